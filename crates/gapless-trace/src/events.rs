@@ -1,0 +1,298 @@
+//! Events as columns. One event costs 31 bytes, plus four or two for each optional column that is in use.
+
+use crate::stacks::StackId;
+use crate::strings::StringId;
+use crate::words::{Bytes, DeviceAddr, EventIndex, Micros, Tick};
+
+/// What happened. The discriminants are written into `.gtrace` files: never renumber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Action {
+    /// A block was handed out. `size` is what the caller asked for.
+    Alloc = 0,
+    /// The caller gave the block back; other streams may still use it.
+    FreeRequested = 1,
+    /// The block can be used again.
+    FreeCompleted = 2,
+    /// A segment was taken from the device.
+    SegmentAlloc = 3,
+    /// A segment was given back to the device.
+    SegmentFree = 4,
+    /// Physical memory was mapped into a range of an expandable segment.
+    SegmentMap = 5,
+    /// Physical memory was unmapped; the range may cover many earlier maps.
+    SegmentUnmap = 6,
+    /// A request failed. `addr` is the device's free bytes, `size` the rounded request.
+    Oom = 7,
+    /// A snapshot was taken.
+    Snapshot = 8,
+}
+
+impl Action {
+    pub const ALL: [Action; 9] = [
+        Action::Alloc,
+        Action::FreeRequested,
+        Action::FreeCompleted,
+        Action::SegmentAlloc,
+        Action::SegmentFree,
+        Action::SegmentMap,
+        Action::SegmentUnmap,
+        Action::Oom,
+        Action::Snapshot,
+    ];
+
+    /// The name that PyTorch writes.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Action::Alloc => "alloc",
+            Action::FreeRequested => "free_requested",
+            Action::FreeCompleted => "free_completed",
+            Action::SegmentAlloc => "segment_alloc",
+            Action::SegmentFree => "segment_free",
+            Action::SegmentMap => "segment_map",
+            Action::SegmentUnmap => "segment_unmap",
+            Action::Oom => "oom",
+            Action::Snapshot => "snapshot",
+        }
+    }
+
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Action> {
+        Action::ALL.into_iter().find(|action| action.name() == name)
+    }
+
+    #[must_use]
+    pub fn from_u8(value: u8) -> Option<Action> {
+        Action::ALL.get(value as usize).copied()
+    }
+}
+
+/// One event, as a reader hands it in or a loop takes it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub action: Action,
+    /// For [`Action::Oom`] the device's free bytes.
+    pub addr: DeviceAddr,
+    pub size: Bytes,
+    /// Index into the device's `streams`.
+    pub stream: u16,
+    /// Index into the device's `pools`; 0, the default pool, where the source does not say.
+    pub pool: u16,
+    /// 0 where the source has no clock.
+    pub time: Micros,
+    pub stack: StackId,
+    /// The region that torch.compile named; empty where there is none.
+    pub compile_context: StringId,
+    /// What the user attached.
+    pub user_metadata: StringId,
+    /// The forward stack behind a backward allocation.
+    pub forward_stack: StackId,
+}
+
+impl Default for Event {
+    fn default() -> Self {
+        Event {
+            action: Action::Alloc,
+            addr: DeviceAddr(0),
+            size: Bytes(0),
+            stream: 0,
+            pool: 0,
+            time: Micros(0),
+            stack: StackId::NONE,
+            compile_context: StringId(0),
+            user_metadata: StringId(0),
+            forward_stack: StackId::NONE,
+        }
+    }
+}
+
+/// A column that costs nothing until a value other than the default comes.
+/// Invariant: empty, or as long as the other columns once [`Events::push`] returns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Optional<T>(Vec<T>);
+
+impl<T: Copy + Default + PartialEq> Optional<T> {
+    #[inline]
+    fn push(&mut self, at: usize, value: T) {
+        if !self.0.is_empty() {
+            self.0.push(value);
+        } else if value != T::default() {
+            self.0.resize(at, T::default());
+            self.0.push(value);
+        }
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn get(&self, at: usize) -> T {
+        self.0.get(at).copied().unwrap_or_default()
+    }
+
+    /// Whether any event has a value here.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
+/// The events of one device, in order, as columns of one length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    actions: Vec<u8>,
+    addrs: Vec<u64>,
+    sizes: Vec<u64>,
+    streams: Vec<u16>,
+    times: Vec<u64>,
+    stacks: Vec<u32>,
+    pools: Optional<u16>,
+    compile_contexts: Optional<u32>,
+    user_metadata: Optional<u32>,
+    forward_stacks: Optional<u32>,
+    counts: [u32; Action::ALL.len()],
+}
+
+impl Events {
+    /// A trace holds at most this many events a device: ticks 0 ..= n and one past the end fit into 32 bits.
+    pub const MAX: usize = u32::MAX as usize - 2;
+
+    #[must_use]
+    pub fn with_capacity(events: usize) -> Events {
+        Events {
+            actions: Vec::with_capacity(events),
+            addrs: Vec::with_capacity(events),
+            sizes: Vec::with_capacity(events),
+            streams: Vec::with_capacity(events),
+            times: Vec::with_capacity(events),
+            stacks: Vec::with_capacity(events),
+            ..Events::default()
+        }
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.actions.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+
+    /// Appends one event. Readers check [`Events::MAX`] first.
+    #[inline]
+    pub fn push(&mut self, event: Event) {
+        let at = self.actions.len();
+        debug_assert!(at < Self::MAX);
+        self.actions.push(event.action as u8);
+        self.addrs.push(event.addr.0);
+        self.sizes.push(event.size.0);
+        self.streams.push(event.stream);
+        self.times.push(event.time.0);
+        self.stacks.push(event.stack.0);
+        self.pools.push(at, event.pool);
+        self.compile_contexts.push(at, event.compile_context.0);
+        self.user_metadata.push(at, event.user_metadata.0);
+        self.forward_stacks.push(at, event.forward_stack.0);
+        self.counts[event.action as usize] += 1;
+    }
+
+    /// The event at `index`.
+    ///
+    /// # Panics
+    /// When `index` is past the end.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: EventIndex) -> Event {
+        let i = index.0 as usize;
+        Event {
+            action: self.action(index),
+            addr: DeviceAddr(self.addrs[i]),
+            size: Bytes(self.sizes[i]),
+            stream: self.streams[i],
+            pool: self.pools.get(i),
+            time: Micros(self.times[i]),
+            stack: StackId(self.stacks[i]),
+            compile_context: StringId(self.compile_contexts.get(i)),
+            user_metadata: StringId(self.user_metadata.get(i)),
+            forward_stack: StackId(self.forward_stacks.get(i)),
+        }
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn action(&self, index: EventIndex) -> Action {
+        // `push` is the only way in, so every byte is a discriminant.
+        Action::from_u8(self.actions[index.0 as usize]).unwrap_or(Action::Snapshot)
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn addr(&self, index: EventIndex) -> DeviceAddr {
+        DeviceAddr(self.addrs[index.0 as usize])
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn size(&self, index: EventIndex) -> Bytes {
+        Bytes(self.sizes[index.0 as usize])
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn stream(&self, index: EventIndex) -> u16 {
+        self.streams[index.0 as usize]
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn time(&self, index: EventIndex) -> Micros {
+        Micros(self.times[index.0 as usize])
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn stack(&self, index: EventIndex) -> StackId {
+        StackId(self.stacks[index.0 as usize])
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn pool(&self, index: EventIndex) -> u16 {
+        self.pools.get(index.0 as usize)
+    }
+
+    /// When tick `tick` was reached: the time of the event before it, of the first event for tick 0.
+    #[must_use]
+    pub fn time_at(&self, tick: Tick) -> Micros {
+        let last = self.times.len().saturating_sub(1);
+        let i = (tick.0 as usize).saturating_sub(1).min(last);
+        Micros(self.times.get(i).copied().unwrap_or(0))
+    }
+
+    /// Whether the source had a clock.
+    #[must_use]
+    pub fn has_times(&self) -> bool {
+        self.times.first().is_some_and(|&t| t != 0) || self.times.last().is_some_and(|&t| t != 0)
+    }
+
+    /// Whether pools were recorded event by event (torch 2.12 and later).
+    #[must_use]
+    pub fn has_pools(&self) -> bool {
+        self.pools.is_used()
+    }
+
+    #[must_use]
+    pub fn count(&self, action: Action) -> usize {
+        self.counts[action as usize] as usize
+    }
+
+    /// All positions, in order.
+    pub fn indices(&self) -> impl DoubleEndedIterator<Item = EventIndex> + ExactSizeIterator + use<> {
+        (0..self.actions.len() as u32).map(EventIndex)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+        self.indices().map(|index| self.get(index))
+    }
+}

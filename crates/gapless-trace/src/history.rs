@@ -1,0 +1,232 @@
+//! What the events mean: every allocation with its block and lifetime, every segment, and the peaks.
+//!
+//! A trace says where a block was placed and what was asked for; it does not say how large the block was. That follows from
+//! the state of the heap: the free block at that address, cut or not by PyTorch's rules. [`History::rebuild`] therefore runs the
+//! events over a model of the heap's geometry (module `heap`), from the state at the beginning (module
+//! `initial` finds it where the recording began late), and compares the state at the end with the segments that the snapshot holds.
+//!
+//! Promises: linear in the events; peaks equal the allocator's own statistics to the byte when the recording is complete;
+//! what had to be inferred is in `notes`; an impossible sequence is an error that names the event.
+
+use crate::events::Action;
+use crate::heap::Heap;
+use crate::stacks::StackId;
+use crate::trace::{DeviceTrace, Note, SizeClass, Trace};
+use crate::usage::Usage;
+use crate::words::{Bytes, DeviceAddr, EventIndex, Tick};
+
+/// Why a history cannot be rebuilt: the events contradict each other.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HistoryError {
+    #[error(
+        "event {event} of device {device}: {size} at {addr} overlaps the block of {other_size} at {other_addr} \
+         that is still in use"
+    )]
+    Overlap {
+        device: u32,
+        event: EventIndex,
+        addr: DeviceAddr,
+        size: Bytes,
+        other_addr: DeviceAddr,
+        other_size: Bytes,
+    },
+    #[error("event {event} of device {device}: {action} of {addr}, where nothing was allocated")]
+    FreeWithoutAlloc { device: u32, event: EventIndex, action: &'static str, addr: DeviceAddr },
+    #[error(
+        "event {event} of device {device}: {action} of {size} at {addr} does not match the segments held then"
+    )]
+    SegmentMismatch { device: u32, event: EventIndex, action: &'static str, addr: DeviceAddr, size: Bytes },
+    #[error("the final segments of device {device} overlap at {addr}")]
+    SegmentsOverlap { device: u32, addr: DeviceAddr },
+}
+
+/// Names one allocation of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct AllocationId(pub u32);
+
+/// One allocation from its birth to the moment when its block can be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    pub addr: DeviceAddr,
+    /// What the caller asked for.
+    pub requested: Bytes,
+    /// The block that served it.
+    pub block: Bytes,
+    /// First tick at which it is active; 0 where it was there before the recording.
+    pub start: Tick,
+    /// First tick at which the caller had given it back; past the last tick where that never happened.
+    pub freed: Tick,
+    /// First tick at which its block could be used again; past the last tick where that never happened.
+    pub end: Tick,
+    /// Index into the device's streams.
+    pub stream: u16,
+    /// Index into the device's pools.
+    pub pool: u16,
+    pub class: SizeClass,
+    pub stack: StackId,
+}
+
+/// Allocations in order of birth, as columns.
+#[derive(Clone, Debug, Default)]
+pub struct Allocations {
+    pub(crate) addrs: Vec<u64>,
+    pub(crate) requested: Vec<u64>,
+    pub(crate) blocks: Vec<u64>,
+    pub(crate) starts: Vec<u32>,
+    pub(crate) freed: Vec<u32>,
+    pub(crate) ends: Vec<u32>,
+    pub(crate) streams: Vec<u16>,
+    pub(crate) pools: Vec<u16>,
+    pub(crate) small: Vec<bool>,
+    pub(crate) stacks: Vec<u32>,
+}
+
+/// Device memory held over an interval of ticks: a segment, or one mapped piece of an expandable one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentSpan {
+    pub addr: DeviceAddr,
+    pub size: Bytes,
+    pub start: Tick,
+    /// Past the last tick where it was never given back.
+    pub end: Tick,
+    pub stream: u16,
+    pub pool: u16,
+    pub class: SizeClass,
+    pub expandable: bool,
+    pub stack: StackId,
+}
+
+/// Usage of one part of the device's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// Index into the device's pools.
+    pub pool: u16,
+    pub class: SizeClass,
+    pub usage: Usage,
+}
+
+/// Everything that happened on one device.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    pub allocations: Allocations,
+    pub segments: Vec<SegmentSpan>,
+    /// The device as a whole.
+    pub usage: Usage,
+    /// By pool and size class, in order of first use.
+    pub pools: Vec<PoolUsage>,
+    /// By stream: `streams[i]` belongs to the device's stream `i`.
+    pub streams: Vec<Usage>,
+    /// The most segments held at once (PyTorch's `segment.all.peak`: expandable memory does not count).
+    pub segments_peak: u32,
+    /// The number of events: ticks run from 0 to this.
+    pub last_tick: Tick,
+    /// Allocations that were there when the recording began.
+    pub preexisting: u32,
+    /// Whether reserved bytes are known: the source has segments.
+    pub has_segments: bool,
+    pub notes: Vec<Note>,
+}
+
+impl History {
+    /// Rebuilds what happened on `device` of `trace`.
+    ///
+    /// # Errors
+    /// When the events contradict each other: overlapping blocks, a free of something never allocated.
+    pub fn rebuild(trace: &Trace, device: &DeviceTrace) -> Result<History, HistoryError> {
+        Heap::rebuild(trace, device)
+    }
+
+    /// The tick past the end: what was never freed ends here.
+    #[must_use]
+    pub fn forever(&self) -> Tick {
+        Tick(self.last_tick.0 + 1)
+    }
+
+    /// How many calls took memory from the device, and how many gave it back.
+    #[must_use]
+    pub fn device_calls(device: &DeviceTrace) -> (usize, usize) {
+        let count = |action| device.events.count(action);
+        (
+            count(Action::SegmentAlloc) + count(Action::SegmentMap),
+            count(Action::SegmentFree) + count(Action::SegmentUnmap),
+        )
+    }
+}
+
+impl Allocations {
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// The allocation `id`.
+    ///
+    /// # Panics
+    /// When `id` is past the end.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, id: AllocationId) -> Allocation {
+        let i = id.0 as usize;
+        Allocation {
+            addr: DeviceAddr(self.addrs[i]),
+            requested: Bytes(self.requested[i]),
+            block: Bytes(self.blocks[i]),
+            start: Tick(self.starts[i]),
+            freed: Tick(self.freed[i]),
+            end: Tick(self.ends[i]),
+            stream: self.streams[i],
+            pool: self.pools[i],
+            class: if self.small[i] { SizeClass::Small } else { SizeClass::Large },
+            stack: StackId(self.stacks[i]),
+        }
+    }
+
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = AllocationId> + ExactSizeIterator + use<> {
+        (0..self.starts.len() as u32).map(AllocationId)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Allocation> + '_ {
+        self.ids().map(|id| self.get(id))
+    }
+
+    /// The allocations that are active at `tick`, in order of birth.
+    pub fn active_at(&self, tick: Tick) -> impl Iterator<Item = AllocationId> + '_ {
+        // Born in order: nothing after the first later birth can be active.
+        let born = self.starts.partition_point(|&start| start <= tick.0);
+        (0..born as u32).filter(move |&i| self.ends[i as usize] > tick.0).map(AllocationId)
+    }
+
+    pub(crate) fn reserve(&mut self, more: usize) {
+        self.addrs.reserve(more);
+        self.requested.reserve(more);
+        self.blocks.reserve(more);
+        self.starts.reserve(more);
+        self.freed.reserve(more);
+        self.ends.reserve(more);
+        self.streams.reserve(more);
+        self.pools.reserve(more);
+        self.small.reserve(more);
+        self.stacks.reserve(more);
+    }
+
+    pub(crate) fn push(&mut self, allocation: &Allocation) -> AllocationId {
+        let id = AllocationId(self.starts.len() as u32);
+        self.addrs.push(allocation.addr.0);
+        self.requested.push(allocation.requested.0);
+        self.blocks.push(allocation.block.0);
+        self.starts.push(allocation.start.0);
+        self.freed.push(allocation.freed.0);
+        self.ends.push(allocation.end.0);
+        self.streams.push(allocation.stream);
+        self.pools.push(allocation.pool);
+        self.small.push(allocation.class == SizeClass::Small);
+        self.stacks.push(allocation.stack.0);
+        id
+    }
+}

@@ -1,0 +1,32 @@
+//! The common language of Gapless: what a run did with memory, in columns.
+//!
+//! Read [`words`] first, it is the vocabulary. A [`Trace`] is what a reader produces: events in the order in
+//! which they happened, frames and stacks stored once, and the heap as it stood at the end. A [`History`] is what the
+//! events mean: every allocation with its block and its lifetime, every segment, and the peaks, rebuilt to the byte.
+//! [`Moment`] is the heap at one instant of a history.
+//!
+//! Nothing here does I/O of its own or knows a file format other than `.gtrace`; no crate of ours is below this one.
+
+pub mod events;
+pub mod history;
+pub mod moment;
+pub mod settings;
+pub mod stacks;
+pub mod strings;
+pub mod torch_rules;
+pub mod trace;
+pub mod usage;
+pub mod words;
+
+mod heap;
+mod initial;
+
+pub use events::{Action, Event, Events};
+pub use history::{Allocation, AllocationId, Allocations, History, HistoryError, SegmentSpan};
+pub use moment::Moment;
+pub use settings::AllocatorSettings;
+pub use stacks::{Frame, Frames, StackId, Stacks};
+pub use strings::{StringId, Strings};
+pub use trace::{Annotation, Block, BlockState, DeviceTrace, Note, Segment, SizeClass, Source, Stage, Trace};
+pub use usage::{Figures, Meter, Usage};
+pub use words::{Bytes, DeviceAddr, EventIndex, Micros, PoolId, StreamId, Tick};

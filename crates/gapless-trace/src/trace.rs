@@ -1,0 +1,161 @@
+//! A trace: what one run left behind. Made by a reader, never changed afterwards.
+
+use crate::events::Events;
+use crate::settings::AllocatorSettings;
+use crate::stacks::{Frames, StackId, Stacks};
+use crate::strings::{StringId, Strings};
+use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId};
+
+/// What a run left behind.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    pub source: Source,
+    pub strings: Strings,
+    pub frames: Frames,
+    pub stacks: Stacks,
+    /// One for each device that has events or segments, by device number.
+    pub devices: Vec<DeviceTrace>,
+    /// Named scopes of the run, in the order recorded.
+    pub annotations: Vec<Annotation>,
+    /// `None`: the source does not say.
+    pub settings: Option<AllocatorSettings>,
+}
+
+/// Where a trace came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The format as people call it: "PyTorch snapshot (pickle protocol 4)".
+    pub format: String,
+    /// What wrote it, as far as the content shows: "torch 2.11 or later". Empty: unknown.
+    pub producer: String,
+    /// Whether block sizes follow PyTorch's rules, so that they can be rebuilt from requests.
+    pub torch_rules: bool,
+    /// What the reader had to leave out, infer or repair.
+    pub notes: Vec<Note>,
+}
+
+/// Something a reader or the rebuilding did that the user must know: never silent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// A stable word for programs: "ring-incomplete".
+    pub code: &'static str,
+    pub text: String,
+}
+
+/// Everything of one device.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceTrace {
+    /// The device's number in the run.
+    pub device: u32,
+    pub events: Events,
+    /// Streams by first use; events and segments hold indices into this.
+    pub streams: Vec<StreamId>,
+    /// Pools by first use, the default pool first; events and segments hold indices into this.
+    pub pools: Vec<PoolId>,
+    /// The heap when the trace was saved, by address; empty where the source has none.
+    pub segments: Vec<Segment>,
+    /// The blocks of all segments; a segment holds a range of this.
+    pub blocks: Vec<Block>,
+}
+
+/// Which of PyTorch's two pools a segment belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SizeClass {
+    Small,
+    #[default]
+    Large,
+}
+
+impl SizeClass {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            SizeClass::Small => "small",
+            SizeClass::Large => "large",
+        }
+    }
+}
+
+/// A segment as it stood at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub addr: DeviceAddr,
+    pub size: Bytes,
+    pub stream: u16,
+    pub pool: u16,
+    pub class: SizeClass,
+    pub expandable: bool,
+    pub stack: StackId,
+    /// `blocks[first_block .. first_block + block_count]` of the device, by address, covering the segment.
+    pub first_block: u32,
+    pub block_count: u32,
+}
+
+/// A block as it stood at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub addr: DeviceAddr,
+    pub size: Bytes,
+    /// What the caller asked for; meaningless when free.
+    pub requested: Bytes,
+    pub state: BlockState,
+    pub stack: StackId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockState {
+    /// In the caller's hands.
+    Live,
+    /// Given back, still used by another stream.
+    Pending,
+    Free,
+}
+
+/// The beginning or end of a named scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    pub name: StringId,
+    pub stage: Stage,
+    pub device: u32,
+    pub time: Micros,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    Start,
+    End,
+}
+
+impl DeviceTrace {
+    #[must_use]
+    pub fn new(device: u32) -> DeviceTrace {
+        DeviceTrace { device, pools: vec![PoolId::DEFAULT], ..DeviceTrace::default() }
+    }
+
+    /// The index of `stream`, added on first sight; `None` past 65,535 streams.
+    pub fn stream_index(&mut self, stream: StreamId) -> Option<u16> {
+        index_of(&mut self.streams, stream)
+    }
+
+    /// The index of `pool`, added on first sight; `None` past 65,535 pools.
+    pub fn pool_index(&mut self, pool: PoolId) -> Option<u16> {
+        index_of(&mut self.pools, pool)
+    }
+
+    #[must_use]
+    pub fn blocks_of(&self, segment: &Segment) -> &[Block] {
+        &self.blocks[segment.first_block as usize..][..segment.block_count as usize]
+    }
+}
+
+/// Linear on purpose: runs have a handful of streams, and the last one used is the likeliest.
+fn index_of<T: PartialEq + Copy>(known: &mut Vec<T>, value: T) -> Option<u16> {
+    if let Some(at) = known.iter().position(|&k| k == value) {
+        return Some(at as u16);
+    }
+    if known.len() > u16::MAX as usize - 1 {
+        return None;
+    }
+    known.push(value);
+    Some((known.len() - 1) as u16)
+}
