@@ -219,6 +219,21 @@ impl Events {
         }
     }
 
+    /// The event at `index` as far as the heap's geometry needs it: optional columns are left at their defaults.
+    #[inline]
+    #[must_use]
+    pub(crate) fn placement(&self, index: EventIndex) -> Event {
+        let i = index.0 as usize;
+        Event {
+            action: self.action(index),
+            addr: DeviceAddr(self.addrs[i]),
+            size: Bytes(self.sizes[i]),
+            stream: self.streams[i],
+            stack: StackId(self.stacks[i]),
+            ..Event::default()
+        }
+    }
+
     #[inline]
     #[must_use]
     pub fn action(&self, index: EventIndex) -> Action {

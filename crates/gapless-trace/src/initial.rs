@@ -64,7 +64,7 @@ pub(crate) fn final_state(device: &DeviceTrace) -> Result<InitialState, HistoryE
         let mut at = addr;
         for block in device.blocks_of(segment) {
             let end = block.addr.0.saturating_add(block.size.0);
-            if block.addr.0 < at || end > addr.saturating_add(size) {
+            if block.addr.0 < at || end == block.addr.0 || end > addr.saturating_add(size) {
                 return Err(HistoryError::SegmentsOverlap { device: device.device, addr: block.addr });
             }
             at = end;

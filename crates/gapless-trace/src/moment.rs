@@ -7,6 +7,7 @@ use crate::history::{Allocation, AllocationId, History, SegmentSpan};
 use crate::trace::SizeClass;
 use crate::usage::Figures;
 use crate::words::{Bytes, DeviceAddr, Tick};
+use std::collections::BTreeMap;
 
 /// A free block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,23 +100,19 @@ impl Moment {
                 self.figures.allocated += a.block;
             }
         }
+        let mut pools = BTreeMap::new();
         for segment in &self.segments {
             let span = &segment.span;
             self.figures.reserved += span.size;
             let key = (span.pool, span.class, span.stream);
-            let at =
-                self.pools.iter().position(|p| (p.pool, p.class, p.stream) == key).unwrap_or_else(|| {
-                    self.pools.push(PoolLosses {
-                        pool: span.pool,
-                        class: span.class,
-                        stream: span.stream,
-                        reserved: Bytes::ZERO,
-                        active: Bytes::ZERO,
-                        losses: Losses::default(),
-                    });
-                    self.pools.len() - 1
-                });
-            let pool = &mut self.pools[at];
+            let pool = pools.entry(key).or_insert_with(|| PoolLosses {
+                pool: span.pool,
+                class: span.class,
+                stream: span.stream,
+                reserved: Bytes::ZERO,
+                active: Bytes::ZERO,
+                losses: Losses::default(),
+            });
             pool.reserved += span.size;
             pool.active += segment.active_bytes;
             let free = span.size - segment.active_bytes;
@@ -137,7 +134,7 @@ impl Moment {
                 }
             }
         }
-        self.pools.sort_unstable_by_key(|p| (p.pool, p.class, p.stream));
+        self.pools = pools.into_values().collect();
     }
 }
 

@@ -7,35 +7,25 @@
 //!   no two neighbours are both free; `at[block.addr]` is the block.
 //! Cost: two or three hash look-ups an event; address order is built only when an event falls inside a block.
 
+mod arena;
+mod repairs;
+
+use self::arena::{Arena, HeapBlock, NONE};
+use self::repairs::Repairs;
 use crate::events::{Action, Event};
-use crate::history::{Allocation, AllocationId, History, HistoryError, PoolUsage, SegmentSpan};
+use crate::history::{Allocation, History, HistoryError, PoolUsage, SegmentSpan};
 use crate::initial::{self, InitialState};
 use crate::settings::AllocatorSettings;
 use crate::stacks::StackId;
 use crate::torch_rules;
-use crate::trace::{BlockState, DeviceTrace, Note, SizeClass, Trace};
+use crate::trace::{BlockState, DeviceTrace, SizeClass, Trace};
 use crate::usage::Usage;
 use crate::words::{Bytes, DeviceAddr, EventIndex, Tick};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-const NONE: u32 = u32::MAX;
-
-/// A range of addresses, in use or free. 40 bytes: a cache line holds most of two neighbours.
-#[derive(Clone, Copy, Debug)]
-struct HeapBlock {
-    addr: u64,
-    size: u64,
-    prev: u32,
-    next: u32,
-    run: u32,
-    /// The allocation that holds it; meaningless when free.
-    allocation: u32,
-    state: BlockState,
-}
-
 /// What all blocks of a segment, or of a mapped stretch, have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RunInfo {
     pub(crate) stream: u16,
     pub(crate) pool: u16,
@@ -43,7 +33,7 @@ pub(crate) struct RunInfo {
     pub(crate) expandable: bool,
 }
 
-/// The addresses of a run. `last` is its last block; the first is found by its address.
+/// The addresses of a run; its blocks are found by address.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     end: u64,
@@ -56,12 +46,12 @@ pub(crate) struct Heap<'a> {
     device: &'a DeviceTrace,
     settings: AllocatorSettings,
     torch_rules: bool,
-    blocks: Vec<HeapBlock>,
-    spare: Vec<u32>,
-    at: FxHashMap<u64, u32>,
-    order: Option<BTreeMap<u64, u32>>,
+    arena: Arena,
     runs: BTreeMap<u64, Run>,
-    infos: Vec<(RunInfo, u16)>,
+    /// What runs have in common, each with the index of the pool usage that its bytes count in.
+    infos: Vec<(RunInfo, u32)>,
+    info_ids: FxHashMap<RunInfo, u32>,
+    group_ids: FxHashMap<(u16, SizeClass), u32>,
     /// Open pieces of mapped stretches: address to index in `history.segments`.
     pieces: BTreeMap<u64, u32>,
     /// Pools of the segments in the final snapshot: events before torch 2.12 do not name theirs.
@@ -69,15 +59,6 @@ pub(crate) struct Heap<'a> {
     history: History,
     native_segments: u32,
     repairs: Repairs,
-}
-
-/// What had to be inferred on the way; becomes notes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Repairs {
-    restarts: u32,
-    implied_segment_frees: u32,
-    trimmed_blocks: u32,
-    final_differences: u32,
 }
 
 impl<'a> Heap<'a> {
@@ -88,15 +69,15 @@ impl<'a> Heap<'a> {
         let mut heap = Heap::new(trace, device);
         let from_nothing = heap.run().is_ok() && heap.compare_with_final() == 0;
         if from_nothing {
-            return Ok(heap.finish(false));
+            return Ok(heap.finish());
         }
         let initial = initial::find(device, &finals, trace.source.torch_rules)?;
         let mut heap = Heap::new(trace, device);
         heap.begin(&initial)?;
         heap.run()?;
         heap.repairs.final_differences = heap.compare_with_final();
-        let began_late = !initial.segments.is_empty() || !initial.blocks.is_empty();
-        Ok(heap.finish(began_late))
+        heap.repairs.began_late = !initial.segments.is_empty() || !initial.blocks.is_empty();
+        Ok(heap.finish())
     }
 
     fn new(trace: &Trace, device: &'a DeviceTrace) -> Heap<'a> {
@@ -116,12 +97,11 @@ impl<'a> Heap<'a> {
             device,
             settings: trace.settings.clone().unwrap_or_default(),
             torch_rules: trace.source.torch_rules,
-            blocks: Vec::new(),
-            spare: Vec::new(),
-            at: FxHashMap::default(),
-            order: None,
+            arena: Arena::default(),
             runs: BTreeMap::new(),
             infos: Vec::new(),
+            info_ids: FxHashMap::default(),
+            group_ids: FxHashMap::default(),
             pieces: BTreeMap::new(),
             final_pools: device.segments.iter().map(|s| (s.addr.0, s.pool)).collect(),
             history,
@@ -140,13 +120,12 @@ impl<'a> Heap<'a> {
             }
         }
         for b in &initial.blocks {
-            let taken = self
-                .carve(b.addr, b.size.max(1))
-                .filter(|&id| self.blocks[id as usize].state == BlockState::Free);
+            let taken =
+                self.arena.carve(b.addr, b.size).filter(|&id| self.arena[id].state == BlockState::Free);
             let Some(id) = taken else {
                 return Err(self.no_such(b.freed_by.unwrap_or_default(), b.addr));
             };
-            let stream = self.infos[self.blocks[id as usize].run as usize].0.stream;
+            let stream = self.infos[self.arena[id].run as usize].0.stream;
             let event = Event { stream: b.stream.unwrap_or(stream), stack: b.stack, ..Event::default() };
             self.occupy(id, Bytes(b.requested), event, Tick(0));
             self.history.preexisting += 1;
@@ -175,14 +154,14 @@ impl<'a> Heap<'a> {
                 }
                 Action::FreeRequested => {
                     let id = self.block_to_free(index)?;
-                    if self.blocks[id as usize].state != BlockState::Live {
+                    if self.arena[id].state != BlockState::Live {
                         return Err(self.no_such(index, events.addr(index).0));
                     }
                     self.free_requested_block(id, now);
                 }
                 Action::FreeCompleted => {
                     let id = self.block_to_free(index)?;
-                    if self.blocks[id as usize].state == BlockState::Live {
+                    if self.arena[id].state == BlockState::Live {
                         self.free_requested_block(id, now);
                     }
                     self.free_completed_block(id, now);
@@ -201,19 +180,19 @@ impl<'a> Heap<'a> {
 
     #[inline]
     fn alloc(&mut self, index: EventIndex, now: Tick) -> Result<(), HistoryError> {
-        let event = self.device.events.get(index);
+        let event = self.device.events.placement(index);
         let rounded = if self.torch_rules {
             torch_rules::round_size(event.size, &self.settings).0
         } else {
             event.size.0.max(1)
         };
-        let found = self.at.get(&event.addr.0).copied();
+        let found = self.arena.starting_at(event.addr.0);
         let id = match found {
-            Some(id) if self.blocks[id as usize].state == BlockState::Free => id,
+            Some(id) if self.arena[id].state == BlockState::Free => id,
             Some(id) => return Err(self.overlap(index, id)),
             None => self.block_inside(index, &event)?,
         };
-        let block = self.blocks[id as usize];
+        let block = self.arena[id];
         if block.size < event.size.0 {
             let other = if block.next == NONE { id } else { block.next };
             return Err(self.overlap(index, other));
@@ -224,7 +203,7 @@ impl<'a> Heap<'a> {
             && (!self.torch_rules
                 || torch_rules::splits(Bytes(block.size), Bytes(rounded), expandable, &self.settings))
         {
-            self.split(id, rounded);
+            self.arena.split(id, rounded);
         }
         self.occupy(id, event.size, event, now);
         Ok(())
@@ -238,19 +217,9 @@ impl<'a> Heap<'a> {
         } else {
             event.size.0.max(1)
         };
-        let (start, end) = (event.addr.0, event.addr.0.saturating_add(size));
-        let order = self.ordered();
-        let neighbour = order
-            .range(..=start)
-            .next_back()
-            .map(|(_, &id)| id)
-            .into_iter()
-            .chain(order.range(start..).next().map(|(_, &id)| id))
-            .find(|&id| {
-                let other = &self.blocks[id as usize];
-                other.addr < end && start < other.addr + other.size
-            });
-        if let Some(id) = neighbour {
+        let start = event.addr.0;
+        let Some(end) = start.checked_add(size) else { return Err(self.segment_mismatch(index)) };
+        if let Some(id) = self.arena.touching(start, end) {
             return Err(self.overlap(index, id));
         }
         let info = RunInfo {
@@ -264,7 +233,7 @@ impl<'a> Heap<'a> {
             expandable: false,
         };
         let run = self.info(info);
-        let id = self.add_block(start, size, run, NONE, NONE);
+        let id = self.arena.add(start, size, run, false, NONE, NONE);
         self.occupy(id, event.size, event, now);
         Ok(())
     }
@@ -274,7 +243,7 @@ impl<'a> Heap<'a> {
     #[cold]
     fn block_inside(&mut self, index: EventIndex, event: &Event) -> Result<u32, HistoryError> {
         let addr = event.addr.0;
-        let Some(id) = self.containing(addr) else {
+        let Some(id) = self.arena.containing(addr) else {
             return Err(HistoryError::SegmentMismatch {
                 device: self.device.device,
                 event: index,
@@ -283,24 +252,22 @@ impl<'a> Heap<'a> {
                 size: event.size,
             });
         };
-        let block = self.blocks[id as usize];
+        let block = self.arena[id];
         if block.state != BlockState::Free {
             let asked = self.history.allocations.requested[block.allocation as usize];
             if block.addr + asked > addr {
                 return Err(self.overlap(index, id));
             }
-            self.trim(id, addr - block.addr);
-            return Ok(self.blocks[id as usize].next);
+            return Ok(self.trim(id, addr - block.addr));
         }
-        self.split(id, addr - block.addr);
-        Ok(self.blocks[id as usize].next)
+        Ok(self.arena.split(id, addr - block.addr))
     }
 
     #[inline]
     fn block_to_free(&self, index: EventIndex) -> Result<u32, HistoryError> {
         let addr = self.device.events.addr(index).0;
-        match self.at.get(&addr) {
-            Some(&id) if self.blocks[id as usize].state != BlockState::Free => Ok(id),
+        match self.arena.starting_at(addr) {
+            Some(id) if self.arena[id].state != BlockState::Free => Ok(id),
             _ => Err(self.no_such(index, addr)),
         }
     }
@@ -308,7 +275,7 @@ impl<'a> Heap<'a> {
     /// Marks a free block as taken by a new allocation.
     #[inline]
     fn occupy(&mut self, id: u32, requested: Bytes, event: Event, now: Tick) {
-        let block = self.blocks[id as usize];
+        let block = self.arena[id];
         let (info, group) = self.infos[block.run as usize];
         let size = Bytes(block.size);
         let forever = self.history.forever();
@@ -329,55 +296,50 @@ impl<'a> Heap<'a> {
         if let Some(usage) = self.history.streams.get_mut(event.stream as usize) {
             usage.alloc(requested, size, now);
         }
-        let block = &mut self.blocks[id as usize];
+        let block = &mut self.arena[id];
         block.state = BlockState::Live;
         block.allocation = allocation.0;
     }
 
     #[inline]
     fn free_requested_block(&mut self, id: u32, now: Tick) {
-        let block = self.blocks[id as usize];
-        self.blocks[id as usize].state = BlockState::Pending;
+        let block = self.arena[id];
+        self.arena[id].state = BlockState::Pending;
         self.history.allocations.freed[block.allocation as usize] = now.0;
         self.for_each_usage(&block, Usage::free_requested);
     }
 
     #[inline]
     fn free_completed_block(&mut self, id: u32, now: Tick) {
-        let block = self.blocks[id as usize];
+        let block = self.arena[id];
         self.history.allocations.ends[block.allocation as usize] = now.0;
         self.for_each_usage(&block, Usage::free_completed);
-        self.blocks[id as usize].state = BlockState::Free;
+        self.arena[id].state = BlockState::Free;
         if !self.history.has_segments {
-            self.drop_block(id);
+            self.arena.remove(id);
             return;
         }
-        let mut id = id;
-        if block.prev != NONE && self.blocks[block.prev as usize].state == BlockState::Free {
-            self.merge(block.prev);
-            id = block.prev;
-        }
-        let next = self.blocks[id as usize].next;
-        if next != NONE && self.blocks[next as usize].state == BlockState::Free {
-            self.merge(id);
-        }
+        self.arena.merge(id);
     }
 
     #[inline]
     fn for_each_usage(&mut self, block: &HeapBlock, apply: impl Fn(&mut Usage, Bytes, Bytes)) {
-        let allocation = self.history.allocations.get(AllocationId(block.allocation));
-        let group = self.infos[block.run as usize].1;
-        apply(&mut self.history.usage, allocation.requested, allocation.block);
-        apply(&mut self.history.pools[group as usize].usage, allocation.requested, allocation.block);
-        if let Some(usage) = self.history.streams.get_mut(allocation.stream as usize) {
-            apply(usage, allocation.requested, allocation.block);
+        let id = block.allocation as usize;
+        let allocations = &self.history.allocations;
+        let (requested, size) = (Bytes(allocations.requested[id]), Bytes(allocations.blocks[id]));
+        let stream = allocations.streams[id] as usize;
+        let group = self.infos[block.run as usize].1 as usize;
+        apply(&mut self.history.usage, requested, size);
+        apply(&mut self.history.pools[group].usage, requested, size);
+        if let Some(usage) = self.history.streams.get_mut(stream) {
+            apply(usage, requested, size);
         }
     }
 
     // ---- segments ----
 
     fn segment_alloc(&mut self, index: EventIndex, now: Tick) -> Result<(), HistoryError> {
-        let event = self.device.events.get(index);
+        let event = self.segment_event(index)?;
         if self.overlapped_run(event.addr.0, event.size.0).is_some() {
             if self.begins_again(index) {
                 self.close_everything(now);
@@ -397,6 +359,15 @@ impl<'a> Heap<'a> {
         Ok(())
     }
 
+    /// An event that takes memory: of at least a byte, and within the address space.
+    fn segment_event(&self, index: EventIndex) -> Result<Event, HistoryError> {
+        let event = self.device.events.get(index);
+        match event.addr.0.checked_add(event.size.0) {
+            Some(end) if end > event.addr.0 => Ok(event),
+            _ => Err(self.segment_mismatch(index)),
+        }
+    }
+
     fn segment_free(&mut self, index: EventIndex, now: Tick) -> Result<(), HistoryError> {
         let event = self.device.events.get(index);
         let start = event.addr.0;
@@ -412,7 +383,7 @@ impl<'a> Heap<'a> {
     }
 
     fn segment_map(&mut self, index: EventIndex, now: Tick) -> Result<(), HistoryError> {
-        let event = self.device.events.get(index);
+        let event = self.segment_event(index)?;
         if self.overlapped_run(event.addr.0, event.size.0).is_some() {
             if !self.begins_again(index) {
                 return Err(self.segment_mismatch(index));
@@ -429,39 +400,34 @@ impl<'a> Heap<'a> {
         let event = self.device.events.get(index);
         let (start, end) = (event.addr.0, event.addr.0.saturating_add(event.size.0));
         let inside = self
+            .arena
             .containing(start)
-            .map(|id| self.blocks[id as usize])
+            .map(|id| self.arena[id])
             .filter(|b| b.state == BlockState::Free && end <= b.addr + b.size && end > start)
             .filter(|b| self.infos[b.run as usize].0.expandable);
         let Some(block) = inside else { return Err(self.segment_mismatch(index)) };
-        let mut id = self.at[&block.addr];
-        if start > block.addr {
-            self.split(id, start - block.addr);
-            id = self.blocks[id as usize].next;
-        }
-        if end - start < self.blocks[id as usize].size {
-            self.split(id, end - start);
-        }
+        let id = self.arena.carve(start, end - start).ok_or_else(|| self.segment_mismatch(index))?;
+        debug_assert_eq!(block.run, self.arena[id].run);
         self.unmap(id, now);
         Ok(())
     }
 
     /// Removes a free block of a mapped stretch, with the memory behind it; the stretch falls into two.
     fn unmap(&mut self, id: u32, now: Tick) {
-        let block = self.blocks[id as usize];
+        let block = self.arena[id];
         let (start, end) = (block.addr, block.addr + block.size);
         let (&run_start, &run) = self.runs.range(..=start).next_back().expect("a mapped block lies in a run");
         self.runs.remove(&run_start);
         if run_start < start {
             self.runs.insert(run_start, Run { end: start, ..run });
-            self.blocks[block.prev as usize].next = NONE;
+            self.arena.cut_after(block.prev);
         }
         if end < run.end {
             self.runs.insert(end, run);
-            self.blocks[block.next as usize].prev = NONE;
+            self.arena[block.next].prev = NONE;
         }
         self.reserve_change(run.info, block.size, false, now);
-        self.drop_block(id);
+        self.arena.remove(id);
         self.close_pieces(start, end, now);
     }
 
@@ -498,7 +464,7 @@ impl<'a> Heap<'a> {
         let run = self.info(info);
         let span = self.open_span(addr, size, info, now, stack);
         self.runs.insert(addr, Run { end: addr + size, info: run, span });
-        self.add_block(addr, size, run, NONE, NONE);
+        self.arena.add(addr, size, run, false, NONE, NONE);
         self.reserve_change(run, size, true, now);
         self.native_segments += 1;
         self.history.segments_peak = self.history.segments_peak.max(self.native_segments);
@@ -518,23 +484,16 @@ impl<'a> Heap<'a> {
             .filter(|(_, r)| r.end == addr && r.span == NONE && r.info == run)
             .map(|(&start, _)| start);
         let after = self.runs.get(&end).filter(|r| r.span == NONE && r.info == run).copied();
-        let prev = before.map_or(NONE, |_| self.block_before(addr));
-        let next = after.map_or(NONE, |_| self.at[&end]);
-        let id = self.add_block(addr, size, run, prev, next);
+        let prev = before.map_or(NONE, |_| self.arena.tail(addr));
+        let next = after.and_then(|_| self.arena.starting_at(end)).unwrap_or(NONE);
+        let id = self.arena.add(addr, size, run, true, prev, next);
         let run_start = before.unwrap_or(addr);
         let run_end = after.map_or(end, |r| r.end);
         if after.is_some() {
             self.runs.remove(&end);
         }
         self.runs.insert(run_start, Run { end: run_end, info: run, span: NONE });
-        let mut id = id;
-        if prev != NONE && self.blocks[prev as usize].state == BlockState::Free {
-            self.merge(prev);
-            id = prev;
-        }
-        if next != NONE && self.blocks[next as usize].state == BlockState::Free {
-            self.merge(id);
-        }
+        self.arena.merge(id);
     }
 
     fn open_span(&mut self, addr: u64, size: u64, info: RunInfo, now: Tick, stack: StackId) -> u32 {
@@ -555,9 +514,9 @@ impl<'a> Heap<'a> {
     /// Ends a segment with everything in it.
     fn close_run(&mut self, start: u64, now: Tick) {
         let Some(run) = self.runs.remove(&start) else { return };
-        let mut id = self.at[&start];
+        let mut id = self.arena.starting_at(start).unwrap_or(NONE);
         while id != NONE {
-            let block = self.blocks[id as usize];
+            let block = self.arena[id];
             if block.state == BlockState::Live {
                 self.free_requested_block(id, now);
             }
@@ -565,7 +524,7 @@ impl<'a> Heap<'a> {
                 self.history.allocations.ends[block.allocation as usize] = now.0;
                 self.for_each_usage(&block, Usage::free_completed);
             }
-            self.drop_block(id);
+            self.arena.remove(id);
             id = block.next;
         }
         self.reserve_change(run.info, run.end - start, false, now);
@@ -611,17 +570,18 @@ impl<'a> Heap<'a> {
 
     /// The index of `info`, and with it of the pool that its bytes are counted in.
     fn info(&mut self, info: RunInfo) -> u32 {
-        if let Some(at) = self.infos.iter().position(|(known, _)| *known == info) {
-            return at as u32;
+        if let Some(&id) = self.info_ids.get(&info) {
+            return id;
         }
         let pools = &mut self.history.pools;
-        let group =
-            pools.iter().position(|p| (p.pool, p.class) == (info.pool, info.class)).unwrap_or_else(|| {
-                pools.push(PoolUsage { pool: info.pool, class: info.class, usage: Usage::default() });
-                pools.len() - 1
-            });
-        self.infos.push((info, group as u16));
-        self.infos.len() as u32 - 1
+        let group = *self.group_ids.entry((info.pool, info.class)).or_insert_with(|| {
+            pools.push(PoolUsage { pool: info.pool, class: info.class, usage: Usage::default() });
+            pools.len() as u32 - 1
+        });
+        let id = self.infos.len() as u32;
+        self.infos.push((info, group));
+        self.info_ids.insert(info, id);
+        id
     }
 
     fn reserve_change(&mut self, info: u32, size: u64, taken: bool, now: Tick) {
@@ -637,69 +597,11 @@ impl<'a> Heap<'a> {
         }
     }
 
-    // ---- blocks ----
-
-    fn add_block(&mut self, addr: u64, size: u64, run: u32, prev: u32, next: u32) -> u32 {
-        let block = HeapBlock { addr, size, prev, next, run, allocation: NONE, state: BlockState::Free };
-        let id = match self.spare.pop() {
-            Some(id) => {
-                self.blocks[id as usize] = block;
-                id
-            }
-            None => {
-                self.blocks.push(block);
-                self.blocks.len() as u32 - 1
-            }
-        };
-        if prev != NONE {
-            self.blocks[prev as usize].next = id;
-        }
-        if next != NONE {
-            self.blocks[next as usize].prev = id;
-        }
-        self.at.insert(addr, id);
-        if let Some(order) = &mut self.order {
-            order.insert(addr, id);
-        }
-        id
-    }
-
-    fn drop_block(&mut self, id: u32) {
-        let addr = self.blocks[id as usize].addr;
-        self.at.remove(&addr);
-        if let Some(order) = &mut self.order {
-            order.remove(&addr);
-        }
-        self.spare.push(id);
-    }
-
-    /// Cuts a block: the front keeps its identity and `size` bytes, a new free block takes the rest.
-    #[inline]
-    fn split(&mut self, id: u32, size: u64) {
-        let block = self.blocks[id as usize];
-        self.blocks[id as usize].size = size;
-        self.add_block(block.addr + size, block.size - size, block.run, id, block.next);
-    }
-
-    /// Joins a free block with its free successor.
-    #[inline]
-    fn merge(&mut self, id: u32) {
-        let next = self.blocks[id as usize].next;
-        let eaten = self.blocks[next as usize];
-        self.drop_block(next);
-        let block = &mut self.blocks[id as usize];
-        block.size += eaten.size;
-        block.next = eaten.next;
-        if eaten.next != NONE {
-            self.blocks[eaten.next as usize].prev = id;
-        }
-    }
-
-    /// Takes slack away from a live block: `size` bytes stay.
-    fn trim(&mut self, id: u32, size: u64) {
-        let block = self.blocks[id as usize];
+    /// Takes slack away from a live block: `size` bytes stay, the rest is returned as a free block.
+    fn trim(&mut self, id: u32, size: u64) -> u32 {
+        let block = self.arena[id];
         let slack = Bytes(block.size - size);
-        self.split(id, size);
+        let rest = self.arena.split(id, size);
         self.history.allocations.blocks[block.allocation as usize] = size;
         let pending = block.state == BlockState::Pending;
         self.for_each_usage(&block, |usage, _, _| {
@@ -709,43 +611,7 @@ impl<'a> Heap<'a> {
             }
         });
         self.repairs.trimmed_blocks += 1;
-    }
-
-    /// Cuts a free block so that one begins at `addr` with `size` bytes; `None` where that is not free.
-    fn carve(&mut self, addr: u64, size: u64) -> Option<u32> {
-        let mut id = self.containing(addr)?;
-        let block = self.blocks[id as usize];
-        if block.state != BlockState::Free || addr.checked_add(size)? > block.addr + block.size {
-            return None;
-        }
-        if addr > block.addr {
-            self.split(id, addr - block.addr);
-            id = self.blocks[id as usize].next;
-        }
-        if size < self.blocks[id as usize].size {
-            self.split(id, size);
-        }
-        Some(id)
-    }
-
-    fn ordered(&mut self) -> &BTreeMap<u64, u32> {
-        let at = &self.at;
-        self.order.get_or_insert_with(|| at.iter().map(|(&addr, &id)| (addr, id)).collect())
-    }
-
-    /// The block, free or not, that holds `addr`.
-    fn containing(&mut self, addr: u64) -> Option<u32> {
-        if let Some(&id) = self.at.get(&addr) {
-            return Some(id);
-        }
-        let (_, &id) = self.ordered().range(..=addr).next_back()?;
-        let block = &self.blocks[id as usize];
-        (addr < block.addr + block.size).then_some(id)
-    }
-
-    /// The block that ends at `addr`, where a run does.
-    fn block_before(&mut self, addr: u64) -> u32 {
-        self.ordered().range(..addr).next_back().map_or(NONE, |(_, &id)| id)
+        rest
     }
 
     fn overlapped_run(&self, addr: u64, size: u64) -> Option<u64> {
@@ -754,9 +620,9 @@ impl<'a> Heap<'a> {
     }
 
     fn is_free(&self, start: u64, end: u64) -> bool {
-        self.at.get(&start).is_some_and(|&id| {
-            let block = &self.blocks[id as usize];
-            block.state == BlockState::Free && block.addr + block.size == end
+        self.arena.starting_at(start).is_some_and(|id| {
+            let block = &self.arena[id];
+            block.state == BlockState::Free && block.end() == end
         })
     }
 
@@ -775,81 +641,22 @@ impl<'a> Heap<'a> {
             differ += u32::from(!held);
             for block in self.device.blocks_of(segment).iter().filter(|b| b.state != BlockState::Free) {
                 active += 1;
-                let same = self.at.get(&block.addr.0).is_some_and(|&id| {
-                    let own = &self.blocks[id as usize];
+                let same = self.arena.starting_at(block.addr.0).is_some_and(|id| {
+                    let own = &self.arena[id];
                     own.state == block.state && own.size == block.size.0
                 });
                 differ += u32::from(!same);
             }
         }
         if !self.device.segments.is_empty() {
-            let own =
-                self.at.values().filter(|&&id| self.blocks[id as usize].state != BlockState::Free).count()
-                    as u32;
+            let own = self.arena.iter().filter(|own| own.state != BlockState::Free).count() as u32;
             differ += own.saturating_sub(active);
         }
         differ
     }
 
-    fn finish(mut self, began_late: bool) -> History {
-        let mut notes = Vec::new();
-        let mut note = |code, text| notes.push(Note { code, text });
-        if began_late {
-            note(
-                "recording-began-late",
-                format!(
-                    "the recording begins with {} in {} allocations already held; they were rebuilt from the final \
-                     segments, and peaks before the recording are not known",
-                    self.history
-                        .allocations
-                        .iter()
-                        .take_while(|a| a.start == Tick(0))
-                        .map(|a| a.block)
-                        .sum::<Bytes>(),
-                    self.history.preexisting
-                ),
-            );
-        }
-        let repairs = self.repairs;
-        if repairs.restarts > 0 {
-            note(
-                "recording-restarts",
-                format!(
-                    "the recording begins again {} time(s) at the addresses of its first events: what was held before \
-                     is taken as released there",
-                    repairs.restarts
-                ),
-            );
-        }
-        if repairs.implied_segment_frees > 0 {
-            note(
-                "segment-frees-missing",
-                format!(
-                    "{} segment(s) were taken again without a recorded release; the release is taken as implied",
-                    repairs.implied_segment_frees
-                ),
-            );
-        }
-        if repairs.trimmed_blocks > 0 {
-            note(
-                "blocks-trimmed",
-                format!(
-                    "{} block(s) were smaller than the recorded settings say (were they changed during the run?)",
-                    repairs.trimmed_blocks
-                ),
-            );
-        }
-        if repairs.final_differences > 0 {
-            note(
-                "final-state-differs",
-                format!(
-                    "{} block(s) or segment(s) of the final snapshot differ from what the events lead to: figures may be off \
-                     by their sizes",
-                    repairs.final_differences
-                ),
-            );
-        }
-        self.history.notes = notes;
+    fn finish(mut self) -> History {
+        self.history.notes = self.repairs.notes(&self.history);
         self.history
     }
 
@@ -857,7 +664,7 @@ impl<'a> Heap<'a> {
 
     #[cold]
     fn overlap(&self, index: EventIndex, other: u32) -> HistoryError {
-        let other = &self.blocks[other as usize];
+        let other = &self.arena[other];
         HistoryError::Overlap {
             device: self.device.device,
             event: index,

@@ -1,0 +1,73 @@
+//! What had to be inferred while a history was rebuilt, and how that is said.
+
+use crate::history::History;
+use crate::trace::Note;
+use crate::words::{Bytes, Tick};
+
+/// Counts of what was inferred; each becomes a note when it is not 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Repairs {
+    pub(super) restarts: u32,
+    pub(super) implied_segment_frees: u32,
+    pub(super) trimmed_blocks: u32,
+    pub(super) final_differences: u32,
+    pub(super) began_late: bool,
+}
+
+impl Repairs {
+    pub(super) fn notes(&self, history: &History) -> Vec<Note> {
+        let mut notes = Vec::new();
+        let mut note = |code, text| notes.push(Note { code, text });
+        if self.began_late {
+            let held: Bytes =
+                history.allocations.iter().take_while(|a| a.start == Tick(0)).map(|a| a.block).sum();
+            note(
+                "recording-began-late",
+                format!(
+                    "the recording begins with {held} in {} allocations already held; they were rebuilt from the \
+                     final segments, and peaks before the recording are not known",
+                    history.preexisting
+                ),
+            );
+        }
+        if self.restarts > 0 {
+            note(
+                "recording-restarts",
+                format!(
+                    "the recording begins again {} time(s) at the addresses of its first events: what was held \
+                     before is taken as released there",
+                    self.restarts
+                ),
+            );
+        }
+        if self.implied_segment_frees > 0 {
+            note(
+                "segment-frees-missing",
+                format!(
+                    "{} segment(s) were taken again without a recorded release; the release is taken as implied",
+                    self.implied_segment_frees
+                ),
+            );
+        }
+        if self.trimmed_blocks > 0 {
+            note(
+                "blocks-trimmed",
+                format!(
+                    "{} block(s) were smaller than the recorded settings say (were they changed during the run?)",
+                    self.trimmed_blocks
+                ),
+            );
+        }
+        if self.final_differences > 0 {
+            note(
+                "final-state-differs",
+                format!(
+                    "{} block(s) or segment(s) of the final snapshot differ from what the events lead to: figures \
+                     may be off by their sizes",
+                    self.final_differences
+                ),
+            );
+        }
+        notes
+    }
+}
