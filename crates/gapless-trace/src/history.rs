@@ -8,6 +8,7 @@
 //! Promises: linear in the events; peaks equal the allocator's own statistics to the byte when the recording is complete;
 //! what had to be inferred is in `notes`; an impossible sequence is an error that names the event.
 
+use crate::curve::Curve;
 use crate::events::Action;
 use crate::heap::Heap;
 use crate::stacks::StackId;
@@ -119,6 +120,8 @@ pub struct History {
     pub streams: Vec<Usage>,
     /// The most segments held at once (PyTorch's `segment.all.peak`: expandable memory does not count).
     pub segments_peak: u32,
+    /// Usage over time, in at most [`Curve::POINTS`] points.
+    pub curve: Curve,
     /// The number of events: ticks run from 0 to this.
     pub last_tick: Tick,
     /// Allocations that were there when the recording began.

@@ -7,6 +7,7 @@
 //!
 //! Nothing here does I/O of its own or knows a file format other than `.gtrace`; no crate of ours is below this one.
 
+pub mod curve;
 pub mod events;
 pub mod history;
 pub mod moment;
@@ -21,6 +22,7 @@ pub mod words;
 mod heap;
 mod initial;
 
+pub use curve::{Curve, CurvePoint};
 pub use events::{Action, Event, Events};
 pub use history::{Allocation, AllocationId, Allocations, History, HistoryError, SegmentSpan};
 pub use moment::Moment;

@@ -12,6 +12,7 @@ mod repairs;
 
 use self::arena::{Arena, HeapBlock, NONE};
 use self::repairs::Repairs;
+use crate::curve::Curve;
 use crate::events::{Action, Event};
 use crate::history::{Allocation, History, HistoryError, PoolUsage, SegmentSpan};
 use crate::initial::{self, InitialState};
@@ -85,6 +86,7 @@ impl<'a> Heap<'a> {
         let forever = Tick(events.len() as u32 + 1);
         let mut history = History {
             last_tick: Tick(events.len() as u32),
+            curve: Curve::for_ticks(Tick(events.len() as u32)),
             streams: vec![Usage::default(); device.streams.len()],
             has_segments: !device.segments.is_empty()
                 || events.count(Action::SegmentAlloc) + events.count(Action::SegmentMap) > 0
@@ -142,6 +144,7 @@ impl<'a> Heap<'a> {
         // A recording can be told to skip kinds of events: then one free stands for both.
         let one_free = events.count(Action::FreeCompleted) == 0 || events.count(Action::FreeRequested) == 0;
         let geometry = self.history.has_segments;
+        self.history.curve.record(Tick(0), &self.history.usage);
         for index in events.indices() {
             let now = index.after();
             match events.action(index) {
@@ -172,6 +175,7 @@ impl<'a> Heap<'a> {
                 Action::SegmentUnmap => self.segment_unmap(index, now)?,
                 Action::Oom | Action::Snapshot => {}
             }
+            self.history.curve.record(now, &self.history.usage);
         }
         Ok(())
     }
