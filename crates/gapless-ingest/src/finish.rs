@@ -1,0 +1,403 @@
+//! From rows to a trace: what the top of a snapshot says about which rows belong to which device.
+//!
+//! Lists may share rows and each other; here they are written out, which is the one place where a small file could become
+//! large: what is written out is limited by what was read.
+
+use crate::builder::{Builder, key};
+use crate::error::{Fault, Problem};
+use crate::features::Feature;
+use crate::names::Name;
+use crate::rows::{Rows, SegmentRow, Wrong};
+use crate::settings;
+use crate::value::{Table, Value};
+use gapless_trace::{
+    Action, Annotation, Block, BlockState, DeviceAddr, DeviceTrace, EventIndex, Events, Note, PoolId,
+    Segment, Source, StreamId, Trace,
+};
+
+/// Makes the trace of a snapshot whose outermost value is `top`. `read` is the number of bytes read.
+pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64) -> Result<Trace, Fault> {
+    let wrong = |what: Wrong| Box::new(Problem::Malformed { offset: read, what });
+    let parts = Parts::of(&mut builder, top)?;
+    let settings = settings::read(&builder, parts.settings);
+    let mut spent = Spent { rows: 0, limit: read.max(1024) };
+    let traces = device_runs(&builder, parts.device_traces, &mut spent).map_err(wrong)?;
+    let segments = segment_rows(&builder, parts.segments, &mut spent).map_err(wrong)?;
+    let annotations = annotations(&builder, parts.annotations, &mut spent).map_err(wrong)?;
+    let mut devices: Vec<DeviceTrace> = Vec::new();
+    let mut blocks_by_segment = Vec::with_capacity(segments.len());
+    for segment in &segments {
+        blocks_by_segment.push(block_rows(&builder, segment.blocks, &mut spent).map_err(wrong)?);
+    }
+    let producer = builder.rows.features.producer(!segments.is_empty());
+    let mut notes = Vec::new();
+    let Builder { mut rows, .. } = builder;
+    notes_about(&rows, &mut notes);
+    if rows.events.is_empty() && segments.is_empty() {
+        return Err(Box::new(Problem::EmptyTrace));
+    }
+    rows.blocks.shrink_to_fit();
+    let whole = matches!(traces[..], [(_, ref runs)] if runs[..] == [(0, rows.events.len() as u32)])
+        && segments.iter().all(|s| traces.first().is_some_and(|(device, _)| s.device == *device));
+    if whole || traces.is_empty() && segments.windows(2).all(|pair| pair[0].device == pair[1].device) {
+        // One device has everything: its tables are the tables that were read, no event is copied.
+        let device = traces.first().map_or_else(|| segments.first().map_or(0, |s| s.device), |t| t.0);
+        let mut own = DeviceTrace::new(device);
+        if whole {
+            own.events = std::mem::take(&mut rows.events);
+        }
+        own.streams = std::mem::take(&mut rows.streams.values);
+        own.pools = std::mem::take(&mut rows.pools.values);
+        devices.push(own);
+    } else {
+        for (device, runs) in &traces {
+            copy_events(&rows, runs, device_mut(&mut devices, *device)).map_err(wrong)?;
+        }
+    }
+    for (segment, blocks) in segments.iter().zip(&blocks_by_segment) {
+        let device = device_mut(&mut devices, segment.device);
+        add_segment(&rows, segment, blocks, device).map_err(wrong)?;
+    }
+    devices.retain(|d| !d.events.is_empty() || !d.segments.is_empty());
+    devices.sort_by_key(|d| d.device);
+    for device in &mut devices {
+        device.segments.sort_by_key(|s| s.addr);
+        skipped_actions(device, &mut notes);
+    }
+    if devices.is_empty() {
+        return Err(Box::new(Problem::EmptyTrace));
+    }
+    Ok(Trace {
+        source: Source { format, producer, torch_rules: true, notes },
+        strings: rows.strings,
+        frames: rows.frames,
+        stacks: rows.stacks,
+        devices,
+        annotations,
+        settings,
+    })
+}
+
+/// The values under the outermost keys.
+struct Parts {
+    segments: Value,
+    device_traces: Value,
+    settings: Value,
+    annotations: Value,
+}
+
+impl Parts {
+    fn of(builder: &mut Builder, top: Value) -> Result<Parts, Fault> {
+        let mut parts = Parts {
+            segments: Value::None,
+            device_traces: Value::None,
+            settings: Value::None,
+            annotations: Value::None,
+        };
+        let top = builder.settle(top).unwrap_or(top);
+        if let Some(items) = builder.list(top) {
+            let snapshot =
+                items.is_empty() || items.iter().any(|v| matches!(v, Value::Rows(Table::Segments, ..)));
+            if snapshot {
+                parts.segments = top;
+                return Ok(parts);
+            }
+        }
+        let mut known = false;
+        let entries = builder.dict(top).unwrap_or_default().to_vec();
+        for pair in entries.chunks_exact(2) {
+            let place = match key(pair[0]) {
+                Name::Segments => &mut parts.segments,
+                Name::DeviceTraces => {
+                    builder.rows.features.add(Feature::DeviceTraces);
+                    &mut parts.device_traces
+                }
+                Name::AllocatorSettings => {
+                    builder.rows.features.add(Feature::Settings);
+                    if let Some(settings) = builder.dict(pair[1])
+                        && settings.chunks_exact(2).any(|pair| key(pair[0]) == Name::GraphCaptureReuse)
+                    {
+                        builder.rows.features.add(Feature::GraphCaptureReuse);
+                    }
+                    &mut parts.settings
+                }
+                Name::ExternalAnnotations => {
+                    builder.rows.features.add(Feature::Annotations);
+                    &mut parts.annotations
+                }
+                _ => continue,
+            };
+            *place = pair[1];
+            known = true;
+        }
+        if known { Ok(parts) } else { Err(not_a_snapshot(builder, top)) }
+    }
+}
+
+fn not_a_snapshot(builder: &Builder, top: Value) -> Fault {
+    let (looks_like, help) = match top {
+        // The first object of torch.save's old format.
+        Value::Huge => (
+            "a checkpoint of torch.save in its old format".to_owned(),
+            "give a file from torch.cuda.memory._dump_snapshot(PATH)",
+        ),
+        _ if builder.dict(top).is_some_and(|entries| !entries.is_empty()) => {
+            let keys: Vec<&str> = builder
+                .dict(top)
+                .unwrap_or_default()
+                .chunks_exact(2)
+                .filter_map(|pair| match pair[0] {
+                    Value::Str(id) => Some(builder.rows.strings.get(id)),
+                    _ => None,
+                })
+                .take(4)
+                .map(|text| text.get(..40).unwrap_or(text))
+                .collect();
+            (
+                format!("a dict with the keys {keys:?}, not \"segments\" or \"device_traces\""),
+                "give the dict of torch.cuda.memory._snapshot() as a whole",
+            )
+        }
+        Value::Rows(Table::Events, ..) => {
+            ("a single event".to_owned(), "give the dict of torch.cuda.memory._snapshot() as a whole")
+        }
+        other => (
+            format!("{} rather than a memory snapshot", other.noun()),
+            "give a file from torch.cuda.memory._dump_snapshot(PATH)",
+        ),
+    };
+    Box::new(Problem::NotATrace { looks_like, help })
+}
+
+/// How many rows were written out of lists, and how many may be: each costs at least a byte of the file unless lists share.
+struct Spent {
+    rows: u64,
+    limit: u64,
+}
+
+impl Spent {
+    fn add(&mut self, rows: u64) -> Result<(), Wrong> {
+        self.rows += rows;
+        if self.rows > self.limit {
+            return Err(format!(
+                "lists that share their items stand for more than {} rows, which the file is too small for",
+                self.limit
+            ));
+        }
+        Ok(())
+    }
+}
+
+type Runs = Vec<(u32, u32)>;
+
+/// The runs of rows of `table` in a list; values that are no such rows are left out.
+fn runs(builder: &Builder, list: Value, table: Table, spent: &mut Spent) -> Result<Runs, Wrong> {
+    let one = [list];
+    let items = match list {
+        Value::Rows(..) => &one[..],
+        _ => builder.list(list).unwrap_or_default(),
+    };
+    spent.add(items.len() as u64)?;
+    let mut runs = Vec::new();
+    for item in items {
+        if let Value::Rows(kind, first, count) = *item
+            && kind == table
+        {
+            spent.add(u64::from(count))?;
+            runs.push((first, count));
+        }
+    }
+    Ok(runs)
+}
+
+/// The runs of events of each device that has any.
+fn device_runs(builder: &Builder, list: Value, spent: &mut Spent) -> Result<Vec<(u32, Runs)>, Wrong> {
+    let lists = builder.list(list).unwrap_or_default();
+    spent.add(lists.len() as u64)?;
+    let mut devices = Vec::new();
+    let mut total = 0;
+    for (device, list) in lists.iter().enumerate() {
+        let runs = runs(builder, *list, Table::Events, spent)?;
+        total += runs.iter().map(|run| u64::from(run.1)).sum::<u64>();
+        if total > builder.limits.events {
+            return Err(format!("more than {} events", builder.limits.events));
+        }
+        if !runs.is_empty() {
+            devices.push((device as u32, runs));
+        }
+    }
+    Ok(devices)
+}
+
+fn segment_rows(builder: &Builder, list: Value, spent: &mut Spent) -> Result<Vec<SegmentRow>, Wrong> {
+    let runs = runs(builder, list, Table::Segments, spent)?;
+    Ok(runs.iter().flat_map(|&run| rows_of(&builder.rows.segments, run)).copied().collect())
+}
+
+fn annotations(builder: &Builder, list: Value, spent: &mut Spent) -> Result<Vec<Annotation>, Wrong> {
+    let runs = runs(builder, list, Table::Annotations, spent)?;
+    Ok(runs.iter().flat_map(|&run| rows_of(&builder.rows.annotations, run)).copied().collect())
+}
+
+fn block_rows(builder: &Builder, list: Value, spent: &mut Spent) -> Result<Runs, Wrong> {
+    runs(builder, list, Table::Blocks, spent)
+}
+
+fn rows_of<T>(table: &[T], (first, count): (u32, u32)) -> &[T] {
+    table.get(first as usize..first as usize + count as usize).unwrap_or_default()
+}
+
+fn device_mut(devices: &mut Vec<DeviceTrace>, device: u32) -> &mut DeviceTrace {
+    let at = devices.iter().position(|d| d.device == device).unwrap_or_else(|| {
+        devices.push(DeviceTrace::new(device));
+        devices.len() - 1
+    });
+    &mut devices[at]
+}
+
+/// The number of a stream or pool in the device, for its number in the file. Runs have few; the first device
+/// keeps the file's numbers.
+fn copy_events(rows: &Rows, runs: &Runs, device: &mut DeviceTrace) -> Result<(), Wrong> {
+    let total: usize = runs.iter().map(|run| run.1 as usize).sum();
+    if total > Events::MAX {
+        return Err(format!("more than {} events on one device", Events::MAX));
+    }
+    device.events = Events::with_capacity(total);
+    let mut streams: Vec<Option<u16>> = vec![None; rows.streams.values.len()];
+    let mut pools: Vec<Option<u16>> = vec![None; rows.pools.values.len()];
+    for &(first, count) in runs {
+        for row in first..first + count {
+            let mut event = rows.events.get(EventIndex(row));
+            event.stream = match streams[event.stream as usize] {
+                Some(own) => own,
+                None => {
+                    let own = own_stream(device, rows.streams.values[event.stream as usize])?;
+                    streams[event.stream as usize] = Some(own);
+                    own
+                }
+            };
+            event.pool = match pools[event.pool as usize] {
+                Some(own) => own,
+                None => {
+                    let own = own_pool(device, rows.pools.values[event.pool as usize])?;
+                    pools[event.pool as usize] = Some(own);
+                    own
+                }
+            };
+            device.events.push(event);
+        }
+    }
+    Ok(())
+}
+
+fn own_stream(device: &mut DeviceTrace, stream: StreamId) -> Result<u16, Wrong> {
+    device.stream_index(stream).ok_or_else(|| "more than 65,535 streams".into())
+}
+
+fn own_pool(device: &mut DeviceTrace, pool: PoolId) -> Result<u16, Wrong> {
+    device.pool_index(pool).ok_or_else(|| "more than 65,535 pools".into())
+}
+
+fn add_segment(
+    rows: &Rows,
+    segment: &SegmentRow,
+    blocks: &Runs,
+    device: &mut DeviceTrace,
+) -> Result<(), Wrong> {
+    // Where the device has the file's tables the number stays as it is, without a search.
+    let stream = match rows.streams.values.get(segment.stream as usize) {
+        Some(&stream) => own_stream(device, stream)?,
+        None => segment.stream,
+    };
+    let pool = match rows.pools.values.get(segment.pool as usize) {
+        Some(&pool) => own_pool(device, pool)?,
+        None => segment.pool,
+    };
+    let first_block = device.blocks.len();
+    let mut at = segment.addr;
+    for row in blocks.iter().flat_map(|&run| rows_of(&rows.blocks, run)) {
+        let addr = row.addr.unwrap_or(at);
+        let Some(end) = addr.0.checked_add(row.size.0) else {
+            return Err(format!("a block of {} bytes at {addr} reaches past the last address", row.size.0));
+        };
+        at = DeviceAddr(end);
+        device.blocks.push(Block {
+            addr,
+            size: row.size,
+            requested: row.requested,
+            state: row.state,
+            stack: row.stack,
+        });
+    }
+    if device.blocks.len() > u32::MAX as usize {
+        return Err("more than 2^32 blocks".into());
+    }
+    device.segments.push(Segment {
+        addr: segment.addr,
+        size: segment.size,
+        stream,
+        pool,
+        class: segment.class,
+        expandable: segment.expandable,
+        stack: segment.stack,
+        first_block: first_block as u32,
+        block_count: (device.blocks.len() - first_block) as u32,
+    });
+    Ok(())
+}
+
+fn notes_about(rows: &Rows, notes: &mut Vec<Note>) {
+    let (unknown, first) = rows.unknown_actions;
+    if unknown > 0 {
+        let name: String = rows.strings.get(first).chars().take(60).collect();
+        notes.push(Note {
+            code: "unknown-actions",
+            text: format!(
+                "{unknown} event(s) of a kind that this version does not know were left out, the first {name:?}"
+            ),
+        });
+    }
+    if rows.repaired_names > 0 {
+        notes.push(Note {
+            code: "names-not-utf8",
+            text: format!(
+                "{} name(s) were not valid UTF-8; the bytes in question show as \u{fffd}",
+                rows.repaired_names
+            ),
+        });
+    }
+}
+
+/// Recordings since torch 2.11 can leave out kinds of events (`skip_actions`): say so where it is certain.
+fn skipped_actions(device: &DeviceTrace, notes: &mut Vec<Note>) {
+    let count = |action| device.events.count(action);
+    let (allocs, asked, done) =
+        (count(Action::Alloc), count(Action::FreeRequested), count(Action::FreeCompleted));
+    let pending = device.blocks.iter().filter(|b| b.state == BlockState::Pending).count();
+    let active = device.blocks.iter().filter(|b| b.state != BlockState::Free).count();
+    let mut missing = Vec::new();
+    if allocs == 0 && asked + done > 1 && asked + done > pending * 2 {
+        missing.push("alloc");
+    }
+    if asked == 0 && done > 0 {
+        missing.push("free_requested");
+    }
+    // A few frees at the end may still wait for other streams; those blocks are pending in the segments.
+    if done == 0 && asked > pending && !device.segments.is_empty() {
+        missing.push("free_completed");
+    }
+    if asked + done == 0 && allocs > active && !device.segments.is_empty() {
+        missing.push("free_requested and free_completed");
+    }
+    if !missing.is_empty() {
+        notes.push(Note {
+            code: "actions-skipped",
+            text: format!(
+                "device {}: the recording has no {} events at all (skip_actions?); a single free stands for both, and \
+                 what only they would show is not known",
+                device.device,
+                missing.join(" and no ")
+            ),
+        });
+    }
+}

@@ -1,0 +1,455 @@
+//! The fast path: a whole dict at a time, straight from the bytes into a row.
+//!
+//! It knows the dicts of which a snapshot has millions, events and frames, in the ways in which picklers write them: an optional
+//! memo entry, MARK, keys and flat values, SETITEMS. Anything else gives `None`, the memo is as before, and the machine reads the
+//! dict again from its first byte; so this path decides nothing on its own but speed.
+//!
+//! Keys are predicted: the n-th key of an event is nearly always written with the same bytes as the n-th key of the
+//! event before it, a memo reference, so one comparison of a word replaces decoding and look-up.
+
+use super::opcodes as op;
+use crate::builder::Builder;
+use crate::names::Name;
+use crate::rows::{EventDraft, FrameDraft, field};
+use crate::value::{Packed, Table, Value};
+use gapless_trace::stacks::FrameId;
+use gapless_trace::{Bytes, StackId, StreamId, StringId};
+
+/// How a key was written: `word & mask == bits` at its place means `name`, in `length` bytes.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    bits: u64,
+    mask: u64,
+    length: u8,
+    name: Name,
+}
+
+/// An entry that no word matches.
+const NEVER: Written = Written { bits: 1, mask: 0, length: 0, name: Name::Other };
+
+/// What is remembered from dict to dict.
+#[derive(Debug)]
+pub(super) struct State {
+    event_keys: [Written; 16],
+    frame_keys: [Written; 4],
+    frames: Vec<FrameId>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State { event_keys: [NEVER; 16], frame_keys: [NEVER; 4], frames: Vec::new() }
+    }
+}
+
+impl State {
+    /// A memo entry was overwritten: what keys meant may no longer hold.
+    pub(super) fn forget(&mut self) {
+        self.event_keys = [NEVER; 16];
+        self.frame_keys = [NEVER; 4];
+    }
+}
+
+/// The dict at the beginning of `bytes`: its length and its value.
+#[inline]
+pub(super) fn dict(bytes: &[u8], builder: &mut Builder, state: &mut State) -> Option<(usize, Value)> {
+    let before = builder.memo.len();
+    if before >= builder.limits.memo {
+        return None; // the machine says so
+    }
+    let mut path = Path { bytes, at: 1, builder, state };
+    let value = path.dict();
+    let length = path.at;
+    if value.is_none() {
+        builder.memo.truncate(before);
+    }
+    Some((length, value?))
+}
+
+struct Path<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    builder: &'a mut Builder,
+    state: &'a mut State,
+}
+
+impl Path<'_> {
+    /// After EMPTY_DICT: a whole event or frame.
+    #[inline]
+    fn dict(&mut self) -> Option<Value> {
+        // The entry is written when the row is known; until then it is empty, and a dict that names itself fails.
+        let entry = self.builder.memo.len();
+        self.memoize(Packed::EMPTY)?;
+        self.expect(op::MARK)?;
+        let first = self.at;
+        let word = self.word()?;
+        let key = self.state.event_keys[0];
+        if word & key.mask == key.bits {
+            self.at = first + usize::from(key.length);
+            return self.event(entry);
+        }
+        match self.key(0, Keys::Event)? {
+            Name::Action => self.event(entry),
+            name @ (Name::Name | Name::Filename | Name::Line) => self.frame(entry, name),
+            _ => None,
+        }
+    }
+
+    /// After the key "action", which is the first in every dump.
+    #[inline]
+    fn event(&mut self, entry: usize) -> Option<Value> {
+        let mut draft = EventDraft { action: self.text()?, fields: field::ACTION, ..EventDraft::default() };
+        let mut n = 1;
+        while *self.bytes.get(self.at)? != op::SETITEMS {
+            match self.key(n, Keys::Event)? {
+                Name::Addr | Name::DeviceFree => {
+                    draft.addr = self.unsigned()?;
+                    draft.fields |= field::ADDR;
+                }
+                Name::Size => {
+                    let size = self.int()?;
+                    if !(0..=Bytes::LIMIT.0 as i64).contains(&size) {
+                        return None;
+                    }
+                    draft.size = size as u64;
+                    draft.fields |= field::SIZE;
+                }
+                Name::Stream => {
+                    let stream = StreamId(self.unsigned()?);
+                    draft.stream = self.builder.rows.streams.number(stream, "streams").ok()?;
+                    draft.fields |= field::STREAM;
+                }
+                Name::TimeUs => {
+                    let time = self.int()?;
+                    if time < 0 {
+                        return None;
+                    }
+                    draft.time = time as u64;
+                    draft.fields |= field::TIME;
+                }
+                Name::CompileContext => {
+                    draft.compile_context = self.text()?;
+                    draft.fields |= field::COMPILE_CONTEXT;
+                }
+                Name::UserMetadata => {
+                    draft.user_metadata = self.text()?;
+                    draft.fields |= field::USER_METADATA;
+                }
+                Name::PoolId => {
+                    draft.pool = self.pool()?;
+                    draft.fields |= field::POOL;
+                }
+                Name::Frames => draft.stack = self.stack()?,
+                _ => return None,
+            }
+            n += 1;
+        }
+        self.at += 1;
+        let limit = self.builder.limits.events;
+        let row = draft.finish(&mut self.builder.rows, limit).ok()?;
+        let value = row.map_or(Value::Ignored, |row| Value::row(Table::Events, row));
+        if let Some(memo) = self.builder.memo.get_mut(entry)
+            && *memo == Packed::EMPTY
+        {
+            *memo = match row {
+                Some(row) => Packed::event(row),
+                None => Packed::pack(value, &mut self.builder.wide),
+            };
+        }
+        Some(value)
+    }
+
+    /// After the first key of a frame.
+    fn frame(&mut self, entry: usize, first: Name) -> Option<Value> {
+        let mut draft = FrameDraft::default();
+        let mut name = first;
+        let mut n = 1;
+        loop {
+            let value = match *self.bytes.get(self.at)? {
+                op::BININT | op::BININT1 | op::BININT2 | op::LONG1 => Value::Int(self.int()?),
+                _ => Value::Str(self.text()?),
+            };
+            draft.set(name, value);
+            if *self.bytes.get(self.at)? == op::SETITEMS {
+                self.at += 1;
+                break;
+            }
+            name = self.key(n, Keys::Frame)?;
+            n += 1;
+        }
+        if n < 3 {
+            return None; // an annotation or something else with a name
+        }
+        let id = self.builder.rows.frames.intern(draft.frame);
+        if let Some(memo) = self.builder.memo.get_mut(entry)
+            && *memo == Packed::EMPTY
+        {
+            *memo = Packed::frame(id);
+        }
+        // The C++ pickler memoises what is whole.
+        self.memoize(Packed::frame(id))?;
+        Some(Value::Frame(id))
+    }
+
+    /// The `n`-th key.
+    #[inline]
+    fn key(&mut self, n: usize, keys: Keys) -> Option<Name> {
+        let expected = match keys {
+            Keys::Event => self.state.event_keys.get(n)?,
+            Keys::Frame => self.state.frame_keys.get(n)?,
+        };
+        if self.word()? & expected.mask == expected.bits {
+            self.at += usize::from(expected.length);
+            return Some(expected.name);
+        }
+        self.other_key(n, keys)
+    }
+
+    fn other_key(&mut self, n: usize, keys: Keys) -> Option<Name> {
+        let (start, word) = (self.at, self.word()?);
+        let by_reference = matches!(self.bytes[start], op::BINGET | op::LONG_BINGET);
+        let name = Name::of(self.text()?);
+        // The words for keys only: a long string would not be told from its beginning.
+        if by_reference {
+            let length = (self.at - start) as u8;
+            let mask = (1 << (8 * length)) - 1;
+            let written = Written { bits: word & mask, mask, length, name };
+            match keys {
+                Keys::Event => self.state.event_keys[n] = written,
+                Keys::Frame => self.state.frame_keys[n] = written,
+            }
+        }
+        Some(name)
+    }
+
+    // ---- values ----
+
+    /// A string, by reference or in full.
+    #[inline]
+    fn text(&mut self) -> Option<StringId> {
+        // "N/A" with MEMOIZE stands in every event of a dump by Python, in full.
+        const NA: u64 = u64::from_le_bytes([op::SHORT_BINUNICODE, 3, b'N', b'/', b'A', op::MEMOIZE, 0, 0]);
+        let word = self.word()?;
+        if word & 0xffff_ffff_ffff == NA {
+            self.at += 6;
+            self.builder.memo.push(Packed::string(Name::NotApplicable.id()));
+            return Some(Name::NotApplicable.id());
+        }
+        match word as u8 {
+            op::LONG_BINGET => {
+                self.at += 5;
+                self.builder.memo.get((word >> 8) as u32 as usize)?.as_string()
+            }
+            op::BINGET => {
+                self.at += 2;
+                self.builder.memo.get((word >> 8) as u8 as usize)?.as_string()
+            }
+            op::SHORT_BINUNICODE => self.text_in_full(2, (word >> 8) as u8 as usize),
+            op::BINUNICODE => self.text_in_full(5, (word >> 8) as u32 as usize),
+            _ => None,
+        }
+    }
+
+    fn text_in_full(&mut self, head: usize, length: usize) -> Option<StringId> {
+        let start = self.at + head;
+        let text = self.bytes.get(start..start.checked_add(length)?)?;
+        if length as u64 > self.builder.limits.string {
+            return None;
+        }
+        let repaired = self.builder.rows.repaired_names;
+        let id = self.builder.rows.intern(text).ok()?;
+        if self.builder.rows.repaired_names != repaired {
+            // The machine may read it again, and would count it twice.
+            self.builder.rows.repaired_names = repaired;
+            return None;
+        }
+        self.at = start + length;
+        self.memoize(Packed::string(id))?;
+        Some(id)
+    }
+
+    /// An integer of at most 63 bits and a sign.
+    #[inline]
+    fn int(&mut self) -> Option<i64> {
+        let word = self.word()?;
+        match word as u8 {
+            op::LONG1 => {
+                let length = (word >> 8) as u8;
+                if !(1..=8).contains(&length) {
+                    return None;
+                }
+                let bytes = self.bytes.get(self.at + 2..)?.first_chunk::<8>()?;
+                let spare = 64 - 8 * u32::from(length);
+                self.at += 2 + usize::from(length);
+                Some((u64::from_le_bytes(*bytes) << spare) as i64 >> spare)
+            }
+            op::BININT => {
+                self.at += 5;
+                Some(i64::from((word >> 8) as u32 as i32))
+            }
+            op::BININT1 => {
+                self.at += 2;
+                Some(i64::from((word >> 8) as u8))
+            }
+            op::BININT2 => {
+                self.at += 3;
+                Some(i64::from((word >> 8) as u16))
+            }
+            _ => None,
+        }
+    }
+
+    /// An integer as 64 bits whatever its sign; LONG1 of nine bytes where the ninth is zero, too.
+    #[inline]
+    fn unsigned(&mut self) -> Option<u64> {
+        if let [op::LONG1, 9, low @ .., 0] = self.bytes.get(self.at..)?.first_chunk::<11>()? {
+            self.at += 11;
+            return Some(u64::from_le_bytes(*low));
+        }
+        self.int().map(|n| n as u64)
+    }
+
+    /// A pool's identity: two integers as a tuple, or a reference to one.
+    fn pool(&mut self) -> Option<u16> {
+        let pair = match *self.bytes.get(self.at)? {
+            op::BINGET | op::LONG_BINGET => match self.reference()? {
+                Value::Pair(pair) => pair,
+                _ => return None,
+            },
+            _ => {
+                let (a, b) = (self.int()?, self.int()?);
+                self.expect(op::TUPLE2)?;
+                let pair = self.builder.rows.pair(a, b);
+                self.memoize(Packed::pair(pair))?;
+                pair
+            }
+        };
+        self.builder.rows.pool_of_pair(pair).ok()
+    }
+
+    /// A list of frames, by reference or in full.
+    fn stack(&mut self) -> Option<StackId> {
+        if matches!(*self.bytes.get(self.at)?, op::BINGET | op::LONG_BINGET) {
+            let value = self.reference()?;
+            return match value {
+                Value::Stack(id) => Some(id),
+                Value::Object(_) if self.builder.list(value)?.is_empty() => Some(StackId::NONE),
+                _ => None,
+            };
+        }
+        self.expect(op::EMPTY_LIST)?;
+        let entry = self.builder.memo.len();
+        self.memoize(Packed::EMPTY)?;
+        let mut frames = std::mem::take(&mut self.state.frames);
+        frames.clear();
+        let read = self.frames(&mut frames);
+        let stack = read.and_then(|()| self.builder.rows.stack(&frames).ok());
+        self.state.frames = frames;
+        let stack = stack?;
+        if let Some(memo) = self.builder.memo.get_mut(entry)
+            && *memo == Packed::EMPTY
+        {
+            *memo = Packed::stack(stack);
+        }
+        self.memoize(Packed::stack(stack))?;
+        Some(stack)
+    }
+
+    fn frames(&mut self, frames: &mut Vec<FrameId>) -> Option<()> {
+        match *self.bytes.get(self.at)? {
+            op::MARK => self.at += 1,
+            op::EMPTY_DICT | op::BINGET | op::LONG_BINGET => {
+                // Either one frame and APPEND, or no frame at all and the next key.
+                let start = (self.at, self.builder.memo.len());
+                if let Some(frame) = self.one_frame()
+                    && self.bytes.get(self.at) == Some(&op::APPEND)
+                {
+                    frames.push(frame);
+                    self.at += 1;
+                } else {
+                    self.at = start.0;
+                    self.builder.memo.truncate(start.1);
+                }
+                return Some(());
+            }
+            _ => return Some(()),
+        }
+        while *self.bytes.get(self.at)? != op::APPENDS {
+            frames.push(self.one_frame()?);
+        }
+        self.at += 1;
+        Some(())
+    }
+
+    fn one_frame(&mut self) -> Option<FrameId> {
+        let value = match *self.bytes.get(self.at)? {
+            op::EMPTY_DICT => {
+                self.at += 1;
+                let entry = self.builder.memo.len();
+                self.memoize(Packed::EMPTY)?;
+                self.expect(op::MARK)?;
+                let first = self.key(0, Keys::Frame)?;
+                if !matches!(first, Name::Name | Name::Filename | Name::Line) {
+                    return None;
+                }
+                self.frame(entry, first)?
+            }
+            op::BINGET | op::LONG_BINGET => self.reference()?,
+            _ => return None,
+        };
+        if let Value::Frame(id) = value { Some(id) } else { None }
+    }
+
+    fn reference(&mut self) -> Option<Value> {
+        let word = self.word()?;
+        let index = if word as u8 == op::BINGET {
+            self.at += 2;
+            (word >> 8) as u8 as usize
+        } else {
+            self.at += 5;
+            (word >> 8) as u32 as usize
+        };
+        self.builder.get(index)
+    }
+
+    // ---- bytes ----
+
+    /// The next eight bytes; `None` near the end of what is at hand.
+    #[inline]
+    fn word(&self) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.bytes.get(self.at..)?.first_chunk::<8>()?))
+    }
+
+    #[inline]
+    fn expect(&mut self, opcode: u8) -> Option<()> {
+        (*self.bytes.get(self.at)? == opcode).then(|| self.at += 1)
+    }
+
+    /// Stores `packed` where the pickler memoised what was just read, in order; other orders are the machine's.
+    #[inline]
+    fn memoize(&mut self, packed: Packed) -> Option<()> {
+        let word = self.word()?;
+        let index = match word as u8 {
+            op::MEMOIZE => {
+                self.at += 1;
+                self.builder.memo.push(packed);
+                return Some(());
+            }
+            op::BINPUT => {
+                self.at += 2;
+                (word >> 8) as u8 as usize
+            }
+            op::LONG_BINPUT => {
+                self.at += 5;
+                (word >> 8) as u32 as usize
+            }
+            _ => return Some(()),
+        };
+        (index == self.builder.memo.len()).then(|| self.builder.memo.push(packed))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Keys {
+    Event,
+    Frame,
+}

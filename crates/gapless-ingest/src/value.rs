@@ -1,0 +1,244 @@
+//! What a value of an untrusted file is while it is read: one small word.
+//!
+//! Rows (events, blocks, segments, ...) are already in the assembler's columns when a `Value` names them. Neighbouring rows
+//! join into one value: a list of a million events that were read one after the other is one `Rows`.
+
+use gapless_trace::stacks::FrameId;
+use gapless_trace::{StackId, StringId};
+
+/// A table of the assembler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Table {
+    Events,
+    Blocks,
+    Segments,
+    Annotations,
+    /// Former users of a block (torch 2.0 and older).
+    Past,
+}
+
+impl Table {
+    const ALL: [Table; 5] = [Table::Events, Table::Blocks, Table::Segments, Table::Annotations, Table::Past];
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// An integer from 2^63 on.
+    Big(u64),
+    /// An integer that 64 bits cannot hold.
+    Huge,
+    Float(f64),
+    Str(StringId),
+    /// A list, dict or tuple that is open, or of no known kind.
+    Object(u32),
+    /// `count` rows from `first` on.
+    Rows(Table, u32, u32),
+    Frame(FrameId),
+    Stack(StackId),
+    /// Two integers, interned.
+    Pair(u32),
+    /// Something that a trace has no use for.
+    Ignored,
+}
+
+impl Value {
+    pub(crate) fn row(table: Table, row: u32) -> Value {
+        Value::Rows(table, row, 1)
+    }
+
+    /// What people call a value of this kind.
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            Value::None => "None",
+            Value::Bool(_) => "a boolean",
+            Value::Int(_) | Value::Big(_) => "an integer",
+            Value::Huge => "an integer of more than 64 bits",
+            Value::Float(_) => "a float",
+            Value::Str(_) => "a string",
+            Value::Object(_) => "a list, dict or tuple",
+            Value::Rows(Table::Events, ..) => "an event",
+            Value::Rows(Table::Blocks, ..) => "a block",
+            Value::Rows(Table::Segments, ..) => "a segment",
+            Value::Rows(Table::Annotations, ..) => "an annotation",
+            Value::Rows(Table::Past, ..) => "a history entry",
+            Value::Frame(_) => "a frame",
+            Value::Stack(_) => "a list of frames",
+            Value::Pair(_) => "a pair of integers",
+            Value::Ignored => "bytes",
+        }
+    }
+}
+
+/// Appends `value`; a row that follows the rows at the end from `fence` on joins them.
+#[inline]
+pub(crate) fn push_joined(values: &mut Vec<Value>, fence: usize, value: Value) {
+    if let Value::Rows(table, first, count) = value
+        && values.len() > fence
+        && let Some(Value::Rows(last_table, last_first, last_count)) = values.last_mut()
+        && *last_table == table
+        && last_first.checked_add(*last_count) == Some(first)
+        && let Some(sum) = last_count.checked_add(count)
+    {
+        *last_count = sum;
+        return;
+    }
+    values.push(value);
+}
+
+/// A value in eight bytes, for the memo: four bits of tag, sixty of payload. The few that do not fit (floats, integers
+/// from 2^59 on; picklers memoise neither) go into a side table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Packed(u64);
+
+const EMPTY: u64 = 0;
+const SMALL: u64 = 1;
+const INT: u64 = 2;
+const STR: u64 = 3;
+const OBJECT: u64 = 4;
+const ROW: u64 = 5;
+const FRAME: u64 = 6;
+const STACK: u64 = 7;
+const PAIR: u64 = 8;
+const WIDE: u64 = 9;
+
+impl Packed {
+    pub(crate) const EMPTY: Packed = Packed(EMPTY);
+
+    #[inline]
+    fn new(tag: u64, payload: u64) -> Packed {
+        Packed(payload << 4 | tag)
+    }
+
+    #[inline]
+    pub(crate) fn string(id: StringId) -> Packed {
+        Packed::new(STR, u64::from(id.0))
+    }
+
+    #[inline]
+    pub(crate) fn event(row: u32) -> Packed {
+        Packed::new(ROW, (Table::Events as u64) << 32 | u64::from(row))
+    }
+
+    #[inline]
+    pub(crate) fn frame(id: FrameId) -> Packed {
+        Packed::new(FRAME, u64::from(id.0))
+    }
+
+    #[inline]
+    pub(crate) fn stack(id: StackId) -> Packed {
+        Packed::new(STACK, u64::from(id.0))
+    }
+
+    #[inline]
+    pub(crate) fn pair(index: u32) -> Packed {
+        Packed::new(PAIR, u64::from(index))
+    }
+
+    /// Packs `value`; of several rows the last, which is what the memo means by the top of the stack.
+    #[inline]
+    pub(crate) fn pack(value: Value, wide: &mut Vec<Value>) -> Packed {
+        match value {
+            Value::None => Packed::new(SMALL, 0),
+            Value::Bool(false) => Packed::new(SMALL, 1),
+            Value::Bool(true) => Packed::new(SMALL, 2),
+            Value::Huge => Packed::new(SMALL, 3),
+            Value::Ignored => Packed::new(SMALL, 4),
+            Value::Int(i) if (-(1 << 59)..1 << 59).contains(&i) => Packed::new(INT, i as u64),
+            Value::Str(id) => Packed::string(id),
+            Value::Object(slot) => Packed::new(OBJECT, u64::from(slot)),
+            Value::Rows(table, first, count) => {
+                Packed::new(ROW, (table as u64) << 32 | u64::from(first + (count - 1)))
+            }
+            Value::Frame(id) => Packed::frame(id),
+            Value::Stack(id) => Packed::stack(id),
+            Value::Pair(index) => Packed::pair(index),
+            Value::Int(_) | Value::Big(_) | Value::Float(_) => {
+                wide.push(value);
+                Packed::new(WIDE, wide.len() as u64 - 1)
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn unpack(self, wide: &[Value]) -> Option<Value> {
+        let payload = self.0 >> 4;
+        Some(match self.0 & 15 {
+            SMALL => match payload {
+                0 => Value::None,
+                1 => Value::Bool(false),
+                2 => Value::Bool(true),
+                3 => Value::Huge,
+                _ => Value::Ignored,
+            },
+            INT => Value::Int(self.0 as i64 >> 4),
+            STR => Value::Str(StringId(payload as u32)),
+            OBJECT => Value::Object(payload as u32),
+            ROW => Value::row(Table::ALL[(payload >> 32) as usize % Table::ALL.len()], payload as u32),
+            FRAME => Value::Frame(FrameId(payload as u32)),
+            STACK => Value::Stack(StackId(payload as u32)),
+            PAIR => Value::Pair(payload as u32),
+            WIDE => *wide.get(payload as usize)?,
+            _ => return None,
+        })
+    }
+
+    /// The string, where it is one.
+    #[inline]
+    pub(crate) fn as_string(self) -> Option<StringId> {
+        (self.0 & 15 == STR).then_some(StringId((self.0 >> 4) as u32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_survives_packing() {
+        let mut wide = Vec::new();
+        let values = [
+            Value::None,
+            Value::Bool(true),
+            Value::Bool(false),
+            Value::Int(0),
+            Value::Int(-1),
+            Value::Int((1 << 59) - 1),
+            Value::Int(-(1 << 59)),
+            Value::Int(1 << 59),
+            Value::Int(i64::MIN),
+            Value::Big(u64::MAX),
+            Value::Huge,
+            Value::Float(-0.5),
+            Value::Str(StringId(u32::MAX)),
+            Value::Object(7),
+            Value::row(Table::Past, u32::MAX - 1),
+            Value::row(Table::Events, 3),
+            Value::Frame(FrameId(9)),
+            Value::Stack(StackId(10)),
+            Value::Pair(11),
+            Value::Ignored,
+        ];
+        for value in values {
+            let packed = Packed::pack(value, &mut wide);
+            assert_eq!(packed.unpack(&wide), Some(value));
+        }
+        assert_eq!(Packed::EMPTY.unpack(&wide), None);
+        assert_eq!(size_of::<Value>(), 16);
+    }
+
+    #[test]
+    fn neighbouring_rows_join_but_never_across_the_fence() {
+        let mut values = Vec::new();
+        for row in 0..5 {
+            push_joined(&mut values, 0, Value::row(Table::Events, row));
+        }
+        assert_eq!(values, [Value::Rows(Table::Events, 0, 5)]);
+        push_joined(&mut values, 1, Value::row(Table::Events, 5));
+        push_joined(&mut values, 1, Value::row(Table::Blocks, 6));
+        assert_eq!(values.len(), 3);
+    }
+}
