@@ -179,6 +179,16 @@ impl Events {
         self.actions.is_empty()
     }
 
+    /// Makes room for `more` events.
+    pub fn reserve(&mut self, more: usize) {
+        self.actions.reserve(more);
+        self.addrs.reserve(more);
+        self.sizes.reserve(more);
+        self.streams.reserve(more);
+        self.times.reserve(more);
+        self.stacks.reserve(more);
+    }
+
     /// Appends one event. Readers check [`Events::MAX`] first.
     #[inline]
     pub fn push(&mut self, event: Event) {

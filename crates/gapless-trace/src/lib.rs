@@ -9,6 +9,7 @@
 
 pub mod curve;
 pub mod events;
+pub mod gtrace;
 pub mod history;
 pub mod moment;
 pub mod settings;
