@@ -55,7 +55,7 @@ impl<'a> Cursor<'a> {
         Ok(first)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn varint(&mut self) -> Result<u64, Fault> {
         // Most are one or two bytes long.
         match self.rest {
@@ -71,6 +71,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    #[inline(never)]
     fn long_varint(&mut self) -> Result<u64, Fault> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
