@@ -14,6 +14,7 @@ pub mod history;
 pub mod moment;
 pub mod settings;
 pub mod stacks;
+pub mod steps;
 pub mod strings;
 pub mod torch_rules;
 pub mod trace;
@@ -22,6 +23,8 @@ pub mod words;
 
 mod heap;
 mod initial;
+#[cfg(test)]
+mod testing;
 
 pub use curve::{Curve, CurvePoint};
 pub use events::{Action, Event, Events};

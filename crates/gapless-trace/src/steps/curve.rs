@@ -1,0 +1,117 @@
+//! A history in the order of births: positions between allocations instead of ticks, and the transient bytes at each.
+//!
+//! Position `i` is the instant right before allocation `i` is born, after all frees that precede it; position `n` is the end.
+//! Counting births makes steps of one program equally long whatever their shapes and whatever segments they took.
+
+use crate::events::Action;
+use crate::history::History;
+use crate::trace::DeviceTrace;
+use crate::words::{EventIndex, Tick};
+
+/// `deaths` has one entry an allocation, `transient` one a position: `transient.len() == deaths.len() + 1`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Curve {
+    /// The first position at which the allocation is freed; [`Curve::NEVER`] where it lives for ever.
+    pub(crate) deaths: Vec<u32>,
+    /// Bytes in use, at each position, of allocations that are freed some day.
+    pub(crate) transient: Vec<u64>,
+    /// How many allocations that live for ever were born before each position.
+    pub(crate) permanent: Vec<u32>,
+    /// The first position that is not before the recording: allocations below it were there already.
+    pub(crate) first: u32,
+}
+
+impl Curve {
+    pub(crate) const NEVER: u32 = u32::MAX;
+
+    pub(crate) fn new(history: &History) -> Curve {
+        let a = &history.allocations;
+        let n = a.len();
+        let last = history.last_tick.0;
+        // births[t]: how many allocations are born at tick t or before; the position of what happens at t.
+        let mut births = vec![0u32; last as usize + 1];
+        for &start in &a.starts {
+            births[start.min(last) as usize] += 1;
+        }
+        let mut sum = 0;
+        for b in &mut births {
+            sum += *b;
+            *b = sum;
+        }
+        let mut change = vec![0i64; n + 1];
+        let mut permanent = vec![0u32; n + 1];
+        let mut deaths = Vec::with_capacity(n);
+        for i in 0..n {
+            let size = a.blocks[i] as i64;
+            let forever = a.freed[i] > last;
+            permanent[i + 1] = permanent[i] + u32::from(forever);
+            if forever {
+                deaths.push(Curve::NEVER);
+                continue;
+            }
+            let death = (births[a.freed[i] as usize] as usize).max(i + 1);
+            deaths.push(death as u32);
+            change[i + 1] += size;
+            change[death] -= size;
+        }
+        let mut now = 0i64;
+        let transient = change
+            .iter()
+            .map(|c| {
+                now += c;
+                now.max(0) as u64
+            })
+            .collect();
+        Curve { deaths, transient, permanent, first: history.preexisting.min(n as u32) }
+    }
+
+    pub(crate) fn end(&self) -> u32 {
+        self.deaths.len() as u32
+    }
+
+    /// The tick of a position: before the device calls that serve the allocation born there.
+    pub(crate) fn tick(&self, device: &DeviceTrace, history: &History, position: u32) -> Tick {
+        let Some(&start) = history.allocations.starts.get(position as usize) else {
+            return history.last_tick;
+        };
+        let mut tick = start.saturating_sub(1);
+        while tick > 0 {
+            match device.events.action(EventIndex(tick - 1)) {
+                Action::SegmentAlloc | Action::SegmentFree | Action::SegmentMap | Action::SegmentUnmap => {
+                    tick -= 1
+                }
+                _ => break,
+            }
+        }
+        Tick(tick)
+    }
+
+    /// The position of a tick: the first allocation born after it.
+    pub(crate) fn position(history: &History, tick: Tick) -> u32 {
+        history.allocations.starts.partition_point(|&s| s <= tick.0) as u32
+    }
+
+    /// The position with the fewest transient bytes in `from .. to`, the last of equals.
+    pub(crate) fn lowest(&self, from: u32, to: u32) -> u32 {
+        let mut best = from;
+        for i in from..to.min(self.end() + 1) {
+            if self.transient[i as usize] <= self.transient[best as usize] {
+                best = i;
+            }
+        }
+        best
+    }
+
+    /// Of the positions in `from .. to` that are as low as its lowest (within a fiftieth of the range), the nearest to `wish`.
+    pub(crate) fn low_near(&self, from: u32, to: u32, wish: u32) -> u32 {
+        let to = to.min(self.end() + 1);
+        if from >= to {
+            return wish.min(self.end());
+        }
+        let window = &self.transient[from as usize..to as usize];
+        let (low, high) = window.iter().fold((u64::MAX, 0), |(l, h), &t| (l.min(t), h.max(t)));
+        let enough = low + (high - low) / 50;
+        let near = |i: &u32| (self.transient[*i as usize] <= enough).then(|| i.abs_diff(wish));
+        (from..to).filter_map(|i| near(&i).map(|d| (d, i))).min().map_or(from, |(_, i)| i)
+    }
+}

@@ -1,0 +1,375 @@
+//! Which part of a run repeats: its steps.
+//!
+//! Named scopes of the run are trusted first ([`annotated`]); without them, what recurs is ([`structure`]). A boundary lies
+//! where a person would put it: behind the optimizer and `zero_grad`, before the next forward pass, where the fewest
+//! transient bytes are in use. Where nothing recurs there are no steps, rather than nonsense. O(n log n); deterministic.
+
+mod annotated;
+pub(crate) mod curve;
+mod structure;
+
+use crate::history::History;
+use crate::trace::{DeviceTrace, Trace};
+use crate::words::Tick;
+use annotated::Scopes;
+use curve::Curve;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use std::hash::BuildHasher;
+use structure::Pattern;
+
+/// One step: the ticks `[start, end)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepSpan {
+    pub start: Tick,
+    pub end: Tick,
+}
+
+/// The steps of a run on one device. Invariant: spans are disjoint and in order; `warmup` is the first one's start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steps {
+    /// Whole steps. Between two of them something else may lie (an evaluation).
+    pub spans: Vec<StepSpan>,
+    /// Ticks before the first step: setting up, or the rest of a step where the recording began in one. Without steps, all.
+    pub warmup: Tick,
+    /// A step that had begun when the recording ended: an OOM often ends one.
+    pub unfinished: Option<StepSpan>,
+    pub evidence: StepEvidence,
+}
+
+/// What keys recur: how allocations of different steps were recognised as the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecurringKey {
+    /// By size, stream and stack.
+    Size,
+    /// By stack and stream: shapes vary.
+    Stack,
+    /// By lifetime, counted in allocations: shapes vary and there are no stacks.
+    Lifetime,
+}
+
+/// Why these are the steps.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepEvidence {
+    /// Nothing says where a step begins, and nothing recurs.
+    None,
+    /// Scopes that are steps, by their common name.
+    Scopes { name: String },
+    /// The optimizer's scopes, which end steps.
+    Optimizer { name: String },
+    /// Allocations that recur: how many distinct ones, and which share of all they are.
+    Recurring { key: RecurringKey, distinct: usize, share: f64 },
+}
+
+impl Steps {
+    /// The evidence in a sentence: "24 steps, from the Optimizer.step annotations".
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let n = self.spans.len();
+        let steps = if n == 1 { "1 step".to_owned() } else { format!("{n} steps") };
+        match &self.evidence {
+            StepEvidence::None => "no steps: no annotations name them and no allocations recur".to_owned(),
+            StepEvidence::Scopes { name } => format!("{steps}, from the {name} annotations"),
+            StepEvidence::Optimizer { name } => {
+                let name = name.split('#').next().unwrap_or(name);
+                format!("{steps}, from the {name} annotations")
+            }
+            StepEvidence::Recurring { key, distinct, .. } => {
+                let what = match key {
+                    RecurringKey::Size => "allocation sizes",
+                    RecurringKey::Stack => "allocation stacks",
+                    RecurringKey::Lifetime => "allocation lifetimes",
+                };
+                format!("{steps}, from {distinct} {what} that recur every step")
+            }
+        }
+    }
+
+    /// The index of the step that `tick` lies in.
+    #[must_use]
+    pub fn step_at(&self, tick: Tick) -> Option<usize> {
+        let at = self.spans.partition_point(|s| s.start <= tick).checked_sub(1)?;
+        (tick < self.spans[at].end).then_some(at)
+    }
+
+    fn none(history: &History) -> Steps {
+        Steps { spans: Vec::new(), warmup: history.last_tick, unfinished: None, evidence: StepEvidence::None }
+    }
+}
+
+/// Finds the steps of `device`.
+#[must_use]
+pub fn detect(trace: &Trace, device: &DeviceTrace, history: &History) -> Steps {
+    if history.allocations.is_empty() {
+        return Steps::none(history);
+    }
+    detect_on(trace, device, history, &Curve::new(history))
+}
+
+pub(crate) fn detect_on(trace: &Trace, device: &DeviceTrace, history: &History, curve: &Curve) -> Steps {
+    let found = match annotated::find(trace, device, history, curve) {
+        Some(Scopes::Steps { name, steps }) => Some((steps, StepEvidence::Scopes { name })),
+        Some(Scopes::Ends { name, first, cuts }) => {
+            Some((ended_by(curve, first, &cuts), StepEvidence::Optimizer { name }))
+        }
+        None => None,
+    };
+    let found = found.filter(|(steps, _)| !steps.is_empty()).or_else(|| from_structure(history, curve));
+    let Some((steps, evidence)) = found else { return Steps::none(history) };
+    let mut spans: Vec<StepSpan> = Vec::with_capacity(steps.len());
+    for &(start, end) in &steps {
+        let span =
+            StepSpan { start: curve.tick(device, history, start), end: curve.tick(device, history, end) };
+        if span.start < span.end {
+            spans.push(span);
+        }
+    }
+    let (Some(first), Some(&(_, end))) = (spans.first(), steps.last()) else { return Steps::none(history) };
+    let warmup = first.start;
+    let length = median(steps.iter().map(|(s, e)| e - s).collect());
+    let rest = curve.end() - end;
+    let begun = rest > length / 20 && rest <= length + length / 5 && u64::from(rest) > 1;
+    let unfinished =
+        begun.then(|| StepSpan { start: curve.tick(device, history, end), end: history.last_tick });
+    Steps { spans, warmup, unfinished, evidence }
+}
+
+/// The steps that end at `cuts`.
+fn ended_by(curve: &Curve, first: u32, cuts: &[u32]) -> Vec<(u32, u32)> {
+    let mut steps: Vec<(u32, u32)> = cuts.windows(2).map(|w| (w[0], w[1])).collect();
+    let Some(&cut) = cuts.first() else { return steps };
+    let head = if steps.is_empty() {
+        Some(last_low(curve, curve.first, first.max(curve.first)))
+    } else {
+        head_start(curve, cut, typical(curve, &steps))
+    };
+    if let Some(start) = head.filter(|&start| start < cut) {
+        steps.insert(0, (start, cut));
+    }
+    steps
+}
+
+/// How many allocations that are freed some day a step makes: the median.
+fn typical(curve: &Curve, steps: &[(u32, u32)]) -> u32 {
+    median(steps.iter().map(|&(s, e)| passing(curve, s, e)).collect())
+}
+
+/// Allocations born in `from .. to` that are freed some day.
+fn passing(curve: &Curve, from: u32, to: u32) -> u32 {
+    (to - from) - (curve.permanent[to as usize] - curve.permanent[from as usize])
+}
+
+fn median(mut values: Vec<u32>) -> u32 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}
+
+/// The last position in `from ..= to` that is as low as its lowest. Setting up leaves nothing transient behind, a forward
+/// pass does so from its beginning on: the last low is where it begins.
+fn last_low(curve: &Curve, from: u32, to: u32) -> u32 {
+    let window = &curve.transient[from as usize..=to.max(from) as usize];
+    let (low, high) = window.iter().fold((u64::MAX, 0), |(l, h), &t| (l.min(t), h.max(t)));
+    let enough = low + (high - low) / 5000;
+    (from..=to).rev().find(|&i| curve.transient[i as usize] <= enough).unwrap_or(from)
+}
+
+/// Where the step that ends at `cut` begins, if all of it was recorded. `length` is a later step's number of passing
+/// allocations; what a first step creates for ever (optimizer state) comes on top.
+fn head_start(curve: &Curve, cut: u32, length: u32) -> Option<u32> {
+    let all = passing(curve, curve.first, cut);
+    let enough = if curve.first > 0 { length - length / 20 } else { length / 2 };
+    if all < enough.max(1) {
+        return None;
+    }
+    let mut wish = cut;
+    while wish > curve.first && passing(curve, wish, cut) < length {
+        wish -= 1;
+    }
+    let slack = length / 8;
+    let (from, to) = (wish.saturating_sub(slack).max(curve.first), (wish + slack + 1).min(cut));
+    Some(last_low(curve, from, to - 1))
+}
+
+/// Steps from what recurs.
+fn from_structure(history: &History, curve: &Curve) -> Option<(Vec<(u32, u32)>, StepEvidence)> {
+    let mut best: Option<(f64, Vec<(u32, u32)>, StepEvidence)> = None;
+    for key in [RecurringKey::Size, RecurringKey::Stack, RecurringKey::Lifetime] {
+        let Some(keys) = keys_of(history, curve, key) else { continue };
+        let Some(pattern) = structure::find(&keys, curve.first as usize) else { continue };
+        let steps = place(curve, &pattern, &keys);
+        let clear = clarity(&steps);
+        let score = pattern.score * clear;
+        let steps = join_accumulation(curve, steps);
+        let evidence =
+            StepEvidence::Recurring { key, distinct: pattern.recurring.len(), share: pattern.share.min(1.0) };
+        // The first that explains a good part of the run will do; else the one that explains most.
+        let enough = pattern.share >= 0.4 && clear > 0.8;
+        if steps.len() >= 2 && best.as_ref().is_none_or(|(s, _, _)| score > *s) {
+            best = Some((score, steps, evidence));
+        }
+        if enough {
+            break;
+        }
+    }
+    best.filter(|(score, _, _)| *score > 0.0).map(|(_, steps, evidence)| (steps, evidence))
+}
+
+/// 1 where each step follows the one before and all have one length; layers taken for steps leave holes.
+fn clarity(steps: &[(u32, u32)]) -> f64 {
+    let length = median(steps.iter().map(|(s, e)| e - s).collect());
+    let clean = |w: &&[(u32, u32)]| w[0].1 == w[1].0 && (w[1].1 - w[1].0).abs_diff(length) <= length / 4;
+    let pairs = steps.len().saturating_sub(1).max(1);
+    (steps.windows(2).filter(clean).count() as f64 / pairs as f64).powi(2)
+}
+
+fn keys_of(history: &History, curve: &Curve, by: RecurringKey) -> Option<Vec<u64>> {
+    let a = &history.allocations;
+    let hash = |x: (u64, u16, u32)| FxBuildHasher.hash_one(x);
+    let n = a.len();
+    match by {
+        RecurringKey::Size => {
+            Some((0..n).map(|i| hash((a.requested[i], a.streams[i], a.stacks[i]))).collect())
+        }
+        RecurringKey::Stack => {
+            let with = a.stacks.iter().filter(|&&s| s != 0).count();
+            (with * 2 >= n).then(|| {
+                (0..n)
+                    .map(|i| {
+                        // The engine's thread has no stack of Python: there the size must do.
+                        let size = if a.stacks[i] == 0 { a.requested[i] } else { u64::MAX };
+                        hash((size, a.streams[i], a.stacks[i]))
+                    })
+                    .collect()
+            })
+        }
+        RecurringKey::Lifetime => Some(
+            (0..n)
+                .map(|i| {
+                    // Counted without those that live for ever: a first step creates some.
+                    let death = curve.deaths[i];
+                    let life = if death == Curve::NEVER { u32::MAX } else { passing(curve, i as u32, death) };
+                    hash((u64::from(life), a.streams[i], 0))
+                })
+                .collect(),
+        ),
+    }
+}
+
+/// Turns beats, one in each step, into steps: the cuts lie between beats, where the fewest transient bytes are, always at
+/// about the same point of the step.
+fn place(curve: &Curve, pattern: &Pattern, keys: &[u64]) -> Vec<(u32, u32)> {
+    let beats: Vec<u32> = pattern.beats.iter().copied().filter(|&b| b >= curve.first).collect();
+    let length = pattern.length;
+    if beats.len() < 2 {
+        return Vec::new();
+    }
+    // Where in the cycle, from the beat before.
+    let mut phases: Vec<u32> = Vec::new();
+    for pair in beats.windows(2).filter(|w| w[1] - w[0] <= length + length / 2) {
+        phases.push(curve.lowest(pair[0] + 1, pair[1] + 1) - pair[0]);
+    }
+    let phase = if phases.is_empty() { length } else { median(phases) };
+    let cuts: Vec<u32> = beats
+        .windows(2)
+        .map(|pair| {
+            let wish = (pair[0] + phase).min(pair[1]);
+            let long = pair[1] - pair[0] > length + length / 2;
+            let slack = length / 8;
+            if long {
+                curve.low_near(wish.saturating_sub(slack).max(pair[0] + 1), wish + slack + 1, wish)
+            } else {
+                curve.low_near(pair[0] + 1, pair[1] + 1, wish)
+            }
+        })
+        .collect();
+    let counts: FxHashMap<u64, u32> = pattern.recurring.iter().copied().collect();
+    let mut steps = Vec::with_capacity(cuts.len() + 1);
+    for pair in cuts.windows(2) {
+        let (start, end) = (pair[0], pair[1]);
+        let long = end - start > length + length / 2;
+        let regular = (end - start).abs_diff(length) <= length / 10;
+        if long {
+            // Something else lies before this step (an evaluation): the step is what ends at its cut.
+            let from = (end - length).saturating_sub(length / 8).max(start);
+            let start = curve.low_near(from, (end - length + length / 8).max(from + 1), end - length);
+            if holds(keys, &counts, start, end) {
+                steps.push((start, end));
+            }
+        } else if regular || holds(keys, &counts, start, end) {
+            steps.push((start, end));
+        }
+    }
+    let (Some(&first), Some(&last)) = (cuts.first(), cuts.last()) else { return steps };
+    let passing_length = if steps.is_empty() { length } else { typical(curve, &steps) };
+    if let Some(start) = head_start(curve, first, passing_length) {
+        // What a first step creates shifts the lifetimes around it: where the length fits, fewer keys must.
+        let fits = passing(curve, start, first).abs_diff(passing_length) <= passing_length / 16;
+        if share_held(keys, &counts, start, first) >= if fits { 0.3 } else { 0.6 } {
+            steps.insert(0, (start, first));
+        }
+    }
+    // A beat that fell into the setting up makes a poor beginning.
+    if let Some(&(start, end)) = steps.first() {
+        match head_start(curve, end, passing_length) {
+            Some(better) if better < end && better.abs_diff(start) <= length / 4 => steps[0].0 = better,
+            _ => {}
+        }
+    }
+    let rest = curve.end() - last;
+    if rest >= length - length / 10 && rest <= length + length / 5 {
+        steps.push((last, curve.end()));
+    } else if rest > length {
+        let wish = last + length;
+        let end = curve.low_near(wish - length / 8, wish + length / 8 + 1, wish);
+        if holds(keys, &counts, last, end) {
+            steps.push((last, end));
+        }
+    }
+    steps
+}
+
+/// Whether most of the recurring keys are in `start .. end`.
+fn holds(keys: &[u64], counts: &FxHashMap<u64, u32>, start: u32, end: u32) -> bool {
+    share_held(keys, counts, start, end) >= 0.6
+}
+
+/// The share of the recurring keys that occur in `start .. end` about as often as they should.
+fn share_held(keys: &[u64], counts: &FxHashMap<u64, u32>, start: u32, end: u32) -> f64 {
+    let mut seen: FxHashMap<u64, u32> = FxHashMap::default();
+    for key in &keys[start as usize..end as usize] {
+        if counts.contains_key(key) {
+            *seen.entry(*key).or_default() += 1;
+        }
+    }
+    let fitting = counts.iter().filter(|(k, c)| seen.get(k).is_some_and(|s| s * 4 >= **c * 3)).count();
+    fitting as f64 / counts.len().max(1) as f64
+}
+
+/// Gradient accumulation: several passes make one step, and only at its end the gradients go. Where every k-th boundary is
+/// far lower than the others, the passes between two low ones are one step.
+fn join_accumulation(curve: &Curve, steps: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    let at = |position: u32| curve.transient[position as usize];
+    let peak = curve.transient.iter().copied().max().unwrap_or(0);
+    let (low, high) = steps.iter().fold((u64::MAX, 0), |(l, h), s| (l.min(at(s.0)), h.max(at(s.0))));
+    if steps.len() < 4 || high - low < peak / 50 {
+        return steps;
+    }
+    let is_low = |position: u32| at(position) <= low + (high - low) / 5;
+    let low_at: Vec<usize> = (0..steps.len()).filter(|&i| is_low(steps[i].0)).collect();
+    if low_at.len() < 2 {
+        return steps;
+    }
+    let group = low_at[1] - low_at[0];
+    let even = low_at.windows(2).all(|w| w[1] - w[0] == group) && low_at[0] < group;
+    let joined = steps.windows(2).all(|w| w[0].1 == w[1].0);
+    if group < 2 || !even || !joined || (low_at.len() == 2 && steps.len() < 2 * group) {
+        return steps;
+    }
+    let ends = low_at.iter().skip(1).map(|&i| steps[i].0).chain(
+        // The last group is whole when all its passes are there.
+        (steps.len() - low_at[low_at.len() - 1] == group).then(|| steps[steps.len() - 1].1),
+    );
+    low_at.iter().map(|&i| steps[i].0).zip(ends).collect()
+}
+
+#[cfg(test)]
+mod tests;
