@@ -1,1 +1,29 @@
-fn main() {}
+//! Chores of the project: `cargo xtask test`, `cargo xtask bench`.
+
+mod bench;
+mod shell;
+mod test;
+mod tools;
+
+use anyhow::{Result, bail};
+
+const HELP: &str = "\
+cargo xtask test            install what the tests need, then run all of them
+cargo xtask test rust       only the Rust tests (also: lint, web)
+cargo xtask bench           all benchmarks (also by name: report, page)
+cargo xtask page            rebuild the report's page from web/src";
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        ["test", parts @ ..] => test::run(parts),
+        ["bench", names @ ..] => bench::run(names),
+        ["page"] => test::build_page(),
+        [] | ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            Ok(())
+        }
+        other => bail!("no chore is called {other:?}\n{HELP}"),
+    }
+}

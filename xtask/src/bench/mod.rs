@@ -1,0 +1,17 @@
+//! `cargo xtask bench`: the figures that the project promises, each as a ratio of two things measured side by side in one run.
+
+mod report;
+
+use anyhow::{Result, bail};
+
+pub(crate) fn run(names: &[&str]) -> Result<()> {
+    let known = ["report"];
+    if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
+        bail!("no benchmark is called {unknown:?}: there are {known:?}");
+    }
+    let wanted = |name: &str| names.is_empty() || names.contains(&name);
+    if wanted("report") {
+        report::run()?;
+    }
+    Ok(())
+}

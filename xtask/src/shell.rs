@@ -1,0 +1,53 @@
+//! Running programs: echoed, from the repository's root, a failure named by its command line.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The repository's root.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
+}
+
+/// The folder that cargo builds into.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// A command in `folder` (relative to the root).
+pub(crate) fn command(folder: &str, program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root().join(folder));
+    command
+}
+
+/// Runs a command to its end, its output where ours goes.
+pub(crate) fn run(mut command: Command) -> Result<()> {
+    let line = describe(&command);
+    eprintln!("$ {line}");
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed with {status}");
+    }
+    Ok(())
+}
+
+/// Runs a command and returns what it printed.
+pub(crate) fn output(mut command: Command) -> Result<String> {
+    let line = describe(&command);
+    let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{line}`"))?;
+    if !done.status.success() {
+        bail!("`{line}` failed with {}\n{}", done.status, String::from_utf8_lossy(&done.stderr));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Whether `program` can be started at all.
+pub(crate) fn has(program: &str) -> bool {
+    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+fn describe(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}

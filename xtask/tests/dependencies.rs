@@ -1,0 +1,81 @@
+//! Arrows between crates point one way: this is the whole list of those allowed.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// Crate, and the crates of ours that it may use. A new arrow is a decision: it is made here, and in ARCHITECTURE.md.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("gapless-trace", &[]),
+    ("gapless-ingest", &["gapless-trace"]),
+    ("gapless-export", &["gapless-trace"]),
+    ("gapless-report", &["gapless-trace"]),
+    ("gapless", &["gapless-trace", "gapless-ingest", "gapless-export", "gapless-report"]),
+    ("xtask", &[]),
+];
+
+fn metadata() -> Value {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo metadata runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
+}
+
+fn packages() -> Vec<Value> {
+    metadata()["packages"].as_array().expect("packages").clone()
+}
+
+fn name(package: &Value) -> String {
+    package["name"].as_str().expect("a name").to_owned()
+}
+
+#[test]
+fn every_crate_uses_only_crates_below_it() {
+    let packages = packages();
+    let ours: Vec<String> = packages.iter().map(name).collect();
+    let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
+    for package in &packages {
+        let user = name(package);
+        let may = allowed.get(user.as_str()).unwrap_or_else(|| panic!("{user} has no row in ALLOWED"));
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            let used = dependency["name"].as_str().expect("a name");
+            // Tests may reach up: only what ships counts.
+            let ships = dependency["kind"].is_null();
+            if ships && ours.iter().any(|o| o == used) {
+                assert!(may.contains(&used), "{user} -> {used} is not allowed");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_list_of_arrows_has_no_cycle_and_no_strangers() {
+    let ours: Vec<String> = packages().iter().map(name).collect();
+    for (i, (user, uses)) in ALLOWED.iter().enumerate() {
+        assert!(ours.iter().any(|o| o == user), "{user} is no crate of ours");
+        for used in *uses {
+            let below = ALLOWED[..i].iter().any(|(name, _)| name == used);
+            assert!(below, "{user} -> {used}: list a crate after those it uses");
+        }
+    }
+}
+
+#[test]
+fn every_dependency_says_why_it_is_there() {
+    for package in packages() {
+        let path = package["manifest_path"].as_str().expect("a path").to_owned();
+        let text = std::fs::read_to_string(&path).expect("a manifest");
+        let mut in_dependencies = false;
+        for line in text.lines() {
+            if line.starts_with('[') {
+                in_dependencies = line.ends_with("dependencies]");
+            } else if in_dependencies && line.contains('=') && !line.contains("path = \"") && !line.starts_with(' ') {
+                assert!(line.contains('#'), "{path}: give a reason behind `{line}`");
+            }
+        }
+    }
+}
