@@ -67,6 +67,15 @@ impl Builder {
         }
     }
 
+    /// Makes room for what a file of about `bytes` bytes holds: an event takes 72 bytes and two memo entries in a
+    /// dump without stacks.
+    pub(crate) fn expect(&mut self, bytes: u64) {
+        const MOST: u64 = 4 << 20;
+        let events = (bytes / 70).min(MOST) as usize;
+        self.rows.expect_events(events);
+        self.memo = Vec::with_capacity(events * 2 + 4096);
+    }
+
     // ---- objects ----
 
     pub(crate) fn new_list(&mut self, items: Vec<Value>) -> Result<Value, Wrong> {
@@ -133,6 +142,12 @@ impl Builder {
             Object::Dict(entries) => Some(entries),
             _ => None,
         }
+    }
+
+    /// Whether this is a dict with the keys of an event.
+    pub(crate) fn is_event(&self, value: Value) -> bool {
+        // Picklers set a thousand keys at a time: a dict with that many may get more.
+        self.dict(value).is_some_and(|entries| entries.len() < 2000 && kind_of(entries) == Some(Kind::Event))
     }
 
     fn slot(&self, value: Value) -> Option<&Slot> {

@@ -73,17 +73,19 @@ fn read_with_total(
     options: &ReadOptions,
 ) -> Result<Trace, ReadError> {
     let mut counted = Counted { input, read: 0, told: 0, total, options };
-    unpack(&mut counted, Vec::new(), options)
+    unpack(&mut counted, Vec::new(), total.unwrap_or(0), options)
         .map_err(|problem| ReadError { name: name.to_owned(), problem: *problem })
 }
 
 /// Compressions around one another: two at most.
 const LAYERS: usize = 2;
 
-/// Takes off the next layer of compression, or parses where there is none.
+/// Takes off the next layer of compression, or parses where there is none. `size` is about how many bytes there are, 0 where
+/// nobody knows.
 fn unpack(
     input: &mut (dyn Read + Send),
     mut around: Vec<Packing>,
+    size: u64,
     options: &ReadOptions,
 ) -> Result<Trace, Fault> {
     let mut head = Vec::with_capacity(container::HEAD);
@@ -94,7 +96,7 @@ fn unpack(
     let packing = container::packing(&head);
     let mut whole = io::Cursor::new(&head[..]).chain(input);
     let Some(packing) = packing else {
-        let result = container::format(&head).and_then(|format| parse(format, &mut whole, &around, options));
+        let result = container::format(&head).and_then(|format| parse(format, &mut whole, &around, size, options));
         return result.map_err(|fault| damaged(fault, &around));
     };
     if around.len() == LAYERS {
@@ -104,7 +106,8 @@ fn unpack(
         }));
     }
     around.push(packing);
-    container::unpacked(packing, &mut whole, |inner| unpack(inner, around, options))
+    // Snapshots compress about 16 times.
+    container::unpacked(packing, &mut whole, |inner| unpack(inner, around, size.saturating_mul(16), options))
 }
 
 /// Reading fails inside compressed data because that data is damaged.
@@ -125,6 +128,7 @@ fn parse(
     format: Format,
     input: &mut (dyn Read + Send),
     around: &[Packing],
+    size: u64,
     options: &ReadOptions,
 ) -> Result<Trace, Fault> {
     let described = |name: &str| {
@@ -141,7 +145,9 @@ fn parse(
     match format {
         Format::Pickle => {
             let window = window::Window::new(input, options.limits.bytes);
-            let read = pickle::read(window, builder())?;
+            let mut builder = builder();
+            builder.expect(size);
+            let read = pickle::read(window, builder)?;
             let format = described(&format!("PyTorch snapshot (pickle protocol {})", read.protocol));
             let mut trace = finish::trace(read.builder, read.top, format, read.end)?;
             if read.trailing {

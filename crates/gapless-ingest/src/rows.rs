@@ -146,6 +146,12 @@ impl Rows {
         }
     }
 
+    /// Makes room for about this many events. What is not used costs address space only; growing step by
+    /// step would leave holes of half the size behind.
+    pub(crate) fn expect_events(&mut self, events: usize) {
+        self.events = Events::with_capacity(events);
+    }
+
     /// The id of a string; bytes that are not UTF-8 are replaced, and counted.
     #[inline]
     pub(crate) fn intern(&mut self, text: &[u8]) -> Result<StringId, Wrong> {
@@ -322,7 +328,7 @@ impl EventDraft {
     /// Appends the event, and gives its row; `None` for a kind of event that we do not know.
     #[inline]
     pub(crate) fn finish(mut self, rows: &mut Rows, limit: u64) -> Result<Option<u32>, Wrong> {
-        let Some(action) = Name::of(self.action).action() else {
+        let Some(action) = Name::action(self.action) else {
             rows.unknown_actions.0 += 1;
             if rows.unknown_actions.0 == 1 {
                 rows.unknown_actions.1 = self.action;

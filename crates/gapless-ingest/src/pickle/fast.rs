@@ -49,20 +49,36 @@ impl State {
     }
 }
 
-/// The dict at the beginning of `bytes`: its length and its value.
+/// The dict at the beginning of `bytes`, and further ones as long as they are events: their length and value.
 #[inline]
 pub(super) fn dict(bytes: &[u8], builder: &mut Builder, state: &mut State) -> Option<(usize, Value)> {
-    let before = builder.memo.len();
-    if before >= builder.limits.memo {
-        return None; // the machine says so
+    let mut path = Path { bytes, at: 0, builder, state };
+    let mut events: Option<(u32, u32)> = None;
+    loop {
+        let (start, memo) = (path.at, path.builder.memo.len());
+        // Past the limit of the memo the machine says so.
+        let whole = if path.bytes.get(start) == Some(&op::EMPTY_DICT) && memo < path.builder.limits.memo {
+            path.at += 1;
+            path.dict()
+        } else {
+            None
+        };
+        match (whole, &mut events) {
+            (Some(Value::Rows(Table::Events, row, 1)), None) => events = Some((row, 1)),
+            // Rows are handed out in order, so this one follows the last.
+            (Some(Value::Rows(Table::Events, ..)), Some((_, count))) => *count += 1,
+            (Some(value), None) => return Some((path.at, value)),
+            (_, Some((first, count))) => {
+                // Not an event: leave it to the next call, as if it had not been looked at.
+                path.builder.memo.truncate(memo);
+                return Some((start, Value::Rows(Table::Events, *first, *count)));
+            }
+            (None, None) => {
+                path.builder.memo.truncate(memo);
+                return None;
+            }
+        }
     }
-    let mut path = Path { bytes, at: 1, builder, state };
-    let value = path.dict();
-    let length = path.at;
-    if value.is_none() {
-        builder.memo.truncate(before);
-    }
-    Some((length, value?))
 }
 
 struct Path<'a> {
@@ -80,27 +96,132 @@ impl Path<'_> {
         let entry = self.builder.memo.len();
         self.memoize(Packed::EMPTY)?;
         self.expect(op::MARK)?;
-        let first = self.at;
-        let word = self.word()?;
-        let key = self.state.event_keys[0];
-        if word & key.mask == key.bits {
-            self.at = first + usize::from(key.length);
-            return self.event(entry);
+        let mut draft = EventDraft::default();
+        let n = self.usual(&mut draft);
+        if n == 0 {
+            match self.key(0, Keys::Event)? {
+                Name::Action => {
+                    draft.action = self.text()?;
+                    draft.fields = field::ACTION;
+                }
+                name @ (Name::Name | Name::Filename | Name::Line) => return self.frame(entry, name),
+                _ => return None,
+            }
         }
-        match self.key(0, Keys::Event)? {
-            Name::Action => self.event(entry),
-            name @ (Name::Name | Name::Filename | Name::Line) => self.frame(entry, name),
-            _ => None,
+        if *self.bytes.get(self.at)? != op::SETITEMS {
+            self.fields(&mut draft, n.max(1))?;
         }
+        self.at += 1;
+        let limit = self.builder.limits.events;
+        let row = draft.finish(&mut self.builder.rows, limit).ok()?;
+        let value = row.map_or(Value::Ignored, |row| Value::row(Table::Events, row));
+        if let Some(memo) = self.builder.memo.get_mut(entry)
+            && *memo == Packed::EMPTY
+        {
+            *memo = match row {
+                Some(row) => Packed::event(row),
+                None => Packed::pack(value, &mut self.builder.wide),
+            };
+        }
+        Some(value)
     }
 
-    /// After the key "action", which is the first in every dump.
+    /// The fields of an event that has them in the usual order, written in the usual way, as far as that holds: how many keys
+    /// were read. Straight-line code: every branch but the width of the size goes the same way nearly always.
     #[inline]
-    fn event(&mut self, entry: usize) -> Option<Value> {
-        let mut draft = EventDraft { action: self.text()?, fields: field::ACTION, ..EventDraft::default() };
-        let mut n = 1;
-        while *self.bytes.get(self.at)? != op::SETITEMS {
-            match self.key(n, Keys::Event)? {
+    fn usual(&mut self, draft: &mut EventDraft) -> usize {
+        const ROOM: usize = 256;
+        let keys = &self.state.event_keys;
+        let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<ROOM>()) else { return 0 };
+        // Seven keys of at most 7 bytes and values of at most 10: no place is past 119, and the mask says so.
+        let word = |at: usize| {
+            let at = at & 127;
+            u64::from_le_bytes([
+                bytes[at],
+                bytes[at + 1],
+                bytes[at + 2],
+                bytes[at + 3],
+                bytes[at + 4],
+                bytes[at + 5],
+                bytes[at + 6],
+                bytes[at + 7],
+            ])
+        };
+        let rows = &mut self.builder.rows;
+        let memo = &mut self.builder.memo;
+        let mut at = 0;
+        let mut n = 0;
+        'usual: {
+            macro_rules! key {
+                ($name:ident) => {{
+                    let key = &keys[n];
+                    if word(at) & key.mask != key.bits || key.name != Name::$name {
+                        break 'usual;
+                    }
+                    at + usize::from(key.length)
+                }};
+            }
+            macro_rules! done {
+                ($end:expr, $field:ident) => {{
+                    at = $end;
+                    n += 1;
+                    draft.fields |= field::$field;
+                }};
+            }
+            let value = key!(Action);
+            let Some((text, end)) = reference(word(value), value, memo) else { break 'usual };
+            draft.action = text;
+            done!(end, ACTION);
+
+            let value = key!(Addr);
+            let Some((addr, end)) = long(word(value), word(value + 2), value) else { break 'usual };
+            draft.addr = addr as u64;
+            done!(end, ADDR);
+
+            let value = key!(Size);
+            let Some((size, end)) = short(word(value), value) else { break 'usual };
+            draft.size = size;
+            done!(end, SIZE);
+
+            let value = key!(Stream);
+            let Some((stream, end)) = short(word(value), value) else { break 'usual };
+            let Ok(stream) = rows.streams.number(StreamId(stream), "streams") else { break 'usual };
+            draft.stream = stream;
+            done!(end, STREAM);
+
+            let value = key!(TimeUs);
+            let Some((time, end)) = long(word(value), word(value + 2), value) else { break 'usual };
+            let Ok(time) = u64::try_from(time) else { break 'usual };
+            draft.time = time;
+            done!(end, TIME);
+
+            let value = key!(CompileContext);
+            if word(value) & 0xffff_ffff_ffff != NOT_APPLICABLE {
+                break 'usual;
+            }
+            memo.push(Packed::string(Name::NotApplicable.id()));
+            draft.compile_context = Name::NotApplicable.id();
+            done!(value + 6, COMPILE_CONTEXT);
+
+            let value = key!(UserMetadata);
+            let Some((text, end)) = reference(word(value), value, memo) else { break 'usual };
+            draft.user_metadata = text;
+            done!(end, USER_METADATA);
+        }
+        self.at += at;
+        n
+    }
+
+    /// The fields of an event from the `n`-th key on, up to SETITEMS.
+    fn fields(&mut self, draft: &mut EventDraft, mut n: usize) -> Option<()> {
+        loop {
+            self.skip_frame();
+            if *self.bytes.get(self.at)? == op::SETITEMS {
+                return Some(());
+            }
+            let key = self.key(n, Keys::Event)?;
+            self.skip_frame();
+            match key {
                 Name::Addr | Name::DeviceFree => {
                     draft.addr = self.unsigned()?;
                     draft.fields |= field::ADDR;
@@ -143,19 +264,14 @@ impl Path<'_> {
             }
             n += 1;
         }
-        self.at += 1;
-        let limit = self.builder.limits.events;
-        let row = draft.finish(&mut self.builder.rows, limit).ok()?;
-        let value = row.map_or(Value::Ignored, |row| Value::row(Table::Events, row));
-        if let Some(memo) = self.builder.memo.get_mut(entry)
-            && *memo == Packed::EMPTY
-        {
-            *memo = match row {
-                Some(row) => Packed::event(row),
-                None => Packed::pack(value, &mut self.builder.wide),
-            };
+    }
+
+    /// Python's protocols 4 and 5 cut the file into frames of 64 KiB, between any two values.
+    #[inline]
+    fn skip_frame(&mut self) {
+        if self.bytes.get(self.at) == Some(&op::FRAME) {
+            self.at += 9;
         }
-        Some(value)
     }
 
     /// After the first key of a frame.
@@ -226,10 +342,8 @@ impl Path<'_> {
     /// A string, by reference or in full.
     #[inline]
     fn text(&mut self) -> Option<StringId> {
-        // "N/A" with MEMOIZE stands in every event of a dump by Python, in full.
-        const NA: u64 = u64::from_le_bytes([op::SHORT_BINUNICODE, 3, b'N', b'/', b'A', op::MEMOIZE, 0, 0]);
         let word = self.word()?;
-        if word & 0xffff_ffff_ffff == NA {
+        if word & 0xffff_ffff_ffff == NOT_APPLICABLE {
             self.at += 6;
             self.builder.memo.push(Packed::string(Name::NotApplicable.id()));
             return Some(Name::NotApplicable.id());
@@ -447,6 +561,48 @@ impl Path<'_> {
         (index == self.builder.memo.len()).then(|| self.builder.memo.push(packed))
     }
 }
+
+/// "N/A" with MEMOIZE: it stands in every event of a dump by Python, in full.
+const NOT_APPLICABLE: u64 = u64::from_le_bytes([op::SHORT_BINUNICODE, 3, b'N', b'/', b'A', op::MEMOIZE, 0, 0]);
+
+/// A string by reference, and where it ends.
+#[inline(always)]
+fn reference(word: u64, at: usize, memo: &[Packed]) -> Option<(StringId, usize)> {
+    let (index, length) = match word as u8 {
+        op::LONG_BINGET => ((word >> 8) as u32 as usize, 5),
+        op::BINGET => ((word >> 8) as u8 as usize, 2),
+        _ => return None,
+    };
+    Some((memo.get(index)?.as_string()?, at + length))
+}
+
+/// LONG1 of at most eight bytes: `word` is what stands at its opcode, `digits` what stands two bytes later.
+#[inline(always)]
+fn long(word: u64, digits: u64, at: usize) -> Option<(i64, usize)> {
+    let length = (word >> 8) as u8;
+    if word as u8 != op::LONG1 || length.wrapping_sub(1) > 7 {
+        return None;
+    }
+    let spare = 64 - 8 * u32::from(length);
+    Some(((digits << spare) as i64 >> spare, at + 2 + usize::from(length)))
+}
+
+/// BININT1, BININT2, or BININT from 0 on, without a branch on which: sizes come in all three.
+#[inline(always)]
+fn short(word: u64, at: usize) -> Option<(u64, usize)> {
+    let length = WIDTH[word as u8 as usize];
+    let value = (word >> 8) & ((1 << (8 * u32::from(length))) - 1);
+    (length > 0 && value <= i32::MAX as u64).then_some((value, at + 1 + usize::from(length)))
+}
+
+/// Bytes of the argument of the short integer opcodes; 0 for all others.
+const WIDTH: [u8; 256] = {
+    let mut width = [0; 256];
+    width[op::BININT1 as usize] = 1;
+    width[op::BININT2 as usize] = 2;
+    width[op::BININT as usize] = 4;
+    width
+};
 
 #[derive(Clone, Copy)]
 enum Keys {

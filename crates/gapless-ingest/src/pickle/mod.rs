@@ -159,7 +159,10 @@ impl Machine<'_> {
                 Ok(())
             }
             op::APPENDS | op::ADDITEMS => self.with_marked(Builder::extend_list),
-            op::SETITEMS => self.with_marked(Builder::extend_dict),
+            op::SETITEMS => {
+                self.with_marked(Builder::extend_dict)?;
+                self.settle_event()
+            }
             op::LIST | op::TUPLE | op::FROZENSET | op::DICT => self.close_marked(opcode),
             op::TUPLE1 => self.tuple::<1>(),
             op::TUPLE2 => self.tuple::<2>(),
@@ -307,6 +310,19 @@ impl Machine<'_> {
         let done = apply(&mut self.builder, below, &items);
         self.right(done)?;
         self.window.skip(1);
+        Ok(())
+    }
+
+    /// An event is whole with its SETITEMS, and becomes a row now: later, when the list takes it, events that the fast
+    /// path read in the meantime would stand before it.
+    fn settle_event(&mut self) -> Result<(), Fault> {
+        let top = self.top()?;
+        if self.builder.is_event(top) {
+            self.stack.pop();
+            let settled = self.builder.settle(top);
+            let settled = self.right(settled)?;
+            self.push(settled)?;
+        }
         Ok(())
     }
 
