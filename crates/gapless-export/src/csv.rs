@@ -2,7 +2,7 @@
 //! is not known is empty. Numbers are decimal; times are those of the trace, in microseconds.
 
 use crate::rows::{COLUMNS, pool_names, rows, stack_text};
-use crate::{ExportError, View};
+use crate::{DeviceView, ExportError, View};
 use std::io::Write;
 
 /// Writes every allocation of `view`.
@@ -10,7 +10,7 @@ use std::io::Write;
 /// # Errors
 /// When writing fails, or kinds are given and not one for each allocation.
 pub fn write(view: &View<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
-    view.devices.iter().try_for_each(|device| device.check())?;
+    view.devices.iter().try_for_each(DeviceView::check)?;
     let pools: Vec<(u32, Vec<String>)> =
         view.devices.iter().map(|d| (d.device.device, pool_names(d))).collect();
     let mut line = COLUMNS.join(",");

@@ -2,7 +2,7 @@
 //! not known is null. Row groups of 128 Ki rows go out one by one, so memory does not grow with the trace.
 
 use crate::rows::{Row, pool_names, rows, stack_text};
-use crate::{ExportError, View};
+use crate::{DeviceView, ExportError, View};
 use gapless_trace::StackId;
 use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -47,7 +47,7 @@ pub fn write(view: &View<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
 }
 
 fn write_groups(view: &View<'_>, row_group: usize, out: &mut dyn Write) -> Result<(), ExportError> {
-    view.devices.iter().try_for_each(|device| device.check())?;
+    view.devices.iter().try_for_each(DeviceView::check)?;
     let schema = Arc::new(parse_message_type(SCHEMA)?);
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties()))?;
     let mut texts = Texts::new(view);

@@ -1,8 +1,8 @@
 //! The timeline as trace-event JSON, for ui.perfetto.dev and chrome://tracing.
 //!
 //! A device is a process. It has three counters (allocated, active, reserved), a track with the run's annotations and one with its
-//! steps, one with the calls to the device, and the allocations of each stream as slices. Slices on a track must nest, or
-//! the viewer drops them; so an allocation goes onto the first track of its stream where it does, and a stream has as many
+//! steps, one with the calls to the device, and the allocations of each stream as slices. Slices on a track must nest: those
+//! that cross are dropped or moved aside by the viewer. So an allocation goes onto the first track of its stream where it does, and a stream has as many
 //! tracks as that takes. Memory is mostly taken and given back like a stack, so they are few.
 //!
 //! Times are microseconds from the first event of the trace, never going back; a device without a clock counts events.
@@ -36,13 +36,13 @@ impl Default for Options {
 /// # Errors
 /// When writing fails, or kinds are given and not one for each allocation.
 pub fn write(view: &View<'_>, options: &Options, out: &mut dyn Write) -> Result<(), ExportError> {
-    view.devices.iter().try_for_each(|device| device.check())?;
+    view.devices.iter().try_for_each(DeviceView::check)?;
     let first = first_time(view);
     let mut json = Json { out, text: String::new(), events: 0 };
     json.text
         .push_str("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"producer\":\"gapless\"},\"traceEvents\":[");
-    // Track numbers are unique over all processes: some viewers take them for the numbers of threads.
-    let mut next_track = 1000;
+    // To the viewer tracks are threads: their numbers are unique over all processes, and none is that of a process.
+    let mut next_track = 1_000_000;
     for device in &view.devices {
         let clock = Clock::new(device, first);
         Timeline { view, device, clock, options, json: &mut json, next_track: &mut next_track }.write()?;
@@ -102,7 +102,7 @@ struct Span<T> {
     what: T,
 }
 
-/// The deepest nesting on one track. Viewers draw a row for each level, and drop slices somewhere past 255.
+/// The deepest nesting on one track. The viewer draws a row for each level (and none past 512).
 const DEPTH: usize = 64;
 
 /// Puts spans onto tracks so that on each they nest. Returns the tracks, spans in order, outer before inner.
@@ -139,8 +139,9 @@ struct Timeline<'a, 'b> {
 impl Timeline<'_, '_> {
     fn write(&mut self) -> Result<(), ExportError> {
         let number = self.device.device.device;
-        self.metadata("process_name", 0, &format!("{{\"name\":\"device {number}\"}}"))?;
-        self.metadata("process_sort_index", 0, &format!("{{\"sort_index\":{number}}}"))?;
+        let main = self.pid();
+        self.metadata("process_name", main, &format!("{{\"name\":\"device {number}\"}}"))?;
+        self.metadata("process_sort_index", main, &format!("{{\"sort_index\":{number}}}"))?;
         self.counters()?;
         self.steps()?;
         self.annotations()?;
@@ -148,7 +149,8 @@ impl Timeline<'_, '_> {
         self.allocations()
     }
 
-    /// 0 is not a process to the viewer.
+    /// Numbers from 1 on: 0 is the idle process to the viewer, and thread 0 belongs to it whatever the process says. So what belongs
+    /// to no track has the process's number as its thread, which is the main thread.
     fn pid(&self) -> u32 {
         self.device.device.device.saturating_add(1)
     }
@@ -213,7 +215,7 @@ impl Timeline<'_, '_> {
                 if before.replace(stretch[i]) != Some(stretch[i]) {
                     let ts = self.clock.at(Tick((start + i) as u32));
                     self.json.event(format_args!(
-                        "\"ph\":\"C\",\"name\":\"{name}\",\"pid\":{pid},\"tid\":0,\"ts\":{ts},\"args\":{{\"bytes\":{}}}",
+                        "\"ph\":\"C\",\"name\":\"{name}\",\"pid\":{pid},\"tid\":{pid},\"ts\":{ts},\"args\":{{\"bytes\":{}}}",
                         stretch[i]
                     ))?;
                 }
@@ -454,14 +456,14 @@ mod tests {
             let number = |key: &str| event[key].as_u64().unwrap_or_else(|| panic!("{key} of {event}"));
             let (pid, tid, ts) = (number("pid"), number("tid"), number("ts"));
             let name = event["name"].as_str().unwrap();
-            assert!(pid > 0);
+            assert!(pid > 0 && tid > 0, "0 is the idle process: {event}");
             match event["ph"].as_str().unwrap() {
                 "M" => {
                     assert!(event["args"].is_object());
-                    named.insert((pid, if name.starts_with("process") { 0 } else { tid }), ());
+                    named.insert((pid, tid), ());
                 }
                 "C" => {
-                    assert!(event["args"]["bytes"].is_u64());
+                    assert!(event["args"]["bytes"].is_u64() && named.contains_key(&(pid, tid)));
                     let before = latest.insert((pid, name.to_owned()), ts).unwrap_or(0);
                     assert!(before <= ts, "a counter goes back at {ts}");
                 }

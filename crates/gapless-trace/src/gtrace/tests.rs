@@ -216,6 +216,37 @@ proptest! {
             let _ = read(&file);
         }
     }
+
+    #[test]
+    fn changed_content_under_sound_checksums_never_panics(seed: u64, changes in 1u64..4) {
+        let dice = &mut Dice(seed);
+        let bytes = written(&random_trace(dice.below(8), 2, 90));
+        let blocks: Vec<BlockRef<'_>> = Blocks::new(&bytes).unwrap().map(Result::unwrap).collect();
+        let changed = dice.below(blocks.len() as u64) as usize;
+        let mut file = empty_file();
+        for (i, block) in blocks.iter().enumerate() {
+            let (mut header, stored) = (block.header, block.payload().unwrap());
+            let mut content = match header.codec {
+                LZ4 => lz4_flex::block::decompress(stored, header.raw_len as usize).unwrap(),
+                _ => stored.to_vec(),
+            };
+            header.codec = STORED;
+            if i == changed && !content.is_empty() {
+                for _ in 0..changes {
+                    let at = dice.below(content.len() as u64) as usize;
+                    content[at] = (dice.any() as u8) >> dice.below(8);
+                }
+            }
+            push_block(&mut file, header, &content);
+        }
+        let (whole, streamed) = (read(&file), read_from(file.as_slice()));
+        match (whole, streamed) {
+            (Ok(whole), Ok(streamed)) => prop_assert_eq!(differences(&whole, &streamed), Vec::<&str>::new()),
+            (whole, streamed) => {
+                prop_assert_eq!(whole.unwrap_err().to_string(), streamed.unwrap_err().to_string());
+            }
+        }
+    }
 }
 
 fn no_header() -> BlockHeader {
@@ -397,6 +428,13 @@ fn a_bomb_is_refused_before_memory_is_taken_for_it() {
     let mut file = empty_file();
     push_block(&mut file, BlockHeader { raw_len: u32::MAX, ..lie }, &[0; 16]);
     assert!(matches!(read(&file), Err(GtraceError::TooLarge { block: 0, .. })));
+
+    // A stream that never ends is not read into memory either.
+    let mut file = empty_file();
+    file.extend_from_slice(&BlockHeader { payload_len: u32::MAX, ..lie }.encode());
+    assert!(matches!(read(&file), Err(GtraceError::TooLarge { block: 0, .. })));
+    let endless = std::io::Read::chain(file.as_slice(), std::io::repeat(1));
+    assert!(matches!(read_from(endless), Err(GtraceError::TooLarge { block: 0, .. })));
 }
 
 #[test]

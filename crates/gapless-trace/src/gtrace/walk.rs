@@ -3,8 +3,8 @@
 
 use super::GtraceError;
 use super::layout::{
-    BLOCK_MAGIC, BlockHeader, END_ENTRY_LEN, END_MAGIC, FILE_HEADER_LEN, HEADER_LEN, Kind, MAGIC, VERSION,
-    checksum,
+    BLOCK_MAGIC, BlockHeader, END_ENTRY_LEN, END_MAGIC, FILE_HEADER_LEN, HEADER_LEN, Kind, MAGIC, MAX_RAW,
+    VERSION, checksum,
 };
 
 /// One block where it lies in the file.
@@ -182,6 +182,10 @@ pub(super) fn check_header(
     let header = BlockHeader::decode(bytes).map_err(corrupt)?;
     if header.number != block {
         return Err(corrupt("it carries the number of another block: blocks are missing or doubled"));
+    }
+    // Packed or not, a payload is never longer than what it unpacks to.
+    if header.payload_len > MAX_RAW {
+        return Err(GtraceError::TooLarge { block, offset, limit: u64::from(MAX_RAW) });
     }
     Ok(header)
 }

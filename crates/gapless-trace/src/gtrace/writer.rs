@@ -19,6 +19,7 @@ use crate::stacks::{FrameId, Frames, StackId, Stacks};
 use crate::strings::{StringId, Strings};
 use crate::trace::{Annotation, Block, Segment, Source, Trace};
 use crate::words::{EventIndex, Micros, PoolId, StreamId};
+use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use std::io::Write;
 
 /// How to write.
@@ -64,6 +65,7 @@ pub struct Writer<W: Write> {
     raw: Vec<u8>,
     /// Header and payload of the block that is being written.
     block: Vec<u8>,
+    packer: Packer,
     offset: u64,
     number: u64,
     strings: usize,
@@ -74,6 +76,16 @@ pub struct Writer<W: Write> {
     /// The index for the end block; `None` once it would be too long to keep in memory.
     index: Option<Vec<u8>>,
     poisoned: bool,
+}
+
+/// LZ4's table, kept between blocks. Always the large one: which one it is shows in the bytes, and the bytes of a block must
+/// not depend on the blocks before it.
+struct Packer(CompressTable);
+
+impl std::fmt::Debug for Packer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Packer")
+    }
 }
 
 /// What of a device is in the file.
@@ -114,6 +126,7 @@ impl<W: Write> Writer<W> {
             encoder: Encoder::default(),
             raw: Vec::new(),
             block: Vec::new(),
+            packer: Packer(CompressTable::large()),
             offset: front.len() as u64,
             number: 0,
             // Id 0 of both is built in and not written.
@@ -395,13 +408,12 @@ impl<W: Write> Writer<W> {
             return Err(unwritable("a single entry of more than 64 MiB"));
         }
         let raw_len = self.raw.len();
-        self.block.clear();
-        self.block.resize(HEADER_LEN + lz4_flex::block::get_maximum_output_size(raw_len).max(raw_len + 8), 0);
+        self.block.resize(HEADER_LEN + get_maximum_output_size(raw_len).max(raw_len + 8), 0);
         // The end block stays as it is, so that its last bytes are the last of the file and can be looked up there.
         let packed = if kind == Kind::End {
             None
         } else {
-            lz4_flex::block::compress_into(&self.raw, &mut self.block[HEADER_LEN..])
+            compress_into_with_table(&self.raw, &mut self.block[HEADER_LEN..], &mut self.packer.0)
                 .ok()
                 .filter(|&len| len < raw_len)
         };
