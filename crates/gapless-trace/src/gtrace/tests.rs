@@ -302,6 +302,7 @@ fn every_prefix_of_a_file_reads_up_to_its_last_whole_block() {
     let ends: Vec<u64> =
         Blocks::new(&bytes).unwrap().map(|b| b.map(|b| b.offset + b.header.block_len()).unwrap()).collect();
     let mut before = vec![0; whole.devices.len()];
+    let mut cut = 0;
     for len in 0..bytes.len() {
         let prefix = &bytes[..len];
         if len < 8 {
@@ -321,7 +322,11 @@ fn every_prefix_of_a_file_reads_up_to_its_last_whole_block() {
             assert!(device.events.iter().eq(full.events.iter().take(device.events.len())));
             assert!(device.events.len() >= before[i]);
             before[i] = device.events.len();
-            assert!(device.segments.is_empty() || device.segments == full.segments);
+            // The final state is whole or not there: half of one would contradict the events.
+            let whole = device.segments == full.segments && device.blocks == full.blocks;
+            let absent = device.segments.is_empty() && device.blocks.is_empty();
+            assert!(whole || absent);
+            cut += usize::from(trace.source.notes.iter().any(|n| n.code == "gtrace-final-state-cut"));
         }
         // Every whole block of events is there.
         let in_blocks: u32 = Blocks::new(prefix)
@@ -332,6 +337,7 @@ fn every_prefix_of_a_file_reads_up_to_its_last_whole_block() {
             .sum();
         assert_eq!(trace.devices.iter().map(|d| d.events.len()).sum::<usize>(), in_blocks as usize);
     }
+    assert!(cut > 0, "a prefix that ends between segments and their blocks says so");
     assert_eq!(code(&read(&bytes).unwrap()), None);
     assert!(before.iter().zip(&whole.devices).all(|(&n, d)| n == d.events.len()));
 }
