@@ -22,8 +22,8 @@ mod rows;
 mod sample;
 
 use gapless_trace::gtrace::GtraceError;
+use gapless_trace::steps::StepSpan;
 use gapless_trace::{DeviceTrace, History, Tick, Trace};
-use std::ops::Range;
 
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,8 +45,8 @@ pub struct DeviceView<'a> {
     pub history: &'a History,
     /// What each allocation is for ("weights", "activations"), by allocation id; `None`: not known.
     pub kinds: Option<&'a [&'a str]>,
-    /// The run's steps as intervals of ticks, in order; empty where none were found.
-    pub steps: &'a [Range<Tick>],
+    /// The run's steps, in order; empty where none were found.
+    pub steps: &'a [StepSpan],
 }
 
 /// What is exported.

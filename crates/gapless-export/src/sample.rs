@@ -3,17 +3,17 @@
 
 use crate::{DeviceView, View};
 use gapless_trace::stacks::Frame;
+use gapless_trace::steps::StepSpan;
 use gapless_trace::{
     Action, Annotation, Bytes, DeviceAddr, DeviceTrace, Event, History, Micros, Stage, StreamId, Tick, Trace,
 };
-use std::ops::Range;
 
 pub(crate) struct Sample {
     pub(crate) trace: Trace,
     pub(crate) histories: Vec<History>,
     pub(crate) base: u64,
     pub(crate) kinds: Vec<&'static str>,
-    pub(crate) steps: Vec<Range<Tick>>,
+    pub(crate) steps: Vec<StepSpan>,
 }
 
 impl Sample {
@@ -83,7 +83,7 @@ impl Sample {
             histories,
             base,
             kinds: vec!["weights", "activations", "temporary"],
-            steps: vec![Tick(0)..Tick(6)],
+            steps: vec![StepSpan { start: Tick(0), end: Tick(6) }],
         }
     }
 
