@@ -102,16 +102,23 @@ impl Curve {
         best
     }
 
-    /// Of the positions in `from .. to` that are as low as its lowest (within a fiftieth of the range), the nearest to `wish`.
+    /// Of the valleys in `from .. to` (as low as its lowest, within a fiftieth of the range) the nearest to `wish`, at its
+    /// deepest.
     pub(crate) fn low_near(&self, from: u32, to: u32, wish: u32) -> u32 {
         let to = to.min(self.end() + 1);
         if from >= to {
             return wish.min(self.end());
         }
+        let at = |i: u32| self.transient[i as usize];
         let window = &self.transient[from as usize..to as usize];
         let (low, high) = window.iter().fold((u64::MAX, 0), |(l, h), &t| (l.min(t), h.max(t)));
         let enough = low + (high - low) / 50;
-        let near = |i: &u32| (self.transient[*i as usize] <= enough).then(|| i.abs_diff(wish));
-        (from..to).filter_map(|i| near(&i).map(|d| (d, i))).min().map_or(from, |(_, i)| i)
+        let nearest =
+            (from..to).filter(|&i| at(i) <= enough).min_by_key(|&i| i.abs_diff(wish)).unwrap_or(from);
+        let valley = (from..=nearest).rev().take_while(|&i| at(i) <= enough).last().unwrap_or(nearest);
+        (valley..to)
+            .take_while(|&i| at(i) <= enough)
+            .min_by_key(|&i| (at(i), i.abs_diff(wish)))
+            .unwrap_or(nearest)
     }
 }

@@ -166,10 +166,16 @@ fn median(mut values: Vec<u32>) -> u32 {
 /// The last position in `from ..= to` that is as low as its lowest. Setting up leaves nothing transient behind, a forward
 /// pass does so from its beginning on: the last low is where it begins.
 fn last_low(curve: &Curve, from: u32, to: u32) -> u32 {
-    let window = &curve.transient[from as usize..=to.max(from) as usize];
-    let (low, high) = window.iter().fold((u64::MAX, 0), |(l, h), &t| (l.min(t), h.max(t)));
+    let at = |i: u32| curve.transient[i as usize];
+    let to = to.max(from);
+    let (low, high) = (from..=to).fold((u64::MAX, 0), |(l, h), i| (l.min(at(i)), h.max(at(i))));
     let enough = low + (high - low) / 5000;
-    (from..=to).rev().find(|&i| curve.transient[i as usize] <= enough).unwrap_or(from)
+    let last = (from..=to).rev().find(|&i| at(i) <= enough).unwrap_or(from);
+    // The first small tensors of a pass, its input say, are within that tolerance: go back to the foot of the slope,
+    // but not into the setting up, which makes things that stay.
+    let settled = |i: u32| curve.permanent[i as usize] == curve.permanent[last as usize];
+    let slope = (from..=last).rev().take(64).take_while(|&i| settled(i));
+    slope.min_by_key(|&i| at(i)).unwrap_or(last)
 }
 
 /// Where the step that ends at `cut` begins, if all of it was recorded. `length` is a later step's number of passing
@@ -180,13 +186,15 @@ fn head_start(curve: &Curve, cut: u32, length: u32) -> Option<u32> {
     if all < enough.max(1) {
         return None;
     }
-    let mut wish = cut;
-    while wish > curve.first && passing(curve, wish, cut) < length {
-        wish -= 1;
-    }
-    let slack = length / 8;
-    let (from, to) = (wish.saturating_sub(slack).max(curve.first), (wish + slack + 1).min(cut));
-    Some(last_low(curve, from, to - 1))
+    // The first step may do more or less than the others, and setting up comes right before it.
+    let back = |passed: u32| {
+        let mut at = cut;
+        while at > curve.first && passing(curve, at, cut) < passed {
+            at -= 1;
+        }
+        at
+    };
+    Some(last_low(curve, back(length + length / 2), back(length * 3 / 5)))
 }
 
 /// Steps from what recurs.
@@ -262,74 +270,60 @@ fn place(curve: &Curve, pattern: &Pattern, keys: &[u64]) -> Vec<(u32, u32)> {
     if beats.len() < 2 {
         return Vec::new();
     }
-    // Where in the cycle, from the beat before.
-    let mut phases: Vec<u32> = Vec::new();
-    for pair in beats.windows(2).filter(|w| w[1] - w[0] <= length + length / 2) {
-        phases.push(curve.lowest(pair[0] + 1, pair[1] + 1) - pair[0]);
+    let slack = length / 8;
+    // What a first step creates for ever does not make it longer.
+    let close = |w: &[u32]| passing(curve, w[0], w[1]) <= length + length / 2;
+    // Where in the cycle the cut lies, from the beat before.
+    let lows = beats.windows(2).filter(|w| close(w)).map(|w| curve.lowest(w[0] + 1, w[1] + 1) - w[0]);
+    let phase = median(lows.collect()).clamp(1, length);
+    let around =
+        |wish: u32| curve.low_near(wish.saturating_sub(slack).max(curve.first), wish + slack + 1, wish);
+    let mut starts: Vec<Option<u32>> = vec![None; beats.len()];
+    let mut ends = vec![curve.end(); beats.len()];
+    for (i, pair) in beats.windows(2).enumerate() {
+        if close(pair) {
+            ends[i] = curve.low_near(pair[0] + 1, pair[1] + 1, pair[0] + phase);
+            starts[i + 1] = Some(ends[i]);
+        } else {
+            // Something else lies between (an evaluation).
+            ends[i] = around(pair[0] + phase);
+            starts[i + 1] = Some(around(pair[1] - (length - phase)).max(ends[i]));
+        }
     }
-    let phase = if phases.is_empty() { length } else { median(phases) };
-    let cuts: Vec<u32> = beats
-        .windows(2)
-        .map(|pair| {
-            let wish = (pair[0] + phase).min(pair[1]);
-            let long = pair[1] - pair[0] > length + length / 2;
-            let slack = length / 8;
-            if long {
-                curve.low_near(wish.saturating_sub(slack).max(pair[0] + 1), wish + slack + 1, wish)
-            } else {
-                curve.low_near(pair[0] + 1, pair[1] + 1, wish)
-            }
-        })
-        .collect();
+    let whole: Vec<(u32, u32)> = starts.iter().zip(&ends).filter_map(|(s, &e)| s.map(|s| (s, e))).collect();
+    let usual = typical(curve, &whole[..whole.len() - 1]);
+    let usual = if usual == 0 { length } else { usual };
+    let last = starts[beats.len() - 1].unwrap_or(curve.first);
+    let rest = curve.end() - last;
+    if rest > length + length / 5 {
+        ends[beats.len() - 1] = around(last + length);
+    }
+    let level = |cut: u32| curve.transient[cut as usize];
+    let mut levels: Vec<u64> = ends[..beats.len() - 1].iter().map(|&end| level(end)).collect();
+    levels.sort_unstable();
+    let valley = levels[levels.len() / 2] + curve.transient.iter().copied().max().unwrap_or(0) / 10;
     let counts: FxHashMap<u64, u32> = pattern.recurring.iter().copied().collect();
-    let mut steps = Vec::with_capacity(cuts.len() + 1);
-    for pair in cuts.windows(2) {
-        let (start, end) = (pair[0], pair[1]);
-        let long = end - start > length + length / 2;
+    let mut steps: Vec<(u32, u32)> = Vec::with_capacity(beats.len());
+    for (start, &end) in starts.iter().zip(&ends) {
+        let first = steps.is_empty();
+        // Setting up and what a first step creates have beats of their own: what ends in no valley is no step.
+        if first && level(end) > valley {
+            continue;
+        }
+        // The first step may be longer, and a beat that fell into the setting up makes a poor beginning.
+        let head = if first { head_start(curve, end, usual) } else { None };
+        let Some(start) = head.or(*start).filter(|&s| s < end) else { continue };
         let regular = (end - start).abs_diff(length) <= length / 10;
-        if long {
-            // Something else lies before this step (an evaluation): the step is what ends at its cut.
-            let from = (end - length).saturating_sub(length / 8).max(start);
-            let start = curve.low_near(from, (end - length + length / 8).max(from + 1), end - length);
-            if holds(keys, &counts, start, end) {
-                steps.push((start, end));
-            }
-        } else if regular || holds(keys, &counts, start, end) {
+        // What a first step creates shifts the lifetimes around it: where its length fits, fewer keys must.
+        let fits = first && passing(curve, start, end).abs_diff(usual) <= usual / 16;
+        if (regular && !first) || share_held(keys, &counts, start, end) >= if fits { 0.3 } else { 0.6 } {
             steps.push((start, end));
         }
     }
-    let (Some(&first), Some(&last)) = (cuts.first(), cuts.last()) else { return steps };
-    let passing_length = if steps.is_empty() { length } else { typical(curve, &steps) };
-    if let Some(start) = head_start(curve, first, passing_length) {
-        // What a first step creates shifts the lifetimes around it: where the length fits, fewer keys must.
-        let fits = passing(curve, start, first).abs_diff(passing_length) <= passing_length / 16;
-        if share_held(keys, &counts, start, first) >= if fits { 0.3 } else { 0.6 } {
-            steps.insert(0, (start, first));
-        }
-    }
-    // A beat that fell into the setting up makes a poor beginning.
-    if let Some(&(start, end)) = steps.first() {
-        match head_start(curve, end, passing_length) {
-            Some(better) if better < end && better.abs_diff(start) <= length / 4 => steps[0].0 = better,
-            _ => {}
-        }
-    }
-    let rest = curve.end() - last;
-    if rest >= length - length / 10 && rest <= length + length / 5 {
-        steps.push((last, curve.end()));
-    } else if rest > length {
-        let wish = last + length;
-        let end = curve.low_near(wish - length / 8, wish + length / 8 + 1, wish);
-        if holds(keys, &counts, last, end) {
-            steps.push((last, end));
-        }
+    if rest < length - length / 10 && steps.last().is_some_and(|s| s.1 == curve.end()) {
+        steps.pop();
     }
     steps
-}
-
-/// Whether most of the recurring keys are in `start .. end`.
-fn holds(keys: &[u64], counts: &FxHashMap<u64, u32>, start: u32, end: u32) -> bool {
-    share_held(keys, counts, start, end) >= 0.6
 }
 
 /// The share of the recurring keys that occur in `start .. end` about as often as they should.
