@@ -7,10 +7,14 @@
 //!
 //! Nothing here does I/O of its own or knows a file format other than `.gtrace`; no crate of ours is below this one.
 
+pub mod churn;
 pub mod curve;
 pub mod events;
+pub mod growth;
 pub mod gtrace;
 pub mod history;
+pub mod holders;
+pub mod kinds;
 pub mod moment;
 pub mod settings;
 pub mod stacks;

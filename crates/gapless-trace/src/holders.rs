@@ -1,0 +1,282 @@
+//! Who holds memory at an instant, and how a stack is called.
+//!
+//! A stack is named after the line that a user can change: the innermost frame of Python that is not inside torch.
+//! Without stacks, blocks of one size and kind are one holder.
+
+use crate::history::{AllocationId, History};
+use crate::kinds::{ByKind, Kind, Kinds};
+use crate::stacks::{Frame, StackId};
+use crate::trace::Trace;
+use crate::words::{Bytes, Tick};
+use rustc_hash::FxHashMap;
+
+/// How allocations become holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    /// By stack; those without one by size and kind.
+    Stack,
+    /// By size and kind, whatever the stack.
+    Size,
+    /// By the line that names the stack: stacks that differ elsewhere are one holder.
+    Line,
+}
+
+/// A group of allocations that are active at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Block bytes.
+    pub bytes: Bytes,
+    pub requested: Bytes,
+    pub count: usize,
+    /// Block bytes by kind.
+    pub kinds: ByKind,
+    /// The stack, or one of them; [`StackId::NONE`] for a group by size.
+    pub stack: StackId,
+    /// For people: `model.py:123 forward`, or `1.50 GiB blocks x 3 (activations)`.
+    pub label: String,
+    /// The largest allocation of the group, the earliest of equals.
+    pub example: AllocationId,
+}
+
+impl Holder {
+    /// The kind that most of the bytes have.
+    #[must_use]
+    pub fn main_kind(&self) -> Kind {
+        // The first of equals.
+        Kind::ALL.into_iter().rev().max_by_key(|&k| self.kinds[k as usize]).unwrap_or(Kind::Unexplained)
+    }
+}
+
+/// The largest holders at an instant, and what the others hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders {
+    pub tick: Tick,
+    /// The most bytes first.
+    pub largest: Vec<Holder>,
+    /// Groups that are not listed, and their block bytes.
+    pub others: usize,
+    pub other_bytes: Bytes,
+    /// All active block bytes.
+    pub total: Bytes,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Stack(u32),
+    Line(Frame),
+    Size(u64, Kind),
+}
+
+/// The `n` largest holders at `tick`.
+#[must_use]
+pub fn at(
+    trace: &Trace,
+    history: &History,
+    kinds: &Kinds,
+    tick: Tick,
+    n: usize,
+    grouping: Grouping,
+) -> Holders {
+    let a = &history.allocations;
+    let mut index: FxHashMap<Key, usize> = FxHashMap::default();
+    let mut lines: FxHashMap<u32, Option<Frame>> = FxHashMap::default();
+    let mut groups: Vec<Holder> = Vec::new();
+    let mut total = Bytes::ZERO;
+    for id in a.active_at(tick) {
+        let allocation = a.get(id);
+        let kind = kinds.of(id);
+        let by_size = Key::Size(allocation.block.0, kind);
+        let key = match grouping {
+            _ if allocation.stack.is_none() => by_size,
+            Grouping::Size => by_size,
+            Grouping::Stack => Key::Stack(allocation.stack.0),
+            Grouping::Line => lines
+                .entry(allocation.stack.0)
+                .or_insert_with(|| naming_frame(trace, allocation.stack))
+                .map_or(Key::Stack(allocation.stack.0), Key::Line),
+        };
+        let at = *index.entry(key).or_insert_with(|| {
+            groups.push(Holder {
+                bytes: Bytes::ZERO,
+                requested: Bytes::ZERO,
+                count: 0,
+                kinds: ByKind::default(),
+                stack: if matches!(key, Key::Size(..)) { StackId::NONE } else { allocation.stack },
+                label: String::new(),
+                example: id,
+            });
+            groups.len() - 1
+        });
+        let group = &mut groups[at];
+        group.bytes += allocation.block;
+        group.requested += allocation.requested;
+        group.count += 1;
+        group.kinds[kind as usize] += allocation.block;
+        if allocation.block > a.get(group.example).block {
+            group.example = id;
+        }
+        total += allocation.block;
+    }
+    groups.sort_by(|x, y| y.bytes.cmp(&x.bytes).then(x.example.cmp(&y.example)));
+    let rest = groups.split_off(n.min(groups.len()));
+    for holder in &mut groups {
+        holder.label = match stack_label(trace, holder.stack) {
+            Some(label) => label.text,
+            None => {
+                let (size, kind) = (a.get(holder.example).block, holder.main_kind().name());
+                match holder.count {
+                    1 => format!("{size} block ({kind})"),
+                    count => format!("{size} blocks x {count} ({kind})"),
+                }
+            }
+        };
+    }
+    Holders {
+        tick,
+        largest: groups,
+        others: rest.len(),
+        other_bytes: rest.iter().map(|h| h.bytes).sum(),
+        total,
+    }
+}
+
+/// How a stack is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackLabel {
+    /// `model.py:123 forward`.
+    pub text: String,
+    /// The whole path as recorded.
+    pub file: String,
+    pub function: String,
+    pub line: u32,
+    /// Whether the frame is outside torch: code that a user can change.
+    pub user_code: bool,
+}
+
+/// The name of a stack; `None` where no stack was recorded.
+#[must_use]
+pub fn stack_label(trace: &Trace, stack: StackId) -> Option<StackLabel> {
+    let frame = naming_frame(trace, stack)?;
+    let (file, name) = (trace.strings.get(frame.file), trace.strings.get(frame.name));
+    let short = file.rsplit(['/', '\\']).next().unwrap_or(file);
+    let text = match (short.is_empty(), frame.line) {
+        (true, _) => name.to_owned(),
+        (false, 0) => format!("{short} {name}"),
+        (false, line) => format!("{short}:{line} {name}"),
+    };
+    Some(StackLabel {
+        text,
+        file: file.to_owned(),
+        function: name.to_owned(),
+        line: frame.line,
+        user_code: is_python(file) && !is_internal(file),
+    })
+}
+
+/// The innermost frame of user code, else the innermost of Python, else the innermost.
+fn naming_frame(trace: &Trace, stack: StackId) -> Option<Frame> {
+    let frames = trace.stacks.get(stack);
+    let file = |frame: &Frame| trace.strings.get(frame.file);
+    let all = || frames.iter().map(|&id| trace.frames.get(id));
+    all()
+        .find(|frame| is_python(file(frame)) && !is_internal(file(frame)))
+        .or_else(|| all().find(|frame| is_python(file(frame))))
+        .or_else(|| all().next())
+}
+
+/// Files of Python, and the names that Python gives to code without one (`<stdin>`, `<ipython-input-3>`).
+fn is_python(file: &str) -> bool {
+    file.ends_with(".py") || file.ends_with(".pyx") || (file.starts_with('<') && file.ends_with('>'))
+}
+
+/// Inside torch, the interpreter's import machinery or the standard library's plumbing: nothing a user would change.
+fn is_internal(file: &str) -> bool {
+    const PARTS: [&str; 6] =
+        ["/torch/", "/torch_", "/functorch/", "/triton/", "/contextlib.py", "/functools.py"];
+    file.starts_with("torch/")
+        || file.starts_with("<frozen")
+        || file.starts_with("<eval_with_key>")
+        || PARTS.iter().any(|part| file.contains(part)) && !file.contains("/torchvision/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds;
+    use crate::steps;
+    use crate::testing::{Run, Training};
+
+    #[test]
+    fn a_stack_is_named_after_the_innermost_line_of_the_user() {
+        let mut run = Run::new();
+        let cases: [(&[(&str, &str, u32)], &str, bool); 6] = [
+            (
+                &[
+                    ("linear", "/v/site-packages/torch/nn/functional.py", 9),
+                    ("forward", "/home/u/model.py", 123),
+                    ("main", "/home/u/train.py", 4),
+                ],
+                "model.py:123 forward",
+                true,
+            ),
+            (
+                &[("at::empty", "/b/EmptyTensor.cpp", 7), ("f", "torch/x.py", 3), ("main", "t.py", 4)],
+                "t.py:4 main",
+                true,
+            ),
+            (
+                &[("_engine_run_backward", "torch/autograd/graph.py", 800)],
+                "graph.py:800 _engine_run_backward",
+                false,
+            ),
+            (&[("at::empty", "??", 0)], "?? at::empty", false),
+            (&[("<module>", "<stdin>", 1)], "<stdin>:1 <module>", true),
+            (
+                &[
+                    ("call", "/v/torch/m.py", 1),
+                    ("forward", "/v/site-packages/transformers/models/gpt2.py", 5),
+                ],
+                "gpt2.py:5 forward",
+                true,
+            ),
+        ];
+        for (frames, text, user_code) in cases {
+            run.set_stack(frames);
+            let label = stack_label(&run.trace, run.stack).expect("a stack");
+            assert_eq!((label.text.as_str(), label.user_code), (text, user_code));
+        }
+        assert_eq!(stack_label(&run.trace, StackId::NONE), None);
+    }
+
+    #[test]
+    fn holders_add_up_to_what_is_active_however_they_are_grouped() {
+        for stacks in [false, true] {
+            let mut run = Run::new();
+            Training { stacks, annotate: true, ..Training::default() }.run(&mut run);
+            let (trace, history) = run.finish();
+            let device = &trace.devices[0];
+            let steps = steps::detect(&trace, device, &history);
+            let kinds = kinds::infer(&trace, device, &history, &steps);
+            let peak = history.usage.active.peak_at;
+            for grouping in [Grouping::Stack, Grouping::Line, Grouping::Size] {
+                let holders = at(&trace, &history, &kinds, peak, 3, grouping);
+                let listed: Bytes = holders.largest.iter().map(|h| h.bytes).sum();
+                assert_eq!(listed + holders.other_bytes, history.usage.active.peak);
+                assert_eq!(holders.total, history.usage.active.peak);
+                assert_eq!(holders.largest.len(), 3);
+                assert!(holders.largest.windows(2).all(|w| w[0].bytes >= w[1].bytes));
+                for holder in &holders.largest {
+                    assert_eq!(holder.kinds.iter().copied().sum::<Bytes>(), holder.bytes);
+                    assert!(!holder.label.is_empty());
+                }
+            }
+            let by_stack = at(&trace, &history, &kinds, peak, 10, Grouping::Stack);
+            let labels: Vec<&str> = by_stack.largest.iter().map(|h| h.label.as_str()).collect();
+            if stacks {
+                assert!(labels.contains(&"train.py:10 build"), "{labels:?}");
+            } else {
+                assert!(labels.contains(&"9.77 MiB blocks x 2 (optimizer state)"), "{labels:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! What kind of bytes an allocation holds, inferred from when it lives over the steps, from sizes, and from stacks.
+//!
+//! | kind | told by |
+//! |---|---|
+//! | weights | there before the first step, never freed |
+//! | gradients | of a weight's size, born in a step, alive until the gradients are zeroed at its end |
+//! | optimizer state | born in the first steps behind the gradients, or by an optimizer's stack; never freed |
+//! | activations | born in a step, freed in it (or at the next one's beginning), not at once |
+//! | temporaries | freed within a few allocations, or born and freed within the optimizer's step |
+//! | unexplained | all else: rather that than a guess |
+//!
+//! A guess all the same: say "inferred" wherever it is shown. Linear but for sorts within steps; deterministic.
+
+use crate::history::{AllocationId, History};
+use crate::stacks::StackId;
+use crate::steps::curve::Curve;
+use crate::steps::{StepSpan, Steps};
+use crate::trace::{DeviceTrace, Trace};
+use crate::words::{Bytes, Tick};
+use rustc_hash::FxHashMap;
+
+/// What kind of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    Weights = 0,
+    Gradients = 1,
+    OptimizerState = 2,
+    Activations = 3,
+    Temporaries = 4,
+    Unexplained = 5,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 6] = [
+        Kind::Weights,
+        Kind::Gradients,
+        Kind::OptimizerState,
+        Kind::Activations,
+        Kind::Temporaries,
+        Kind::Unexplained,
+    ];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Weights => "weights",
+            Kind::Gradients => "gradients",
+            Kind::OptimizerState => "optimizer state",
+            Kind::Activations => "activations",
+            Kind::Temporaries => "temporaries",
+            Kind::Unexplained => "unexplained",
+        }
+    }
+}
+
+/// Bytes by kind; index with `Kind as usize`.
+pub type ByKind = [Bytes; Kind::ALL.len()];
+
+/// The kinds of one device's allocations. Invariant: `by_allocation` has one entry an allocation of the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kinds {
+    pub by_allocation: Vec<Kind>,
+    /// What they are inferred from, in a sentence.
+    pub evidence: String,
+}
+
+impl Kinds {
+    #[inline]
+    #[must_use]
+    pub fn of(&self, id: AllocationId) -> Kind {
+        self.by_allocation.get(id.0 as usize).copied().unwrap_or(Kind::Unexplained)
+    }
+
+    /// Block bytes active at `tick`, by kind: they sum to the active bytes of that tick.
+    #[must_use]
+    pub fn active_at(&self, history: &History, tick: Tick) -> ByKind {
+        let mut bytes = ByKind::default();
+        for id in history.allocations.active_at(tick) {
+            bytes[self.of(id) as usize] += Bytes(history.allocations.blocks[id.0 as usize]);
+        }
+        bytes
+    }
+}
+
+/// Infers the kinds of `device`'s allocations.
+#[must_use]
+pub fn infer(trace: &Trace, device: &DeviceTrace, history: &History, steps: &Steps) -> Kinds {
+    let curve = Curve::new(history);
+    let origins = origins(trace);
+    let mut inference = Inference::new(trace, history, steps, &curve, &origins);
+    inference.long_lived();
+    inference.gradients(device);
+    inference.split_weights_from_state();
+    inference.optimizer_state();
+    inference.within_steps();
+    inference.finish()
+}
+
+/// What a stack says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Origin {
+    #[default]
+    Unknown,
+    Optimizer,
+    Backward,
+    Building,
+}
+
+/// Parts of paths, and names of functions, that tell where an allocation comes from.
+const OPTIMIZER_PATHS: [&str; 7] = [
+    "torch/optim/",
+    "apex/optimizers",
+    "bitsandbytes/optim",
+    "deepspeed/ops/adam",
+    "deepspeed/ops/lamb",
+    "transformers/optimization",
+    "transformer_engine/pytorch/optimizers",
+];
+const BACKWARD_NAMES: [&str; 4] = ["_engine_run_backward", "backward", "run_backward", "_backward"];
+const BUILDING_NAMES: [&str; 9] = [
+    "__init__",
+    "reset_parameters",
+    "_apply",
+    "from_pretrained",
+    "load_state_dict",
+    "_load_pretrained_model",
+    "load_weights",
+    "load_model",
+    "materialize",
+];
+
+/// What each stack says, by id. The outermost of the three wins that names one: an optimizer called in a backward hook is
+/// still an optimizer, so that is looked for first.
+fn origins(trace: &Trace) -> Vec<Origin> {
+    let of_frame: Vec<Origin> = trace
+        .frames
+        .iter()
+        .map(|frame| {
+            let (file, name) = (trace.strings.get(frame.file), trace.strings.get(frame.name));
+            if OPTIMIZER_PATHS.iter().any(|path| file.contains(path)) && name != "zero_grad" {
+                Origin::Optimizer
+            } else if BACKWARD_NAMES.contains(&name) && file.contains("autograd") {
+                Origin::Backward
+            } else if BUILDING_NAMES.contains(&name) {
+                Origin::Building
+            } else {
+                Origin::Unknown
+            }
+        })
+        .collect();
+    let says = |stack: u32| {
+        let frames = trace.stacks.get(StackId(stack));
+        let has = |origin| frames.iter().any(|f| of_frame.get(f.0 as usize) == Some(&origin));
+        [Origin::Optimizer, Origin::Backward, Origin::Building]
+            .into_iter()
+            .find(|&o| has(o))
+            .unwrap_or_default()
+    };
+    (0..trace.stacks.len() as u32).map(says).collect()
+}
+
+struct Inference<'a> {
+    history: &'a History,
+    curve: &'a Curve,
+    origins: &'a [Origin],
+    has_stacks: bool,
+    spans: Vec<StepSpan>,
+    /// Birth positions of each span's first allocation and of the one behind its last.
+    bounds: Vec<(u32, u32)>,
+    /// Allocations of a typical step.
+    length: u32,
+    kinds: Vec<Option<Kind>>,
+    /// How many weights have this size.
+    weight_sizes: FxHashMap<u64, u32>,
+    /// Per span, the position behind the last gradient's birth: what follows is the optimizer's.
+    behind_gradients: Vec<Option<u32>>,
+}
+
+impl<'a> Inference<'a> {
+    fn new(
+        trace: &Trace,
+        history: &'a History,
+        steps: &Steps,
+        curve: &'a Curve,
+        origins: &'a [Origin],
+    ) -> Self {
+        let mut spans = steps.spans.clone();
+        if !spans.is_empty() {
+            spans.extend(steps.unfinished);
+        }
+        let bounds: Vec<(u32, u32)> = spans
+            .iter()
+            .map(|s| (Curve::position(history, s.start), Curve::position(history, s.end)))
+            .collect();
+        let mut lengths: Vec<u32> = bounds.iter().map(|(s, e)| e - s).collect();
+        lengths.sort_unstable();
+        Inference {
+            history,
+            curve,
+            origins,
+            has_stacks: !trace.stacks.is_empty(),
+            length: lengths.get(lengths.len() / 2).copied().unwrap_or(0),
+            behind_gradients: vec![None; spans.len()],
+            spans,
+            bounds,
+            kinds: vec![None; history.allocations.len()],
+            weight_sizes: FxHashMap::default(),
+        }
+    }
+
+    fn origin(&self, i: usize) -> Origin {
+        self.origins.get(self.history.allocations.stacks[i] as usize).copied().unwrap_or_default()
+    }
+
+    /// Alive when the last step was over, or for ever.
+    fn stays(&self, i: usize) -> bool {
+        let death = self.curve.deaths[i];
+        death == Curve::NEVER || self.bounds.last().is_some_and(|&(_, end)| death > end)
+    }
+
+    /// What is there before the first step and stays: weights, for now.
+    fn long_lived(&mut self) {
+        let before = self.bounds.first().map_or(0, |b| b.0) as usize;
+        for i in 0..self.kinds.len() {
+            let origin = self.origin(i);
+            let stays = self.stays(i);
+            let kind = match origin {
+                Origin::Optimizer if stays => Kind::OptimizerState,
+                Origin::Optimizer => Kind::Temporaries,
+                Origin::Building if stays && (self.bounds.is_empty() || i < before) => Kind::Weights,
+                _ if stays && i < before => Kind::Weights,
+                _ => continue,
+            };
+            self.kinds[i] = Some(kind);
+            if kind == Kind::Weights {
+                *self.weight_sizes.entry(self.history.allocations.requested[i]).or_default() += 1;
+            }
+        }
+    }
+
+    /// In each step, of the allocations of a weight's size those that die last, behind the optimizer's own: as many as
+    /// there are weights of the size.
+    fn gradients(&mut self, device: &DeviceTrace) {
+        let a = &self.history.allocations;
+        let reach = (self.length / 20).max(2);
+        let mut found: Vec<(u64, u32, u32)> = Vec::new();
+        for step in 0..self.bounds.len() {
+            let (start, end) = self.bounds[step];
+            found.clear();
+            for i in start..end {
+                let at = i as usize;
+                let death = self.curve.deaths[at];
+                // Alive to the end of the step, or dropped at the beginning of the next; the last step's may stay.
+                let to_end = death == Curve::NEVER || death + reach >= end;
+                let dies_there = death == Curve::NEVER || death <= end + self.length / 2;
+                let lasting = death == Curve::NEVER || death - i >= reach;
+                let permanent = death == Curve::NEVER && step + 1 < self.bounds.len();
+                if to_end && dies_there && lasting && !permanent && self.kinds[at].is_none() {
+                    if let Some(&count) = self.weight_sizes.get(&a.requested[at]) {
+                        if count > 0 {
+                            found.push((a.requested[at], u32::MAX - a.freed[at], i));
+                        }
+                    }
+                }
+            }
+            // By size, the latest death first; of those that never die, the earliest birth.
+            found.sort_unstable();
+            let mut taken = 0;
+            for (n, &(size, _, i)) in found.iter().enumerate() {
+                taken = if n > 0 && found[n - 1].0 == size { taken + 1 } else { 1 };
+                if taken <= self.gradient_count(size) {
+                    self.kinds[i as usize] = Some(Kind::Gradients);
+                    let behind = self.behind_gradients[step].get_or_insert(0);
+                    *behind = (*behind).max(i + 1);
+                }
+            }
+        }
+        // A network in which hardly a weight has a gradient is not being trained: sizes agree by chance.
+        let sum = |kind| -> u64 {
+            (0..self.kinds.len()).filter(|&i| self.kinds[i] == Some(kind)).map(|i| a.requested[i]).sum()
+        };
+        let steps = self.behind_gradients.iter().flatten().count().max(1) as u64;
+        if sum(Kind::Gradients) / steps * 50 < sum(Kind::Weights) && !device.events.is_empty() {
+            for kind in &mut self.kinds {
+                *kind = kind.filter(|&k| k != Kind::Gradients);
+            }
+            self.behind_gradients.fill(None);
+        }
+    }
+
+    /// How many weights have this size, where the recording began late and weights and states are told apart by number.
+    fn gradient_count(&self, size: u64) -> u32 {
+        let count = self.weight_sizes.get(&size).copied().unwrap_or(0);
+        count / self.copies()
+    }
+
+    /// Where the recording began in the middle, weights and their states are there together: all counts are then
+    /// multiples of 2 or 3.
+    fn copies(&self) -> u32 {
+        if self.curve.first == 0 || self.weight_sizes.len() < 3 {
+            return 1;
+        }
+        let before = self.bounds.first().map_or(0, |b| b.0);
+        if self.curve.first < before / 2 {
+            return 1;
+        }
+        let large = |n: u32| {
+            self.weight_sizes.iter().filter(|(size, _)| **size >= 4096).all(|(_, count)| count % n == 0)
+        };
+        [3, 2].into_iter().find(|&n| large(n)).unwrap_or(1)
+    }
+
+    fn split_weights_from_state(&mut self) {
+        let copies = self.copies();
+        if copies == 1 || self.behind_gradients.iter().all(Option::is_none) {
+            return;
+        }
+        let a = &self.history.allocations;
+        let mut seen: FxHashMap<u64, u32> = FxHashMap::default();
+        for i in 0..self.curve.first as usize {
+            if self.kinds[i] != Some(Kind::Weights) || self.origin(i) == Origin::Building {
+                continue;
+            }
+            let size = a.requested[i];
+            let nth = seen.entry(size).or_default();
+            *nth += 1;
+            if *nth > self.weight_sizes.get(&size).copied().unwrap_or(0) / copies {
+                self.kinds[i] = Some(Kind::OptimizerState);
+            }
+        }
+    }
+
+    /// What the first two steps create for ever, behind their gradients. Gradients that stay (zeroed, not dropped) come
+    /// before them, in the backward pass.
+    fn optimizer_state(&mut self) {
+        let a = &self.history.allocations;
+        for step in 0..self.bounds.len().min(2) {
+            let (start, end) = self.bounds[step];
+            let transient_gradients = self.behind_gradients.iter().any(Option::is_some);
+            let behind = self.behind_gradients[step].unwrap_or(start);
+            let mut of_size: FxHashMap<u64, u32> = FxHashMap::default();
+            for i in start..end {
+                let at = i as usize;
+                if self.kinds[at].is_some() || !self.stays(at) {
+                    continue;
+                }
+                let size = a.requested[at];
+                let like_a_weight =
+                    [size, size / 2, size / 4, size * 2].iter().any(|s| self.weight_sizes.contains_key(s));
+                let weights = self.weight_sizes.get(&size).copied().unwrap_or(0);
+                let nth = of_size.entry(size).or_default();
+                *nth += 1;
+                let origin = self.origin(at);
+                self.kinds[at] = if transient_gradients {
+                    (like_a_weight && i >= behind).then_some(Kind::OptimizerState)
+                } else if origin == Origin::Backward && weights > 0 || self.kept_gradient(size, *nth, weights)
+                {
+                    self.behind_gradients[step] =
+                        Some(self.behind_gradients[step].map_or(i + 1, |b| b.max(i + 1)));
+                    Some(Kind::Gradients)
+                } else {
+                    (weights > 0).then_some(Kind::OptimizerState)
+                };
+            }
+        }
+    }
+
+    /// Without gradients that go, the first of a weight's size that a step leaves behind is its gradient.
+    fn kept_gradient(&self, size: u64, nth: u32, weights: u32) -> bool {
+        size >= 512 && nth <= weights
+    }
+
+    /// What is born and freed over the steps.
+    fn within_steps(&mut self) {
+        let few = (self.length / 50).max(8);
+        let mut step = 0;
+        let trained = self.behind_gradients.iter().any(Option::is_some);
+        let last = self.bounds.len().saturating_sub(1);
+        for i in 0..self.kinds.len() as u32 {
+            let at = i as usize;
+            while step < self.bounds.len() && self.bounds[step].1 <= i {
+                step += 1;
+            }
+            if self.kinds[at].is_some() {
+                continue;
+            }
+            let death = self.curve.deaths[at];
+            let life = death.saturating_sub(i);
+            let within = self.bounds.get(step).is_some_and(|&(start, end)| i >= start && i < end);
+            let brief = death != Curve::NEVER && life <= few;
+            self.kinds[at] = Some(if brief {
+                Kind::Temporaries
+            } else if self.bounds.is_empty() || (!within && i >= self.bounds[0].0) {
+                Kind::Unexplained
+            } else if !within {
+                // Setting up.
+                if death <= self.bounds[0].0 { Kind::Temporaries } else { Kind::Unexplained }
+            } else if trained
+                && self.behind_gradients[step].is_some_and(|behind| i >= behind)
+                && death <= self.bounds[step].1
+            {
+                Kind::Temporaries
+            } else if death <= self.bounds[step].1 + self.length
+                || (step == last && death == Curve::NEVER && step >= 2)
+            {
+                Kind::Activations
+            } else {
+                Kind::Unexplained
+            });
+        }
+    }
+
+    fn finish(self) -> Kinds {
+        let by_allocation = self.kinds.into_iter().map(|k| k.unwrap_or(Kind::Unexplained)).collect();
+        let stacks = if self.has_stacks { ", sizes and stacks" } else { " and sizes" };
+        let evidence = match self.spans.len() {
+            0 if self.has_stacks => "inferred from stacks; without steps, lifetimes say little".to_owned(),
+            0 => "without steps, kinds cannot be told".to_owned(),
+            1 => format!("inferred from lifetimes in 1 step{stacks}"),
+            n => format!("inferred from lifetimes over {n} steps{stacks}"),
+        };
+        Kinds { by_allocation, evidence }
+    }
+}
