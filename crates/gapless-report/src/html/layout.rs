@@ -1,0 +1,375 @@
+//! Where each allocation stands in the stacked timeline: one rectangle `[start, end) x [y, y + block)` each, at a fixed `y`.
+//!
+//! Promises: no two rectangles overlap; what lives to the end lies at the bottom, in order of birth, without holes; the top of the
+//! stack stays near the peak of the active bytes (1.00 to 1.02 times on recorded training runs, 1.3 on random lifetimes);
+//! the same input gives the same picture. Exact packing is not the aim: the page draws the true curves over it, holes stay visible.
+//!
+//! How: (1) dust, the many smallest blocks that together need less than 1/256 of the peak, share slots by size in a band
+//! below everything else. (2) What lives to the end is stacked by birth. (3) The rest comes by decreasing area (bytes x ticks): a
+//! rectangle falls into the lowest cave that holds it, else onto the skyline. A cave is a valley of the
+//! skyline that a rectangle closed from above; it has a floor and a ceiling and is filled like the skyline itself.
+//!
+//! Time is counted in births: two lifetimes overlap if and only if the later birth lies in both, so only births are
+//! positions. Every placement replaces the runs of floor below it by one run, so runs cost O(n log n) in all; caves looked at
+//! are bounded per tree node.
+
+use gapless_trace::Allocations;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// Caves looked at in each node of the tree, at most: more find hardly better places and cost time on a million allocations.
+const CAVES_PER_NODE: usize = 12;
+/// Dust takes at most this share of the peak ...
+const DUST_SHARE: u64 = 256;
+/// ... and a cave lower than this share of the peak is not worth keeping: less than a pixel of most screens.
+const CAVE_SHARE: u64 = 4096;
+
+/// The rectangles' places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// The lower edge of each allocation, in bytes.
+    pub y: Vec<u64>,
+    /// The upper edge of the highest one.
+    pub height: u64,
+}
+
+/// Places every allocation. `forever` is the tick past the end, where what was never freed ends.
+#[must_use]
+pub fn place(allocations: &Allocations, forever: u32) -> Layout {
+    let items = Items::read(allocations);
+    let mut y = vec![0u64; items.block.len()];
+    let band = dust(&items, forever, &mut y);
+    let rest: Vec<u32> = (0..items.block.len() as u32).filter(|&i| !band.contains(&items, i)).collect();
+    stack(&items, &rest, forever, band.height, &mut y);
+    let height = y.iter().zip(&items.block).map(|(&y, &block)| y + block).max().unwrap_or(0);
+    Layout { y, height }
+}
+
+/// The three columns that matter here, close together.
+struct Items {
+    start: Vec<u32>,
+    end: Vec<u32>,
+    block: Vec<u64>,
+}
+
+impl Items {
+    fn read(allocations: &Allocations) -> Items {
+        let n = allocations.len();
+        let mut items =
+            Items { start: Vec::with_capacity(n), end: Vec::with_capacity(n), block: Vec::with_capacity(n) };
+        for a in allocations.iter() {
+            items.start.push(a.start.0);
+            // An empty lifetime would be no rectangle; a reader cannot produce one, a caller's mistake must not hang us.
+            items.end.push(a.end.0.max(a.start.0 + 1));
+            items.block.push(a.block.0);
+        }
+        items
+    }
+}
+
+/// The band of dust: every block up to `largest` bytes is in it.
+struct Band {
+    largest: Option<u64>,
+    height: u64,
+}
+
+impl Band {
+    fn contains(&self, items: &Items, i: u32) -> bool {
+        self.largest.is_some_and(|largest| items.block[i as usize] <= largest)
+    }
+}
+
+/// Slots of one size: those in use at once at most, and the free ones while going through time.
+#[derive(Default)]
+struct Slots {
+    count: u64,
+    base: u64,
+    free: Vec<u32>,
+}
+
+fn dust(items: &Items, forever: u32, y: &mut [u64]) -> Band {
+    let n = items.block.len();
+    // Which slot of its size each allocation takes, by running through time once. The ends at a tick are a linked list.
+    let mut first_end = vec![u32::MAX; forever as usize + 1];
+    let mut next_end = vec![u32::MAX; n];
+    let mut slot = vec![0u32; n];
+    let mut class_of: FxHashMap<u64, u32> = FxHashMap::default();
+    let mut classes: Vec<(u64, Slots)> = Vec::new();
+    let mut class = vec![0u32; n];
+    let mut tick = 0;
+    let (mut active, mut peak) = (0u64, 0u64);
+    for i in 0..n {
+        while tick <= items.start[i].min(forever) {
+            let mut ended = first_end[tick as usize];
+            while ended != u32::MAX {
+                active -= items.block[ended as usize];
+                classes[class[ended as usize] as usize].1.free.push(slot[ended as usize]);
+                ended = next_end[ended as usize];
+            }
+            tick += 1;
+        }
+        let block = items.block[i];
+        active += block;
+        peak = peak.max(active);
+        let at = *class_of.entry(block).or_insert_with(|| {
+            classes.push((block, Slots::default()));
+            classes.len() as u32 - 1
+        });
+        class[i] = at;
+        let slots = &mut classes[at as usize].1;
+        slot[i] = slots.free.pop().unwrap_or_else(|| {
+            slots.count += 1;
+            slots.count as u32 - 1
+        });
+        let end = &mut first_end[items.end[i].min(forever) as usize];
+        // An end at or before the running tick would be missed: keep such a block for good, which is merely less tight.
+        if items.end[i] >= tick {
+            next_end[i] = std::mem::replace(end, i as u32);
+        }
+    }
+
+    let mut by_size: Vec<u32> = (0..classes.len() as u32).collect();
+    by_size.sort_unstable_by_key(|&at| classes[at as usize].0);
+    let mut band = Band { largest: None, height: 0 };
+    for at in by_size {
+        let (block, slots) = &mut classes[at as usize];
+        let height = band.height.saturating_add(slots.count.saturating_mul(*block));
+        if height > peak / DUST_SHARE {
+            break;
+        }
+        slots.base = band.height;
+        band = Band { largest: Some(*block), height };
+    }
+    for i in 0..n as u32 {
+        if band.contains(items, i) {
+            let i = i as usize;
+            y[i] = classes[class[i] as usize].1.base + u64::from(slot[i]) * items.block[i];
+        }
+    }
+    band
+}
+
+/// Stacks `rest` from `ground` up.
+fn stack(items: &Items, rest: &[u32], forever: u32, ground: u64, y: &mut [u64]) {
+    let starts: Vec<u32> = rest.iter().map(|&i| items.start[i as usize]).collect();
+    // (key, position of birth, position of the first birth after its end), smallest key first.
+    let mut order: Vec<(u64, u32, u32)> = Vec::with_capacity(rest.len());
+    let mut base = ground;
+    let mut skyline = Floor::Tall(BTreeMap::from([(0, ground)]));
+    for (at, &i) in rest.iter().enumerate() {
+        let (start, end, block) = (items.start[i as usize], items.end[i as usize], items.block[i as usize]);
+        if end >= forever {
+            y[i as usize] = base;
+            base += block;
+            skyline.append(at as u32, base);
+        } else {
+            let after = at + starts[at..].partition_point(|&s| s < end);
+            let area = u128::from(block) * u128::from(end - start);
+            order.push((u64::MAX - (area >> 24).min(u128::from(u64::MAX)) as u64, at as u32, after as u32));
+        }
+    }
+    order.sort_unstable();
+
+    let peak_estimate = base.max(order.iter().map(|o| items.block[rest[o.1 as usize] as usize]).max().unwrap_or(0));
+    let mut sky = Cave { end: rest.len() as u32, start: 0, ceiling: u64::MAX, floor: skyline };
+    let mut caves = Caves::new(rest.len(), peak_estimate / CAVE_SHARE);
+    let mut closed = Vec::new();
+    for &(_, at, after) in &order {
+        let i = rest[at as usize] as usize;
+        let block = items.block[i];
+        y[i] = if let Some((low, cave)) = caves.lowest(at, after, block) {
+            caves.all[cave as usize].place(at, after, low, block, &mut closed);
+            low
+        } else {
+            // The sky has no ceiling, so this always fits.
+            let low = sky.fit(at, after, block).unwrap_or(ground);
+            sky.place(at, after, low, block, &mut closed);
+            low
+        };
+        for cave in closed.drain(..) {
+            caves.add(cave);
+        }
+    }
+}
+
+/// Room between a floor and a ceiling, over the births `[start, end)`.
+/// Invariant: no run of the floor is higher than the ceiling.
+struct Cave {
+    start: u32,
+    end: u32,
+    ceiling: u64,
+    floor: Floor,
+}
+
+/// Runs of constant height: (first birth, height), by birth. Few: a vector. The sky has as many as there are steps in it: a tree.
+enum Floor {
+    Short(Vec<(u32, u64)>),
+    Tall(BTreeMap<u32, u64>),
+}
+
+impl Floor {
+    fn append(&mut self, at: u32, height: u64) {
+        match self {
+            Floor::Short(runs) => runs.push((at, height)),
+            Floor::Tall(runs) => {
+                runs.insert(at, height);
+            }
+        }
+    }
+
+    /// The highest floor over `[from, to)`, unless it passes `limit`.
+    fn highest(&self, from: u32, to: u32, limit: u64) -> Option<u64> {
+        let mut highest = 0;
+        match self {
+            Floor::Short(runs) => {
+                let first = runs.partition_point(|r| r.0 <= from).saturating_sub(1);
+                for &(_, height) in runs[first..].iter().take_while(|r| r.0 < to) {
+                    if height > limit {
+                        return None;
+                    }
+                    highest = highest.max(height);
+                }
+            }
+            Floor::Tall(runs) => {
+                highest = runs.range(..=from).next_back().map_or(0, |(_, &height)| height);
+                for &height in runs.range(from + 1..to.max(from + 1)).map(|(_, height)| height) {
+                    highest = highest.max(height);
+                }
+            }
+        }
+        (highest <= limit).then_some(highest)
+    }
+
+    /// Puts one run of `height` over `[from, to)`, the cave ending at `end`; the runs that were there go into `under`.
+    fn replace(&mut self, from: u32, to: u32, end: u32, height: u64, under: &mut Vec<(u32, u64)>) {
+        under.clear();
+        match self {
+            Floor::Short(runs) => {
+                let first = runs.partition_point(|r| r.0 <= from).saturating_sub(1);
+                let past = runs.partition_point(|r| r.0 < to);
+                under.extend_from_slice(&runs[first..past]);
+                let tail = under.last().map_or(0, |r| r.1);
+                let keep_head = under.first().is_some_and(|r| r.0 < from);
+                let keep_tail = to < end && runs.get(past).is_none_or(|r| r.0 > to);
+                let new = [(from, height), (to, tail)];
+                runs.splice(first + usize::from(keep_head)..past, new[..1 + usize::from(keep_tail)].iter().copied());
+            }
+            Floor::Tall(runs) => {
+                let head = runs.range(..=from).next_back().map_or(0, |(_, &h)| h);
+                under.push((from, head));
+                under.extend(runs.range(from + 1..to.max(from + 1)).map(|(&at, &h)| (at, h)));
+                for run in &under[1..] {
+                    runs.remove(&run.0);
+                }
+                runs.insert(from, height);
+                let tail = under[under.len() - 1].1;
+                if to < end {
+                    runs.entry(to).or_insert(tail);
+                }
+            }
+        }
+        if let Some(head) = under.first_mut() {
+            head.0 = from;
+        }
+    }
+}
+
+impl Cave {
+    /// The lowest place for `block` over `[from, to)`.
+    fn fit(&self, from: u32, to: u32, block: u64) -> Option<u64> {
+        self.floor.highest(from, to, self.ceiling.checked_sub(block)?)
+    }
+
+    /// Puts a rectangle there; the valleys that it closes from above become caves in `closed`.
+    fn place(&mut self, from: u32, to: u32, low: u64, block: u64, closed: &mut Vec<Cave>) {
+        let mut under = Vec::new();
+        self.floor.replace(from, to, self.end, low + block, &mut under);
+        let mut runs = under.as_slice();
+        while let Some(&(start, height)) = runs.first() {
+            let valley = runs.iter().take_while(|r| r.1 < low).count();
+            if height < low {
+                let end = runs.get(valley).map_or(to, |r| r.0);
+                closed.push(Cave { start, end, ceiling: low, floor: Floor::Short(runs[..valley].to_vec()) });
+            }
+            runs = &runs[valley.max(1)..];
+        }
+    }
+}
+
+/// All caves, found by a birth that they contain: a tree over births, each cave in the nodes that cover it.
+struct Caves {
+    all: Vec<Cave>,
+    lowest_worth: u64,
+    size: usize,
+    /// The newest entry of each node: an index into `entries`, or NONE.
+    heads: Vec<u32>,
+    /// (cave, next entry of the node)
+    entries: Vec<(u32, u32)>,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Caves {
+    fn new(births: usize, lowest_worth: u64) -> Caves {
+        let size = births.max(1).next_power_of_two();
+        Caves {
+            all: Vec::new(),
+            lowest_worth: lowest_worth.max(1),
+            size,
+            heads: vec![NONE; 2 * size],
+            entries: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, cave: Cave) {
+        let Floor::Short(runs) = &cave.floor else { return };
+        let lowest = runs.iter().map(|r| r.1).min().unwrap_or(0);
+        if cave.ceiling - lowest < self.lowest_worth {
+            return;
+        }
+        let id = self.all.len() as u32;
+        let (mut left, mut right) = (cave.start as usize + self.size, cave.end as usize + self.size);
+        while left < right {
+            if left & 1 == 1 {
+                self.add_to(left, id);
+                left += 1;
+            }
+            if right & 1 == 1 {
+                right -= 1;
+                self.add_to(right, id);
+            }
+            left /= 2;
+            right /= 2;
+        }
+        self.all.push(cave);
+    }
+
+    fn add_to(&mut self, node: usize, cave: u32) {
+        self.entries.push((cave, self.heads[node]));
+        self.heads[node] = self.entries.len() as u32 - 1;
+    }
+
+    /// The lowest place for `block` over `[from, to)` in any cave, and that cave.
+    fn lowest(&self, from: u32, to: u32, block: u64) -> Option<(u64, u32)> {
+        let mut best: Option<(u64, u32)> = None;
+        let mut node = from as usize + self.size;
+        while node > 0 {
+            let mut entry = self.heads[node];
+            for _ in 0..CAVES_PER_NODE {
+                let Some(&(id, next)) = self.entries.get(entry as usize) else { break };
+                entry = next;
+                let cave = &self.all[id as usize];
+                if cave.start > from || cave.end < to || best.is_some_and(|(low, _)| cave.ceiling < low + block) {
+                    continue;
+                }
+                if let Some(low) = cave.fit(from, to, block)
+                    && best.is_none_or(|(lowest, _)| low < lowest)
+                {
+                    best = Some((low, id));
+                }
+            }
+            node /= 2;
+        }
+        best
+    }
+}

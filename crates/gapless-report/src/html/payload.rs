@@ -1,0 +1,342 @@
+//! The page's binary data: columns, coded so that deflate does well, one raw-deflate stream a section.
+//! `web/src/payload.ts` reads what this module writes; change both together and raise [`VERSION`].
+//!
+//! A number is a LEB128 varint: seven bits a byte, lowest first, high bit set on all but the last. A signed number is zigzagged first
+//! (0, -1, 1, -2 ... become 0, 1, 2, 3 ...). A string is its length in bytes and its UTF-8.
+//!
+//!   section `tables`                              once a page
+//!     version                                     1
+//!     n, n x string                               strings; 0 is the empty one
+//!     n, n x {name, file, line}                   frames; name and file are strings
+//!     n, n x {shared, own, own x frame}           stacks, innermost frame first; the last `shared` frames are those of the stack
+//!                                                 before. Stack 0 is "none recorded" and not written: stacks count from 1
+//!     n, n x string                               names of the kinds
+//!
+//!   section `rects.D`                             device D, all that the first picture needs
+//!     n, last tick, unit                          allocations; y, addresses and blocks are multiples of unit
+//!     n x delta                                   start, from the one before
+//!     n x life                                    end - start; 0: never ended (end = last tick + 1)
+//!     recency(n)                                  requested
+//!     n x signed                                  block / unit - ceil(requested / unit)
+//!     recency(n)                                  y / unit
+//!     recency(n)                                  stack
+//!     runs(n)                                     kind + 1, 0 where none is known
+//!
+//!   section `detail.D`                            what tooltips, curves and segments need
+//!     n, n x id                                   streams (string)
+//!     n, n x id                                   pools (string)
+//!     base                                        lowest address, a string of hexadecimal digits: it may pass 2^53
+//!     n x pending                                 end - freed
+//!     recency(n)                                  (address - base) / unit
+//!     runs(n) x 3                                 stream, pool, class (0 large, 1 small)
+//!     s, s x {start delta, life, address - base, size, stream, pool, flags}     segment spans by start; life as above;
+//!                                                 flags: 1 small, 2 expandable
+//!     clock, t0, e x signed                       clock 0: none, nothing follows; 1: e = last tick times of events, first against t0,
+//!                                                 t0 a string of decimal digits
+//!     n, n x {start, end}                         steps, ticks
+//!     n, n x {start delta (signed), duration, depth, name}       annotations by start, microseconds from t0; name is a string
+//!
+//!   recency(n): n x {distance back to the last row with the same value; 0: a value not seen before follows}
+//!   runs(n):    pairs {value, how often} until n rows are covered
+
+use super::layout::Layout;
+use super::{Page, PageDevice};
+use gapless_trace::{Allocation, SizeClass, Stage, StackId, StringId, Tick, Trace};
+use rustc_hash::FxHashMap;
+
+/// Of the layout above.
+pub const VERSION: u64 = 1;
+
+/// The stacks that a page shows, numbered by first use: small numbers for the stacks that matter.
+#[derive(Debug)]
+pub(crate) struct StackNumbers {
+    numbers: Vec<u32>,
+    order: Vec<StackId>,
+}
+
+impl StackNumbers {
+    pub(crate) fn of(page: &Page<'_>) -> StackNumbers {
+        let mut own = StackNumbers { numbers: vec![0; page.trace.stacks.len()], order: Vec::new() };
+        for device in &page.devices {
+            for a in device.history.allocations.iter() {
+                own.see(a.stack);
+            }
+        }
+        own
+    }
+
+    fn see(&mut self, stack: StackId) {
+        if !stack.is_none()
+            && let Some(number) = self.numbers.get_mut(stack.0 as usize)
+            && *number == 0
+        {
+            self.order.push(stack);
+            *number = self.order.len() as u32;
+        }
+    }
+
+    fn get(&self, stack: StackId) -> u64 {
+        self.numbers.get(stack.0 as usize).map_or(0, |&n| u64::from(n))
+    }
+}
+
+/// Section `tables`.
+pub(crate) fn tables(page: &Page<'_>, stacks: &StackNumbers) -> Vec<u8> {
+    let trace = page.trace;
+    let mut strings = Texts::new(trace);
+    let mut frame_numbers: FxHashMap<u32, u64> = FxHashMap::default();
+    let mut frames = Bytes::default();
+    let mut lists = Bytes::default();
+    let mut before: &[_] = &[];
+    for &stack in &stacks.order {
+        let ids = trace.stacks.get(stack);
+        let shared = ids.iter().rev().zip(before.iter().rev()).take_while(|(a, b)| a == b).count();
+        lists.number(shared as u64);
+        lists.number((ids.len() - shared) as u64);
+        for id in &ids[..ids.len() - shared] {
+            let next = frame_numbers.len() as u64;
+            let number = *frame_numbers.entry(id.0).or_insert_with(|| {
+                let frame = trace.frames.get(*id);
+                frames.number(strings.number(frame.name));
+                frames.number(strings.number(frame.file));
+                frames.number(u64::from(frame.line));
+                next
+            });
+            lists.number(number);
+        }
+        before = ids;
+    }
+    let mut out = Bytes::default();
+    out.number(VERSION);
+    strings.write(&mut out);
+    out.number(frame_numbers.len() as u64);
+    out.0.extend_from_slice(&frames.0);
+    out.number(stacks.order.len() as u64);
+    out.0.extend_from_slice(&lists.0);
+    out.number(page.kind_names.len() as u64);
+    for name in page.kind_names {
+        out.string(name);
+    }
+    out.0
+}
+
+/// What both sections of a device measure in: 512 bytes where everything is a multiple of it, as in PyTorch's allocator.
+pub(crate) fn unit(device: &PageDevice<'_>) -> u64 {
+    let all = device.history.allocations.iter().fold(0, |all, a| all | a.addr.0 | a.block.0);
+    if all.is_multiple_of(512) { 512 } else { 1 }
+}
+
+/// Section `rects.D`.
+pub(crate) fn rects(device: &PageDevice<'_>, layout: &Layout, stacks: &StackNumbers) -> Vec<u8> {
+    let allocations = &device.history.allocations;
+    let unit = unit(device);
+    let forever = device.history.forever().0;
+    let mut out = Bytes(Vec::with_capacity(allocations.len() * 12 + 64));
+    out.number(allocations.len() as u64);
+    out.number(u64::from(device.history.last_tick.0));
+    out.number(unit);
+    let mut before = 0;
+    for a in allocations.iter() {
+        out.number(u64::from(a.start.0.saturating_sub(before)));
+        before = a.start.0;
+    }
+    for a in allocations.iter() {
+        out.number(life(a.start, a.end, forever));
+    }
+    out.recency(allocations.iter().map(|a| a.requested.0));
+    for a in allocations.iter() {
+        out.signed((a.block.0 / unit) as i64 - a.requested.0.div_ceil(unit) as i64);
+    }
+    out.recency(layout.y.iter().map(|y| y / unit));
+    out.recency(allocations.iter().map(|a| stacks.get(a.stack)));
+    let kinds = device.kinds;
+    out.runs((0..allocations.len()).map(|i| kinds.get(i).map_or(0, |&kind| u64::from(kind) + 1)));
+    out.0
+}
+
+/// Section `detail.D`.
+pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>) -> Vec<u8> {
+    let history = device.history;
+    let allocations = &history.allocations;
+    let forever = history.forever().0;
+    let unit = unit(device);
+    let mut out = Bytes(Vec::with_capacity(allocations.len() * 4 + device.device.events.len() * 2 + 64));
+
+    let columns = device.device;
+    out.number(columns.streams.len() as u64);
+    for stream in &columns.streams {
+        out.string(&stream.to_string());
+    }
+    out.number(columns.pools.len() as u64);
+    for pool in &columns.pools {
+        out.string(&pool.to_string());
+    }
+    let lowest = allocations.iter().map(|a| a.addr.0).chain(history.segments.iter().map(|s| s.addr.0)).min();
+    // Rounded down, so that what is a multiple of the unit stays one.
+    let base = lowest.unwrap_or(0) / unit * unit;
+    out.string(&format!("{base:x}"));
+    for a in allocations.iter() {
+        out.number(u64::from(a.end.0.saturating_sub(a.freed.0)));
+    }
+    out.recency(allocations.iter().map(|a| (a.addr.0 - base) / unit));
+    out.runs(allocations.iter().map(|a| u64::from(a.stream)));
+    out.runs(allocations.iter().map(|a| u64::from(a.pool)));
+    let small = |a: Allocation| u64::from(a.class == SizeClass::Small);
+    out.runs(allocations.iter().map(small));
+
+    let mut spans: Vec<_> = history.segments.iter().collect();
+    spans.sort_by_key(|s| (s.start, s.addr));
+    out.number(spans.len() as u64);
+    let mut before = 0;
+    for s in spans {
+        out.number(u64::from(s.start.0 - before));
+        before = s.start.0;
+        out.number(life(s.start, s.end, forever));
+        out.number(s.addr.0 - base);
+        out.number(s.size.0);
+        out.number(u64::from(s.stream));
+        out.number(u64::from(s.pool));
+        out.number(u64::from(s.class == SizeClass::Small) | u64::from(s.expandable) << 1);
+    }
+
+    let start = columns.events.time_at(Tick(0)).0;
+    if columns.events.has_times() {
+        out.number(1);
+        out.string(&start.to_string());
+        let mut before = start;
+        for i in columns.events.indices() {
+            let time = columns.events.time(i).0;
+            out.signed(time.wrapping_sub(before) as i64);
+            before = time;
+        }
+    } else {
+        out.number(0);
+    }
+    out.number(device.steps.len() as u64);
+    for &(from, to) in device.steps {
+        out.number(u64::from(from.0));
+        out.number(u64::from(to.0));
+    }
+    annotations(&mut out, trace, columns.device, start);
+    out.0
+}
+
+/// Scopes as intervals: a start is closed by the next end of its name; what is never closed is left out, it has no length.
+fn annotations(out: &mut Bytes, trace: &Trace, device: u32, origin: u64) {
+    let mut open: Vec<(StringId, u64)> = Vec::new();
+    let mut scopes: Vec<(u64, u64, usize, StringId)> = Vec::new();
+    for a in trace.annotations.iter().filter(|a| a.device == device) {
+        match a.stage {
+            Stage::Start => open.push((a.name, a.time.0)),
+            Stage::End => {
+                if let Some(at) = open.iter().rposition(|o| o.0 == a.name) {
+                    let (name, start) = open.remove(at);
+                    scopes.push((start, a.time.0.saturating_sub(start), at, name));
+                }
+            }
+        }
+    }
+    scopes.sort_unstable_by_key(|s| (s.0, std::cmp::Reverse(s.1), s.2));
+    out.number(scopes.len() as u64);
+    let mut before = origin;
+    for (start, duration, depth, name) in scopes {
+        out.signed(start.wrapping_sub(before) as i64);
+        before = start;
+        out.number(duration);
+        out.number(depth as u64);
+        out.string(trace.strings.get(name));
+    }
+}
+
+fn life(start: Tick, end: Tick, forever: u32) -> u64 {
+    if end.0 >= forever { 0 } else { u64::from(end.0.saturating_sub(start.0)) }
+}
+
+/// Strings in use, numbered by first use; 0 is the empty one.
+struct Texts<'a> {
+    trace: &'a Trace,
+    numbers: FxHashMap<StringId, u64>,
+    order: Vec<StringId>,
+}
+
+impl<'a> Texts<'a> {
+    fn new(trace: &'a Trace) -> Texts<'a> {
+        let mut texts = Texts { trace, numbers: FxHashMap::default(), order: Vec::new() };
+        texts.number(StringId(0));
+        texts
+    }
+
+    fn number(&mut self, id: StringId) -> u64 {
+        let next = self.order.len() as u64;
+        *self.numbers.entry(id).or_insert_with(|| {
+            self.order.push(id);
+            next
+        })
+    }
+
+    fn write(&self, out: &mut Bytes) {
+        out.number(self.order.len() as u64);
+        for &id in &self.order {
+            out.string(self.trace.strings.get(id));
+        }
+    }
+}
+
+/// Bytes being written.
+#[derive(Default)]
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    #[inline]
+    fn number(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    #[inline]
+    fn signed(&mut self, value: i64) {
+        self.number(((value << 1) ^ (value >> 63)) as u64);
+    }
+
+    fn string(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    /// Addresses, places and sizes come back: training repeats itself. On recorded runs the distance to the last equal
+    /// value takes a third less than the values or their differences do.
+    fn recency(&mut self, values: impl Iterator<Item = u64>) {
+        let mut last: FxHashMap<u64, u64> = FxHashMap::default();
+        for (row, value) in (1u64..).zip(values) {
+            match last.insert(value, row) {
+                Some(before) => self.number(row - before),
+                None => {
+                    self.number(0);
+                    self.number(value);
+                }
+            }
+        }
+    }
+
+    fn runs(&mut self, values: impl Iterator<Item = u64>) {
+        let mut run: Option<(u64, u64)> = None;
+        for value in values {
+            match &mut run {
+                Some((of, length)) if *of == value => *length += 1,
+                _ => {
+                    if let Some((of, length)) = run.replace((value, 1)) {
+                        self.number(of);
+                        self.number(length);
+                    }
+                }
+            }
+        }
+        if let Some((of, length)) = run {
+            self.number(of);
+            self.number(length);
+        }
+    }
+}

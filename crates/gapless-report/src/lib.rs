@@ -1,0 +1,3 @@
+//! Findings and their renderers: values in, text, JSON or a page out.
+
+pub mod html;

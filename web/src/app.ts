@@ -1,0 +1,361 @@
+// What the page knows and shows. Parts read it, change it through its methods, and listen for what changed.
+
+import { css, hash, kindColor, moduleColor, readTheme, sizeColor, streamColor, mix, type Rgb, type Theme } from "./colors";
+import { lowerBound, type Device, type StackBook } from "./device";
+import type { DeviceReport, Holder, Report } from "./report";
+
+export type Axis = "time" | "event";
+export type ColorBy = "kind" | "module" | "size" | "stream";
+export type Change = "device" | "detail" | "view" | "marks" | "cursor" | "select" | "hover" | "theme";
+
+/** What is in sight: x in microseconds or ticks, y in bytes. */
+export interface View {
+  x0: number;
+  x1: number;
+  y0: number;
+  y1: number;
+}
+
+/** How an allocation is drawn. */
+export const enum Mark {
+  Hidden,
+  Dim,
+  Normal,
+  Match,
+}
+
+export interface Filter {
+  least: number;
+  stream: number;
+  hiddenKinds: Set<number>;
+}
+
+export class App {
+  device: Device | null = null;
+  deviceIndex = 0;
+  stacks: StackBook | null = null;
+  kinds: string[] = [];
+  theme: Theme = readTheme();
+  axis: Axis = "time";
+  colorBy: ColorBy = "size";
+  view: View = { x0: 0, x1: 1, y0: 0, y1: 1 };
+  cursor = 0;
+  selected = -1;
+  hovered = -1;
+  query = "";
+  holder: Holder | null = null;
+  /** The stack whose allocations are lit up, -1 for none. */
+  litStack = -1;
+  filter: Filter = { least: 0, stream: -1, hiddenKinds: new Set() };
+  marks = new Uint8Array(0);
+  colors = new Uint32Array(0);
+  found = { count: 0, bytes: 0, shown: 0 };
+  moving = false;
+  private readonly listeners: { changes: Change[]; tell: () => void }[] = [];
+  private restTimer = 0;
+
+  constructor(readonly report: Report) {}
+
+  on(changes: Change[], tell: () => void): void {
+    this.listeners.push({ changes, tell });
+  }
+
+  emit(...changes: Change[]): void {
+    for (const l of this.listeners) if (changes.some((c) => l.changes.includes(c))) l.tell();
+  }
+
+  get deviceReport(): DeviceReport {
+    return this.report.devices?.[this.deviceIndex] ?? {};
+  }
+
+  // ---- the axes ----
+
+  get timed(): boolean {
+    return this.axis === "time" && !!this.device?.timeX;
+  }
+
+  xAt(tick: number): number {
+    const x = this.timed ? this.device!.timeX! : null;
+    return x ? x[Math.min(tick, x.length - 1)] : tick;
+  }
+
+  /** The tick whose state is shown at `x`. */
+  tickAt(x: number): number {
+    const device = this.device;
+    if (!device) return 0;
+    const tick = this.timed ? lowerBound(device.timeX!, x + 1e-9) - 1 : Math.floor(x);
+    return Math.min(device.lastTick, Math.max(0, tick));
+  }
+
+  get whole(): View {
+    const device = this.device;
+    if (!device) return { x0: 0, x1: 1, y0: 0, y1: 1 };
+    const top = Math.max(device.height, device.reserved?.peak ?? 0, this.deviceReport.peak_reserved ?? 0, 1);
+    return { x0: this.xAt(0), x1: this.xAt(device.forever), y0: 0, y1: top * 1.06 };
+  }
+
+  // ---- the view ----
+
+  setView(next: View): void {
+    const whole = this.whole;
+    const fit = (a: number, b: number, low: number, high: number, least: number): [number, number] => {
+      const span = Math.min(high - low, Math.max(least, b - a));
+      const centre = (a + b) / 2;
+      const from = Math.min(high - span, Math.max(low, b - a < span ? centre - span / 2 : a));
+      return [from, from + span];
+    };
+    const [x0, x1] = fit(next.x0, next.x1, whole.x0, whole.x1, this.timed ? 2 : 4);
+    const [y0, y1] = fit(next.y0, next.y1, whole.y0, whole.y1, 2048);
+    this.view = { x0, x1, y0, y1 };
+    this.moving = true;
+    clearTimeout(this.restTimer);
+    this.restTimer = window.setTimeout(() => {
+      this.moving = false;
+      this.emit("view");
+    }, 140);
+    this.emit("view");
+  }
+
+  zoom(factorX: number, factorY: number, atX?: number, atY?: number): void {
+    const { x0, x1, y0, y1 } = this.view;
+    const x = atX ?? (x0 + x1) / 2;
+    const y = atY ?? (y0 + y1) / 2;
+    this.setView({ x0: x - (x - x0) * factorX, x1: x + (x1 - x) * factorX, y0: y - (y - y0) * factorY, y1: y + (y1 - y) * factorY });
+  }
+
+  pan(shareX: number, shareY: number): void {
+    const { x0, x1, y0, y1 } = this.view;
+    const dx = (x1 - x0) * shareX;
+    const dy = (y1 - y0) * shareY;
+    this.setView({ x0: x0 + dx, x1: x1 + dx, y0: y0 + dy, y1: y1 + dy });
+  }
+
+  reset(): void {
+    this.setView(this.whole);
+  }
+
+  setAxis(axis: Axis): void {
+    const from = this.tickAt(this.view.x0);
+    const whole = this.view.x1 >= this.whole.x1 - 1e-6 && this.view.x0 <= this.whole.x0 + 1e-6;
+    const to = this.tickAt(this.view.x1) + 1;
+    this.axis = axis;
+    const x = whole ? this.whole : { x0: this.xAt(from), x1: this.xAt(to) };
+    this.emit("detail");
+    this.setView({ ...this.view, x0: x.x0, x1: x.x1 });
+  }
+
+  /** Brings an allocation into sight where it is not. */
+  reveal(i: number): void {
+    const { start, end, y, block } = this.device!.rects;
+    const [a, b] = [this.xAt(start[i]), this.xAt(end[i])];
+    const view = { ...this.view };
+    if (a >= view.x1 || b <= view.x0) {
+      const span = view.x1 - view.x0;
+      view.x0 = (a + b) / 2 - span / 2;
+      view.x1 = view.x0 + span;
+    }
+    if (y[i] >= view.y1 || y[i] + block[i] <= view.y0) {
+      const span = view.y1 - view.y0;
+      view.y0 = y[i] + block[i] / 2 - span / 2;
+      view.y1 = view.y0 + span;
+    }
+    this.setView(view);
+  }
+
+  zoomTo(i: number): void {
+    const { start, end, y, block } = this.device!.rects;
+    const [a, b] = [this.xAt(start[i]), this.xAt(end[i])];
+    const width = (b - a) * 0.6;
+    const height = block[i] * 2;
+    this.setView({ x0: a - width, x1: b + width, y0: y[i] - height, y1: y[i] + block[i] + height });
+  }
+
+  // ---- the instant and the selection ----
+
+  setCursor(tick: number): void {
+    const next = Math.min(this.device?.lastTick ?? 0, Math.max(0, Math.round(tick)));
+    if (next === this.cursor) return;
+    this.cursor = next;
+    this.emit("cursor");
+  }
+
+  select(i: number): void {
+    this.selected = i;
+    this.emit("select");
+  }
+
+  hover(i: number): void {
+    this.hovered = i;
+    this.emit("hover");
+  }
+
+  // ---- search, filters and colours ----
+
+  search(query: string): void {
+    this.query = query;
+    this.holder = null;
+    this.litStack = -1;
+    this.remark();
+  }
+
+  light(what: { holder?: Holder | null; stack?: number }): void {
+    this.query = "";
+    this.holder = what.holder ?? null;
+    this.litStack = what.stack ?? -1;
+    this.remark();
+  }
+
+  get searching(): boolean {
+    return this.query !== "" || this.holder !== null || this.litStack >= 0;
+  }
+
+  remark(): void {
+    const device = this.device;
+    if (!device) return;
+    const { rects, detail } = device;
+    const { least, stream, hiddenKinds } = this.filter;
+    if (this.marks.length !== device.n) this.marks = new Uint8Array(device.n);
+    const matches = this.searching ? this.matcher() : null;
+    let [count, bytes, shown] = [0, 0, 0];
+    for (let i = 0; i < device.n; i++) {
+      let mark = Mark.Normal;
+      if (rects.block[i] < least || (stream >= 0 && detail && detail.stream[i] !== stream) || hiddenKinds.has(rects.kind[i])) mark = Mark.Hidden;
+      else {
+        shown++;
+        if (matches) {
+          if (matches(i)) {
+            mark = Mark.Match;
+            count++;
+            bytes += rects.block[i];
+          } else mark = Mark.Dim;
+        }
+      }
+      this.marks[i] = mark;
+    }
+    this.found = { count, bytes, shown };
+    this.recolor();
+  }
+
+  private matcher(): (i: number) => boolean {
+    const { rects } = this.device!;
+    if (this.litStack >= 0) return (i) => rects.stack[i] === this.litStack;
+    if (this.holder) return this.holderMatcher(this.holder);
+    const query = this.query.toLowerCase();
+    const stacks = this.stacks?.containing(query);
+    const kinds = this.kinds.map((k) => k.toLowerCase().replaceAll("_", " ").includes(query.replaceAll("_", " ")));
+    if (query.startsWith("0x")) return (i) => this.device!.address(i) === query;
+    return (i) => stacks?.[rects.stack[i]] === 1 || (rects.kind[i] > 0 && kinds[rects.kind[i] - 1]);
+  }
+
+  private holderMatcher(holder: Holder): (i: number) => boolean {
+    const { rects } = this.device!;
+    const kind = holder.kind ? this.kinds.indexOf(holder.kind) + 1 : 0;
+    const right = (i: number) => kind === 0 || rects.kind[i] === kind || rects.kind[i] === 0;
+    if (holder.stack?.length && this.stacks) {
+      const stack = this.stacks.find(holder.stack);
+      return (i) => rects.stack[i] === stack && right(i);
+    }
+    const size = holder.size_class;
+    if (Array.isArray(size)) return (i) => rects.block[i] >= size[0] && rects.block[i] < size[1] && right(i);
+    if (typeof size === "number") return (i) => (rects.block[i] === size || rects.requested[i] === size) && right(i);
+    const each = holder.bytes && holder.count ? holder.bytes / holder.count : -1;
+    return (i) => rects.block[i] === each && right(i);
+  }
+
+  /** The allocations that match, by birth; every shown one where nothing is searched. */
+  matches(): number[] {
+    const wanted = this.searching ? Mark.Match : Mark.Normal;
+    const found: number[] = [];
+    for (let i = 0; i < this.marks.length; i++) if (this.marks[i] === wanted) found.push(i);
+    return found;
+  }
+
+  recolor(): void {
+    const device = this.device;
+    if (!device) return;
+    const { rects } = device;
+    const key = this.colorKey();
+    if (this.colors.length !== device.n) this.colors = new Uint32Array(device.n);
+    const palette = this.palette();
+    // Neighbours of one colour are told apart by a shade that their birth decides.
+    const shades = [0, 0.07, 0.14, 0.21];
+    const toward: Rgb = this.theme.dark ? [0, 0, 0] : [255, 255, 255];
+    const pack = ([r, g, b]: Rgb, alpha: number) => ((alpha << 24) | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r)) >>> 0;
+    const bright = palette.flatMap((c) => shades.map((s) => pack(mix(c, toward, s), 255)));
+    const dim = palette.map((c) => pack(mix(c, this.theme.back, this.theme.dark ? 0.84 : 0.86), 255));
+    for (let i = 0; i < device.n; i++) {
+      const mark = this.marks[i];
+      const k = key(i);
+      if (mark === Mark.Hidden) this.colors[i] = 0;
+      else if (mark === Mark.Dim) this.colors[i] = dim[k];
+      else {
+        const color = bright[k * 4 + ((Math.imul(i ^ rects.stack[i], 0x9e3779b1) >>> 28) & 3)];
+        // Alpha 254 asks the renderer to keep it at least a pixel high: a match must be seen.
+        this.colors[i] = mark === Mark.Match ? (color & 0x00ffffff) | (254 << 24) : color;
+      }
+    }
+    this.emit("marks");
+  }
+
+  private colorKey(): (i: number) => number {
+    const { rects, detail } = this.device!;
+    switch (this.colorBy) {
+      case "kind":
+        return (i) => rects.kind[i];
+      case "module": {
+        const moduleOf = this.stacks?.moduleOf;
+        return (i) => moduleOf?.[rects.stack[i]] ?? 0;
+      }
+      case "stream":
+        return (i) => detail?.stream[i] ?? 0;
+      default:
+        return (i) => Math.min(40, Math.max(0, Math.floor(Math.log2(rects.block[i] + 1))));
+    }
+  }
+
+  private palette(): Rgb[] {
+    const dark = this.theme.dark;
+    switch (this.colorBy) {
+      case "kind":
+        return [kindColor("unexplained", 0), ...this.kinds.map((name, i) => kindColor(name, i))];
+      case "module":
+        return (this.stacks?.modules ?? [""]).map((m) => moduleColor(m, dark));
+      case "stream":
+        return (this.device?.detail?.streams ?? [""]).map((_, i) => streamColor(i));
+      default:
+        return Array.from({ length: 41 }, (_, log2) => sizeColor(log2, dark));
+    }
+  }
+
+  /** The colour of one allocation, without shade: for swatches. */
+  colorOf(i: number): string {
+    return css(this.palette()[this.colorKey()(i)] ?? [128, 128, 128]);
+  }
+
+  sizeSwatch(log2: number): string {
+    return css(sizeColor(log2, this.theme.dark));
+  }
+
+  /** What the colours mean: at most `most` entries, the largest first. */
+  legend(most: number): { key: number; text: string; color: string; bytes: number }[] {
+    const device = this.device;
+    if (!device) return [];
+    const key = this.colorKey();
+    const palette = this.palette();
+    const sums = new Float64Array(palette.length);
+    for (const i of device.aliveAt(device.active.peakAt)) sums[key(i)] += device.rects.block[i];
+    const seen = new Uint8Array(palette.length);
+    for (let i = 0; i < device.n; i++) seen[key(i)] = 1;
+    const text = (k: number) => {
+      if (this.colorBy === "kind") return k === 0 ? "not known" : this.kinds[k - 1].replaceAll("_", " ");
+      if (this.colorBy === "module") return this.stacks?.modules[k] || "no stack";
+      if (this.colorBy === "stream") return `stream ${device.detail?.streams[k] ?? k}`;
+      return "";
+    };
+    return palette
+      .map((color, k) => ({ key: k, text: text(k), color: css(color), bytes: sums[k] }))
+      .filter((entry) => seen[entry.key] === 1)
+      .sort((a, b) => b.bytes - a.bytes || hash(a.text) - hash(b.text))
+      .slice(0, most);
+  }
+}

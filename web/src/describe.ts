@@ -1,0 +1,84 @@
+// An allocation in words: the tooltip and the rows of the side panel.
+
+import type { App } from "./app";
+import { h } from "./dom";
+import { bytes, count, duration, shortPath } from "./format";
+
+export function kindName(app: App, i: number): string {
+  const kind = app.device!.rects.kind[i];
+  return kind > 0 ? app.kinds[kind - 1].replaceAll("_", " ") : "";
+}
+
+/** `function` of the frame that names the stack, or a phrase where no stack was recorded. */
+export function title(app: App, i: number): string {
+  const named = app.stacks?.name(app.device!.rects.stack[i]);
+  return named ? named.name || shortPath(named.file) : kindName(app, i) || "allocation without a stack";
+}
+
+/** Label and value of everything known of allocation `i`. */
+export function facts(app: App, i: number): [string, string][] {
+  const device = app.device!;
+  const { rects, detail } = device;
+  const { start, end, requested, block } = rects;
+  const rows: [string, string][] = [];
+  const forever = end[i] === device.forever;
+  rows.push(["requested", `${bytes(requested[i])} (${count(requested[i])} B)`]);
+  if (block[i] !== requested[i]) rows.push(["block", `${bytes(block[i])}, ${bytes(block[i] - requested[i])} over`]);
+  const ticks = `${count(end[i] - start[i])} events`;
+  const [from, to] = [device.timeAt(start[i]), device.timeAt(end[i])];
+  const lasting = from !== null && to !== null ? `${duration(to - from)}, ${ticks}` : ticks;
+  rows.push(["lifetime", forever ? `${lasting}, to the end` : lasting]);
+  rows.push(["born", from !== null ? `${duration(from)}, event ${count(start[i])}` : `event ${count(start[i])}`]);
+  if (detail && detail.freed[i] < end[i]) {
+    const pending = end[i] - detail.freed[i];
+    if (pending > 1) rows.push(["pending", `${count(pending)} events after its free`]);
+  }
+  const kind = kindName(app, i);
+  if (kind) rows.push(["kind", app.deviceReport.kinds?.inferred === false ? kind : `${kind} (inferred)`]);
+  if (detail) {
+    rows.push(["stream", detail.streams[detail.stream[i]] ?? "?"]);
+    rows.push(["pool", `${detail.pools[detail.pool[i]] ?? "?"}, ${detail.small[i] ? "small" : "large"}`]);
+    rows.push(["address", device.address(i)]);
+  }
+  return rows;
+}
+
+export function factList(rows: [string, string][]): HTMLElement {
+  return h("dl", { class: "facts" }, rows.map(([k, v]) => [h("dt", null, k), h("dd", null, v)]).flat());
+}
+
+/** The values of the curves at a tick. */
+export function instant(app: App, tick: number): [string, string][] {
+  const device = app.device!;
+  const rows: [string, string][] = [];
+  const reserved = device.reserved?.at[tick];
+  const active = device.active.at[tick];
+  if (reserved !== undefined) rows.push(["reserved", bytes(reserved)]);
+  rows.push(["active", bytes(active)]);
+  if (device.allocated) rows.push(["allocated", bytes(device.allocated.at[tick])]);
+  if (reserved !== undefined) rows.push(["free in reserved", bytes(Math.max(0, reserved - active))]);
+  return rows;
+}
+
+export function when(app: App, tick: number): string {
+  const time = app.device!.timeAt(tick);
+  const step = app.device!.stepAt(tick);
+  return [time !== null ? duration(time) : "", `event ${count(tick)}`, step >= 0 ? `step ${step}` : ""].filter(Boolean).join(" · ");
+}
+
+export function tooltip(app: App, i: number, tick: number): HTMLElement[] {
+  const foot = h("div", { class: "tip-foot" }, when(app, tick), h("span", null, instant(app, tick).slice(0, 2).map(([k, v]) => `${k} ${v}`).join(" · ")));
+  if (i < 0) return [foot];
+  const stack = app.device!.rects.stack[i];
+  const frames = (app.stacks?.frames(stack) ?? []).filter((f) => f.file !== "" && f.file !== "??");
+  const named = app.stacks?.name(stack);
+  const from = Math.max(0, frames.findIndex((f) => f === named));
+  return [
+    h("div", { class: "tip-head" }, h("i", { class: "swatch", style: `background:${app.colorOf(i)}` }), h("b", null, bytes(app.device!.rects.block[i])), h("span", null, title(app, i))),
+    factList(facts(app, i)),
+    frames.length > 0
+      ? h("ol", { class: "tip-stack" }, frames.slice(from, from + 5).map((f) => h("li", null, f.name || "?", h("span", null, `${shortPath(f.file)}:${f.line}`))))
+      : h("span"),
+    foot,
+  ];
+}

@@ -1,0 +1,207 @@
+// One device: its columns, and the questions that the page asks of them.
+
+import type { Detail, Frame, Rects, Tables } from "./payload";
+import { Curve } from "./curve";
+import { modulePath } from "./format";
+
+/** Rows of the tree that finds what is alive at a tick: the greatest end of each 16 rows, of each 16 of those, and so on. */
+const FAN = 16;
+
+export class Device {
+  readonly n: number;
+  readonly lastTick: number;
+  readonly forever: number;
+  /** The upper edge of the stack. */
+  readonly height: number;
+  readonly active: Curve;
+  detail: Detail | null = null;
+  allocated: Curve | null = null;
+  reserved: Curve | null = null;
+  /** Microseconds at each tick, and one past the end; null without a clock. */
+  timeX: Float64Array | null = null;
+  private readonly latestEnds: Uint32Array[] = [];
+
+  constructor(readonly rects: Rects) {
+    this.n = rects.n;
+    this.lastTick = rects.lastTick;
+    this.forever = rects.lastTick + 1;
+    let height = 0;
+    for (let i = 0; i < this.n; i++) height = Math.max(height, rects.y[i] + rects.block[i]);
+    this.height = height;
+    this.active = Curve.of(this.forever, (add) => {
+      for (let i = 0; i < this.n; i++) {
+        add(rects.start[i], rects.block[i]);
+        add(rects.end[i], -rects.block[i]);
+      }
+    });
+    let below: Uint32Array = rects.end;
+    while (below.length > FAN) {
+      const level = new Uint32Array(Math.ceil(below.length / FAN));
+      for (let i = 0; i < below.length; i++) {
+        const at = (i / FAN) | 0;
+        if (below[i] > level[at]) level[at] = below[i];
+      }
+      this.latestEnds.push(level);
+      below = level;
+    }
+  }
+
+  /** Takes in the second section; curves and the clock are there afterwards. */
+  complete(detail: Detail): void {
+    const { rects } = this;
+    this.detail = detail;
+    this.allocated = Curve.of(this.forever, (add) => {
+      for (let i = 0; i < this.n; i++) {
+        add(rects.start[i], rects.block[i]);
+        add(detail.freed[i], -rects.block[i]);
+      }
+    });
+    const spans = detail.segments;
+    if (spans.n > 0) {
+      this.reserved = Curve.of(this.forever, (add) => {
+        for (let i = 0; i < spans.n; i++) {
+          add(spans.start[i], spans.size[i]);
+          add(spans.end[i], -spans.size[i]);
+        }
+      });
+    }
+    if (detail.time) {
+      const x = new Float64Array(this.forever + 1);
+      x.set(detail.time);
+      const last = detail.time[this.lastTick];
+      // The last state has no end; a sliver of width keeps it visible.
+      x[this.forever] = last + Math.max(1, last * 0.004);
+      this.timeX = last > 0 ? x : null;
+    }
+  }
+
+  /** Calls `see` for every allocation alive at some tick of [from, to), in order of birth. */
+  alive(from: number, to: number, see: (i: number) => void): void {
+    const { start, end } = this.rects;
+    const born = lowerBound(start, to, this.n);
+    const levels = this.latestEnds;
+    const walk = (level: number, at: number): void => {
+      if (level < 0) {
+        const last = Math.min(born, (at + 1) * FAN);
+        for (let i = at * FAN; i < last; i++) if (end[i] > from) see(i);
+        return;
+      }
+      const rows = levels[level];
+      const last = Math.min(rows.length, (at + 1) * FAN);
+      const size = FAN ** (level + 1);
+      for (let i = at * FAN; i < last && i * size < born; i++) if (rows[i] > from) walk(level - 1, i);
+    };
+    walk(levels.length - 1, 0);
+  }
+
+  aliveAt(tick: number): number[] {
+    const found: number[] = [];
+    this.alive(tick, tick + 1, (i) => found.push(i));
+    return found;
+  }
+
+  /** The allocation drawn at (tick, y), or one within `reach` ticks of it; -1 where there is none. */
+  pick(tick: number, y: number, reach: number, shown: (i: number) => boolean): number {
+    const { start, end, y: low, block } = this.rects;
+    let best = -1;
+    let distance = Infinity;
+    this.alive(Math.max(0, Math.floor(tick - reach)), Math.floor(tick + reach) + 1, (i) => {
+      if (low[i] > y || low[i] + block[i] <= y || !shown(i)) return;
+      const away = tick < start[i] ? start[i] - tick : tick >= end[i] ? tick - end[i] + 1 : 0;
+      if (away < distance) {
+        distance = away;
+        best = i;
+      }
+    });
+    return best;
+  }
+
+  timeAt(tick: number): number | null {
+    return this.timeX ? this.timeX[Math.min(tick, this.lastTick)] : null;
+  }
+
+  address(i: number): string {
+    const detail = this.detail;
+    return detail ? hex(detail.base, detail.addr[i]) : "";
+  }
+
+  stepAt(tick: number): number {
+    return this.detail?.steps.findIndex(([from, to]) => from <= tick && tick < to) ?? -1;
+  }
+}
+
+export const hex = (base: bigint, offset: number): string => "0x" + (base + BigInt(Math.round(offset))).toString(16);
+
+/** The first position in the sorted `values[0..n)` that is not below `value`. */
+export function lowerBound(values: ArrayLike<number>, value: number, n = values.length): number {
+  let low = 0;
+  let high = n;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (values[middle] < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+const INTERNAL = /(^|[\\/])(torch|site-packages[\\/]torch|dist-packages[\\/]torch)[\\/]/;
+
+/** What stacks say: the frame that names one, its module, and which of them a search finds. */
+export class StackBook {
+  /** For each stack the frame to call it by, -1 for none. */
+  readonly namedBy: Int32Array;
+  readonly modules: string[];
+  /** For each stack its module's number. */
+  readonly moduleOf: Uint32Array;
+
+  constructor(readonly tables: Tables) {
+    const { stacks, frames } = tables;
+    this.namedBy = new Int32Array(stacks.length).fill(-1);
+    this.moduleOf = new Uint32Array(stacks.length);
+    const numbers = new Map<string, number>([["", 0]]);
+    stacks.forEach((stack, s) => {
+      if (stack.length === 0) return;
+      // The innermost line outside the framework is the one a reader knows; inside it, the innermost line at all.
+      const own = stack.find((f) => frames[f].file !== "" && /\.pyw?$/.test(frames[f].file) && !INTERNAL.test(frames[f].file));
+      const named = own ?? stack.find((f) => frames[f].file !== "" && frames[f].file !== "??") ?? stack[0];
+      this.namedBy[s] = named;
+      const module = modulePath(frames[named].file);
+      if (!numbers.has(module)) numbers.set(module, numbers.size);
+      this.moduleOf[s] = numbers.get(module)!;
+    });
+    this.modules = [...numbers.keys()];
+  }
+
+  get any(): boolean {
+    return this.tables.stacks.length > 1;
+  }
+
+  frames(stack: number): Frame[] {
+    return Array.from(this.tables.stacks[stack] ?? [], (f) => this.tables.frames[f]);
+  }
+
+  name(stack: number): Frame | null {
+    const named = this.namedBy[stack] ?? -1;
+    return named < 0 ? null : this.tables.frames[named];
+  }
+
+  /** Which stacks hold a frame whose function or file contains `text`. */
+  containing(text: string): Uint8Array {
+    const wanted = text.toLowerCase();
+    const frame = this.tables.frames.map((f) => f.name.toLowerCase().includes(wanted) || f.file.toLowerCase().includes(wanted));
+    return Uint8Array.from(this.tables.stacks, (stack) => (stack.some((f) => frame[f]) ? 1 : 0));
+  }
+
+  /** The stack with exactly these frames, -1 where none is. */
+  find(frames: { name?: string; file?: string; line?: number }[]): number {
+    return this.tables.stacks.findIndex(
+      (stack) =>
+        stack.length === frames.length &&
+        stack.length > 0 &&
+        stack.every((f, k) => {
+          const own = this.tables.frames[f];
+          return own.name === (frames[k].name ?? "") && own.file === (frames[k].file ?? "") && own.line === (frames[k].line ?? 0);
+        }),
+    );
+  }
+}

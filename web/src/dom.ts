@@ -1,0 +1,71 @@
+// Building elements. Text is always set as text: nothing of a trace is ever parsed as markup.
+
+type Child = Node | string | number | null | undefined | false;
+type Props = Record<string, unknown>;
+
+export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props?: Props | null, ...children: (Child | Child[])[]): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(props ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value as EventListener);
+    else if (key === "style") element.style.cssText = String(value);
+    else if (key in element && !key.startsWith("aria") && key !== "list") (element as unknown as Props)[key] = value;
+    else element.setAttribute(key, value === true ? "" : String(value));
+  }
+  add(element, children);
+  return element;
+}
+
+export function add(element: Element, children: (Child | Child[])[]): void {
+  for (const child of children.flat()) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(typeof child === "number" ? String(child) : child);
+  }
+}
+
+export function fill(element: Element, ...children: (Child | Child[])[]): void {
+  element.replaceChildren();
+  add(element, children);
+}
+
+/** A row of buttons of which one is pressed. */
+export function choice(label: string, options: [value: string, text: string][], current: string, pick: (value: string) => void): HTMLElement {
+  const buttons = options.map(([value, text]) =>
+    h("button", { type: "button", "data-value": value, "aria-pressed": String(value === current), onclick: () => pick(value) }, text),
+  );
+  return h("div", { class: "choice", role: "group", "aria-label": label }, h("span", { class: "choice-label" }, label), buttons);
+}
+
+export function press(group: HTMLElement, value: string): void {
+  for (const button of group.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.value === value));
+}
+
+/** A canvas kept at the device's resolution; `width` and `height` in CSS pixels. */
+export class Surface {
+  width = 0;
+  height = 0;
+  ratio = 1;
+  constructor(readonly canvas: HTMLCanvasElement, readonly resized: () => void) {
+    new ResizeObserver(() => this.measure()).observe(canvas);
+    this.measure();
+  }
+
+  measure(): void {
+    const ratio = window.devicePixelRatio || 1;
+    const width = this.canvas.clientWidth;
+    const height = this.canvas.clientHeight;
+    if (width === this.width && height === this.height && ratio === this.ratio) return;
+    [this.width, this.height, this.ratio] = [width, height, ratio];
+    this.canvas.width = Math.max(1, Math.round(width * ratio));
+    this.canvas.height = Math.max(1, Math.round(height * ratio));
+    this.resized();
+  }
+
+  /** Cleared, and scaled so that one unit is a CSS pixel. */
+  begin(): CanvasRenderingContext2D {
+    const context = this.canvas.getContext("2d")!;
+    context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    context.clearRect(0, 0, this.width, this.height);
+    return context;
+  }
+}

@@ -1,0 +1,107 @@
+// The keyboard, and the overlay that lists it.
+
+import type { App } from "./app";
+import { h } from "./dom";
+import type { Toolbar } from "./toolbar";
+
+const KEYS: [string, string][] = [
+  ["← → or A D", "pan along the run"],
+  ["↑ ↓", "pan along the bytes"],
+  ["+ − or W S", "zoom in and out in time"],
+  ["Shift + W S", "zoom in and out in bytes"],
+  ["0", "the whole run"],
+  ["Z", "zoom to the selection"],
+  ["N P", "next and previous match, by birth"],
+  [", .", "move the instant by one event"],
+  ["G", "the instant to the peak"],
+  ["/", "search"],
+  ["X", "time or events on the axis"],
+  ["C", "next colouring"],
+  ["T", "light or dark"],
+  ["Esc", "close, clear the search, clear the selection"],
+  ["wheel", "zoom; with Shift pan, with Alt zoom in bytes"],
+  ["drag, Shift-drag", "pan, zoom into a box"],
+  ["double click", "the whole run"],
+];
+
+export function help(): HTMLDialogElement {
+  const dialog = h(
+    "dialog",
+    { class: "help", "aria-labelledby": "help-title" },
+    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("button", { class: "quiet", "aria-label": "Close" }, "×")),
+    h("dl", null, KEYS.map(([keys, what]) => h("div", null, h("dt", null, keys.split(" ").map((k) => (k === "or" || k === "+" && keys !== "+ − or W S" ? h("span", null, ` ${k} `) : h("kbd", null, k)))), h("dd", null, what)))),
+  );
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
+  return dialog;
+}
+
+export interface Actions {
+  toggleTheme(): void;
+  say(text: string): void;
+  describe(i: number): string;
+}
+
+export function bindKeys(app: App, toolbar: Toolbar, dialog: HTMLDialogElement, plot: HTMLElement, actions: Actions): void {
+  const step = (by: number) => {
+    const found = app.matches();
+    if (found.length === 0) return actions.say("Nothing matches");
+    const at = found.findIndex((i) => i >= app.selected);
+    const exact = at >= 0 && found[at] === app.selected;
+    let next = at < 0 ? (by > 0 ? 0 : found.length - 1) : exact ? at + by : by > 0 ? at : at - 1;
+    next = (next + found.length) % found.length;
+    app.select(found[next]);
+    app.setCursor(app.device!.rects.start[found[next]]);
+    app.reveal(found[next]);
+    actions.say(`${next + 1} of ${found.length}: ${actions.describe(found[next])}`);
+  };
+  window.addEventListener("keydown", (event) => {
+    const target = event.target as HTMLElement;
+    if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
+    const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
+    // A slider has its own arrows, a field its own letters; "?" and "/" work wherever nothing is typed.
+    if (typing) return;
+    const inPlot = plot.contains(target) || target === document.body || target.classList.contains("minimap");
+    const arrow = event.key.startsWith("Arrow");
+    if (arrow && !inPlot) return;
+    const fine = event.shiftKey && arrow ? 0.02 : 0.12;
+    const act: Record<string, () => void> = {
+      ArrowLeft: () => app.pan(-fine, 0),
+      ArrowRight: () => app.pan(fine, 0),
+      ArrowUp: () => app.pan(0, fine),
+      ArrowDown: () => app.pan(0, -fine),
+      a: () => app.pan(-0.12, 0),
+      d: () => app.pan(0.12, 0),
+      w: () => (event.shiftKey ? app.zoom(1, 1 / 1.4) : app.zoom(1 / 1.4, 1)),
+      s: () => (event.shiftKey ? app.zoom(1, 1.4) : app.zoom(1.4, 1)),
+      "+": () => app.zoom(1 / 1.6, 1),
+      "=": () => app.zoom(1 / 1.6, 1),
+      "-": () => app.zoom(1.6, 1),
+      "0": () => app.reset(),
+      z: () => app.selected >= 0 && app.zoomTo(app.selected),
+      n: () => step(1),
+      p: () => step(-1),
+      ",": () => app.setCursor(app.cursor - 1),
+      ".": () => app.setCursor(app.cursor + 1),
+      g: () => app.setCursor(app.deviceReport.peak_at?.allocated?.tick ?? app.device?.active.peakAt ?? 0),
+      "/": () => toolbar.field.focus(),
+      x: () => document.querySelector<HTMLElement>('.choice[aria-label="Axis"] button[aria-pressed="false"]')?.click(),
+      c: () => {
+        const buttons = [...document.querySelectorAll<HTMLElement>('.choice[aria-label="Colour"] button')];
+        const at = buttons.findIndex((b) => b.getAttribute("aria-pressed") === "true");
+        buttons[(at + 1) % buttons.length]?.click();
+      },
+      t: () => actions.toggleTheme(),
+      "?": () => dialog.showModal(),
+      Escape: () => {
+        if (app.searching) app.search("");
+        else if (app.selected >= 0) app.select(-1);
+      },
+    };
+    const run = act[event.key] ?? (event.key.length === 1 ? act[event.key.toLowerCase()] : undefined);
+    if (!run || !app.device) return;
+    event.preventDefault();
+    run();
+  });
+}

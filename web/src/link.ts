@@ -1,0 +1,81 @@
+// The view as a link: what the reader sees, in the address, so that it can be sent along.
+
+import type { App, Axis, ColorBy } from "./app";
+
+export interface Link {
+  device?: number;
+  renderer?: string;
+  axis?: string;
+  color?: string;
+  view?: number[];
+  cursor?: number;
+  selected?: number;
+  query?: string;
+  least?: number;
+  stream?: number;
+}
+
+export function readLink(): Link {
+  const has = new URLSearchParams(location.hash.slice(1));
+  const number = (key: string) => {
+    const text = has.get(key);
+    const value = text === null || text === "" ? NaN : Number(text);
+    return Number.isFinite(value) ? value : undefined;
+  };
+  const view = has.get("v")?.split(",").map(Number);
+  return {
+    device: number("d"),
+    renderer: has.get("renderer") ?? undefined,
+    axis: has.get("x") ?? undefined,
+    color: has.get("c") ?? undefined,
+    view: view?.length === 4 && view.every(Number.isFinite) ? view : undefined,
+    cursor: number("t"),
+    selected: number("s"),
+    query: has.get("q") ?? undefined,
+    least: number("min"),
+    stream: number("stream"),
+  };
+}
+
+/** Applies what the link says, once the device's data is there. */
+export function applyLink(app: App, link: Link): void {
+  if (link.axis === "time" || link.axis === "event") app.axis = link.axis as Axis;
+  if (link.color && ["kind", "module", "size", "stream"].includes(link.color)) app.colorBy = link.color as ColorBy;
+  if (link.least) app.filter.least = link.least;
+  if (link.stream !== undefined && link.stream < (app.device?.detail?.streams.length ?? 0)) app.filter.stream = Math.max(-1, Math.floor(link.stream));
+  if (link.query) app.query = link.query;
+  app.view = app.whole;
+  if (link.view) {
+    const [x0, x1, y0, y1] = link.view;
+    app.setView({ x0, x1, y0, y1 });
+  }
+  if (link.cursor !== undefined) app.setCursor(link.cursor);
+  if (link.selected !== undefined && link.selected >= 0 && link.selected < (app.device?.n ?? 0)) app.select(Math.floor(link.selected));
+}
+
+export function keepLink(app: App, renderer: string | undefined): void {
+  let timer = 0;
+  app.on(["view", "select", "cursor", "marks", "device"], () => {
+    clearTimeout(timer);
+    timer = window.setTimeout(() => {
+      const { view, whole } = app;
+      const said = new URLSearchParams();
+      if (renderer) said.set("renderer", renderer);
+      if (app.deviceIndex) said.set("d", String(app.deviceIndex));
+      said.set("x", app.axis);
+      said.set("c", app.colorBy);
+      const round = (value: number) => String(Math.round(value * 10) / 10);
+      if (view.x0 !== whole.x0 || view.x1 !== whole.x1 || view.y0 !== whole.y0 || view.y1 !== whole.y1) said.set("v", [view.x0, view.x1, view.y0, view.y1].map(round).join(","));
+      said.set("t", String(app.cursor));
+      if (app.selected >= 0) said.set("s", String(app.selected));
+      if (app.query) said.set("q", app.query);
+      if (app.filter.least) said.set("min", String(app.filter.least));
+      if (app.filter.stream >= 0) said.set("stream", String(app.filter.stream));
+      try {
+        history.replaceState(null, "", "#" + said.toString().replaceAll("%2C", ","));
+      } catch {
+        // Some browsers limit how often, or forbid it for files: the page works without.
+      }
+    }, 250);
+  });
+}

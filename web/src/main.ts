@@ -1,0 +1,237 @@
+// The page: builds its parts, draws the timeline from the first section, then reads the rest.
+
+import { App } from "./app";
+import { readTheme } from "./colors";
+import { Curves } from "./curves";
+import { facts, title } from "./describe";
+import { Device, StackBook } from "./device";
+import { h } from "./dom";
+import { bytes } from "./format";
+import { bindKeys, help } from "./keys";
+import { applyLink, keepLink, readLink } from "./link";
+import { Minimap } from "./minimap";
+import { Panel } from "./panel";
+import { readDetail, readRects, readTables, section } from "./payload";
+import { Plot } from "./plot";
+import { readReport } from "./report";
+import { about, figures, findings, holders } from "./sections";
+import { SegmentMap } from "./segments";
+import { Toolbar } from "./toolbar";
+
+const root = document.getElementById("app")!;
+const link = readLink();
+const report = readReport();
+const app = new App(report);
+const name = root.dataset.title || report.source?.path || "run";
+
+const live = h("div", { class: "unseen", "aria-live": "polite", id: "live" });
+const failed = h("div", { class: "failed", role: "alert", hidden: true });
+const dialog = help();
+const plot = new Plot(app, link.renderer === "canvas");
+const minimap = new Minimap(app);
+const toolbar = new Toolbar(app);
+const panel = new Panel(app);
+const curves = new Curves(app);
+const segments = new SegmentMap(app);
+
+const picker = h("select", { "aria-label": "Device" }, (report.devices ?? []).map((d, i) => h("option", { value: String(i) }, `GPU ${d.device ?? i}`)));
+picker.hidden = (report.devices?.length ?? 0) < 2;
+picker.addEventListener("change", () => void open(Number(picker.value)));
+
+const themeButton = h("button", { type: "button", class: "quiet", id: "theme", onclick: toggleTheme });
+
+root.append(
+  h(
+    "header",
+    { class: "top" },
+    h("span", { class: "brand", "aria-label": "Gapless" }, mark(), "Gapless"),
+    h("h1", { title: name }, name),
+    picker,
+    h("span", { class: "spacer" }),
+    themeButton,
+    h("button", { type: "button", class: "quiet", onclick: () => dialog.showModal() }, "Keys ", h("kbd", null, "?")),
+  ),
+  failed,
+  h(
+    "main",
+    null,
+    figures(app),
+    findings(app),
+    h(
+      "section",
+      { id: "timeline", "aria-labelledby": "timeline-title" },
+      h("h2", { id: "timeline-title" }, "Allocations over time"),
+      toolbar.element,
+      toolbar.legend,
+      h("div", { class: "stage" }, h("div", { class: "stage-main" }, plot.element, minimap.element), panel.element),
+    ),
+    h("section", { id: "curves", "aria-labelledby": "curves-title" }, h("h2", { id: "curves-title" }, "Reserved and in use"), curves.element),
+    h("section", { id: "segments", "aria-labelledby": "segments-title" }, h("h2", { id: "segments-title" }, "Segments at the instant"), segments.element),
+    holders(app),
+    about(app),
+  ),
+  live,
+  dialog,
+);
+
+function mark(): SVGSVGElement {
+  const space = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(space, "svg");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("aria-hidden", "true");
+  for (const [x, y, w] of [[1, 11, 14], [1, 6, 8], [10, 6, 5], [1, 1, 5], [7, 1, 8]]) {
+    const rect = document.createElementNS(space, "rect");
+    for (const [key, value] of Object.entries({ x, y, width: w, height: 4, rx: 1 })) rect.setAttribute(key, String(value));
+    svg.append(rect);
+  }
+  return svg;
+}
+
+function say(text: string): void {
+  live.textContent = text;
+}
+
+// ---- light and dark ----
+
+function applyTheme(chosen: string | null): void {
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  app.theme = readTheme();
+  themeButton.textContent = app.theme.dark ? "Light" : "Dark";
+  themeButton.setAttribute("aria-label", app.theme.dark ? "Switch to light" : "Switch to dark");
+  if (app.device) app.recolor();
+  app.emit("theme");
+}
+
+function toggleTheme(): void {
+  const next = app.theme.dark ? "light" : "dark";
+  try {
+    localStorage.setItem("gapless.theme", next);
+  } catch {
+    // Some browsers keep no storage for files: the choice then lasts as long as the page.
+  }
+  applyTheme(next);
+}
+
+function storedTheme(): string | null {
+  try {
+    const stored = localStorage.getItem("gapless.theme");
+    return stored === "light" || stored === "dark" ? stored : null;
+  } catch {
+    return null;
+  }
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => applyTheme(null));
+applyTheme(storedTheme());
+
+// ---- the data ----
+
+const loaded = new Map<number, Promise<Device | null>>();
+
+/** The device with the columns of its first section. */
+function load(index: number): Promise<Device | null> {
+  let device = loaded.get(index);
+  if (!device) {
+    device = section(`rects.${index}`).then((data) => (data ? new Device(readRects(data)) : null));
+    loaded.set(index, device);
+  }
+  return device;
+}
+
+let tables: Promise<void> | null = null;
+
+async function open(index: number): Promise<void> {
+  try {
+    const device = await load(index);
+    if (!device) throw new Error(`the report has no data of device ${index}`);
+    app.deviceIndex = index;
+    app.device = device;
+    app.selected = app.hovered = -1;
+    app.holder = null;
+    app.litStack = -1;
+    app.filter = { least: 0, stream: -1, hiddenKinds: new Set() };
+    app.cursor = Math.min(device.lastTick, app.deviceReport.peak_at?.allocated?.tick ?? device.active.peakAt);
+    tables ??= section("tables").then((data) => {
+      if (!data) return;
+      app.stacks = new StackBook(readTables(data));
+      app.kinds = app.stacks.tables.kinds;
+    });
+    await tables;
+    app.colorBy = app.kinds.length && device.rects.kind.some((k) => k > 0) ? "kind" : app.stacks?.any ? "module" : "size";
+    app.view = app.whole;
+    app.remark();
+    const first = new Promise<void>((done) => {
+      plot.firstPicture = () => {
+        performance.mark("gapless-first-picture");
+        done();
+      };
+    });
+    app.emit("device", "view");
+    await first;
+    if (!device.detail) {
+      const data = await section(`detail.${index}`);
+      if (data) device.complete(readDetail(data, device.rects));
+    }
+    if (index === (link.device ?? 0)) applyLink(app, link);
+    else app.view = app.whole;
+    app.remark();
+    app.emit("device", "detail", "view", "cursor", "select");
+    performance.mark("gapless-complete");
+    document.documentElement.dataset.ready = String(index);
+  } catch (error) {
+    failed.hidden = false;
+    failed.textContent = `This report cannot be shown: ${error instanceof Error ? error.message : String(error)}. Write it again with \`gapless report FILE --format html\`; a browser older than 2023 may lack what it needs.`;
+  }
+}
+
+app.on(["select"], () => {
+  if (app.selected >= 0) say(`Selected ${bytes(app.device!.rects.block[app.selected])}, ${title(app, app.selected)}`);
+});
+bindKeys(app, toolbar, dialog, plot.element, { toggleTheme, say, describe: (i) => `${bytes(app.device!.rects.block[i])}, ${title(app, i)}` });
+keepLink(app, link.renderer);
+const wanted = Math.min(Math.max(0, Math.floor(link.device ?? 0)), Math.max(0, (report.devices?.length ?? 1) - 1));
+picker.value = String(wanted);
+void open(wanted);
+
+/** What the page shows, for tests and for the console; nothing in it changes the page. */
+const state = Object.freeze({
+  get view() {
+    return { ...app.view };
+  },
+  get whole() {
+    return app.whole;
+  },
+  get renderer() {
+    return plot.renderer.kind;
+  },
+  get allocations() {
+    return app.device?.n ?? 0;
+  },
+  get found() {
+    return { ...app.found };
+  },
+  get cursor() {
+    return app.cursor;
+  },
+  get selected() {
+    return app.selected;
+  },
+  get colorBy() {
+    return app.colorBy;
+  },
+  get height() {
+    return app.device?.height ?? 0;
+  },
+  get peaks() {
+    const d = app.device;
+    return { active: d?.active.peak ?? 0, allocated: d?.allocated?.peak ?? 0, reserved: d?.reserved?.peak ?? 0 };
+  },
+  at: (tick: number) => ({ active: app.device?.active.at[tick], allocated: app.device?.allocated?.at[tick], reserved: app.device?.reserved?.at[tick] }),
+  allocation: (i: number) => {
+    const d = app.device;
+    if (!d || !(i >= 0 && i < d.n)) return null;
+    const { start, end, y, block, requested, kind, stack } = d.rects;
+    return { start: start[i], end: end[i], y: y[i], block: block[i], requested: requested[i], kind: kind[i], stack: stack[i], x0: app.xAt(start[i]), x1: app.xAt(end[i]), facts: facts(app, i), title: title(app, i), color: app.colors[i] };
+  },
+});
+Object.defineProperty(window, "gapless", { value: state, writable: false });

@@ -1,0 +1,247 @@
+// Reads the sections that crates/gapless-report/src/html/payload.rs writes; the layout is drawn there.
+
+export interface Tables {
+  strings: string[];
+  frames: Frame[];
+  /** Innermost frame first; stack 0 is "none recorded". */
+  stacks: Uint32Array[];
+  kinds: string[];
+}
+
+export interface Frame {
+  name: string;
+  file: string;
+  line: number;
+}
+
+export interface Rects {
+  n: number;
+  lastTick: number;
+  unit: number;
+  start: Uint32Array;
+  end: Uint32Array;
+  requested: Float64Array;
+  block: Float64Array;
+  y: Float64Array;
+  stack: Uint32Array;
+  /** 0: not known. */
+  kind: Uint8Array;
+}
+
+export interface Segments {
+  n: number;
+  start: Uint32Array;
+  end: Uint32Array;
+  addr: Float64Array;
+  size: Float64Array;
+  stream: Uint16Array;
+  pool: Uint16Array;
+  small: Uint8Array;
+  expandable: Uint8Array;
+}
+
+export interface Scope {
+  start: number;
+  end: number;
+  depth: number;
+  name: string;
+}
+
+export interface Detail {
+  streams: string[];
+  pools: string[];
+  base: bigint;
+  freed: Uint32Array;
+  addr: Float64Array;
+  stream: Uint16Array;
+  pool: Uint16Array;
+  small: Uint8Array;
+  segments: Segments;
+  /** Microseconds from the first event to each tick; null without a clock. */
+  time: Float64Array | null;
+  origin: number;
+  steps: [number, number][];
+  scopes: Scope[];
+}
+
+const VERSION = 1;
+
+/** The bytes of a section, inflated; null where the page has no such section. */
+export async function section(name: string): Promise<Uint8Array | null> {
+  const element = document.getElementById(name);
+  if (!element) return null;
+  const packed = fromBase64(element.textContent ?? "");
+  // Decoded once: the text is not needed again, and a million allocations are megabytes of it.
+  element.textContent = "";
+  const stream = new Blob([packed as BlobPart]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function fromBase64(text: string): Uint8Array {
+  const native = (Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array }).fromBase64;
+  if (native) return native.call(Uint8Array, text);
+  const raw = atob(text.trim());
+  const out = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+  return out;
+}
+
+class Reader {
+  private at = 0;
+  private readonly decoder = new TextDecoder();
+  constructor(private readonly data: Uint8Array) {}
+
+  number(): number {
+    const data = this.data;
+    let byte = data[this.at++];
+    if (byte < 128) return byte;
+    let value = byte & 127;
+    let scale = 128;
+    do {
+      byte = data[this.at++];
+      if (byte === undefined) throw new Error("the report's data is cut short");
+      value += (byte & 127) * scale;
+      scale *= 128;
+    } while (byte >= 128);
+    return value;
+  }
+
+  signed(): number {
+    const value = this.number();
+    return value % 2 === 0 ? value / 2 : -(value + 1) / 2;
+  }
+
+  string(): string {
+    const length = this.number();
+    this.at += length;
+    return this.decoder.decode(this.data.subarray(this.at - length, this.at));
+  }
+
+  list<T>(read: () => T): T[] {
+    return Array.from({ length: this.number() }, read);
+  }
+
+  recency<T extends Float64Array | Uint32Array>(into: T): T {
+    for (let i = 0; i < into.length; i++) {
+      const back = this.number();
+      into[i] = back === 0 ? this.number() : into[i - back];
+    }
+    return into;
+  }
+
+  runs<T extends Uint8Array | Uint16Array>(into: T): T {
+    for (let i = 0; i < into.length; ) {
+      const value = this.number();
+      const end = i + this.number();
+      into.fill(value, i, end);
+      i = end > i ? end : into.length;
+    }
+    return into;
+  }
+}
+
+export function readTables(data: Uint8Array): Tables {
+  const reader = new Reader(data);
+  const version = reader.number();
+  if (version !== VERSION) throw new Error(`the report's data has layout ${version}, this page reads ${VERSION}`);
+  const strings = reader.list(() => reader.string());
+  const frames = reader.list(() => ({
+    name: strings[reader.number()] ?? "",
+    file: strings[reader.number()] ?? "",
+    line: reader.number(),
+  }));
+  const stacks: Uint32Array[] = [new Uint32Array(0)];
+  const written = reader.number();
+  for (let i = 0; i < written; i++) {
+    const before = stacks[i];
+    const shared = reader.number();
+    const own = reader.number();
+    const stack = new Uint32Array(own + shared);
+    for (let k = 0; k < own; k++) stack[k] = reader.number();
+    stack.set(before.subarray(before.length - shared), own);
+    stacks.push(stack);
+  }
+  return { strings, frames, stacks, kinds: reader.list(() => reader.string()) };
+}
+
+export function readRects(data: Uint8Array): Rects {
+  const reader = new Reader(data);
+  const n = reader.number();
+  const lastTick = reader.number();
+  const unit = reader.number();
+  const start = new Uint32Array(n);
+  for (let i = 0, at = 0; i < n; i++) start[i] = at += reader.number();
+  const end = new Uint32Array(n);
+  for (let i = 0; i < n; i++) end[i] = start[i] + reader.number();
+  for (let i = 0; i < n; i++) if (end[i] === start[i]) end[i] = lastTick + 1;
+  const requested = reader.recency(new Float64Array(n));
+  const block = new Float64Array(n);
+  for (let i = 0; i < n; i++) block[i] = (Math.ceil(requested[i] / unit) + reader.signed()) * unit;
+  const y = reader.recency(new Float64Array(n));
+  if (unit !== 1) for (let i = 0; i < n; i++) y[i] *= unit;
+  const stack = reader.recency(new Uint32Array(n));
+  const kind = reader.runs(new Uint8Array(n));
+  return { n, lastTick, unit, start, end, requested, block, y, stack, kind };
+}
+
+export function readDetail(data: Uint8Array, rects: Rects): Detail {
+  const { n, lastTick, unit, end } = rects;
+  const reader = new Reader(data);
+  const streams = reader.list(() => reader.string());
+  const pools = reader.list(() => reader.string());
+  const base = BigInt("0x" + (reader.string() || "0"));
+  const freed = new Uint32Array(n);
+  for (let i = 0; i < n; i++) freed[i] = end[i] - reader.number();
+  const addr = reader.recency(new Float64Array(n));
+  if (unit !== 1) for (let i = 0; i < n; i++) addr[i] *= unit;
+  const stream = reader.runs(new Uint16Array(n));
+  const pool = reader.runs(new Uint16Array(n));
+  const small = reader.runs(new Uint8Array(n));
+  const segments = readSegments(reader, lastTick);
+  let time: Float64Array | null = null;
+  let origin = 0;
+  if (reader.number() === 1) {
+    origin = Number(reader.string());
+    time = new Float64Array(lastTick + 1);
+    // Clocks of several threads may step back: a tick is never before the one before it.
+    for (let k = 1, at = 0, latest = 0; k <= lastTick; k++) {
+      at += reader.signed();
+      time[k] = latest = Math.max(latest, at);
+    }
+  }
+  const steps = reader.list((): [number, number] => [reader.number(), reader.number()]);
+  let at = 0;
+  const scopes = reader.list(() => {
+    at += reader.signed();
+    return { start: at, end: at + reader.number(), depth: reader.number(), name: reader.string() };
+  });
+  return { streams, pools, base, freed, addr, stream, pool, small, segments, time, origin, steps, scopes };
+}
+
+function readSegments(reader: Reader, lastTick: number): Segments {
+  const n = reader.number();
+  const all: Segments = {
+    n,
+    start: new Uint32Array(n),
+    end: new Uint32Array(n),
+    addr: new Float64Array(n),
+    size: new Float64Array(n),
+    stream: new Uint16Array(n),
+    pool: new Uint16Array(n),
+    small: new Uint8Array(n),
+    expandable: new Uint8Array(n),
+  };
+  for (let i = 0, at = 0; i < n; i++) {
+    all.start[i] = at += reader.number();
+    const life = reader.number();
+    all.end[i] = life === 0 ? lastTick + 1 : at + life;
+    all.addr[i] = reader.number();
+    all.size[i] = reader.number();
+    all.stream[i] = reader.number();
+    all.pool[i] = reader.number();
+    const flags = reader.number();
+    all.small[i] = flags & 1;
+    all.expandable[i] = (flags >> 1) & 1;
+  }
+  return all;
+}

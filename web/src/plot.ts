@@ -1,0 +1,495 @@
+// The timeline: rectangles below, axes, ruler, curves and marks above, and all that a pointer or a key does to them.
+
+import type { App, View } from "./app";
+import { css, type Rgb } from "./colors";
+import type { Curve } from "./curve";
+import { h, Surface } from "./dom";
+import { axisBytes, axisTicks, axisTime, bytes, count } from "./format";
+import { lowerBound } from "./device";
+import { CanvasRenderer, GlRenderer, type Renderer } from "./render";
+import { tooltip } from "./describe";
+
+/** Room for the labels around the rectangles, in CSS pixels. */
+export const LEFT = 70;
+const BOTTOM = 24;
+const LANE = 20;
+
+export class Plot {
+  readonly element: HTMLElement;
+  readonly renderer: Renderer;
+  private readonly rects: Surface;
+  private readonly over: Surface;
+  private readonly tip = h("div", { class: "tip", role: "tooltip", hidden: true });
+  private top = 0;
+  private dirty = { boxes: false, colors: false, rects: false };
+  private scheduled = false;
+  private pointer: { x: number; y: number } | null = null;
+  private drag: { x: number; y: number; view: View; box: boolean; moved: boolean } | null = null;
+  private lastWheelElsewhere = 0;
+  firstPicture: (() => void) | null = null;
+
+  constructor(private readonly app: App, forceCanvas: boolean) {
+    let canvas = h("canvas", { class: "rects", "aria-hidden": "true" });
+    const gl = forceCanvas ? null : GlRenderer.create(canvas);
+    // A canvas that was asked for WebGL cannot be asked for another context.
+    if (!gl && !forceCanvas) canvas = h("canvas", { class: "rects", "aria-hidden": "true" });
+    this.renderer = gl ?? new CanvasRenderer(canvas);
+    const over = h("canvas", { class: "over", "aria-hidden": "true" });
+    this.element = h(
+      "div",
+      { class: "plot", tabIndex: 0, role: "application", "aria-label": "Timeline of allocations. Arrow keys pan, plus and minus zoom, 0 resets, N goes to the next match, question mark lists all keys." },
+      canvas,
+      over,
+      this.tip,
+    );
+    this.rects = new Surface(canvas, () => this.schedule({ rects: true }));
+    this.over = new Surface(over, () => this.schedule({ rects: true }));
+    app.on(["device"], () => this.schedule({ boxes: true, colors: true }));
+    app.on(["detail"], () => this.schedule({ boxes: true, colors: true }));
+    app.on(["marks"], () => this.schedule({ colors: true }));
+    app.on(["view", "theme"], () => this.schedule({ rects: true }));
+    app.on(["hover", "select", "cursor"], () => this.schedule({}));
+    this.listen();
+  }
+
+  private schedule(what: { boxes?: boolean; colors?: boolean; rects?: boolean }): void {
+    this.dirty.boxes ||= !!what.boxes;
+    this.dirty.colors ||= !!what.colors;
+    this.dirty.rects ||= !!(what.boxes || what.colors || what.rects);
+    if (this.scheduled) return;
+    this.scheduled = true;
+    requestAnimationFrame(() => {
+      this.scheduled = false;
+      this.frame();
+    });
+  }
+
+  private frame(): void {
+    const { app, dirty } = this;
+    if (!app.device) return;
+    this.layout();
+    if (dirty.boxes) this.renderer.load(app.device, (tick) => app.xAt(tick));
+    if (dirty.colors || dirty.boxes) this.renderer.recolor(app.colors);
+    if (dirty.rects) this.renderer.draw(app.view, app.theme.back, app.moving, (x) => app.tickAt(x));
+    this.dirty = { boxes: false, colors: false, rects: false };
+    this.overlay();
+    this.firstPicture?.();
+    this.firstPicture = null;
+  }
+
+  private lanes(): { steps: boolean; depths: number } {
+    const detail = this.app.device?.detail;
+    const scopes = detail?.time ? detail.scopes : [];
+    return { steps: !!detail?.steps.length, depths: Math.min(2, scopes.reduce((most, s) => Math.max(most, s.depth + 1), 0)) };
+  }
+
+  private layout(): void {
+    const lanes = this.lanes();
+    const top = (lanes.steps ? LANE : 0) + lanes.depths * LANE + 6;
+    if (top !== this.top) {
+      this.top = top;
+      this.element.style.setProperty("--top", `${top}px`);
+      this.rects.measure();
+      this.dirty.rects = true;
+    }
+  }
+
+  // ---- geometry ----
+
+  private get width(): number {
+    return Math.max(1, this.over.width - LEFT);
+  }
+  private get height(): number {
+    return Math.max(1, this.over.height - this.top - BOTTOM);
+  }
+  private px(x: number): number {
+    const { x0, x1 } = this.app.view;
+    return LEFT + ((x - x0) / (x1 - x0)) * this.width;
+  }
+  private py(y: number): number {
+    const { y0, y1 } = this.app.view;
+    return this.top + this.height - ((y - y0) / (y1 - y0)) * this.height;
+  }
+  private xOf(px: number): number {
+    const { x0, x1 } = this.app.view;
+    return x0 + ((px - LEFT) / this.width) * (x1 - x0);
+  }
+  private yOf(py: number): number {
+    const { y0, y1 } = this.app.view;
+    return y0 + ((this.top + this.height - py) / this.height) * (y1 - y0);
+  }
+
+  // ---- what lies above the rectangles ----
+
+  private overlay(): void {
+    const { app, top, width, height } = this;
+    const { theme, device } = app;
+    const c = this.over.begin();
+    if (!device) return;
+    c.font = `11px ${theme.font}`;
+    c.textBaseline = "middle";
+    this.axes(c);
+    this.ruler(c);
+    c.save();
+    c.beginPath();
+    c.rect(LEFT, top, width, height);
+    c.clip();
+    if (device.reserved) this.curve(c, device.reserved, theme.reserved, 1.5, []);
+    if (device.allocated && device.detail && device.allocated.peak !== device.active.peak) this.curve(c, device.allocated, theme.allocated, 1.25, [3, 2]);
+    this.curve(c, device.active, theme.active, 1.5, []);
+    this.peak(c);
+    this.pin(c);
+    this.outline(c, app.hovered, theme.ink, 1.25);
+    this.outline(c, app.selected, theme.accent, 2.5);
+    this.boxOrCross(c);
+    c.restore();
+  }
+
+  private axes(c: CanvasRenderingContext2D): void {
+    const { app, top, width, height } = this;
+    const { theme, view } = app;
+    const ys = axisTicks(view.y0, view.y1, Math.max(2, height / 56), true);
+    const stepY = ys.length > 1 ? ys[1] - ys[0] : view.y1 - view.y0;
+    c.textAlign = "right";
+    for (const y of ys) {
+      const at = Math.round(this.py(y)) + 0.5;
+      c.strokeStyle = theme.grid;
+      c.lineWidth = 1;
+      c.beginPath();
+      c.moveTo(LEFT, at);
+      c.lineTo(LEFT + width, at);
+      c.stroke();
+      c.fillStyle = theme.muted;
+      if (at > top + 4) c.fillText(axisBytes(y, stepY), LEFT - 10, Math.min(at, top + height - 5));
+    }
+    c.textAlign = "center";
+    const xs = axisTicks(view.x0, view.x1, Math.max(2, width / 110), false);
+    const stepX = xs.length > 1 ? xs[1] - xs[0] : view.x1 - view.x0;
+    for (const x of xs) {
+      const at = this.px(x);
+      const text = app.timed ? axisTime(x, stepX) : count(Math.round(x));
+      const half = c.measureText(text).width / 2;
+      c.fillStyle = theme.line;
+      c.fillRect(Math.round(at), top + height, 1, 4);
+      c.fillStyle = theme.muted;
+      if (at - half > LEFT - 24 && at + half < LEFT + width) c.fillText(text, at, top + height + 14);
+    }
+    c.fillStyle = theme.line;
+    c.fillRect(LEFT, top + height, width, 1);
+  }
+
+  private ruler(c: CanvasRenderingContext2D): void {
+    const { app, width } = this;
+    const detail = app.device?.detail;
+    if (!detail) return;
+    const lanes = this.lanes();
+    c.save();
+    c.beginPath();
+    c.rect(LEFT, 0, width, this.top);
+    c.clip();
+    c.textAlign = "left";
+    let lane = 0;
+    const cell = (from: number, to: number, text: string, strong: boolean, row: number) => {
+      const a = Math.max(LEFT - 2, this.px(from));
+      const b = Math.min(LEFT + width + 2, this.px(to));
+      if (b < LEFT || a > LEFT + width || b - a < 0.5) return;
+      c.fillStyle = strong ? app.theme.grid : "transparent";
+      c.strokeStyle = app.theme.line;
+      c.lineWidth = 1;
+      const box: [number, number, number, number] = [Math.round(a) + 0.5, row * LANE + 1.5, Math.max(1, Math.round(b - a) - 1), LANE - 3];
+      c.beginPath();
+      c.roundRect(...box, Math.min(3, box[2] / 2));
+      c.fill();
+      c.stroke();
+      const room = b - Math.max(a, LEFT) - 10;
+      if (room > 8) {
+        c.fillStyle = strong ? app.theme.ink : app.theme.muted;
+        const short = clip(c, text, room);
+        if (short) c.fillText(short, Math.max(a, LEFT) + 6, row * LANE + LANE / 2 + 0.5);
+      }
+    };
+    if (lanes.steps) {
+      detail.steps.forEach(([from, to], i) => cell(app.xAt(from), app.xAt(to), this.px(app.xAt(to)) - this.px(app.xAt(from)) > 60 ? `step ${i}` : `${i}`, true, 0));
+      lane = 1;
+    }
+    for (const scope of lanes.depths ? detail.scopes : []) {
+      if (scope.depth >= lanes.depths) continue;
+      const [from, to] = app.timed ? [scope.start, scope.end] : [this.tickOfTime(scope.start), this.tickOfTime(scope.end)];
+      cell(from, to, scope.name, false, lane + scope.depth);
+    }
+    c.restore();
+    c.textAlign = "right";
+    c.fillStyle = app.theme.muted;
+    if (lanes.steps) c.fillText("steps", LEFT - 10, LANE / 2);
+    if (lanes.depths) c.fillText("scopes", LEFT - 10, lane * LANE + LANE / 2);
+  }
+
+  private tickOfTime(us: number): number {
+    const x = this.app.device!.timeX;
+    return x ? Math.max(0, lowerBound(x, us)) : 0;
+  }
+
+  private curve(c: CanvasRenderingContext2D, curve: Curve, color: string, weight: number, dash: number[]): void {
+    const path = tracePath(this.app, curve, LEFT, this.width, (x) => this.xOf(x), (x) => this.px(x), (y) => this.py(y));
+    c.setLineDash([]);
+    c.lineJoin = "round";
+    c.strokeStyle = css(this.app.theme.back as Rgb);
+    c.globalAlpha = 0.75;
+    c.lineWidth = weight + 2;
+    c.stroke(path);
+    c.globalAlpha = 1;
+    c.setLineDash(dash);
+    c.strokeStyle = color;
+    c.lineWidth = weight;
+    c.stroke(path);
+    c.setLineDash([]);
+  }
+
+  private peak(c: CanvasRenderingContext2D): void {
+    const { app, top } = this;
+    const curve = app.device!.allocated ?? app.device!.active;
+    const x = Math.round(this.px(app.xAt(curve.peakAt))) + 0.5;
+    if (x < LEFT || x > LEFT + this.width) return;
+    const y = this.py(curve.peak);
+    c.fillStyle = app.theme.ink;
+    c.beginPath();
+    c.arc(x, y, 3.5, 0, 7);
+    c.fill();
+    this.tag(c, `peak ${bytes(curve.peak)}`, x, Math.max(top + 10, y - 14));
+  }
+
+  private tag(c: CanvasRenderingContext2D, text: string, x: number, y: number): void {
+    const wide = c.measureText(text).width + 12;
+    const left = Math.min(LEFT + this.width - wide - 2, Math.max(LEFT + 2, x - wide / 2));
+    c.fillStyle = this.app.theme.ink;
+    c.beginPath();
+    c.roundRect(left, y - 9, wide, 18, 4);
+    c.fill();
+    c.fillStyle = css(this.app.theme.back as Rgb);
+    c.textAlign = "left";
+    c.fillText(text, left + 6, y + 0.5);
+  }
+
+  private pin(c: CanvasRenderingContext2D): void {
+    const { app, top, height } = this;
+    const x = Math.round(this.px(app.xAt(app.cursor))) + 0.5;
+    c.strokeStyle = app.theme.accent;
+    c.lineWidth = 1;
+    c.setLineDash([4, 3]);
+    c.beginPath();
+    c.moveTo(x, top);
+    c.lineTo(x, top + height);
+    c.stroke();
+    c.setLineDash([]);
+  }
+
+  private outline(c: CanvasRenderingContext2D, i: number, color: string, weight: number): void {
+    if (i < 0) return;
+    const { rects } = this.app.device!;
+    const x = this.px(this.app.xAt(rects.start[i]));
+    const y = this.py(rects.y[i] + rects.block[i]);
+    const w = Math.max(2, this.px(this.app.xAt(rects.end[i])) - x);
+    const tall = Math.max(2, this.py(rects.y[i]) - y);
+    c.strokeStyle = css(this.app.theme.back as Rgb);
+    c.lineWidth = weight + 2;
+    c.strokeRect(x, y, w, tall);
+    c.strokeStyle = color;
+    c.lineWidth = weight;
+    c.strokeRect(x, y, w, tall);
+  }
+
+  private boxOrCross(c: CanvasRenderingContext2D): void {
+    const { app, pointer, drag, top, height, width } = this;
+    if (!pointer) return;
+    if (drag?.box) {
+      c.fillStyle = app.theme.accent;
+      c.globalAlpha = 0.15;
+      c.fillRect(drag.x, drag.y, pointer.x - drag.x, pointer.y - drag.y);
+      c.globalAlpha = 1;
+      c.strokeStyle = app.theme.accent;
+      c.lineWidth = 1;
+      c.strokeRect(drag.x, drag.y, pointer.x - drag.x, pointer.y - drag.y);
+      return;
+    }
+    if (drag || pointer.x < LEFT || pointer.y < top || pointer.y > top + height) return;
+    c.strokeStyle = app.theme.muted;
+    c.globalAlpha = 0.6;
+    c.lineWidth = 1;
+    c.beginPath();
+    c.moveTo(Math.round(pointer.x) + 0.5, top);
+    c.lineTo(Math.round(pointer.x) + 0.5, top + height);
+    c.moveTo(LEFT, Math.round(pointer.y) + 0.5);
+    c.lineTo(LEFT + width, Math.round(pointer.y) + 0.5);
+    c.stroke();
+    c.globalAlpha = 1;
+    const tick = app.tickAt(this.xOf(pointer.x));
+    const device = app.device!;
+    for (const [curve, color] of [[device.reserved, app.theme.reserved], [device.active, app.theme.active]] as const) {
+      if (!curve) continue;
+      c.fillStyle = color;
+      c.strokeStyle = css(app.theme.back as Rgb);
+      c.lineWidth = 1.5;
+      c.beginPath();
+      c.arc(pointer.x, this.py(curve.at[tick]), 3.5, 0, 7);
+      c.fill();
+      c.stroke();
+    }
+  }
+
+  // ---- input ----
+
+  private listen(): void {
+    const { app, element } = this;
+    const at = (event: MouseEvent) => {
+      const box = element.getBoundingClientRect();
+      return { x: event.clientX - box.left, y: event.clientY - box.top };
+    };
+    window.addEventListener("wheel", (event) => {
+      if (!element.contains(event.target as Node)) this.lastWheelElsewhere = event.timeStamp;
+    }, { passive: true });
+    element.addEventListener("wheel", (event) => {
+      // A page scroll that began elsewhere runs on over the timeline instead of turning into a zoom.
+      if (event.timeStamp - this.lastWheelElsewhere < 300) {
+        this.lastWheelElsewhere = event.timeStamp;
+        return;
+      }
+      event.preventDefault();
+      const p = at(event);
+      const unit = event.deltaMode === 1 ? 16 : 1;
+      if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+        app.pan(((event.deltaX || event.deltaY) * unit) / this.width, 0);
+      } else {
+        const factor = Math.exp(Math.max(-200, Math.min(200, event.deltaY * unit)) * 0.0022);
+        if (event.altKey) app.zoom(1, factor, undefined, this.yOf(p.y));
+        else app.zoom(factor, 1, this.xOf(p.x));
+      }
+      this.move(p);
+    }, { passive: false });
+    element.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      const p = at(event);
+      this.drag = { ...p, view: { ...app.view }, box: event.shiftKey, moved: false };
+      element.setPointerCapture(event.pointerId);
+    });
+    element.addEventListener("pointermove", (event) => {
+      const p = at(event);
+      this.pointer = p;
+      const drag = this.drag;
+      if (!drag) return this.move(p);
+      if (Math.hypot(p.x - drag.x, p.y - drag.y) > 3) drag.moved = true;
+      if (drag.moved) {
+        this.hideTip();
+        if (!drag.box) {
+          const dx = ((p.x - drag.x) / this.width) * (drag.view.x1 - drag.view.x0);
+          const dy = ((p.y - drag.y) / this.height) * (drag.view.y1 - drag.view.y0);
+          app.setView({ x0: drag.view.x0 - dx, x1: drag.view.x1 - dx, y0: drag.view.y0 + dy, y1: drag.view.y1 + dy });
+        }
+      }
+      this.schedule({});
+    });
+    element.addEventListener("pointerup", (event) => {
+      const p = at(event);
+      const drag = this.drag;
+      this.drag = null;
+      if (!drag) return;
+      if (drag.moved && drag.box) {
+        const [xa, xb] = [this.xOf(drag.x), this.xOf(p.x)];
+        const [ya, yb] = [this.yOf(drag.y), this.yOf(p.y)];
+        app.setView({ x0: Math.min(xa, xb), x1: Math.max(xa, xb), y0: Math.min(ya, yb), y1: Math.max(ya, yb) });
+      } else if (!drag.moved) this.click(p);
+      this.schedule({});
+    });
+    element.addEventListener("pointerleave", () => {
+      this.pointer = null;
+      this.hideTip();
+      if (app.hovered >= 0) app.hover(-1);
+      this.schedule({});
+    });
+    element.addEventListener("dblclick", () => app.reset());
+  }
+
+  private click(p: { x: number; y: number }): void {
+    const { app } = this;
+    const x = this.xOf(p.x);
+    if (p.y < this.top) {
+      const step = app.device?.detail?.steps.find(([from, to]) => app.xAt(from) <= x && x < app.xAt(to));
+      if (step) {
+        const pad = (app.xAt(step[1]) - app.xAt(step[0])) * 0.03;
+        app.setView({ ...app.view, x0: app.xAt(step[0]) - pad, x1: app.xAt(step[1]) + pad });
+      }
+      return;
+    }
+    app.setCursor(app.tickAt(x));
+    app.select(this.pickAt(p));
+  }
+
+  private pickAt(p: { x: number; y: number }): number {
+    const { app, top, height } = this;
+    if (!app.device || p.x < LEFT || p.y < top || p.y >= top + height) return -1;
+    const tick = app.tickAt(this.xOf(p.x));
+    const reach = Math.min(5000, Math.max(0, app.tickAt(this.xOf(p.x + 2)) - tick, tick - app.tickAt(this.xOf(p.x - 2))));
+    return app.device.pick(tick, this.yOf(p.y), reach, (i) => app.marks[i] !== 0);
+  }
+
+  private move(p: { x: number; y: number }): void {
+    this.pointer = p;
+    const found = this.pickAt(p);
+    if (found !== this.app.hovered) this.app.hover(found);
+    this.showTip(p, found);
+    this.schedule({});
+  }
+
+  private showTip(p: { x: number; y: number }, i: number): void {
+    const { app, tip, top, height } = this;
+    if (p.x < LEFT || p.y < top || p.y > top + height) return this.hideTip();
+    tip.replaceChildren(...tooltip(app, i, app.tickAt(this.xOf(p.x))));
+    tip.hidden = false;
+    const box = tip.getBoundingClientRect();
+    const right = p.x + 18 + box.width < this.over.width;
+    tip.style.left = `${Math.max(4, right ? p.x + 18 : p.x - 18 - box.width)}px`;
+    tip.style.top = `${Math.max(4, Math.min(this.over.height - box.height - 4, p.y + 16))}px`;
+  }
+
+  private hideTip(): void {
+    this.tip.hidden = true;
+  }
+}
+
+/** The line of a curve over the pixels [left, left + width): exact steps where they are wide, extremes of each pixel where not. */
+export function tracePath(app: App, curve: Curve, left: number, width: number, xOf: (px: number) => number, px: (x: number) => number, py: (y: number) => number): Path2D {
+  const path = new Path2D();
+  const first = app.tickAt(xOf(left));
+  const last = app.tickAt(xOf(left + width));
+  if (last - first < width * 1.5) {
+    for (let k = first; k <= last; k++) {
+      const y = py(curve.at[k]);
+      const x = px(app.xAt(k));
+      if (k === first) path.moveTo(x, y);
+      else path.lineTo(x, y);
+      path.lineTo(px(app.xAt(k + 1)), y);
+    }
+    return path;
+  }
+  let from = first;
+  let before = curve.at[first];
+  path.moveTo(left, py(before));
+  for (let x = 0; x < width; x++) {
+    const to = Math.max(from, app.tickAt(xOf(left + x + 1)));
+    const [low, high] = curve.range(from, to + 1);
+    const upFirst = Math.abs(before - low) < Math.abs(before - high);
+    path.lineTo(left + x + 0.3, py(upFirst ? low : high));
+    path.lineTo(left + x + 0.7, py(upFirst ? high : low));
+    before = curve.at[to];
+    path.lineTo(left + x + 1, py(before));
+    from = to;
+  }
+  return path;
+}
+
+/** As much of `text` as fits, with an ellipsis; empty where not even three letters do. */
+function clip(c: CanvasRenderingContext2D, text: string, room: number): string {
+  if (c.measureText(text).width <= room) return text;
+  let keep = Math.min(text.length, Math.floor(room / 4));
+  while (keep > 0 && c.measureText(text.slice(0, keep) + "…").width > room) keep--;
+  return keep >= 3 ? text.slice(0, keep) + "…" : "";
+}

@@ -1,0 +1,91 @@
+// The report's JSON, schema gapless.report/1. Every member may be missing: the page shows what is there.
+
+export interface Report {
+  schema?: string;
+  tool?: { name?: string; version?: string };
+  source?: { path?: string; format?: string; producer?: string; notes?: Note[] };
+  settings?: Settings | null;
+  devices?: DeviceReport[];
+  findings?: Finding[];
+}
+
+export interface Note {
+  code?: string;
+  text?: string;
+}
+
+export interface Settings {
+  conf?: string;
+  max_split_size?: number | null;
+  garbage_collection_threshold?: number;
+  expandable_segments?: boolean;
+  roundup_power2_divisions?: number[];
+  other?: Record<string, unknown>;
+}
+
+export interface Losses {
+  internal?: number;
+  external?: number;
+  stranded?: number;
+  pending?: number;
+  largest_gap?: number;
+  gaps?: number;
+}
+
+export interface Holder {
+  rank?: number;
+  bytes?: number;
+  requested?: number;
+  count?: number;
+  share?: number;
+  kind?: string;
+  label?: string;
+  stack?: { name?: string; file?: string; line?: number }[];
+  /** Blocks of this size where there are no stacks: a size, or [from, to). */
+  size_class?: number | [number, number] | null;
+}
+
+export interface Instant {
+  tick?: number;
+  losses?: Losses;
+}
+
+export interface DeviceReport {
+  device?: number;
+  events?: number;
+  allocations?: number;
+  preexisting?: number;
+  duration_us?: number | null;
+  peak_live?: number;
+  peak_allocated?: number;
+  peak_requested?: number;
+  peak_active?: number;
+  peak_reserved?: number | null;
+  fragmentation?: number | null;
+  segments_peak?: number;
+  peak_at?: Record<string, { tick?: number; time_us?: number | null; step?: number | null } | undefined>;
+  at_peak_allocated?: Instant;
+  at_peak_reserved?: Instant;
+  kinds?: { inferred?: boolean; evidence?: string; at_peak?: Record<string, number> };
+  holders?: Holder[];
+  steps?: { count?: number; evidence?: string };
+  churn?: { allocations_per_second?: number | null; device_allocs?: number; device_frees?: number; retries?: number; ooms?: number };
+  notes?: Note[];
+}
+
+export interface Finding {
+  code?: string;
+  severity?: "info" | "warning" | "error";
+  headline?: string;
+  evidence?: string[];
+  help?: string;
+  device?: number | null;
+}
+
+export function readReport(): Report {
+  try {
+    return JSON.parse(document.getElementById("report")?.textContent || "{}") as Report;
+  } catch {
+    return {};
+  }
+}
