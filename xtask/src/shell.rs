@@ -44,7 +44,12 @@ pub(crate) fn output(mut command: Command) -> Result<String> {
 
 /// Whether `program` can be started at all.
 pub(crate) fn has(program: &str) -> bool {
-    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+    Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
 }
 
 fn describe(command: &Command) -> String {

@@ -30,7 +30,11 @@ pub(crate) fn run(parts: &[&str]) -> Result<()> {
 
 fn lint() -> Result<()> {
     shell::run(command(".", "cargo", &["fmt", "--all", "--check"]))?;
-    shell::run(command(".", "cargo", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    shell::run(command(
+        ".",
+        "cargo",
+        &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
+    ))?;
     if shell::has("cargo-deny") {
         shell::run(command(".", "cargo", &["deny", "--offline", "check", "bans", "licenses", "sources"]))?;
     } else {

@@ -73,7 +73,11 @@ fn every_dependency_says_why_it_is_there() {
         for line in text.lines() {
             if line.starts_with('[') {
                 in_dependencies = line.ends_with("dependencies]");
-            } else if in_dependencies && line.contains('=') && !line.contains("path = \"") && !line.starts_with(' ') {
+            } else if in_dependencies
+                && line.contains('=')
+                && !line.contains("path = \"")
+                && !line.starts_with(' ')
+            {
                 assert!(line.contains('#'), "{path}: give a reason behind `{line}`");
             }
         }

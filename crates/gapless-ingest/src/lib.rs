@@ -96,7 +96,8 @@ fn unpack(
     let packing = container::packing(&head);
     let mut whole = io::Cursor::new(&head[..]).chain(input);
     let Some(packing) = packing else {
-        let result = container::format(&head).and_then(|format| parse(format, &mut whole, &around, size, options));
+        let result =
+            container::format(&head).and_then(|format| parse(format, &mut whole, &around, size, options));
         return result.map_err(|fault| damaged(fault, &around));
     };
     if around.len() == LAYERS {

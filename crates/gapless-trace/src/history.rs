@@ -198,6 +198,12 @@ impl Allocations {
         self.ids().map(|id| self.get(id))
     }
 
+    /// How many were born before `tick`.
+    #[must_use]
+    pub fn born_before(&self, tick: Tick) -> usize {
+        self.starts.partition_point(|&start| start < tick.0)
+    }
+
     /// The allocations that are active at `tick`, in order of birth.
     pub fn active_at(&self, tick: Tick) -> impl Iterator<Item = AllocationId> + '_ {
         // Born in order: nothing after the first later birth can be active.

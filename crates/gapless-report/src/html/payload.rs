@@ -41,7 +41,7 @@
 
 use super::layout::Layout;
 use super::{Page, PageDevice};
-use gapless_trace::{Allocation, SizeClass, Stage, StackId, StringId, Tick, Trace};
+use gapless_trace::{Allocation, SizeClass, StackId, Stage, StringId, Tick, Trace};
 use rustc_hash::FxHashMap;
 
 /// Of the layout above.

@@ -1,0 +1,149 @@
+//! Everything that is known of a trace: histories rebuilt, and what was inferred from them. Renderers look at this, or
+//! at the [`crate::Report`] made from it.
+
+use crate::html::{Page, PageDevice};
+use crate::model::Report;
+use crate::{assemble, findings};
+use gapless_trace::churn::{self, Churn};
+use gapless_trace::growth::{self, Growth};
+use gapless_trace::kinds::{self, Kind, Kinds};
+use gapless_trace::steps::{self, Steps};
+use gapless_trace::{Bytes, DeviceTrace, History, HistoryError, Tick, Trace};
+
+/// A trace and what it means.
+#[derive(Debug)]
+pub struct Analysis<'t> {
+    pub trace: &'t Trace,
+    /// In the order of the trace's devices.
+    pub devices: Vec<DeviceAnalysis<'t>>,
+}
+
+/// One device and what happened on it.
+#[derive(Debug)]
+pub struct DeviceAnalysis<'t> {
+    pub device: &'t DeviceTrace,
+    pub history: History,
+    pub steps: Steps,
+    pub kinds: Kinds,
+    /// `None`: too few steps to say.
+    pub growth: Option<Growth>,
+    pub churn: Churn,
+    /// Peak allocated of each step.
+    pub step_peaks: Vec<StepPeak>,
+    /// Live bytes when each step ended.
+    pub step_ends: Vec<Bytes>,
+    /// For the page: `kinds` as numbers and `steps` as pairs.
+    kind_codes: Vec<u8>,
+    spans: Vec<(Tick, Tick)>,
+}
+
+/// The most that was allocated within a step, and when that was first so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepPeak {
+    pub bytes: Bytes,
+    pub at: Tick,
+}
+
+const KIND_NAMES: [&str; Kind::ALL.len()] =
+    ["weights", "gradients", "optimizer state", "activations", "temporaries", "unexplained"];
+
+impl<'t> Analysis<'t> {
+    /// Rebuilds the histories of `trace` and infers what can be inferred.
+    ///
+    /// # Errors
+    /// When the events of a device contradict each other.
+    pub fn of(trace: &'t Trace) -> Result<Analysis<'t>, HistoryError> {
+        let devices = trace.devices.iter().map(|device| DeviceAnalysis::of(trace, device));
+        Ok(Analysis { trace, devices: devices.collect::<Result<_, _>>()? })
+    }
+
+    /// The report, with at most `top` holders a device. `path` is how the user named the trace.
+    #[must_use]
+    pub fn report(&self, path: &str, top: usize) -> Report {
+        let mut report = assemble::report(self, path, top);
+        report.findings = findings::find(&report);
+        report
+    }
+
+    /// What the HTML page needs. `report_json` is the report of this analysis, as JSON.
+    #[must_use]
+    pub fn page<'a>(&'a self, title: &'a str, report_json: &'a str) -> Page<'a> {
+        let device = |d: &'a DeviceAnalysis<'t>| PageDevice {
+            device: d.device,
+            history: &d.history,
+            kinds: &d.kind_codes,
+            steps: &d.spans,
+        };
+        let devices = self.devices.iter().map(device).collect();
+        Page { title, report_json, trace: self.trace, devices, kind_names: &KIND_NAMES }
+    }
+}
+
+impl<'t> DeviceAnalysis<'t> {
+    fn of(trace: &Trace, device: &'t DeviceTrace) -> Result<DeviceAnalysis<'t>, HistoryError> {
+        let history = History::rebuild(trace, device)?;
+        let steps = steps::detect(trace, device, &history);
+        let kinds = kinds::infer(trace, device, &history, &steps);
+        let growth = growth::measure(&history, &steps);
+        let churn = churn::measure(device, &history, &steps);
+        Ok(DeviceAnalysis {
+            step_peaks: step_peaks(&history, &steps),
+            step_ends: step_ends(&history, &steps),
+            kind_codes: kinds.by_allocation.iter().map(|&kind| kind as u8).collect(),
+            spans: steps.spans.iter().map(|s| (s.start, s.end)).collect(),
+            device,
+            history,
+            steps,
+            kinds,
+            growth,
+            churn,
+        })
+    }
+}
+
+fn step_peaks(history: &History, steps: &Steps) -> Vec<StepPeak> {
+    if steps.spans.is_empty() {
+        return Vec::new();
+    }
+    // What each tick adds to allocated; ticks run to `last_tick`, and frees that never came lie one past it.
+    let mut change = vec![0i64; history.last_tick.0 as usize + 2];
+    for a in history.allocations.iter() {
+        change[a.start.0 as usize] += a.block.0 as i64;
+        change[a.freed.0 as usize] -= a.block.0 as i64;
+    }
+    let mut allocated = 0i64;
+    let mut at = 0;
+    steps
+        .spans
+        .iter()
+        .map(|span| {
+            let mut peak = StepPeak { bytes: Bytes::ZERO, at: span.start };
+            for tick in at..span.end.0 {
+                allocated += change[tick as usize];
+                if tick >= span.start.0 && allocated as u64 > peak.bytes.0 {
+                    peak = StepPeak { bytes: Bytes(allocated as u64), at: Tick(tick) };
+                }
+            }
+            at = span.end.0;
+            peak
+        })
+        .collect()
+}
+
+fn step_ends(history: &History, steps: &Steps) -> Vec<Bytes> {
+    let ends: Vec<u32> = steps.spans.iter().map(|s| s.end.0.saturating_sub(1)).collect();
+    let mut change = vec![0i64; ends.len() + 1];
+    for a in history.allocations.iter() {
+        // Live at every step end in [start, freed).
+        change[ends.partition_point(|&end| end < a.start.0)] += a.requested.0 as i64;
+        change[ends.partition_point(|&end| end < a.freed.0)] -= a.requested.0 as i64;
+    }
+    let mut live = 0;
+    change[..ends.len()]
+        .iter()
+        .map(|&by| {
+            live += by;
+            Bytes(live as u64)
+        })
+        .collect()
+}

@@ -1,0 +1,82 @@
+//! What each finding code means: the pages behind `gapless explain CODE`. One Markdown file a code, in `docs/findings`.
+
+/// A page: the code, its one-line title, and its text.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    pub code: &'static str,
+    pub text: &'static str,
+}
+
+impl Page {
+    /// The page's title: its first line, after the code.
+    #[must_use]
+    pub fn title(&self) -> &'static str {
+        let line = self.text.lines().next().unwrap_or_default();
+        line.split_once(": ").map_or(line, |(_, title)| title)
+    }
+}
+
+macro_rules! pages {
+    ($($code:literal),* $(,)?) => {
+        /// All pages, by code.
+        pub const PAGES: &[Page] = &[$(Page {
+            code: $code,
+            text: include_str!(concat!("../pages/", $code, ".md")),
+        }),*];
+    };
+}
+
+pages![
+    "GAP101", "GAP102", "GAP103", "GAP104", "GAP105", "GAP106", "GAP107", "GAP201", "GAP202", "GAP301",
+    "GAP302", "GAP303", "GAP401", "GAP402", "GAP403", "GAP501", "GAP502", "GAP503", "GAP504", "GAP505",
+    "GAP506",
+];
+
+/// The page of `code`, in any letter case.
+#[must_use]
+pub fn page(code: &str) -> Option<&'static Page> {
+    PAGES.iter().find(|page| page.code.eq_ignore_ascii_case(code))
+}
+
+/// The code that `code` may have been meant to be: the one with the fewest differing characters.
+#[must_use]
+pub fn nearest(code: &str) -> Option<&'static Page> {
+    let wanted = code.to_ascii_uppercase();
+    PAGES.iter().min_by_key(|page| distance(page.code.as_bytes(), wanted.as_bytes()))
+}
+
+/// Edit distance; the strings are short.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, &x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let cost = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = cost.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_is_headed_by_its_code_and_ends_in_what_to_do() {
+        for page in PAGES {
+            assert!(page.text.starts_with(&format!("# {}: ", page.code)), "{}", page.code);
+            assert!(page.text.contains("## What to do"), "{}", page.code);
+            assert!(page.text.contains("## When it is said"), "{}", page.code);
+        }
+    }
+
+    #[test]
+    fn a_mistyped_code_leads_to_the_nearest() {
+        assert_eq!(page("gap101").unwrap().code, "GAP101");
+        assert!(page("GAP999").is_none());
+        assert_eq!(nearest("GPA201").unwrap().code, "GAP201");
+    }
+}

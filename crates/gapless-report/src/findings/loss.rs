@@ -1,0 +1,236 @@
+//! Findings about memory that is held and not used: GAP1xx.
+
+use super::{Context, MIB, Rule, bytes, percent, share};
+use crate::finding::{Finding, Severity};
+use crate::model::PoolLossesInfo;
+
+pub(super) const RULES: &[Rule] =
+    &[fragmentation, stranded, rounding, pending, spike, other_streams, private_pools];
+
+/// GAP101: peak reserved is at least 10 % and 256 MiB above peak allocated.
+fn fragmentation(c: &Context<'_>) -> Option<Finding> {
+    let d = c.device;
+    let reserved = d.peak_reserved?;
+    let lost = reserved.saturating_sub(d.peak_allocated);
+    let fragmentation = d.fragmentation?;
+    if fragmentation < 0.10 || lost < 256 * MIB {
+        return None;
+    }
+    let at = &d.at_peak_reserved;
+    let (stranded, external) = (at.losses.stranded, at.losses.external);
+    let whole = external.saturating_sub(stranded);
+    let headline = format!(
+        "{} of {} reserved was never needed at once: fragmentation {}",
+        bytes(lost),
+        bytes(reserved),
+        share(fragmentation)
+    );
+    let finding = c
+        .finding("GAP101", Severity::Warning, lost, headline)
+        .evidence(format!("peak allocated {}, peak reserved {}", bytes(d.peak_allocated), bytes(reserved)))
+        .evidence(format!(
+            "at peak reserved: {} in use, {} in segments without a live block, {} stranded beside live blocks, \
+             largest free block {}",
+            bytes(at.figures.active),
+            bytes(whole),
+            bytes(stranded),
+            bytes(at.losses.largest_gap)
+        ));
+    Some(finding.help(fragmentation_help(c, whole, stranded)))
+}
+
+fn fragmentation_help(c: &Context<'_>, whole: u64, stranded: u64) -> String {
+    if !c.expandable() {
+        let why = if stranded > whole {
+            "segments then grow in place and their free pages can serve other sizes, which is where most of this is lost"
+        } else {
+            "freed memory then serves requests of any size, instead of waiting in segments cut for other sizes"
+        };
+        return format!("set PYTORCH_ALLOC_CONF=expandable_segments:True before the process starts: {why}");
+    }
+    if whole > stranded {
+        format!(
+            "expandable segments are on already; {} lay in whole free pages: torch.cuda.empty_cache() after the \
+             phase that needed them returns them to the device",
+            bytes(whole)
+        )
+    } else {
+        "expandable segments are on already and most of this lies between live blocks: allocate what lives long \
+         (weights, optimizer state, caches) before the first step, so that it does not pin pages of the steps"
+            .to_owned()
+    }
+}
+
+/// GAP102: at peak allocated, at least 10 % of reserved, and 256 MiB, lies free between live blocks.
+fn stranded(c: &Context<'_>) -> Option<Finding> {
+    let at = &c.device.at_peak_allocated;
+    let (lost, reserved) = (at.losses.stranded, at.figures.reserved);
+    if lost < 256 * MIB || lost < reserved / 10 {
+        return None;
+    }
+    let headline = format!(
+        "{} is stranded when most is needed: free, in segments that live blocks keep from being released",
+        bytes(lost)
+    );
+    Some(
+        c.finding("GAP102", Severity::Warning, lost, headline)
+            .evidence(format!(
+                "at peak allocated: {} reserved, {} free in {} gaps, the largest {}",
+                bytes(reserved),
+                bytes(at.losses.external),
+                at.losses.gaps,
+                bytes(at.losses.largest_gap)
+            ))
+            .help(format!(
+                "nothing larger than {} could be served from the cache then; {}",
+                bytes(at.losses.largest_gap),
+                if c.expandable() {
+                    "reuse buffers of one size for what varies from step to step"
+                } else {
+                    "expandable_segments:True, or padding varying shapes to a few sizes, lets the gaps be used"
+                }
+            )),
+    )
+}
+
+/// GAP103: rounding and unsplit blocks take at least 5 % of allocated, and 64 MiB.
+fn rounding(c: &Context<'_>) -> Option<Finding> {
+    let at = &c.device.at_peak_allocated;
+    let (lost, allocated) = (at.losses.internal, at.figures.active);
+    if lost < 64 * MIB || lost < allocated / 20 {
+        return None;
+    }
+    let settings = c.report.settings.as_ref();
+    let divisions = settings.is_some_and(|s| s.roundup_power2_divisions.iter().any(|&d| d > 1));
+    let max_split = settings.and_then(|s| s.max_split_size);
+    let help = if divisions {
+        "roundup_power2_divisions is set and rounds requests up: raise the number of divisions, or leave it out".to_owned()
+    } else if let Some(limit) = max_split {
+        format!(
+            "max_split_size_mb keeps blocks of {} and more whole, whatever is asked of them: raise or drop it",
+            bytes(limit)
+        )
+    } else {
+        "blocks of over 1 MiB are handed out whole when less than 1 MiB would be left: requests just above a multiple of \
+         2 MiB lose most; expandable_segments:True cuts them exactly"
+            .to_owned()
+    };
+    let headline = format!(
+        "{} ({} of allocated) is rounding: blocks larger than asked for",
+        bytes(lost),
+        percent(lost, allocated)
+    );
+    Some(
+        c.finding("GAP103", Severity::Warning, lost, headline)
+            .evidence(format!(
+                "at peak allocated: {} asked for, {} in blocks",
+                bytes(at.figures.requested),
+                bytes(allocated)
+            ))
+            .help(help),
+    )
+}
+
+/// GAP104: frees that wait for other streams hold at least 3 % of reserved, and 64 MiB.
+fn pending(c: &Context<'_>) -> Option<Finding> {
+    let d = c.device;
+    let at = if d.at_peak_reserved.losses.pending > d.at_peak_allocated.losses.pending {
+        &d.at_peak_reserved
+    } else {
+        &d.at_peak_allocated
+    };
+    let lost = at.losses.pending;
+    if lost < 64 * MIB || lost < at.figures.reserved / 33 {
+        return None;
+    }
+    let headline = format!("{} was freed but waited for other streams (record_stream)", bytes(lost));
+    Some(
+        c.finding("GAP104", Severity::Warning, lost, headline)
+            .evidence(format!("at tick {}: {} active, of it {} pending", at.tick, bytes(at.figures.active), bytes(lost)))
+            .help(
+                "make the allocating stream wait for the other one (Stream.wait_stream) and free after that, instead of \
+                 record_stream: the block is then reusable at once",
+            ),
+    )
+}
+
+/// GAP105: one step needs at least 20 %, and 256 MiB, more than the median step.
+fn spike(c: &Context<'_>) -> Option<Finding> {
+    let spans = &c.device.steps.spans;
+    if spans.len() < 4 {
+        return None;
+    }
+    let mut peaks: Vec<u64> = spans.iter().map(|s| s.peak_allocated).collect();
+    let (step, &most) = peaks.iter().enumerate().max_by_key(|&(i, &peak)| (peak, std::cmp::Reverse(i)))?;
+    peaks.sort_unstable();
+    let median = peaks[peaks.len() / 2];
+    let more = most.saturating_sub(median);
+    if more < 256 * MIB || more < median / 5 {
+        return None;
+    }
+    let headline = format!("step {step} needs {} more than the median step", bytes(more));
+    Some(
+        c.finding("GAP105", Severity::Info, more, headline)
+            .evidence(format!(
+                "peak allocated: {} in step {step}, median {}, least {}",
+                bytes(most),
+                bytes(median),
+                bytes(peaks[0])
+            ))
+            .help(format!(
+                "the card must hold the largest step: bound what makes step {step} large (tokens or images in a batch) and \
+                 up to {} is free for all others",
+                bytes(more)
+            )),
+    )
+}
+
+/// GAP106: at peak allocated, at least 5 % of reserved, and 128 MiB, is free memory of streams other than the busiest.
+fn other_streams(c: &Context<'_>) -> Option<Finding> {
+    let at = &c.device.at_peak_allocated;
+    let mut by_stream: std::collections::BTreeMap<u64, (u64, u64)> = std::collections::BTreeMap::new();
+    for pool in &at.pools {
+        let entry = by_stream.entry(pool.stream).or_default();
+        entry.0 += pool.active;
+        entry.1 += pool.losses.external;
+    }
+    let (busiest, _) = by_stream.iter().max_by_key(|(_, (active, _))| *active)?;
+    let idle: u64 = by_stream.iter().filter(|(s, _)| s != &busiest).map(|(_, (_, free))| free).sum();
+    if by_stream.len() < 2 || idle < 128 * MIB || idle < at.figures.reserved / 20 {
+        return None;
+    }
+    let headline = format!("{} is free but tied to other streams when most is needed", bytes(idle));
+    let mut finding = c.finding("GAP106", Severity::Warning, idle, headline);
+    for (stream, (active, free)) in by_stream.iter().take(6) {
+        finding = finding.evidence(format!(
+            "stream {}: {} in use, {} free",
+            gapless_trace::StreamId(*stream),
+            bytes(*active),
+            bytes(*free)
+        ));
+    }
+    Some(finding.help(
+        "the allocator never gives one stream's free blocks to another: allocate on one stream and hand tensors over \
+         (wait_stream), or use fewer streams for large tensors",
+    ))
+}
+
+/// GAP107: private pools (CUDA graphs, MemPool) hold at least 128 MiB of free memory at peak allocated.
+fn private_pools(c: &Context<'_>) -> Option<Finding> {
+    let private: Vec<&PoolLossesInfo> =
+        c.device.at_peak_allocated.pools.iter().filter(|p| p.pool != "default").collect();
+    let idle: u64 = private.iter().map(|p| p.losses.external).sum();
+    let held: u64 = private.iter().map(|p| p.reserved).sum();
+    if idle < 128 * MIB {
+        return None;
+    }
+    let headline = format!("private pools hold {} that nothing uses when most is needed", bytes(idle));
+    Some(
+        c.finding("GAP107", Severity::Info, idle, headline)
+            .evidence(format!("{} reserved in private pools, {} of it free", bytes(held), bytes(idle)))
+            .help(
+                "graphs captured into one pool (torch.cuda.graph(g, pool=other.pool())) share their memory when they never \
+                 run at the same time",
+            ),
+    )
+}

@@ -1,0 +1,87 @@
+//! The rules: from a report's figures to findings. Each rule is a pure function of the report, has one code, and
+//! names a next step that is true for this run: it never advises what is already set.
+//!
+//! Thresholds stand beside each rule and in its page (`gapless explain CODE`): a share of the peak, and a floor in bytes below
+//! which nobody cares.
+
+mod loss;
+mod run;
+mod source;
+
+use crate::finding::{self, Finding, Severity};
+use crate::model::{DeviceReport, Report};
+use gapless_trace::Bytes;
+
+/// All findings of a report, the worst first.
+#[must_use]
+pub fn find(report: &Report) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for device in &report.devices {
+        let context = Context { report, device };
+        findings.extend(
+            loss::RULES.iter().chain(run::RULES).chain(source::RULES).filter_map(|rule| rule(&context)),
+        );
+    }
+    finding::sort(&mut findings);
+    findings
+}
+
+type Rule = fn(&Context<'_>) -> Option<Finding>;
+
+/// What a rule may look at.
+struct Context<'a> {
+    report: &'a Report,
+    device: &'a DeviceReport,
+}
+
+impl Context<'_> {
+    fn finding(&self, code: &str, severity: Severity, bytes: u64, headline: String) -> Finding {
+        Finding {
+            code: code.to_owned(),
+            severity,
+            headline,
+            evidence: Vec::new(),
+            help: String::new(),
+            device: Some(self.device.device),
+            bytes,
+        }
+    }
+
+    fn expandable(&self) -> bool {
+        self.report.settings.as_ref().is_some_and(|s| s.expandable_segments)
+    }
+
+    fn has_note(&self, code: &str) -> bool {
+        let here = |device: Option<u32>| device.is_none_or(|d| d == self.device.device);
+        self.report.source.notes.iter().any(|note| note.code == code && here(note.device))
+    }
+}
+
+impl Finding {
+    fn evidence(mut self, line: impl Into<String>) -> Finding {
+        self.evidence.push(line.into());
+        self
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Finding {
+        self.help = help.into();
+        self
+    }
+}
+
+fn bytes(value: u64) -> Bytes {
+    Bytes(value)
+}
+
+/// `part / whole` as people read a share: "12 %".
+fn percent(part: u64, whole: u64) -> String {
+    share(bytes(part).share_of(bytes(whole)))
+}
+
+pub(crate) fn share(value: f64) -> String {
+    let hundredths = value * 100.0;
+    let digits = usize::from(hundredths.abs() < 9.95);
+    format!("{hundredths:.digits$} %")
+}
+
+const MIB: u64 = 1 << 20;

@@ -1,0 +1,312 @@
+//! The report as a value: the JSON contract `gapless.report/1`, member by member. Sizes are in bytes, times in
+//! microseconds, ticks count events (tick k is the state after the first k events).
+//!
+//! Members are only ever added within a schema version; `schema/gapless.report.schema.json` says the same for other tools.
+
+use crate::finding::Finding;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub const SCHEMA: &str = "gapless.report/1";
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: String,
+    pub tool: Tool,
+    pub source: SourceInfo,
+    /// The allocator's settings; `null` where the source does not say.
+    pub settings: Option<Settings>,
+    pub devices: Vec<DeviceReport>,
+    pub findings: Vec<Finding>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tool {
+    pub name: String,
+    pub version: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceInfo {
+    /// The file's name as it was given; "-" for standard input.
+    pub path: String,
+    pub format: String,
+    /// What wrote it, as far as the content shows; empty where unknown.
+    pub producer: String,
+    /// What had to be inferred, repaired or left out.
+    pub notes: Vec<NoteInfo>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoteInfo {
+    pub code: String,
+    pub text: String,
+    pub device: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    pub conf: String,
+    /// `null`: no limit.
+    pub max_split_size: Option<u64>,
+    pub garbage_collection_threshold: f64,
+    pub expandable_segments: bool,
+    pub roundup_power2_divisions: [u32; 16],
+    pub other: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    pub device: u32,
+    pub events: u64,
+    /// Allocations that the recording saw.
+    pub allocations: u64,
+    /// Allocations that were there before it began.
+    pub preexisting: u64,
+    /// From the first event to the last; `null` where the source has no clock.
+    pub duration_us: Option<u64>,
+    pub peak_live: u64,
+    pub peak_allocated: u64,
+    pub peak_requested: u64,
+    pub peak_active: u64,
+    /// `null` where the source has no segments.
+    pub peak_reserved: Option<u64>,
+    /// 1 - peak allocated / peak reserved.
+    pub fragmentation: Option<f64>,
+    pub segments_peak: u64,
+    pub peak_at: PeakMoments,
+    pub end: FiguresInfo,
+    pub at_peak_allocated: MomentInfo,
+    pub at_peak_reserved: MomentInfo,
+    pub pools: Vec<PoolInfo>,
+    pub streams: Vec<StreamInfo>,
+    pub kinds: KindsInfo,
+    pub holders: Vec<HolderInfo>,
+    pub steps: StepsInfo,
+    pub growth: Option<GrowthInfo>,
+    pub churn: ChurnInfo,
+    pub timeline: TimelineInfo,
+}
+
+/// When each peak was reached first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeakMoments {
+    pub live: When,
+    pub allocated: When,
+    pub requested: When,
+    pub active: When,
+    pub reserved: When,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct When {
+    pub tick: u32,
+    /// Since the first event; `null` where the source has no clock.
+    pub time_us: Option<u64>,
+    /// The step it falls into, from 0.
+    pub step: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FiguresInfo {
+    pub live: u64,
+    pub allocated: u64,
+    pub requested: u64,
+    pub active: u64,
+    pub reserved: u64,
+}
+
+/// The heap at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MomentInfo {
+    pub tick: u32,
+    pub figures: FiguresInfo,
+    pub segments: u64,
+    pub losses: LossesInfo,
+    pub pools: Vec<PoolLossesInfo>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossesInfo {
+    /// Rounding and unsplit blocks.
+    pub internal: u64,
+    /// Reserved and not active.
+    pub external: u64,
+    /// The part of `external` in segments that also hold active blocks.
+    pub stranded: u64,
+    /// Given back, still used by another stream.
+    pub pending: u64,
+    pub largest_gap: u64,
+    pub gaps: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolLossesInfo {
+    pub pool: String,
+    pub class: String,
+    pub stream: u64,
+    pub reserved: u64,
+    pub active: u64,
+    pub losses: LossesInfo,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolInfo {
+    pub pool: String,
+    pub class: String,
+    #[serde(flatten)]
+    pub peaks: PeaksInfo,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamInfo {
+    pub stream: u64,
+    #[serde(flatten)]
+    pub peaks: PeaksInfo,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeaksInfo {
+    pub peak_live: u64,
+    pub peak_allocated: u64,
+    pub peak_requested: u64,
+    pub peak_active: u64,
+    pub peak_reserved: u64,
+    /// When peak allocated was reached.
+    pub peak_tick: u32,
+}
+
+/// What kind of bytes: inferred, never recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KindsInfo {
+    pub inferred: bool,
+    pub evidence: String,
+    /// Active bytes by kind at peak allocated, and the cached free ones beside them.
+    pub at_peak: KindBytes,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KindBytes {
+    pub weights: u64,
+    pub gradients: u64,
+    pub optimizer_state: u64,
+    pub activations: u64,
+    pub temporaries: u64,
+    pub cached_free: u64,
+    pub unexplained: u64,
+}
+
+impl KindBytes {
+    /// Name and bytes, in the order in which they are shown.
+    #[must_use]
+    pub fn rows(&self) -> [(&'static str, u64); 7] {
+        [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimizer state", self.optimizer_state),
+            ("activations", self.activations),
+            ("temporaries", self.temporaries),
+            ("unexplained", self.unexplained),
+            ("cached free", self.cached_free),
+        ]
+    }
+}
+
+/// Who holds memory at peak allocated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HolderInfo {
+    pub rank: u32,
+    pub bytes: u64,
+    pub requested: u64,
+    pub count: u64,
+    /// Of all active bytes then.
+    pub share: f64,
+    /// The kind of most of its bytes.
+    pub kind: String,
+    /// One line for people.
+    pub label: String,
+    /// Innermost first; empty where no stacks were recorded.
+    pub stack: Vec<FrameInfo>,
+    /// The block size all its allocations have, where no stacks were recorded.
+    pub size_class: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameInfo {
+    pub name: String,
+    pub file: String,
+    pub line: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepsInfo {
+    pub count: u64,
+    /// How they were found, in a sentence.
+    pub evidence: String,
+    pub spans: Vec<StepInfo>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepInfo {
+    /// First tick.
+    pub start: u32,
+    /// The tick past the last.
+    pub end: u32,
+    pub duration_us: Option<u64>,
+    pub allocations: u64,
+    pub peak_allocated: u64,
+    /// Live bytes when it ended.
+    pub live_end: u64,
+}
+
+/// What stays behind step after step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GrowthInfo {
+    /// A robust slope of live bytes at the ends of steps.
+    pub bytes_per_step: f64,
+    /// The steps it was taken over.
+    pub steps: u64,
+    pub growers: Vec<GrowerInfo>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GrowerInfo {
+    pub label: String,
+    pub stack: Vec<FrameInfo>,
+    pub bytes_per_step: f64,
+    pub total: u64,
+    pub count: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChurnInfo {
+    /// `null` where the source has no clock.
+    pub allocations_per_second: Option<f64>,
+    pub allocations_per_step: Option<f64>,
+    /// Calls that took memory from the device.
+    pub device_allocs: u64,
+    /// Calls that gave memory back.
+    pub device_frees: u64,
+    /// The same after the first two steps: what a steady state should not need.
+    pub device_calls_after_warmup: Option<u64>,
+    /// Times the cache was flushed to serve a request, inferred.
+    pub retries: u64,
+    pub ooms: Vec<OomInfo>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OomInfo {
+    pub tick: u32,
+    pub asked: u64,
+    /// What the device had free then.
+    pub device_free: u64,
+}
+
+/// Usage over time, at most 512 points: the most within each stretch of ticks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimelineInfo {
+    pub ticks: Vec<u32>,
+    pub allocated: Vec<u64>,
+    pub active: Vec<u64>,
+    pub reserved: Vec<u64>,
+}

@@ -1,0 +1,250 @@
+//! One device in the terminal report.
+
+use super::table::{Align, Table};
+use super::{BOLD, CYAN, DIM, RESET, bytes, clean, count, duration, indent, percent, shorten};
+use crate::model::{DeviceReport, MomentInfo, When};
+use std::fmt::Write;
+
+use Align::{Left, Right};
+
+pub(super) fn render(out: &mut String, d: &DeviceReport) {
+    let mut facts =
+        vec![format!("{} events", count(d.events)), format!("{} allocations", count(d.allocations))];
+    if let Some(us) = d.duration_us {
+        facts.push(duration(us));
+    }
+    facts.push(d.steps.evidence.clone());
+    let _ = writeln!(out, "\n{BOLD}Device {}{RESET}  {DIM}{}{RESET}", d.device, facts.join(" · "));
+    curves(out, d);
+    peaks(out, d);
+    losses(out, d);
+    kinds(out, d);
+    holders(out, d);
+    parts(out, d);
+    steps(out, d);
+    churn(out, d);
+}
+
+fn section(out: &mut String, title: &str, aside: &str) {
+    let aside = if aside.is_empty() { String::new() } else { format!("  {DIM}{aside}{RESET}") };
+    let _ = writeln!(out, "\n  {BOLD}{title}{RESET}{aside}");
+}
+
+/// Reserved and allocated over the run, as two rows of bars on one scale.
+fn curves(out: &mut String, d: &DeviceReport) {
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    const COLUMNS: usize = 72;
+    let top = d.peak_reserved.unwrap_or(0).max(d.peak_active);
+    if d.timeline.ticks.len() < 2 || top == 0 {
+        return;
+    }
+    let bars = |values: &[u64]| -> String {
+        let columns = COLUMNS.min(values.len());
+        (0..columns)
+            .map(|column| {
+                let stretch = &values[column * values.len() / columns..(column + 1) * values.len() / columns];
+                let most = stretch.iter().copied().max().unwrap_or(0);
+                BARS[(most as f64 / top as f64 * 8.0).round() as usize]
+            })
+            .collect()
+    };
+    if d.peak_reserved.is_some() {
+        let _ = writeln!(out, "  {DIM}reserved   {}{RESET}", bars(&d.timeline.reserved));
+    }
+    let _ = writeln!(out, "  allocated  {CYAN}{}{RESET}", bars(&d.timeline.allocated));
+}
+
+fn peaks(out: &mut String, d: &DeviceReport) {
+    section(out, "Peaks", "");
+    let mut table = Table::new(&[Left, Right, Left, Left]);
+    let mut row = |name: &str, value: Option<u64>, when: &When, meaning: &str| {
+        let value = value.map_or("unknown".to_owned(), bytes);
+        table.row("", vec![name.to_owned(), value, moment(when), meaning.to_owned()]);
+    };
+    row("reserved", d.peak_reserved, &d.peak_at.reserved, "held from the device");
+    row("active", Some(d.peak_active), &d.peak_at.active, "blocks not reusable yet");
+    row("allocated", Some(d.peak_allocated), &d.peak_at.allocated, "blocks in the program's hands");
+    row("requested", Some(d.peak_requested), &d.peak_at.requested, "asked for, until reusable");
+    row("live", Some(d.peak_live), &d.peak_at.live, "asked for and not freed");
+    table.render(out, "    ");
+    if let Some(fragmentation) = d.fragmentation {
+        let _ = writeln!(
+            out,
+            "    fragmentation {BOLD}{}{RESET}  {DIM}1 - peak allocated / peak reserved{RESET}",
+            percent(fragmentation)
+        );
+    }
+}
+
+fn moment(when: &When) -> String {
+    let mut text = format!("event {}", count(u64::from(when.tick.saturating_sub(1))));
+    if when.tick == 0 {
+        text = "at the start".to_owned();
+    }
+    if let Some(us) = when.time_us {
+        let _ = write!(text, ", {}", duration(us));
+    }
+    if let Some(step) = when.step {
+        let _ = write!(text, ", step {step}");
+    }
+    text
+}
+
+fn losses(out: &mut String, d: &DeviceReport) {
+    if d.peak_reserved.is_none() {
+        return;
+    }
+    section(out, "Held and not used", "");
+    let mut table = Table::new(&[Left, Right, Right]);
+    table.row(DIM, vec![String::new(), "at peak allocated".to_owned(), "at peak reserved".to_owned()]);
+    let rows: [(&str, fn(&MomentInfo) -> String); 6] = [
+        ("internal (rounding)", |m| bytes(m.losses.internal)),
+        ("external (reserved, not active)", |m| bytes(m.losses.external)),
+        ("  of it stranded beside live blocks", |m| bytes(m.losses.stranded)),
+        ("pending frees", |m| bytes(m.losses.pending)),
+        ("largest free block", |m| bytes(m.losses.largest_gap)),
+        ("free blocks", |m| count(m.losses.gaps)),
+    ];
+    for (name, value) in rows {
+        table.row("", vec![name.to_owned(), value(&d.at_peak_allocated), value(&d.at_peak_reserved)]);
+    }
+    table.render(out, "    ");
+}
+
+fn kinds(out: &mut String, d: &DeviceReport) {
+    let rows: Vec<(&str, u64)> = d.kinds.at_peak.rows().into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+    let total: u64 = rows.iter().map(|(_, bytes)| bytes).sum();
+    if total == 0 {
+        return;
+    }
+    section(out, "What the bytes are at peak allocated", "inferred");
+    let mut table = Table::new(&[Left, Right, Right, Left]);
+    for (name, value) in rows {
+        let part = value as f64 / total as f64;
+        let bar: String = std::iter::repeat_n('█', (part * 40.0).round() as usize).collect();
+        table.row("", vec![name.to_owned(), bytes(value), percent(part), bar]);
+    }
+    table.render(out, "    ");
+    indent(out, "    ", &clean(&d.kinds.evidence), DIM);
+}
+
+fn holders(out: &mut String, d: &DeviceReport) {
+    if d.holders.is_empty() {
+        return;
+    }
+    section(out, "Largest holders at peak allocated", "");
+    let mut table = Table::new(&[Right, Right, Right, Right, Left, Left]);
+    for h in &d.holders {
+        table.row(
+            "",
+            vec![
+                h.rank.to_string(),
+                bytes(h.bytes),
+                percent(h.share),
+                format!("{} ×", count(h.count)),
+                h.kind.clone(),
+                shorten(&clean(&h.label), 56),
+            ],
+        );
+    }
+    table.render(out, "    ");
+}
+
+fn parts(out: &mut String, d: &DeviceReport) {
+    if d.at_peak_reserved.pools.is_empty() {
+        return;
+    }
+    section(out, "Pools and streams at peak reserved", "");
+    let mut table = Table::new(&[Left, Left, Right, Right, Right, Right, Right]);
+    let head = ["pool", "stream", "reserved", "active", "free", "stranded", "largest free"];
+    table.row(DIM, head.iter().map(|&h| h.to_owned()).collect());
+    for p in d.at_peak_reserved.pools.iter().take(12) {
+        table.row(
+            "",
+            vec![
+                format!("{} {}", p.pool, p.class),
+                gapless_trace::StreamId(p.stream).to_string(),
+                bytes(p.reserved),
+                bytes(p.active),
+                bytes(p.losses.external),
+                bytes(p.losses.stranded),
+                bytes(p.losses.largest_gap),
+            ],
+        );
+    }
+    table.render(out, "    ");
+    if d.at_peak_reserved.pools.len() > 12 {
+        let more = d.at_peak_reserved.pools.len() - 12;
+        let _ = writeln!(out, "    {DIM}and {more} more: --format json lists all{RESET}");
+    }
+}
+
+fn steps(out: &mut String, d: &DeviceReport) {
+    let spans = &d.steps.spans;
+    if spans.is_empty() {
+        return;
+    }
+    section(out, "Steps", "");
+    let mut table = Table::new(&[Right, Right, Right, Right, Right]);
+    let head = ["step", "peak allocated", "live at end", "allocations", "time"];
+    table.row(DIM, head.iter().map(|&h| h.to_owned()).collect());
+    let shown: Vec<usize> = if spans.len() <= 8 {
+        (0..spans.len()).collect()
+    } else {
+        (0..4).chain(spans.len() - 3..spans.len()).collect()
+    };
+    let mut previous = None;
+    for i in shown {
+        if previous.is_some_and(|p: usize| p + 1 != i) {
+            table.row(DIM, vec!["…".to_owned()]);
+        }
+        previous = Some(i);
+        let s = &spans[i];
+        table.row(
+            "",
+            vec![
+                i.to_string(),
+                bytes(s.peak_allocated),
+                bytes(s.live_end),
+                count(s.allocations),
+                s.duration_us.map_or_else(String::new, duration),
+            ],
+        );
+    }
+    table.render(out, "    ");
+    if let Some(growth) = &d.growth {
+        let sign = if growth.bytes_per_step < 0.0 { "-" } else { "+" };
+        let slope = bytes(growth.bytes_per_step.abs() as u64);
+        let _ = writeln!(
+            out,
+            "    {DIM}live bytes at step ends: {sign}{slope} a step over {} steps{RESET}",
+            growth.steps
+        );
+    }
+}
+
+fn churn(out: &mut String, d: &DeviceReport) {
+    if d.events == 0 {
+        return;
+    }
+    section(out, "The allocator at work", "");
+    let c = &d.churn;
+    let mut facts = Vec::new();
+    if let Some(rate) = c.allocations_per_second {
+        facts.push(format!("{} allocations a second", count(rate.round() as u64)));
+    }
+    if let Some(each) = c.allocations_per_step {
+        facts.push(format!("{} a step", count(each.round() as u64)));
+    }
+    facts.push(format!(
+        "{} device calls took memory, {} gave it back",
+        count(c.device_allocs),
+        count(c.device_frees)
+    ));
+    if let Some(calls) = c.device_calls_after_warmup {
+        facts.push(format!("{} of them after the first two steps", count(calls)));
+    }
+    facts.push(format!("{} cache flushes", count(c.retries)));
+    facts.push(format!("{} out of memory", count(c.ooms.len() as u64)));
+    indent(out, "    ", &facts.join(" · "), "");
+}

@@ -1,0 +1,275 @@
+//! The command line: every flag, its help, and the examples that teach.
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Memory for AI workloads, without gaps.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gapless",
+    version,
+    about = "Memory for AI workloads, without gaps",
+    long_about = "Memory for AI workloads, without gaps.\n\nGapless reads what a run left behind and shows where every byte went, what was lost to \
+                  fragmentation, and what to do next.",
+    after_help = EXAMPLES,
+    max_term_width = 100,
+    propagate_version = true
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    /// When to use colour
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub(crate) color: Color,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  gapless demo                                   the main job, on a trace that is built in
+  gapless report snapshot.pickle                 where did the memory go?
+  gapless report snapshot.pickle --format html -o report.html
+  gapless diff before.pickle after.pickle        what grew, by how much, who holds it
+  gapless check snapshot.pickle --max-peak-reserved 20GiB
+  gapless explain GAP101                         what a finding means
+
+How to record a snapshot in PyTorch:
+  torch.cuda.memory._record_memory_history(max_entries=1_000_000)
+  ...                                            # some steps
+  torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")";
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Color {
+    pub(crate) fn write_global(self) {
+        match self {
+            Color::Auto => anstream::ColorChoice::Auto,
+            Color::Always => anstream::ColorChoice::Always,
+            Color::Never => anstream::ColorChoice::Never,
+        }
+        .write_global();
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show where the memory of a run went
+    Report(ReportArgs),
+    /// Compare two runs, step by step
+    Diff(DiffArgs),
+    /// Hold a run against budgets: a gate for CI
+    Check(CheckArgs),
+    /// Write a run in another format
+    Export(ExportArgs),
+    /// Explain a finding code
+    Explain(ExplainArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Run the report on a trace that is built in
+    Demo(DemoArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless report snapshot.pickle
+  gapless report run.pickle.gz --format html -o report.html
+  gapless report run.gtrace --format json | jq '.devices[0].peak_reserved'
+  zstdcat run.pickle.zst | gapless report -
+
+The exit code is 0 whatever the report finds; `gapless check` is the gate.")]
+pub(crate) struct ReportArgs {
+    /// What the run left behind: a PyTorch snapshot (.pickle, .json), a .gtrace, an RMM log, a MiniMalloc CSV; gzip or
+    /// zstd around it is fine; `-` reads standard input
+    pub(crate) file: PathBuf,
+
+    /// How to show it
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    pub(crate) format: ReportFormat,
+
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// How many of the largest holders to list
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    pub(crate) top: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    Text,
+    Json,
+    Html,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless diff main.pickle.gz branch.pickle.gz
+  gapless diff a.gtrace b.gtrace --format json -o diff.json
+
+Runs are aligned by their steps; stacks are matched by function and file, so that a shifted line does not hide a match.")]
+pub(crate) struct DiffArgs {
+    /// The run to compare with
+    pub(crate) before: PathBuf,
+    /// The run in question
+    pub(crate) after: PathBuf,
+
+    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
+    pub(crate) format: DiffFormat,
+
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// How many rows to list of what grew and what shrank
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    pub(crate) top: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiffFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless check run.pickle --max-peak-reserved 20GiB --max-fragmentation 15%
+  gapless check run.pickle --baseline main.json --tolerance 2%
+  gapless check run.pickle --format github        annotations in a workflow's log
+
+gapless.toml, read from the current folder or its parents:
+  [check]
+  peak_reserved = \"20GiB\"
+  peak_allocated = \"18GiB\"
+  fragmentation = \"15%\"
+  growth_per_step = \"1MiB\"
+  baseline = \"memory-baseline.json\"     # a saved `gapless report --format json`, or a trace
+  tolerance = \"2%\"
+
+Exit code: 0 within all budgets, 1 over one, 2 the check could not be made.")]
+pub(crate) struct CheckArgs {
+    /// The run in question; `-` reads standard input
+    pub(crate) file: PathBuf,
+
+    /// The most device memory that the process may hold
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_peak_reserved: Option<String>,
+
+    /// The most memory that may be allocated at once
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_peak_allocated: Option<String>,
+
+    /// The highest 1 - peak allocated / peak reserved, as 0.15 or 15%
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) max_fragmentation: Option<String>,
+
+    /// The most that live bytes may grow from step to step
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_growth_per_step: Option<String>,
+
+    /// A saved JSON report, or a trace, whose peaks must not be exceeded
+    #[arg(long, value_name = "FILE")]
+    pub(crate) baseline: Option<PathBuf>,
+
+    /// By how much the baseline may be exceeded [default: 0%]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) tolerance: Option<String>,
+
+    /// The file with the budgets [default: gapless.toml here or in a parent folder]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    #[arg(long, value_enum, default_value_t = CheckFormat::Text)]
+    pub(crate) format: CheckFormat,
+
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckFormat {
+    Text,
+    Json,
+    Github,
+    Junit,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless export run.pickle --to parquet -o allocations.parquet
+  gapless export run.pickle --to perfetto -o run.json      open it in ui.perfetto.dev
+  gapless export run.pickle --to minimalloc | head
+  gapless export run.pickle --to gtrace -o run.gtrace      smaller, and quicker to open")]
+pub(crate) struct ExportArgs {
+    /// The run; `-` reads standard input
+    pub(crate) file: PathBuf,
+
+    /// The format to write [default: from the name given with -o]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) to: Option<ExportFormat>,
+
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Only this device, for formats that hold one [default: the first]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+
+    /// Only these steps, from 0, half-open: 3..5, 3.., ..5 or 3 (MiniMalloc)
+    #[arg(long, value_name = "A..B")]
+    pub(crate) steps: Option<String>,
+
+    /// Leave out allocations smaller than this (Perfetto) [default: 1MiB]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) min_size: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Allocations, a row each
+    Csv,
+    /// Allocations, a row each, for pandas, DuckDB, Polars
+    Parquet,
+    /// The timeline as Chrome trace events
+    Perfetto,
+    /// Lifetimes for a packer: id,lower,upper,size
+    Minimalloc,
+    /// Our own format
+    Gtrace,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ExplainArgs {
+    /// A finding's code, such as GAP101; without one, all codes are listed
+    pub(crate) code: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless completions bash > ~/.local/share/bash-completion/completions/gapless
+  gapless completions zsh > ~/.zfunc/_gapless
+  gapless completions fish > ~/.config/fish/completions/gapless.fish")]
+pub(crate) struct CompletionsArgs {
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DemoArgs {
+    /// Where to write the HTML report
+    #[arg(short, long, value_name = "FILE", default_value = "gapless-demo.html")]
+    pub(crate) output: PathBuf,
+}

@@ -1,0 +1,175 @@
+//! `gapless check`: a run held against budgets, from flags and from `gapless.toml`; flags win.
+
+use crate::cli::{CheckArgs, CheckFormat};
+use crate::failure::Failure;
+use crate::{Answer, load, output};
+use anyhow::{Context, Result};
+use gapless_report::Report;
+use gapless_report::check::{self, Budgets};
+use gapless_trace::Bytes;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+const CONFIG: &str = "gapless.toml";
+/// A report is JSON text with its schema near the top; no larger file is taken for one.
+const LARGEST_REPORT: u64 = 256 << 20;
+
+pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
+    let (budgets, baseline) = budgets(args)?;
+    let report = report_of(&args.file)?;
+    let baseline = baseline.map(|path| baseline_report(&path)).transpose()?;
+    let verdict = check::check(&report, &budgets, baseline.as_ref())
+        .map_err(|error| Failure::new(error.to_string(), error.help()))?;
+    let path = args.output.as_deref();
+    match args.format {
+        CheckFormat::Text => output::write_text(path, &check::text(&verdict))?,
+        CheckFormat::Json => write(path, &check::json(&verdict)?)?,
+        CheckFormat::Github => write(path, &check::github(&verdict))?,
+        CheckFormat::Junit => write(path, &check::junit(&verdict))?,
+    }
+    Ok(if verdict.passed { Answer::Yes } else { Answer::No })
+}
+
+fn write(path: Option<&Path>, text: &str) -> Result<()> {
+    output::write_to(path, |out| Ok(out.write_all(text.as_bytes())?))
+}
+
+fn report_of(path: &Path) -> Result<Report> {
+    let trace = load::trace(path)?;
+    Ok(load::analyse(&trace, path)?.report(&path.display().to_string(), 10))
+}
+
+/// A baseline is a saved JSON report, or a trace to make one from.
+fn baseline_report(path: &Path) -> Result<Report> {
+    let looks_like_report = std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= LARGEST_REPORT)
+        && path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
+    if looks_like_report {
+        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        if let Ok(report) = serde_json::from_slice::<Report>(&text) {
+            if report.schema == gapless_report::model::SCHEMA {
+                return Ok(report);
+            }
+            return Err(Failure::new(
+                format!("{}: a report of schema {:?}", path.display(), report.schema),
+                format!("this version reads {:?}: make the baseline again", gapless_report::model::SCHEMA),
+            )
+            .into());
+        }
+    }
+    report_of(path).context("the baseline is neither a saved JSON report nor a trace")
+}
+
+/// `[check]` of gapless.toml.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CheckTable {
+    peak_reserved: Option<Amount>,
+    peak_allocated: Option<Amount>,
+    fragmentation: Option<Amount>,
+    growth_per_step: Option<Amount>,
+    baseline: Option<PathBuf>,
+    tolerance: Option<Amount>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ConfigFile {
+    #[serde(default)]
+    check: CheckTable,
+}
+
+/// A number, or a number with its unit.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Amount {
+    Whole(u64),
+    Real(f64),
+    Text(String),
+}
+
+impl Amount {
+    fn bytes(&self, name: &str) -> Result<Bytes> {
+        let text = match self {
+            Amount::Whole(n) => n.to_string(),
+            Amount::Real(n) => n.to_string(),
+            Amount::Text(text) => text.clone(),
+        };
+        text.parse().map_err(|error| Failure::new(format!("{name}: {error}"), "for example 20GiB").into())
+    }
+
+    fn share(&self, name: &str) -> Result<f64> {
+        let value = match self {
+            Amount::Whole(n) => *n as f64,
+            Amount::Real(n) => *n,
+            Amount::Text(text) => parse_share(text).ok_or_else(|| wrong_share(name, text))?,
+        };
+        if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(wrong_share(name, &value.to_string())) }
+    }
+}
+
+fn wrong_share(name: &str, text: &str) -> anyhow::Error {
+    Failure::new(format!("{name}: {text:?} is no share"), "write 15% or 0.15; it lies between 0 and 1").into()
+}
+
+fn parse_share(text: &str) -> Option<f64> {
+    let text = text.trim();
+    match text.strip_suffix('%') {
+        Some(hundredths) => hundredths.trim().parse::<f64>().ok().map(|value| value / 100.0),
+        None => text.parse().ok(),
+    }
+}
+
+/// The budgets and the baseline's path: flags first, then the configuration file.
+fn budgets(args: &CheckArgs) -> Result<(Budgets, Option<PathBuf>)> {
+    let config = match args.config.clone().or_else(find_config) {
+        Some(path) => read_config(&path)?,
+        None => CheckTable::default(),
+    };
+    let pick = |flag: &Option<String>, table: Option<Amount>| flag.clone().map(Amount::Text).or(table);
+    let bytes = |name: &str, amount: Option<Amount>| amount.map(|a| a.bytes(name)).transpose();
+    let share = |name: &str, amount: Option<Amount>| amount.map(|a| a.share(name)).transpose();
+    let budgets = Budgets {
+        peak_reserved: bytes("peak reserved", pick(&args.max_peak_reserved, config.peak_reserved))?,
+        peak_allocated: bytes("peak allocated", pick(&args.max_peak_allocated, config.peak_allocated))?,
+        fragmentation: share("fragmentation", pick(&args.max_fragmentation, config.fragmentation))?,
+        growth_per_step: bytes("growth per step", pick(&args.max_growth_per_step, config.growth_per_step))?,
+        tolerance: share("tolerance", pick(&args.tolerance, config.tolerance))?.unwrap_or(0.0),
+    };
+    Ok((budgets, args.baseline.clone().or(config.baseline)))
+}
+
+/// gapless.toml in the current folder or the nearest parent that has one.
+fn find_config() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    here.ancestors().map(|folder| folder.join(CONFIG)).find(|path| path.is_file())
+}
+
+fn read_config(path: &Path) -> Result<CheckTable> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut file: ConfigFile = toml::from_str(&text).map_err(|error| {
+        Failure::new(
+            format!("{}: {}", path.display(), error.to_string().trim_end()),
+            "`gapless check --help` shows a whole gapless.toml",
+        )
+    })?;
+    // A relative baseline lies beside the file that names it.
+    if let (Some(baseline), Some(folder)) = (&file.check.baseline, path.parent()) {
+        file.check.baseline = Some(folder.join(baseline));
+    }
+    Ok(file.check)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_read_as_people_write_them() {
+        let share = |text: &str| Amount::Text(text.to_owned()).share("x");
+        assert_eq!(share("15%").unwrap(), 0.15);
+        assert_eq!(share(" 2.5 % ").unwrap(), 0.025);
+        assert_eq!(share("0.2").unwrap(), 0.2);
+        for text in ["15", "-1%", "many", "NaN", "101%"] {
+            assert!(share(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `gapless export`: a run in another format.
+
+use crate::cli::{ExportArgs, ExportFormat};
+use crate::failure::Failure;
+use crate::{Answer, load, output};
+use anyhow::Result;
+use gapless_export::{DeviceView, View, csv, gtrace, minimalloc, parquet, perfetto};
+use gapless_report::{Analysis, DeviceAnalysis};
+use gapless_trace::Bytes;
+use std::io::IsTerminal;
+use std::ops::Range;
+use std::path::Path;
+
+pub(crate) fn run(args: &ExportArgs) -> Result<Answer> {
+    let format = args.to.map_or_else(|| format_of(args.output.as_deref()), Ok)?;
+    let binary = matches!(format, ExportFormat::Parquet | ExportFormat::Gtrace);
+    if binary && args.output.is_none() && std::io::stdout().is_terminal() {
+        return Err(Failure::new(
+            "this format is not for a terminal",
+            "name a file with -o, or send it through a pipe",
+        )
+        .into());
+    }
+    let trace = load::trace(&args.file)?;
+    if format == ExportFormat::Gtrace {
+        output::write_to(args.output.as_deref(), |out| Ok(gtrace::write(&trace, out)?))?;
+        return Ok(Answer::Yes);
+    }
+    let analysis = load::analyse(&trace, &args.file)?;
+    let devices = chosen(&analysis, args.device)?;
+    let kinds: Vec<Vec<&str>> =
+        devices.iter().map(|d| d.kinds.by_allocation.iter().map(|kind| kind.name()).collect()).collect();
+    let view = View {
+        trace: &trace,
+        devices: devices
+            .iter()
+            .zip(&kinds)
+            .map(|(d, kinds)| DeviceView {
+                device: d.device,
+                history: &d.history,
+                kinds: Some(kinds),
+                steps: &d.steps.spans,
+            })
+            .collect(),
+    };
+    let perfetto_options = perfetto_options(args)?;
+    let minimalloc_options = minimalloc_options(args, devices[0])?;
+    output::write_to(args.output.as_deref(), |out| {
+        match format {
+            ExportFormat::Csv => csv::write(&view, out)?,
+            ExportFormat::Parquet => parquet::write(&view, out)?,
+            ExportFormat::Perfetto => perfetto::write(&view, &perfetto_options, out)?,
+            ExportFormat::Minimalloc => minimalloc::write(&devices[0].history, &minimalloc_options, out)?,
+            ExportFormat::Gtrace => gtrace::write(&trace, out)?,
+        }
+        Ok(())
+    })?;
+    Ok(Answer::Yes)
+}
+
+/// The format that a file's name asks for.
+fn format_of(path: Option<&Path>) -> Result<ExportFormat> {
+    let extension = path.and_then(Path::extension).map(|e| e.to_string_lossy().to_ascii_lowercase());
+    match extension.as_deref() {
+        Some("csv") => Ok(ExportFormat::Csv),
+        Some("parquet" | "pq") => Ok(ExportFormat::Parquet),
+        Some("json") => Ok(ExportFormat::Perfetto),
+        Some("gtrace") => Ok(ExportFormat::Gtrace),
+        _ => Err(Failure::new(
+            "no format was given",
+            "say which with --to csv|parquet|perfetto|minimalloc|gtrace, or give -o a name that ends in .csv, .parquet, .json or .gtrace",
+        )
+        .into()),
+    }
+}
+
+fn chosen<'a, 't>(analysis: &'a Analysis<'t>, device: Option<u32>) -> Result<Vec<&'a DeviceAnalysis<'t>>> {
+    let Some(wanted) = device else { return Ok(analysis.devices.iter().collect()) };
+    match analysis.devices.iter().find(|d| d.device.device == wanted) {
+        Some(found) => Ok(vec![found]),
+        None => {
+            let there: Vec<String> = analysis.devices.iter().map(|d| d.device.device.to_string()).collect();
+            let what = format!("the trace has no device {wanted}");
+            Err(Failure::new(what, format!("it has: {}", there.join(", "))).into())
+        }
+    }
+}
+
+fn perfetto_options(args: &ExportArgs) -> Result<perfetto::Options> {
+    let mut options = perfetto::Options::default();
+    if let Some(text) = &args.min_size {
+        options.min_size = text
+            .parse::<Bytes>()
+            .map_err(|error| Failure::new(format!("--min-size: {error}"), "for example --min-size 1MiB"))?;
+    }
+    Ok(options)
+}
+
+fn minimalloc_options(args: &ExportArgs, device: &DeviceAnalysis<'_>) -> Result<minimalloc::Options> {
+    let mut options = minimalloc::Options::default();
+    if let Some(text) = &args.steps {
+        let steps = parse_steps(text, device.steps.spans.len())?;
+        let spans = &device.steps.spans[steps];
+        if let (Some(first), Some(last)) = (spans.first(), spans.last()) {
+            options.ticks = Some(first.start..last.end);
+        }
+    }
+    Ok(options)
+}
+
+/// `3`, `3..5`, `3..` or `..5`, within the `count` steps there are.
+fn parse_steps(text: &str, count: usize) -> Result<Range<usize>> {
+    let wrong = || {
+        Failure::new(
+            format!("--steps {text}: no such steps"),
+            if count == 0 {
+                "no steps were found in this trace: leave --steps out".to_owned()
+            } else {
+                format!("there are {count}, from 0: write 0..{count}, 2.., ..3 or 1")
+            },
+        )
+    };
+    let number = |part: &str, default: usize| if part.is_empty() { Ok(default) } else { part.trim().parse() };
+    let range = match text.split_once("..") {
+        Some((from, to)) => number(from, 0).map_err(|_| wrong())?..number(to, count).map_err(|_| wrong())?,
+        None => {
+            let step: usize = text.trim().parse().map_err(|_| wrong())?;
+            step..step.saturating_add(1)
+        }
+    };
+    if range.start < range.end && range.end <= count { Ok(range) } else { Err(wrong().into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_half_open_ranges_within_those_there_are() {
+        assert_eq!(parse_steps("3", 6).unwrap(), 3..4);
+        assert_eq!(parse_steps("1..3", 6).unwrap(), 1..3);
+        assert_eq!(parse_steps("..3", 6).unwrap(), 0..3);
+        assert_eq!(parse_steps("4..", 6).unwrap(), 4..6);
+        for text in ["6", "3..3", "5..9", "x", "..", "-1"] {
+            let expected_whole = text == "..";
+            assert_eq!(parse_steps(text, 6).is_ok(), expected_whole, "{text}");
+        }
+        assert!(parse_steps("0", 0).is_err());
+    }
+}

@@ -1,0 +1,25 @@
+//! One file a verb.
+
+mod check;
+mod completions;
+mod demo;
+mod diff;
+mod explain;
+mod export;
+pub(crate) mod report;
+
+use crate::Answer;
+use crate::cli::Command;
+use anyhow::Result;
+
+pub(crate) fn run(command: Command) -> Result<Answer> {
+    match command {
+        Command::Report(args) => report::run(&args),
+        Command::Diff(args) => diff::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Demo(args) => demo::run(&args),
+    }
+}

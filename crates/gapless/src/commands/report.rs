@@ -1,0 +1,44 @@
+//! `gapless report`: where the memory of a run went.
+
+use crate::cli::{ReportArgs, ReportFormat};
+use crate::{Answer, load, output};
+use anyhow::Result;
+use gapless_report::{Analysis, Report, html, text};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
+    let trace = load::trace(&args.file)?;
+    let analysis = load::analyse(&trace, &args.file)?;
+    let report = analysis.report(&args.file.display().to_string(), args.top);
+    match args.format {
+        ReportFormat::Text => output::write_text(args.output.as_deref(), &text::render(&report))?,
+        ReportFormat::Json => {
+            let json = gapless_report::json(&report)?;
+            output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;
+        }
+        ReportFormat::Html => {
+            // A page in the terminal helps nobody: name a file after the trace instead.
+            let named = args.output.is_none() && std::io::stdout().is_terminal();
+            let path = if named { Some(page_name(&args.file)) } else { args.output.clone() };
+            output::write_to(path.as_deref(), |out| write_page(out, &analysis, &report))?;
+            if let Some(path) = path.filter(|_| named) {
+                eprintln!("wrote {}", path.display());
+            }
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+/// Writes the HTML report.
+pub(crate) fn write_page(out: &mut dyn Write, analysis: &Analysis<'_>, report: &Report) -> Result<()> {
+    let json = serde_json::to_string(report)?;
+    Ok(html::write(out, &analysis.page(&report.source.path, &json))?)
+}
+
+/// `run.pickle.gz` becomes `run.html`, in the current folder.
+fn page_name(trace: &Path) -> PathBuf {
+    let name = trace.file_name().map_or_else(|| "report".to_owned(), |n| n.to_string_lossy().into_owned());
+    let stem = name.split('.').find(|part| !part.is_empty() && *part != "-").unwrap_or("report");
+    PathBuf::from(format!("{stem}.html"))
+}

@@ -1,0 +1,108 @@
+//! Where a command's result goes: standard output, or a file that appears whole or not at all.
+
+use crate::failure::Failure;
+use anyhow::{Context, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Writes through `write` to `path`, or to standard output where that is `None` or "-".
+///
+/// A file is written beside its place and renamed when it is whole: a reader never sees half of it, and a failure
+/// leaves what was there before.
+pub(crate) fn write_to(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    match path {
+        Some(path) if path.as_os_str() != "-" => write_file(path, write),
+        _ => {
+            let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+            write(&mut out)?;
+            out.flush().context("cannot write to standard output")
+        }
+    }
+}
+
+/// Writes styled text: styles stay on a terminal that wants them, and nowhere else.
+pub(crate) fn write_text(path: Option<&Path>, styled: &str) -> Result<()> {
+    match path {
+        Some(path) if path.as_os_str() != "-" => {
+            let plain = anstream::adapter::strip_str(styled).to_string();
+            write_file(path, |out| Ok(out.write_all(plain.as_bytes())?))
+        }
+        _ => {
+            let mut out = anstream::stdout().lock();
+            out.write_all(styled.as_bytes())?;
+            out.flush().context("cannot write to standard output")
+        }
+    }
+}
+
+fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    if path.is_dir() {
+        return Err(Failure::new(
+            format!("cannot write {}: it is a directory", path.display()),
+            "name a file inside it with -o",
+        )
+        .into());
+    }
+    // A pipe or a device cannot be renamed onto.
+    if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        let file = OpenOptions::new().write(true).open(path).with_context(|| cannot_write(path))?;
+        let mut out = BufWriter::new(file);
+        write(&mut out)?;
+        return out.flush().with_context(|| cannot_write(path));
+    }
+    let beside = Beside::create(path)?;
+    let mut out = BufWriter::with_capacity(1 << 18, &beside.file);
+    write(&mut out)?;
+    out.flush().with_context(|| cannot_write(path))?;
+    drop(out);
+    beside.put_in_place(path)
+}
+
+/// A file next to its destination; removed again unless it is put in place.
+struct Beside {
+    file: File,
+    path: PathBuf,
+    done: bool,
+}
+
+impl Beside {
+    fn create(destination: &Path) -> Result<Beside> {
+        let name = destination.file_name().ok_or_else(|| {
+            Failure::new(
+                format!("cannot write {}: not a file name", destination.display()),
+                "name a file with -o",
+            )
+        })?;
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}.part", std::process::id()));
+        let path = destination.with_file_name(hidden);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .with_context(|| cannot_write(destination))?;
+        Ok(Beside { file, path, done: false })
+    }
+
+    fn put_in_place(mut self, destination: &Path) -> Result<()> {
+        self.file.sync_data().with_context(|| cannot_write(destination))?;
+        fs::rename(&self.path, destination).with_context(|| cannot_write(destination))?;
+        self.done = true;
+        Ok(())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if !self.done {
+            // Nothing better can be done about a file that cannot be removed either.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}

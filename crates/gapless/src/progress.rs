@@ -1,0 +1,55 @@
+//! A progress bar for long reads: on a terminal, and only once a read takes long enough to wonder.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Short reads stay silent.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    since: Instant,
+    name: String,
+}
+
+impl Progress {
+    /// A bar for reading `name`; silent where standard error is no terminal.
+    pub(crate) fn reading(name: &str) -> Progress {
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+        } else {
+            ProgressBar::hidden()
+        };
+        Progress { bar, since: Instant::now(), name: name.to_owned() }
+    }
+
+    /// `done` bytes of the file, of `total` where that is known.
+    pub(crate) fn update(&self, done: u64, total: Option<u64>) {
+        if !std::io::stderr().is_terminal() || self.since.elapsed() < PATIENCE {
+            return;
+        }
+        if self.bar.is_hidden() {
+            let template = if total.is_some() {
+                "{msg} {bar:32.cyan/dim} {bytes}/{total_bytes} {eta}"
+            } else {
+                "{msg} {spinner} {bytes} {bytes_per_sec}"
+            };
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                self.bar.set_style(style.progress_chars("━━─"));
+            }
+            self.bar.set_message(format!("reading {}", self.name));
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        if let Some(total) = total {
+            self.bar.set_length(total);
+        }
+        self.bar.set_position(done);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
