@@ -1,0 +1,362 @@
+//! Every verb as a user runs it: exit codes, streams, files.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use support::{repo, report, run, run_in, shown, trace};
+
+fn temp() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+#[test]
+fn report_shows_where_the_memory_went() {
+    insta::assert_snapshot!(shown(&run(&["report", &trace("gpt2_train_stacks")])));
+}
+
+#[test]
+fn report_of_a_failed_run_leads_with_the_failure() {
+    insta::assert_snapshot!(shown(&run(&["report", &trace("oom")])));
+}
+
+#[test]
+fn report_of_a_recording_that_began_late_says_so() {
+    insta::assert_snapshot!(shown(&run(&["report", &trace("ring"), "--top", "3"])));
+}
+
+#[test]
+fn report_of_a_snapshot_without_history_shows_the_heap() {
+    insta::assert_snapshot!(shown(&run(&["report", &trace("nohistory")])));
+}
+
+#[test]
+fn report_from_standard_input_is_the_report_of_the_file() {
+    let path = trace("multistream");
+    let bytes = fs::read(&path).expect("the trace");
+    let piped = run_in(&repo("testdata"), &["report", "-", "--format", "json"], Some(&bytes));
+    assert_eq!(piped.code, 0, "{}", piped.err);
+    let mut piped: Value = serde_json::from_str(&piped.out).expect("JSON");
+    piped["source"]["path"] = Value::from(path.clone());
+    assert_eq!(piped, report(&path));
+}
+
+#[test]
+fn reports_are_the_same_byte_for_byte_when_made_again() {
+    for format in ["text", "json", "html"] {
+        let once = run(&["report", &trace("graphs"), "--format", format]);
+        let again = run(&["report", &trace("graphs"), "--format", format]);
+        assert_eq!(once.code, 0);
+        assert!(!once.out.is_empty());
+        assert_eq!(once.out, again.out, "{format}");
+    }
+}
+
+#[test]
+fn output_goes_to_the_named_file_in_every_format() {
+    let folder = temp();
+    for format in ["text", "json", "html"] {
+        let path = folder.path().join(format);
+        let name = path.to_str().expect("UTF-8");
+        let done = run(&["report", &trace("leak"), "--format", format, "-o", name]);
+        assert_eq!((done.code, done.out.as_str()), (0, ""), "{}", done.err);
+        let direct = run(&["report", &trace("leak"), "--format", format]);
+        assert_eq!(fs::read_to_string(&path).expect("written"), direct.out, "{format}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 3, "nothing is left beside them");
+}
+
+#[test]
+fn a_failed_report_leaves_the_old_file_alone() {
+    let folder = temp();
+    let path = folder.path().join("report.json");
+    fs::write(&path, "the old one").expect("written");
+    let done = run(&["report", "no-such-file", "--format", "json", "-o", path.to_str().expect("UTF-8")]);
+    assert_eq!(done.code, 2);
+    assert_eq!(fs::read_to_string(&path).expect("still there"), "the old one");
+    let done = run(&["report", &trace("leak"), "-o", folder.path().to_str().expect("UTF-8")]);
+    assert_eq!(done.code, 2);
+    assert!(done.err.contains("it is a directory"), "{}", done.err);
+    let nowhere = folder.path().join("none/report.json");
+    let done = run(&["report", &trace("leak"), "-o", nowhere.to_str().expect("UTF-8")]);
+    assert_eq!(done.code, 2);
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gapless"))
+        .args(["export", &trace("resnet_varbatch"), "--to", "csv"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut head = [0; 10];
+    child.stdout.take().expect("a pipe").read_exact(&mut head).expect("some output");
+    let done = child.wait_with_output().expect("the binary ends");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn bad_files_get_an_error_that_says_what_to_do() {
+    let folder = temp();
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).expect("written");
+    let whole = fs::read(trace("leak")).expect("the trace");
+    write("empty", b"");
+    write("picture.png", b"\x89PNG\r\n\x1a\n0000");
+    write("cut.pickle.gz", &whole[..whole.len() / 2]);
+    write("code.pickle", b"\x80\x04cos\nsystem\n.");
+    write("text.txt", b"hello there\n");
+    fs::create_dir(folder.path().join("folder")).expect("made");
+    let mut all = String::new();
+    for name in ["missing.pickle", "folder", "empty", "picture.png", "cut.pickle.gz", "code.pickle", "text.txt"] {
+        let done = run_in(folder.path(), &["report", name], None);
+        assert_eq!((done.code, done.out.as_str()), (2, ""), "{name}: {}", done.err);
+        all.push_str(&done.err);
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn events_that_contradict_each_other_get_an_error_that_names_the_event() {
+    let folder = temp();
+    let event = |action: &str, addr: u64, size: u64| {
+        format!(r#"{{"action":"{action}","addr":{addr},"size":{size},"stream":0,"time_us":1}}"#)
+    };
+    let snapshot = |events: &[String]| {
+        format!(r#"{{"segments":[],"device_traces":[[{}]],"allocator_settings":{{}}}}"#, events.join(","))
+    };
+    let segment = event("segment_alloc", 4096, 2 << 20);
+    let cases = [
+        ("twice", vec![segment.clone(), event("alloc", 4096, 512), event("alloc", 4096, 512)]),
+        ("inside", vec![segment.clone(), event("alloc", 4096, 4096), event("alloc", 4096 + 512, 512)]),
+        ("free", vec![segment.clone(), event("free_requested", 4096, 512), event("free_completed", 4096, 512)]),
+        (
+            "twice-freed",
+            vec![
+                segment.clone(),
+                event("alloc", 4096, 512),
+                event("free_requested", 4096, 512),
+                event("free_completed", 4096, 512),
+                event("free_requested", 4096, 512),
+                event("free_completed", 4096, 512),
+            ],
+        ),
+        ("outside", vec![segment.clone(), event("alloc", 1 << 40, 512)]),
+        ("in-use", vec![segment, event("alloc", 4096, 512), event("segment_free", 4096, 2 << 20)]),
+    ];
+    let mut all = String::new();
+    for (name, events) in cases {
+        fs::write(folder.path().join(name), snapshot(&events)).expect("written");
+        let done = run_in(folder.path(), &["report", name], None);
+        assert_eq!((done.code, done.out.as_str()), (2, ""), "{name}: {}{}", done.out, done.err);
+        all.push_str(&done.err);
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn check_says_yes_no_or_why_not() {
+    let path = trace("gpt2_train");
+    let within = run(&["check", &path, "--max-peak-reserved", "20GiB", "--max-fragmentation", "15%"]);
+    insta::assert_snapshot!("check_within", shown(&within));
+    assert_eq!(within.code, 0);
+    let over = run(&["check", &path, "--max-peak-reserved", "10GiB", "--max-peak-allocated", "20GiB"]);
+    insta::assert_snapshot!("check_over", shown(&over));
+    assert_eq!(over.code, 1);
+    for args in [
+        &["check", &path][..],
+        &["check", &path, "--max-peak-reserved", "lots"],
+        &["check", &path, "--max-fragmentation", "15"],
+        &["check", "missing", "--max-peak-reserved", "1GiB"],
+        &["check", &path, "--baseline", "missing.json"],
+        &["check", &trace("multistream"), "--max-growth-per-step", "1MiB"],
+    ] {
+        let done = run_in(temp().path(), args, None);
+        assert_eq!((done.code, done.out.as_str()), (2, ""), "{args:?}");
+        assert!(done.err.starts_with("error: "), "{args:?}: {}", done.err);
+    }
+}
+
+#[test]
+fn check_writes_what_github_and_junit_readers_expect() {
+    let args = |format| ["check", "leak", "--max-peak-reserved", "256MiB", "--max-growth-per-step", "8MiB", "--format", format];
+    let folder = temp();
+    fs::copy(trace("leak"), folder.path().join("leak")).expect("copied");
+    for format in ["github", "junit", "json"] {
+        let done = run_in(folder.path(), &args(format), None);
+        assert_eq!(done.code, 1, "{}", done.err);
+        insta::assert_snapshot!(format!("check_{format}"), done.out);
+    }
+}
+
+#[test]
+fn budgets_come_from_the_nearest_gapless_toml_and_flags_win() {
+    let folder = temp();
+    let inner = folder.path().join("a/b");
+    fs::create_dir_all(&inner).expect("made");
+    let config = "[check]\npeak_reserved = \"1GiB\"\nfragmentation = 0.5\n";
+    fs::write(folder.path().join("gapless.toml"), config).expect("written");
+    let path = trace("leak");
+    assert_eq!(run_in(&inner, &["check", &path], None).code, 0);
+    assert_eq!(run_in(&inner, &["check", &path, "--max-peak-reserved", "100MiB"], None).code, 1);
+    fs::write(inner.join("gapless.toml"), "[check]\npeak_reservd = \"1GiB\"\n").expect("written");
+    let typo = run_in(&inner, &["check", &path], None);
+    assert_eq!(typo.code, 2);
+    assert!(typo.err.contains("peak_reservd") && typo.err.contains("help:"), "{}", typo.err);
+}
+
+#[test]
+fn a_baseline_is_a_saved_report_or_a_trace() {
+    let folder = temp();
+    let path = trace("gpt2_train");
+    let base = folder.path().join("base.json");
+    run(&["report", &path, "--format", "json", "-o", base.to_str().expect("UTF-8")]);
+    let base = base.to_str().expect("UTF-8");
+    assert_eq!(run(&["check", &path, "--baseline", base]).code, 0);
+    assert_eq!(run(&["check", &path, "--baseline", &path]).code, 0);
+    // ResNet reserves less than GPT-2; Mixtral more, but not twice as much.
+    assert_eq!(run(&["check", &trace("resnet_varbatch"), "--baseline", base]).code, 0);
+    assert_eq!(run(&["check", &trace("mixtral_moe"), "--baseline", base]).code, 1);
+    assert_eq!(run(&["check", &trace("mixtral_moe"), "--baseline", base, "--tolerance", "100%"]).code, 0);
+}
+
+#[test]
+fn diff_names_what_grew() {
+    insta::assert_snapshot!(shown(&run(&["diff", &trace("gpt2_train"), &trace("split_round")])));
+    let same = run(&["diff", &trace("gpt2_train"), &trace("gpt2_train"), "--format", "json"]);
+    let same: Value = serde_json::from_str(&same.out).expect("JSON");
+    assert_eq!(same["schema"], "gapless.diff/1");
+    assert_eq!(same["devices"][0]["holders"], Value::Array(Vec::new()), "a run does not differ from itself");
+    assert_eq!(run(&["diff", "-", "-"]).code, 2);
+}
+
+#[test]
+fn diff_matches_stacks_across_runs() {
+    // The same program and the same stacks: 3 steps each, one with four layers of 256 tokens, one with twelve of 1024.
+    let diff = run(&["diff", &trace("cpppickle"), &trace("gpt2_train_stacks"), "--format", "json"]);
+    let diff: Value = serde_json::from_str(&diff.out).expect("JSON");
+    let device = &diff["devices"][0];
+    assert_eq!(device["steps"]["peaks"].as_array().expect("steps").len(), 3);
+    let holders = device["holders"].as_array().expect("holders");
+    let both = holders.iter().filter(|h| h["before"].as_u64() > Some(0) && h["after"].as_u64() > Some(0)).count();
+    assert!(both >= 10, "{both} stacks are in both runs");
+}
+
+#[test]
+fn a_gtrace_tells_what_its_snapshot_told() {
+    let folder = temp();
+    for name in ["gpt2_train_stacks", "graphs", "ring_exp", "nohistory", "mixtral_moe_expandable"] {
+        let path = folder.path().join(format!("{name}.gtrace"));
+        let file = path.to_str().expect("UTF-8");
+        let done = run(&["export", &trace(name), "-o", file]);
+        assert_eq!(done.code, 0, "{name}: {}", done.err);
+        let (mut ours, mut theirs) = (report(file), report(&trace(name)));
+        for report in [&mut ours, &mut theirs] {
+            report["source"]["path"] = Value::Null;
+            report["source"]["format"] = Value::Null;
+        }
+        assert_eq!(ours, theirs, "{name}");
+    }
+}
+
+#[test]
+fn exports_hold_every_allocation() {
+    let allocations = report(&trace("leak"))["devices"][0]["allocations"].as_u64().expect("a count") as usize;
+    let csv = run(&["export", &trace("leak"), "--to", "csv"]);
+    assert_eq!(csv.out.lines().count(), allocations + 1);
+    let lifetimes = run(&["export", &trace("leak"), "--to", "minimalloc"]);
+    assert_eq!(lifetimes.out.lines().next(), Some("id,lower,upper,size"));
+    assert_eq!(lifetimes.out.lines().count(), allocations + 1);
+    let one_step = run(&["export", &trace("leak"), "--to", "minimalloc", "--steps", "3"]);
+    assert!((2..allocations / 4).contains(&one_step.out.lines().count()));
+    let perfetto = run(&["export", &trace("leak"), "--to", "perfetto"]);
+    let perfetto: Value = serde_json::from_str(&perfetto.out).expect("JSON");
+    assert!(perfetto["traceEvents"].as_array().expect("events").len() > 100);
+    for args in [&["--to", "minimalloc", "--steps", "99"][..], &["--device", "7", "--to", "csv"], &[]] {
+        let mut all = vec!["export".to_owned(), trace("leak")];
+        all.extend(args.iter().map(|&a| a.to_owned()));
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let done = run(&all);
+        assert_eq!(done.code, 2, "{args:?}");
+        assert!(done.err.contains("help:"), "{}", done.err);
+    }
+}
+
+#[test]
+fn lifetimes_exported_can_be_read_back() {
+    let folder = temp();
+    let path = folder.path().join("lifetimes.csv");
+    let file = path.to_str().expect("UTF-8");
+    assert_eq!(run(&["export", &trace("leak"), "--to", "minimalloc", "-o", file]).code, 0);
+    let (own, original) = (report(file), report(&trace("leak")));
+    assert_eq!(own["devices"][0]["peak_allocated"], original["devices"][0]["peak_active"]);
+    assert_eq!(own["devices"][0]["peak_reserved"], Value::Null);
+}
+
+#[test]
+fn explain_knows_every_code_that_a_report_can_have() {
+    let list = run(&["explain"]);
+    insta::assert_snapshot!(list.out);
+    for (_, path) in support::all_traces() {
+        let report = report(path.to_str().expect("UTF-8"));
+        for finding in report["findings"].as_array().expect("findings") {
+            let code = finding["code"].as_str().expect("a code");
+            assert!(list.out.contains(code), "{code}");
+            assert!(!finding["help"].as_str().expect("help").is_empty(), "{code} has a next step");
+        }
+    }
+    let unknown = run(&["explain", "GAP999"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.err.contains("help:"), "{}", unknown.err);
+}
+
+#[test]
+fn findings_never_advise_what_is_already_set() {
+    for (name, path) in support::all_traces() {
+        let report = report(path.to_str().expect("UTF-8"));
+        if report["settings"]["expandable_segments"] != true {
+            continue;
+        }
+        for finding in report["findings"].as_array().expect("findings") {
+            let help = finding["help"].as_str().expect("help");
+            assert!(!help.contains("expandable_segments:True"), "{name}: {help}");
+        }
+    }
+}
+
+#[test]
+fn a_leak_is_found_with_the_line_that_keeps_it() {
+    let report = report(&trace("leak"));
+    let findings = report["findings"].as_array().expect("findings");
+    let leak = findings.iter().find(|f| f["code"] == "GAP201").expect("the leak is found");
+    assert!(leak["evidence"][0].as_str().expect("evidence").contains("remember"), "{leak}");
+    let growth = &report["devices"][0]["growth"];
+    assert_eq!(growth["bytes_per_step"].as_f64().expect("a slope").round() as u64, 4 << 20);
+}
+
+#[test]
+fn help_teaches_by_example_and_completions_exist_for_every_shell() {
+    for verb in ["report", "diff", "check", "export"] {
+        let help = run(&[verb, "--help"]);
+        assert!(help.out.contains("Examples:"), "{verb}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(&["completions", shell]);
+        assert_eq!(script.code, 0);
+        assert!(script.out.contains("gapless") && script.out.contains("export"), "{shell}");
+    }
+}
+
+#[test]
+fn demo_writes_the_page_and_prints_its_path() {
+    let folder = temp();
+    let done = run_in(folder.path(), &["demo"], None);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let page = folder.path().canonicalize().expect("a path").join("gapless-demo.html");
+    assert!(done.out.contains("gapless-demo.html"));
+    assert!(fs::read_to_string(page).expect("the page").contains("</html>"));
+    assert!(done.out.contains("Findings"));
+}

@@ -1,0 +1,84 @@
+//! Running the binary as a user does: arguments in, exit code and both streams out.
+#![allow(dead_code)] // each test file uses its part
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a run of the binary gave.
+#[derive(Debug)]
+pub struct Run {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+/// A file of the repository.
+pub fn repo(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// The traces and the cases, by name.
+pub fn all_traces() -> Vec<(String, PathBuf)> {
+    let mut found = Vec::new();
+    for folder in ["testdata/traces", "testdata/cases"] {
+        for entry in std::fs::read_dir(repo(folder)).expect("the folder is there") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            if let Some(name) = name.strip_suffix(".pickle.gz") {
+                found.push((name.to_owned(), path));
+            }
+        }
+    }
+    found.sort();
+    assert!(found.len() >= 20, "the recorded traces are there");
+    found
+}
+
+pub fn trace(name: &str) -> String {
+    let in_folder = |folder: &str| repo(&format!("testdata/{folder}/{name}.pickle.gz"));
+    let path = if in_folder("traces").exists() { in_folder("traces") } else { in_folder("cases") };
+    path.to_str().expect("a UTF-8 path").to_owned()
+}
+
+/// Runs the binary in `folder`.
+pub fn run_in(folder: &Path, args: &[&str], input: Option<&[u8]>) -> Run {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gapless"))
+        .args(args)
+        .current_dir(folder)
+        .env_remove("CLICOLOR_FORCE")
+        .env("NO_COLOR", "1")
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    if let Some(input) = input {
+        // A reader that has seen enough may close its end first.
+        let _ = child.stdin.take().expect("a pipe").write_all(input);
+    }
+    let done = child.wait_with_output().expect("the binary ends");
+    Run {
+        code: done.status.code().expect("an exit code, not a signal"),
+        out: String::from_utf8(done.stdout).expect("UTF-8 on standard output"),
+        err: String::from_utf8(done.stderr).expect("UTF-8 on standard error"),
+    }
+}
+
+pub fn run(args: &[&str]) -> Run {
+    run_in(&repo("testdata"), args, None)
+}
+
+/// The JSON report of a trace.
+pub fn report(path: &str) -> Value {
+    let run = run(&["report", path, "--format", "json"]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    serde_json::from_str(&run.out).expect("JSON")
+}
+
+/// Exit code and both streams, for a snapshot; the repository's own path left out.
+pub fn shown(run: &Run) -> String {
+    let root = repo("testdata").display().to_string();
+    format!("exit {}\n--- out\n{}--- err\n{}", run.code, run.out, run.err).replace(&format!("{root}/"), "")
+}
