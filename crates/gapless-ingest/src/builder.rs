@@ -97,6 +97,11 @@ impl Builder {
         Ok(())
     }
 
+    fn let_go(&mut self, values: usize) {
+        // An object that is taken apart while it is filled (it names itself) is counted off before it was counted.
+        self.held = self.held.saturating_sub(values);
+    }
+
     fn add(&mut self, object: Object) -> Result<Value, Wrong> {
         if let Object::List(values) | Object::Dict(values) = &object {
             self.hold(values.len())?;
@@ -196,8 +201,9 @@ impl Builder {
                 Object::Dict(own) => own.extend([pair[0], value]),
                 _ => return Err("keys set in a list".into()),
             }
+            self.hold(2)?;
         }
-        self.hold(entries.len())
+        Ok(())
     }
 
     fn open(&mut self, value: Value) -> Result<&mut Object, Wrong> {
@@ -283,7 +289,7 @@ impl Builder {
                     return Ok(value);
                 }
                 let items = std::mem::take(items);
-                self.held -= items.len();
+                self.let_go(items.len());
                 let stack = self.stack_of(&items)?;
                 Ok(self.close(id, Value::Stack(stack)))
             }
@@ -291,7 +297,7 @@ impl Builder {
                 let entries = std::mem::take(entries);
                 match self.collapse(&entries)? {
                     Some(settled) => {
-                        self.held -= entries.len();
+                        self.let_go(entries.len());
                         Ok(self.close(id, settled))
                     }
                     None => {
@@ -335,8 +341,9 @@ impl Builder {
                 continue;
             }
             if let Object::List(items) | Object::Dict(items) = &mut slot.object {
-                self.held -= items.len();
+                let count = items.len();
                 left.append(items);
+                self.let_go(count);
             }
             self.close(id, Value::Ignored);
         }
@@ -358,6 +365,10 @@ impl Builder {
 
     /// A list of strings, outermost first as Python prints stacks, as a stack.
     fn stack_of_texts(&mut self, value: Value) -> Result<Value, Wrong> {
+        // Another event may have named the list, and made a stack of it, since this one did.
+        if let Some(Slot { object: Object::Settled(stack), .. }) = self.slot(value) {
+            return Ok(*stack);
+        }
         let Some(items) = self.list(value) else { return Ok(value) };
         if !matches!(items.first(), Some(Value::Str(_))) {
             return Ok(value);
@@ -371,7 +382,7 @@ impl Builder {
         }
         let stack = Value::Stack(self.rows.stack(&frames)?);
         if let Value::Object(id) = value {
-            self.held -= texts.len();
+            self.let_go(texts.len());
             self.close(id, stack);
         }
         Ok(stack)

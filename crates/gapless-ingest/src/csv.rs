@@ -22,7 +22,7 @@ impl<'a> Csv<'a> {
     pub(crate) fn new(input: &'a mut (dyn Read + Send), limit: u64) -> Result<Csv<'a>, Fault> {
         let input = BufReader::with_capacity(256 << 10, input);
         let mut csv = Csv { input, columns: Vec::new(), line: 0, bytes: 0, limit, text: Vec::new() };
-        if let Some(header) = csv.next()? {
+        if let Some((_, header)) = csv.next()? {
             let header = header.trim_start_matches('\u{feff}').to_ascii_lowercase();
             csv.columns = fields(&header).map(str::to_owned).collect();
         }
@@ -33,8 +33,8 @@ impl<'a> Csv<'a> {
         self.columns.iter().position(|column| names.contains(&column.as_str()))
     }
 
-    /// The next line that is not empty.
-    pub(crate) fn next(&mut self) -> Result<Option<&str>, Fault> {
+    /// The next line that is not empty, with its number.
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, &str)>, Fault> {
         loop {
             self.line += 1;
             self.text.clear();
@@ -55,7 +55,7 @@ impl<'a> Csv<'a> {
             }
         }
         match std::str::from_utf8(&self.text) {
-            Ok(text) => Ok(Some(text.trim())),
+            Ok(text) => Ok(Some((self.line, text.trim()))),
             Err(_) => {
                 Err(Box::new(Problem::Line { line: self.line, what: "the line is not valid UTF-8".into() }))
             }

@@ -38,8 +38,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     let mut with_gaps = 0_u64;
     loop {
         let columns = csv.columns.len();
-        let line = csv.line + 1;
-        let Some(text) = csv.next()? else { break };
+        let Some((line, text)) = csv.next()? else { break };
         let row: Vec<&str> = fields(text).take(columns + 1).collect();
         if row.len() != columns {
             return wrong(line, format!("{} fields where the header has {columns}", row.len()));

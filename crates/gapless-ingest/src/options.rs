@@ -53,9 +53,9 @@ impl Default for Limits {
             events: 1 << 28,
             blocks: 1 << 26,
             string: 16 << 20,
-            objects: 1 << 22,
-            values: 1 << 23,
-            stack: 1 << 22,
+            objects: 1 << 19,
+            values: 1 << 20,
+            stack: 1 << 20,
             memo: 1 << 27,
             text: 1 << 29,
         }

@@ -25,8 +25,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     let mut clock = Clock::default();
     loop {
         let columns = csv.columns.len();
-        let line = csv.line + 1;
-        let Some(text) = csv.next()? else { break };
+        let Some((line, text)) = csv.next()? else { break };
         let row: Vec<&str> = fields(text).take(columns + 1).collect();
         if row.len() != columns {
             return wrong(line, format!("{} fields where the header has {columns}", row.len()));

@@ -281,7 +281,13 @@ impl Path<'_> {
         let mut draft = FrameDraft::default();
         let mut name = first;
         let mut n = 1;
+        let mut has_file = false;
         loop {
+            match name {
+                Name::Filename => has_file = true,
+                Name::Name | Name::Line | Name::Other => {}
+                _ => return None, // an annotation or something else with a name
+            }
             let value = match *self.bytes.get(self.at)? {
                 op::BININT | op::BININT1 | op::BININT2 | op::LONG1 => Value::Int(self.int()?),
                 _ => Value::Str(self.text()?),
@@ -294,8 +300,8 @@ impl Path<'_> {
             name = self.key(n, Keys::Frame)?;
             n += 1;
         }
-        if n < 3 {
-            return None; // an annotation or something else with a name
+        if !has_file {
+            return None;
         }
         let id = self.builder.rows.frames.intern(draft.frame);
         if let Some(memo) = self.builder.memo.get_mut(entry)

@@ -116,6 +116,7 @@ impl Machine<'_> {
             op::MEMOIZE => {
                 self.window.skip(1);
                 let top = self.top()?;
+                self.check_memo()?;
                 let done = self.builder.memoize(top);
                 self.right(done)
             }
@@ -378,11 +379,18 @@ impl Machine<'_> {
             ));
         }
         let top = self.top()?;
+        self.check_memo()?;
         if (index as usize) < self.builder.memo.len() {
             self.fast.forget();
         }
         let done = self.builder.put(index as usize, top);
         self.right(done)
+    }
+
+    /// A dump has an entry for every 30 bytes or so; a file that is nothing but entries is a bomb.
+    fn check_memo(&self) -> Result<(), Fault> {
+        let most = (1 << 20) + self.window.offset() / 16;
+        if self.builder.memo.len() as u64 > most { self.too_many("memo entries", most) } else { Ok(()) }
     }
 
     fn get(&mut self, index: u32) -> Result<(), Fault> {
