@@ -92,13 +92,13 @@ fn unpack(
     (&mut *input)
         .take(container::HEAD as u64)
         .read_to_end(&mut head)
-        .map_err(|source| damaged(Box::new(Problem::Io { offset: 0, source }), &around))?;
+        .map_err(|source| damaged(Problem::Io { offset: 0, source }, &around))?;
     let packing = container::packing(&head);
     let mut whole = io::Cursor::new(&head[..]).chain(input);
     let Some(packing) = packing else {
         let result =
             container::format(&head).and_then(|format| parse(format, &mut whole, &around, size, options));
-        return result.map_err(|fault| damaged(fault, &around));
+        return result.map_err(|fault| damaged(*fault, &around));
     };
     if around.len() == LAYERS {
         return Err(Box::new(Problem::NotATrace {
@@ -112,8 +112,8 @@ fn unpack(
 }
 
 /// Reading fails inside compressed data because that data is damaged.
-fn damaged(fault: Fault, around: &[Packing]) -> Fault {
-    match *fault {
+fn damaged(problem: Problem, around: &[Packing]) -> Fault {
+    match problem {
         Problem::Io { offset, source } if !around.is_empty() => {
             Box::new(if source.kind() == io::ErrorKind::UnexpectedEof {
                 Problem::Truncated { offset, reading: "the compressed data".into() }

@@ -8,6 +8,7 @@ macro_rules! names {
         /// A word that means something in a snapshot. `Other` is every other string.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
+        #[expect(clippy::enum_variant_names, reason = "the variants are called as the words are")]
         pub(crate) enum Name { Nothing, $($name,)* Other }
 
         const ALL: &[(Name, &str)] = &[(Name::Nothing, ""), $((Name::$name, $text),)*];
