@@ -1,5 +1,6 @@
 //! Why a file could not be read: what is wrong, where, and what to do.
 
+use gapless_trace::gtrace::GtraceError;
 use std::io;
 
 /// Why `name` could not be read.
@@ -55,8 +56,8 @@ pub enum Problem {
     Line { line: u64, what: String },
     #[error("line {line}, column {column}: {what}")]
     Json { line: usize, column: usize, what: String },
-    #[error("the .gtrace file cannot be read: {0}")]
-    Gtrace(String),
+    #[error("{0}")]
+    Gtrace(GtraceError),
 }
 
 /// Boxed: a problem is large and rare, and the result of every step must be small.

@@ -29,6 +29,7 @@ pub use options::{Limits, Progress, ReadOptions};
 
 use container::{Format, Packing};
 use error::Fault;
+use gapless_trace::gtrace::GtraceError;
 use gapless_trace::{Note, Trace};
 use std::fs::File;
 use std::io::{self, Read};
@@ -165,7 +166,7 @@ fn parse(
             }
             Ok(trace)
         }
-        Format::Gtrace => read_gtrace(input, options),
+        Format::Gtrace => read_gtrace(input),
         Format::RmmCsv => rmm::read(input, described("RMM log (CSV)"), options.limits),
         Format::MiniMallocCsv => {
             minimalloc::read(input, described("MiniMalloc buffers (CSV)"), options.limits)
@@ -173,9 +174,14 @@ fn parse(
     }
 }
 
-/// The own format. `gapless-trace` owns its bytes; this is the one place where ingest hands them over.
-fn read_gtrace(_input: &mut (dyn Read + Send), _options: &ReadOptions) -> Result<Trace, Fault> {
-    Err(Box::new(Problem::Gtrace("this version of gapless-ingest does not read the format".into())))
+/// The own format, whose bytes `gapless-trace` owns.
+fn read_gtrace(input: &mut (dyn Read + Send)) -> Result<Trace, Fault> {
+    gapless_trace::gtrace::read_from(input).map_err(|error| {
+        Box::new(match error {
+            GtraceError::Io(source) => Problem::Io { offset: 0, source },
+            error => Problem::Gtrace(error),
+        })
+    })
 }
 
 fn note_trailing(trace: &mut Trace, what: &str) {

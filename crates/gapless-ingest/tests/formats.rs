@@ -1,7 +1,7 @@
 //! Each format by a small example: what CPython writes, old versions of torch, compression, CSV, and what errors say.
 
 use gapless_ingest::{Problem, ReadOptions, open, read};
-use gapless_trace::{Action, BlockState, Bytes, History, SizeClass, Trace};
+use gapless_trace::{Action, BlockState, Bytes, History, SizeClass, Trace, gtrace};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,6 +111,20 @@ fn compression_is_seen_through_twice_whatever_the_name() {
     }
     let half = gzip(&plain);
     assert!(matches!(problem(&half[..half.len() / 2]), Problem::Truncated { .. }));
+}
+
+#[test]
+fn the_own_format_is_read_plain_and_compressed() {
+    let path = testdata("cpython/protocol_4.pickle");
+    let trace = open(&path, &ReadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+    let bytes = gtrace::write_trace(&trace, Vec::new(), gtrace::Options::default())
+        .unwrap_or_else(|error| panic!("{error}"));
+    for bytes in [bytes.clone(), gzip(&bytes)] {
+        let again = parse(&bytes);
+        assert!(again.devices[0].events == trace.devices[0].events);
+        assert_eq!(again.devices[0].blocks, trace.devices[0].blocks);
+    }
+    assert!(matches!(problem(b"GTRACE"), Problem::Gtrace(_)));
 }
 
 #[test]
