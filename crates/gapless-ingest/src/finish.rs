@@ -7,13 +7,15 @@ use crate::builder::{Builder, key};
 use crate::error::{Fault, Problem};
 use crate::features::Feature;
 use crate::names::Name;
-use crate::rows::{Rows, SegmentRow, Wrong};
+use crate::rows::{Numbered, Rows, SegmentRow, Wrong};
 use crate::settings;
 use crate::value::{Table, Value};
 use gapless_trace::{
     Action, Annotation, Block, BlockState, DeviceAddr, DeviceTrace, EventIndex, Events, Note, PoolId,
     Segment, Source, StreamId, Trace,
 };
+use std::collections::BTreeMap;
+use std::hash::Hash;
 
 /// Makes the trace of a snapshot whose outermost value is `top`. `read` is the number of bytes read.
 pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64) -> Result<Trace, Fault> {
@@ -24,7 +26,6 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
     let traces = device_runs(&builder, parts.device_traces, &mut spent).map_err(wrong)?;
     let segments = segment_rows(&builder, parts.segments, &mut spent).map_err(wrong)?;
     let annotations = annotations(&builder, parts.annotations, &mut spent).map_err(wrong)?;
-    let mut devices: Vec<DeviceTrace> = Vec::new();
     let mut blocks_by_segment = Vec::with_capacity(segments.len());
     for segment in &segments {
         blocks_by_segment.push(block_rows(&builder, segment.blocks, &mut spent).map_err(wrong)?);
@@ -36,30 +37,27 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
     if rows.events.is_empty() && segments.is_empty() {
         return Err(Box::new(Problem::EmptyTrace));
     }
-    rows.blocks.shrink_to_fit();
-    let whole = matches!(traces[..], [(_, ref runs)] if runs[..] == [(0, rows.events.len() as u32)])
-        && segments.iter().all(|s| traces.first().is_some_and(|(device, _)| s.device == *device));
-    if whole || traces.is_empty() && segments.windows(2).all(|pair| pair[0].device == pair[1].device) {
-        // One device has everything: its tables are the tables that were read, no event is copied.
-        let device = traces.first().map_or_else(|| segments.first().map_or(0, |s| s.device), |t| t.0);
-        let mut own = DeviceTrace::new(device);
-        if whole {
-            own.events = std::mem::take(&mut rows.events);
-        }
-        own.streams = std::mem::take(&mut rows.streams.values);
-        own.pools = std::mem::take(&mut rows.pools.values);
-        devices.push(own);
-    } else {
-        for (device, runs) in &traces {
-            copy_events(&rows, runs, device_mut(&mut devices, *device)).map_err(wrong)?;
+    let mut devices = Devices::default();
+    // Where one device has everything, its tables are the tables that were read, and no event is copied.
+    let mut numbers = traces.iter().map(|t| t.0).chain(segments.iter().map(|s| s.device));
+    let first = numbers.next().unwrap_or(0);
+    let alone = numbers.all(|device| device == first);
+    if alone {
+        devices.of(first).streams = std::mem::take(&mut rows.streams);
+        devices.of(first).pools = std::mem::take(&mut rows.pools);
+    }
+    for (device, runs) in &traces {
+        let own = devices.of(*device);
+        if alone && runs[..] == [(0, rows.events.len() as u32)] {
+            own.trace.events = std::mem::take(&mut rows.events);
+        } else {
+            copy_events(&rows, runs, own).map_err(wrong)?;
         }
     }
     for (segment, blocks) in segments.iter().zip(&blocks_by_segment) {
-        let device = device_mut(&mut devices, segment.device);
-        add_segment(&rows, segment, blocks, device).map_err(wrong)?;
+        add_segment(&rows, segment, blocks, devices.of(segment.device)).map_err(wrong)?;
     }
-    devices.retain(|d| !d.events.is_empty() || !d.segments.is_empty());
-    devices.sort_by_key(|d| d.device);
+    let mut devices = devices.finish();
     for device in &mut devices {
         device.segments.sort_by_key(|s| s.addr);
         skipped_actions(device, &mut notes);
@@ -247,72 +245,84 @@ fn rows_of<T>(table: &[T], (first, count): (u32, u32)) -> &[T] {
     table.get(first as usize..first as usize + count as usize).unwrap_or_default()
 }
 
-fn device_mut(devices: &mut Vec<DeviceTrace>, device: u32) -> &mut DeviceTrace {
-    let at = devices.iter().position(|d| d.device == device).unwrap_or_else(|| {
-        devices.push(DeviceTrace::new(device));
-        devices.len() - 1
-    });
-    &mut devices[at]
+/// A device while its rows are collected; the tables of streams and pools are its own.
+#[derive(Default)]
+struct Own {
+    trace: DeviceTrace,
+    streams: Numbered<StreamId>,
+    pools: Numbered<PoolId>,
 }
 
-/// The number of a stream or pool in the device, for its number in the file. Runs have few; the first device
-/// keeps the file's numbers.
-fn copy_events(rows: &Rows, runs: &Runs, device: &mut DeviceTrace) -> Result<(), Wrong> {
+/// Devices by number.
+#[derive(Default)]
+struct Devices(BTreeMap<u32, Own>);
+
+impl Devices {
+    fn of(&mut self, device: u32) -> &mut Own {
+        self.0.entry(device).or_insert_with(|| Own { trace: DeviceTrace::new(device), ..Own::default() })
+    }
+
+    /// Those that have events or segments, in order.
+    fn finish(self) -> Vec<DeviceTrace> {
+        let whole = self.0.into_values().map(|own| {
+            let mut trace = own.trace;
+            trace.streams = own.streams.values;
+            if !own.pools.values.is_empty() {
+                trace.pools = own.pools.values;
+            }
+            trace
+        });
+        whole.filter(|d| !d.events.is_empty() || !d.segments.is_empty()).collect()
+    }
+}
+
+/// The number in the device of what has the number `shared` in the file. A table that was moved into the device as it was
+/// keeps its numbers.
+fn renumber<T: Copy + Eq + Hash>(
+    own: &mut Numbered<T>,
+    all: &Numbered<T>,
+    shared: u16,
+    what: &str,
+) -> Result<u16, Wrong> {
+    match all.values.get(shared as usize) {
+        Some(&value) => own.number(value, what),
+        None => Ok(shared),
+    }
+}
+
+fn copy_events(rows: &Rows, runs: &Runs, own: &mut Own) -> Result<(), Wrong> {
     let total: usize = runs.iter().map(|run| run.1 as usize).sum();
     if total > Events::MAX {
         return Err(format!("more than {} events on one device", Events::MAX));
     }
-    device.events = Events::with_capacity(total);
-    let mut streams: Vec<Option<u16>> = vec![None; rows.streams.values.len()];
-    let mut pools: Vec<Option<u16>> = vec![None; rows.pools.values.len()];
+    own.trace.events = Events::with_capacity(total);
+    own.start_pools(rows)?;
     for &(first, count) in runs {
         for row in first..first + count {
             let mut event = rows.events.get(EventIndex(row));
-            event.stream = match streams[event.stream as usize] {
-                Some(own) => own,
-                None => {
-                    let own = own_stream(device, rows.streams.values[event.stream as usize])?;
-                    streams[event.stream as usize] = Some(own);
-                    own
-                }
-            };
-            event.pool = match pools[event.pool as usize] {
-                Some(own) => own,
-                None => {
-                    let own = own_pool(device, rows.pools.values[event.pool as usize])?;
-                    pools[event.pool as usize] = Some(own);
-                    own
-                }
-            };
-            device.events.push(event);
+            event.stream = renumber(&mut own.streams, &rows.streams, event.stream, "streams")?;
+            event.pool = renumber(&mut own.pools, &rows.pools, event.pool, "pools")?;
+            own.trace.events.push(event);
         }
     }
     Ok(())
 }
 
-fn own_stream(device: &mut DeviceTrace, stream: StreamId) -> Result<u16, Wrong> {
-    device.stream_index(stream).ok_or_else(|| "more than 65,535 streams".into())
+impl Own {
+    /// The default pool is the first of every device.
+    fn start_pools(&mut self, rows: &Rows) -> Result<(), Wrong> {
+        if self.pools.values.is_empty() && !rows.pools.values.is_empty() {
+            self.pools.number(PoolId::DEFAULT, "pools")?;
+        }
+        Ok(())
+    }
 }
 
-fn own_pool(device: &mut DeviceTrace, pool: PoolId) -> Result<u16, Wrong> {
-    device.pool_index(pool).ok_or_else(|| "more than 65,535 pools".into())
-}
-
-fn add_segment(
-    rows: &Rows,
-    segment: &SegmentRow,
-    blocks: &Runs,
-    device: &mut DeviceTrace,
-) -> Result<(), Wrong> {
-    // Where the device has the file's tables the number stays as it is, without a search.
-    let stream = match rows.streams.values.get(segment.stream as usize) {
-        Some(&stream) => own_stream(device, stream)?,
-        None => segment.stream,
-    };
-    let pool = match rows.pools.values.get(segment.pool as usize) {
-        Some(&pool) => own_pool(device, pool)?,
-        None => segment.pool,
-    };
+fn add_segment(rows: &Rows, segment: &SegmentRow, blocks: &Runs, own: &mut Own) -> Result<(), Wrong> {
+    own.start_pools(rows)?;
+    let stream = renumber(&mut own.streams, &rows.streams, segment.stream, "streams")?;
+    let pool = renumber(&mut own.pools, &rows.pools, segment.pool, "pools")?;
+    let device = &mut own.trace;
     let first_block = device.blocks.len();
     let mut at = segment.addr;
     for row in blocks.iter().flat_map(|&run| rows_of(&rows.blocks, run)) {

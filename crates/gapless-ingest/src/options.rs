@@ -52,7 +52,7 @@ impl Default for Limits {
             bytes: 1 << 38,
             events: 1 << 28,
             blocks: 1 << 26,
-            string: 16 << 20,
+            string: 4 << 20,
             objects: 1 << 19,
             values: 1 << 20,
             stack: 1 << 20,

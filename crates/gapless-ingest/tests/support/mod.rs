@@ -48,6 +48,8 @@ pub(crate) struct Style {
     pub(crate) share: bool,
     /// Memoise everything, referred to or not, as Python does; the C++ pickler memoises what is whole.
     pub(crate) memoize: bool,
+    /// Memoise lists and dicts when they are whole, as the C++ pickler does.
+    pub(crate) late: bool,
     /// Set one key at a time.
     pub(crate) single: bool,
     /// Cut into frames of this many values (protocols 4 and 5).
@@ -94,7 +96,7 @@ impl Writer {
 
     fn write(&mut self, value: &Py) {
         self.values += 1;
-        if self.style.protocol >= 4 && self.style.frame > 0 && self.values % self.style.frame == 0 {
+        if self.style.protocol >= 4 && self.style.frame > 0 && self.values.is_multiple_of(self.style.frame) {
             self.out.push(0x95);
             self.out.extend(64_u64.to_le_bytes());
         }
@@ -125,7 +127,9 @@ impl Writer {
             }
             Py::List(items) => {
                 self.out.push(b']');
-                self.memoize(Some(value));
+                if !self.style.late {
+                    self.memoize(Some(value));
+                }
                 for batch in items.chunks(1000) {
                     if let [one] = batch {
                         self.write(one);
@@ -135,6 +139,9 @@ impl Writer {
                     self.out.push(b'(');
                     batch.iter().for_each(|item| self.write(item));
                     self.out.push(b'e');
+                }
+                if self.style.late {
+                    self.memoize(Some(value));
                 }
             }
             Py::Tuple(items) => {
@@ -155,19 +162,24 @@ impl Writer {
                 self.out.push(b'}');
                 // Frames are shared objects; events and segments are not.
                 let shared = entries.iter().any(|(key, _)| *key == "filename");
-                self.memoize(shared.then_some(value));
+                if !self.style.late {
+                    self.memoize(shared.then_some(value));
+                }
                 if !self.style.single {
                     self.out.push(b'(');
                 }
-                for (key, value) in entries {
+                for (key, item) in entries {
                     self.write(&Py::Str((*key).to_owned()));
-                    self.write(value);
+                    self.write(item);
                     if self.style.single {
                         self.out.push(b's');
                     }
                 }
                 if !self.style.single {
                     self.out.push(b'u');
+                }
+                if self.style.late {
+                    self.memoize(shared.then_some(value));
                 }
             }
         }
