@@ -326,7 +326,8 @@ impl EventDraft {
     }
 
     /// Appends the event, and gives its row; `None` for a kind of event that we do not know.
-    #[inline]
+    // Always: the draft then lives in registers on the fast path instead of being written out and read back.
+    #[inline(always)]
     pub(crate) fn finish(mut self, rows: &mut Rows, limit: u64) -> Result<Option<u32>, Wrong> {
         let Some(action) = Name::action(self.action) else {
             rows.unknown_actions.0 += 1;
@@ -343,19 +344,15 @@ impl EventDraft {
             self.stream = rows.streams.number(StreamId(0), "streams")?;
         }
         if self.addr.checked_add(self.size).is_none() && action != Action::Oom {
-            return Err(format!(
-                "{} of {} bytes at {:#x} reaches past the last address",
-                action.name(),
-                self.size,
-                self.addr
-            ));
+            return Err(self.past_the_end(action));
         }
         if !self.cpp_stack.is_none() {
             self.stack = rows.joined(self.cpp_stack, self.stack)?;
         }
         let row = rows.events.len();
-        if row as u64 >= limit || row >= Events::MAX {
-            return Err(format!("more than {} events", limit.min(Events::MAX as u64)));
+        let limit = limit.min(Events::MAX as u64);
+        if row as u64 >= limit {
+            return Err(too_many_events(limit));
         }
         let na = Name::NotApplicable.id();
         rows.features.event(self.fields);
@@ -375,6 +372,11 @@ impl EventDraft {
     }
 
     #[cold]
+    fn past_the_end(&self, action: Action) -> Wrong {
+        format!("{} of {} bytes at {:#x} reaches past the last address", action.name(), self.size, self.addr)
+    }
+
+    #[cold]
     fn check_needed(&self, action: Action) -> Result<(), Wrong> {
         for (bit, name) in [(field::ACTION, "action"), (field::ADDR, "addr"), (field::SIZE, "size")] {
             // A failed request and a snapshot have no place of their own.
@@ -385,6 +387,11 @@ impl EventDraft {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn too_many_events(limit: u64) -> Wrong {
+    format!("more than {limit} events")
 }
 
 #[derive(Clone, Copy, Debug, Default)]
