@@ -111,12 +111,11 @@ pub fn measure(device: &DeviceTrace, history: &History, steps: &Steps) -> Churn 
                 flush = Some((calls + 1, bytes + events.size(index), index));
             }
             Action::SegmentAlloc | Action::SegmentMap | Action::Oom => {
-                if let Some((calls, flushed, at)) = flush.take() {
-                    if same_request(device, at, index) {
-                        let served = action != Action::Oom;
-                        let wanted = events.size(index);
-                        churn.retries.push(Retry { tick: at.after(), flushed, calls, wanted, served });
-                    }
+                let request = flush.take().filter(|&(_, _, at)| same_request(device, at, index));
+                if let Some((calls, flushed, at)) = request {
+                    let served = action != Action::Oom;
+                    let wanted = events.size(index);
+                    churn.retries.push(Retry { tick: at.after(), flushed, calls, wanted, served });
                 }
             }
         }

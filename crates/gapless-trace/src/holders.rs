@@ -209,7 +209,8 @@ mod tests {
     #[test]
     fn a_stack_is_named_after_the_innermost_line_of_the_user() {
         let mut run = Run::new();
-        let cases: [(&[(&str, &str, u32)], &str, bool); 6] = [
+        type Case<'a> = (&'a [(&'a str, &'a str, u32)], &'a str, bool);
+        let cases: [Case; 6] = [
             (
                 &[
                     ("linear", "/v/site-packages/torch/nn/functional.py", 9),

@@ -242,26 +242,18 @@ impl<'a> Inference<'a> {
     /// In each step, of the allocations of a weight's size those that die last, behind the optimizer's own: as many as
     /// there are weights of the size.
     fn gradients(&mut self, device: &DeviceTrace) {
+        if self.keeps_gradients() {
+            return;
+        }
         let a = &self.history.allocations;
-        let reach = (self.length / 20).max(2);
         let mut found: Vec<(u64, u32, u32)> = Vec::new();
         for step in 0..self.bounds.len() {
             let (start, end) = self.bounds[step];
             found.clear();
             for i in start..end {
                 let at = i as usize;
-                let death = self.curve.deaths[at];
-                // Alive to the end of the step, or dropped at the beginning of the next; the last step's may stay.
-                let to_end = death == Curve::NEVER || death + reach >= end;
-                let dies_there = death == Curve::NEVER || death <= end + self.length / 2;
-                let lasting = death == Curve::NEVER || death - i >= reach;
-                let permanent = death == Curve::NEVER && step + 1 < self.bounds.len();
-                if to_end && dies_there && lasting && !permanent && self.kinds[at].is_none() {
-                    if let Some(&count) = self.weight_sizes.get(&a.requested[at]) {
-                        if count > 0 {
-                            found.push((a.requested[at], u32::MAX - a.freed[at], i));
-                        }
-                    }
+                if self.kinds[at].is_none() && self.ends_with(step, i) {
+                    found.push((a.requested[at], u32::MAX - a.freed[at], i));
                 }
             }
             // By size, the latest death first; of those that never die, the earliest birth.
@@ -287,6 +279,33 @@ impl<'a> Inference<'a> {
             }
             self.behind_gradients.fill(None);
         }
+    }
+
+    /// Whether allocation `i`, born in `step`, has a weight's size and lives to the end of the step, or is dropped at the
+    /// beginning of the next; in the last step it may stay.
+    fn ends_with(&self, step: usize, i: u32) -> bool {
+        let (death, end) = (self.curve.deaths[i as usize], self.bounds[step].1);
+        let lives_so = if death == Curve::NEVER {
+            step + 1 == self.bounds.len()
+        } else {
+            death + (self.length / 20).max(2) >= end && death <= end + self.length / 2
+        };
+        lives_so && self.weight_sizes.contains_key(&self.history.allocations.requested[i as usize])
+    }
+
+    /// Gradients that are zeroed in place stay from the first backward pass on, before the optimizer makes its state; what
+    /// has a weight's size and dies with the step is then the optimizer's own, born behind what stays.
+    fn keeps_gradients(&self) -> bool {
+        let Some(&(start, end)) = self.bounds.first() else { return false };
+        let a = &self.history.allocations;
+        let weight_sized = |i: u32| self.weight_sizes.contains_key(&a.requested[i as usize]);
+        let Some(first) = (start..end).find(|&i| weight_sized(i) && self.stays(i as usize)) else {
+            return false;
+        };
+        let bytes = |range: std::ops::Range<u32>| -> u64 {
+            range.filter(|&i| self.ends_with(0, i)).map(|i| a.requested[i as usize]).sum()
+        };
+        self.bounds.len() > 1 && bytes(start..first) < bytes(first..end).max(1)
     }
 
     /// How many weights have this size, where the recording began late and weights and states are told apart by number.
@@ -335,6 +354,14 @@ impl<'a> Inference<'a> {
     /// before them, in the backward pass.
     fn optimizer_state(&mut self) {
         let a = &self.history.allocations;
+        // What later steps leave behind as well is a leak, not a state.
+        let mut left_later: FxHashMap<u64, u32> = FxHashMap::default();
+        let later = self.bounds.get(2..self.bounds.len().saturating_sub(1)).unwrap_or_default();
+        for i in later.iter().flat_map(|&(start, end)| start as usize..end as usize) {
+            if self.curve.deaths[i] == Curve::NEVER {
+                *left_later.entry(a.requested[i]).or_default() += 1;
+            }
+        }
         for step in 0..self.bounds.len().min(2) {
             let (start, end) = self.bounds[step];
             let transient_gradients = self.behind_gradients.iter().any(Option::is_some);
@@ -346,8 +373,11 @@ impl<'a> Inference<'a> {
                     continue;
                 }
                 let size = a.requested[at];
+                if left_later.get(&size).is_some_and(|&n| n >= 2) {
+                    continue;
+                }
                 let like_a_weight =
-                    [size, size / 2, size / 4, size * 2].iter().any(|s| self.weight_sizes.contains_key(s));
+                    [size, size / 2, size * 2, size * 4].iter().any(|s| self.weight_sizes.contains_key(s));
                 let weights = self.weight_sizes.get(&size).copied().unwrap_or(0);
                 let nth = of_size.entry(size).or_default();
                 *nth += 1;
@@ -421,5 +451,147 @@ impl<'a> Inference<'a> {
             n => format!("inferred from lifetimes over {n} steps{stacks}"),
         };
         Kinds { by_allocation, evidence }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps;
+    use crate::testing::{Optimizer, Run, Training, Truth, inference, noise, serving};
+
+    fn inferred((trace, history): (Trace, History)) -> (Trace, History, Kinds) {
+        let device = &trace.devices[0];
+        let steps = steps::detect(&trace, device, &history);
+        let kinds = infer(&trace, device, &history, &steps);
+        assert_eq!(kinds.by_allocation.len(), history.allocations.len());
+        (trace, history, kinds)
+    }
+
+    /// The most requested bytes of each kind at once.
+    fn peaks(history: &History, kinds: &Kinds) -> ByKind {
+        let mut changes: Vec<(Tick, i64, Kind)> = Vec::new();
+        for id in history.allocations.ids() {
+            let a = history.allocations.get(id);
+            changes.push((a.start, a.requested.0 as i64, kinds.of(id)));
+            changes.push((a.freed, -(a.requested.0 as i64), kinds.of(id)));
+        }
+        changes.sort();
+        let (mut now, mut peaks) = ([0i64; 6], ByKind::default());
+        for (_, bytes, kind) in changes {
+            now[kind as usize] += bytes;
+            peaks[kind as usize] = peaks[kind as usize].max(Bytes(now[kind as usize] as u64));
+        }
+        peaks
+    }
+
+    #[track_caller]
+    fn assert_truth(peaks: &ByKind, truth: &Truth, what: &dyn std::fmt::Debug) {
+        let expected = [truth.weights, truth.gradients, truth.state];
+        let found = [Kind::Weights, Kind::Gradients, Kind::OptimizerState].map(|k| peaks[k as usize].0);
+        assert_eq!(found, expected, "weights, gradients, state of {what:?}");
+    }
+
+    #[test]
+    fn weights_gradients_and_state_of_training_are_told_to_the_byte() {
+        for optimizer in [Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam] {
+            for (rows, stacks, annotate, accumulate) in [
+                (32, false, false, 1),
+                (0, false, false, 1),
+                (0, true, true, 1),
+                (32, false, false, 4),
+                (0, false, true, 4),
+            ] {
+                let options =
+                    Training { optimizer, rows, stacks, annotate, accumulate, ..Training::default() };
+                let mut run = Run::new();
+                let truth = options.run(&mut run);
+                let (_, history, kinds) = inferred(run.finish());
+                let peaks = peaks(&history, &kinds);
+                assert_truth(&peaks, &truth, &options);
+                assert!(peaks[Kind::Activations as usize] > Bytes::ZERO);
+                assert_eq!(peaks[Kind::Unexplained as usize], Bytes::ZERO, "{options:?}");
+                let at_peak = kinds.active_at(&history, history.usage.active.peak_at);
+                assert_eq!(at_peak.into_iter().sum::<Bytes>(), history.usage.active.peak);
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_that_go_in_the_next_step_or_never_are_gradients() {
+        for (zero_first, keep_gradients) in [(true, false), (false, true)] {
+            for optimizer in [Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam] {
+                let options =
+                    Training { zero_first, keep_gradients, optimizer, annotate: true, ..Training::default() };
+                let mut run = Run::new();
+                let truth = options.run(&mut run);
+                let (_, history, kinds) = inferred(run.finish());
+                assert_truth(&peaks(&history, &kinds), &truth, &options);
+            }
+        }
+    }
+
+    #[test]
+    fn a_recording_that_begins_late_tells_weights_from_state() {
+        let mut run = Run::new();
+        let truth = Training { steps: 12, ..Training::default() }.run(&mut run);
+        let dropped = (truth.cuts[3].0 + truth.cuts[4].0) / 2;
+        let (_, history, kinds) = inferred(run.finish_ring(dropped as usize));
+        assert_truth(&peaks(&history, &kinds), &truth, &"a ring");
+    }
+
+    #[test]
+    fn inference_has_weights_and_passing_tensors_only() {
+        for rows in [16, 0] {
+            let mut run = Run::new();
+            let truth = inference(&mut run, 15, rows);
+            let (_, history, kinds) = inferred(run.finish());
+            let peaks = peaks(&history, &kinds);
+            assert_truth(&peaks, &truth, &rows);
+            assert!(peaks[Kind::Temporaries as usize] > Bytes::ZERO);
+            assert_eq!(peaks[Kind::Unexplained as usize], Bytes::ZERO);
+        }
+    }
+
+    #[test]
+    fn a_growing_cache_is_no_weight_and_no_gradient() {
+        let mut run = Run::new();
+        let truth = serving(&mut run, 3, 40);
+        let (_, history, kinds) = inferred(run.finish());
+        assert_truth(&peaks(&history, &kinds), &truth, &"serving");
+    }
+
+    #[test]
+    fn a_leak_is_unexplained() {
+        let mut run = Run::new();
+        let truth = Training { leak: 4 << 20, ..Training::default() }.run(&mut run);
+        let (_, history, kinds) = inferred(run.finish());
+        let peaks = peaks(&history, &kinds);
+        assert_truth(&peaks, &truth, &"a leak");
+        assert!(peaks[Kind::Unexplained as usize] >= Bytes(9 * (4 << 20)), "{peaks:?}");
+    }
+
+    #[test]
+    fn without_steps_nothing_is_guessed() {
+        let mut run = Run::new();
+        noise(&mut run, 3000, 0, 5);
+        let (_, history, kinds) = inferred(run.finish());
+        let peaks = peaks(&history, &kinds);
+        assert_truth(&peaks, &Truth::default(), &"noise");
+        assert_eq!(peaks[Kind::Activations as usize], Bytes::ZERO);
+        assert_eq!(kinds.evidence, "without steps, kinds cannot be told");
+    }
+
+    #[test]
+    fn without_steps_stacks_still_speak() {
+        let mut run = Run::new();
+        run.set_stack(&[("reset_parameters", "torch/nn/modules/linear.py", 3), ("main", "t.py", 1)]);
+        run.alloc(1000);
+        run.set_stack(&[("_init_group", "/x/torch/optim/adam.py", 3), ("main", "t.py", 2)]);
+        run.alloc(2000);
+        run.set_stack(&[("main", "t.py", 3)]);
+        run.alloc(3000);
+        let (_, _, kinds) = inferred(run.finish());
+        assert_eq!(kinds.by_allocation, [Kind::Weights, Kind::OptimizerState, Kind::Unexplained]);
     }
 }

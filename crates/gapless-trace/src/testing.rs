@@ -182,6 +182,8 @@ pub(crate) struct Training {
     pub(crate) stacks: bool,
     /// `zero_grad` at the beginning of a step instead of its end.
     pub(crate) zero_first: bool,
+    /// Gradients are zeroed in place, not dropped.
+    pub(crate) keep_gradients: bool,
     /// Bytes that each step keeps for ever.
     pub(crate) leak: u64,
 }
@@ -197,6 +199,7 @@ impl Default for Training {
             annotate: false,
             stacks: false,
             zero_first: false,
+            keep_gradients: false,
             leak: 0,
         }
     }
@@ -349,7 +352,7 @@ impl Training {
         if self.annotate {
             run.mark("Optimizer.zero_grad#AdamW.zero_grad", Stage::Start);
         }
-        for gradient in gradients.iter_mut() {
+        for gradient in gradients.iter_mut().filter(|_| !self.keep_gradients) {
             if let Some(held) = gradient.take() {
                 run.free(held);
             }

@@ -78,7 +78,7 @@ impl Curve {
         while tick > 0 {
             match device.events.action(EventIndex(tick - 1)) {
                 Action::SegmentAlloc | Action::SegmentFree | Action::SegmentMap | Action::SegmentUnmap => {
-                    tick -= 1
+                    tick -= 1;
                 }
                 _ => break,
             }

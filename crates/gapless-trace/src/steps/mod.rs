@@ -197,9 +197,12 @@ fn head_start(curve: &Curve, cut: u32, length: u32) -> Option<u32> {
     Some(last_low(curve, back(length + length / 2), back(length * 3 / 5)))
 }
 
+/// Steps as positions, and why.
+type Found = (Vec<(u32, u32)>, StepEvidence);
+
 /// Steps from what recurs.
-fn from_structure(history: &History, curve: &Curve) -> Option<(Vec<(u32, u32)>, StepEvidence)> {
-    let mut best: Option<(f64, Vec<(u32, u32)>, StepEvidence)> = None;
+fn from_structure(history: &History, curve: &Curve) -> Option<Found> {
+    let mut best: Option<(f64, Found)> = None;
     for key in [RecurringKey::Size, RecurringKey::Stack, RecurringKey::Lifetime] {
         let Some(keys) = keys_of(history, curve, key) else { continue };
         let Some(pattern) = structure::find(&keys, curve.first as usize) else { continue };
@@ -211,14 +214,14 @@ fn from_structure(history: &History, curve: &Curve) -> Option<(Vec<(u32, u32)>, 
             StepEvidence::Recurring { key, distinct: pattern.recurring.len(), share: pattern.share.min(1.0) };
         // The first that explains a good part of the run will do; else the one that explains most.
         let enough = pattern.share >= 0.4 && clear > 0.8;
-        if steps.len() >= 2 && best.as_ref().is_none_or(|(s, _, _)| score > *s) {
-            best = Some((score, steps, evidence));
+        if steps.len() >= 2 && best.as_ref().is_none_or(|(s, _)| score > *s) {
+            best = Some((score, (steps, evidence)));
         }
         if enough {
             break;
         }
     }
-    best.filter(|(score, _, _)| *score > 0.0).map(|(_, steps, evidence)| (steps, evidence))
+    best.filter(|(score, _)| *score > 0.0).map(|(_, found)| found)
 }
 
 /// 1 where each step follows the one before and all have one length; layers taken for steps leave holes.
@@ -318,6 +321,16 @@ fn place(curve: &Curve, pattern: &Pattern, keys: &[u64]) -> Vec<(u32, u32)> {
         let fits = first && passing(curve, start, end).abs_diff(usual) <= usual / 16;
         if (regular && !first) || share_held(keys, &counts, start, end) >= if fits { 0.3 } else { 0.6 } {
             steps.push((start, end));
+        }
+    }
+    // Where the beat comes right behind the cut, the first step has its beat in none.
+    if let Some(&(cut, _)) = steps.first() {
+        let held = |start: u32| {
+            let fits = passing(curve, start, cut).abs_diff(usual) <= usual / 16;
+            share_held(keys, &counts, start, cut) >= if fits { 0.3 } else { 0.6 }
+        };
+        if let Some(start) = head_start(curve, cut, usual).filter(|&s| s < cut && held(s)) {
+            steps.insert(0, (start, cut));
         }
     }
     if rest < length - length / 10 && steps.last().is_some_and(|s| s.1 == curve.end()) {

@@ -73,6 +73,13 @@ struct Window<'a> {
     sample: Vec<u32>,
 }
 
+/// A length that steps may have: the votes for it, and who voted: how firmly, which key, how often a step.
+#[derive(Default)]
+struct Length {
+    votes: f64,
+    voters: Vec<(f64, u32, usize)>,
+}
+
 /// Steps begin at these positions of the window.
 struct Trial {
     bounds: Vec<u32>,
@@ -191,7 +198,7 @@ impl<'a> Window<'a> {
     fn hypotheses(&self) -> Vec<Vec<u32>> {
         let mut with_count: FxHashMap<usize, u32> = FxHashMap::default();
         // By length, in classes of 5 %: votes, and who voted how firmly.
-        let mut classes: BTreeMap<u32, (f64, Vec<(f64, u32, usize)>)> = BTreeMap::new();
+        let mut classes: BTreeMap<u32, Length> = BTreeMap::new();
         let mut anchors = 0;
         for &key in &self.sample {
             let at = self.occurrences(key);
@@ -210,17 +217,17 @@ impl<'a> Window<'a> {
                     continue;
                 }
                 voted = Some(class);
-                let (votes, voters) = classes.entry(class).or_default();
-                *votes += even;
-                voters.push((even, key, per_step));
+                let length = classes.entry(class).or_default();
+                length.votes += even;
+                length.voters.push((even, key, per_step));
             }
         }
-        let mut classes: Vec<(f64, Vec<(f64, u32, usize)>)> = classes.into_values().collect();
+        let mut classes: Vec<Length> = classes.into_values().collect();
         // A stable sort: of equals the shorter length comes first.
-        classes.sort_by(|a, b| b.0.total_cmp(&a.0));
+        classes.sort_by(|a, b| b.votes.total_cmp(&a.votes));
         classes.truncate(MAX_LENGTHS);
         let mut tries = Vec::new();
-        for (_, mut voters) in classes {
+        for Length { mut voters, .. } in classes {
             voters.sort_by(|a, b| b.0.total_cmp(&a.0));
             for (_, key, per_step) in voters.into_iter().take(3) {
                 // From the end, where the run is steady.

@@ -189,3 +189,13 @@ fn the_same_run_gives_the_same_steps() {
     let options = Training { rows: 0, steps: 15, ..Training::default() };
     assert_eq!(training(options).0, training(options).0);
 }
+
+#[test]
+fn a_leak_does_not_hide_steps() {
+    for optimizer in [Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam] {
+        for (leak, rows) in [(512, 32), (4 << 20, 32), (4 << 20, 0)] {
+            let (found, truth) = training(Training { leak, rows, optimizer, ..Training::default() });
+            assert_steps(&found, &truth, 6);
+        }
+    }
+}
