@@ -298,10 +298,18 @@ impl<'a> Inference<'a> {
     fn keeps_gradients(&self) -> bool {
         let Some(&(start, end)) = self.bounds.first() else { return false };
         let a = &self.history.allocations;
-        let weight_sized = |i: u32| self.weight_sizes.contains_key(&a.requested[i as usize]);
-        let Some(first) = (start..end).find(|&i| weight_sized(i) && self.stays(i as usize)) else {
-            return false;
+        let stay = |i: &u32| {
+            self.curve.deaths[*i as usize] == Curve::NEVER
+                && self.weight_sizes.contains_key(&a.requested[*i as usize])
         };
+        // Where what stays begins in earnest: a small tensor may have a weight's size by chance.
+        let total: u64 = (start..end).filter(stay).map(|i| a.requested[i as usize]).sum();
+        let mut sum = 0;
+        let first = (start..end).filter(stay).find(|&i| {
+            sum += a.requested[i as usize];
+            sum * 20 >= total
+        });
+        let Some(first) = first else { return false };
         let bytes = |range: std::ops::Range<u32>| -> u64 {
             range.filter(|&i| self.ends_with(0, i)).map(|i| a.requested[i as usize]).sum()
         };
