@@ -210,6 +210,9 @@ impl<'a> Inference<'a> {
     }
 
     fn origin(&self, i: usize) -> Origin {
+        if !self.has_stacks {
+            return Origin::Unknown;
+        }
         self.origins.get(self.history.allocations.stacks[i] as usize).copied().unwrap_or_default()
     }
 

@@ -28,16 +28,14 @@ impl Curve {
         let a = &history.allocations;
         let n = a.len();
         let last = history.last_tick.0;
-        // births[t]: how many allocations are born at tick t or before; the position of what happens at t.
-        let mut births = vec![0u32; last as usize + 1];
-        for &start in &a.starts {
-            births[start.min(last) as usize] += 1;
+        // births[t]: how many allocations are born at tick t or before; the position of what happens at t. Births are in
+        // order, so that it is filled in stretches.
+        let mut births: Vec<u32> = Vec::with_capacity(last as usize + 1);
+        for (i, &start) in a.starts.iter().enumerate() {
+            let from = (start.min(last) as usize).max(births.len());
+            births.resize(from, i as u32);
         }
-        let mut sum = 0;
-        for b in &mut births {
-            sum += *b;
-            *b = sum;
-        }
+        births.resize(last as usize + 1, n as u32);
         let mut change = vec![0i64; n + 1];
         let mut permanent = vec![0u32; n + 1];
         let mut deaths = Vec::with_capacity(n);

@@ -205,7 +205,7 @@ fn from_structure(history: &History, curve: &Curve) -> Option<Found> {
     let mut best: Option<(f64, Found)> = None;
     for key in [RecurringKey::Size, RecurringKey::Stack, RecurringKey::Lifetime] {
         let Some(keys) = keys_of(history, curve, key) else { continue };
-        let Some(pattern) = structure::find(&keys, curve.first as usize) else { continue };
+        let Some(pattern) = structure::find(&keys, &curve.transient, curve.first as usize) else { continue };
         let steps = place(curve, &pattern, &keys);
         let clear = clarity(&steps);
         let score = pattern.score * clear;

@@ -35,8 +35,8 @@ pub(crate) struct Pattern {
     pub(crate) score: f64,
 }
 
-/// Finds what recurs in `keys[first..]`.
-pub(crate) fn find(keys: &[u64], first: usize) -> Option<Pattern> {
+/// Finds what recurs in `keys[first..]`; `transient` are the bytes in use before each.
+pub(crate) fn find(keys: &[u64], transient: &[u64], first: usize) -> Option<Pattern> {
     let n = keys.len();
     if n < first + 12 {
         return None;
@@ -44,7 +44,7 @@ pub(crate) fn find(keys: &[u64], first: usize) -> Option<Pattern> {
     let mut size = WINDOW;
     loop {
         let from = n.saturating_sub(size).max(first);
-        if let Some(pattern) = Window::new(keys, from).find() {
+        if let Some(pattern) = Window::new(keys, transient, from).find() {
             // Layers of one long step look like steps where the window is shorter than the step: the rest of the trace
             // contradicts them.
             let span = (pattern.beats.len() as f64) * f64::from(pattern.length);
@@ -61,6 +61,8 @@ pub(crate) fn find(keys: &[u64], first: usize) -> Option<Pattern> {
 
 struct Window<'a> {
     keys: &'a [u64],
+    /// From the window's beginning.
+    transient: &'a [u64],
     from: usize,
     /// The keys by number, in order of first sight.
     names: Vec<u64>,
@@ -87,7 +89,7 @@ struct Trial {
 }
 
 impl<'a> Window<'a> {
-    fn new(keys: &'a [u64], from: usize) -> Window<'a> {
+    fn new(keys: &'a [u64], transient: &'a [u64], from: usize) -> Window<'a> {
         let mut numbers: FxHashMap<u64, u32> = FxHashMap::default();
         let mut names = Vec::new();
         let tokens: Vec<u32> = keys[from..]
@@ -112,7 +114,16 @@ impl<'a> Window<'a> {
             at[next[t as usize] as usize] = i as u32;
             next[t as usize] += 1;
         }
-        let mut window = Window { keys, from, names, tokens, starts, at, sample: Vec::new() };
+        let mut window = Window {
+            keys,
+            transient: &transient[from..],
+            from,
+            names,
+            tokens,
+            starts,
+            at,
+            sample: Vec::new(),
+        };
         window.choose_sample();
         window
     }
@@ -169,7 +180,7 @@ impl<'a> Window<'a> {
             .into_iter()
             .map(|bounds| {
                 let (recurring, score) = self.recurring(&bounds);
-                Trial { score: score * self.order(&bounds, &recurring), bounds }
+                Trial { score: score * self.order(&bounds, &recurring) * self.levelness(&bounds), bounds }
             })
             .collect();
         let best = trials
@@ -334,6 +345,19 @@ impl<'a> Window<'a> {
         let median = agreements.get(agreements.len() / 2).copied().unwrap_or(0.0);
         // Where nearly all have one key, an order says nothing.
         if chance < 0.9 { ((median - chance) / (1.0 - chance)).max(0.0) } else { 0.0 }
+    }
+
+    /// 1 where the lowest points of all intervals are equally low, as between steps; layers climb and descend.
+    fn levelness(&self, bounds: &[u32]) -> f64 {
+        let intervals = bounds.windows(2).skip(skipped(bounds.len() - 1));
+        let lows =
+            intervals.filter_map(|w| self.transient[w[0] as usize..w[1] as usize].iter().min().copied());
+        let mut lows: Vec<u64> = lows.collect();
+        lows.sort_unstable();
+        let peak = self.transient.iter().copied().max().unwrap_or(0).max(1);
+        let Some(last) = lows.len().checked_sub(1) else { return 0.0 };
+        let spread = lows[last - last / 10] - lows[last / 10];
+        (1.0 - spread as f64 / peak as f64).powi(3)
     }
 
     /// One point of every step over the whole trace: where the key occurs that tells steps apart best, which is

@@ -199,3 +199,14 @@ fn a_leak_does_not_hide_steps() {
         }
     }
 }
+
+#[test]
+fn layers_are_not_taken_for_steps_in_deep_networks() {
+    for layers in [12, 40] {
+        for (rows, optimizer) in [(0, Optimizer::Sgd), (64, Optimizer::Momentum), (0, Optimizer::Adam)] {
+            let (found, truth) =
+                training(Training { layers, rows, optimizer, steps: 6, ..Training::default() });
+            assert_steps(&found, &truth, 2);
+        }
+    }
+}
