@@ -63,6 +63,8 @@ struct Window<'a> {
     keys: &'a [u64],
     /// From the window's beginning.
     transient: &'a [u64],
+    /// The most of `transient`.
+    peak: u64,
     from: usize,
     /// The keys by number, in order of first sight.
     names: Vec<u64>,
@@ -117,6 +119,7 @@ impl<'a> Window<'a> {
         let mut window = Window {
             keys,
             transient: &transient[from..],
+            peak: transient[from..].iter().copied().max().unwrap_or(0).max(1),
             from,
             names,
             tokens,
@@ -180,7 +183,9 @@ impl<'a> Window<'a> {
             .into_iter()
             .map(|bounds| {
                 let (recurring, score) = self.recurring(&bounds);
-                Trial { score: score * self.order(&bounds, &recurring) * self.levelness(&bounds), bounds }
+                let score = score * self.order(&bounds, &recurring);
+                // Looking for valleys costs a pass: only where there is something to weigh.
+                Trial { score: if score < 0.5 { score } else { score * self.levelness(&bounds) }, bounds }
             })
             .collect();
         let best = trials
@@ -354,10 +359,9 @@ impl<'a> Window<'a> {
             intervals.filter_map(|w| self.transient[w[0] as usize..w[1] as usize].iter().min().copied());
         let mut lows: Vec<u64> = lows.collect();
         lows.sort_unstable();
-        let peak = self.transient.iter().copied().max().unwrap_or(0).max(1);
         let Some(last) = lows.len().checked_sub(1) else { return 0.0 };
         let spread = lows[last - last / 10] - lows[last / 10];
-        (1.0 - spread as f64 / peak as f64).powi(3)
+        (1.0 - spread as f64 / self.peak as f64).powi(3)
     }
 
     /// One point of every step over the whole trace: where the key occurs that tells steps apart best, which is
