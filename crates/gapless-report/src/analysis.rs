@@ -131,7 +131,7 @@ fn step_peaks(history: &History, steps: &Steps) -> Vec<StepPeak> {
 }
 
 fn step_ends(history: &History, steps: &Steps) -> Vec<Bytes> {
-    let ends: Vec<u32> = steps.spans.iter().map(|s| s.end.0.saturating_sub(1)).collect();
+    let ends: Vec<u32> = steps.spans.iter().map(|s| s.end.0).collect();
     let mut change = vec![0i64; ends.len() + 1];
     for a in history.allocations.iter() {
         // Live at every step end in [start, freed).

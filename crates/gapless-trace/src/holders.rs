@@ -191,12 +191,18 @@ fn is_python(file: &str) -> bool {
 
 /// Inside torch, the interpreter's import machinery or the standard library's plumbing: nothing a user would change.
 fn is_internal(file: &str) -> bool {
-    const PARTS: [&str; 6] =
-        ["/torch/", "/torch_", "/functorch/", "/triton/", "/contextlib.py", "/functools.py"];
-    file.starts_with("torch/")
-        || file.starts_with("<frozen")
-        || file.starts_with("<eval_with_key>")
-        || PARTS.iter().any(|part| file.contains(part)) && !file.contains("/torchvision/")
+    const PACKAGES: [&str; 4] = ["torch/", "torch_", "functorch/", "triton/"];
+    const PLUMBING: [&str; 2] = ["/contextlib.py", "/functools.py"];
+    if file.starts_with('<') || PLUMBING.iter().any(|part| file.ends_with(part)) {
+        return true; // <frozen importlib>, <eval_with_key>, <string>
+    }
+    // A package is named right behind the folder of packages; a folder further up (a virtual environment that is called
+    // torch) says nothing.
+    let folders = ["/site-packages/", "/dist-packages/"];
+    match folders.iter().filter_map(|folder| file.rfind(folder).map(|at| at + folder.len())).max() {
+        Some(at) => PACKAGES.iter().any(|package| file[at..].starts_with(package)),
+        None => file.starts_with("torch/") || file.contains("/pytorch/torch/"),
+    }
 }
 
 #[cfg(test)]

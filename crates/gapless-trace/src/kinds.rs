@@ -387,8 +387,7 @@ impl<'a> Inference<'a> {
                 if left_later.get(&size).is_some_and(|&n| n >= 2) {
                     continue;
                 }
-                let like_a_weight =
-                    [size, size / 2, size * 2, size * 4].iter().any(|s| self.weight_sizes.contains_key(s));
+                let like_a_weight = self.like_a_weight(size);
                 let weights = self.weight_sizes.get(&size).copied().unwrap_or(0);
                 let nth = of_size.entry(size).or_default();
                 *nth += 1;
@@ -405,6 +404,11 @@ impl<'a> Inference<'a> {
                 };
             }
         }
+    }
+
+    /// Of a weight's size, in its own or another precision.
+    fn like_a_weight(&self, size: u64) -> bool {
+        [size, size / 2, size * 2, size * 4].iter().any(|s| self.weight_sizes.contains_key(s))
     }
 
     /// Without gradients that go, the first of a weight's size that a step leaves behind is its gradient.
@@ -440,7 +444,9 @@ impl<'a> Inference<'a> {
             } else if trained
                 && self.behind_gradients[step].is_some_and(|behind| i >= behind)
                 && death <= self.bounds[step].1
+                && self.like_a_weight(self.history.allocations.requested[at])
             {
+                // The optimizer's own. Further passes over accumulated gradients come here too, with other sizes.
                 Kind::Temporaries
             } else if death <= self.bounds[step].1 + self.length
                 || (step == last && death == Curve::NEVER && step >= 2)

@@ -111,7 +111,9 @@ fn bad_files_get_an_error_that_says_what_to_do() {
     write("text.txt", b"hello there\n");
     fs::create_dir(folder.path().join("folder")).expect("made");
     let mut all = String::new();
-    for name in ["missing.pickle", "folder", "empty", "picture.png", "cut.pickle.gz", "code.pickle", "text.txt"] {
+    for name in
+        ["missing.pickle", "folder", "empty", "picture.png", "cut.pickle.gz", "code.pickle", "text.txt"]
+    {
         let done = run_in(folder.path(), &["report", name], None);
         assert_eq!((done.code, done.out.as_str()), (2, ""), "{name}: {}", done.err);
         all.push_str(&done.err);
@@ -132,7 +134,10 @@ fn events_that_contradict_each_other_get_an_error_that_names_the_event() {
     let cases = [
         ("twice", vec![segment.clone(), event("alloc", 4096, 512), event("alloc", 4096, 512)]),
         ("inside", vec![segment.clone(), event("alloc", 4096, 4096), event("alloc", 4096 + 512, 512)]),
-        ("free", vec![segment.clone(), event("free_requested", 4096, 512), event("free_completed", 4096, 512)]),
+        (
+            "free",
+            vec![segment.clone(), event("free_requested", 4096, 512), event("free_completed", 4096, 512)],
+        ),
         (
             "twice-freed",
             vec![
@@ -182,7 +187,18 @@ fn check_says_yes_no_or_why_not() {
 
 #[test]
 fn check_writes_what_github_and_junit_readers_expect() {
-    let args = |format| ["check", "leak", "--max-peak-reserved", "256MiB", "--max-growth-per-step", "8MiB", "--format", format];
+    let args = |format| {
+        [
+            "check",
+            "leak",
+            "--max-peak-reserved",
+            "256MiB",
+            "--max-growth-per-step",
+            "8MiB",
+            "--format",
+            format,
+        ]
+    };
     let folder = temp();
     fs::copy(trace("leak"), folder.path().join("leak")).expect("copied");
     for format in ["github", "junit", "json"] {
@@ -241,7 +257,8 @@ fn diff_matches_stacks_across_runs() {
     let device = &diff["devices"][0];
     assert_eq!(device["steps"]["peaks"].as_array().expect("steps").len(), 3);
     let holders = device["holders"].as_array().expect("holders");
-    let both = holders.iter().filter(|h| h["before"].as_u64() > Some(0) && h["after"].as_u64() > Some(0)).count();
+    let both =
+        holders.iter().filter(|h| h["before"].as_u64() > Some(0) && h["after"].as_u64() > Some(0)).count();
     assert!(both >= 10, "{both} stacks are in both runs");
 }
 

@@ -1,19 +1,20 @@
 //! One device in the terminal report.
 
 use super::table::{Align, Table};
-use super::{BOLD, CYAN, DIM, RESET, bytes, clean, count, duration, indent, percent, shorten};
+use super::{BOLD, CYAN, DIM, RESET, bytes, clean, count, duration, indent, percent, plural, shorten};
 use crate::model::{DeviceReport, MomentInfo, When};
 use std::fmt::Write;
 
 use Align::{Left, Right};
 
 pub(super) fn render(out: &mut String, d: &DeviceReport) {
-    let mut facts =
-        vec![format!("{} events", count(d.events)), format!("{} allocations", count(d.allocations))];
+    let mut facts = vec![plural(d.events, "event"), plural(d.allocations, "allocation")];
     if let Some(us) = d.duration_us {
         facts.push(duration(us));
     }
-    facts.push(d.steps.evidence.clone());
+    if d.events > 0 {
+        facts.push(d.steps.evidence.clone());
+    }
     let _ = writeln!(out, "\n{BOLD}Device {}{RESET}  {DIM}{}{RESET}", d.device, facts.join(" · "));
     curves(out, d);
     peaks(out, d);
@@ -244,7 +245,11 @@ fn churn(out: &mut String, d: &DeviceReport) {
     if let Some(calls) = c.device_calls_after_warmup {
         facts.push(format!("{} of them after the first two steps", count(calls)));
     }
-    facts.push(format!("{} cache flushes", count(c.retries)));
+    facts.push(if c.retries == 1 {
+        "1 cache flush".to_owned()
+    } else {
+        format!("{} cache flushes", count(c.retries))
+    });
     facts.push(format!("{} out of memory", count(c.ooms.len() as u64)));
     indent(out, "    ", &facts.join(" · "), "");
 }

@@ -166,6 +166,11 @@ pub(crate) fn count(value: u64) -> String {
     out
 }
 
+/// "1 event", "2 events".
+pub(crate) fn plural(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

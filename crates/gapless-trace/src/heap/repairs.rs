@@ -18,7 +18,10 @@ impl Repairs {
     pub(super) fn notes(&self, history: &History) -> Vec<Note> {
         let mut notes = Vec::new();
         let mut note = |code, text| notes.push(Note { code, text });
-        if self.began_late {
+        if self.began_late && history.last_tick == Tick(0) {
+            let text = "no events were recorded: the heap is shown as it stood when the snapshot was taken";
+            note("no-history", text.to_owned());
+        } else if self.began_late {
             let held: Bytes =
                 history.allocations.iter().take_while(|a| a.start == Tick(0)).map(|a| a.block).sum();
             note(

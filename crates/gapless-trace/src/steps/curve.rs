@@ -11,7 +11,8 @@ use crate::words::{EventIndex, Tick};
 /// `deaths` has one entry an allocation, `transient` one a position: `transient.len() == deaths.len() + 1`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Curve {
-    /// The first position at which the allocation is freed; [`Curve::NEVER`] where it lives for ever.
+    /// The first position at which the allocation is freed; [`Curve::NEVER`] where it lives for ever, or until the run is
+    /// torn down.
     pub(crate) deaths: Vec<u32>,
     /// Bytes in use, at each position, of allocations that are freed some day.
     pub(crate) transient: Vec<u64>,
@@ -36,12 +37,18 @@ impl Curve {
             births.resize(from, i as u32);
         }
         births.resize(last as usize + 1, n as u32);
+        // A run that ends in the recording frees its model behind the last birth. What outlived everything that was freed before
+        // stayed for the whole run all the same; what did not is the last step's own.
+        let last_birth = a.starts.last().copied().unwrap_or(0);
+        let died = |i: usize| births[a.freed[i] as usize].max(i as u32 + 1) - i as u32;
+        let longest = (0..n).filter(|&i| a.freed[i] <= last_birth).map(died).max().unwrap_or(u32::MAX);
+        let torn_down = |i: usize| a.freed[i] > last_birth && n as u32 - i as u32 > longest;
         let mut change = vec![0i64; n + 1];
         let mut permanent = vec![0u32; n + 1];
         let mut deaths = Vec::with_capacity(n);
         for i in 0..n {
             let size = a.blocks[i] as i64;
-            let forever = a.freed[i] > last;
+            let forever = a.freed[i] > last || torn_down(i);
             permanent[i + 1] = permanent[i] + u32::from(forever);
             if forever {
                 deaths.push(Curve::NEVER);

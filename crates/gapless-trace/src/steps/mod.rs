@@ -123,6 +123,7 @@ pub(crate) fn detect_on(trace: &Trace, device: &DeviceTrace, history: &History, 
             spans.push(span);
         }
     }
+    leave_out_teardown(history, &mut spans);
     let (Some(first), Some(&(_, end))) = (spans.first(), steps.last()) else { return Steps::none(history) };
     let warmup = first.start;
     let length = median(steps.iter().map(|(s, e)| e - s).collect());
@@ -131,6 +132,21 @@ pub(crate) fn detect_on(trace: &Trace, device: &DeviceTrace, history: &History, 
     let unfinished =
         begun.then(|| StepSpan { start: curve.tick(device, history, end), end: history.last_tick });
     Steps { spans, warmup, unfinished, evidence }
+}
+
+/// A run that ends in the recording drops its model behind the last step: a step frees what was born in it, so it ends
+/// before the first of the closing frees that takes something older.
+fn leave_out_teardown(history: &History, spans: &mut [StepSpan]) {
+    let a = &history.allocations;
+    let (Some(span), Some(&last_birth)) = (spans.last_mut(), a.starts.last()) else { return };
+    if span.end < history.last_tick || span.start.0 >= last_birth {
+        return;
+    }
+    let older = a.starts.partition_point(|&start| start <= span.start.0);
+    let first = a.freed[..older].iter().filter(|&&freed| freed > last_birth).min();
+    if let Some(&first) = first {
+        span.end = span.end.min(Tick(first - 1));
+    }
 }
 
 /// The steps that end at `cuts`.
