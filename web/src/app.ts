@@ -1,5 +1,6 @@
 // What the page knows and shows. Parts read it, change it through its methods, and listen for what changed.
 
+import { max, min, round, floor } from "./math";
 import { css, hash, kindColor, moduleColor, readTheme, sizeColor, streamColor, mix, type Rgb, type Theme } from "./colors";
 import { lowerBound, type Device, type StackBook } from "./device";
 import type { DeviceReport, Holder, Report } from "./report";
@@ -36,7 +37,8 @@ export class App {
   stacks: StackBook | null = null;
   kinds: string[] = [];
   theme: Theme = readTheme();
-  axis: Axis = "time";
+  /** Events by default: a run spends most of its time where memory does not change. */
+  axis: Axis = "event";
   colorBy: ColorBy = "size";
   view: View = { x0: 0, x1: 1, y0: 0, y1: 1 };
   cursor = 0;
@@ -76,21 +78,21 @@ export class App {
 
   xAt(tick: number): number {
     const x = this.timed ? this.device!.timeX! : null;
-    return x ? x[Math.min(tick, x.length - 1)] : tick;
+    return x ? x[min(tick, x.length - 1)] : tick;
   }
 
   /** The tick whose state is shown at `x`. */
   tickAt(x: number): number {
     const device = this.device;
     if (!device) return 0;
-    const tick = this.timed ? lowerBound(device.timeX!, x + 1e-9) - 1 : Math.floor(x);
-    return Math.min(device.lastTick, Math.max(0, tick));
+    const tick = this.timed ? lowerBound(device.timeX!, x + 1e-9) - 1 : floor(x);
+    return min(device.lastTick, max(0, tick));
   }
 
   get whole(): View {
     const device = this.device;
     if (!device) return { x0: 0, x1: 1, y0: 0, y1: 1 };
-    const top = Math.max(device.height, device.reserved?.peak ?? 0, this.deviceReport.peak_reserved ?? 0, 1);
+    const top = max(device.height, device.reserved?.peak ?? 0, this.deviceReport.peak_reserved ?? 0, 1);
     return { x0: this.xAt(0), x1: this.xAt(device.forever), y0: 0, y1: top * 1.06 };
   }
 
@@ -99,9 +101,9 @@ export class App {
   setView(next: View): void {
     const whole = this.whole;
     const fit = (a: number, b: number, low: number, high: number, least: number): [number, number] => {
-      const span = Math.min(high - low, Math.max(least, b - a));
+      const span = min(high - low, max(least, b - a));
       const centre = (a + b) / 2;
-      const from = Math.min(high - span, Math.max(low, b - a < span ? centre - span / 2 : a));
+      const from = min(high - span, max(low, b - a < span ? centre - span / 2 : a));
       return [from, from + span];
     };
     const [x0, x1] = fit(next.x0, next.x1, whole.x0, whole.x1, this.timed ? 2 : 4);
@@ -173,7 +175,7 @@ export class App {
   // ---- the instant and the selection ----
 
   setCursor(tick: number): void {
-    const next = Math.min(this.device?.lastTick ?? 0, Math.max(0, Math.round(tick)));
+    const next = min(this.device?.lastTick ?? 0, max(0, round(tick)));
     if (next === this.cursor) return;
     this.cursor = next;
     this.emit("cursor");
@@ -280,7 +282,7 @@ export class App {
     // Neighbours of one colour are told apart by a shade that their birth decides.
     const shades = [0, 0.07, 0.14, 0.21];
     const toward: Rgb = this.theme.dark ? [0, 0, 0] : [255, 255, 255];
-    const pack = ([r, g, b]: Rgb, alpha: number) => ((alpha << 24) | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r)) >>> 0;
+    const pack = ([r, g, b]: Rgb, alpha: number) => ((alpha << 24) | (round(b) << 16) | (round(g) << 8) | round(r)) >>> 0;
     const bright = palette.flatMap((c) => shades.map((s) => pack(mix(c, toward, s), 255)));
     const dim = palette.map((c) => pack(mix(c, this.theme.back, this.theme.dark ? 0.84 : 0.86), 255));
     for (let i = 0; i < device.n; i++) {
@@ -309,7 +311,7 @@ export class App {
       case "stream":
         return (i) => detail?.stream[i] ?? 0;
       default:
-        return (i) => Math.min(40, Math.max(0, Math.floor(Math.log2(rects.block[i] + 1))));
+        return (i) => min(40, max(0, floor(Math.log2(rects.block[i] + 1))));
     }
   }
 

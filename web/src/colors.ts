@@ -1,6 +1,8 @@
 // Colours. Kinds have fixed ones, chosen to stay apart for colour-blind readers, by lightness too. A module's colour follows from
 // its path alone, so that two reports of the same code can be compared by eye.
 
+import { max, min, round } from "./math";
+
 export type Rgb = [number, number, number];
 
 const KINDS: Record<string, string> = {
@@ -20,7 +22,7 @@ export function parse(hex: string): Rgb {
   return [value >> 16, (value >> 8) & 255, value & 255];
 }
 
-export const css = ([r, g, b]: Rgb): string => `rgb(${Math.round(r)} ${Math.round(g)} ${Math.round(b)})`;
+export const css = ([r, g, b]: Rgb): string => `rgb(${round(r)} ${round(g)} ${round(b)})`;
 
 export function mix(a: Rgb, b: Rgb, share: number): Rgb {
   return [0, 1, 2].map((k) => a[k] + (b[k] - a[k]) * share) as Rgb;
@@ -34,7 +36,7 @@ export const streamColor = (index: number): Rgb => parse(STREAMS[index % STREAMS
 
 /** From pale to deep as sizes grow by factors of four: order is seen without hue. */
 export function sizeColor(log2: number, dark: boolean): Rgb {
-  const t = Math.min(1, Math.max(0, (log2 - 9) / 23));
+  const t = min(1, max(0, (log2 - 9) / 23));
   const lightness = dark ? 0.42 + 0.4 * t : 0.86 - 0.46 * t;
   return oklch(lightness, 0.045 + 0.09 * t, 235 - 45 * (1 - t));
 }
@@ -62,7 +64,7 @@ function oklch(lightness: number, chroma: number, hue: number): Rgb {
   const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
   const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
   const gamma = (v: number) => {
-    const c = Math.min(1, Math.max(0, v));
+    const c = min(1, max(0, v));
     return 255 * (c <= 0.0031308 ? 12.92 * c : 1.055 * c ** (1 / 2.4) - 0.055);
   };
   return [

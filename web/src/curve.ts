@@ -1,5 +1,7 @@
 // A quantity at every tick, exact, with minima and maxima of ever longer stretches so that a line of any zoom costs one look a pixel.
 
+import { max, min, ceil } from "./math";
+
 const FAN = 16;
 
 export class Curve {
@@ -24,7 +26,7 @@ export class Curve {
     while (this.low[this.low.length - 1].length > FAN) {
       const low = this.low[this.low.length - 1];
       const high = this.high[this.high.length - 1];
-      const size = Math.ceil(low.length / FAN);
+      const size = ceil(low.length / FAN);
       const nextLow = new Float64Array(size).fill(Infinity);
       const nextHigh = new Float64Array(size).fill(-Infinity);
       for (let i = 0; i < low.length; i++) {
@@ -41,7 +43,7 @@ export class Curve {
   static of(ticks: number, changes: (add: (tick: number, bytes: number) => void) => void): Curve {
     const at = new Float64Array(ticks + 1);
     changes((tick, bytes) => {
-      at[Math.min(tick, ticks)] += bytes;
+      at[min(tick, ticks)] += bytes;
     });
     for (let k = 1; k <= ticks; k++) at[k] += at[k - 1];
     return new Curve(at.subarray(0, ticks));
@@ -52,8 +54,8 @@ export class Curve {
     let least = Infinity;
     let greatest = -Infinity;
     let level = 0;
-    let a = Math.max(0, from);
-    let b = Math.min(this.at.length, to);
+    let a = max(0, from);
+    let b = min(this.at.length, to);
     while (a < b) {
       const low = this.low[level];
       const high = this.high[level];

@@ -1,19 +1,20 @@
 // Reserved, active and allocated as lines on one axis, in step with the timeline. The shaded part is reserved and not in use.
 
+import { max, min, round } from "./math";
 import type { App } from "./app";
-import { h, Surface } from "./dom";
+import { h, onceAFrame, Surface, upright } from "./dom";
 import { axisBytes, axisTicks, bytes } from "./format";
 import { LEFT, tracePath } from "./plot";
 
 export class Curves {
   readonly element: HTMLElement;
   private readonly surface: Surface;
-  private readonly said = h("output", { class: "curve-values", "aria-live": "off" });
-  private scheduled = false;
+  private readonly said = h("output.curve-values", { "aria-live": "off" });
+  private readonly schedule = onceAFrame(() => this.draw());
   private hover = -1;
 
   constructor(private readonly app: App) {
-    const canvas = h("canvas", { class: "curves", role: "img", "aria-label": "Reserved, active and allocated bytes over the part of the run in sight" });
+    const canvas = h("canvas.curves", { role: "img", "aria-label": "Reserved, active and allocated bytes over the part of the run in sight" });
     this.surface = new Surface(canvas, () => this.schedule());
     this.element = h("div", null, this.said, canvas);
     app.on(["device", "detail", "view", "theme", "cursor"], () => this.schedule());
@@ -35,15 +36,6 @@ export class Curves {
     return x0 + ((px - LEFT) / (this.surface.width - LEFT)) * (x1 - x0);
   }
 
-  private schedule(): void {
-    if (this.scheduled) return;
-    this.scheduled = true;
-    requestAnimationFrame(() => {
-      this.scheduled = false;
-      this.draw();
-    });
-  }
-
   private draw(): void {
     const { app, surface } = this;
     const { device, theme, view } = app;
@@ -52,7 +44,7 @@ export class Curves {
     const { width, height } = surface;
     const wide = width - LEFT;
     const [first, last] = [app.tickAt(view.x0), app.tickAt(view.x1) + 1];
-    const top = Math.max((device.reserved ?? device.active).range(first, last)[1], 1) * 1.08;
+    const top = max((device.reserved ?? device.active).range(first, last)[1], 1) * 1.08;
     const px = (x: number) => LEFT + ((x - view.x0) / (view.x1 - view.x0)) * wide;
     const py = (y: number) => height - 1 - (y / top) * (height - 4);
     c.font = `11px ${theme.font}`;
@@ -60,11 +52,11 @@ export class Curves {
     c.textBaseline = "middle";
     const ticks = axisTicks(0, top, height / 40, true);
     for (const y of ticks) {
-      const at = Math.round(py(y)) + 0.5;
+      const at = round(py(y)) + 0.5;
       c.fillStyle = theme.grid;
       c.fillRect(LEFT, at, wide, 1);
       c.fillStyle = theme.muted;
-      c.fillText(axisBytes(y, ticks[1] ?? top), LEFT - 10, Math.min(at, height - 6));
+      c.fillText(axisBytes(y, ticks[1] ?? top), LEFT - 10, min(at, height - 6));
     }
     c.save();
     c.beginPath();
@@ -105,18 +97,10 @@ export class Curves {
       c.setLineDash([]);
     }
     const shown = this.hover >= LEFT ? app.tickAt(this.value(this.hover)) : app.cursor;
-    c.strokeStyle = theme.accent;
-    c.lineWidth = 1;
-    c.setLineDash([4, 3]);
-    const at = this.hover >= LEFT ? this.hover : px(app.xAt(app.cursor));
-    c.beginPath();
-    c.moveTo(at, 0);
-    c.lineTo(at, height);
-    c.stroke();
-    c.setLineDash([]);
+    upright(c, this.hover >= LEFT ? this.hover : px(app.xAt(app.cursor)), 0, height, theme.accent);
     c.restore();
     const part = (name: string, color: string, value: number | undefined) =>
-      value === undefined ? null : h("span", null, h("i", { class: "swatch line", style: `background:${color}` }), `${name} `, h("b", null, bytes(value)));
+      value === undefined ? null : h("span", null, h("i.swatch.line", { style: `background:${color}` }), `${name} `, h("b", null, bytes(value)));
     this.said.replaceChildren(
       ...[
         part("reserved", theme.reserved, device.reserved?.at[shown]),

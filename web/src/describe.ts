@@ -1,5 +1,6 @@
 // An allocation in words: the tooltip and the rows of the side panel.
 
+import { max } from "./math";
 import type { App } from "./app";
 import { h } from "./dom";
 import { bytes, count, duration, shortPath } from "./format";
@@ -34,7 +35,7 @@ export function facts(app: App, i: number): [string, string][] {
     if (pending > 1) rows.push(["pending", `${count(pending)} events after its free`]);
   }
   const kind = kindName(app, i);
-  if (kind) rows.push(["kind", app.deviceReport.kinds?.inferred === false ? kind : `${kind} (inferred)`]);
+  if (kind) rows.push(["kind", app.deviceReport["kinds"]?.inferred === false ? kind : `${kind} (inferred)`]);
   if (detail) {
     rows.push(["stream", detail.streams[detail.stream[i]] ?? "?"]);
     rows.push(["pool", `${detail.pools[detail.pool[i]] ?? "?"}, ${detail.small[i] ? "small" : "large"}`]);
@@ -44,7 +45,7 @@ export function facts(app: App, i: number): [string, string][] {
 }
 
 export function factList(rows: [string, string][]): HTMLElement {
-  return h("dl", { class: "facts" }, rows.map(([k, v]) => [h("dt", null, k), h("dd", null, v)]).flat());
+  return h("dl.facts", null, rows.map(([k, v]) => [h("dt", null, k), h("dd", null, v)]).flat());
 }
 
 /** The values of the curves at a tick. */
@@ -56,7 +57,7 @@ export function instant(app: App, tick: number): [string, string][] {
   if (reserved !== undefined) rows.push(["reserved", bytes(reserved)]);
   rows.push(["active", bytes(active)]);
   if (device.allocated) rows.push(["allocated", bytes(device.allocated.at[tick])]);
-  if (reserved !== undefined) rows.push(["free in reserved", bytes(Math.max(0, reserved - active))]);
+  if (reserved !== undefined) rows.push(["free in reserved", bytes(max(0, reserved - active))]);
   return rows;
 }
 
@@ -67,17 +68,17 @@ export function when(app: App, tick: number): string {
 }
 
 export function tooltip(app: App, i: number, tick: number): HTMLElement[] {
-  const foot = h("div", { class: "tip-foot" }, when(app, tick), h("span", null, instant(app, tick).slice(0, 2).map(([k, v]) => `${k} ${v}`).join(" · ")));
+  const foot = h("div.tip-foot", null, when(app, tick), h("span", null, instant(app, tick).slice(0, 2).map(([k, v]) => `${k} ${v}`).join(" · ")));
   if (i < 0) return [foot];
   const stack = app.device!.rects.stack[i];
   const frames = (app.stacks?.frames(stack) ?? []).filter((f) => f.file !== "" && f.file !== "??");
   const named = app.stacks?.name(stack);
-  const from = Math.max(0, frames.findIndex((f) => f === named));
+  const from = max(0, frames.findIndex((f) => f === named));
   return [
-    h("div", { class: "tip-head" }, h("i", { class: "swatch", style: `background:${app.colorOf(i)}` }), h("b", null, bytes(app.device!.rects.block[i])), h("span", null, title(app, i))),
+    h("div.tip-head", null, h("i.swatch", { style: `background:${app.colorOf(i)}` }), h("b", null, bytes(app.device!.rects.block[i])), h("span", null, title(app, i))),
     factList(facts(app, i)),
     frames.length > 0
-      ? h("ol", { class: "tip-stack" }, frames.slice(from, from + 5).map((f) => h("li", null, f.name || "?", h("span", null, `${shortPath(f.file)}:${f.line}`))))
+      ? h("ol.tip-stack", null, frames.slice(from, from + 5).map((f) => h("li", null, f.name || "?", h("span", null, `${shortPath(f.file)}:${f.line}`))))
       : h("span"),
     foot,
   ];

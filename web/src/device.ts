@@ -1,5 +1,6 @@
 // One device: its columns, and the questions that the page asks of them.
 
+import { max, min, round, floor, ceil } from "./math";
 import type { Detail, Frame, Rects, Tables } from "./payload";
 import { Curve } from "./curve";
 import { modulePath } from "./format";
@@ -26,7 +27,7 @@ export class Device {
     this.lastTick = rects.lastTick;
     this.forever = rects.lastTick + 1;
     let height = 0;
-    for (let i = 0; i < this.n; i++) height = Math.max(height, rects.y[i] + rects.block[i]);
+    for (let i = 0; i < this.n; i++) height = max(height, rects.y[i] + rects.block[i]);
     this.height = height;
     this.active = Curve.of(this.forever, (add) => {
       for (let i = 0; i < this.n; i++) {
@@ -36,7 +37,7 @@ export class Device {
     });
     let below: Uint32Array = rects.end;
     while (below.length > FAN) {
-      const level = new Uint32Array(Math.ceil(below.length / FAN));
+      const level = new Uint32Array(ceil(below.length / FAN));
       for (let i = 0; i < below.length; i++) {
         const at = (i / FAN) | 0;
         if (below[i] > level[at]) level[at] = below[i];
@@ -70,7 +71,7 @@ export class Device {
       x.set(detail.time);
       const last = detail.time[this.lastTick];
       // The last state has no end; a sliver of width keeps it visible.
-      x[this.forever] = last + Math.max(1, last * 0.004);
+      x[this.forever] = last + max(1, last * 0.004);
       this.timeX = last > 0 ? x : null;
     }
   }
@@ -82,12 +83,12 @@ export class Device {
     const levels = this.latestEnds;
     const walk = (level: number, at: number): void => {
       if (level < 0) {
-        const last = Math.min(born, (at + 1) * FAN);
+        const last = min(born, (at + 1) * FAN);
         for (let i = at * FAN; i < last; i++) if (end[i] > from) see(i);
         return;
       }
       const rows = levels[level];
-      const last = Math.min(rows.length, (at + 1) * FAN);
+      const last = min(rows.length, (at + 1) * FAN);
       const size = FAN ** (level + 1);
       for (let i = at * FAN; i < last && i * size < born; i++) if (rows[i] > from) walk(level - 1, i);
     };
@@ -105,7 +106,7 @@ export class Device {
     const { start, end, y: low, block } = this.rects;
     let best = -1;
     let distance = Infinity;
-    this.alive(Math.max(0, Math.floor(tick - reach)), Math.floor(tick + reach) + 1, (i) => {
+    this.alive(max(0, floor(tick - reach)), floor(tick + reach) + 1, (i) => {
       if (low[i] > y || low[i] + block[i] <= y || !shown(i)) return;
       const away = tick < start[i] ? start[i] - tick : tick >= end[i] ? tick - end[i] + 1 : 0;
       if (away < distance) {
@@ -117,7 +118,7 @@ export class Device {
   }
 
   timeAt(tick: number): number | null {
-    return this.timeX ? this.timeX[Math.min(tick, this.lastTick)] : null;
+    return this.timeX ? this.timeX[min(tick, this.lastTick)] : null;
   }
 
   address(i: number): string {
@@ -130,7 +131,7 @@ export class Device {
   }
 }
 
-export const hex = (base: bigint, offset: number): string => "0x" + (base + BigInt(Math.round(offset))).toString(16);
+export const hex = (base: bigint, offset: number): string => "0x" + (base + BigInt(round(offset))).toString(16);
 
 /** The first position in the sorted `values[0..n)` that is not below `value`. */
 export function lowerBound(values: ArrayLike<number>, value: number, n = values.length): number {

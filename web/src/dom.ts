@@ -1,10 +1,18 @@
 // Building elements. Text is always set as text: nothing of a trace is ever parsed as markup.
 
+import { max, round } from "./math";
+
 type Child = Node | string | number | null | undefined | false;
 type Props = Record<string, unknown>;
 
-export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props?: Props | null, ...children: (Child | Child[])[]): HTMLElementTagNameMap[K] {
-  const element = document.createElement(tag);
+type Tag<T extends string> = T extends `${infer Name}.${string}` ? Name : T;
+type ElementOf<T extends string> = Tag<T> extends keyof HTMLElementTagNameMap ? HTMLElementTagNameMap[Tag<T>] : HTMLElement;
+
+/** `h("div.panel", { id: "x" }, "text")`: an element with its classes, properties, listeners (`onclick`) and children. */
+export function h<T extends string>(tag: T, props?: Props | null, ...children: (Child | Child[])[]): ElementOf<T> {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElement(name) as ElementOf<T>;
+  if (classes.length) element.className = classes.join(" ");
   for (const [key, value] of Object.entries(props ?? {})) {
     if (value === undefined || value === null || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value as EventListener);
@@ -31,9 +39,9 @@ export function fill(element: Element, ...children: (Child | Child[])[]): void {
 /** A row of buttons of which one is pressed. */
 export function choice(label: string, options: [value: string, text: string][], current: string, pick: (value: string) => void): HTMLElement {
   const buttons = options.map(([value, text]) =>
-    h("button", { type: "button", "data-value": value, "aria-pressed": String(value === current), onclick: () => pick(value) }, text),
+    h("button", { "data-value": value, "aria-pressed": String(value === current), onclick: () => pick(value) }, text),
   );
-  return h("div", { class: "choice", role: "group", "aria-label": label }, h("span", { class: "choice-label" }, label), buttons);
+  return h("div.choice", { role: "group", "aria-label": label }, h("span.choice-label", null, label), buttons);
 }
 
 export function press(group: HTMLElement, value: string): void {
@@ -56,8 +64,8 @@ export class Surface {
     const height = this.canvas.clientHeight;
     if (width === this.width && height === this.height && ratio === this.ratio) return;
     [this.width, this.height, this.ratio] = [width, height, ratio];
-    this.canvas.width = Math.max(1, Math.round(width * ratio));
-    this.canvas.height = Math.max(1, Math.round(height * ratio));
+    this.canvas.width = max(1, round(width * ratio));
+    this.canvas.height = max(1, round(height * ratio));
     this.resized();
   }
 
@@ -68,4 +76,29 @@ export class Surface {
     context.clearRect(0, 0, this.width, this.height);
     return context;
   }
+}
+
+/** A function that runs `draw` once before the next picture, however often it is called. */
+export function onceAFrame(draw: () => void): () => void {
+  let waiting = false;
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      draw();
+    });
+  };
+}
+
+/** A dashed upright line: the pinned instant. */
+export function upright(c: CanvasRenderingContext2D, x: number, top: number, bottom: number, color: string): void {
+  c.strokeStyle = color;
+  c.lineWidth = 1;
+  c.setLineDash([4, 3]);
+  c.beginPath();
+  c.moveTo(x, top);
+  c.lineTo(x, bottom);
+  c.stroke();
+  c.setLineDash([]);
 }

@@ -1,5 +1,7 @@
 // Numbers as people read them: the same rules as the terminal report, so that both show the same text.
 
+import { max, min, round, floor, ceil } from "./math";
+
 const UNITS = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 function three(value: number): string {
@@ -8,7 +10,7 @@ function three(value: number): string {
 
 /** `512 B`, `1.50 KiB`, `13.6 GiB`: three digits from KiB on. */
 export function bytes(value: number): string {
-  if (value < 1024) return `${Math.round(value)} B`;
+  if (value < 1024) return `${round(value)} B`;
   let scaled = value / 1024;
   let unit = 0;
   while (scaled >= 999.5 && unit + 1 < UNITS.length) {
@@ -20,14 +22,14 @@ export function bytes(value: number): string {
 
 /** `950 µs`, `62.1 ms`, `9.79 s`, `3 min 04 s`, `2 h 05 min`. */
 export function duration(us: number): string {
-  if (us < 999.5) return `${Math.round(us)} µs`;
+  if (us < 999.5) return `${round(us)} µs`;
   if (us < 999_500) return `${three(us / 1e3)} ms`;
   if (us < 99_950_000) return `${three(us / 1e6)} s`;
-  const seconds = Math.round(us / 1e6);
+  const seconds = round(us / 1e6);
   const pad = (n: number) => String(n).padStart(2, "0");
   return seconds < 3600
-    ? `${Math.floor(seconds / 60)} min ${pad(seconds % 60)} s`
-    : `${Math.floor(seconds / 3600)} h ${pad(Math.floor((seconds % 3600) / 60))} min`;
+    ? `${floor(seconds / 60)} min ${pad(seconds % 60)} s`
+    : `${floor(seconds / 3600)} h ${pad(floor((seconds % 3600) / 60))} min`;
 }
 
 const grouped = new Intl.NumberFormat("en-US");
@@ -55,16 +57,16 @@ export function modulePath(path: string): string {
 export function axisTicks(from: number, to: number, most: number, binary: boolean): number[] {
   const span = to - from;
   if (!(span > 0)) return [];
-  const raw = span / Math.max(1, most);
+  const raw = span / max(1, most);
   let step: number;
   if (binary) {
-    step = 2 ** Math.ceil(Math.log2(raw));
+    step = 2 ** ceil(Math.log2(raw));
   } else {
-    const power = 10 ** Math.floor(Math.log10(raw));
+    const power = 10 ** floor(Math.log10(raw));
     step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw) ?? raw;
   }
   const ticks: number[] = [];
-  for (let at = Math.ceil(from / step) * step; at <= to; at += step) ticks.push(at);
+  for (let at = ceil(from / step) * step; at <= to; at += step) ticks.push(at);
   return ticks;
 }
 
@@ -74,7 +76,8 @@ export function axisBytes(value: number, step: number): string {
   for (let unit = 5; unit >= 0; unit--) {
     const size = 1024 ** (unit + 1);
     if (value >= size) {
-      const digits = Math.max(0, Math.min(6, Math.ceil(Math.log10(size / step) - 0.001)));
+      // Steps are powers of two: each halving needs a digit to be exact.
+      const digits = max(0, min(4, round(Math.log2(size / step))));
       return `${(value / size).toFixed(digits)} ${UNITS[unit]}`;
     }
   }
@@ -83,6 +86,6 @@ export function axisBytes(value: number, step: number): string {
 
 export function axisTime(us: number, step: number): string {
   const [unit, name] = step >= 60e6 ? [60e6, "min"] : step >= 1e5 ? [1e6, "s"] : step >= 100 ? [1e3, "ms"] : [1, "µs"];
-  const digits = Math.max(0, Math.min(6, Math.ceil(Math.log10((unit as number) / step) - 0.001)));
+  const digits = max(0, min(6, ceil(Math.log10((unit as number) / step) - 0.001)));
   return `${(us / (unit as number)).toFixed(digits)} ${name}`;
 }

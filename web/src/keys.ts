@@ -27,8 +27,8 @@ const KEYS: [string, string][] = [
 export function help(): HTMLDialogElement {
   const dialog = h(
     "dialog",
-    { class: "help", "aria-labelledby": "help-title" },
-    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("button", { class: "quiet", "aria-label": "Close" }, "×")),
+    { class: "keys", "aria-labelledby": "help-title" },
+    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("button.quiet", { "aria-label": "Close" }, "×")),
     h("dl", null, KEYS.map(([keys, what]) => h("div", null, h("dt", null, keys.split(" ").map((k) => (k === "or" || k === "+" && keys !== "+ − or W S" ? h("span", null, ` ${k} `) : h("kbd", null, k)))), h("dd", null, what)))),
   );
   dialog.addEventListener("click", (event) => {
@@ -84,7 +84,7 @@ export function bindKeys(app: App, toolbar: Toolbar, dialog: HTMLDialogElement, 
       p: () => step(-1),
       ",": () => app.setCursor(app.cursor - 1),
       ".": () => app.setCursor(app.cursor + 1),
-      g: () => app.setCursor(app.deviceReport.peak_at?.allocated?.tick ?? app.device?.active.peakAt ?? 0),
+      g: () => app.setCursor(app.deviceReport.peak_at?.["allocated"]?.tick ?? app.device?.active.peakAt ?? 0),
       "/": () => toolbar.field.focus(),
       x: () => document.querySelector<HTMLElement>('.choice[aria-label="Axis"] button[aria-pressed="false"]')?.click(),
       c: () => {

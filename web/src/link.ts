@@ -1,5 +1,6 @@
 // The view as a link: what the reader sees, in the address, so that it can be sent along.
 
+import { max, round, floor } from "./math";
 import type { App, Axis, ColorBy } from "./app";
 
 export interface Link {
@@ -42,7 +43,7 @@ export function applyLink(app: App, link: Link): void {
   if (link.axis === "time" || link.axis === "event") app.axis = link.axis as Axis;
   if (link.color && ["kind", "module", "size", "stream"].includes(link.color)) app.colorBy = link.color as ColorBy;
   if (link.least) app.filter.least = link.least;
-  if (link.stream !== undefined && link.stream < (app.device?.detail?.streams.length ?? 0)) app.filter.stream = Math.max(-1, Math.floor(link.stream));
+  if (link.stream !== undefined && link.stream < (app.device?.detail?.streams.length ?? 0)) app.filter.stream = max(-1, floor(link.stream));
   if (link.query) app.query = link.query;
   app.view = app.whole;
   if (link.view) {
@@ -50,7 +51,7 @@ export function applyLink(app: App, link: Link): void {
     app.setView({ x0, x1, y0, y1 });
   }
   if (link.cursor !== undefined) app.setCursor(link.cursor);
-  if (link.selected !== undefined && link.selected >= 0 && link.selected < (app.device?.n ?? 0)) app.select(Math.floor(link.selected));
+  if (link.selected !== undefined && link.selected >= 0 && link.selected < (app.device?.n ?? 0)) app.select(floor(link.selected));
 }
 
 export function keepLink(app: App, renderer: string | undefined): void {
@@ -64,8 +65,8 @@ export function keepLink(app: App, renderer: string | undefined): void {
       if (app.deviceIndex) said.set("d", String(app.deviceIndex));
       said.set("x", app.axis);
       said.set("c", app.colorBy);
-      const round = (value: number) => String(Math.round(value * 10) / 10);
-      if (view.x0 !== whole.x0 || view.x1 !== whole.x1 || view.y0 !== whole.y0 || view.y1 !== whole.y1) said.set("v", [view.x0, view.x1, view.y0, view.y1].map(round).join(","));
+      const tenth = (value: number) => String(round(value * 10) / 10);
+      if (view.x0 !== whole.x0 || view.x1 !== whole.x1 || view.y0 !== whole.y0 || view.y1 !== whole.y1) said.set("v", [view.x0, view.x1, view.y0, view.y1].map(tenth).join(","));
       said.set("t", String(app.cursor));
       if (app.selected >= 0) said.set("s", String(app.selected));
       if (app.query) said.set("q", app.query);

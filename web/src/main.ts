@@ -1,5 +1,6 @@
 // The page: builds its parts, draws the timeline from the first section, then reads the rest.
 
+import { max, min, floor } from "./math";
 import { App } from "./app";
 import { readTheme } from "./colors";
 import { Curves } from "./curves";
@@ -18,14 +19,15 @@ import { about, figures, findings, holders } from "./sections";
 import { SegmentMap } from "./segments";
 import { Toolbar } from "./toolbar";
 
+performance.mark("gapless-start");
 const root = document.getElementById("app")!;
 const link = readLink();
 const report = readReport();
 const app = new App(report);
 const name = root.dataset.title || report.source?.path || "run";
 
-const live = h("div", { class: "unseen", "aria-live": "polite", id: "live" });
-const failed = h("div", { class: "failed", role: "alert", hidden: true });
+const live = h("div.unseen", { "aria-live": "polite", id: "live" });
+const failed = h("div.failed", { role: "alert", hidden: true });
 const dialog = help();
 const plot = new Plot(app, link.renderer === "canvas");
 const minimap = new Minimap(app);
@@ -34,22 +36,22 @@ const panel = new Panel(app);
 const curves = new Curves(app);
 const segments = new SegmentMap(app);
 
-const picker = h("select", { "aria-label": "Device" }, (report.devices ?? []).map((d, i) => h("option", { value: String(i) }, `GPU ${d.device ?? i}`)));
+const picker = h("select", { "aria-label": "Device" }, (report.devices ?? []).map((d, i) => h("option", { value: String(i) }, `GPU ${d["device"] ?? i}`)));
 picker.hidden = (report.devices?.length ?? 0) < 2;
 picker.addEventListener("change", () => void open(Number(picker.value)));
 
-const themeButton = h("button", { type: "button", class: "quiet", id: "theme", onclick: toggleTheme });
+const themeButton = h("button", { class: "quiet", id: "theme", onclick: toggleTheme });
 
 root.append(
   h(
     "header",
     { class: "top" },
-    h("span", { class: "brand", "aria-label": "Gapless" }, mark(), "Gapless"),
+    h("span.brand", { "aria-label": "Gapless" }, mark(), "Gapless"),
     h("h1", { title: name }, name),
     picker,
-    h("span", { class: "spacer" }),
+    h("span.spacer", null),
     themeButton,
-    h("button", { type: "button", class: "quiet", onclick: () => dialog.showModal() }, "Keys ", h("kbd", null, "?")),
+    h("button", { class: "quiet", onclick: () => dialog.showModal() }, "Keys ", h("kbd", null, "?")),
   ),
   failed,
   h(
@@ -63,9 +65,9 @@ root.append(
       h("h2", { id: "timeline-title" }, "Allocations over time"),
       toolbar.element,
       toolbar.legend,
-      h("div", { class: "stage" }, h("div", { class: "stage-main" }, plot.element, minimap.element), panel.element),
+      // The curves share the timeline's axis, so they share its width.
+      h("div.stage", null, h("div.stage-main", null, plot.element, minimap.element, h("section", { id: "curves", "aria-labelledby": "curves-title" }, h("h2", { id: "curves-title" }, "Reserved and in use"), curves.element)), panel.element),
     ),
-    h("section", { id: "curves", "aria-labelledby": "curves-title" }, h("h2", { id: "curves-title" }, "Reserved and in use"), curves.element),
     h("section", { id: "segments", "aria-labelledby": "segments-title" }, h("h2", { id: "segments-title" }, "Segments at the instant"), segments.element),
     holders(app),
     about(app),
@@ -93,8 +95,10 @@ function say(text: string): void {
 
 // ---- light and dark ----
 
+const system = matchMedia("(prefers-color-scheme: dark)");
+
 function applyTheme(chosen: string | null): void {
-  if (chosen) document.documentElement.dataset.theme = chosen;
+  document.documentElement.dataset["theme"] = chosen ?? (system.matches ? "dark" : "light");
   app.theme = readTheme();
   themeButton.textContent = app.theme.dark ? "Light" : "Dark";
   themeButton.setAttribute("aria-label", app.theme.dark ? "Switch to light" : "Switch to dark");
@@ -121,7 +125,7 @@ function storedTheme(): string | null {
   }
 }
 
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => applyTheme(null));
+system.addEventListener("change", () => applyTheme(storedTheme()));
 applyTheme(storedTheme());
 
 // ---- the data ----
@@ -150,7 +154,7 @@ async function open(index: number): Promise<void> {
     app.holder = null;
     app.litStack = -1;
     app.filter = { least: 0, stream: -1, hiddenKinds: new Set() };
-    app.cursor = Math.min(device.lastTick, app.deviceReport.peak_at?.allocated?.tick ?? device.active.peakAt);
+    app.cursor = min(device.lastTick, app.deviceReport.peak_at?.["allocated"]?.tick ?? device.active.peakAt);
     tables ??= section("tables").then((data) => {
       if (!data) return;
       app.stacks = new StackBook(readTables(data));
@@ -189,34 +193,34 @@ app.on(["select"], () => {
 });
 bindKeys(app, toolbar, dialog, plot.element, { toggleTheme, say, describe: (i) => `${bytes(app.device!.rects.block[i])}, ${title(app, i)}` });
 keepLink(app, link.renderer);
-const wanted = Math.min(Math.max(0, Math.floor(link.device ?? 0)), Math.max(0, (report.devices?.length ?? 1) - 1));
+const wanted = min(max(0, floor(link.device ?? 0)), max(0, (report.devices?.length ?? 1) - 1));
 picker.value = String(wanted);
 void open(wanted);
 
 /** What the page shows, for tests and for the console; nothing in it changes the page. */
 const state = Object.freeze({
-  get view() {
+  get "view"() {
     return { ...app.view };
   },
-  get whole() {
+  get "whole"() {
     return app.whole;
   },
-  get renderer() {
-    return plot.renderer.kind;
+  get "renderer"() {
+    return plot.renderer?.kind ?? "";
   },
   get allocations() {
     return app.device?.n ?? 0;
   },
-  get found() {
+  get "found"() {
     return { ...app.found };
   },
-  get cursor() {
+  get "cursor"() {
     return app.cursor;
   },
-  get selected() {
+  get "selected"() {
     return app.selected;
   },
-  get colorBy() {
+  get "colorBy"() {
     return app.colorBy;
   },
   get height() {
@@ -224,14 +228,14 @@ const state = Object.freeze({
   },
   get peaks() {
     const d = app.device;
-    return { active: d?.active.peak ?? 0, allocated: d?.allocated?.peak ?? 0, reserved: d?.reserved?.peak ?? 0 };
+    return { "active": d?.active.peak ?? 0, "allocated": d?.allocated?.peak ?? 0, "reserved": d?.reserved?.peak ?? 0 };
   },
-  at: (tick: number) => ({ active: app.device?.active.at[tick], allocated: app.device?.allocated?.at[tick], reserved: app.device?.reserved?.at[tick] }),
+  at: (tick: number) => ({ "active": app.device?.active.at[tick], "allocated": app.device?.allocated?.at[tick], "reserved": app.device?.reserved?.at[tick] }),
   allocation: (i: number) => {
     const d = app.device;
     if (!d || !(i >= 0 && i < d.n)) return null;
     const { start, end, y, block, requested, kind, stack } = d.rects;
-    return { start: start[i], end: end[i], y: y[i], block: block[i], requested: requested[i], kind: kind[i], stack: stack[i], x0: app.xAt(start[i]), x1: app.xAt(end[i]), facts: facts(app, i), title: title(app, i), color: app.colors[i] };
+    return { "start": start[i], "end": end[i], y: y[i], "block": block[i], "requested": requested[i], kind: kind[i], stack: stack[i], x0: app.xAt(start[i]), x1: app.xAt(end[i]), facts: facts(app, i), title: title(app, i), color: app.colors[i] };
   },
 });
 Object.defineProperty(window, "gapless", { value: state, writable: false });

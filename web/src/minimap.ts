@@ -1,7 +1,8 @@
 // The whole run in a strip: what is in sight is a window that can be dragged, stretched at its edges, or moved by keys.
 
+import { max, min, round } from "./math";
 import type { App } from "./app";
-import { h, Surface } from "./dom";
+import { h, onceAFrame, Surface, upright } from "./dom";
 import { LEFT, tracePath } from "./plot";
 import { percent } from "./format";
 
@@ -10,11 +11,11 @@ const EDGE = 7;
 export class Minimap {
   readonly element: HTMLElement;
   private readonly surface: Surface;
-  private scheduled = false;
+  private readonly schedule = onceAFrame(() => this.draw());
   private drag: { part: "left" | "right" | "window"; at: number; x0: number; x1: number } | null = null;
 
   constructor(private readonly app: App) {
-    const canvas = h("canvas", { class: "minimap", tabIndex: 0, role: "slider", "aria-label": "Part of the run in sight", "aria-valuemin": "0", "aria-valuemax": "100" });
+    const canvas = h("canvas.minimap", { tabIndex: 0, role: "slider", "aria-label": "Part of the run in sight", "aria-valuemin": "0", "aria-valuemax": "100" });
     this.element = canvas;
     this.surface = new Surface(canvas, () => this.schedule());
     app.on(["device", "detail", "view", "theme", "cursor"], () => this.schedule());
@@ -37,7 +38,7 @@ export class Minimap {
       const at = x(event);
       const [a, b] = this.window();
       const edge = b - a > 4 * EDGE && (Math.abs(at - a) < EDGE || Math.abs(at - b) < EDGE);
-      canvas.style.cursor = drag ? (drag.part === "window" ? "grabbing" : "ew-resize") : edge ? "ew-resize" : "grab";
+      canvas.style["cursor"] = drag ? (drag.part === "window" ? "grabbing" : "ew-resize") : edge ? "ew-resize" : "grab";
       if (!drag) return;
       const by = this.value(at) - drag.at;
       const [x0, x1] = [drag.x0 + (drag.part === "right" ? 0 : by), drag.x1 + (drag.part === "left" ? 0 : by)];
@@ -58,15 +59,6 @@ export class Minimap {
     return whole.x0 + ((px - LEFT) / (this.surface.width - LEFT)) * (whole.x1 - whole.x0);
   }
 
-  private schedule(): void {
-    if (this.scheduled) return;
-    this.scheduled = true;
-    requestAnimationFrame(() => {
-      this.scheduled = false;
-      this.draw();
-    });
-  }
-
   private draw(): void {
     const { app, surface } = this;
     const { device, theme, whole, view } = app;
@@ -74,7 +66,7 @@ export class Minimap {
     const c = surface.begin();
     const { width, height } = surface;
     const wide = width - LEFT;
-    const top = Math.max(device.active.peak, device.reserved?.peak ?? 0, 1) * 1.05;
+    const top = max(device.active.peak, device.reserved?.peak ?? 0, 1) * 1.05;
     const px = (x: number) => LEFT + ((x - whole.x0) / (whole.x1 - whole.x0)) * wide;
     const py = (y: number) => height - 1 - (y / top) * (height - 3);
     const path = tracePath(app, device.active, LEFT, wide, (p) => this.value(p), px, py);
@@ -101,19 +93,12 @@ export class Minimap {
     c.strokeStyle = theme.accent;
     c.lineWidth = 1.5;
     c.beginPath();
-    c.roundRect(Math.max(LEFT, a) + 0.75, 0.75, Math.max(3, Math.min(b, width) - Math.max(a, LEFT) - 1.5), height - 1.5, 4);
+    c.roundRect(max(LEFT, a) + 0.75, 0.75, max(3, min(b, width) - max(a, LEFT) - 1.5), height - 1.5, 4);
     c.stroke();
-    const pin = px(app.xAt(app.cursor));
-    c.setLineDash([3, 2]);
-    c.lineWidth = 1;
-    c.beginPath();
-    c.moveTo(pin, 0);
-    c.lineTo(pin, height);
-    c.stroke();
-    c.setLineDash([]);
+    upright(c, px(app.xAt(app.cursor)), 0, height, theme.accent);
     const share = (view.x1 - view.x0) / (whole.x1 - whole.x0);
     const at = (view.x0 - whole.x0) / (whole.x1 - whole.x0);
-    this.element.setAttribute("aria-valuenow", String(Math.round((at + share / 2) * 100)));
+    this.element.setAttribute("aria-valuenow", String(round((at + share / 2) * 100)));
     this.element.setAttribute("aria-valuetext", `${percent(share)} of the run, from ${percent(at)}`);
   }
 }

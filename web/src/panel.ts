@@ -6,9 +6,9 @@ import { fill, h } from "./dom";
 import { bytes, counted, shortPath } from "./format";
 
 export class Panel {
-  readonly element = h("aside", { class: "panel", "aria-label": "Selection" });
-  private readonly now = h("div", { class: "now" });
-  private readonly chosen = h("div", { class: "chosen" });
+  readonly element = h("aside.panel", { "aria-label": "Selection" });
+  private readonly now = h("div.now", null);
+  private readonly chosen = h("div.chosen", null);
 
   constructor(private readonly app: App) {
     this.element.append(this.now, this.chosen);
@@ -18,7 +18,7 @@ export class Panel {
 
   private drawNow(): void {
     if (!this.app.device) return;
-    fill(this.now, h("h3", null, "Instant"), h("p", { class: "when" }, when(this.app, this.app.cursor)), factList(instant(this.app, this.app.cursor)));
+    fill(this.now, h("h3", null, "Instant"), h("p.when", null, when(this.app, this.app.cursor)), factList(instant(this.app, this.app.cursor)));
   }
 
   private drawChosen(): void {
@@ -28,7 +28,7 @@ export class Panel {
       fill(
         this.chosen,
         h("h3", null, "Selection"),
-        h("p", { class: "hint" }, "Click a rectangle to keep it here. Drag pans, the wheel zooms, shift-drag zooms into a box; ", h("kbd", null, "?"), " lists all keys."),
+        h("p.hint", null, "Click a rectangle to keep it here. Drag pans, the wheel zooms, shift-drag zooms into a box; ", h("kbd", null, "?"), " lists all keys."),
       );
       return;
     }
@@ -38,19 +38,19 @@ export class Panel {
     const named = app.stacks?.name(stack);
     fill(
       this.chosen,
-      h("div", { class: "chosen-head" }, h("h3", null, "Selection"), h("button", { type: "button", class: "quiet", "aria-label": "Clear the selection", onclick: () => app.select(-1) }, "×")),
-      h("p", { class: "chosen-title" }, h("i", { class: "swatch", style: `background:${app.colorOf(i)}` }), h("b", { id: "chosen-bytes" }, bytes(rects.block[i])), " ", title(app, i)),
+      h("div.chosen-head", null, h("h3", null, "Selection"), h("button", { class: "quiet", "aria-label": "Clear the selection", onclick: () => app.select(-1) }, "×")),
+      h("p.chosen-title", null, h("i.swatch", { style: `background:${app.colorOf(i)}` }), h("b", { id: "chosen-bytes" }, bytes(rects.block[i])), " ", title(app, i)),
       h(
         "div",
         { class: "actions" },
-        h("button", { type: "button", onclick: () => app.zoomTo(i) }, "Zoom to it"),
-        h("button", { type: "button", onclick: () => app.setCursor(rects.start[i]) }, "Go to its birth"),
+        h("button", { onclick: () => app.zoomTo(i) }, "Zoom to it"),
+        h("button", { onclick: () => app.setCursor(rects.start[i]) }, "Go to its birth"),
       ),
       factList(facts(app, i)),
       frames.length > 0 ? this.siblings(stack) : null,
       frames.length > 0
-        ? h("div", null, h("h4", null, "Stack, innermost first"), h("ol", { class: "stack" }, frames.map((f) => h("li", { class: f === named ? "named" : undefined }, h("b", null, f.name || "?"), h("span", { title: f.file }, `${shortPath(f.file)}${f.line ? `:${f.line}` : ""}`)))))
-        : h("p", { class: "hint" }, "No stack was recorded for it. Record with ", h("code", null, 'stacks="python"'), " to see where it comes from."),
+        ? h("div", null, h("h4", null, "Stack, innermost first"), h("ol.stack", null, frames.map((f) => h("li", { class: f === named ? "named" : undefined }, h("b", null, f.name || "?"), h("span", { title: f.file }, `${shortPath(f.file)}${f.line ? `:${f.line}` : ""}`)))))
+        : h("p.hint", null, "No stack was recorded for it. Record with ", h("code", null, 'stacks="python"'), " to see where it comes from."),
     );
   }
 
@@ -73,7 +73,7 @@ export class Panel {
       { class: "siblings" },
       h("h4", null, "Same stack"),
       h("p", { id: "siblings" }, `${counted(all, "allocation")}, ${bytes(sum)} in all; ${counted(now, "allocation")}, ${bytes(held)} at the instant`),
-      h("div", { class: "actions" }, h("button", { type: "button", "aria-pressed": String(lit), onclick: () => app.light(lit ? {} : { stack }) }, lit ? "Show everything" : "Light them up")),
+      h("div.actions", null, h("button", { "aria-pressed": String(lit), onclick: () => app.light(lit ? {} : { stack }) }, lit ? "Show everything" : "Light them up")),
     );
   }
 }

@@ -1,5 +1,7 @@
 // Reads the sections that crates/gapless-report/src/html/payload.rs writes; the layout is drawn there.
 
+import { max, ceil } from "./math";
+
 export interface Tables {
   strings: string[];
   frames: Frame[];
@@ -18,6 +20,8 @@ export interface Rects {
   n: number;
   lastTick: number;
   unit: number;
+  /** What the ruler will need: 1 for steps, and twice the number of lanes of scopes, two at most. */
+  lanes: number;
   start: Uint32Array;
   end: Uint32Array;
   requested: Float64Array;
@@ -169,6 +173,7 @@ export function readRects(data: Uint8Array): Rects {
   const n = reader.number();
   const lastTick = reader.number();
   const unit = reader.number();
+  const lanes = reader.number();
   const start = new Uint32Array(n);
   for (let i = 0, at = 0; i < n; i++) start[i] = at += reader.number();
   const end = new Uint32Array(n);
@@ -176,12 +181,12 @@ export function readRects(data: Uint8Array): Rects {
   for (let i = 0; i < n; i++) if (end[i] === start[i]) end[i] = lastTick + 1;
   const requested = reader.recency(new Float64Array(n));
   const block = new Float64Array(n);
-  for (let i = 0; i < n; i++) block[i] = (Math.ceil(requested[i] / unit) + reader.signed()) * unit;
+  for (let i = 0; i < n; i++) block[i] = (ceil(requested[i] / unit) + reader.signed()) * unit;
   const y = reader.recency(new Float64Array(n));
   if (unit !== 1) for (let i = 0; i < n; i++) y[i] *= unit;
   const stack = reader.recency(new Uint32Array(n));
   const kind = reader.runs(new Uint8Array(n));
-  return { n, lastTick, unit, start, end, requested, block, y, stack, kind };
+  return { n, lastTick, unit, lanes, start, end, requested, block, y, stack, kind };
 }
 
 export function readDetail(data: Uint8Array, rects: Rects): Detail {
@@ -206,7 +211,7 @@ export function readDetail(data: Uint8Array, rects: Rects): Detail {
     // Clocks of several threads may step back: a tick is never before the one before it.
     for (let k = 1, at = 0, latest = 0; k <= lastTick; k++) {
       at += reader.signed();
-      time[k] = latest = Math.max(latest, at);
+      time[k] = latest = max(latest, at);
     }
   }
   const steps = reader.list((): [number, number] => [reader.number(), reader.number()]);

@@ -1,9 +1,10 @@
 // The timeline: rectangles below, axes, ruler, curves and marks above, and all that a pointer or a key does to them.
 
+import { max, min, round, floor } from "./math";
 import type { App, View } from "./app";
 import { css, type Rgb } from "./colors";
 import type { Curve } from "./curve";
-import { h, Surface } from "./dom";
+import { h, onceAFrame, Surface, upright } from "./dom";
 import { axisBytes, axisTicks, axisTime, bytes, count } from "./format";
 import { lowerBound } from "./device";
 import { CanvasRenderer, GlRenderer, type Renderer } from "./render";
@@ -16,25 +17,22 @@ const LANE = 20;
 
 export class Plot {
   readonly element: HTMLElement;
-  readonly renderer: Renderer;
-  private readonly rects: Surface;
+  renderer: Renderer | null = null;
+  private rects: Surface | null = null;
   private readonly over: Surface;
-  private readonly tip = h("div", { class: "tip", role: "tooltip", hidden: true });
+  private readonly tip = h("div.tip", { role: "tooltip", hidden: true });
+  private canvas: HTMLCanvasElement;
   private top = 0;
   private dirty = { boxes: false, colors: false, rects: false };
-  private scheduled = false;
+  private readonly next = onceAFrame(() => this.frame());
   private pointer: { x: number; y: number } | null = null;
   private drag: { x: number; y: number; view: View; box: boolean; moved: boolean } | null = null;
   private lastWheelElsewhere = 0;
   firstPicture: (() => void) | null = null;
 
-  constructor(private readonly app: App, forceCanvas: boolean) {
-    let canvas = h("canvas", { class: "rects", "aria-hidden": "true" });
-    const gl = forceCanvas ? null : GlRenderer.create(canvas);
-    // A canvas that was asked for WebGL cannot be asked for another context.
-    if (!gl && !forceCanvas) canvas = h("canvas", { class: "rects", "aria-hidden": "true" });
-    this.renderer = gl ?? new CanvasRenderer(canvas);
-    const over = h("canvas", { class: "over", "aria-hidden": "true" });
+  constructor(private readonly app: App, private readonly forceCanvas: boolean) {
+    const canvas = h("canvas.rects", { "aria-hidden": "true" });
+    const over = h("canvas.over", { "aria-hidden": "true" });
     this.element = h(
       "div",
       { class: "plot", tabIndex: 0, role: "application", "aria-label": "Timeline of allocations. Arrow keys pan, plus and minus zoom, 0 resets, N goes to the next match, question mark lists all keys." },
@@ -42,7 +40,7 @@ export class Plot {
       over,
       this.tip,
     );
-    this.rects = new Surface(canvas, () => this.schedule({ rects: true }));
+    this.canvas = canvas;
     this.over = new Surface(over, () => this.schedule({ rects: true }));
     app.on(["device"], () => this.schedule({ boxes: true, colors: true }));
     app.on(["detail"], () => this.schedule({ boxes: true, colors: true }));
@@ -56,18 +54,14 @@ export class Plot {
     this.dirty.boxes ||= !!what.boxes;
     this.dirty.colors ||= !!what.colors;
     this.dirty.rects ||= !!(what.boxes || what.colors || what.rects);
-    if (this.scheduled) return;
-    this.scheduled = true;
-    requestAnimationFrame(() => {
-      this.scheduled = false;
-      this.frame();
-    });
+    this.next();
   }
 
   private frame(): void {
     const { app, dirty } = this;
     if (!app.device) return;
     this.layout();
+    this.renderer ??= this.prepare();
     if (dirty.boxes) this.renderer.load(app.device, (tick) => app.xAt(tick));
     if (dirty.colors || dirty.boxes) this.renderer.recolor(app.colors);
     if (dirty.rects) this.renderer.draw(app.view, app.theme.back, app.moving, (x) => app.tickAt(x));
@@ -77,10 +71,25 @@ export class Plot {
     this.firstPicture = null;
   }
 
+  /** Only now, at its final size: a WebGL canvas that changes its size waits for the GPU each time. */
+  private prepare(): Renderer {
+    const surface = (canvas: HTMLCanvasElement) => new Surface(canvas, () => this.schedule({ rects: true }));
+    this.rects = surface(this.canvas);
+    const gl = this.forceCanvas ? null : GlRenderer.create(this.canvas);
+    if (gl) return gl;
+    if (!this.forceCanvas) {
+      // A canvas that was asked for WebGL cannot be asked for another context.
+      const other = h("canvas.rects", { "aria-hidden": "true" });
+      this.canvas.replaceWith(other);
+      this.canvas = other;
+      this.rects = surface(other);
+    }
+    return new CanvasRenderer(this.canvas);
+  }
+
   private lanes(): { steps: boolean; depths: number } {
-    const detail = this.app.device?.detail;
-    const scopes = detail?.time ? detail.scopes : [];
-    return { steps: !!detail?.steps.length, depths: Math.min(2, scopes.reduce((most, s) => Math.max(most, s.depth + 1), 0)) };
+    const lanes = this.app.device?.rects.lanes ?? 0;
+    return { steps: lanes % 2 === 1, depths: lanes >> 1 };
   }
 
   private layout(): void {
@@ -89,7 +98,7 @@ export class Plot {
     if (top !== this.top) {
       this.top = top;
       this.element.style.setProperty("--top", `${top}px`);
-      this.rects.measure();
+      this.rects?.measure();
       this.dirty.rects = true;
     }
   }
@@ -97,10 +106,10 @@ export class Plot {
   // ---- geometry ----
 
   private get width(): number {
-    return Math.max(1, this.over.width - LEFT);
+    return max(1, this.over.width - LEFT);
   }
   private get height(): number {
-    return Math.max(1, this.over.height - this.top - BOTTOM);
+    return max(1, this.over.height - this.top - BOTTOM);
   }
   private px(x: number): number {
     const { x0, x1 } = this.app.view;
@@ -148,11 +157,11 @@ export class Plot {
   private axes(c: CanvasRenderingContext2D): void {
     const { app, top, width, height } = this;
     const { theme, view } = app;
-    const ys = axisTicks(view.y0, view.y1, Math.max(2, height / 56), true);
+    const ys = axisTicks(view.y0, view.y1, max(2, height / 56), true);
     const stepY = ys.length > 1 ? ys[1] - ys[0] : view.y1 - view.y0;
     c.textAlign = "right";
     for (const y of ys) {
-      const at = Math.round(this.py(y)) + 0.5;
+      const at = round(this.py(y)) + 0.5;
       c.strokeStyle = theme.grid;
       c.lineWidth = 1;
       c.beginPath();
@@ -160,17 +169,17 @@ export class Plot {
       c.lineTo(LEFT + width, at);
       c.stroke();
       c.fillStyle = theme.muted;
-      if (at > top + 4) c.fillText(axisBytes(y, stepY), LEFT - 10, Math.min(at, top + height - 5));
+      if (at > top + 4) c.fillText(axisBytes(y, stepY), LEFT - 10, min(at, top + height - 5));
     }
     c.textAlign = "center";
-    const xs = axisTicks(view.x0, view.x1, Math.max(2, width / 110), false);
+    const xs = axisTicks(view.x0, view.x1, max(2, width / 110), false);
     const stepX = xs.length > 1 ? xs[1] - xs[0] : view.x1 - view.x0;
     for (const x of xs) {
       const at = this.px(x);
-      const text = app.timed ? axisTime(x, stepX) : count(Math.round(x));
+      const text = app.timed ? axisTime(x, stepX) : count(round(x));
       const half = c.measureText(text).width / 2;
       c.fillStyle = theme.line;
-      c.fillRect(Math.round(at), top + height, 1, 4);
+      c.fillRect(round(at), top + height, 1, 4);
       c.fillStyle = theme.muted;
       if (at - half > LEFT - 24 && at + half < LEFT + width) c.fillText(text, at, top + height + 14);
     }
@@ -190,22 +199,22 @@ export class Plot {
     c.textAlign = "left";
     let lane = 0;
     const cell = (from: number, to: number, text: string, strong: boolean, row: number) => {
-      const a = Math.max(LEFT - 2, this.px(from));
-      const b = Math.min(LEFT + width + 2, this.px(to));
+      const a = max(LEFT - 2, this.px(from));
+      const b = min(LEFT + width + 2, this.px(to));
       if (b < LEFT || a > LEFT + width || b - a < 0.5) return;
       c.fillStyle = strong ? app.theme.grid : "transparent";
       c.strokeStyle = app.theme.line;
       c.lineWidth = 1;
-      const box: [number, number, number, number] = [Math.round(a) + 0.5, row * LANE + 1.5, Math.max(1, Math.round(b - a) - 1), LANE - 3];
+      const box: [number, number, number, number] = [round(a) + 0.5, row * LANE + 1.5, max(1, round(b - a) - 1), LANE - 3];
       c.beginPath();
-      c.roundRect(...box, Math.min(3, box[2] / 2));
+      c.roundRect(...box, min(3, box[2] / 2));
       c.fill();
       c.stroke();
-      const room = b - Math.max(a, LEFT) - 10;
+      const room = b - max(a, LEFT) - 10;
       if (room > 8) {
         c.fillStyle = strong ? app.theme.ink : app.theme.muted;
         const short = clip(c, text, room);
-        if (short) c.fillText(short, Math.max(a, LEFT) + 6, row * LANE + LANE / 2 + 0.5);
+        if (short) c.fillText(short, max(a, LEFT) + 6, row * LANE + LANE / 2 + 0.5);
       }
     };
     if (lanes.steps) {
@@ -226,11 +235,12 @@ export class Plot {
 
   private tickOfTime(us: number): number {
     const x = this.app.device!.timeX;
-    return x ? Math.max(0, lowerBound(x, us)) : 0;
+    return x ? max(0, lowerBound(x, us)) : 0;
   }
 
   private curve(c: CanvasRenderingContext2D, curve: Curve, color: string, weight: number, dash: number[]): void {
-    const path = tracePath(this.app, curve, LEFT, this.width, (x) => this.xOf(x), (x) => this.px(x), (y) => this.py(y));
+    // Of each pixel the highest value: the rectangles below show the rest.
+    const path = tracePath(this.app, curve, LEFT, this.width, (x) => this.xOf(x), (x) => this.px(x), (y) => this.py(y), true);
     c.setLineDash([]);
     c.lineJoin = "round";
     c.strokeStyle = css(this.app.theme.back as Rgb);
@@ -248,19 +258,19 @@ export class Plot {
   private peak(c: CanvasRenderingContext2D): void {
     const { app, top } = this;
     const curve = app.device!.allocated ?? app.device!.active;
-    const x = Math.round(this.px(app.xAt(curve.peakAt))) + 0.5;
+    const x = round(this.px(app.xAt(curve.peakAt))) + 0.5;
     if (x < LEFT || x > LEFT + this.width) return;
     const y = this.py(curve.peak);
     c.fillStyle = app.theme.ink;
     c.beginPath();
     c.arc(x, y, 3.5, 0, 7);
     c.fill();
-    this.tag(c, `peak ${bytes(curve.peak)}`, x, Math.max(top + 10, y - 14));
+    this.tag(c, `peak ${bytes(curve.peak)}`, x, max(top + 10, y - 14));
   }
 
   private tag(c: CanvasRenderingContext2D, text: string, x: number, y: number): void {
     const wide = c.measureText(text).width + 12;
-    const left = Math.min(LEFT + this.width - wide - 2, Math.max(LEFT + 2, x - wide / 2));
+    const left = min(LEFT + this.width - wide - 2, max(LEFT + 2, x - wide / 2));
     c.fillStyle = this.app.theme.ink;
     c.beginPath();
     c.roundRect(left, y - 9, wide, 18, 4);
@@ -272,15 +282,7 @@ export class Plot {
 
   private pin(c: CanvasRenderingContext2D): void {
     const { app, top, height } = this;
-    const x = Math.round(this.px(app.xAt(app.cursor))) + 0.5;
-    c.strokeStyle = app.theme.accent;
-    c.lineWidth = 1;
-    c.setLineDash([4, 3]);
-    c.beginPath();
-    c.moveTo(x, top);
-    c.lineTo(x, top + height);
-    c.stroke();
-    c.setLineDash([]);
+    upright(c, round(this.px(app.xAt(app.cursor))) + 0.5, top, top + height, app.theme.accent);
   }
 
   private outline(c: CanvasRenderingContext2D, i: number, color: string, weight: number): void {
@@ -288,8 +290,8 @@ export class Plot {
     const { rects } = this.app.device!;
     const x = this.px(this.app.xAt(rects.start[i]));
     const y = this.py(rects.y[i] + rects.block[i]);
-    const w = Math.max(2, this.px(this.app.xAt(rects.end[i])) - x);
-    const tall = Math.max(2, this.py(rects.y[i]) - y);
+    const w = max(2, this.px(this.app.xAt(rects.end[i])) - x);
+    const tall = max(2, this.py(rects.y[i]) - y);
     c.strokeStyle = css(this.app.theme.back as Rgb);
     c.lineWidth = weight + 2;
     c.strokeRect(x, y, w, tall);
@@ -316,10 +318,10 @@ export class Plot {
     c.globalAlpha = 0.6;
     c.lineWidth = 1;
     c.beginPath();
-    c.moveTo(Math.round(pointer.x) + 0.5, top);
-    c.lineTo(Math.round(pointer.x) + 0.5, top + height);
-    c.moveTo(LEFT, Math.round(pointer.y) + 0.5);
-    c.lineTo(LEFT + width, Math.round(pointer.y) + 0.5);
+    c.moveTo(round(pointer.x) + 0.5, top);
+    c.lineTo(round(pointer.x) + 0.5, top + height);
+    c.moveTo(LEFT, round(pointer.y) + 0.5);
+    c.lineTo(LEFT + width, round(pointer.y) + 0.5);
     c.stroke();
     c.globalAlpha = 1;
     const tick = app.tickAt(this.xOf(pointer.x));
@@ -359,7 +361,7 @@ export class Plot {
       if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
         app.pan(((event.deltaX || event.deltaY) * unit) / this.width, 0);
       } else {
-        const factor = Math.exp(Math.max(-200, Math.min(200, event.deltaY * unit)) * 0.0022);
+        const factor = Math.exp(max(-200, min(200, event.deltaY * unit)) * 0.0022);
         if (event.altKey) app.zoom(1, factor, undefined, this.yOf(p.y));
         else app.zoom(factor, 1, this.xOf(p.x));
       }
@@ -395,7 +397,7 @@ export class Plot {
       if (drag.moved && drag.box) {
         const [xa, xb] = [this.xOf(drag.x), this.xOf(p.x)];
         const [ya, yb] = [this.yOf(drag.y), this.yOf(p.y)];
-        app.setView({ x0: Math.min(xa, xb), x1: Math.max(xa, xb), y0: Math.min(ya, yb), y1: Math.max(ya, yb) });
+        app.setView({ x0: min(xa, xb), x1: max(xa, xb), y0: min(ya, yb), y1: max(ya, yb) });
       } else if (!drag.moved) this.click(p);
       this.schedule({});
     });
@@ -427,7 +429,7 @@ export class Plot {
     const { app, top, height } = this;
     if (!app.device || p.x < LEFT || p.y < top || p.y >= top + height) return -1;
     const tick = app.tickAt(this.xOf(p.x));
-    const reach = Math.min(5000, Math.max(0, app.tickAt(this.xOf(p.x + 2)) - tick, tick - app.tickAt(this.xOf(p.x - 2))));
+    const reach = min(5000, max(0, app.tickAt(this.xOf(p.x + 2)) - tick, tick - app.tickAt(this.xOf(p.x - 2))));
     return app.device.pick(tick, this.yOf(p.y), reach, (i) => app.marks[i] !== 0);
   }
 
@@ -446,8 +448,8 @@ export class Plot {
     tip.hidden = false;
     const box = tip.getBoundingClientRect();
     const right = p.x + 18 + box.width < this.over.width;
-    tip.style.left = `${Math.max(4, right ? p.x + 18 : p.x - 18 - box.width)}px`;
-    tip.style.top = `${Math.max(4, Math.min(this.over.height - box.height - 4, p.y + 16))}px`;
+    tip.style.left = `${max(4, right ? p.x + 18 : p.x - 18 - box.width)}px`;
+    tip.style.top = `${max(4, min(this.over.height - box.height - 4, p.y + 16))}px`;
   }
 
   private hideTip(): void {
@@ -456,7 +458,7 @@ export class Plot {
 }
 
 /** The line of a curve over the pixels [left, left + width): exact steps where they are wide, extremes of each pixel where not. */
-export function tracePath(app: App, curve: Curve, left: number, width: number, xOf: (px: number) => number, px: (x: number) => number, py: (y: number) => number): Path2D {
+export function tracePath(app: App, curve: Curve, left: number, width: number, xOf: (px: number) => number, px: (x: number) => number, py: (y: number) => number, highest = false): Path2D {
   const path = new Path2D();
   const first = app.tickAt(xOf(left));
   const last = app.tickAt(xOf(left + width));
@@ -474,8 +476,14 @@ export function tracePath(app: App, curve: Curve, left: number, width: number, x
   let before = curve.at[first];
   path.moveTo(left, py(before));
   for (let x = 0; x < width; x++) {
-    const to = Math.max(from, app.tickAt(xOf(left + x + 1)));
+    const to = max(from, app.tickAt(xOf(left + x + 1)));
     const [low, high] = curve.range(from, to + 1);
+    if (highest) {
+      path.lineTo(left + x, py(high));
+      path.lineTo(left + x + 1, py(high));
+      from = to;
+      continue;
+    }
     const upFirst = Math.abs(before - low) < Math.abs(before - high);
     path.lineTo(left + x + 0.3, py(upFirst ? low : high));
     path.lineTo(left + x + 0.7, py(upFirst ? high : low));
@@ -489,7 +497,7 @@ export function tracePath(app: App, curve: Curve, left: number, width: number, x
 /** As much of `text` as fits, with an ellipsis; empty where not even three letters do. */
 function clip(c: CanvasRenderingContext2D, text: string, room: number): string {
   if (c.measureText(text).width <= room) return text;
-  let keep = Math.min(text.length, Math.floor(room / 4));
+  let keep = min(text.length, floor(room / 4));
   while (keep > 0 && c.measureText(text.slice(0, keep) + "…").width > room) keep--;
   return keep >= 3 ? text.slice(0, keep) + "…" : "";
 }

@@ -2,6 +2,7 @@
 // centre it contains, is at least a pixel wide (a spike must be seen) and, where it matches a search, at least a pixel high.
 // No rectangle is ever larger than it is by more than that; those too thin to hold a centre drop out in proportion.
 
+import { max, min, round, floor, ceil } from "./math";
 import type { Device } from "./device";
 import type { View } from "./app";
 
@@ -24,7 +25,7 @@ export function byArea(device: Device): Uint32Array {
   const counts = new Uint32Array(257);
   for (let i = 0; i < n; i++) {
     const area = (end[i] - start[i]) * (block[i] + 1);
-    bucket[i] = 255 - Math.min(255, Math.floor(Math.log2(area + 1) * 3));
+    bucket[i] = 255 - min(255, floor(Math.log2(area + 1) * 3));
     counts[bucket[i] + 1]++;
   }
   for (let k = 1; k < 257; k++) counts[k] += counts[k - 1];
@@ -110,7 +111,7 @@ export class GlRenderer implements Renderer {
   /** Null where the browser has no WebGL2. */
   static create(canvas: HTMLCanvasElement): GlRenderer | null {
     try {
-      const gl = canvas.getContext("webgl2", { antialias: false, alpha: false, depth: false, preserveDrawingBuffer: true });
+      const gl = canvas.getContext("webgl2", { antialias: false, alpha: false, depth: false });
       return gl ? new GlRenderer(gl) : null;
     } catch {
       return null;
@@ -158,8 +159,8 @@ export class GlRenderer implements Renderer {
     gl.uniform4f(this.uniforms.uX, x, view.x0 - x, width / (view.x1 - view.x0), width);
     gl.uniform4f(this.uniforms.uY, y, view.y0 - y, height / (view.y1 - view.y0), height);
     gl.uniform3f(this.uniforms.uBack, r, g, b);
-    gl.uniform1f(this.uniforms.uHair, Math.max(1, Math.round(window.devicePixelRatio || 1)));
-    gl.drawArraysInstanced(gl.TRIANGLE_STRIP, 0, 4, moving ? Math.min(this.n, WHILE_MOVING) : this.n);
+    gl.uniform1f(this.uniforms.uHair, max(1, round(window.devicePixelRatio || 1)));
+    gl.drawArraysInstanced(gl.TRIANGLE_STRIP, 0, 4, moving ? min(this.n, WHILE_MOVING) : this.n);
   }
 }
 
@@ -193,28 +194,28 @@ export class CanvasRenderer implements Renderer {
       const { start, end, y, block } = device.rects;
       const scaleX = width / (view.x1 - view.x0);
       const scaleY = height / (view.y1 - view.y0);
-      const hair = Math.max(1, Math.round(window.devicePixelRatio || 1));
+      const hair = max(1, round(window.devicePixelRatio || 1));
       let left = moving ? WHILE_MOVING * 4 : Infinity;
       device.alive(tickAt(view.x0), tickAt(view.x1) + 1, (i) => {
         const color = this.colors[i];
         if (color === 0 || left <= 0) return;
         const low = (y[i] - view.y0) * scaleY;
         let high = low + block[i] * scaleY;
-        if (color >>> 24 === 254) high = Math.max(high, low + 1);
+        if (color >>> 24 === 254) high = max(high, low + 1);
         // Rows from the top: row r has its centre at height - r - 0.5.
-        const top = Math.max(0, Math.ceil(height - high - 0.5));
-        const bottom = Math.min(height, Math.ceil(height - low - 0.5));
+        const top = max(0, ceil(height - high - 0.5));
+        const bottom = min(height, ceil(height - low - 0.5));
         if (top >= bottom) return;
         const from = (this.xAt(start[i]) - view.x0) * scaleX;
-        const to = Math.max((this.xAt(end[i]) - view.x0) * scaleX, from + 1);
-        const first = Math.max(0, Math.ceil(from - 0.5));
-        const past = Math.min(width, Math.ceil(to - 0.5));
+        const to = max((this.xAt(end[i]) - view.x0) * scaleX, from + 1);
+        const first = max(0, ceil(from - 0.5));
+        const past = min(width, ceil(to - 0.5));
         if (first >= past) return;
         left--;
         const opaque = (color | 0xff000000) >>> 0;
         const seam = seamColor(opaque, br, bg, bb);
-        const seamX = to - from > 4 * hair ? Math.max(first, Math.ceil(to - hair - 0.5)) : past;
-        const seamRow = high - low > 4 * hair ? Math.ceil(height - high - 0.5) + hair : top;
+        const seamX = to - from > 4 * hair ? max(first, ceil(to - hair - 0.5)) : past;
+        const seamRow = high - low > 4 * hair ? ceil(height - high - 0.5) + hair : top;
         for (let row = top; row < bottom; row++) {
           const at = row * width;
           if (row < seamRow) pixels.fill(seam, at + first, at + past);
@@ -230,6 +231,6 @@ export class CanvasRenderer implements Renderer {
 }
 
 function seamColor(color: number, r: number, g: number, b: number): number {
-  const blend = (own: number, back: number) => Math.round(own + (back - own) * 0.55);
+  const blend = (own: number, back: number) => round(own + (back - own) * 0.55);
   return ((255 << 24) | (blend((color >> 16) & 255, b) << 16) | (blend((color >> 8) & 255, g) << 8) | blend(color & 255, r)) >>> 0;
 }

@@ -1,9 +1,10 @@
 // The allocator's memory at one instant: every segment with its blocks, live, pending or free, in step with the timeline's instant.
 
+import { max, min, ceil } from "./math";
 import type { App } from "./app";
 import { css, mix, parse, type Rgb } from "./colors";
 import { hex } from "./device";
-import { h, Surface } from "./dom";
+import { h, onceAFrame, Surface } from "./dom";
 import { bytes, counted, count, percent } from "./format";
 import { when } from "./describe";
 
@@ -47,20 +48,20 @@ interface Hit {
 export class SegmentMap {
   readonly element: HTMLElement;
   private readonly slider = h("input", { type: "range", min: "0", max: "0", step: "1", "aria-label": "Instant, in events" });
-  private readonly label = h("output", { class: "instant" });
-  private readonly canvas = h("canvas", { class: "segments", role: "img" });
-  private readonly info = h("div", { class: "segment-info", "aria-live": "polite" });
+  private readonly label = h("output.instant", null);
+  private readonly canvas = h("canvas.segments", { role: "img" });
+  private readonly info = h("div.segment-info", { "aria-live": "polite" });
   private readonly surface: Surface;
   private hits: Hit[] = [];
   private hovered: Hit | null = null;
   private groups: Group[] = [];
   private groupsAt = -1;
-  private scheduled = false;
+  private readonly next = onceAFrame(() => this.draw());
   private visible = false;
 
   constructor(private readonly app: App) {
     this.surface = new Surface(this.canvas, () => this.schedule());
-    const jump = (text: string, label: string, go: () => void) => h("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick: go }, text);
+    const jump = (text: string, label: string, go: () => void) => h("button", { class: "quiet", "aria-label": label, title: label, onclick: go }, text);
     this.element = h(
       "div",
       null,
@@ -70,11 +71,11 @@ export class SegmentMap {
         jump("‹", "One event back", () => app.setCursor(app.cursor - 1)),
         this.slider,
         jump("›", "One event on", () => app.setCursor(app.cursor + 1)),
-        jump("Peak allocated", "To the peak of allocated bytes", () => app.setCursor(app.deviceReport.peak_at?.allocated?.tick ?? app.device?.allocated?.peakAt ?? 0)),
-        jump("Peak reserved", "To the peak of reserved bytes", () => app.setCursor(app.deviceReport.peak_at?.reserved?.tick ?? app.device?.reserved?.peakAt ?? 0)),
+        jump("Peak allocated", "To the peak of allocated bytes", () => app.setCursor(app.deviceReport.peak_at?.["allocated"]?.tick ?? app.device?.allocated?.peakAt ?? 0)),
+        jump("Peak reserved", "To the peak of reserved bytes", () => app.setCursor(app.deviceReport.peak_at?.["reserved"]?.tick ?? app.device?.reserved?.peakAt ?? 0)),
         this.label,
       ),
-      h("div", { class: "segment-legend" }, ["live", "pending", "free", "largest free"].map((name) => h("span", null, h("i", { class: `block ${name.replace(" ", "-")}` }), name))),
+      h("div.segment-legend", null, ["live", "pending", "free", "largest free"].map((name) => h("span", null, h("i", { class: `block ${name.replace(" ", "-")}` }), name))),
       this.canvas,
       this.info,
     );
@@ -103,12 +104,7 @@ export class SegmentMap {
       this.label.textContent = when(app, app.cursor);
       this.slider.setAttribute("aria-valuetext", when(app, app.cursor));
     }
-    if (this.scheduled || !this.visible) return;
-    this.scheduled = true;
-    requestAnimationFrame(() => {
-      this.scheduled = false;
-      this.draw();
-    });
+    if (this.visible) this.next();
   }
 
   /** What the allocator held at the instant, grouped by pool, size class and stream. */
@@ -175,7 +171,7 @@ export class SegmentMap {
       this.groups = this.collect();
       this.groupsAt = app.cursor;
     }
-    const width = Math.max(50, this.canvas.clientWidth);
+    const width = max(50, this.canvas.clientWidth);
     // Places first: the height follows from them.
     const places: { group: Group; top: number; boxes: { x: number; y: number; w: number; from: number; segment: Segment; scale: number }[] }[] = [];
     let y = 0;
@@ -183,20 +179,20 @@ export class SegmentMap {
       const top = y;
       y += HEAD;
       const gaps = GAP * group.segments.length;
-      const rows = Math.min(MOST_ROWS, Math.max(1, Math.ceil(group.segments.length / 12)));
-      const widest = Math.max(...group.segments.map((s) => s.size));
-      const scale = Math.min(Math.max((rows * width * 0.94 - gaps) / group.reserved, (width * 0.3) / group.reserved), (width * MOST_ROWS) / widest);
+      const rows = min(MOST_ROWS, max(1, ceil(group.segments.length / 12)));
+      const widest = max(...group.segments.map((s) => s.size));
+      const scale = min(max((rows * width * 0.94 - gaps) / group.reserved, (width * 0.3) / group.reserved), (width * MOST_ROWS) / widest);
       const boxes: (typeof places)[number]["boxes"] = [];
       let x = 0;
       for (const segment of group.segments) {
-        const total = Math.max(3, segment.size * scale);
+        const total = max(3, segment.size * scale);
         if (x > 0 && x + total > width) {
           x = 0;
           y += ROW + GAP;
         }
         // A segment wider than a row runs on in the next, as text does.
         for (let done = 0; done < total - 0.01; ) {
-          const w = Math.min(total - done, width - x);
+          const w = min(total - done, width - x);
           boxes.push({ x, y, w, from: done, segment, scale: total / segment.size });
           done += w;
           if (done < total - 0.01) {
@@ -208,7 +204,7 @@ export class SegmentMap {
       y += ROW + GAP + 12;
       places.push({ group, top, boxes });
     }
-    const height = Math.max(40, y);
+    const height = max(40, y);
     if (this.canvas.style.height !== `${height}px`) {
       this.canvas.style.height = `${height}px`;
       surface.measure();
@@ -227,7 +223,7 @@ export class SegmentMap {
       c.font = `12px ${theme.font}`;
       c.fillStyle = theme.muted;
       const free = group.reserved - group.active;
-      const said = `${bytes(group.reserved)} in ${counted(group.segments.length, "segment")}, ${percent(free / Math.max(1, group.reserved))} free${group.largest ? `, largest free block ${bytes(group.largest.size)}` : ""}`;
+      const said = `${bytes(group.reserved)} in ${counted(group.segments.length, "segment")}, ${percent(free / max(1, group.reserved))} free${group.largest ? `, largest free block ${bytes(group.largest.size)}` : ""}`;
       if (wide + 20 + c.measureText(said).width < width) c.fillText(said, wide + 14, top + 12);
       for (const box of boxes) this.segment(c, box, group, hatch);
     }
@@ -258,15 +254,15 @@ export class SegmentMap {
       const a = (piece.addr - segment.addr) * scale - from;
       const b = a + piece.size * scale;
       if (b <= 0 || a >= w) continue;
-      const left = x + Math.max(0, a);
-      const wide = Math.min(w, b) - Math.max(0, a);
+      const left = x + max(0, a);
+      const wide = min(w, b) - max(0, a);
       const hit: Hit = { x: left, y, w: wide, piece, segment, group };
       this.hits.push(hit);
       if (piece.i >= 0) {
         const color = parse("#" + swap(app.colors[piece.i] || 0x888888));
         const pending = app.device!.detail!.freed[piece.i] <= app.cursor;
         c.fillStyle = css(pending ? mix(color, theme.back, 0.45) : color);
-        c.fillRect(left, y, Math.max(0.5, wide), ROW);
+        c.fillRect(left, y, max(0.5, wide), ROW);
         if (pending) {
           c.fillStyle = css(color);
           for (let k = left - ROW; k < left + wide; k += 6) {
@@ -295,12 +291,12 @@ export class SegmentMap {
     c.strokeStyle = theme.line;
     c.lineWidth = 1;
     c.beginPath();
-    c.roundRect(x + 0.5, y + 0.5, Math.max(1, w - 1), ROW - 1, 3);
+    c.roundRect(x + 0.5, y + 0.5, max(1, w - 1), ROW - 1, 3);
     c.stroke();
     for (const [hit, color, weight] of outlines) {
       c.strokeStyle = color;
       c.lineWidth = weight;
-      c.strokeRect(hit.x + weight / 2, hit.y + weight / 2, Math.max(1, hit.w - weight), ROW - weight);
+      c.strokeRect(hit.x + weight / 2, hit.y + weight / 2, max(1, hit.w - weight), ROW - weight);
     }
   }
 
@@ -308,14 +304,14 @@ export class SegmentMap {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     let found: Hit | null = null;
-    for (const hit of this.hits) if (y >= hit.y && y < hit.y + ROW && x >= hit.x && x < hit.x + Math.max(hit.w, 2)) found = hit;
+    for (const hit of this.hits) if (y >= hit.y && y < hit.y + ROW && x >= hit.x && x < hit.x + max(hit.w, 2)) found = hit;
     this.hover(found);
   }
 
   private hover(hit: Hit | null): void {
     if (hit?.piece.addr === this.hovered?.piece.addr) return;
     this.hovered = hit;
-    this.canvas.style.cursor = hit && hit.piece.i >= 0 ? "pointer" : "default";
+    this.canvas.style["cursor"] = hit && hit.piece.i >= 0 ? "pointer" : "default";
     this.app.hover(hit && hit.piece.i >= 0 ? hit.piece.i : -1);
     this.describe();
     this.schedule();

@@ -15,10 +15,10 @@ const SIZES: [number, string][] = [
 
 export class Toolbar {
   readonly element: HTMLElement;
-  readonly legend = h("div", { class: "legend", role: "group", "aria-label": "Legend" });
+  readonly legend = h("div.legend", { role: "group", "aria-label": "Legend" });
   readonly field = h("input", { type: "search", placeholder: "Search function, file, kind", "aria-label": "Search by function, file or kind", spellcheck: false, autocomplete: "off" });
-  private readonly found = h("output", { class: "found", "aria-live": "polite" });
-  private readonly clear = h("button", { type: "button", class: "quiet", hidden: true }, "Clear");
+  private readonly found = h("output.found", { "aria-live": "polite" });
+  private readonly clear = h("button", { class: "quiet", hidden: true }, "Clear");
   private readonly stream = h("select", { "aria-label": "Filter by stream", hidden: true });
   private readonly size = h("select", { "aria-label": "Filter by size" }, SIZES.map(([value, text]) => h("option", { value: String(value) }, text)));
   private colors: HTMLElement = h("div");
@@ -50,19 +50,19 @@ export class Toolbar {
       app.filter.stream = Number(this.stream.value);
       app.remark();
     });
-    const zoom = (text: string, label: string, go: () => void) => h("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick: go }, text);
+    const zoom = (text: string, label: string, go: () => void) => h("button", { class: "quiet", "aria-label": label, title: label, onclick: go }, text);
     this.element = h(
       "div",
       { class: "toolbar" },
-      h("div", { class: "search" }, this.field, h("kbd", { "aria-hidden": "true" }, "/")),
+      h("div.search", null, this.field, h("kbd", { "aria-hidden": "true" }, "/")),
       this.found,
       this.clear,
-      h("span", { class: "spacer" }),
+      h("span.spacer", null),
       this.size,
       this.stream,
       this.colors,
       this.axes,
-      h("div", { class: "zoom", role: "group", "aria-label": "Zoom" }, zoom("−", "Zoom out (−)", () => app.zoom(1.6, 1)), zoom("+", "Zoom in (+)", () => app.zoom(1 / 1.6, 1)), zoom("Reset", "Whole run (0)", () => app.reset())),
+      h("div.zoom", { role: "group", "aria-label": "Zoom" }, zoom("−", "Zoom out (−)", () => app.zoom(1.6, 1)), zoom("+", "Zoom in (+)", () => app.zoom(1 / 1.6, 1)), zoom("Reset", "Whole run (0)", () => app.reset())),
     );
     app.on(["device", "detail"], () => this.build());
     app.on(["marks", "theme", "detail"], () => this.tell());
@@ -108,13 +108,13 @@ export class Toolbar {
     const entries = app.colorBy === "size" ? [] : app.legend(app.colorBy === "module" ? 9 : 12);
     const theme = app.theme;
     const line = (name: string, color: string, dashed = false) =>
-      h("span", { class: "key" }, h("i", { class: dashed ? "swatch line dashed" : "swatch line", style: dashed ? `border-color:${color}` : `background:${color}` }), name);
+      h("span.key", null, h("i", { class: dashed ? "swatch line dashed" : "swatch line", style: dashed ? `border-color:${color}` : `background:${color}` }), name);
     const device = app.device;
     fill(
       this.legend,
-      app.colorBy === "size" ? [h("span", { class: "key" }, "small", h("i", { class: "ramp", style: this.ramp() }), "large")] : [],
+      app.colorBy === "size" ? [h("span.key", null, "small", h("i.ramp", { style: this.ramp() }), "large")] : [],
       entries.map((entry) => this.entry(entry)),
-      h("span", { class: "spacer" }),
+      h("span.spacer", null),
       device?.reserved ? line("reserved", theme.reserved) : null,
       line("active", theme.active),
       device?.allocated && device.allocated.peak !== device.active.peak ? line("allocated", theme.allocated, true) : null,
@@ -123,8 +123,8 @@ export class Toolbar {
 
   private entry(entry: { key: number; text: string; color: string; bytes: number }): HTMLElement {
     const { app } = this;
-    const inside = [h("i", { class: "swatch", style: `background:${entry.color}` }), h("span", null, entry.text), h("span", { class: "amount" }, bytes(entry.bytes))];
-    if (app.colorBy !== "kind") return h("span", { class: "key", title: `${entry.text}: ${bytes(entry.bytes)} at the peak` }, inside);
+    const inside = [h("i.swatch", { style: `background:${entry.color}` }), h("span", null, entry.text), h("span.amount", null, bytes(entry.bytes))];
+    if (app.colorBy !== "kind") return h("span.key", { title: `${entry.text}: ${bytes(entry.bytes)} at the peak` }, inside);
     const hidden = app.filter.hiddenKinds;
     return h(
       "button",

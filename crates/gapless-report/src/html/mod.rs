@@ -80,7 +80,7 @@ fn write_data(out: &mut dyn Write, page: &Page<'_>) -> io::Result<()> {
             .iter()
             .map(|device| {
                 let layout = layout::place(&device.history.allocations, device.history.forever().0);
-                deflate(&payload::rects(device, &layout, &stacks))
+                deflate(&payload::rects(page.trace, device, &layout, &stacks))
             })
             .collect();
         (details.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), rects)

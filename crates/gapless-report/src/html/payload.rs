@@ -13,7 +13,9 @@
 //!     n, n x string                               names of the kinds
 //!
 //!   section `rects.D`                             device D, all that the first picture needs
-//!     n, last tick, unit                          allocations; y, addresses and blocks are multiples of unit
+//!     n, last tick, unit, lanes                   allocations; y, addresses and blocks are multiples of unit; lanes of the ruler,
+//!                                                 so that the page need not move when the rest comes: 1 for steps, 2 a depth of
+//!                                                 scopes, at most two
 //!     n x delta                                   start, from the one before
 //!     n x life                                    end - start; 0: never ended (end = last tick + 1)
 //!     recency(n)                                  requested
@@ -34,14 +36,14 @@
 //!     clock, t0, e x signed                       clock 0: none, nothing follows; 1: e = last tick times of events, first against t0,
 //!                                                 t0 a string of decimal digits
 //!     n, n x {start, end}                         steps, ticks
-//!     n, n x {start delta (signed), duration, depth, name}       annotations by start, microseconds from t0; name is a string
+//!     n, n x {start delta (signed), duration, depth, name}       scopes by start, microseconds from t0; name is a string
 //!
 //!   recency(n): n x {distance back to the last row with the same value; 0: a value not seen before follows}
 //!   runs(n):    pairs {value, how often} until n rows are covered
 
 use super::layout::Layout;
 use super::{Page, PageDevice};
-use gapless_trace::{Allocation, SizeClass, StackId, Stage, StringId, Tick, Trace};
+use gapless_trace::{Allocation, DeviceTrace, SizeClass, StackId, Stage, StringId, Tick, Trace};
 use rustc_hash::FxHashMap;
 
 /// Of the layout above.
@@ -127,7 +129,12 @@ pub(crate) fn unit(device: &PageDevice<'_>) -> u64 {
 }
 
 /// Section `rects.D`.
-pub(crate) fn rects(device: &PageDevice<'_>, layout: &Layout, stacks: &StackNumbers) -> Vec<u8> {
+pub(crate) fn rects(
+    trace: &Trace,
+    device: &PageDevice<'_>,
+    layout: &Layout,
+    stacks: &StackNumbers,
+) -> Vec<u8> {
     let allocations = &device.history.allocations;
     let unit = unit(device);
     let forever = device.history.forever().0;
@@ -135,6 +142,8 @@ pub(crate) fn rects(device: &PageDevice<'_>, layout: &Layout, stacks: &StackNumb
     out.number(allocations.len() as u64);
     out.number(u64::from(device.history.last_tick.0));
     out.number(unit);
+    let depths = scopes(trace, device.device).iter().map(|scope| scope.depth + 1).max().unwrap_or(0);
+    out.number(u64::from(!device.steps.is_empty()) + 2 * depths.min(2));
     let mut before = 0;
     for a in allocations.iter() {
         out.number(u64::from(a.start.0.saturating_sub(before)));
@@ -217,35 +226,50 @@ pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>) -> Vec<u8> {
         out.number(u64::from(from.0));
         out.number(u64::from(to.0));
     }
-    annotations(&mut out, trace, columns.device, start);
+    let scopes = scopes(trace, columns);
+    out.number(scopes.len() as u64);
+    let mut before = start;
+    for scope in scopes {
+        out.signed(scope.start.wrapping_sub(before) as i64);
+        before = scope.start;
+        out.number(scope.duration);
+        out.number(scope.depth);
+        out.string(trace.strings.get(scope.name));
+    }
     out.0
 }
 
-/// Scopes as intervals: a start is closed by the next end of its name; what is never closed is left out, it has no length.
-fn annotations(out: &mut Bytes, trace: &Trace, device: u32, origin: u64) {
+struct Scope {
+    start: u64,
+    duration: u64,
+    depth: u64,
+    name: StringId,
+}
+
+/// Named scopes as intervals: a start is closed by the next end of its name; what is never closed is left out, it has no length.
+/// Without a clock for the events there is nothing to hold them against.
+fn scopes(trace: &Trace, device: &DeviceTrace) -> Vec<Scope> {
     let mut open: Vec<(StringId, u64)> = Vec::new();
-    let mut scopes: Vec<(u64, u64, usize, StringId)> = Vec::new();
-    for a in trace.annotations.iter().filter(|a| a.device == device) {
+    let mut scopes: Vec<Scope> = Vec::new();
+    let own = trace.annotations.iter().filter(|a| a.device == device.device && device.events.has_times());
+    for a in own {
         match a.stage {
             Stage::Start => open.push((a.name, a.time.0)),
             Stage::End => {
                 if let Some(at) = open.iter().rposition(|o| o.0 == a.name) {
                     let (name, start) = open.remove(at);
-                    scopes.push((start, a.time.0.saturating_sub(start), at, name));
+                    scopes.push(Scope {
+                        start,
+                        duration: a.time.0.saturating_sub(start),
+                        depth: at as u64,
+                        name,
+                    });
                 }
             }
         }
     }
-    scopes.sort_unstable_by_key(|s| (s.0, std::cmp::Reverse(s.1), s.2));
-    out.number(scopes.len() as u64);
-    let mut before = origin;
-    for (start, duration, depth, name) in scopes {
-        out.signed(start.wrapping_sub(before) as i64);
-        before = start;
-        out.number(duration);
-        out.number(depth as u64);
-        out.string(trace.strings.get(name));
-    }
+    scopes.sort_by_key(|s| (s.start, std::cmp::Reverse(s.duration), s.depth));
+    scopes
 }
 
 fn life(start: Tick, end: Tick, forever: u32) -> u64 {
