@@ -284,7 +284,7 @@ export class App {
     const toward: Rgb = this.theme.dark ? [0, 0, 0] : [255, 255, 255];
     const pack = ([r, g, b]: Rgb, alpha: number) => ((alpha << 24) | (round(b) << 16) | (round(g) << 8) | round(r)) >>> 0;
     const bright = palette.flatMap((c) => shades.map((s) => pack(mix(c, toward, s), 255)));
-    const dim = palette.map((c) => pack(mix(c, this.theme.back, this.theme.dark ? 0.84 : 0.86), 255));
+    const dim = palette.map((c) => pack(mix(c, this.theme.back, this.theme.dark ? 0.8 : 0.84), 255));
     for (let i = 0; i < device.n; i++) {
       const mark = this.marks[i];
       const k = key(i);

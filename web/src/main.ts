@@ -4,7 +4,7 @@ import { max, min, floor } from "./math";
 import { App } from "./app";
 import { readTheme } from "./colors";
 import { Curves } from "./curves";
-import { facts, title } from "./describe";
+import { title } from "./describe";
 import { Device, StackBook } from "./device";
 import { h } from "./dom";
 import { bytes } from "./format";
@@ -29,7 +29,7 @@ const name = root.dataset.title || report.source?.path || "run";
 const live = h("div.unseen", { "aria-live": "polite", id: "live" });
 const failed = h("div.failed", { role: "alert", hidden: true });
 const dialog = help();
-const plot = new Plot(app, link.renderer === "canvas");
+const plot = new Plot(app, link.renderer);
 const minimap = new Minimap(app);
 const toolbar = new Toolbar(app);
 const panel = new Panel(app);
@@ -235,7 +235,8 @@ const state = Object.freeze({
     const d = app.device;
     if (!d || !(i >= 0 && i < d.n)) return null;
     const { start, end, y, block, requested, kind, stack } = d.rects;
-    return { "start": start[i], "end": end[i], y: y[i], "block": block[i], "requested": requested[i], kind: kind[i], stack: stack[i], x0: app.xAt(start[i]), x1: app.xAt(end[i]), facts: facts(app, i), title: title(app, i), color: app.colors[i] };
+    return { "start": start[i], "end": end[i], y: y[i], "block": block[i], "requested": requested[i], kind: kind[i], stack: stack[i], x0: app.xAt(start[i]), x1: app.xAt(end[i]), color: app.colors[i] };
   },
+  title: (i: number) => title(app, i),
 });
 Object.defineProperty(window, "gapless", { value: state, writable: false });

@@ -30,7 +30,7 @@ export class Plot {
   private lastWheelElsewhere = 0;
   firstPicture: (() => void) | null = null;
 
-  constructor(private readonly app: App, private readonly forceCanvas: boolean) {
+  constructor(private readonly app: App, private readonly wanted: string | undefined) {
     const canvas = h("canvas.rects", { "aria-hidden": "true" });
     const over = h("canvas.over", { "aria-hidden": "true" });
     this.element = h(
@@ -75,9 +75,10 @@ export class Plot {
   private prepare(): Renderer {
     const surface = (canvas: HTMLCanvasElement) => new Surface(canvas, () => this.schedule({ rects: true }));
     this.rects = surface(this.canvas);
-    const gl = this.forceCanvas ? null : GlRenderer.create(this.canvas);
+    const plain = this.wanted === "canvas";
+    const gl = plain ? null : GlRenderer.create(this.canvas, this.wanted === "webgl2");
     if (gl) return gl;
-    if (!this.forceCanvas) {
+    if (!plain) {
       // A canvas that was asked for WebGL cannot be asked for another context.
       const other = h("canvas.rects", { "aria-hidden": "true" });
       this.canvas.replaceWith(other);

@@ -108,11 +108,16 @@ export class GlRenderer implements Renderer {
     gl.disable(gl.BLEND);
   }
 
-  /** Null where the browser has no WebGL2. */
-  static create(canvas: HTMLCanvasElement): GlRenderer | null {
+  /**
+   * Null where the browser has no WebGL2 or, unless `anyway`, has it in software only: there each instance is a draw of its own, and
+   * 60,000 of them take a second where the canvas takes milliseconds.
+   */
+  static create(canvas: HTMLCanvasElement, anyway: boolean): GlRenderer | null {
     try {
-      const gl = canvas.getContext("webgl2", { antialias: false, alpha: false, depth: false });
-      return gl ? new GlRenderer(gl) : null;
+      const gl = canvas.getContext("webgl2", { antialias: false, alpha: false, depth: false, failIfMajorPerformanceCaveat: !anyway });
+      const info = gl?.getExtension("WEBGL_debug_renderer_info");
+      if (!gl || (!anyway && info && /swiftshader|llvmpipe|softpipe|software|basic render/i.test(String(gl.getParameter(info.UNMASKED_RENDERER_WEBGL))))) return null;
+      return new GlRenderer(gl);
     } catch {
       return null;
     }
