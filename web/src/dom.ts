@@ -71,7 +71,8 @@ export class Surface {
 
   /** Cleared, and scaled so that one unit is a CSS pixel. */
   begin(): CanvasRenderingContext2D {
-    const context = this.canvas.getContext("2d")!;
+    // Kept in memory: long paths are quicker drawn there than on a GPU, and far quicker than on one done in software.
+    const context = this.canvas.getContext("2d", { willReadFrequently: true })!;
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.clearRect(0, 0, this.width, this.height);
     return context;

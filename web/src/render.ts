@@ -188,7 +188,7 @@ export class CanvasRenderer implements Renderer {
 
   draw(view: View, back: [number, number, number], moving: boolean, tickAt: (x: number) => number): void {
     const { width, height } = this.canvas;
-    const context = this.canvas.getContext("2d", { alpha: false })!;
+    const context = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true })!;
     const image = context.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
     const [br, bg, bb] = back;
