@@ -257,9 +257,10 @@ export class App {
       const stack = this.stacks.find(holder.stack);
       return (i) => rects.stack[i] === stack && right(i);
     }
+    // Named by size only where there is no stack to name them by.
     const size = holder.size_class;
-    if (Array.isArray(size)) return (i) => rects.block[i] >= size[0] && rects.block[i] < size[1] && right(i);
-    if (typeof size === "number") return (i) => (rects.block[i] === size || rects.requested[i] === size) && right(i);
+    if (Array.isArray(size)) return (i) => rects.stack[i] === 0 && rects.block[i] >= size[0] && rects.block[i] < size[1] && right(i);
+    if (typeof size === "number") return (i) => rects.stack[i] === 0 && rects.block[i] === size && right(i);
     const each = holder.bytes && holder.count ? holder.bytes / holder.count : -1;
     return (i) => rects.block[i] === each && right(i);
   }

@@ -114,7 +114,7 @@ export function holders(app: App): HTMLElement {
       }),
     );
     composition(bar, d["kinds"]?.at_peak ?? {});
-    const inferred = d["kinds"] ? (d["kinds"].inferred === false ? "" : `Kinds are inferred${d["kinds"].evidence ? ` from ${d["kinds"].evidence.replace(/^from /, "")}` : ""}.`) : "";
+    const inferred = d["kinds"] ? (d["kinds"].inferred === false ? "" : `Kinds are inferred${d["kinds"].evidence ? ` from ${d["kinds"].evidence.replace(/^(inferred )?from /, "")}` : ""}.`) : "";
     fill(caption, inferred);
     bar.hidden = !d["kinds"]?.at_peak;
   };
