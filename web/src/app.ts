@@ -255,7 +255,8 @@ export class App {
     const right = (i: number) => kind === 0 || rects.kind[i] === kind || rects.kind[i] === 0;
     if (holder.stack?.length && this.stacks) {
       const stack = this.stacks.find(holder.stack);
-      return (i) => rects.stack[i] === stack && right(i);
+      // All that the stack holds: the holder's kind is that of the most bytes.
+      return (i) => rects.stack[i] === stack;
     }
     // Named by size only where there is no stack to name them by.
     const size = holder.size_class;

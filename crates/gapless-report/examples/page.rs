@@ -44,19 +44,20 @@ fn report(run: &synthetic::Run, history: &History) -> String {
     let moment = Moment::at(history, usage.allocated.peak_at);
     let reserved = Moment::at(history, usage.reserved.peak_at);
     let mut kinds = [0u64; synthetic::KINDS.len()];
-    let mut holders: BTreeMap<(u32, u8), (u64, u64)> = BTreeMap::new();
+    let mut holders: BTreeMap<u32, (u64, u64, u8)> = BTreeMap::new();
     for id in history.allocations.active_at(moment.tick) {
         let allocation = history.allocations.get(id);
         let kind = run.kinds[id.0 as usize];
         kinds[kind as usize] += allocation.block.0;
-        let holder = holders.entry((allocation.stack.0, kind)).or_default();
+        let holder = holders.entry(allocation.stack.0).or_default();
+        holder.2 = kind;
         holder.0 += allocation.block.0;
         holder.1 += 1;
     }
     let mut ranked: Vec<_> = holders.into_iter().collect();
-    ranked.sort_by_key(|(key, (bytes, _))| (std::cmp::Reverse(*bytes), *key));
+    ranked.sort_by_key(|(key, (bytes, ..))| (std::cmp::Reverse(*bytes), *key));
     let mut listed = String::new();
-    for (rank, ((stack, kind), (bytes, count))) in ranked.iter().take(10).enumerate() {
+    for (rank, (stack, (bytes, count, kind))) in ranked.iter().take(10).enumerate() {
         let frames: Vec<String> = run
             .trace
             .stacks
