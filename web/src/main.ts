@@ -158,7 +158,8 @@ async function open(index: number): Promise<void> {
     tables ??= section("tables").then((data) => {
       if (!data) return;
       app.stacks = new StackBook(readTables(data));
-      app.kinds = app.stacks.tables.kinds;
+      // The report's JSON writes `optimizer_state`, people write `optimizer state`: one spelling here.
+      app.kinds = app.stacks.tables.kinds.map((kind) => kind.replaceAll(" ", "_"));
     });
     await tables;
     app.colorBy = app.kinds.length && device.rects.kind.some((k) => k > 0) ? "kind" : app.stacks?.any ? "module" : "size";
