@@ -7,7 +7,7 @@ use crate::{assemble, findings};
 use gapless_trace::churn::{self, Churn};
 use gapless_trace::growth::{self, Growth};
 use gapless_trace::kinds::{self, Kind, Kinds};
-use gapless_trace::steps::{self, Steps};
+use gapless_trace::steps::Steps;
 use gapless_trace::{Bytes, DeviceTrace, History, HistoryError, Tick, Trace};
 
 /// A trace and what it means.
@@ -82,10 +82,8 @@ impl<'t> Analysis<'t> {
 impl<'t> DeviceAnalysis<'t> {
     fn of(trace: &Trace, device: &'t DeviceTrace) -> Result<DeviceAnalysis<'t>, HistoryError> {
         let history = History::rebuild(trace, device)?;
-        let steps = steps::detect(trace, device, &history);
-        let kinds = kinds::infer(trace, device, &history, &steps);
-        let growth = growth::measure(&history, &steps);
-        let churn = churn::measure(device, &history, &steps);
+        let (steps, kinds) = kinds::with_steps(trace, device, &history);
+        let (growth, churn) = (growth::measure(&history, &steps), churn::measure(device, &history, &steps));
         Ok(DeviceAnalysis {
             step_peaks: step_peaks(&history, &steps),
             step_ends: step_ends(&history, &steps),

@@ -14,7 +14,7 @@
 use crate::history::{AllocationId, History};
 use crate::stacks::StackId;
 use crate::steps::curve::Curve;
-use crate::steps::{StepSpan, Steps};
+use crate::steps::{self, StepSpan, Steps};
 use crate::trace::{DeviceTrace, Trace};
 use crate::words::{Bytes, Tick};
 use rustc_hash::FxHashMap;
@@ -83,12 +83,24 @@ impl Kinds {
     }
 }
 
+/// The steps of `device` and the kinds of its allocations: [`steps::detect`] and [`infer`] over one pass of the history.
+#[must_use]
+pub fn with_steps(trace: &Trace, device: &DeviceTrace, history: &History) -> (Steps, Kinds) {
+    let curve = Curve::new(history);
+    let steps = steps::detect_on(trace, device, history, &curve);
+    let kinds = infer_on(trace, device, history, &steps, &curve);
+    (steps, kinds)
+}
+
 /// Infers the kinds of `device`'s allocations.
 #[must_use]
 pub fn infer(trace: &Trace, device: &DeviceTrace, history: &History, steps: &Steps) -> Kinds {
-    let curve = Curve::new(history);
+    infer_on(trace, device, history, steps, &Curve::new(history))
+}
+
+fn infer_on(trace: &Trace, device: &DeviceTrace, history: &History, steps: &Steps, curve: &Curve) -> Kinds {
     let origins = origins(trace);
-    let mut inference = Inference::new(trace, history, steps, &curve, &origins);
+    let mut inference = Inference::new(trace, history, steps, curve, &origins);
     inference.long_lived();
     inference.gradients(device);
     inference.split_weights_from_state();
@@ -474,7 +486,6 @@ impl<'a> Inference<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steps;
     use crate::testing::{Optimizer, Run, Training, Truth, inference, noise, serving};
 
     fn inferred((trace, history): (Trace, History)) -> (Trace, History, Kinds) {

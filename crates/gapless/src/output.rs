@@ -87,7 +87,6 @@ impl Beside {
     }
 
     fn put_in_place(mut self, destination: &Path) -> Result<()> {
-        self.file.sync_data().with_context(|| cannot_write(destination))?;
         fs::rename(&self.path, destination).with_context(|| cannot_write(destination))?;
         self.done = true;
         Ok(())

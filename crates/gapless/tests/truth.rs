@@ -184,10 +184,10 @@ fn validate(root: &Value, schema: &Value, value: &Value, at: &str, wrong: &mut V
         wrong.push(format!("{at}: {value} is no {}", schema["type"]));
         return;
     }
-    if let (Some(least), Some(number)) = (schema["minimum"].as_f64(), value.as_f64()) {
-        if number < least {
-            wrong.push(format!("{at}: {number} is below {least}"));
-        }
+    if let (Some(least), Some(number)) = (schema["minimum"].as_f64(), value.as_f64())
+        && number < least
+    {
+        wrong.push(format!("{at}: {number} is below {least}"));
     }
     if let (Some(members), Some(object)) = (schema["properties"].as_object(), value.as_object()) {
         for name in schema["required"].as_array().into_iter().flatten() {

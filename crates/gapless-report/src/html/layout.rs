@@ -5,7 +5,8 @@
 //! the same input gives the same picture. Exact packing is not the aim: the page draws the true curves over it, holes stay visible.
 //!
 //! How: (1) dust, the many smallest blocks that together need less than 1/256 of the peak, share slots by size in a band
-//! below everything else. (2) What lives to the end is stacked by birth. (3) The rest comes by decreasing lifetime and size: a
+//! below everything else. (2) The run falls into parts where nothing lives that ends: steps, mostly, and many of them alike. (3) Within
+//! a part what lives to the end is stacked by birth. (4) The rest comes by decreasing lifetime and size: a
 //! rectangle falls into the lowest cave that holds it, else onto the skyline. A cave is a valley of the
 //! skyline that a rectangle closed from above; it has a floor and a ceiling and is filled like the skyline itself.
 //!
@@ -14,8 +15,9 @@
 //! are bounded per tree node.
 
 use gapless_trace::Allocations;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
 /// Caves looked at in each node of the tree, at most: more find hardly better places and cost time on a million allocations.
 const CAVES_PER_NODE: usize = 24;
@@ -33,6 +35,9 @@ const TIGHT: u64 = 1;
 /// Up to so many allocations the second order is tried where the first is a tenth too high.
 const SECOND_TRY: usize = 100_000;
 
+/// Fewer allocations than this are not worth a second thread or a second look for parts.
+const MANY: usize = 10_000;
+
 /// The rectangles' places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
@@ -45,21 +50,155 @@ pub struct Layout {
 /// Places every allocation. `forever` is the tick past the end, where what was never freed ends.
 #[must_use]
 pub fn place(allocations: &Allocations, forever: u32) -> Layout {
-    let items = Items::read(allocations);
+    let items = Items::read(allocations, forever);
     let mut y = vec![0u64; items.block.len()];
     let band = dust(&items, forever, &mut y);
     let rest: Vec<u32> = (0..items.block.len() as u32).filter(|&i| !band.contains(&items, i)).collect();
-    stack(&items, &rest, forever, band.height, CALM, &mut y);
-    let height = items.top(&y);
-    if height > band.peak + band.peak / 10 && rest.len() <= SECOND_TRY {
-        let mut second = y.clone();
-        stack(&items, &rest, forever, band.height, TIGHT, &mut second);
-        let lower = items.top(&second);
-        if lower < height {
-            return Layout { y: second, height: lower };
+    let above = Parts::find(&items, &rest, forever).stack(&items, &rest, forever);
+    for (&i, above) in rest.iter().zip(above) {
+        y[i as usize] = band.height.saturating_add(above);
+    }
+    Layout { height: items.top(&y), y }
+}
+
+/// Stretches of a run that share nothing but what lives to the end: the steps of a training run. Each is stacked on its own, and
+/// those that repeat an earlier one to the tick and byte are stacked as it was.
+struct Parts {
+    all: Vec<Part>,
+    /// For each part the number of the distinct one that it is like, and the first part of each number.
+    like: Vec<usize>,
+    distinct: Vec<usize>,
+}
+
+/// `rest[from..to]`, upon what was there to stay before it.
+#[derive(Clone, Copy)]
+struct Part {
+    from: usize,
+    to: usize,
+    ground: u64,
+}
+
+impl Parts {
+    fn find(items: &Items, rest: &[u32], forever: u32) -> Parts {
+        let mut parts = Parts { all: Vec::new(), like: Vec::new(), distinct: Vec::new() };
+        let mut known: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
+        let (mut from, mut open_until, mut stays) = (0, 0, 0u64);
+        let mut base = 0u64;
+        for at in 0..=rest.len() {
+            let ends = rest.get(at).is_none_or(|&i| items.start[i as usize] >= open_until);
+            if at > from && ends {
+                parts.add(items, rest, Part { from, to: at, ground: base }, forever, &mut known);
+                base = base.saturating_add(std::mem::take(&mut stays));
+                from = at;
+            }
+            if let Some(&i) = rest.get(at) {
+                if items.end[i as usize] >= forever {
+                    stays = stays.saturating_add(items.block[i as usize]);
+                } else {
+                    open_until = open_until.max(items.end[i as usize]);
+                }
+            }
+        }
+        parts
+    }
+
+    fn add(
+        &mut self,
+        items: &Items,
+        rest: &[u32],
+        part: Part,
+        forever: u32,
+        known: &mut FxHashMap<u64, Vec<usize>>,
+    ) {
+        let shape = |part: &Part| {
+            let zero = items.start[rest[part.from] as usize];
+            rest[part.from..part.to].iter().map(move |&i| {
+                let i = i as usize;
+                let end = if items.end[i] >= forever { u32::MAX } else { items.end[i] - zero };
+                (items.start[i] - zero, end, items.block[i])
+            })
+        };
+        let mut hasher = FxHasher::default();
+        shape(&part).for_each(|item| item.hash(&mut hasher));
+        let same = known.entry(hasher.finish()).or_default();
+        let like =
+            same.iter().copied().find(|&number| shape(&self.all[self.distinct[number]]).eq(shape(&part)));
+        self.like.push(like.unwrap_or_else(|| {
+            self.distinct.push(self.all.len());
+            same.push(self.distinct.len() - 1);
+            self.distinct.len() - 1
+        }));
+        self.all.push(part);
+    }
+
+    /// The places of `rest`, from 0 up.
+    fn stack(&self, items: &Items, rest: &[u32], forever: u32) -> Vec<u64> {
+        let distinct = self.stack_distinct(items, rest, forever);
+        let mut y = Vec::with_capacity(rest.len());
+        for (part, &like) in self.all.iter().zip(&self.like) {
+            y.extend(distinct[like].iter().map(|&above| part.ground.saturating_add(above)));
+        }
+        y
+    }
+
+    /// The places of the distinct parts' allocations, above each part's ground.
+    fn stack_distinct(&self, items: &Items, rest: &[u32], forever: u32) -> Vec<Vec<u64>> {
+        let one = |&first: &usize| {
+            let part = &self.all[first];
+            stack_best(items, &rest[part.from..part.to], forever)
+        };
+        let size = |&first: &usize| self.all[first].to - self.all[first].from;
+        let total: usize = self.distinct.iter().map(size).sum();
+        if self.distinct.len() < 2 || total < MANY {
+            return self.distinct.iter().map(one).collect();
+        }
+        // About half of the work for each of two threads; parts stay in order, so the result does not depend on it.
+        let mut sum = 0;
+        let mut early = 0;
+        while sum * 2 < total {
+            sum += size(&self.distinct[early]);
+            early += 1;
+        }
+        let (early, late) = self.distinct.split_at(early);
+        std::thread::scope(|scope| {
+            let early = scope.spawn(|| early.iter().map(one).collect::<Vec<_>>());
+            let late: Vec<_> = late.iter().map(one).collect();
+            // A panic over there is ours.
+            let mut all = early.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            all.extend(late);
+            all
+        })
+    }
+}
+
+/// Stacks one part from 0 up: calm, or tight where that is clearly lower.
+fn stack_best(items: &Items, rest: &[u32], forever: u32) -> Vec<u64> {
+    if rest.len() < 2 {
+        return vec![0; rest.len()];
+    }
+    // A part may fall apart further once what lives to its own end is set aside: a recording of several runs.
+    if rest.len() > MANY {
+        let last_birth = items.start[rest[rest.len() - 1] as usize];
+        let parts = Parts::find(items, rest, last_birth + 1);
+        if last_birth + 1 < forever && parts.all.len() > 1 {
+            return parts.stack(items, rest, last_birth + 1);
         }
     }
-    Layout { y, height }
+    let mut y = vec![0; rest.len()];
+    stack(items, rest, forever, CALM, &mut y);
+    if rest.len() <= SECOND_TRY {
+        let top =
+            |y: &[u64]| rest.iter().zip(y).map(|(&i, y)| y + items.block[i as usize]).max().unwrap_or(0);
+        let (height, peak) = (top(&y), items.peak(rest));
+        if height > peak + peak / 10 {
+            let mut second = vec![0; rest.len()];
+            stack(items, rest, forever, TIGHT, &mut second);
+            if top(&second) < height {
+                return second;
+            }
+        }
+    }
+    y
 }
 
 /// The three columns that matter here, close together.
@@ -70,7 +209,7 @@ struct Items {
 }
 
 impl Items {
-    fn read(allocations: &Allocations) -> Items {
+    fn read(allocations: &Allocations, forever: u32) -> Items {
         let n = allocations.len();
         let mut items =
             Items { start: Vec::with_capacity(n), end: Vec::with_capacity(n), block: Vec::with_capacity(n) };
@@ -80,7 +219,36 @@ impl Items {
             items.end.push(a.end.0.max(a.start.0 + 1));
             items.block.push(a.block.0);
         }
+        // What is freed after the last birth and outlived everything freed before it lived to the end, as far as stacking goes:
+        // a program that drops its model when it is done.
+        let last_birth = items.start.last().copied().unwrap_or(0);
+        let life = |i: usize| items.end[i] - items.start[i];
+        let longest = (0..n).filter(|&i| items.end[i] <= last_birth).map(life).max().unwrap_or(0);
+        let torn_down: Vec<usize> =
+            (0..n).filter(|&i| items.end[i] > last_birth && life(i) > longest).collect();
+        for i in torn_down {
+            items.end[i] = forever;
+        }
         items
+    }
+
+    /// The most bytes that allocations of `some` hold at once.
+    fn peak(&self, some: &[u32]) -> u64 {
+        let mut changes: Vec<(u32, i64)> = some
+            .iter()
+            .flat_map(|&i| {
+                let (i, block) = (i as usize, self.block[i as usize] as i64);
+                [(self.start[i], block), (self.end[i], -block)]
+            })
+            .collect();
+        // Frees at a tick come before births at it: smaller first.
+        changes.sort_unstable();
+        let (mut now, mut peak) = (0, 0);
+        for (_, change) in changes {
+            now += change;
+            peak = peak.max(now);
+        }
+        peak as u64
     }
 
     fn top(&self, y: &[u64]) -> u64 {
@@ -92,8 +260,6 @@ impl Items {
 struct Band {
     largest: Option<u64>,
     height: u64,
-    /// The most active bytes at once.
-    peak: u64,
 }
 
 impl Band {
@@ -153,7 +319,7 @@ fn dust(items: &Items, forever: u32, y: &mut [u64]) -> Band {
 
     let mut by_size: Vec<u32> = (0..classes.len() as u32).collect();
     by_size.sort_unstable_by_key(|&at| classes[at as usize].0);
-    let mut band = Band { largest: None, height: 0, peak };
+    let mut band = Band { largest: None, height: 0 };
     for at in by_size {
         let (block, slots) = &mut classes[at as usize];
         let height = band.height.saturating_add(slots.count.saturating_mul(*block));
@@ -161,7 +327,7 @@ fn dust(items: &Items, forever: u32, y: &mut [u64]) -> Band {
             break;
         }
         slots.base = band.height;
-        band = Band { largest: Some(*block), height, peak };
+        band = Band { largest: Some(*block), height };
     }
     for i in 0..n as u32 {
         if band.contains(items, i) {
@@ -180,17 +346,17 @@ fn log2(value: u64) -> u64 {
     whole << 8 | fraction
 }
 
-/// Stacks `rest` from `ground` up; a lifetime counts `weight` times as much as a size.
-fn stack(items: &Items, rest: &[u32], forever: u32, ground: u64, weight: u64, y: &mut [u64]) {
+/// Stacks `rest` from 0 up, `y[at]` for `rest[at]`; a lifetime counts `weight` times as much as a size.
+fn stack(items: &Items, rest: &[u32], forever: u32, weight: u64, y: &mut [u64]) {
     let starts: Vec<u32> = rest.iter().map(|&i| items.start[i as usize]).collect();
     // (key, position of birth, position of the first birth after its end), smallest key first.
     let mut order: Vec<(u64, u32, u32)> = Vec::with_capacity(rest.len());
-    let mut base = ground;
-    let mut skyline = Floor::Tall(BTreeMap::from([(0, ground)]));
+    let mut base = 0u64;
+    let mut skyline = Floor::Tall(BTreeMap::from([(0, 0)]));
     for (at, &i) in rest.iter().enumerate() {
         let (start, end, block) = (items.start[i as usize], items.end[i as usize], items.block[i as usize]);
         if end >= forever {
-            y[i as usize] = base;
+            y[at] = base;
             base = base.saturating_add(block);
             skyline.append(at as u32, base);
         } else {
@@ -207,14 +373,13 @@ fn stack(items: &Items, rest: &[u32], forever: u32, ground: u64, weight: u64, y:
     let mut caves = Caves::new(rest.len(), peak_estimate / CAVE_SHARE);
     let mut closed = Vec::new();
     for &(_, at, after) in &order {
-        let i = rest[at as usize] as usize;
-        let block = items.block[i];
-        y[i] = if let Some((low, cave)) = caves.lowest(at, after, block) {
+        let block = items.block[rest[at as usize] as usize];
+        y[at as usize] = if let Some((low, cave)) = caves.lowest(at, after, block) {
             caves.place(cave, at, after, low, block, &mut closed);
             low
         } else {
             // The sky has no ceiling, so this always fits.
-            let low = sky.fit(at, after, block).unwrap_or(ground);
+            let low = sky.fit(at, after, block).unwrap_or(0);
             sky.place(at, after, low, block, &mut closed);
             low
         };

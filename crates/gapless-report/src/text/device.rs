@@ -98,7 +98,8 @@ fn losses(out: &mut String, d: &DeviceReport) {
     section(out, "Held and not used", "");
     let mut table = Table::new(&[Left, Right, Right]);
     table.row(DIM, vec![String::new(), "at peak allocated".to_owned(), "at peak reserved".to_owned()]);
-    let rows: [(&str, fn(&MomentInfo) -> String); 6] = [
+    type Row = (&'static str, fn(&MomentInfo) -> String);
+    let rows: [Row; 6] = [
         ("internal (rounding)", |m| bytes(m.losses.internal)),
         ("external (reserved, not active)", |m| bytes(m.losses.external)),
         ("  of it stranded beside live blocks", |m| bytes(m.losses.stranded)),

@@ -99,13 +99,13 @@ impl Steps {
 /// Finds the steps of `device`.
 #[must_use]
 pub fn detect(trace: &Trace, device: &DeviceTrace, history: &History) -> Steps {
-    if history.allocations.is_empty() {
-        return Steps::none(history);
-    }
     detect_on(trace, device, history, &Curve::new(history))
 }
 
 pub(crate) fn detect_on(trace: &Trace, device: &DeviceTrace, history: &History, curve: &Curve) -> Steps {
+    if history.allocations.is_empty() {
+        return Steps::none(history);
+    }
     let found = match annotated::find(trace, device, history, curve) {
         Some(Scopes::Steps { name, steps }) => Some((steps, StepEvidence::Scopes { name })),
         Some(Scopes::Ends { name, first, cuts }) => {

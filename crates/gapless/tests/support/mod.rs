@@ -8,19 +8,19 @@ use std::process::{Command, Stdio};
 
 /// What a run of the binary gave.
 #[derive(Debug)]
-pub struct Run {
-    pub code: i32,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 /// A file of the repository.
-pub fn repo(path: &str) -> PathBuf {
+pub(crate) fn repo(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 /// The traces and the cases, by name.
-pub fn all_traces() -> Vec<(String, PathBuf)> {
+pub(crate) fn all_traces() -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     for folder in ["testdata/traces", "testdata/cases"] {
         for entry in std::fs::read_dir(repo(folder)).expect("the folder is there") {
@@ -36,14 +36,14 @@ pub fn all_traces() -> Vec<(String, PathBuf)> {
     found
 }
 
-pub fn trace(name: &str) -> String {
+pub(crate) fn trace(name: &str) -> String {
     let in_folder = |folder: &str| repo(&format!("testdata/{folder}/{name}.pickle.gz"));
     let path = if in_folder("traces").exists() { in_folder("traces") } else { in_folder("cases") };
     path.to_str().expect("a UTF-8 path").to_owned()
 }
 
 /// Runs the binary in `folder`.
-pub fn run_in(folder: &Path, args: &[&str], input: Option<&[u8]>) -> Run {
+pub(crate) fn run_in(folder: &Path, args: &[&str], input: Option<&[u8]>) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_gapless"))
         .args(args)
         .current_dir(folder)
@@ -66,19 +66,19 @@ pub fn run_in(folder: &Path, args: &[&str], input: Option<&[u8]>) -> Run {
     }
 }
 
-pub fn run(args: &[&str]) -> Run {
+pub(crate) fn run(args: &[&str]) -> Run {
     run_in(&repo("testdata"), args, None)
 }
 
 /// The JSON report of a trace.
-pub fn report(path: &str) -> Value {
+pub(crate) fn report(path: &str) -> Value {
     let run = run(&["report", path, "--format", "json"]);
     assert_eq!(run.code, 0, "{}", run.err);
     serde_json::from_str(&run.out).expect("JSON")
 }
 
 /// Exit code and both streams, for a snapshot; the repository's own path left out.
-pub fn shown(run: &Run) -> String {
+pub(crate) fn shown(run: &Run) -> String {
     let root = repo("testdata").display().to_string();
     format!("exit {}\n--- out\n{}--- err\n{}", run.code, run.out, run.err).replace(&format!("{root}/"), "")
 }
