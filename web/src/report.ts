@@ -69,7 +69,7 @@ export interface DeviceReport {
   kinds?: { inferred?: boolean; evidence?: string; at_peak?: Record<string, number> };
   holders?: Holder[];
   steps?: { count?: number; evidence?: string };
-  churn?: { allocations_per_second?: number | null; device_allocs?: number; device_frees?: number; retries?: number; ooms?: number };
+  churn?: { allocations_per_second?: number | null; device_allocs?: number; device_frees?: number; retries?: number; ooms?: { asked: number }[] };
   notes?: Note[];
 }
 

@@ -26,7 +26,7 @@ export function figures(app: App): HTMLElement {
       cell("internal", "Rounding", known(at.internal), "in blocks beyond the request, at the peak"),
       cell("pending", "Pending", at.pending ? bytes(at.pending) : undefined, "freed, still used by a stream"),
       cell("allocations", "Allocations", d.allocations === undefined ? undefined : count(d.allocations), [d.events ? counted(d.events, "event") : "", d.duration_us ? duration(d.duration_us) : ""].filter(Boolean).join(" in ")),
-      cell("calls", "Device calls", d.churn?.device_allocs === undefined ? undefined : count((d.churn.device_allocs ?? 0) + (d.churn.device_frees ?? 0)), [d.churn?.retries ? counted(d.churn.retries, "retry").replace("retrys", "retries") : "", d.churn?.ooms ? `${d.churn.ooms} out of memory` : ""].filter(Boolean).join(", ") || "to take and give back memory"),
+      cell("calls", "Device calls", d.churn?.device_allocs === undefined ? undefined : count((d.churn.device_allocs ?? 0) + (d.churn.device_frees ?? 0)), [d.churn?.retries ? `${count(d.churn.retries)} cache flush${d.churn.retries === 1 ? "" : "es"}` : "", d.churn?.ooms?.length ? `${d.churn.ooms.length} out of memory` : ""].filter(Boolean).join(", ") || "to take and give back memory"),
     );
   };
   app.on(["device"], draw);

@@ -192,16 +192,28 @@ fn is_python(file: &str) -> bool {
 /// Inside torch, the interpreter's import machinery or the standard library's plumbing: nothing a user would change.
 fn is_internal(file: &str) -> bool {
     const PACKAGES: [&str; 4] = ["torch/", "torch_", "functorch/", "triton/"];
+    const INSIDE_TORCH: [&str; 7] = [
+        "/torch/nn/",
+        "/torch/optim/",
+        "/torch/autograd/",
+        "/torch/utils/",
+        "/torch/cuda/",
+        "/torch/distributed/",
+        "/torch/_",
+    ];
     const PLUMBING: [&str; 2] = ["/contextlib.py", "/functools.py"];
-    if file.starts_with('<') || PLUMBING.iter().any(|part| file.ends_with(part)) {
-        return true; // <frozen importlib>, <eval_with_key>, <string>
+    if file.starts_with("<frozen") || file.starts_with("<eval_with_key>") {
+        return true;
+    }
+    if PLUMBING.iter().any(|part| file.ends_with(part)) {
+        return true;
     }
     // A package is named right behind the folder of packages; a folder further up (a virtual environment that is called
     // torch) says nothing.
     let folders = ["/site-packages/", "/dist-packages/"];
     match folders.iter().filter_map(|folder| file.rfind(folder).map(|at| at + folder.len())).max() {
         Some(at) => PACKAGES.iter().any(|package| file[at..].starts_with(package)),
-        None => file.starts_with("torch/") || file.contains("/pytorch/torch/"),
+        None => file.starts_with("torch/") || INSIDE_TORCH.iter().any(|folder| file.contains(folder)),
     }
 }
 
@@ -240,8 +252,8 @@ mod tests {
             (&[("<module>", "<stdin>", 1)], "<stdin>:1 <module>", true),
             (
                 &[
-                    ("call", "/v/torch/m.py", 1),
-                    ("forward", "/v/site-packages/transformers/models/gpt2.py", 5),
+                    ("call", "/opt/torch/.venv/site-packages/torch/m.py", 1),
+                    ("forward", "/opt/torch/.venv/site-packages/transformers/models/gpt2.py", 5),
                 ],
                 "gpt2.py:5 forward",
                 true,

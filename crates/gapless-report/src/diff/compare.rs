@@ -30,6 +30,9 @@ pub fn compare(before: &Analysis<'_>, before_name: &str, after: &Analysis<'_>, a
     }
 }
 
+/// How many frames, from the innermost, two stacks must share to be taken for one.
+const INNER_FRAMES: usize = 8;
+
 type Run<'a, 't> = (&'t Trace, &'a DeviceAnalysis<'t>);
 
 fn compare_device(before: Run<'_, '_>, after: Run<'_, '_>) -> DeviceDiff {
@@ -109,6 +112,18 @@ struct Side {
     label: String,
 }
 
+impl Side {
+    fn add(&mut self, other: Side) {
+        self.bytes += other.bytes;
+        self.count += other.count;
+        if other.largest > self.largest {
+            self.largest = other.largest;
+            self.kind = other.kind;
+            self.label = other.label;
+        }
+    }
+}
+
 fn holders(
     before: (&Trace, &DeviceAnalysis<'_>, Tick),
     after: (&Trace, &DeviceAnalysis<'_>, Tick),
@@ -120,6 +135,9 @@ fn holders(
         for (key, side) in grouped(trace, run, tick, by_stack) {
             sides.entry(key).or_default()[i] = side;
         }
+    }
+    if by_stack {
+        sides = match_inner_frames(sides);
     }
     let mut rows: Vec<HolderDiff> = sides
         .into_values()
@@ -138,6 +156,26 @@ fn holders(
         b.change.unsigned_abs().cmp(&a.change.unsigned_abs()).then_with(|| a.label.cmp(&b.label))
     });
     rows
+}
+
+/// Stacks without a counterpart are matched once more by their inner frames: another script around the same model.
+fn match_inner_frames(sides: BTreeMap<String, [Side; 2]>) -> BTreeMap<String, [Side; 2]> {
+    let mut matched: BTreeMap<String, [Side; 2]> = BTreeMap::new();
+    for (key, pair) in sides {
+        let whole = pair.iter().all(|side| side.count > 0);
+        // A name and a file for each frame.
+        let key = if whole {
+            key
+        } else {
+            let inner: Vec<&str> = key.split('\0').take(2 * INNER_FRAMES).collect();
+            format!("inner\0{}", inner.join("\0"))
+        };
+        let known = matched.entry(key).or_default();
+        for (known, side) in known.iter_mut().zip(pair) {
+            known.add(side);
+        }
+    }
+    matched
 }
 
 /// Active allocations at `tick` by what identifies them in any run: the functions and files of the stack, or kind and size.

@@ -225,7 +225,7 @@ impl Items {
         let life = |i: usize| items.end[i] - items.start[i];
         let longest = (0..n).filter(|&i| items.end[i] <= last_birth).map(life).max().unwrap_or(0);
         let torn_down: Vec<usize> =
-            (0..n).filter(|&i| items.end[i] > last_birth && life(i) > longest).collect();
+            (0..n).filter(|&i| items.end[i] > last_birth && life(i) / 3 > longest / 2).collect();
         for i in torn_down {
             items.end[i] = forever;
         }

@@ -37,12 +37,12 @@ impl Curve {
             births.resize(from, i as u32);
         }
         births.resize(last as usize + 1, n as u32);
-        // A run that ends in the recording frees its model behind the last birth. What outlived everything that was freed before
-        // stayed for the whole run all the same; what did not is the last step's own.
+        // A run that ends in the recording frees its model behind the last birth. What clearly outlived everything that was freed
+        // before stayed for the whole run all the same; what did not is the last step's own.
         let last_birth = a.starts.last().copied().unwrap_or(0);
         let died = |i: usize| births[a.freed[i] as usize].max(i as u32 + 1) - i as u32;
         let longest = (0..n).filter(|&i| a.freed[i] <= last_birth).map(died).max().unwrap_or(u32::MAX);
-        let torn_down = |i: usize| a.freed[i] > last_birth && n as u32 - i as u32 > longest;
+        let torn_down = |i: usize| a.freed[i] > last_birth && (n - i) as u64 * 2 > u64::from(longest) * 3;
         let mut change = vec![0i64; n + 1];
         let mut permanent = vec![0u32; n + 1];
         let mut deaths = Vec::with_capacity(n);

@@ -33,7 +33,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
 /// Writes the HTML report.
 pub(crate) fn write_page(out: &mut dyn Write, analysis: &Analysis<'_>, report: &Report) -> Result<()> {
     let json = serde_json::to_string(report)?;
-    Ok(html::write(out, &analysis.page(&report.source.path, &json))?)
+    let path = &report.source.path;
+    let title = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path);
+    Ok(html::write(out, &analysis.page(title, &json))?)
 }
 
 /// `run.pickle.gz` becomes `run.html`, in the current folder.
