@@ -149,14 +149,13 @@ impl Twin {
         let unit = if small { 2 << 20 } else { 20 << 20 };
         let free = |addr, size| TwinBlock { addr, size, requested: 0, state: BlockState::Free };
         let bytes = size.div_ceil(unit) * unit;
-        if self.settings.expandable_segments {
-            if let Some(i) = self.segments.iter().position(|s| s.stream == stream && s.small == small) {
-                let end = self.segments[i].addr + self.segments[i].size();
-                self.segments[i].blocks.push(free(end, bytes));
-                self.segments[i].merge();
-                self.log(Action::SegmentMap, end, bytes, stream);
-                return (i, self.segments[i].blocks.len() - 1);
-            }
+        let own = self.segments.iter().position(|s| s.stream == stream && s.small == small);
+        if let Some(i) = own.filter(|_| self.settings.expandable_segments) {
+            let end = self.segments[i].addr + self.segments[i].size();
+            self.segments[i].blocks.push(free(end, bytes));
+            self.segments[i].merge();
+            self.log(Action::SegmentMap, end, bytes, stream);
+            return (i, self.segments[i].blocks.len() - 1);
         }
         let addr = self.next_addr;
         // Native segments touch each other now and then; ranges of expandable ones never do.
