@@ -242,16 +242,20 @@ export class Plot {
   private curve(c: CanvasRenderingContext2D, curve: Curve, color: string, weight: number, dash: number[]): void {
     // Of each pixel the highest value: the rectangles below show the rest.
     const path = tracePath(this.app, curve, LEFT, this.width, (x) => this.xOf(x), (x) => this.px(x), (y) => this.py(y), true);
+    // Where it swings from pixel to pixel a bold line would be a band over what it is to measure.
+    const dense = this.app.tickAt(this.xOf(LEFT + this.width)) - this.app.tickAt(this.xOf(LEFT)) > this.width * 4;
     c.setLineDash([]);
     c.lineJoin = "round";
-    c.strokeStyle = css(this.app.theme.back as Rgb);
-    c.globalAlpha = 0.75;
-    c.lineWidth = weight + 2;
-    c.stroke(path);
+    if (!dense) {
+      c.strokeStyle = css(this.app.theme.back as Rgb);
+      c.globalAlpha = 0.75;
+      c.lineWidth = weight + 2;
+      c.stroke(path);
+    }
     c.globalAlpha = 1;
     c.setLineDash(dash);
     c.strokeStyle = color;
-    c.lineWidth = weight;
+    c.lineWidth = dense ? 0.75 : weight;
     c.stroke(path);
     c.setLineDash([]);
   }

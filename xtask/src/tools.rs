@@ -2,6 +2,7 @@
 
 use crate::shell::{self, command};
 use anyhow::{Result, bail};
+use std::path::PathBuf;
 
 /// Makes sure that a browser and node are there.
 pub(crate) fn install() -> Result<()> {
@@ -24,13 +25,18 @@ pub(crate) fn install() -> Result<()> {
     Ok(())
 }
 
-/// The browser that drives the page: CHROMIUM, or the first that is installed.
+/// The path of the browser that drives the page: CHROMIUM, or the first that is installed.
 pub(crate) fn browser() -> Option<String> {
     if let Ok(named) = std::env::var("CHROMIUM") {
         return Some(named);
     }
     let known = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-    known.into_iter().find(|name| shell::has(name)).map(str::to_owned)
+    let folders: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();
+    known
+        .iter()
+        .flat_map(|name| folders.iter().map(move |folder| folder.join(name)))
+        .find(|path| path.is_file())
+        .map(|path| path.display().to_string())
 }
 
 fn apt(packages: &[&str]) -> Result<()> {
