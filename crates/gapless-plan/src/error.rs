@@ -1,0 +1,35 @@
+//! Everything that can be wrong with a problem, a file or a plan, each with what to do about it.
+
+use thiserror::Error;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Error {
+    #[error("line {line}: {what}")]
+    Line { line: usize, what: String },
+    #[error("the file is empty: the first line must name the columns id, lower, upper and size")]
+    NoHeader,
+    #[error("line 1: no column named {column:?} (found: {found}); id, lower, upper and size are needed")]
+    MissingColumn { column: &'static str, found: String },
+    #[error("buffer {id}: {what}")]
+    Buffer { id: String, what: String },
+    #[error("buffer {id}: up to here the sizes add up to more than 2^62 bytes; are they really in bytes?")]
+    SizeSum { id: String },
+    #[error("{names} names for {buffers} buffers; give one for each or none")]
+    Names { names: usize, buffers: usize },
+    #[error("{buffers} buffers are more than 2^31; split the problem at a time when nothing is alive")]
+    TooManyBuffers { buffers: usize },
+    #[error(
+        "the capacity {capacity} is below buffer {id} of {size} bytes; no plan can fit, give at least {size}"
+    )]
+    CapacityBelowLargest { capacity: u64, id: String, size: u64 },
+    #[error(
+        "the fixed offsets of buffers {first} and {second} make them overlap while both are alive; move one of them"
+    )]
+    FixedOverlap { first: String, second: String },
+    #[error("a chunk of 0 bytes holds nothing; give the size of the largest heap")]
+    EmptyChunk,
+    #[error("buffer {id} is fixed at {offset} and ends at {end}, above the capacity {capacity}")]
+    FixedAboveCapacity { id: String, offset: u64, end: u64, capacity: u64 },
+}
