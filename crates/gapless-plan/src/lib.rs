@@ -1,11 +1,39 @@
 //! Offline packing: given buffers with sizes and lifetimes, an offset for each so that no two that are alive together
 //! share a byte, and the peak is as low as it can be.
+//!
+//! [`Problem`] in, [`solve`] with [`Options`], [`Solution`] out; [`validate`] judges any plan and shares no code with
+//! the solvers; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format; [`generate`] makes the instances planners are measured on.
 
+pub mod baseline;
+pub mod bound;
 pub mod csv;
 pub mod error;
+pub mod generate;
+pub mod options;
 pub mod problem;
+pub mod replan;
+pub mod solve;
 pub mod validate;
+pub mod watch;
 
+mod compact;
+mod conflict;
+mod exact;
+mod general;
+mod improve;
+mod join;
+mod part;
+mod passes;
+mod rng;
+mod shelves;
+mod split;
+mod sweep;
+
+pub use baseline::Baseline;
 pub use error::{Error, Result};
+pub use options::{Options, Tricks};
 pub use problem::{Buffer, Lifetime, Plan, Problem};
+pub use replan::{Replan, carry_over, replan};
+pub use solve::{Solution, solve};
 pub use validate::{Invalid, validate, validate_chunks};
+pub use watch::{Progress, Watch};

@@ -1,0 +1,107 @@
+//! What a caller can choose: the question, the limits, and each trick by name.
+
+use std::time::Duration;
+
+use gapless_trace::Bytes;
+
+/// The question and its limits.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Find a plan within this capacity and stop there; `None`: make the peak as low as possible.
+    pub capacity: Option<Bytes>,
+    /// Memory comes in heaps of at most this size, one after the other: no buffer may lie across a multiple of it.
+    pub chunk: Option<Bytes>,
+    /// All chance comes from here: the same seed and effort give the same plan.
+    pub seed: u64,
+    /// Cuts the work off; plans that were found before stay. The work itself is counted in steps, not in time.
+    pub time_limit: Option<Duration>,
+    /// The most search nodes (and their like in other methods) to spend; `None`: until solved or cut off.
+    pub effort: Option<u64>,
+    pub tricks: Tricks,
+}
+
+/// Every trick, to be turned off for ablation. All are on by default.
+///
+/// What each buys, in seconds of CPU for all of the challenging set at capacity 1,048,576: 0.06 with all of them. Joins
+/// alone make up for most others there, so these were turned off together with `join` (0.57): `section_bound` 4.4,
+/// `valley_fill` 0.62, `remember_failures` 0.65, `weigh_failures` one of eleven unsolved after 30 s, `fewest_answers`
+/// three unsolved. Heavy-tailed instance of 100,000 buffers after 10 s: 1.005 with all, 1.046 without `ejection`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tricks {
+    /// Exact: each section is a machine with release dates; without it, only the sum of sizes above the floor counts.
+    pub section_bound: bool,
+    /// Exact: the part of a valley below its lower wall must be filled from within.
+    pub valley_fill: bool,
+    /// Exact: failed states are remembered.
+    pub remember_failures: bool,
+    /// Exact: sections that fail often are asked about first.
+    pub weigh_failures: bool,
+    /// Exact: ask where the fewest buffers can lie; without it, in the lowest valley.
+    pub fewest_answers: bool,
+    /// Ask for the lower bound first, even where the capacity is larger.
+    pub bound_first: bool,
+    /// Plan apart what no lifetime connects, once what is alive throughout lies at the bottom.
+    pub split: bool,
+    /// Join buffers that can only be neighbours, or that look so: equal lifetimes, or equal sizes end to end.
+    pub join: bool,
+    /// Local search: buffers that stick out push others out of their places.
+    pub ejection: bool,
+    /// Ejection: large buffers first, among themselves; small ones fill the holes.
+    pub rocks_first: bool,
+    /// Exact search at all.
+    pub exact: bool,
+}
+
+impl Default for Tricks {
+    fn default() -> Tricks {
+        Tricks {
+            section_bound: true,
+            valley_fill: true,
+            remember_failures: true,
+            weigh_failures: true,
+            fewest_answers: true,
+            bound_first: true,
+            split: true,
+            join: true,
+            ejection: true,
+            rocks_first: true,
+            exact: true,
+        }
+    }
+}
+
+impl Tricks {
+    pub const NAMES: [&'static str; 11] = [
+        "section_bound",
+        "valley_fill",
+        "remember_failures",
+        "weigh_failures",
+        "fewest_answers",
+        "bound_first",
+        "split",
+        "join",
+        "ejection",
+        "rocks_first",
+        "exact",
+    ];
+
+    /// Turns the trick of this name off; false where there is none.
+    pub fn turn_off(&mut self, name: &str) -> bool {
+        let trick = match name {
+            "section_bound" => &mut self.section_bound,
+            "valley_fill" => &mut self.valley_fill,
+            "remember_failures" => &mut self.remember_failures,
+            "weigh_failures" => &mut self.weigh_failures,
+            "fewest_answers" => &mut self.fewest_answers,
+            "bound_first" => &mut self.bound_first,
+            "split" => &mut self.split,
+            "join" => &mut self.join,
+            "ejection" => &mut self.ejection,
+            "rocks_first" => &mut self.rocks_first,
+            "exact" => &mut self.exact,
+            _ => return false,
+        };
+        *trick = false;
+        true
+    }
+}
