@@ -69,7 +69,7 @@ pub(crate) fn build_page() -> Result<()> {
     shell::run(command("web", "npm", &["run", "build"]))
 }
 
-fn install_page_packages() -> Result<()> {
+pub(crate) fn install_page_packages() -> Result<()> {
     if shell::root().join("web/node_modules/.package-lock.json").exists() {
         return Ok(());
     }

@@ -9,8 +9,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-trace", &[]),
     ("gapless-ingest", &["gapless-trace"]),
     ("gapless-export", &["gapless-trace"]),
+    ("gapless-plan", &["gapless-trace"]),
     ("gapless-report", &["gapless-trace"]),
-    ("gapless", &["gapless-trace", "gapless-ingest", "gapless-export", "gapless-report"]),
+    ("gapless", &["gapless-trace", "gapless-ingest", "gapless-export", "gapless-plan", "gapless-report"]),
     ("xtask", &[]),
 ];
 

@@ -23,7 +23,13 @@ fn main() -> std::io::Result<()> {
         title: "A made-up run",
         report_json: &json,
         trace: &run.trace,
-        devices: vec![PageDevice { device, history: &history, kinds: &run.kinds, steps: &run.steps }],
+        devices: vec![PageDevice {
+            device,
+            history: &history,
+            kinds: &run.kinds,
+            steps: &run.steps,
+            places: None,
+        }],
         kind_names: &synthetic::KINDS,
     };
     html::write(&mut out, &page)?;

@@ -73,6 +73,7 @@ impl<'t> Analysis<'t> {
             history: &d.history,
             kinds: &d.kind_codes,
             steps: &d.spans,
+            places: None,
         };
         let devices = self.devices.iter().map(device).collect();
         Page { title, report_json, trace: self.trace, devices, kind_names: &KIND_NAMES }

@@ -16,7 +16,13 @@ fn page(run: &synthetic::Run, title: &str, json: &str) -> (Vec<u8>, usize) {
         title,
         report_json: json,
         trace: &run.trace,
-        devices: vec![PageDevice { device, history: &history, kinds: &run.kinds, steps: &run.steps }],
+        devices: vec![PageDevice {
+            device,
+            history: &history,
+            kinds: &run.kinds,
+            steps: &run.steps,
+            places: None,
+        }],
         kind_names: &KINDS,
     };
     html::write(&mut out, &page).unwrap();

@@ -31,6 +31,7 @@ Examples:
   gapless report snapshot.pickle --format html -o report.html
   gapless diff before.pickle after.pickle        what grew, by how much, who holds it
   gapless check snapshot.pickle --max-peak-reserved 20GiB
+  gapless plan buffers.csv --capacity 1MiB       where should each buffer go?
   gapless explain GAP101                         what a finding means
 
 How to record a snapshot in PyTorch:
@@ -66,6 +67,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Write a run in another format
     Export(ExportArgs),
+    /// Find an offset for each buffer, so that the peak is as low as it can be
+    Plan(PlanArgs),
     /// Explain a finding code
     Explain(ExplainArgs),
     /// Print a completion script for a shell
@@ -248,6 +251,78 @@ pub(crate) enum ExportFormat {
     Minimalloc,
     /// Our own format
     Gtrace,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless plan buffers.csv                          as low as possible, with a proof where there is one
+  gapless plan buffers.csv --capacity 1MiB          does it fit? if not, which buffers conflict
+  gapless plan run.pickle --steps 3 --format svg -o step.svg
+  gapless plan new.csv --old old-plan.csv --format csv -o new-plan.csv
+
+buffers.csv is MiniMalloc's format: id,lower,upper,size, and alignment, gaps (2-4 5-6), offset (fixed), hint where needed. From a
+trace, every allocation is a buffer of the size asked for; its lifetime is counted in events.
+
+Ctrl-C ends the search; the best plan so far is kept. Exit code: 0 a plan, 1 it does not fit, 2 the question is wrong.")]
+pub(crate) struct PlanArgs {
+    /// Buffers as MiniMalloc CSV, or a trace; `-` reads standard input
+    pub(crate) file: PathBuf,
+
+    /// Find a plan within this many bytes [default: as low as possible]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) capacity: Option<String>,
+
+    /// How long to search: 500ms, 10s, 2min
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub(crate) time_limit: String,
+
+    /// All chance comes from this number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Align every buffer to at least this many bytes
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) align: Option<String>,
+
+    /// Memory comes in heaps of at most this size: no buffer lies across two
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) chunk: Option<String>,
+
+    /// Only these steps of a trace, from 0, half-open: 3..5, 3.., ..5 or 3
+    #[arg(long, visible_alias = "step", value_name = "A..B")]
+    pub(crate) steps: Option<String>,
+
+    /// The device of a trace [default: the first]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+
+    /// An earlier plan as CSV: move as little as possible
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["capacity", "chunk"])]
+    pub(crate) old: Option<PathBuf>,
+
+    /// Turn a trick of the search off, to see what it buys; may be given more than once
+    #[arg(long, value_name = "TRICK")]
+    pub(crate) without: Vec<String>,
+
+    #[arg(long, value_enum, default_value_t = PlanFormat::Text)]
+    pub(crate) format: PlanFormat,
+
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlanFormat {
+    Text,
+    Json,
+    /// The buffers with an offset column
+    Csv,
+    /// The packing as a picture
+    Svg,
+    /// The packing in the report's timeline
+    Html,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -377,3 +377,73 @@ fn demo_writes_the_page_and_prints_its_path() {
     assert!(fs::read_to_string(page).expect("the page").contains("</html>"));
     assert!(done.out.contains("Findings"));
 }
+
+#[test]
+fn plan_packs_a_csv_and_proves_it() {
+    let folder = temp();
+    let path = folder.path().join("buffers.csv");
+    // Two pairs that cannot be alive together: 16 bytes suffice, and no plan needs less.
+    fs::write(&path, "id,lower,upper,size\na,0,4,8\nb,2,6,8\nc,5,9,8\nd,6,9,8\n").expect("written");
+    let done = run_in(folder.path(), &["plan", "buffers.csv", "--format", "json"], None);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let plan: Value = serde_json::from_str(&done.out).expect("JSON");
+    assert_eq!(plan["schema"], "gapless.plan/1");
+    assert_eq!((plan["peak"].as_u64(), plan["lower_bound"].as_u64()), (Some(16), Some(16)));
+    assert_eq!(plan["proven_optimal"], true);
+    assert_eq!(plan["buffers"].as_array().expect("buffers").len(), 4);
+    let fits = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "16"], None);
+    assert_eq!(fits.code, 0, "{}", fits.out);
+    let tight = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "15"], None);
+    assert_eq!(tight.code, 1, "{}", tight.out);
+    assert!(tight.out.contains("cannot lie in it together"), "{}", tight.out);
+}
+
+#[test]
+fn plan_writes_every_format_and_follows_an_old_plan() {
+    let folder = temp();
+    let args = |format: &'static str| ["plan", "lifetimes.csv", "--time-limit", "2s", "--format", format];
+    fs::write(
+        folder.path().join("lifetimes.csv"),
+        run(&["export", &trace("leak"), "--to", "minimalloc"]).out,
+    )
+    .expect("written");
+    let csv = run_in(folder.path(), &args("csv"), None);
+    assert!(csv.out.starts_with("id,lower,upper,size,offset\n"), "{}", &csv.out[..80]);
+    fs::write(folder.path().join("plan.csv"), &csv.out).expect("written");
+    let again = run_in(folder.path(), &["plan", "lifetimes.csv", "--old", "plan.csv"], None);
+    assert!(again.out.contains("moved        0 of"), "{}", again.out);
+    let svg = run_in(folder.path(), &args("svg"), None).out;
+    assert!(svg.starts_with("<svg") && svg.matches("<rect").count() + 1 == csv.out.lines().count());
+    assert!(run_in(folder.path(), &args("html"), None).out.contains("</html>"));
+    // The same buffers from the trace itself; sizes there are those asked for.
+    let step = run(&["plan", &trace("leak"), "--step", "3", "--time-limit", "2s", "--format", "json"]);
+    let step: Value = serde_json::from_str(&step.out).expect("JSON");
+    assert_eq!(step["proven_optimal"], true);
+}
+
+#[test]
+fn plan_says_what_is_wrong_with_the_question() {
+    let folder = temp();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("written");
+    write("backwards.csv", "id,lower,upper,size\na,4,4,8\n");
+    write("negative.csv", "id,lower,upper,size\na,0,4,-8\n");
+    write("twice.csv", "id,lower,upper,size\na,0,4,8\na,5,6,8\n");
+    write("columns.csv", "id,lower,size\na,0,4\n");
+    write("good.csv", "id,lower,upper,size\na,0,4,8\n");
+    let mut all = String::new();
+    for args in [
+        &["plan", "backwards.csv"][..],
+        &["plan", "negative.csv"],
+        &["plan", "twice.csv"],
+        &["plan", "columns.csv"],
+        &["plan", "good.csv", "--capacity", "7"],
+        &["plan", "good.csv", "--time-limit", "soon"],
+        &["plan", "good.csv", "--without", "magic"],
+        &["plan", "missing.csv"],
+    ] {
+        let done = run_in(folder.path(), args, None);
+        assert_eq!((done.code, done.out.as_str()), (2, ""), "{args:?}: {}", done.err);
+        all.push_str(&done.err);
+    }
+    insta::assert_snapshot!(all);
+}

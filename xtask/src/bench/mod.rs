@@ -1,17 +1,25 @@
 //! `cargo xtask bench`: the figures that the project promises, each as a ratio of two things measured side by side in one run.
 
+mod page;
+mod plan;
 mod report;
 
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report"];
+    let known = ["report", "page", "plan"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
     let wanted = |name: &str| names.is_empty() || names.contains(&name);
     if wanted("report") {
         report::run()?;
+    }
+    if wanted("page") {
+        page::run()?;
+    }
+    if wanted("plan") {
+        plan::run()?;
     }
     Ok(())
 }

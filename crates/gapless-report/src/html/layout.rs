@@ -61,6 +61,13 @@ pub fn place(allocations: &Allocations, forever: u32) -> Layout {
     Layout { height: items.top(&y), y }
 }
 
+/// The layout that is given: one place an allocation, 0 where one is missing.
+pub(super) fn given(allocations: &Allocations, places: &[u64]) -> Layout {
+    let y: Vec<u64> = (0..allocations.len()).map(|i| places.get(i).copied().unwrap_or(0)).collect();
+    let tops = y.iter().zip(allocations.iter()).map(|(&y, a)| y.saturating_add(a.block.0));
+    Layout { height: tops.max().unwrap_or(0), y }
+}
+
 /// Stretches of a run that share nothing but what lives to the end: the steps of a training run. Each is stacked on its own, and
 /// those that repeat an earlier one to the tick and byte are stacked as it was.
 struct Parts {

@@ -59,8 +59,9 @@ fn peaks(out: &mut String, d: &DeviceReport) {
     section(out, "Peaks", "");
     let mut table = Table::new(&[Left, Right, Left, Left]);
     let mut row = |name: &str, value: Option<u64>, when: &When, meaning: &str| {
+        let at = if value.is_some() { moment(when) } else { String::new() };
         let value = value.map_or("unknown".to_owned(), bytes);
-        table.row("", vec![name.to_owned(), value, moment(when), meaning.to_owned()]);
+        table.row("", vec![name.to_owned(), value, at, meaning.to_owned()]);
     };
     row("reserved", d.peak_reserved, &d.peak_at.reserved, "held from the device");
     row("active", Some(d.peak_active), &d.peak_at.active, "blocks not reusable yet");

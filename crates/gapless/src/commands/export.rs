@@ -74,7 +74,10 @@ fn format_of(path: Option<&Path>) -> Result<ExportFormat> {
     }
 }
 
-fn chosen<'a, 't>(analysis: &'a Analysis<'t>, device: Option<u32>) -> Result<Vec<&'a DeviceAnalysis<'t>>> {
+pub(crate) fn chosen<'a, 't>(
+    analysis: &'a Analysis<'t>,
+    device: Option<u32>,
+) -> Result<Vec<&'a DeviceAnalysis<'t>>> {
     let Some(wanted) = device else { return Ok(analysis.devices.iter().collect()) };
     match analysis.devices.iter().find(|d| d.device.device == wanted) {
         Some(found) => Ok(vec![found]),
@@ -109,7 +112,7 @@ fn minimalloc_options(args: &ExportArgs, device: &DeviceAnalysis<'_>) -> Result<
 }
 
 /// `3`, `3..5`, `3..` or `..5`, within the `count` steps there are.
-fn parse_steps(text: &str, count: usize) -> Result<Range<usize>> {
+pub(crate) fn parse_steps(text: &str, count: usize) -> Result<Range<usize>> {
     let wrong = || {
         Failure::new(
             format!("--steps {text}: no such steps"),

@@ -6,6 +6,7 @@ mod demo;
 mod diff;
 mod explain;
 mod export;
+mod plan;
 pub(crate) mod report;
 
 use crate::Answer;
@@ -18,6 +19,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Diff(args) => diff::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -1,0 +1,269 @@
+//! `gapless plan`: an offset for each buffer, from a list of buffers or from a trace.
+
+mod page;
+mod show;
+
+use crate::cli::{PlanArgs, PlanFormat};
+use crate::commands::export::{chosen, parse_steps};
+use crate::failure::Failure;
+use crate::{Answer, load, output};
+use anyhow::{Context, Result};
+use gapless_plan::csv::{self, OffsetColumn};
+use gapless_plan::{Buffer, Options, Plan, Problem, Solution, Tricks, Watch};
+use gapless_trace::Bytes;
+use std::io::{IsTerminal, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the renderers show.
+struct Planned {
+    name: String,
+    problem: Problem,
+    solution: Solution,
+    capacity: Option<Bytes>,
+    took: Duration,
+    /// Buffers whose place changed, where an old plan was given.
+    moved: Option<usize>,
+}
+
+pub(crate) fn run(args: &PlanArgs) -> Result<Answer> {
+    let options = options(args)?;
+    let align = args.align.as_deref().map(|text| bytes("--align", text)).transpose()?;
+    let problem = aligned(problem(args)?, align)?;
+    let start = Instant::now();
+    let (solution, moved) = match &args.old {
+        Some(old) => replan(&problem, old)?,
+        None => (search(&problem, &options)?, None),
+    };
+    let took = start.elapsed();
+    // Cheap beside any search, and the promise of every plan: the judge shares no code with the planner.
+    let verdict = match options.chunk {
+        Some(chunk) => gapless_plan::validate_chunks(&problem, &solution.plan, chunk),
+        None => gapless_plan::validate(&problem, &solution.plan, None),
+    };
+    verdict.map_err(|wrong| {
+        Failure::new(
+            format!("the plan is not valid: {wrong}"),
+            "this is a bug: please report it with the file",
+        )
+    })?;
+    let fits = solution.fits;
+    let planned = Planned {
+        name: args.file.display().to_string(),
+        problem,
+        solution,
+        capacity: options.capacity,
+        took,
+        moved,
+    };
+    let path = args.output.as_deref();
+    match args.format {
+        PlanFormat::Text => output::write_text(path, &show::text(&planned))?,
+        PlanFormat::Json => write(path, &show::json(&planned)?)?,
+        PlanFormat::Csv => write(path, &csv::write(&planned.problem, Some(&planned.solution.plan)))?,
+        PlanFormat::Svg => write(path, &show::svg(&planned)?)?,
+        PlanFormat::Html => output::write_to(path, |out| page::write(out, &planned))?,
+    }
+    let asked = planned.capacity.is_some();
+    Ok(if asked && fits != Some(true) { Answer::No } else { Answer::Yes })
+}
+
+fn write(path: Option<&Path>, text: &str) -> Result<()> {
+    output::write_to(path, |out| Ok(out.write_all(text.as_bytes())?))
+}
+
+fn options(args: &PlanArgs) -> Result<Options> {
+    let mut tricks = Tricks::default();
+    for name in &args.without {
+        if !tricks.turn_off(name) {
+            let known = Tricks::NAMES.join(", ");
+            return Err(
+                Failure::new(format!("no trick is called {name:?}"), format!("there are: {known}")).into()
+            );
+        }
+    }
+    Ok(Options {
+        capacity: args.capacity.as_deref().map(|text| bytes("--capacity", text)).transpose()?,
+        chunk: args.chunk.as_deref().map(|text| bytes("--chunk", text)).transpose()?,
+        seed: args.seed,
+        time_limit: Some(duration(&args.time_limit)?),
+        effort: None,
+        tricks,
+    })
+}
+
+fn bytes(flag: &str, text: &str) -> Result<Bytes> {
+    text.parse()
+        .map_err(|error| Failure::new(format!("{flag}: {error}"), format!("for example {flag} 1MiB")).into())
+}
+
+/// `500ms`, `10s`, `2min`; a plain number is seconds.
+fn duration(text: &str) -> Result<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit.trim() {
+        "ms" => Some(1e-3),
+        "" | "s" => Some(1.0),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        _ => None,
+    };
+    let seconds = number.parse::<f64>().ok().zip(scale).map(|(number, scale)| number * scale);
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or_else(|| {
+        Failure::new(format!("--time-limit: {text:?} is no time"), "write 500ms, 10s or 2min").into()
+    })
+}
+
+/// The buffers of a CSV, or the allocations of a trace.
+fn problem(args: &PlanArgs) -> Result<Problem> {
+    match csv_text(&args.file)? {
+        Some(text) => {
+            let problem = csv::read(&text, OffsetColumn::Fixed);
+            problem.map_err(|error| wrong_file(&args.file, &error))
+        }
+        None => of_trace(args),
+    }
+}
+
+fn wrong_file(path: &Path, error: &gapless_plan::Error) -> anyhow::Error {
+    Failure::new(
+        format!("{}: {error}", path.display()),
+        "`gapless plan --help` shows the columns; lifetimes are half-open, sizes are in bytes",
+    )
+    .into()
+}
+
+/// The text of `path` where it is a list of buffers: its first line names the column `lower`.
+fn csv_text(path: &Path) -> Result<Option<String>> {
+    const HEAD: u64 = 4096;
+    if path.as_os_str() == "-" {
+        // A trace on standard input would have to be read twice to find out: buffers only.
+        let mut text = String::new();
+        std::io::stdin().lock().read_to_string(&mut text).context("cannot read standard input as text")?;
+        return Ok(Some(text));
+    }
+    let Ok(file) = std::fs::File::open(path) else { return Ok(None) };
+    if !file.metadata().is_ok_and(|m| m.is_file()) {
+        return Ok(None);
+    }
+    let mut head = Vec::new();
+    file.take(HEAD).read_to_end(&mut head).with_context(|| format!("cannot read {}", path.display()))?;
+    let head = String::from_utf8_lossy(&head);
+    let first = head.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().to_ascii_lowercase();
+    if !first.split(',').any(|column| column.trim().trim_matches('"') == "lower") {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Some(text))
+}
+
+fn of_trace(args: &PlanArgs) -> Result<Problem> {
+    let trace = load::trace(&args.file)?;
+    let analysis = load::analyse(&trace, &args.file)?;
+    let device = chosen(&analysis, args.device)?[0];
+    let history = &device.history;
+    let (from, to) = match &args.steps {
+        Some(text) => {
+            let spans = &device.steps.spans[parse_steps(text, device.steps.spans.len())?];
+            spans.first().zip(spans.last()).map_or((0, 0), |(first, last)| (first.start.0, last.end.0))
+        }
+        None => (0, history.forever().0),
+    };
+    let mut buffers = Vec::new();
+    let mut names: Vec<Box<str>> = Vec::new();
+    for id in history.allocations.ids() {
+        let a = history.allocations.get(id);
+        let (start, end) = (a.start.0.max(from), a.end.0.min(to));
+        if start < end && a.requested > Bytes::ZERO {
+            buffers.push(Buffer::new(i64::from(start), i64::from(end), a.requested.0));
+            names.push(id.0.to_string().into());
+        }
+    }
+    Problem::with_names(buffers, names).map_err(|error| wrong_file(&args.file, &error))
+}
+
+/// The problem with every buffer aligned to at least `align`.
+fn aligned(problem: Problem, align: Option<Bytes>) -> Result<Problem> {
+    let Some(align) = align.filter(|align| align.0 > 1) else { return Ok(problem) };
+    let raised = |buffer: &Buffer| {
+        let own = buffer.alignment.0;
+        // Both must hold: the least common multiple.
+        let (mut a, mut b) = (own.max(1), align.0);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        let alignment = (own.max(1) / a).checked_mul(align.0);
+        alignment.map(|alignment| Buffer { alignment: Bytes(alignment), ..buffer.clone() })
+    };
+    let buffers: Option<Vec<Buffer>> = problem.buffers().iter().map(raised).collect();
+    let names = (0..problem.len()).map(|index| problem.name(index).into()).collect();
+    let help = "leave --align out, or give a power of two";
+    let buffers =
+        buffers.ok_or_else(|| Failure::new("--align is too large for the buffers' own alignments", help))?;
+    Problem::with_names(buffers, names).map_err(|error| Failure::new(error.to_string(), help).into())
+}
+
+/// Searches until solved, out of time or interrupted, with a line of progress on a terminal.
+fn search(problem: &Problem, options: &Options) -> Result<Solution> {
+    let cancel = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&cancel);
+    // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
+    let _ = ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed));
+    let terminal = std::io::stderr().is_terminal();
+    let mut on_better = |progress: &gapless_plan::Progress<'_>| {
+        if terminal {
+            let gap = gap(progress.plan, progress.lower_bound);
+            eprint!(
+                "\r\x1b[2Kpeak {}  bound {}  gap {gap}  {:.1} s",
+                progress.plan.peak,
+                progress.lower_bound,
+                progress.elapsed.as_secs_f64()
+            );
+        }
+    };
+    let mut watch = Watch { cancel: Some(&cancel), on_better: Some(&mut on_better) };
+    let solution = gapless_plan::solve(problem, options, &mut watch);
+    if terminal {
+        eprint!("\r\x1b[2K");
+    }
+    solution.map_err(|error| {
+        Failure::new(error.to_string(), "`gapless plan --help` explains the question").into()
+    })
+}
+
+/// The old plan changed as little as possible.
+fn replan(problem: &Problem, old: &Path) -> Result<(Solution, Option<usize>)> {
+    let text = std::fs::read_to_string(old).with_context(|| format!("cannot read {}", old.display()))?;
+    let before = csv::read(&text, OffsetColumn::Hint).map_err(|error| wrong_file(old, &error))?;
+    let offsets: Option<Vec<Bytes>> = before.buffers().iter().map(|buffer| buffer.hint).collect();
+    let offsets = offsets.ok_or_else(|| {
+        Failure::new(
+            format!("{}: not every buffer has an offset", old.display()),
+            "give a plan that `gapless plan --format csv` wrote",
+        )
+    })?;
+    let plan = Plan::of_offsets(&before, offsets);
+    gapless_plan::validate(&before, &plan, None).map_err(|wrong| {
+        Failure::new(
+            format!("{}: the old plan is not valid: {wrong}", old.display()),
+            "plan anew, without --old",
+        )
+    })?;
+    let kept = gapless_plan::carry_over(&before, &plan, problem);
+    let new = gapless_plan::replan(problem, &kept);
+    let lower_bound = gapless_plan::bound::lower_bound(problem).min(new.plan.peak);
+    let moved = new.moved.len() + new.placed.len();
+    let solution = Solution { plan: new.plan, lower_bound, fits: None, conflict: Vec::new(), effort: 0 };
+    Ok((solution, Some(moved)))
+}
+
+/// How far the peak is above the bound, for people.
+fn gap(plan: &Plan, bound: Bytes) -> String {
+    if plan.peak == bound {
+        return "none".to_owned();
+    }
+    let above = plan.peak.share_of(bound) - 1.0;
+    format!("{:.3} %", above * 100.0)
+}

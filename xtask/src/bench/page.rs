@@ -1,0 +1,33 @@
+//! The HTML report in a headless browser: how long until the first picture, and how large the file is.
+
+use crate::shell::{self, command};
+use crate::{test, tools};
+use anyhow::Result;
+
+/// The recorded runs with about a hundred thousand events and more.
+const TRACES: [&str; 3] = ["llama1b_varlen_ckpt", "mixtral_moe", "llama_offload"];
+
+pub(crate) fn run() -> Result<()> {
+    tools::install()?;
+    test::install_page_packages()?;
+    shell::run(command(".", "cargo", &["build", "--release", "--locked", "--package", "gapless"]))?;
+    let binary = shell::target().join("release/gapless").display().to_string();
+    let folder = shell::target().join("bench");
+    std::fs::create_dir_all(&folder)?;
+    let mut pages = Vec::new();
+    for name in TRACES {
+        let trace = format!("testdata/traces/{name}.pickle.gz");
+        let page = folder.join(format!("{name}.html")).display().to_string();
+        shell::run(command(".", &binary, &["report", &trace, "--format", "html", "-o", &page]))?;
+        println!("{name}: {:.2} MB of HTML", std::fs::metadata(&page)?.len() as f64 / 1e6);
+        pages.push(page);
+    }
+    let mut args = vec!["run", "bench", "--"];
+    args.extend(pages.iter().map(String::as_str));
+    let mut npm = command("web", "npm", &args);
+    if let Some(browser) = tools::browser() {
+        npm.env("CHROMIUM", browser);
+    }
+    println!("wanted: the first picture within 1500 ms; medians of 3, software rendering");
+    shell::run(npm)
+}
