@@ -188,8 +188,9 @@ fn grouped(trace: &Trace, run: &DeviceAnalysis<'_>, tick: Tick, by_stack: bool) 
         let (key, label) = if by_stack && !allocation.stack.is_none() {
             keys.entry(allocation.stack).or_insert_with(|| stack_key(trace, allocation.stack)).clone()
         } else {
-            let label = format!("blocks of {}", allocation.block);
-            (format!("{kind}\0{}", allocation.block.0), label)
+            // What was asked for, not what was given: rounding differs between settings.
+            let label = format!("requests of {}", allocation.requested);
+            (format!("{kind}\0{}", allocation.requested.0), label)
         };
         let side = groups.entry(key).or_insert_with(|| Side { label, ..Side::default() });
         side.bytes += allocation.block.0;

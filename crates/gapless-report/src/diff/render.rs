@@ -86,18 +86,7 @@ fn steps(out: &mut String, d: &DeviceDiff) {
     }
     let mut order: Vec<&Change<u64>> = changed.clone();
     order.sort_by_key(|c| std::cmp::Reverse(c.after.abs_diff(c.before)));
-    let mut table = Table::new(&[Align::Left, Align::Right, Align::Right, Align::Right, Align::Right]);
-    for c in order.iter().take(5) {
-        let row = [
-            c.name.clone(),
-            bytes(c.before),
-            bytes(c.after),
-            signed(c.before, c.after),
-            ratio(c.before, c.after),
-        ];
-        table.row("", row.to_vec());
-    }
-    table.render(out, "    ");
+    changes(out, order.into_iter().take(5));
     if changed.len() > 5 {
         let _ =
             writeln!(out, "    {DIM}and {} more of {} steps differ{RESET}", changed.len() - 5, peaks.len());
@@ -110,16 +99,16 @@ fn kinds(out: &mut String, d: &DeviceDiff) {
         return;
     }
     let _ = writeln!(out, "\n  {BOLD}Kinds{RESET}  {DIM}inferred; at the peak of {}{RESET}", d.moment.what);
+    changes(out, changed.into_iter());
+}
+
+/// A table of bytes before and after, a row a name.
+fn changes<'a>(out: &mut String, rows: impl Iterator<Item = &'a Change<u64>>) {
     let mut table = Table::new(&[Align::Left, Align::Right, Align::Right, Align::Right, Align::Right]);
-    for c in changed {
-        let row = [
-            c.name.clone(),
-            bytes(c.before),
-            bytes(c.after),
-            signed(c.before, c.after),
-            ratio(c.before, c.after),
-        ];
-        table.row("", row.to_vec());
+    for Change { name, before, after } in rows {
+        let cells =
+            [name.clone(), bytes(*before), bytes(*after), signed(*before, *after), ratio(*before, *after)];
+        table.row("", cells.to_vec());
     }
     table.render(out, "    ");
 }

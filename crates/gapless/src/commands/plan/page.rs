@@ -24,7 +24,8 @@ pub(super) fn write(out: &mut dyn Write, planned: &Planned) -> Result<()> {
             places: Some(&places),
         })
         .collect();
-    let title = format!("plan of {}", planned.name);
+    let name = planned.name.rsplit('/').next().unwrap_or(&planned.name);
+    let title = format!("plan of {name}");
     let page = Page { title: &title, report_json: &json, trace: &trace, devices, kind_names: &[] };
     Ok(html::write(out, &page)?)
 }
