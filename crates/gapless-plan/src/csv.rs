@@ -61,6 +61,23 @@ pub fn read(text: &str, offsets: OffsetColumn) -> Result<Problem> {
     Problem::with_names(buffers, names)
 }
 
+/// The cells of a further column, one a buffer, in the order of [`read`]; `None` where the file has no such column.
+pub fn column(text: &str, name: &str) -> Result<Option<Vec<String>>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut lines = text
+        .lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line))
+        .filter(|(_, row)| !row.trim().is_empty());
+    let Some((line, header)) = lines.next() else { return Err(Error::NoHeader) };
+    let Some(at) = split(line, header)?.iter().position(|column| column == name) else { return Ok(None) };
+    let cell = |(line, row): (usize, &str)| {
+        let fields = split(line, row)?;
+        Ok(fields.get(at).map(|field| field.to_string()).unwrap_or_default())
+    };
+    lines.map(cell).collect::<Result<Vec<String>>>().map(Some)
+}
+
 /// Writes a problem, with the offsets of a plan where one is given, as MiniMalloc reads it.
 #[must_use]
 pub fn write(problem: &Problem, plan: Option<&Plan>) -> String {
