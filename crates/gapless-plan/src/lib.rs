@@ -2,13 +2,16 @@
 //! share a byte, and the peak is as low as it can be.
 //!
 //! [`Problem`] in, [`solve`] with [`Options`], [`Solution`] out; [`validate`] judges any plan and shares no code with
-//! the solvers; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format; [`generate`] makes the instances planners are measured on.
+//! the solvers; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format, [`json`] and [`onnx`] read other lists of buffers;
+//! [`generate`] makes the instances planners are measured on.
 
 pub mod baseline;
 pub mod bound;
 pub mod csv;
 pub mod error;
 pub mod generate;
+pub mod json;
+pub mod onnx;
 pub mod options;
 pub mod problem;
 pub mod replan;
