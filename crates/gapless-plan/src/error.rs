@@ -45,4 +45,13 @@ pub enum Error {
     EmptyChunk,
     #[error("buffer {id} is fixed at {offset} and ends at {end}, above the capacity {capacity}")]
     FixedAboveCapacity { id: String, offset: u64, end: u64, capacity: u64 },
+    #[error("{what}")]
+    Spaces { what: String },
+    #[error("buffer {id}: up to here the traffic adds up to more than 2^80; give costs in a larger unit")]
+    Traffic { id: String },
+    #[error(
+        "the spaces are too small: no place {} for buffer {id}; allow it in a larger or an unlimited space",
+        if *proven { "is left" } else { "was found" }
+    )]
+    SpacesTooSmall { id: String, proven: bool },
 }

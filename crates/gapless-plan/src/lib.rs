@@ -4,6 +4,7 @@
 //! [`Problem`] in, [`solve`] with [`Options`], [`Solution`] out; [`validate`] judges any plan and shares no code with
 //! the solvers; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format, [`json`] and [`onnx`] read other lists of buffers;
 //! [`generate`] makes the instances planners are measured on.
+//! the solvers; [`solve_spaces`] says what lies in which of several memories; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format; [`generate`] makes the instances planners are measured on.
 
 pub mod baseline;
 pub mod bound;
@@ -16,6 +17,7 @@ pub mod options;
 pub mod problem;
 pub mod replan;
 pub mod solve;
+pub mod spaces;
 pub mod validate;
 pub mod watch;
 
@@ -38,5 +40,6 @@ pub use options::{Options, Tricks};
 pub use problem::{Buffer, Lifetime, Plan, Problem};
 pub use replan::{Replan, carry_over, replan};
 pub use solve::{Solution, solve};
-pub use validate::{Invalid, validate, validate_chunks};
+pub use spaces::{Accesses, Allowed, Residence, Space, SpacePlan, Spaces, Usage, solve_spaces};
+pub use validate::{Invalid, validate, validate_chunks, validate_spaces};
 pub use watch::{Progress, Watch};

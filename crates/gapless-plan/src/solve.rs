@@ -48,12 +48,11 @@ impl Solution {
 
 /// Finds a plan. Errors are about the question; a problem that does not fit is an answer.
 pub fn solve(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> Result<Solution> {
-    check(problem, options)?;
-    if general::is_general(problem) || options.chunk.is_some() {
-        return solve_general(problem, options, watch);
-    }
     let clock = Clock::new(options.time_limit, watch.cancel);
-    let mut solution = solve_plain(problem, options, clock, watch);
+    let mut solution = solve_without_conflict(problem, options, watch)?;
+    if is_general(problem, options) {
+        return Ok(solution);
+    }
     if let (Some(false), Some(capacity)) = (solution.fits, options.capacity) {
         let part = Options { effort: Some(CONFLICT_EFFORT), ..options.clone() };
         let spent = Cell::new(0);
@@ -67,6 +66,24 @@ pub fn solve(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> Res
         solution.effort += spent.get();
     }
     Ok(solution)
+}
+
+/// The same for callers who do not ask why it does not fit.
+pub(crate) fn solve_without_conflict(
+    problem: &Problem,
+    options: &Options,
+    watch: &mut Watch<'_>,
+) -> Result<Solution> {
+    check(problem, options)?;
+    if is_general(problem, options) {
+        return solve_general(problem, options, watch);
+    }
+    let clock = Clock::new(options.time_limit, watch.cancel);
+    Ok(solve_plain(problem, options, clock, watch))
+}
+
+fn is_general(problem: &Problem, options: &Options) -> bool {
+    general::is_general(problem) || options.chunk.is_some()
 }
 
 /// Nodes for the question whether a part of a conflict is a conflict too.

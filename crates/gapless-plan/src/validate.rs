@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use gapless_trace::Bytes;
 use thiserror::Error;
 
-use crate::problem::{Plan, Problem};
+use crate::problem::{Lifetime, Plan, Problem};
+use crate::spaces::{Accesses, Residence, SpacePlan, Spaces, Usage};
 
 /// Why a plan is not valid, with the buffers by position.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -25,6 +26,14 @@ pub enum Invalid {
     AboveCapacity { buffer: usize, end: u128, capacity: u64 },
     #[error("buffer {buffer} at {offset} lies across the border of a chunk of {chunk}")]
     AcrossChunks { buffer: usize, offset: u64, chunk: u64 },
+    #[error("buffer {buffer}: {what}")]
+    Residence { buffer: usize, what: &'static str },
+    #[error("buffer {buffer} lies in space {space}, which there is not or where it may not lie")]
+    Space { buffer: usize, space: usize },
+    #[error("the plan says that its traffic is {said}, but its accesses and moves cost {found}")]
+    Traffic { said: u128, found: u128 },
+    #[error("the plan says that no plan has less traffic than {bound}, and has {traffic} itself")]
+    Bound { bound: u128, traffic: u128 },
     #[error("the plan says that its peak is {said}, but its buffers reach {found}")]
     Peak { said: u64, found: u64 },
 }
@@ -56,7 +65,10 @@ pub fn validate(problem: &Problem, plan: &Plan, capacity: Option<Bytes>) -> Resu
     if found != plan.peak.0 {
         return Err(Invalid::Peak { said: plan.peak.0, found });
     }
-    sweep(problem, plan)
+    let places = buffers.iter().zip(&plan.offsets).enumerate().flat_map(|(index, (buffer, offset))| {
+        buffer.pieces().map(move |time| Place { buffer: index, time, start: offset.0, size: buffer.size.0 })
+    });
+    sweep(places.collect())
 }
 
 /// Checks that no buffer lies across a multiple of the chunk.
@@ -77,22 +89,27 @@ enum What {
     Start,
 }
 
-fn sweep(problem: &Problem, plan: &Plan) -> Result<(), Invalid> {
-    let mut moments: Vec<(i64, What, usize)> = Vec::with_capacity(problem.len() * 2);
-    for (index, buffer) in problem.buffers().iter().enumerate() {
-        if buffer.size.0 > 0 {
-            for piece in buffer.pieces() {
-                moments.push((piece.start, What::Start, index));
-                moments.push((piece.end, What::End, index));
-            }
-        }
+/// Bytes that a buffer occupies for a time.
+struct Place {
+    buffer: usize,
+    time: Lifetime,
+    start: u64,
+    size: u64,
+}
+
+fn sweep(mut places: Vec<Place>) -> Result<(), Invalid> {
+    places.retain(|place| place.size > 0);
+    let mut moments: Vec<(i64, What, usize)> = Vec::with_capacity(places.len() * 2);
+    for (at, place) in places.iter().enumerate() {
+        moments.push((place.time.start, What::Start, at));
+        moments.push((place.time.end, What::End, at));
     }
     moments.sort_unstable();
     // Occupied places, disjoint: from the offset to the end and the buffer.
     let mut occupied: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
-    for (time, what, index) in moments {
-        let start = plan.offsets[index].0;
-        let end = start + problem.buffers()[index].size.0;
+    for (time, what, at) in moments {
+        let Place { buffer, start, size, .. } = places[at];
+        let end = start + size;
         match what {
             What::End => {
                 occupied.remove(&start);
@@ -102,20 +119,129 @@ fn sweep(problem: &Problem, plan: &Plan) -> Result<(), Invalid> {
                 if let Some((_, (other_end, other))) = occupied.range(..end).next_back()
                     && *other_end > start
                 {
-                    let (first, second) = (index.min(*other), index.max(*other));
+                    let (first, second) = (buffer.min(*other), buffer.max(*other));
                     return Err(Invalid::Overlap { first, second, time });
                 }
-                occupied.insert(start, (end, index));
+                occupied.insert(start, (end, buffer));
             }
         }
     }
     Ok(())
 }
 
+/// Checks a plan over several spaces: every buffer lies somewhere allowed for all of its lifetime, moves where nothing
+/// accesses it, every space is a valid plan within its capacity, and the traffic is what the plan says.
+pub fn validate_spaces(
+    problem: &Problem,
+    usages: &[Usage],
+    spaces: &Spaces,
+    plan: &SpacePlan,
+) -> Result<(), Invalid> {
+    let (buffers, spaces) = (problem.buffers(), spaces.all());
+    for count in [plan.residences.len(), usages.len()] {
+        if count != buffers.len() {
+            return Err(Invalid::Count { offsets: count, buffers: buffers.len() });
+        }
+    }
+    let mut places: Vec<Vec<Place>> = spaces.iter().map(|_| Vec::new()).collect();
+    let mut peaks = vec![0u64; spaces.len()];
+    let mut traffic = 0u128;
+    for (index, (buffer, all)) in buffers.iter().zip(&plan.residences).enumerate() {
+        let usage = &usages[index];
+        for residence in all {
+            let Some(space) = spaces.get(residence.space).filter(|_| usage.allowed.contains(residence.space))
+            else {
+                return Err(Invalid::Space { buffer: index, space: residence.space });
+            };
+            let (start, size) = (residence.offset.0, buffer.size.0);
+            let end = u128::from(start) + u128::from(size);
+            let capacity = space.capacity.map_or(u64::MAX, |capacity| capacity.0);
+            if end > u128::from(capacity) {
+                return Err(Invalid::AboveCapacity { buffer: index, end, capacity });
+            }
+            if start % buffer.alignment.0 != 0 {
+                let alignment = buffer.alignment.0;
+                return Err(Invalid::Alignment { buffer: index, offset: start, alignment });
+            }
+            if let Some(fixed) = buffer.fixed.filter(|fixed| fixed.0 != start) {
+                return Err(Invalid::Moved { buffer: index, fixed: fixed.0, offset: start });
+            }
+            peaks[residence.space] = peaks[residence.space].max(start + size);
+            let held = residence.lifetime;
+            let times =
+                buffer.pieces().map(|part| Lifetime::new(part.start.max(held.start), part.end.min(held.end)));
+            let times = times.filter(|time| time.start < time.end);
+            places[residence.space].extend(times.map(|time| Place { buffer: index, time, start, size }));
+        }
+        let found = accesses(buffer.lifetime, usage, all)
+            .map_err(|what| Invalid::Residence { buffer: index, what })?;
+        for (space, count) in found {
+            let bytes = u128::from(count) * u128::from(buffer.size.0);
+            traffic = traffic.saturating_add(bytes.saturating_mul(u128::from(spaces[space].cost)));
+        }
+    }
+    for place in places {
+        sweep(place)?;
+    }
+    for (at, found) in peaks.into_iter().enumerate() {
+        let said = plan.peaks.get(at).map_or(0, |peak| peak.0);
+        if said != found {
+            return Err(Invalid::Peak { said, found });
+        }
+    }
+    if traffic != plan.traffic {
+        return Err(Invalid::Traffic { said: plan.traffic, found: traffic });
+    }
+    if plan.lower_bound > traffic {
+        return Err(Invalid::Bound { bound: plan.lower_bound, traffic });
+    }
+    Ok(())
+}
+
+/// How often a buffer is accessed in which space, moves included, or what is wrong with where it lies when.
+fn accesses(life: Lifetime, usage: &Usage, all: &[Residence]) -> Result<Vec<(usize, u64)>, &'static str> {
+    let (Some(first), Some(last)) = (all.first(), all.last()) else { return Err("it lies nowhere") };
+    if first.lifetime.start != life.start || last.lifetime.end != life.end {
+        return Err("where it lies does not cover its lifetime");
+    }
+    let mut found = Vec::new();
+    for pair in all.windows(2) {
+        let (from, to) = (pair[0], pair[1]);
+        let both = Lifetime::new(to.lifetime.start, from.lifetime.end);
+        if both.start >= both.end {
+            return Err("it is moved, and there is no time at which both places are held");
+        }
+        if from.lifetime.start >= to.lifetime.start || from.lifetime.end >= to.lifetime.end {
+            return Err("where it lies is not in order of time");
+        }
+        if from.space == to.space {
+            return Err("it is moved within a space");
+        }
+        let Accesses::At(times) = &usage.accesses else {
+            return Err("it is moved without known access times");
+        };
+        if times.iter().any(|time| both.start <= *time && *time < both.end) {
+            return Err("it is accessed while it is moved");
+        }
+        found.extend([(from.space, 1), (to.space, 1)]);
+    }
+    match &usage.accesses {
+        Accesses::Count(count) => found.push((first.space, *count)),
+        Accesses::At(times) => {
+            for time in times {
+                let holds = |at: &&Residence| at.lifetime.start <= *time && *time < at.lifetime.end;
+                let place = all.iter().find(holds).ok_or("it is accessed when it lies nowhere")?;
+                found.push((place.space, 1));
+            }
+        }
+    }
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::{Buffer, Lifetime};
+    use crate::problem::Buffer;
 
     fn judge(buffers: Vec<Buffer>, offsets: &[u64], capacity: Option<u64>) -> Result<(), Invalid> {
         let problem = Problem::new(buffers).unwrap();

@@ -1,0 +1,336 @@
+//! Choosing by exchange: a first choice in order of what room is worth, then buffers push others out where that lowers the
+//! traffic, and what room becomes free is given to whoever gains by it.
+//!
+//! Room is judged by live bytes. Where a placing is given, the packer has the last word on each exchange, so that the
+//! placing stays valid; where none is, the result may not pack.
+
+use crate::rng::Rng;
+
+use super::load::Load;
+use super::model::{Model, Placing};
+use super::pack::Packer;
+use super::prices::Prices;
+
+/// Not placed for the moment.
+const TAKEN: u32 = u32::MAX;
+
+/// Passes over all who want a better place after which nothing more is expected.
+const PATIENCE: u32 = 24;
+
+/// How many others are asked whether they gain by the room that an exchange left.
+const ASKED: usize = 256;
+
+/// Invariant: `loads[s]` holds the live bytes of what lies in the limited space s.
+pub(super) struct State<'m> {
+    model: &'m Model<'m>,
+    capacities: &'m [Option<u64>],
+    loads: Vec<Option<Load>>,
+    choice_of: Vec<u32>,
+    cost: i128,
+}
+
+impl<'m> State<'m> {
+    fn empty(model: &'m Model<'m>, capacities: &'m [Option<u64>]) -> State<'m> {
+        let loads = capacities.iter().map(|capacity| capacity.map(|_| Load::new(model.sections))).collect();
+        State { model, capacities, loads, choice_of: vec![TAKEN; model.len()], cost: 0 }
+    }
+
+    pub(super) fn of(model: &'m Model<'m>, capacities: &'m [Option<u64>], choice_of: &[u32]) -> State<'m> {
+        let mut state = State::empty(model, capacities);
+        for (buffer, choice) in choice_of.iter().enumerate() {
+            state.put(buffer, *choice);
+        }
+        state
+    }
+
+    pub(super) fn choice_of(&self) -> &[u32] {
+        &self.choice_of
+    }
+
+    pub(super) fn cost(&self) -> i128 {
+        self.cost
+    }
+
+    fn load(&mut self, choice: u32, sign: i64) {
+        let size = self.model.size(self.model.choice(choice).buffer) as i64 * sign;
+        for (_, piece) in self.model.pieces_of(choice) {
+            if let Some(load) = &mut self.loads[piece.space as usize] {
+                for span in self.model.spans(piece) {
+                    load.add(*span, size);
+                }
+            }
+        }
+    }
+
+    /// Moves the buffer to a choice, whether there is room or not.
+    pub(super) fn put(&mut self, buffer: usize, choice: u32) {
+        let old = self.choice_of[buffer];
+        if old != TAKEN {
+            self.load(old, -1);
+            self.cost -= self.model.choice(old).cost;
+        }
+        if choice != TAKEN {
+            self.load(choice, 1);
+            self.cost += self.model.choice(choice).cost;
+        }
+        self.choice_of[buffer] = choice;
+    }
+
+    /// Whether there is room for a choice, besides all that is placed now.
+    pub(super) fn has_room(&self, choice: u32) -> bool {
+        let size = self.model.size(self.model.choice(choice).buffer) as i64;
+        self.model.pieces_of(choice).all(|(_, piece)| {
+            let (Some(load), Some(capacity)) =
+                (&self.loads[piece.space as usize], self.capacities[piece.space as usize])
+            else {
+                return true;
+            };
+            self.model.spans(piece).iter().all(|span| load.most(*span).0 + size <= capacity as i64)
+        })
+    }
+
+    /// Where the pieces of a placed choice need more than there is: the space, the section and by how much.
+    fn overfull(&self, choice: u32) -> Option<(u32, u32, i64)> {
+        for (_, piece) in self.model.pieces_of(choice) {
+            if let (Some(load), Some(capacity)) =
+                (&self.loads[piece.space as usize], self.capacities[piece.space as usize])
+            {
+                for span in self.model.spans(piece) {
+                    let (most, at) = load.most(*span);
+                    if most > capacity as i64 {
+                        return Some((piece.space, at, most - capacity as i64));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn covers(&self, choice: u32, space: u32, section: u32) -> bool {
+        let mut pieces = self.model.pieces_of(choice).filter(|(_, piece)| piece.space == space);
+        pieces.any(|(_, piece)| {
+            self.model.spans(piece).iter().any(|(from, to)| *from <= section && section < *to)
+        })
+    }
+
+    /// Moves the buffer to the cheapest choice below `before` that has room; false (and back where it was) without one.
+    fn settle(&mut self, buffer: usize, before: u32) -> bool {
+        let old = self.choice_of[buffer];
+        self.put(buffer, TAKEN);
+        let found = (self.model.choices_of(buffer).start..before).find(|choice| self.has_room(*choice));
+        self.put(buffer, found.unwrap_or(old));
+        found.is_some()
+    }
+}
+
+/// The best of several first choices, each in an order of its own.
+pub(super) fn greedy<'m>(model: &'m Model<'m>, prices: &Prices, capacities: &'m [Option<u64>]) -> State<'m> {
+    let mut best: Option<State<'m>> = None;
+    for order in 0..4 {
+        let key = |buffer: usize| -> f64 {
+            let choices = model.choices_of(buffer);
+            let last = model.last_resort(buffer);
+            let saved = (model.choice(last).cost - model.choice(choices.start).cost) as f64;
+            let size = model.size(buffer as u32).max(1) as f64;
+            let life = model.problem.buffers()[buffer].lifetime;
+            match order {
+                0 => {
+                    let mut two: Vec<i128> = choices.map(|choice| prices.priced[choice as usize]).collect();
+                    two.sort_unstable();
+                    two.get(1).map_or(0.0, |second| (second - two[0]) as f64)
+                }
+                1 => saved / size / (life.end as f64 - life.start as f64),
+                2 => saved / size,
+                _ => saved,
+            }
+        };
+        let mut buffers: Vec<(f64, usize)> = (0..model.len()).map(|buffer| (key(buffer), buffer)).collect();
+        buffers.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut state = State::empty(model, capacities);
+        for (_, buffer) in &buffers {
+            let mut choices: Vec<u32> = model.choices_of(*buffer).collect();
+            if order == 0 {
+                choices.sort_by_key(|choice| (prices.priced[*choice as usize], *choice));
+            }
+            let found = choices.into_iter().find(|choice| state.has_room(*choice));
+            state.put(*buffer, found.unwrap_or_else(|| model.last_resort(*buffer)));
+        }
+        // What prices kept out may fit after all.
+        for (_, buffer) in &buffers {
+            let now = state.choice_of[*buffer];
+            state.settle(*buffer, now);
+        }
+        if best.as_ref().is_none_or(|best| state.cost < best.cost) {
+            best = Some(state);
+        }
+    }
+    best.unwrap_or_else(|| State::empty(model, capacities))
+}
+
+/// Exchanges until nothing more is expected or the steps are spent. With a placing, only exchanges that pack are kept, the
+/// state must be the placing's, and the placing becomes the best one found; without, the state becomes that.
+pub(super) fn improve(
+    state: &mut State<'_>,
+    mut placing: Option<&mut Placing>,
+    packer: &mut Packer<'_>,
+    steps: u64,
+    salt: u64,
+) {
+    let model = state.model;
+    let mut rng = Rng::new(packer.seed() ^ salt.wrapping_mul(0x9e37_79b9));
+    let limit = packer.effort.saturating_add(steps);
+    let mut best = (state.cost, state.choice_of.clone());
+    let mut offsets = placing.as_ref().map(|placing| placing.offsets.clone());
+    let mut stale = 0;
+    for pass in 0u32.. {
+        let mut wanting: Vec<usize> =
+            (0..model.len()).filter(|at| state.choice_of[*at] > model.choices_of(*at).start).collect();
+        if wanting.is_empty() || stale > PATIENCE {
+            break;
+        }
+        for at in (1..wanting.len()).rev() {
+            wanting.swap(at, rng.below(at as u64 + 1) as usize);
+        }
+        // What one of them gains on average: every second pass may lose up to a share of that.
+        let gains: i128 = wanting
+            .iter()
+            .map(|at| {
+                let first = model.choice(model.choices_of(*at).start).cost;
+                (model.choice(state.choice_of[*at]).cost - first).min(model.no_place())
+            })
+            .sum();
+        let slack = if pass % 2 == 0 { 0.0 } else { gains as f64 / wanting.len() as f64 * 0.5 };
+        stale += 1;
+        for buffer in wanting {
+            if packer.effort >= limit || packer.is_over() {
+                break;
+            }
+            packer.effort += model.len() as u64 / 32 + 1;
+            let loss = (slack * rng.unit() * rng.unit()) as i128;
+            let Some(log) = attempt(state, buffer, loss, &mut rng) else { continue };
+            if let Some(offsets) = &mut offsets
+                && !packer.repack(state.choice_of(), &log, offsets)
+            {
+                undo(state, &log);
+                continue;
+            }
+            if state.cost < best.0 {
+                best = (state.cost, state.choice_of.clone());
+                stale = 0;
+                if let (Some(placing), Some(offsets)) = (&mut placing, &offsets) {
+                    placing.choice_of.clone_from(&best.1);
+                    placing.cost = best.0;
+                    placing.offsets.clone_from(offsets);
+                }
+            }
+        }
+        if packer.effort >= limit || packer.is_over() {
+            break;
+        }
+        if pass % 6 == 5 {
+            restore(state, &best.1);
+            if let (Some(placing), Some(offsets)) = (&placing, &mut offsets) {
+                offsets.clone_from(&placing.offsets);
+            }
+        }
+    }
+    restore(state, &best.1);
+}
+
+fn restore(state: &mut State<'_>, choice_of: &[u32]) {
+    for (buffer, choice) in choice_of.iter().enumerate() {
+        if state.choice_of[buffer] != *choice {
+            state.put(buffer, *choice);
+        }
+    }
+}
+
+/// Buffers and the choices that they had before.
+pub(super) type Log = Vec<(usize, u32)>;
+
+fn undo(state: &mut State<'_>, log: &Log) {
+    for (buffer, choice) in log.iter().rev() {
+        state.put(*buffer, *choice);
+    }
+}
+
+/// Moves the buffer to a cheaper choice, whoever is in its way elsewhere, and gives what is left to others. `None`, with
+/// nothing changed, where that loses more than `loss`.
+fn attempt(state: &mut State<'_>, buffer: usize, loss: i128, rng: &mut Rng) -> Option<Log> {
+    let model = state.model;
+    let (before, old, first) = (state.cost, state.choice_of[buffer], model.choices_of(buffer).start);
+    if old <= first {
+        return None;
+    }
+    let target = first + rng.below(u64::from(old - first)) as u32;
+    let mut log: Log = vec![(buffer, old)];
+    state.put(buffer, target);
+    while let Some((space, section, excess)) = state.overfull(target) {
+        let moved = push_out(state, &log, (space, section, excess), rng);
+        match moved {
+            Some(entry) => log.push(entry),
+            None => {
+                undo(state, &log);
+                return None;
+            }
+        }
+        // Who gives up this much will hardly get it back.
+        if log.len() > 64 {
+            undo(state, &log);
+            return None;
+        }
+    }
+    let count = model.len();
+    let (asked, start) = (ASKED.min(count), rng.below(count as u64) as usize);
+    for step in 0..asked {
+        let other = (start + step) % count;
+        let now = state.choice_of[other];
+        if now > model.choices_of(other).start && state.settle(other, now) {
+            log.push((other, now));
+        }
+    }
+    let changed = log.iter().any(|(at, choice)| state.choice_of[*at] != *choice);
+    if !changed || state.cost >= before + loss.max(1) || (loss == 0 && state.cost == before) {
+        undo(state, &log);
+        return None;
+    }
+    Some(log)
+}
+
+/// Moves away one of those that lie in the space at that time and are not in the log: the one that loses least for the
+/// room it leaves.
+fn push_out(
+    state: &mut State<'_>,
+    log: &Log,
+    (space, section, excess): (u32, u32, i64),
+    rng: &mut Rng,
+) -> Option<(usize, u32)> {
+    let model = state.model;
+    let mut others: Vec<(f64, usize)> = Vec::new();
+    for other in 0..model.len() {
+        let now = state.choice_of[other];
+        let size = model.size(other as u32);
+        if size == 0 || !state.covers(now, space, section) || log.iter().any(|(at, _)| *at == other) {
+            continue;
+        }
+        let elsewhere = model.choices_of(other).find(|choice| !state.covers(*choice, space, section));
+        if let Some(elsewhere) = elsewhere {
+            let loss = (model.choice(elsewhere).cost - model.choice(now).cost) as f64;
+            let room = (size as f64).min(excess as f64);
+            others.push((loss / room * (0.7 + 0.6 * rng.unit()), other));
+        }
+    }
+    others.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    for (_, other) in others.into_iter().take(8) {
+        let now = state.choice_of[other];
+        state.put(other, TAKEN);
+        let found = model
+            .choices_of(other)
+            .find(|choice| !state.covers(*choice, space, section) && state.has_room(*choice));
+        state.put(other, found.unwrap_or(now));
+        if found.is_some() {
+            return Some((other, now));
+        }
+    }
+    None
+}

@@ -1,0 +1,246 @@
+//! Memory spaces: which buffer lies in which memory, and when, so that every memory's plan is valid within its capacity
+//! and the traffic (accesses x size x cost of a byte) is as low as it can be.
+//!
+//! [`Spaces`] and one [`Usage`] a buffer in, [`SpacePlan`] out. A buffer whose accesses are only counted lies in one space
+//! for its whole lifetime; one whose access times are known may also be moved between accesses, which costs a read in the
+//! one space and a write in the other. Lower bounds come from prices on bytes at each time; small questions are answered
+//! by branch and bound with the packer as judge, large ones by exchange. The judge of the result is
+//! [`validate_spaces`](crate::validate_spaces).
+
+mod branch;
+mod exchange;
+mod load;
+mod model;
+mod pack;
+mod prices;
+
+use gapless_trace::Bytes;
+
+use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::problem::{Lifetime, Problem};
+use crate::watch::{Clock, Watch};
+use model::{Model, Placing};
+use pack::Packer;
+
+/// One memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub name: String,
+    /// `None`: as large as need be.
+    pub capacity: Option<Bytes>,
+    /// What an access of one byte costs, in millionths of whatever unit the caller thinks in.
+    pub cost: u64,
+}
+
+impl Space {
+    #[must_use]
+    pub fn new(name: &str, capacity: Option<u64>, cost: u64) -> Space {
+        Space { name: name.to_owned(), capacity: capacity.map(Bytes), cost }
+    }
+}
+
+/// Memories, in the caller's order. Invariants: at least one, at most [`SPACE_LIMIT`], names differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spaces(Vec<Space>);
+
+/// The most spaces: [`Allowed`] is a set of 64.
+pub const SPACE_LIMIT: usize = 64;
+
+impl Spaces {
+    pub fn new(spaces: Vec<Space>) -> Result<Spaces> {
+        if spaces.is_empty() || spaces.len() > SPACE_LIMIT {
+            let what = format!("{} spaces given; give 1 to {SPACE_LIMIT}", spaces.len());
+            return Err(Error::Spaces { what });
+        }
+        for (at, space) in spaces.iter().enumerate() {
+            if spaces[..at].iter().any(|other| other.name == space.name) {
+                let what = format!("two spaces are named {:?}; give each a name of its own", space.name);
+                return Err(Error::Spaces { what });
+            }
+        }
+        Ok(Spaces(spaces))
+    }
+
+    #[must_use]
+    pub fn all(&self) -> &[Space] {
+        &self.0
+    }
+
+    #[must_use]
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.0.iter().position(|space| space.name == name)
+    }
+}
+
+/// The spaces in which a buffer may lie, by position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed(u64);
+
+impl Allowed {
+    pub const ALL: Allowed = Allowed(u64::MAX);
+
+    /// Positions at or above [`SPACE_LIMIT`] name no space and are left out.
+    #[must_use]
+    pub fn only(spaces: &[usize]) -> Allowed {
+        Allowed(spaces.iter().filter(|at| **at < SPACE_LIMIT).fold(0, |set, at| set | 1 << at))
+    }
+
+    #[must_use]
+    pub fn contains(self, space: usize) -> bool {
+        space < SPACE_LIMIT && self.0 >> space & 1 == 1
+    }
+}
+
+/// How often a buffer is read or written as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accesses {
+    /// At times unknown, so it never moves.
+    Count(u64),
+    /// One at each of these times, sorted, within the lifetime: between two of them it may move.
+    At(Box<[i64]>),
+}
+
+/// How a buffer is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub accesses: Accesses,
+    pub allowed: Allowed,
+}
+
+impl Default for Usage {
+    fn default() -> Usage {
+        Usage::count(1)
+    }
+}
+
+impl Usage {
+    /// So many accesses, in any space.
+    #[must_use]
+    pub fn count(accesses: u64) -> Usage {
+        Usage { accesses: Accesses::Count(accesses), allowed: Allowed::ALL }
+    }
+
+    /// Accesses at these times, in any space.
+    #[must_use]
+    pub fn at(times: Vec<i64>) -> Usage {
+        Usage { accesses: Accesses::At(times.into_boxed_slice()), allowed: Allowed::ALL }
+    }
+
+    #[must_use]
+    pub fn only_in(mut self, spaces: &[usize]) -> Usage {
+        self.allowed = Allowed::only(spaces);
+        self
+    }
+}
+
+/// Where a buffer lies for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Residence {
+    pub space: usize,
+    pub lifetime: Lifetime,
+    pub offset: Bytes,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpacePlan {
+    /// For each buffer where it lies, in order of time. One residence begins before the one before it ends: while both
+    /// places are held, the bytes are copied, and nothing accesses the buffer.
+    pub residences: Vec<Vec<Residence>>,
+    /// The peak of each space.
+    pub peaks: Vec<Bytes>,
+    /// Accesses and moves: sum of bytes x cost of the space, in the unit of [`Space::cost`].
+    pub traffic: u128,
+    /// No plan has less traffic than this, among those that move buffers in the ways described in the crate's
+    /// documentation of choices.
+    pub lower_bound: u128,
+    pub effort: u64,
+}
+
+impl SpacePlan {
+    #[must_use]
+    pub fn proven_optimal(&self) -> bool {
+        self.traffic == self.lower_bound
+    }
+
+    /// The space in which each buffer begins its life (and stays, where it does not move).
+    #[must_use]
+    pub fn space_of(&self) -> Vec<usize> {
+        self.residences.iter().map(|all| all.first().map_or(0, |first| first.space)).collect()
+    }
+
+    /// How many buffers move at least once.
+    #[must_use]
+    pub fn moved(&self) -> usize {
+        self.residences.iter().filter(|all| all.len() > 1).count()
+    }
+}
+
+/// The work where neither effort nor time is limited.
+const DEFAULT_EFFORT: u64 = 4_000_000;
+
+/// Up to this many choices branch and bound is tried: beyond, it only costs time.
+const BRANCH_LIMIT: usize = 600;
+
+/// Shares of the capacity that are left free of live bytes, so that what was chosen packs more easily.
+const MARGINS: [f64; 5] = [0.0, 0.01, 0.03, 0.06, 0.12];
+
+/// Finds a plan. Of `options`, the capacity is not read (each space has its own); of `watch`, the flag that stops the work
+/// is. A buffer that can lie in an unlimited space always finds a place.
+pub fn solve_spaces(
+    problem: &Problem,
+    usages: &[Usage],
+    spaces: &Spaces,
+    options: &Options,
+    watch: &mut Watch<'_>,
+) -> Result<SpacePlan> {
+    crate::general::check_chunks(problem, options.chunk)?;
+    let model = Model::new(problem, usages, spaces)?;
+    let clock = Clock::new(options.time_limit, watch.cancel);
+    let limit = options.effort.unwrap_or(match options.time_limit {
+        Some(_) => u64::MAX,
+        None => DEFAULT_EFFORT,
+    });
+    let mut packer = Packer::new(&model, options, clock, watch.cancel, limit);
+    let full = model.capacities(0.0);
+    let first = exchange::greedy(&model, &prices::Prices::none(&model), &full).cost();
+    let prices = prices::find(&model, &full, first, &|| packer.is_over());
+    packer.effort += prices.effort;
+
+    let mut best: Option<Placing> = None;
+    for (round, margin) in MARGINS.into_iter().enumerate() {
+        let capacities = model.capacities(margin);
+        let mut state = exchange::greedy(&model, &prices, &capacities);
+        let steps = packer.effort_left().min(limit / 20);
+        exchange::improve(&mut state, None, &mut packer, steps, round as u64);
+        let (placing, dropped) = packer.pack_or_drop(state.choice_of());
+        if best.as_ref().is_none_or(|best| placing.cost < best.cost) {
+            best = Some(placing);
+        }
+        if !dropped || packer.is_over() {
+            break;
+        }
+    }
+    let mut best = best.unwrap_or_else(|| model.nowhere());
+    let mut bound = prices.bound;
+    if best.cost > bound && !packer.is_over() {
+        let mut state = exchange::State::of(&model, &full, &best.choice_of);
+        let first = packer.effort_left() / 8;
+        exchange::improve(&mut state, Some(&mut best), &mut packer, first, 100);
+        if model.choices() <= BRANCH_LIMIT && best.cost > bound {
+            let nodes = packer.effort_left() / 2;
+            bound = bound.max(branch::search(&model, &prices, &full, &mut best, &mut packer, nodes));
+        }
+        if best.cost > bound {
+            let mut state = exchange::State::of(&model, &full, &best.choice_of);
+            let rest = packer.effort_left();
+            exchange::improve(&mut state, Some(&mut best), &mut packer, rest, 200);
+        }
+    }
+    if let Some(buffer) = model.homeless(&best.choice_of) {
+        let proven = bound >= model.no_place();
+        return Err(Error::SpacesTooSmall { id: problem.name(buffer), proven });
+    }
+    packer.finish(best, bound)
+}
