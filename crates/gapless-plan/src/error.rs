@@ -54,4 +54,6 @@ pub enum Error {
         if *proven { "is left" } else { "was found" }
     )]
     SpacesTooSmall { id: String, proven: bool },
+    #[error("{what}; say for each buffer whose place it may take, or that it may take none")]
+    Shares { what: String },
 }

@@ -5,6 +5,8 @@
 //! the solvers; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format, [`json`] and [`onnx`] read other lists of buffers;
 //! [`generate`] makes the instances planners are measured on.
 //! the solvers; [`solve_spaces`] says what lies in which of several memories; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format; [`generate`] makes the instances planners are measured on.
+//! the solvers; [`solve_spaces`] says what lies in which of several memories; [`solve_sharing`] lets
+//! buffers take each other's places; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format; [`generate`] makes the instances planners are measured on.
 
 pub mod baseline;
 pub mod bound;
@@ -16,6 +18,7 @@ pub mod onnx;
 pub mod options;
 pub mod problem;
 pub mod replan;
+pub mod sharing;
 pub mod solve;
 pub mod spaces;
 pub mod validate;
@@ -27,6 +30,7 @@ mod exact;
 mod general;
 mod improve;
 mod join;
+mod load;
 mod part;
 mod passes;
 mod rng;
@@ -39,7 +43,8 @@ pub use error::{Error, Result};
 pub use options::{Options, Tricks};
 pub use problem::{Buffer, Lifetime, Plan, Problem};
 pub use replan::{Replan, carry_over, replan};
+pub use sharing::{Shares, sharing_lower_bound, solve_sharing};
 pub use solve::{Solution, solve};
 pub use spaces::{Accesses, Allowed, Residence, Space, SpacePlan, Spaces, Usage, solve_spaces};
-pub use validate::{Invalid, validate, validate_chunks, validate_spaces};
+pub use validate::{Invalid, validate, validate_chunks, validate_sharing, validate_spaces};
 pub use watch::{Progress, Watch};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gapless_trace::Bytes;
 
 /// The question and its limits.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Find a plan within this capacity and stop there; `None`: make the peak as low as possible.
     pub capacity: Option<Bytes>,
@@ -17,7 +17,32 @@ pub struct Options {
     pub time_limit: Option<Duration>,
     /// The most search nodes (and their like in other methods) to spend; `None`: until solved or cut off.
     pub effort: Option<u64>,
+    /// Seeds that are tried side by side, each on a thread with the whole effort; the best plan wins. The same seed, effort
+    /// and number of threads give the same plan. 0 is 1.
+    pub threads: usize,
     pub tricks: Tricks,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            capacity: None,
+            chunk: None,
+            seed: 0,
+            time_limit: None,
+            effort: None,
+            threads: 1,
+            tricks: Tricks::default(),
+        }
+    }
+}
+
+impl Options {
+    /// What the thread of this number works with: the first has the seed itself.
+    pub(crate) fn of_thread(&self, thread: usize) -> Options {
+        let seed = self.seed.wrapping_add((thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Options { seed, threads: 1, ..self.clone() }
+    }
 }
 
 /// Every trick, to be turned off for ablation. All are on by default.

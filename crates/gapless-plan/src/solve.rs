@@ -5,6 +5,9 @@
 //! a time limit only cuts the sequence off.
 
 use std::cell::{Cell, OnceCell};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use gapless_trace::Bytes;
 
@@ -54,7 +57,7 @@ pub fn solve(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> Res
         return Ok(solution);
     }
     if let (Some(false), Some(capacity)) = (solution.fits, options.capacity) {
-        let part = Options { effort: Some(CONFLICT_EFFORT), ..options.clone() };
+        let part = Options { effort: Some(CONFLICT_EFFORT), ..options.of_thread(0) };
         let spent = Cell::new(0);
         let mut refutes = |rest: &Problem| {
             let answer = solve_plain(rest, &part, clock, &mut Watch::default());
@@ -75,11 +78,91 @@ pub(crate) fn solve_without_conflict(
     watch: &mut Watch<'_>,
 ) -> Result<Solution> {
     check(problem, options)?;
+    if options.threads > 1 {
+        return side_by_side(problem, options, watch);
+    }
     if is_general(problem, options) {
         return solve_general(problem, options, watch);
     }
     let clock = Clock::new(options.time_limit, watch.cancel);
     Ok(solve_plain(problem, options, clock, watch))
+}
+
+/// One seed a thread. The one that reaches the goal with the least effort wins (the first among equals): others stop once
+/// they have spent more, and none that could win does, so chance in timing decides nothing. Where none reaches it, all
+/// spend all of their effort, and the lowest peak wins.
+fn side_by_side(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> Result<Solution> {
+    let clock = Clock::new(options.time_limit, watch.cancel);
+    let race = AtomicU64::new(u64::MAX);
+    let listens = watch.on_better.is_some();
+    let (send, receive) = mpsc::channel::<Better>();
+    let answers: Vec<Option<Result<Solution>>> = std::thread::scope(|scope| {
+        let work = |thread: usize, send: mpsc::Sender<Better>| {
+            let (options, race) = (options.of_thread(thread), &race);
+            let cancel = watch.cancel;
+            move || {
+                let mut tell = |progress: &Progress<'_>| {
+                    let Progress { lower_bound, elapsed, effort, .. } = *progress;
+                    // Nobody listens any more only when all is over.
+                    let _ = send.send(Better { plan: progress.plan.clone(), lower_bound, elapsed, effort });
+                };
+                let on_better: Option<&mut dyn FnMut(&Progress<'_>)> =
+                    if listens { Some(&mut tell) } else { None };
+                let mut watch = Watch { cancel, on_better };
+                if is_general(problem, &options) {
+                    solve_general(problem, &options, &mut watch)
+                } else {
+                    Ok(solve_in_race(problem, &options, clock, &mut watch, Some(race)))
+                }
+            }
+        };
+        let threads: Vec<_> = (0..options.threads)
+            .map(|thread| std::thread::Builder::new().spawn_scoped(scope, work(thread, send.clone())))
+            .collect();
+        drop(send);
+        let mut best = Bytes(u64::MAX);
+        for better in receive {
+            if better.plan.peak < best
+                && let Some(call) = &mut watch.on_better
+            {
+                best = better.plan.peak;
+                let Better { plan, lower_bound, elapsed, effort } = &better;
+                let (lower_bound, elapsed, effort) = (*lower_bound, *elapsed, *effort);
+                call(&Progress { plan, lower_bound, elapsed, effort });
+            }
+        }
+        threads.into_iter().map(|thread| thread.ok().and_then(|thread| thread.join().ok())).collect()
+    });
+    let mut solutions = answers.into_iter().flatten().collect::<Result<Vec<Solution>>>()?;
+    let reached = |solution: &Solution| {
+        let goal =
+            options.capacity.map_or(solution.lower_bound, |capacity| capacity.max(solution.lower_bound));
+        solution.plan.peak <= goal
+    };
+    let winner = (0..solutions.len())
+        .filter(|at| reached(&solutions[*at]))
+        .min_by_key(|at| (solutions[*at].effort, *at));
+    if let Some(winner) = winner {
+        return Ok(solutions.swap_remove(winner));
+    }
+    let lower_bound = solutions.iter().map(|solution| solution.lower_bound).max();
+    let lowest = (0..solutions.len()).min_by_key(|at| (solutions[*at].plan.peak, *at));
+    // Without a single thread to be had, the work is done here.
+    let Some(lowest) = lowest else { return solve_without_conflict(problem, &options.of_thread(0), watch) };
+    let mut solution = solutions.swap_remove(lowest);
+    solution.lower_bound = lower_bound.map_or(solution.lower_bound, |bound| bound.min(solution.plan.peak));
+    if options.capacity.is_some_and(|capacity| solution.lower_bound > capacity) {
+        solution.fits = Some(false);
+    }
+    Ok(solution)
+}
+
+/// A better plan on its way from a thread to the caller.
+struct Better {
+    plan: Plan,
+    lower_bound: Bytes,
+    elapsed: Duration,
+    effort: u64,
 }
 
 fn is_general(problem: &Problem, options: &Options) -> bool {
@@ -126,12 +209,24 @@ fn solve_general(problem: &Problem, options: &Options, watch: &mut Watch<'_>) ->
 const GAPLESS_EFFORT: u64 = 200_000;
 
 fn solve_plain(problem: &Problem, options: &Options, clock: Clock<'_>, watch: &mut Watch<'_>) -> Solution {
+    solve_in_race(problem, options, clock, watch, None)
+}
+
+/// `race` is the least effort with which one of several threads reached its goal.
+fn solve_in_race(
+    problem: &Problem,
+    options: &Options,
+    clock: Clock<'_>,
+    watch: &mut Watch<'_>,
+    race: Option<&AtomicU64>,
+) -> Solution {
     let compact = Compact::of_problem(problem);
     let plain = compact.align.is_empty();
     let split = if options.tricks.split && plain { Split::of(&compact) } else { Split::whole(&compact) };
     let joined: Vec<OnceCell<Joined>> = split.parts.iter().map(|_| OnceCell::new()).collect();
     let parts = split.parts.iter().map(Part::new).collect();
     let mut run = Run::new(problem, &compact, &split, parts, options, clock, watch);
+    run.race = race;
     run.first();
     if options.tricks.join && plain && !run.is_done() {
         for (at, cell) in joined.iter().enumerate() {
@@ -174,6 +269,7 @@ struct Run<'a, 'w, 'f, 'c> {
     /// The peak that was last reported, in units.
     best: i64,
     effort: u64,
+    race: Option<&'a AtomicU64>,
 }
 
 impl<'a, 'w, 'f, 'c> Run<'a, 'w, 'f, 'c> {
@@ -204,6 +300,7 @@ impl<'a, 'w, 'f, 'c> Run<'a, 'w, 'f, 'c> {
             watch,
             best: i64::MAX,
             effort: 0,
+            race: None,
         }
     }
 
@@ -223,7 +320,14 @@ impl<'a, 'w, 'f, 'c> Run<'a, 'w, 'f, 'c> {
     }
 
     fn is_over(&self) -> bool {
-        self.clock.is_over() || self.options.effort.is_some_and(|effort| self.effort >= effort)
+        self.clock.is_over()
+            || self.is_behind()
+            || self.options.effort.is_some_and(|effort| self.effort >= effort)
+    }
+
+    /// Whether another thread was there with less effort.
+    fn is_behind(&self) -> bool {
+        self.race.is_some_and(|least| self.effort > least.load(Ordering::Relaxed))
     }
 
     /// Every part gets its first pass whatever the limits, so that there is a plan.
@@ -251,12 +355,12 @@ impl<'a, 'w, 'f, 'c> Run<'a, 'w, 'f, 'c> {
     }
 
     fn turn(&mut self, at: usize, work: impl FnOnce(&mut Part<'a>, &mut Turn<'_>) -> bool) -> bool {
-        let clock = self.clock;
+        let (clock, race, begun) = (self.clock, self.race, self.effort);
         let mut turn = Turn {
             goal: self.goal() - self.base[at],
             within: self.capacity.is_some(),
             options: self.options,
-            stop: &|| clock.is_over(),
+            stop: &|| clock.is_over() || race.is_some_and(|least| begun > least.load(Ordering::Relaxed)),
             effort: 0,
         };
         let worked = work(&mut self.parts[at], &mut turn);
@@ -298,6 +402,9 @@ impl<'a, 'w, 'f, 'c> Run<'a, 'w, 'f, 'c> {
     }
 
     fn finish(self) -> Solution {
+        if let Some(race) = self.race.filter(|_| self.highest().is_none_or(|(_, top)| top <= self.goal())) {
+            race.fetch_min(self.effort, Ordering::Relaxed);
+        }
         let plan = self.plan();
         let lower_bound = Bytes((self.bound() * self.compact.unit) as u64).min(plan.peak);
         let fits = self.options.capacity.and_then(|capacity| {

@@ -9,6 +9,7 @@ use gapless_trace::Bytes;
 use thiserror::Error;
 
 use crate::problem::{Lifetime, Plan, Problem};
+use crate::sharing::Shares;
 use crate::spaces::{Accesses, Residence, SpacePlan, Spaces, Usage};
 
 /// Why a plan is not valid, with the buffers by position.
@@ -40,6 +41,26 @@ pub enum Invalid {
 
 /// Checks that the plan is a valid answer to the problem and, where a capacity is given, that it fits.
 pub fn validate(problem: &Problem, plan: &Plan, capacity: Option<Bytes>) -> Result<(), Invalid> {
+    judge(problem, plan, capacity, &|_| None)
+}
+
+/// The same where buffers may take each other's places: a buffer may begin on bytes of the one whose place it may take,
+/// at the very same offset, while nobody else has taken them.
+pub fn validate_sharing(
+    problem: &Problem,
+    shares: &Shares,
+    plan: &Plan,
+    capacity: Option<Bytes>,
+) -> Result<(), Invalid> {
+    judge(problem, plan, capacity, &|buffer| shares.of(buffer))
+}
+
+fn judge(
+    problem: &Problem,
+    plan: &Plan,
+    capacity: Option<Bytes>,
+    shares: &dyn Fn(usize) -> Option<usize>,
+) -> Result<(), Invalid> {
     let buffers = problem.buffers();
     if plan.offsets.len() != buffers.len() {
         return Err(Invalid::Count { offsets: plan.offsets.len(), buffers: buffers.len() });
@@ -68,7 +89,7 @@ pub fn validate(problem: &Problem, plan: &Plan, capacity: Option<Bytes>) -> Resu
     let places = buffers.iter().zip(&plan.offsets).enumerate().flat_map(|(index, (buffer, offset))| {
         buffer.pieces().map(move |time| Place { buffer: index, time, start: offset.0, size: buffer.size.0 })
     });
-    sweep(places.collect())
+    sweep(places.collect(), shares)
 }
 
 /// Checks that no buffer lies across a multiple of the chunk.
@@ -97,7 +118,8 @@ struct Place {
     size: u64,
 }
 
-fn sweep(mut places: Vec<Place>) -> Result<(), Invalid> {
+/// `shares` says whose place a buffer may take.
+fn sweep(mut places: Vec<Place>, shares: &dyn Fn(usize) -> Option<usize>) -> Result<(), Invalid> {
     places.retain(|place| place.size > 0);
     let mut moments: Vec<(i64, What, usize)> = Vec::with_capacity(places.len() * 2);
     for (at, place) in places.iter().enumerate() {
@@ -105,24 +127,48 @@ fn sweep(mut places: Vec<Place>) -> Result<(), Invalid> {
         moments.push((place.time.end, What::End, at));
     }
     moments.sort_unstable();
-    // Occupied places, disjoint: from the offset to the end and the buffer.
+    // Whose place each has taken.
+    let mut took: Vec<Option<usize>> = vec![None; places.len()];
+    // Occupied bytes, disjoint: from their start to their end, and whose they are (by place).
     let mut occupied: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     for (time, what, at) in moments {
         let Place { buffer, start, size, .. } = places[at];
         let end = start + size;
         match what {
             What::End => {
-                occupied.remove(&start);
+                // All of it, or the rest that nobody took.
+                let own = occupied.range(start..end).filter(|(_, (_, whose))| *whose == at);
+                if let Some(from) = own.map(|(from, _)| *from).next() {
+                    occupied.remove(&from);
+                }
             }
             What::Start => {
-                // Places are disjoint, so only the last one that begins below our end can reach into us.
-                if let Some((_, (other_end, other))) = occupied.range(..end).next_back()
-                    && *other_end > start
+                // Occupied bytes are disjoint, so those that reach into ours are the last ones that begin below our end.
+                while let Some((from, (to, whose))) = occupied.range(..end).next_back()
+                    && *to > start
                 {
-                    let (first, second) = (buffer.min(*other), buffer.max(*other));
-                    return Err(Invalid::Overlap { first, second, time });
+                    let (from, to, whose) = (*from, *to, *whose);
+                    let other = places[whose].buffer;
+                    if shares(buffer) != Some(other) || places[whose].start != start {
+                        let (first, second) = (buffer.min(other), buffer.max(other));
+                        return Err(Invalid::Overlap { first, second, time });
+                    }
+                    // Who gave its place to the giver must be done with it.
+                    if let Some(giver) = took[whose].filter(|giver| places[*giver].time.end > time) {
+                        let first = places[giver].buffer;
+                        return Err(Invalid::Overlap {
+                            first: first.min(buffer),
+                            second: first.max(buffer),
+                            time,
+                        });
+                    }
+                    took[at] = Some(whose);
+                    occupied.remove(&from);
+                    if to > end {
+                        occupied.insert(end, (to, whose));
+                    }
                 }
-                occupied.insert(start, (end, buffer));
+                occupied.insert(start, (end, at));
             }
         }
     }
@@ -181,7 +227,7 @@ pub fn validate_spaces(
         }
     }
     for place in places {
-        sweep(place)?;
+        sweep(place, &|_| None)?;
     }
     for (at, found) in peaks.into_iter().enumerate() {
         let said = plan.peaks.get(at).map_or(0, |peak| peak.0);
@@ -243,7 +289,7 @@ mod tests {
     use super::*;
     use crate::problem::Buffer;
 
-    fn judge(buffers: Vec<Buffer>, offsets: &[u64], capacity: Option<u64>) -> Result<(), Invalid> {
+    fn verdict(buffers: Vec<Buffer>, offsets: &[u64], capacity: Option<u64>) -> Result<(), Invalid> {
         let problem = Problem::new(buffers).unwrap();
         let plan = Plan::of_offsets(&problem, offsets.iter().copied().map(Bytes).collect());
         validate(&problem, &plan, capacity.map(Bytes))
@@ -252,46 +298,46 @@ mod tests {
     #[test]
     fn touching_in_time_or_in_space_is_no_overlap() {
         let buffers = vec![Buffer::new(0, 2, 4), Buffer::new(2, 3, 4), Buffer::new(0, 3, 4)];
-        assert_eq!(judge(buffers, &[0, 0, 4], Some(8)), Ok(()));
+        assert_eq!(verdict(buffers, &[0, 0, 4], Some(8)), Ok(()));
     }
 
     #[test]
     fn one_shared_byte_at_one_moment_is_found() {
         let buffers = vec![Buffer::new(0, 3, 4), Buffer::new(2, 5, 4)];
         assert_eq!(
-            judge(buffers.clone(), &[0, 3], None),
+            verdict(buffers.clone(), &[0, 3], None),
             Err(Invalid::Overlap { first: 0, second: 1, time: 2 })
         );
-        assert_eq!(judge(buffers, &[3, 0], None), Err(Invalid::Overlap { first: 0, second: 1, time: 2 }));
+        assert_eq!(verdict(buffers, &[3, 0], None), Err(Invalid::Overlap { first: 0, second: 1, time: 2 }));
     }
 
     #[test]
     fn a_buffer_wholly_inside_another_is_found() {
         let buffers = vec![Buffer::new(0, 9, 100), Buffer::new(2, 5, 4)];
-        assert!(matches!(judge(buffers, &[0, 50], None), Err(Invalid::Overlap { .. })));
+        assert!(matches!(verdict(buffers, &[0, 50], None), Err(Invalid::Overlap { .. })));
     }
 
     #[test]
     fn the_place_of_a_buffer_is_free_in_its_gaps_and_only_there() {
         let gap = vec![Lifetime::new(2, 5)];
         let inside = vec![Buffer::new(0, 9, 8).with_gaps(gap.clone()), Buffer::new(2, 5, 8)];
-        assert_eq!(judge(inside, &[0, 0], None), Ok(()));
+        assert_eq!(verdict(inside, &[0, 0], None), Ok(()));
         let beyond = vec![Buffer::new(0, 9, 8).with_gaps(gap), Buffer::new(2, 6, 8)];
-        assert_eq!(judge(beyond, &[0, 0], None), Err(Invalid::Overlap { first: 0, second: 1, time: 5 }));
+        assert_eq!(verdict(beyond, &[0, 0], None), Err(Invalid::Overlap { first: 0, second: 1, time: 5 }));
     }
 
     #[test]
     fn capacity_alignment_fixed_places_counts_and_peaks_are_checked() {
         assert!(matches!(
-            judge(vec![Buffer::new(0, 1, 8)], &[1], Some(8)),
+            verdict(vec![Buffer::new(0, 1, 8)], &[1], Some(8)),
             Err(Invalid::AboveCapacity { end: 9, .. })
         ));
         assert!(matches!(
-            judge(vec![Buffer::new(0, 1, 8).aligned(4)], &[2], None),
+            verdict(vec![Buffer::new(0, 1, 8).aligned(4)], &[2], None),
             Err(Invalid::Alignment { .. })
         ));
         assert!(matches!(
-            judge(vec![Buffer::new(0, 1, 8).fixed_at(4)], &[0], None),
+            verdict(vec![Buffer::new(0, 1, 8).fixed_at(4)], &[0], None),
             Err(Invalid::Moved { .. })
         ));
         let problem = Problem::new(vec![Buffer::new(0, 1, 8)]).unwrap();

@@ -86,7 +86,9 @@ impl Branch<'_, '_, '_> {
 
     fn descend(&mut self, depth: usize, paid: i128) {
         self.packer.effort += 1;
-        if self.packer.effort >= self.limit || (self.packer.effort % 64 == 0 && self.packer.is_over()) {
+        if self.packer.effort >= self.limit
+            || (self.packer.effort.is_multiple_of(64) && self.packer.is_over())
+        {
             self.cut_off = true;
             return;
         }
@@ -138,13 +140,13 @@ impl Branch<'_, '_, '_> {
         }
         let mut offsets = vec![Vec::new(); self.best.offsets.len()];
         let mut doubt = false;
-        for space in 0..offsets.len() {
+        for (space, line) in offsets.iter_mut().enumerate() {
             if self.model.capacity(space).is_none() {
                 continue;
             }
             let (pieces, owner) = self.packer.members(&choice_of, space);
             match self.packer.pack(space, &pieces, &owner) {
-                Verdict::Fits(found) => offsets[space] = pieces.into_iter().zip(found).collect(),
+                Verdict::Fits(found) => *line = pieces.into_iter().zip(found).collect(),
                 Verdict::Unknown => doubt = true,
                 Verdict::No => {
                     let conflict = self.packer.conflict(space, &pieces, &owner);

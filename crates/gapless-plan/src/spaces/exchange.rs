@@ -4,9 +4,9 @@
 //! Room is judged by live bytes. Where a placing is given, the packer has the last word on each exchange, so that the
 //! placing stays valid; where none is, the result may not pack.
 
+use crate::load::Load;
 use crate::rng::Rng;
 
-use super::load::Load;
 use super::model::{Model, Placing};
 use super::pack::Packer;
 use super::prices::Prices;

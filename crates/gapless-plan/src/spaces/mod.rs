@@ -9,10 +9,11 @@
 
 mod branch;
 mod exchange;
-mod load;
 mod model;
 mod pack;
 mod prices;
+
+use std::sync::atomic::AtomicBool;
 
 use gapless_trace::Bytes;
 
@@ -197,21 +198,51 @@ pub fn solve_spaces(
 ) -> Result<SpacePlan> {
     crate::general::check_chunks(problem, options.chunk)?;
     let model = Model::new(problem, usages, spaces)?;
-    let clock = Clock::new(options.time_limit, watch.cancel);
+    if options.threads <= 1 {
+        return solve_once(&model, options, watch.cancel);
+    }
+    let answers: Vec<Option<Result<SpacePlan>>> = std::thread::scope(|scope| {
+        let work = |thread: usize| {
+            let (model, cancel, options) = (&model, watch.cancel, options.of_thread(thread));
+            std::thread::Builder::new().spawn_scoped(scope, move || solve_once(model, &options, cancel))
+        };
+        let threads: Vec<_> = (0..options.threads).map(work).collect();
+        threads.into_iter().map(|thread| thread.ok().and_then(|thread| thread.join().ok())).collect()
+    });
+    let answers: Vec<Result<SpacePlan>> = answers.into_iter().flatten().collect();
+    let bound = answers.iter().flatten().map(|plan| plan.lower_bound).max();
+    let rank = |answer: &Result<SpacePlan>| match answer {
+        Ok(plan) => plan.traffic,
+        // A proof that there is no room comes before not having found any.
+        Err(Error::SpacesTooSmall { proven: true, .. }) => u128::MAX - 1,
+        Err(_) => u128::MAX,
+    };
+    // Of equals the first is taken.
+    let best = answers.into_iter().min_by_key(rank);
+    // Without a single thread to be had, the work is done here.
+    let Some(best) = best else { return solve_once(&model, options, watch.cancel) };
+    let mut plan = best?;
+    plan.lower_bound = bound.map_or(plan.lower_bound, |bound| bound.min(plan.traffic));
+    Ok(plan)
+}
+
+fn solve_once(model: &Model<'_>, options: &Options, cancel: Option<&AtomicBool>) -> Result<SpacePlan> {
+    let problem = model.problem;
+    let clock = Clock::new(options.time_limit, cancel);
     let limit = options.effort.unwrap_or(match options.time_limit {
         Some(_) => u64::MAX,
         None => DEFAULT_EFFORT,
     });
-    let mut packer = Packer::new(&model, options, clock, watch.cancel, limit);
+    let mut packer = Packer::new(model, options, clock, cancel, limit);
     let full = model.capacities(0.0);
-    let first = exchange::greedy(&model, &prices::Prices::none(&model), &full).cost();
-    let prices = prices::find(&model, &full, first, &|| packer.is_over());
+    let first = exchange::greedy(model, &prices::Prices::none(model), &full).cost();
+    let prices = prices::find(model, &full, first, &|| packer.is_over());
     packer.effort += prices.effort;
 
     let mut best: Option<Placing> = None;
     for (round, margin) in MARGINS.into_iter().enumerate() {
         let capacities = model.capacities(margin);
-        let mut state = exchange::greedy(&model, &prices, &capacities);
+        let mut state = exchange::greedy(model, &prices, &capacities);
         let steps = packer.effort_left().min(limit / 20);
         exchange::improve(&mut state, None, &mut packer, steps, round as u64);
         let (placing, dropped) = packer.pack_or_drop(state.choice_of());
@@ -225,15 +256,15 @@ pub fn solve_spaces(
     let mut best = best.unwrap_or_else(|| model.nowhere());
     let mut bound = prices.bound;
     if best.cost > bound && !packer.is_over() {
-        let mut state = exchange::State::of(&model, &full, &best.choice_of);
+        let mut state = exchange::State::of(model, &full, &best.choice_of);
         let first = packer.effort_left() / 8;
         exchange::improve(&mut state, Some(&mut best), &mut packer, first, 100);
         if model.choices() <= BRANCH_LIMIT && best.cost > bound {
             let nodes = packer.effort_left() / 2;
-            bound = bound.max(branch::search(&model, &prices, &full, &mut best, &mut packer, nodes));
+            bound = bound.max(branch::search(model, &prices, &full, &mut best, &mut packer, nodes));
         }
         if best.cost > bound {
-            let mut state = exchange::State::of(&model, &full, &best.choice_of);
+            let mut state = exchange::State::of(model, &full, &best.choice_of);
             let rest = packer.effort_left();
             exchange::improve(&mut state, Some(&mut best), &mut packer, rest, 200);
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use gapless_trace::Bytes;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::Result;
 use crate::options::Options;
@@ -77,7 +77,13 @@ impl<'a> Packer<'a> {
     fn options(&self, capacity: Option<u64>, effort: u64) -> Options {
         let left = self.options.time_limit.map(|limit| limit.saturating_sub(self.clock.elapsed()));
         let options = self.options.clone();
-        Options { capacity: capacity.map(Bytes), effort: Some(effort), time_limit: left, ..options }
+        Options {
+            capacity: capacity.map(Bytes),
+            effort: Some(effort),
+            time_limit: left,
+            threads: 1,
+            ..options
+        }
     }
 
     fn ask(&mut self, space: usize, pieces: &[u32], owner: &[u32], effort: u64) -> Result<Solution> {
@@ -153,8 +159,8 @@ impl<'a> Packer<'a> {
             lost.extend(self.model.pieces_of(*old).map(|(piece, _)| piece));
         }
         let mut packed = Vec::new();
-        for space in 0..offsets.len() {
-            if gained[space] && self.model.capacity(space).is_some() {
+        for (space, gained) in gained.into_iter().enumerate() {
+            if gained && self.model.capacity(space).is_some() {
                 let (pieces, owner) = self.members(choice_of, space);
                 let Verdict::Fits(found) = self.pack(space, &pieces, &owner) else { return false };
                 packed.push((space, pieces.into_iter().zip(found).collect()));
@@ -187,7 +193,7 @@ impl<'a> Packer<'a> {
         for (at, space) in order.iter().enumerate() {
             let later = &order[at + 1..];
             let (mut pieces, mut owner) = self.members(state.choice_of(), *space);
-            let mut out = self.fixed_twice(&pieces, &owner);
+            let mut out: FxHashSet<u32> = self.fixed_twice(&pieces, &owner).into_iter().collect();
             let mut keep = pieces.iter().map(|piece| !out.contains(piece));
             owner.retain(|_| keep.next().unwrap_or(true));
             pieces.retain(|piece| !out.contains(piece));
@@ -198,11 +204,11 @@ impl<'a> Packer<'a> {
                     if offset.0 + model.size(*owner) <= capacity {
                         offsets[*space].push((*piece, offset.0));
                     } else {
-                        out.push(*piece);
+                        out.insert(*piece);
                     }
                 }
             } else {
-                out.extend_from_slice(&pieces);
+                out.extend(&pieces);
             }
             let homeless: Vec<usize> = (0..model.len())
                 .filter(|buffer| {

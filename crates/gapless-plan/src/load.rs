@@ -1,20 +1,20 @@
-//! The live bytes of one space over the sections of time: add over an interval, largest over an interval, both in
+//! The live bytes over the sections of time: add over an interval, largest over an interval, both in
 //! O(log n). A tree of intervals in which each node holds what was added to all of it and the largest below it.
 
 #[derive(Clone, Debug)]
-pub(super) struct Load {
+pub(crate) struct Load {
     leaves: usize,
     most: Vec<i64>,
     added: Vec<i64>,
 }
 
 impl Load {
-    pub(super) fn new(sections: usize) -> Load {
+    pub(crate) fn new(sections: usize) -> Load {
         let leaves = sections.max(1).next_power_of_two();
         Load { leaves, most: vec![0; leaves * 2], added: vec![0; leaves * 2] }
     }
 
-    pub(super) fn add(&mut self, span: (u32, u32), size: i64) {
+    pub(crate) fn add(&mut self, span: (u32, u32), size: i64) {
         self.add_below(1, (0, self.leaves), (span.0 as usize, span.1 as usize), size);
     }
 
@@ -34,7 +34,7 @@ impl Load {
     }
 
     /// The most within the span, and the first section that has it.
-    pub(super) fn most(&self, span: (u32, u32)) -> (i64, u32) {
+    pub(crate) fn most(&self, span: (u32, u32)) -> (i64, u32) {
         self.most_below(1, (0, self.leaves), (span.0 as usize, span.1 as usize)).unwrap_or((0, span.0))
     }
 

@@ -1,0 +1,287 @@
+//! In-place reuse: a buffer that may take the place of one that an operation reads while it writes the other.
+//!
+//! [`Shares`] says for each buffer whose place it may take; then both may lie at the same offset although both are alive
+//! while that operation runs. [`solve_sharing`] chains buffers where that lowers the live bytes, plans each chain as one
+//! buffer of its largest size, and compares with the plan without sharing. The judge is
+//! [`validate_sharing`](crate::validate_sharing). A link is only ever permission: no plan must use it.
+
+use gapless_trace::Bytes;
+
+use crate::error::{Error, Result};
+use crate::load::Load;
+use crate::options::Options;
+use crate::problem::{Buffer, Lifetime, Plan, Problem};
+use crate::solve::{Solution, solve, solve_without_conflict};
+use crate::watch::{Progress, Watch};
+
+/// For each buffer the one whose place it may take. Invariants, for b that may take a's: a begins before b, ends not before
+/// b begins and not after b ends; neither has gaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shares(Vec<Option<usize>>);
+
+impl Shares {
+    pub fn new(problem: &Problem, shares: Vec<Option<usize>>) -> Result<Shares> {
+        if shares.len() != problem.len() {
+            let what = format!("{} entries for {} buffers", shares.len(), problem.len());
+            return Err(Error::Shares { what });
+        }
+        let links = shares.iter().enumerate().filter_map(|(taker, giver)| Some((taker, (*giver)?)));
+        for (taker, giver) in links {
+            let wrong = |what: String| Error::Buffer { id: problem.name(taker), what };
+            let Some(from) = problem.buffers().get(giver) else {
+                return Err(wrong(format!(
+                    "it shares the place of buffer number {giver}, which there is not"
+                )));
+            };
+            let name = problem.name(giver);
+            let (to, from_life) = (&problem.buffers()[taker], from.lifetime);
+            if !to.gaps.is_empty() || !from.gaps.is_empty() {
+                return Err(wrong(format!("it shares the place of {name}, and one of the two has gaps")));
+            }
+            let Lifetime { start, end } = to.lifetime;
+            if !(from_life.start < start && start <= from_life.end && from_life.end <= end) {
+                let what = format!(
+                    "it is alive in {start}-{end} and cannot take the place of {name}, alive in {}-{}: that one must \
+                     begin before it, and end while it is alive",
+                    from_life.start, from_life.end
+                );
+                return Err(wrong(what));
+            }
+        }
+        Ok(Shares(shares))
+    }
+
+    /// Whose place a buffer may take.
+    #[must_use]
+    pub fn of(&self, buffer: usize) -> Option<usize> {
+        self.0.get(buffer).copied().flatten()
+    }
+
+    /// Takers and givers.
+    fn links(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.0.iter().enumerate().filter_map(|(taker, giver)| Some((taker, (*giver)?)))
+    }
+}
+
+/// The live bytes of every time if each link saved all it can, the largest of them: no plan, sharing or not, is lower.
+#[must_use]
+pub fn sharing_lower_bound(problem: &Problem, shares: &Shares) -> Bytes {
+    let buffers = problem.buffers();
+    let mut moments: Vec<(i64, i128)> = Vec::with_capacity(problem.len() * 2);
+    let mut add = |time: Lifetime, size: i128| moments.extend([(time.start, size), (time.end, -size)]);
+    for buffer in buffers {
+        buffer.pieces().for_each(|piece| add(piece, i128::from(buffer.size.0)));
+    }
+    for (taker, giver) in shares.links() {
+        let both = Lifetime::new(buffers[taker].lifetime.start, buffers[giver].lifetime.end);
+        add(both, -i128::from(buffers[taker].size.0.min(buffers[giver].size.0)));
+    }
+    moments.sort_unstable();
+    let (mut live, mut most, mut at) = (0i128, 0i128, 0);
+    while at < moments.len() {
+        let time = moments[at].0;
+        while at < moments.len() && moments[at].0 == time {
+            live += moments[at].1;
+            at += 1;
+        }
+        most = most.max(live);
+    }
+    let tops = buffers.iter().map(|buffer| buffer.fixed.unwrap_or_default() + buffer.size);
+    Bytes(most as u64).max(tops.max().unwrap_or_default())
+}
+
+/// Finds a plan in which buffers may take each other's places. With a capacity, `fits` is `None` where the live bytes do
+/// not rule a plan out and none was found: the search over what to chain is not exact.
+pub fn solve_sharing(
+    problem: &Problem,
+    shares: &Shares,
+    options: &Options,
+    watch: &mut Watch<'_>,
+) -> Result<Solution> {
+    if shares.0.len() != problem.len() {
+        let what = format!("{} entries for {} buffers", shares.0.len(), problem.len());
+        return Err(Error::Shares { what });
+    }
+    let chains = Chains::choose(problem, shares);
+    if chains.is_empty() {
+        return Ok(finish(problem, shares, options, solve(problem, options, watch)?));
+    }
+    let (chained, slot_of) = chains.problem(problem)?;
+    let spread =
+        |plan: &Plan| Plan::of_offsets(problem, slot_of.iter().map(|slot| plan.offsets[*slot]).collect());
+    let bound = sharing_lower_bound(problem, shares);
+    let mut solution = {
+        let mut tell = |progress: &Progress<'_>| {
+            if let Some(call) = &mut watch.on_better {
+                let plan = spread(progress.plan);
+                let lower_bound = bound.min(plan.peak);
+                call(&Progress { plan: &plan, lower_bound, ..*progress });
+            }
+        };
+        let mut inner = Watch { cancel: watch.cancel, on_better: Some(&mut tell) };
+        solve_without_conflict(&chained, options, &mut inner)?
+    };
+    solution.plan = spread(&solution.plan);
+    // Without sharing the offsets are freer; only where that can win is it tried.
+    let goal = options.capacity.map_or(bound, |capacity| capacity.max(bound));
+    if solution.plan.peak > goal && crate::bound::lower_bound(problem) < solution.plan.peak {
+        let effort = options.effort.unwrap_or(u64::MAX).min(solution.effort.max(APART_EFFORT));
+        let options = Options { effort: Some(effort), ..options.clone() };
+        let mut quiet = Watch { cancel: watch.cancel, on_better: None };
+        let apart = solve_without_conflict(problem, &options, &mut quiet)?;
+        let effort = solution.effort + apart.effort;
+        if apart.plan.peak < solution.plan.peak {
+            solution = apart;
+        }
+        solution.effort = effort;
+    }
+    Ok(finish(problem, shares, options, solution))
+}
+
+/// Nodes for the plan without sharing, at least.
+const APART_EFFORT: u64 = 20_000;
+
+/// What was proven about chains, or without sharing, is not proven about this problem: its own bound counts.
+fn finish(problem: &Problem, shares: &Shares, options: &Options, mut solution: Solution) -> Solution {
+    if shares.links().next().is_none() {
+        return solution;
+    }
+    let bound = sharing_lower_bound(problem, shares);
+    solution.lower_bound = bound.min(solution.plan.peak);
+    solution.conflict = Vec::new();
+    solution.fits = options.capacity.and_then(|capacity| match solution.plan.peak <= capacity {
+        true => Some(true),
+        false => (bound > capacity).then_some(false),
+    });
+    solution
+}
+
+/// Which links are used. Invariants: every buffer gives and takes at most once, so that links form chains; when one takes,
+/// who gave its place to the giver is over.
+struct Chains {
+    /// The first of the chain that each buffer is in.
+    head: Vec<usize>,
+    links: usize,
+}
+
+impl Chains {
+    fn is_empty(&self) -> bool {
+        self.links == 0
+    }
+
+    /// Follows the chain to its head and shortens the way for the next time.
+    fn head_of(&mut self, mut buffer: usize) -> usize {
+        while self.head[buffer] != buffer {
+            self.head[buffer] = self.head[self.head[buffer]];
+            buffer = self.head[buffer];
+        }
+        buffer
+    }
+
+    /// Takes links in the order of the bytes x time that they save, each where the peak of the live bytes does not rise
+    /// and either falls or, at the link's own time, the bytes do.
+    fn choose(problem: &Problem, shares: &Shares) -> Chains {
+        let buffers = problem.buffers();
+        let mut times: Vec<i64> =
+            buffers.iter().flat_map(|buffer| [buffer.lifetime.start, buffer.lifetime.end]).collect();
+        times.sort_unstable();
+        times.dedup();
+        let at = |time: i64| times.binary_search(&time).unwrap_or_else(|at| at) as u32;
+        let span = |life: Lifetime| (at(life.start), at(life.end));
+        let whole = (0, times.len().saturating_sub(1).max(1) as u32);
+        let mut load = Load::new(times.len());
+        for buffer in buffers {
+            for piece in buffer.pieces() {
+                load.add(span(piece), buffer.size.0 as i64);
+            }
+        }
+        let mut links: Vec<(i128, usize, usize)> = shares
+            .links()
+            .map(|(taker, giver)| (saved(&buffers[taker], &buffers[giver]), taker, giver))
+            .filter(|(_, taker, giver)| may_chain(&buffers[*taker], &buffers[*giver]))
+            .collect();
+        links.sort_unstable_by_key(|(saved, taker, _)| (std::cmp::Reverse(*saved), *taker));
+        let mut chains = Chains { head: (0..buffers.len()).collect(), links: 0 };
+        // What a chain is as one buffer, at its head; its members follow.
+        let mut chain: Vec<(Lifetime, u64)> =
+            buffers.iter().map(|buffer| (buffer.lifetime, buffer.size.0)).collect();
+        let mut taken_by: Vec<Option<usize>> = vec![None; buffers.len()];
+        let mut takes: Vec<Option<usize>> = vec![None; buffers.len()];
+        let end = |buffer: usize| buffers[buffer].lifetime.end;
+        let start = |buffer: usize| buffers[buffer].lifetime.start;
+        for (saved, taker, giver) in links {
+            // One operation at a time: who gave before must be over when the next takes.
+            let early = takes[giver].is_some_and(|before| end(before) > start(taker));
+            let late = taken_by[taker].is_some_and(|after| end(giver) > start(after));
+            if taken_by[giver].is_some() || early || late {
+                continue;
+            }
+            // The taker is the head of its chain until it takes; chains grow at both ends.
+            let head = chains.head_of(giver);
+            let (a, b) = (chain[head], chain[taker]);
+            let joined = (Lifetime::new(a.0.start, b.0.end.max(a.0.end)), a.1.max(b.1));
+            let before = load.most(whole).0;
+            load.add(span(a.0), -(a.1 as i64));
+            load.add(span(b.0), -(b.1 as i64));
+            load.add(span(joined.0), joined.1 as i64);
+            let after = load.most(whole).0;
+            if after < before || (after == before && saved > 0) {
+                chain[head] = joined;
+                chains.head[taker] = head;
+                chains.links += 1;
+                (taken_by[giver], takes[taker]) = (Some(taker), Some(giver));
+            } else {
+                load.add(span(joined.0), -(joined.1 as i64));
+                load.add(span(b.0), b.1 as i64);
+                load.add(span(a.0), a.1 as i64);
+            }
+        }
+        for buffer in 0..buffers.len() {
+            chains.head[buffer] = chains.head_of(buffer);
+        }
+        chains
+    }
+
+    /// Chains as buffers, and for each buffer the position of its chain.
+    fn problem(&self, problem: &Problem) -> Result<(Problem, Vec<usize>)> {
+        let mut slot = vec![usize::MAX; problem.len()];
+        let mut all: Vec<Buffer> = Vec::new();
+        for (index, buffer) in problem.buffers().iter().enumerate() {
+            if self.head[index] == index {
+                slot[index] = all.len();
+                all.push(buffer.clone());
+            }
+        }
+        for (index, buffer) in problem.buffers().iter().enumerate() {
+            let head = self.head[index];
+            if head != index {
+                let chain = &mut all[slot[head]];
+                chain.lifetime.end = chain.lifetime.end.max(buffer.lifetime.end);
+                chain.size = chain.size.max(buffer.size);
+                chain.alignment = chain.alignment.max(buffer.alignment);
+                chain.hint = None;
+                slot[index] = slot[head];
+            }
+        }
+        Ok((Problem::new(all)?, slot))
+    }
+}
+
+/// Nothing fixed, and one alignment serves both.
+fn may_chain(taker: &Buffer, giver: &Buffer) -> bool {
+    let (a, b) = (taker.alignment.0, giver.alignment.0);
+    let both = a.is_power_of_two() && b.is_power_of_two() || a == b;
+    both && taker.fixed.is_none() && giver.fixed.is_none()
+}
+
+/// Bytes x time saved by lying in one place, less what the smaller wastes in the place of the larger.
+fn saved(taker: &Buffer, giver: &Buffer) -> i128 {
+    let length = |start: i64, end: i64| i128::from(end) - i128::from(start);
+    let both = length(taker.lifetime.start, giver.lifetime.end);
+    let area = |buffer: &Buffer| {
+        length(buffer.lifetime.start, buffer.lifetime.end).saturating_mul(i128::from(buffer.size.0))
+    };
+    let all = length(giver.lifetime.start, taker.lifetime.end);
+    let joined = all.saturating_mul(i128::from(taker.size.0.max(giver.size.0)));
+    if both == 0 { 0 } else { area(taker).saturating_add(area(giver)).saturating_sub(joined) }
+}
