@@ -73,7 +73,7 @@ pub fn column(text: &str, name: &str) -> Result<Option<Vec<String>>> {
     let Some(at) = split(line, header)?.iter().position(|column| column == name) else { return Ok(None) };
     let cell = |(line, row): (usize, &str)| {
         let fields = split(line, row)?;
-        Ok(fields.get(at).map(|field| field.to_string()).unwrap_or_default())
+        Ok(fields.get(at).map(ToString::to_string).unwrap_or_default())
     };
     lines.map(cell).collect::<Result<Vec<String>>>().map(Some)
 }

@@ -2,11 +2,10 @@
 //! share a byte, and the peak is as low as it can be.
 //!
 //! [`Problem`] in, [`solve`] with [`Options`], [`Solution`] out; [`validate`] judges any plan and shares no code with
-//! the solvers; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format, [`json`] and [`onnx`] read other lists of buffers;
-//! [`generate`] makes the instances planners are measured on.
-//! the solvers; [`solve_spaces`] says what lies in which of several memories; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format; [`generate`] makes the instances planners are measured on.
-//! the solvers; [`solve_spaces`] says what lies in which of several memories; [`solve_sharing`] lets
-//! buffers take each other's places; [`replan`] follows small changes of a problem; [`baseline`] holds the planners that others ship; [`csv`] reads and writes MiniMalloc's format; [`generate`] makes the instances planners are measured on.
+//! the solvers. [`solve_spaces`] says what lies in which of several memories, [`solve_sharing`] lets buffers take each
+//! other's places, [`replan`] follows small changes of a problem. [`csv`] reads and writes MiniMalloc's format, [`json`]
+//! and [`onnx`] read other lists of buffers. [`baseline`] holds the planners that others ship, [`generate`] makes the
+//! instances that planners are measured on.
 
 pub mod baseline;
 pub mod bound;

@@ -260,13 +260,16 @@ Examples:
   gapless plan buffers.csv --capacity 1MiB          does it fit? if not, which buffers conflict
   gapless plan run.pickle --steps 3 --format svg -o step.svg
   gapless plan new.csv --old old-plan.csv --format csv -o new-plan.csv
+  gapless plan model.onnx --dim batch=8             activations of an ONNX model, in node order
+  gapless plan buffers.csv --spaces spaces.toml     which buffer in which memory
 
-buffers.csv is MiniMalloc's format: id,lower,upper,size, and alignment, gaps (2-4 5-6), offset (fixed), hint where needed. From a
-trace, every allocation is a buffer of the size asked for; its lifetime is counted in events.
+buffers.csv is MiniMalloc's format: id,lower,upper,size, and where needed alignment, gaps (2-4 5-6), offset (fixed), hint, shares (the
+id whose place it may take), accesses (a count, or times as @3 7 9) and spaces (names). The same as JSON: a list of objects. From a trace, every
+allocation is a buffer of the size asked for; its lifetime is counted in events.
 
 Ctrl-C ends the search; the best plan so far is kept. Exit code: 0 a plan, 1 it does not fit, 2 the question is wrong.")]
 pub(crate) struct PlanArgs {
-    /// Buffers as MiniMalloc CSV, or a trace; `-` reads standard input
+    /// Buffers as MiniMalloc CSV or JSON, an ONNX model, or a trace; `-` reads CSV from standard input
     pub(crate) file: PathBuf,
 
     /// Find a plan within this many bytes [default: as low as possible]
@@ -280,6 +283,10 @@ pub(crate) struct PlanArgs {
     /// All chance comes from this number
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
+
+    /// Search with this many seeds side by side
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: usize,
 
     /// Align every buffer to at least this many bytes
     #[arg(long, value_name = "BYTES")]
@@ -296,6 +303,19 @@ pub(crate) struct PlanArgs {
     /// The device of a trace [default: the first]
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
+
+    /// Several memories: a TOML file with [[space]] tables of name, capacity and cost; the traffic is made as low as possible
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["capacity", "old"])]
+    pub(crate) spaces: Option<PathBuf>,
+
+    /// Ask for a plan that stays valid when buffers shrink (dynamic shapes). Offsets do not depend on sizes, so every plan
+    /// does; with this flag that is checked
+    #[arg(long)]
+    pub(crate) monotone: bool,
+
+    /// A named dimension of an ONNX model, as batch=8; may be given more than once
+    #[arg(long = "dim", value_name = "NAME=VALUE")]
+    pub(crate) dims: Vec<String>,
 
     /// An earlier plan as CSV: move as little as possible
     #[arg(long, value_name = "FILE", conflicts_with_all = ["capacity", "chunk"])]

@@ -447,3 +447,56 @@ fn plan_says_what_is_wrong_with_the_question() {
     }
     insta::assert_snapshot!(all);
 }
+
+#[test]
+fn plan_puts_the_busy_buffers_into_the_cheap_memory() {
+    let folder = temp();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("written");
+    write(
+        "spaces.toml",
+        "[[space]]\nname = \"sram\"\ncapacity = \"8\"\ncost = 1\n[[space]]\nname = \"dram\"\ncost = 10\n",
+    );
+    write("buffers.csv", "id,lower,upper,size,accesses\na,0,4,8,1\nb,0,4,8,5\nc,4,6,8,1\n");
+    let done =
+        run_in(folder.path(), &["plan", "buffers.csv", "--spaces", "spaces.toml", "--format", "json"], None);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let plan: Value = serde_json::from_str(&done.out).expect("JSON");
+    // b is read most, so a goes to the dear memory: 8 x (10 + 5 + 1).
+    assert_eq!(plan["traffic"].as_f64(), Some(128.0), "{plan}");
+    assert_eq!(plan["proven_optimal"], true);
+    assert_eq!(plan["buffers"][0]["places"][0]["space"], "dram");
+    assert_eq!(plan["buffers"][1]["places"][0]["space"], "sram");
+    let text = run_in(folder.path(), &["plan", "buffers.csv", "--spaces", "spaces.toml"], None);
+    assert!(text.out.contains("proven lowest"), "{}", text.out);
+    write("spaces.toml", "[[space]]\nname = \"sram\"\n");
+    let wrong = run_in(folder.path(), &["plan", "buffers.csv", "--spaces", "spaces.toml"], None);
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.err.contains("cost") && wrong.err.contains("help:"), "{}", wrong.err);
+}
+
+#[test]
+fn plan_lets_buffers_take_places_reads_json_and_onnx() {
+    let folder = temp();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("written");
+    let peak = |args: &[&str]| {
+        let mut all = args.to_vec();
+        all.extend(["--format", "json", "--monotone", "--threads", "2"]);
+        let done = run_in(folder.path(), &all, None);
+        assert_eq!(done.code, 0, "{args:?}: {}", done.err);
+        let plan: Value = serde_json::from_str(&done.out).expect("JSON");
+        plan["peak"].as_u64().expect("a peak")
+    };
+    write("apart.csv", "id,lower,upper,size\na,0,4,8\nb,3,6,8\n");
+    write("shared.csv", "id,lower,upper,size,shares\na,0,4,8,\nb,3,6,8,a\n");
+    assert_eq!((peak(&["plan", "apart.csv"]), peak(&["plan", "shared.csv"])), (16, 8));
+    write(
+        "list.json",
+        r#"[{"id": "a", "lower": 0, "upper": 4, "size": 8}, {"id": 2, "lower": 3, "upper": 6, "size": 8}]"#,
+    );
+    assert_eq!(peak(&["plan", "list.json"]), 16);
+    let model = repo("testdata/planner/onnx/residual.onnx");
+    let model = model.to_str().expect("UTF-8");
+    assert!(peak(&["plan", model]) > 0);
+    let wrong = run_in(folder.path(), &["plan", model, "--dim", "batch"], None);
+    assert_eq!(wrong.code, 2, "{}", wrong.err);
+}

@@ -1,17 +1,18 @@
 //! `gapless plan`: an offset for each buffer, from a list of buffers or from a trace.
 
 mod page;
+mod read;
 mod show;
+mod spaces;
 
 use crate::cli::{PlanArgs, PlanFormat};
-use crate::commands::export::{chosen, parse_steps};
 use crate::failure::Failure;
-use crate::{Answer, load, output};
+use crate::{Answer, output};
 use anyhow::{Context, Result};
 use gapless_plan::csv::{self, OffsetColumn};
-use gapless_plan::{Buffer, Options, Plan, Problem, Solution, Tricks, Watch};
+use gapless_plan::{Buffer, Options, Plan, Problem, Shares, Solution, Tricks, Watch};
 use gapless_trace::Bytes;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,24 +32,31 @@ struct Planned {
 pub(crate) fn run(args: &PlanArgs) -> Result<Answer> {
     let options = options(args)?;
     let align = args.align.as_deref().map(|text| bytes("--align", text)).transpose()?;
-    let problem = aligned(problem(args)?, align)?;
+    let (problem, csv_text) = read::problem(args)?;
+    let problem = aligned(problem, align)?;
+    if let Some(path) = &args.spaces {
+        let question = spaces::Question::read(path, csv_text.as_deref(), &problem)?;
+        let as_json = match args.format {
+            PlanFormat::Text => false,
+            PlanFormat::Json => true,
+            _ => {
+                return Err(
+                    Failure::new("plans for several memories come as text or JSON", "--format json").into()
+                );
+            }
+        };
+        let name = args.file.display().to_string();
+        question.answer(&name, &problem, &options, as_json, args.output.as_deref())?;
+        return Ok(Answer::Yes);
+    }
+    let shares = csv_text.as_deref().map(|text| read::shares(text, &problem)).transpose()?.flatten();
     let start = Instant::now();
     let (solution, moved) = match &args.old {
         Some(old) => replan(&problem, old)?,
-        None => (search(&problem, &options)?, None),
+        None => (search(&problem, &options, shares.as_ref())?, None),
     };
     let took = start.elapsed();
-    // Cheap beside any search, and the promise of every plan: the judge shares no code with the planner.
-    let verdict = match options.chunk {
-        Some(chunk) => gapless_plan::validate_chunks(&problem, &solution.plan, chunk),
-        None => gapless_plan::validate(&problem, &solution.plan, None),
-    };
-    verdict.map_err(|wrong| {
-        Failure::new(
-            format!("the plan is not valid: {wrong}"),
-            "this is a bug: please report it with the file",
-        )
-    })?;
+    judge(&problem, &solution, &options, shares.as_ref(), args.monotone)?;
     let fits = solution.fits;
     let planned = Planned {
         name: args.file.display().to_string(),
@@ -70,6 +78,35 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer> {
     Ok(if asked && fits != Some(true) { Answer::No } else { Answer::Yes })
 }
 
+/// Cheap beside any search, and the promise of every plan: the judge shares no code with the planner.
+fn judge(
+    problem: &Problem,
+    solution: &Solution,
+    options: &Options,
+    shares: Option<&Shares>,
+    monotone: bool,
+) -> Result<()> {
+    let plan = &solution.plan;
+    let bug = |wrong: gapless_plan::Invalid| {
+        Failure::new(
+            format!("the plan is not valid: {wrong}"),
+            "this is a bug: please report it with the file",
+        )
+    };
+    match (options.chunk, shares) {
+        (Some(chunk), _) => gapless_plan::validate_chunks(problem, plan, chunk).map_err(bug)?,
+        (None, Some(shares)) => gapless_plan::validate_sharing(problem, shares, plan, None).map_err(bug)?,
+        (None, None) => gapless_plan::validate(problem, plan, None).map_err(bug)?,
+    }
+    if monotone && shares.is_none() {
+        let halved = |buffer: &Buffer| Buffer { size: Bytes(buffer.size.0.div_ceil(2)), ..buffer.clone() };
+        let smaller = Problem::new(problem.buffers().iter().map(halved).collect())?;
+        let plan = Plan::of_offsets(&smaller, plan.offsets.clone());
+        gapless_plan::validate(&smaller, &plan, None).map_err(bug)?;
+    }
+    Ok(())
+}
+
 fn write(path: Option<&Path>, text: &str) -> Result<()> {
     output::write_to(path, |out| Ok(out.write_all(text.as_bytes())?))
 }
@@ -88,6 +125,7 @@ fn options(args: &PlanArgs) -> Result<Options> {
         capacity: args.capacity.as_deref().map(|text| bytes("--capacity", text)).transpose()?,
         chunk: args.chunk.as_deref().map(|text| bytes("--chunk", text)).transpose()?,
         seed: args.seed,
+        threads: args.threads,
         time_limit: Some(duration(&args.time_limit)?),
         effort: None,
         tricks,
@@ -116,74 +154,6 @@ fn duration(text: &str) -> Result<Duration> {
     })
 }
 
-/// The buffers of a CSV, or the allocations of a trace.
-fn problem(args: &PlanArgs) -> Result<Problem> {
-    match csv_text(&args.file)? {
-        Some(text) => {
-            let problem = csv::read(&text, OffsetColumn::Fixed);
-            problem.map_err(|error| wrong_file(&args.file, &error))
-        }
-        None => of_trace(args),
-    }
-}
-
-fn wrong_file(path: &Path, error: &gapless_plan::Error) -> anyhow::Error {
-    Failure::new(
-        format!("{}: {error}", path.display()),
-        "`gapless plan --help` shows the columns; lifetimes are half-open, sizes are in bytes",
-    )
-    .into()
-}
-
-/// The text of `path` where it is a list of buffers: its first line names the column `lower`.
-fn csv_text(path: &Path) -> Result<Option<String>> {
-    const HEAD: u64 = 4096;
-    if path.as_os_str() == "-" {
-        // A trace on standard input would have to be read twice to find out: buffers only.
-        let mut text = String::new();
-        std::io::stdin().lock().read_to_string(&mut text).context("cannot read standard input as text")?;
-        return Ok(Some(text));
-    }
-    let Ok(file) = std::fs::File::open(path) else { return Ok(None) };
-    if !file.metadata().is_ok_and(|m| m.is_file()) {
-        return Ok(None);
-    }
-    let mut head = Vec::new();
-    file.take(HEAD).read_to_end(&mut head).with_context(|| format!("cannot read {}", path.display()))?;
-    let head = String::from_utf8_lossy(&head);
-    let first = head.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().to_ascii_lowercase();
-    if !first.split(',').any(|column| column.trim().trim_matches('"') == "lower") {
-        return Ok(None);
-    }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Some(text))
-}
-
-fn of_trace(args: &PlanArgs) -> Result<Problem> {
-    let trace = load::trace(&args.file)?;
-    let analysis = load::analyse(&trace, &args.file)?;
-    let device = chosen(&analysis, args.device)?[0];
-    let history = &device.history;
-    let (from, to) = match &args.steps {
-        Some(text) => {
-            let spans = &device.steps.spans[parse_steps(text, device.steps.spans.len())?];
-            spans.first().zip(spans.last()).map_or((0, 0), |(first, last)| (first.start.0, last.end.0))
-        }
-        None => (0, history.forever().0),
-    };
-    let mut buffers = Vec::new();
-    let mut names: Vec<Box<str>> = Vec::new();
-    for id in history.allocations.ids() {
-        let a = history.allocations.get(id);
-        let (start, end) = (a.start.0.max(from), a.end.0.min(to));
-        if start < end && a.requested > Bytes::ZERO {
-            buffers.push(Buffer::new(i64::from(start), i64::from(end), a.requested.0));
-            names.push(id.0.to_string().into());
-        }
-    }
-    Problem::with_names(buffers, names).map_err(|error| wrong_file(&args.file, &error))
-}
-
 /// The problem with every buffer aligned to at least `align`.
 fn aligned(problem: Problem, align: Option<Bytes>) -> Result<Problem> {
     let Some(align) = align.filter(|align| align.0 > 1) else { return Ok(problem) };
@@ -206,7 +176,7 @@ fn aligned(problem: Problem, align: Option<Bytes>) -> Result<Problem> {
 }
 
 /// Searches until solved, out of time or interrupted, with a line of progress on a terminal.
-fn search(problem: &Problem, options: &Options) -> Result<Solution> {
+fn search(problem: &Problem, options: &Options, shares: Option<&Shares>) -> Result<Solution> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
     // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
@@ -224,7 +194,10 @@ fn search(problem: &Problem, options: &Options) -> Result<Solution> {
         }
     };
     let mut watch = Watch { cancel: Some(&cancel), on_better: Some(&mut on_better) };
-    let solution = gapless_plan::solve(problem, options, &mut watch);
+    let solution = match shares {
+        Some(shares) => gapless_plan::solve_sharing(problem, shares, options, &mut watch),
+        None => gapless_plan::solve(problem, options, &mut watch),
+    };
     if terminal {
         eprint!("\r\x1b[2K");
     }
@@ -236,7 +209,7 @@ fn search(problem: &Problem, options: &Options) -> Result<Solution> {
 /// The old plan changed as little as possible.
 fn replan(problem: &Problem, old: &Path) -> Result<(Solution, Option<usize>)> {
     let text = std::fs::read_to_string(old).with_context(|| format!("cannot read {}", old.display()))?;
-    let before = csv::read(&text, OffsetColumn::Hint).map_err(|error| wrong_file(old, &error))?;
+    let before = csv::read(&text, OffsetColumn::Hint).map_err(|error| read::wrong_file(old, &error))?;
     let offsets: Option<Vec<Bytes>> = before.buffers().iter().map(|buffer| buffer.hint).collect();
     let offsets = offsets.ok_or_else(|| {
         Failure::new(
