@@ -1,9 +1,10 @@
-//! Measures the planner on the kinds of instances that its targets speak of.
+//! Measures the planner on the kinds of instances that its targets speak of, one line each: ours, what is wanted, peers.
 //!
 //! `cargo run --release -p gapless-plan --example bench -- [challenging|cliff|minimise|tensors|guillotine|heavy|million|training|replan|baselines|FILE.csv]...`
 //! Limits count seconds of CPU of this process, not of the clock on the wall, so that a busy machine does not change
 //! the figures. `OFF=trick,trick` turns tricks off, `SEED=n` changes the seed, `LIMIT=s` the limit,
-//! `ONLY=J` picks one of the set to minimise, `VERBOSE=1` prints every better plan.
+//! `ONLY=J` picks one of the set to minimise, `VERBOSE=1` prints every better plan. `PEERS=FILE` names figures of other
+//! planners on the challenging set: lines of a letter, a tab and what to print.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -16,75 +17,95 @@ use gapless_plan::{
 };
 use gapless_trace::Bytes;
 
+const LETTERS: &str = "ABCDEFGHIJK";
+/// Seconds of CPU that MiniMalloc, built with -O3, took for A to K on a machine of the same kind: quoted, not run here.
+const MINIMALLOC: [f64; 11] = [9.1, 6.2, 1.5, 7.9, 7.4, 9.6, 2.1, 3.0, 5.0, 2.2, 1.2];
+/// Above this the greedy planners are not run beside ours: they would take longer than all else.
+const BASELINE_LIMIT: usize = 100_000;
+/// Above this, of the greedy planners only two are run; hill-climbing packs a thousand times.
+const ALL_BASELINES_LIMIT: usize = 1000;
+
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).collect();
     let wants = |name: &str| asked.is_empty() || asked.iter().any(|asked| asked == name);
-    let set = "ABCDEFGHIJK".chars().map(|letter| format!("challenging/{letter}.1048576.csv.gz"));
-    let set: Vec<String> = set.collect();
     println!(
-        "{:32} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "case", "n", "ratio", "50 ms", "first s", "best s", "CPU s"
+        "Peers in [brackets] are re-implementations of published planners; \"quoted\" figures were not run here."
     );
+    line("case", "n", "ours", "CPU s", "MB", "wanted", "", "peers");
     for path in asked.iter().filter(|asked| asked.ends_with(".csv")) {
         let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
         match csv::read(&text, csv::OffsetColumn::Fixed) {
-            Ok(problem) => drop(case(path, &problem, None, number("LIMIT", 10.0))),
+            Ok(problem) => drop(case(path, &problem, Question::Minimise, 10.0, &Wanted::default(), "")),
             Err(error) => println!("{path}: {error}"),
         }
     }
     if wants("challenging") {
-        let total: f64 = set.iter().map(|name| case(name, &file(name), Some(1.0), 60.0).cpu).sum();
-        println!("challenging at 1,048,576: {total:.3} s of CPU in all");
+        challenging();
     }
     if wants("cliff") {
+        let wanted = Wanted { fits: true, cpu: Some(1.0), ..Wanted::default() };
         for factor in [1.0, 1.02, 1.05, 1.10, 1.15, 1.20] {
-            case(&format!("K at {factor:.2}"), &file(&set[10]), Some(-factor), 10.0);
+            let quoted = "MiniMalloc 0.02 s to over 57 s (quoted)";
+            case(
+                &format!("K at {factor:.2} of its bound"),
+                &set('K'),
+                Question::Times(factor),
+                10.0,
+                &wanted,
+                quoted,
+            );
         }
     }
     if wants("minimise") {
-        let limit = number("LIMIT", 10.0);
-        let only = std::env::var("ONLY").unwrap_or_default();
-        let chosen = set.iter().filter(|name| only.is_empty() || name.contains(&format!("/{only}.")));
-        let results: Vec<Figures> = chosen.map(|name| case(name, &file(name), None, limit)).collect();
-        let mean = results.iter().map(|figures| figures.early).sum::<f64>() / results.len() as f64;
-        println!("after 50 ms: {mean:.4} on average");
+        minimise();
     }
     if wants("tensors") {
-        for (name, limit) in
-            [("resnet50", 5.0), ("G_1", 5.0), ("pangu_2.6B", 5.0), ("S_1", 5.0), ("Y_1", 10.0)]
-        {
-            case(name, &file(&format!("tensors/{name}.csv.gz")), None, limit);
+        let tensors = [
+            ("resnet50", 5.0, 1.0, ""),
+            ("G_1", 5.0, f64::NAN, ""),
+            ("pangu_2.6B", 5.0, 1.01, "idealloc 1.033 (quoted)"),
+            ("S_1", 5.0, 1.01, "idealloc 1.025 (quoted)"),
+            ("Y_1", 10.0, 1.001, "idealloc 1.0035 in 26 s, 3.5 GB (quoted)"),
+        ];
+        for (name, limit, ratio, peers) in tensors {
+            let ratio = Some(ratio).filter(|ratio| !ratio.is_nan());
+            let wanted = Wanted { ratio, memory: Some(500.0), ..Wanted::default() };
+            let problem = file(&format!("tensors/{name}.csv.gz"));
+            case(name, &problem, Question::Minimise, limit, &wanted, peers);
         }
     }
     let seed = number("SEED", 1.0) as u64;
     if wants("guillotine") {
-        for (count, limit) in [(300, 5.0), (1000, 20.0), (10_000, 30.0), (100_000, 60.0)] {
-            for (time, memory) in [(1i64 << 40, 1u64 << 30), (count as i64, 1 << 20)] {
+        for (count, limit, ratio) in
+            [(300, 5.0, 1.0), (1000, 20.0, 1.05), (10_000, 30.0, 1.12), (100_000, 60.0, 1.25)]
+        {
+            // Times all apart, and times that many buffers share.
+            for (kind, time, memory) in [("fine", 1i64 << 40, 1u64 << 30), ("coarse", count as i64, 1 << 20)]
+            {
                 let problem = generate::guillotine(count, time, memory, seed);
-                case(&format!("guillotine {count}, time {time}"), &problem, None, number("LIMIT", limit));
+                let name = format!("guillotine {count}, {kind} times");
+                case(&name, &problem, Question::Minimise, limit, &Wanted::ratio(ratio), "");
             }
         }
     }
     if wants("heavy") {
         for shortest in [100.0, 1000.0] {
             let problem = generate::heavy_tailed(100_000, 1.5, shortest, seed);
-            case(&format!("heavy-tailed 100000, {shortest}"), &problem, None, number("LIMIT", 20.0));
+            let name = format!("heavy-tailed 100000, from {shortest}");
+            let quoted = "idealloc 1.028 (quoted)";
+            case(&name, &problem, Question::Minimise, 20.0, &Wanted::ratio(1.01), quoted);
         }
     }
     if asked.iter().any(|asked| asked == "million") {
         let problem = generate::heavy_tailed(1_000_000, 1.5, 100.0, seed);
-        case("heavy-tailed 1000000, 100", &problem, None, number("LIMIT", 60.0));
+        let wanted =
+            Wanted { ratio: Some(1.012), first: Some(5.0), memory: Some(2147.0), ..Wanted::default() };
+        let quoted = "idealloc 1.012 in 98 s, 5.9 GB (quoted)";
+        case("heavy-tailed 1000000, from 100", &problem, Question::Minimise, 60.0, &wanted, quoted);
     }
-    if wants("baselines") {
-        for baseline in Baseline::ALL {
-            let ratio = |name: &String| {
-                let problem = file(name);
-                baseline.plan(&problem).peak.share_of(bound::lower_bound(&problem))
-            };
-            let ratios: Vec<f64> = set.iter().map(ratio).collect();
-            let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-            println!("{:32} {mean:.4} on average over the challenging set", baseline.name());
-        }
+    if wants("training") {
+        let problem = generate::training(100_000, 4000, seed);
+        case("training 100000", &problem, Question::Minimise, 5.0, &Wanted::ratio(1.0002), "");
     }
     if wants("replan") {
         let problem = generate::heavy_tailed(100_000, 1.5, 1000.0, seed);
@@ -93,29 +114,158 @@ fn main() {
             replans(&problem, &solution.plan);
         }
     }
-    if wants("training") {
-        let problem = generate::training(100_000, 4000, seed);
-        case("training 100000", &problem, None, number("LIMIT", 5.0));
+    if wants("baselines") {
+        for baseline in Baseline::ALL {
+            let begin = cpu_seconds();
+            let ratio = |letter: char| {
+                let problem = set(letter);
+                baseline.plan(&problem).peak.share_of(bound::lower_bound(&problem))
+            };
+            let mean = LETTERS.chars().map(ratio).sum::<f64>() / LETTERS.len() as f64;
+            let cpu = format!("{:.3}", cpu_seconds() - begin);
+            line(
+                &format!("[{}], A to K", baseline.name()),
+                "",
+                &format!("{mean:.4}"),
+                &cpu,
+                "",
+                "",
+                "",
+                "mean ratio",
+            );
+        }
+    }
+}
+
+/// A to K within 1,048,576 bytes.
+fn challenging() {
+    let wanted = Wanted { fits: true, ..Wanted::default() };
+    let others =
+        std::env::var("PEERS").ok().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    let mut total = 0.0;
+    for (letter, minimalloc) in LETTERS.chars().zip(MINIMALLOC) {
+        let other =
+            others.lines().find_map(|line| line.strip_prefix(letter)?.strip_prefix('\t')).unwrap_or_default();
+        let peers =
+            format!("{other}{}MiniMalloc {minimalloc} s (quoted)", if other.is_empty() { "" } else { ", " });
+        let question = Question::Capacity(Bytes(1_048_576));
+        total += case(&format!("{letter} at 1048576"), &set(letter), question, 60.0, &wanted, &peers).cpu;
+    }
+    let met = if total <= 1.8 { "met" } else { "MISSED" };
+    let quoted = format!("MiniMalloc {:.0} s (quoted)", MINIMALLOC.iter().sum::<f64>());
+    line(
+        "A to K at 1048576, in all",
+        "",
+        "",
+        &format!("{total:.3}"),
+        "",
+        "at most 1.8 s, aim 0.2",
+        met,
+        &quoted,
+    );
+}
+
+/// A to K as low as possible, and how low after 50 ms.
+fn minimise() {
+    let only = std::env::var("ONLY").unwrap_or_default();
+    let chosen = LETTERS.chars().filter(|letter| only.is_empty() || only.contains(*letter));
+    let mut early = Vec::new();
+    for letter in chosen {
+        // Of D and J nothing more is asked than to be as low as can be.
+        let ratio = Some(1.0).filter(|_| !"DJ".contains(letter));
+        let wanted = Wanted { ratio, ..Wanted::default() };
+        early.push(
+            case(&format!("{letter}, minimised"), &set(letter), Question::Minimise, 60.0, &wanted, "").early,
+        );
+    }
+    let mean = early.iter().sum::<f64>() / early.len() as f64;
+    let met = if mean <= 1.10 { "met" } else { "MISSED" };
+    let quoted = "idealloc 1.32 (quoted)";
+    line("mean after 50 ms", "", &format!("{mean:.4}"), "", "", "at most 1.10", met, quoted);
+}
+
+#[derive(Clone, Copy)]
+enum Question {
+    Minimise,
+    Capacity(Bytes),
+    /// A capacity of so many times the lower bound.
+    Times(f64),
+}
+
+/// What is asked of a case, each where it is given.
+#[derive(Default)]
+struct Wanted {
+    fits: bool,
+    ratio: Option<f64>,
+    /// Seconds of CPU in all.
+    cpu: Option<f64>,
+    /// Seconds of CPU to the first plan.
+    first: Option<f64>,
+    /// Megabytes resident at most.
+    memory: Option<f64>,
+}
+
+impl Wanted {
+    fn ratio(ratio: f64) -> Wanted {
+        Wanted { ratio: Some(ratio), ..Wanted::default() }
+    }
+
+    fn text(&self, limit: f64) -> String {
+        let mut words = Vec::new();
+        if self.fits {
+            words.push("fits".to_owned());
+        }
+        words.extend(self.ratio.map(|ratio| format!("{ratio} in {limit} s")));
+        words.extend(self.cpu.map(|cpu| format!("in {cpu} s")));
+        words.extend(self.first.map(|first| format!("first in {first} s")));
+        words.extend(self.memory.map(|memory| format!("{memory} MB")));
+        words.join(", ")
+    }
+
+    fn met(&self, figures: &Figures) -> bool {
+        let within = |most: Option<f64>, value: f64| most.is_none_or(|most| value <= most);
+        (!self.fits || figures.fits)
+            && within(self.ratio, figures.ratio)
+            && within(self.cpu, figures.cpu)
+            && within(self.first, figures.first)
+            && within(self.memory, figures.memory)
     }
 }
 
 struct Figures {
     cpu: f64,
     early: f64,
+    first: f64,
+    ratio: f64,
+    memory: f64,
+    fits: bool,
 }
 
-/// Solves with a limit in seconds of CPU; `capacity` is in megabytes of 2^20 bytes, or, negative, a factor of the bound.
-fn case(name: &str, problem: &Problem, capacity: Option<f64>, limit: f64) -> Figures {
+/// Solves with a limit in seconds of CPU and prints the line.
+fn case(
+    name: &str,
+    problem: &Problem,
+    question: Question,
+    limit: f64,
+    wanted: &Wanted,
+    peers: &str,
+) -> Figures {
+    let asked = wanted.text(limit);
+    let limit = number("LIMIT", limit);
     let floor = bound::lower_bound(problem);
-    let capacity = capacity
-        .map(|value| if value > 0.0 { value * 1_048_576.0 } else { -value * floor.0 as f64 })
-        .map(|bytes| Bytes(bytes as u64));
+    let capacity = match question {
+        Question::Minimise => None,
+        Question::Capacity(bytes) => Some(bytes),
+        Question::Times(factor) => Some(Bytes((factor * floor.0 as f64) as u64)),
+    };
     let options =
         Options { capacity, seed: number("SEED", 1.0) as u64, tricks: tricks(), ..Options::default() };
     let cancel = AtomicBool::new(false);
     let finished = AtomicBool::new(false);
+    // The kernel forgets the largest resident size so far; where it cannot, the figure is that of the whole run.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
     let begin = cpu_seconds();
-    let (mut early, mut first, mut last) = (f64::NAN, f64::NAN, 0.0);
+    let (mut early, mut first) = (f64::NAN, f64::NAN);
     let verbose = std::env::var("VERBOSE").is_ok();
     let solution = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -135,7 +285,6 @@ fn case(name: &str, problem: &Problem, capacity: Option<f64>, limit: f64) -> Fig
                 early = ratio;
             }
             first = if f64::is_nan(first) { now } else { first };
-            last = now;
         };
         let mut watch = Watch { cancel: Some(&cancel), on_better: Some(&mut on_better) };
         let solution = solve(problem, &options, &mut watch);
@@ -143,23 +292,67 @@ fn case(name: &str, problem: &Problem, capacity: Option<f64>, limit: f64) -> Fig
         solution
     });
     let cpu = cpu_seconds() - begin;
-    let solution = match solution {
-        Ok(solution) => solution,
-        Err(error) => {
-            println!("{name:32} {error}");
-            return Figures { cpu, early };
-        }
-    };
-    let verdict = match validate(problem, &solution.plan, capacity.filter(|_| solution.fits == Some(true))) {
-        Err(invalid) => format!("INVALID: {invalid}"),
-        Ok(()) if solution.fits == Some(true) => "fits".to_owned(),
-        Ok(()) if solution.proven_optimal() => "optimal".to_owned(),
-        Ok(()) => format!("{} over {}", solution.plan.peak.0, solution.lower_bound.0),
-    };
+    let memory = peak_resident_mb();
+    let solution = solution.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let fits = solution.fits == Some(true);
+    if let Err(invalid) = validate(problem, &solution.plan, capacity.filter(|_| fits)) {
+        panic!("{name}: the plan is INVALID: {invalid}");
+    }
     let ratio = solution.plan.peak.share_of(floor);
-    let count = problem.len();
-    println!("{name:32} {count:8} {ratio:9.5} {early:9.4} {first:9.3} {last:9.3} {cpu:9.3} {verdict}");
-    Figures { cpu, early }
+    let figures = Figures { cpu, early, first, ratio, memory, fits };
+    let ours = match question {
+        Question::Minimise if solution.proven_optimal() => format!("{ratio:.5}, optimal"),
+        Question::Minimise => format!("{ratio:.5}"),
+        _ if fits => "fits".to_owned(),
+        _ => "no plan".to_owned(),
+    };
+    let met = match wanted.met(&figures) {
+        _ if asked.is_empty() => "",
+        true => "met",
+        false => "MISSED",
+    };
+    let mut beside: Vec<String> = vec![peers.to_owned()];
+    if wanted.first.is_some() {
+        beside.push(format!("(our first plan: {first:.1} s)"));
+    }
+    if matches!(question, Question::Minimise) {
+        beside.extend(greedy(problem, floor));
+    }
+    beside.retain(|text| !text.is_empty());
+    line(
+        name,
+        &problem.len().to_string(),
+        &ours,
+        &format!("{cpu:.3}"),
+        &format!("{memory:.0}"),
+        &asked,
+        met,
+        &beside.join(", "),
+    );
+    figures
+}
+
+/// The ratios that the re-implemented planners reach.
+fn greedy(problem: &Problem, floor: Bytes) -> Vec<String> {
+    let few = [Baseline::XlaBestFit, Baseline::TflmGreedy];
+    let chosen: &[Baseline] = match problem.len() {
+        count if count <= ALL_BASELINES_LIMIT => &Baseline::ALL,
+        count if count <= BASELINE_LIMIT => &few,
+        _ => &[],
+    };
+    let ratios = chosen.iter().map(|baseline| (baseline, baseline.plan(problem).peak.share_of(floor)));
+    let mut ratios: Vec<_> = ratios.collect();
+    ratios.sort_by(|a, b| a.1.total_cmp(&b.1));
+    // The best, and XLA's, which stands on every line.
+    let xla = |baseline: &Baseline| *baseline == Baseline::XlaBestFit;
+    let shown = ratios.iter().enumerate().filter(|(rank, (baseline, _))| *rank == 0 || xla(baseline));
+    shown.map(|(_, (baseline, ratio))| format!("[{}] {ratio:.4}", baseline.name())).collect()
+}
+
+#[expect(clippy::too_many_arguments, reason = "the columns of the table")]
+fn line(case: &str, n: &str, ours: &str, cpu: &str, memory: &str, wanted: &str, met: &str, peers: &str) {
+    let row = format!("{case:33} {n:>8} {ours:>16} {cpu:>8} {memory:>5}  {wanted:34} {met:6}  {peers}");
+    println!("{}", row.trim_end());
 }
 
 /// One buffer in a hundred thousand changes its size: how long, how many moved, how much higher.
@@ -176,12 +369,14 @@ fn replans(problem: &Problem, old: &Plan) {
         most = most.max(result.moved.len() + result.placed.len());
         worst = worst.max(result.plan.peak.share_of(old.peak));
         if let Err(invalid) = validate(&new, &result.plan, None) {
-            println!("INVALID: {invalid}");
+            panic!("replan: the plan is INVALID: {invalid}");
         }
     }
-    println!(
-        "replan, one of 100000 changed: {slowest:.4} s at most, {most} moved at most, peak {worst:.5} of the old"
-    );
+    let met = if slowest <= 0.05 && most * 100 < problem.len() { "met" } else { "MISSED" };
+    let ours = format!("{most} moved");
+    let peak = format!("peak at most {worst:.5} of the old; 50 changes, the worst of each");
+    let (count, cpu) = (problem.len().to_string(), format!("{slowest:.4}"));
+    line("replan, one buffer changed", &count, &ours, &cpu, "", "0.05 s, under 1 % moved", met, &peak);
 }
 
 fn tricks() -> Tricks {
@@ -198,6 +393,11 @@ fn number(variable: &str, otherwise: f64) -> f64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
+/// An instance of the challenging set.
+fn set(letter: char) -> Problem {
+    file(&format!("challenging/{letter}.1048576.csv.gz"))
+}
+
 fn file(name: &str) -> Problem {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata/planner").join(name);
     let packed = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -206,8 +406,8 @@ fn file(name: &str) -> Problem {
     csv::read(&text, csv::OffsetColumn::Fixed).expect("a valid problem")
 }
 
-/// User and system time of this process so far: of the main thread to the nanosecond, or, where others worked too, of
-/// all in ticks of 10 ms; 0 where there is no /proc.
+/// User and system time of this process so far: of the main thread to the nanosecond, or, where others did real work
+/// too, of all in ticks of 10 ms; 0 where there is no /proc.
 fn cpu_seconds() -> f64 {
     let main = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let main =
@@ -215,5 +415,15 @@ fn cpu_seconds() -> f64 {
     let all = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<f64> =
         all.split_whitespace().skip(13).take(2).filter_map(|field| field.parse().ok()).collect();
-    main.max(fields.iter().sum::<f64>() / 100.0)
+    let all = fields.iter().sum::<f64>() / 100.0;
+    // The thread that watches the limit takes a hundredth; its ticks must not blur figures of milliseconds.
+    if all > 1.2 * main + 0.2 { all } else { main }
+}
+
+/// The largest resident size since it was last cleared, in millions of bytes; NaN where there is no /proc.
+fn peak_resident_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()).and_then(|text| text.parse::<f64>().ok());
+    kib.map_or(f64::NAN, |kib| kib * 1024.0 / 1e6)
 }
