@@ -84,10 +84,17 @@ impl<'t> DeviceAnalysis<'t> {
     fn of(trace: &Trace, device: &'t DeviceTrace) -> Result<DeviceAnalysis<'t>, HistoryError> {
         let history = History::rebuild(trace, device)?;
         let (steps, kinds) = kinds::with_steps(trace, device, &history);
-        let (growth, churn) = (growth::measure(&history, &steps), churn::measure(device, &history, &steps));
+        // Independent passes over the same columns: a second core halves their time.
+        let (growth, churn, step_peaks, step_ends) = std::thread::scope(|scope| {
+            let by_step = scope.spawn(|| (step_peaks(&history, &steps), step_ends(&history, &steps)));
+            let growth = growth::measure(&history, &steps);
+            let churn = churn::measure(device, &history, &steps);
+            let (peaks, ends) = by_step.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (growth, churn, peaks, ends)
+        });
         Ok(DeviceAnalysis {
-            step_peaks: step_peaks(&history, &steps),
-            step_ends: step_ends(&history, &steps),
+            step_peaks,
+            step_ends,
             kind_codes: kinds.by_allocation.iter().map(|&kind| kind as u8).collect(),
             spans: steps.spans.iter().map(|s| (s.start, s.end)).collect(),
             device,
