@@ -44,8 +44,16 @@ pub struct StepPeak {
     pub at: Tick,
 }
 
-const KIND_NAMES: [&str; Kind::ALL.len()] =
-    ["weights", "gradients", "optimizer state", "activations", "temporaries", "unexplained"];
+/// Kinds by number, as the page has them.
+const KIND_NAMES: [&str; Kind::ALL.len()] = {
+    let mut names = [""; Kind::ALL.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = Kind::ALL[i].name();
+        i += 1;
+    }
+    names
+};
 
 impl<'t> Analysis<'t> {
     /// Rebuilds the histories of `trace` and infers what can be inferred.

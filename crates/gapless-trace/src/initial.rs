@@ -7,6 +7,7 @@
 use crate::events::Action;
 use crate::heap::RunInfo;
 use crate::history::HistoryError;
+use crate::settings::AllocatorSettings;
 use crate::stacks::StackId;
 use crate::torch_rules;
 use crate::trace::{BlockState, DeviceTrace, SizeClass};
@@ -87,14 +88,14 @@ pub(crate) fn final_state(device: &DeviceTrace) -> Result<InitialState, HistoryE
     Ok(state)
 }
 
-/// The heap before the first event.
+/// The heap before the first event. `settings` are those by which PyTorch sized its blocks; `None`: other rules.
 ///
 /// # Errors
 /// When the events cannot lead from any heap to the final one: a block freed twice, a free outside every segment.
 pub(crate) fn find(
     device: &DeviceTrace,
     finals: &InitialState,
-    torch_rules: bool,
+    settings: Option<&AllocatorSettings>,
 ) -> Result<InitialState, HistoryError> {
     let mut undo = Undo {
         segments: finals.segments.iter().map(|s| (s.addr, *s)).collect(),
@@ -133,7 +134,7 @@ pub(crate) fn find(
             }
             Action::SegmentFree | Action::SegmentUnmap => {
                 let expandable = event.action == Action::SegmentUnmap;
-                let small = torch_rules && event.size <= torch_rules::SMALL_SEGMENT;
+                let small = settings.is_some() && event.size <= torch_rules::SMALL_SEGMENT;
                 let class = if small { SizeClass::Small } else { SizeClass::Large };
                 let info = RunInfo { stream: event.stream, pool: event.pool, class, expandable };
                 undo.segments.insert(addr, InitialSegment { addr, size, info, stack: event.stack });
@@ -149,7 +150,7 @@ pub(crate) fn find(
     state.blocks.sort_unstable_by_key(|b| b.addr);
     join_pieces(&mut state.segments);
     check_disjoint(device, &state.segments)?;
-    find_sizes(device, &mut state, torch_rules)?;
+    find_sizes(device, &mut state, settings)?;
     Ok(state)
 }
 
@@ -233,8 +234,11 @@ fn check_disjoint(device: &DeviceTrace, segments: &[InitialSegment]) -> Result<(
 
 /// Gives blocks of which only the request is known their size. A large native segment never holds a free block of
 /// 1 MiB or less (nothing that small is split off or handed out there), so a shorter gap behind a block is part of it.
-fn find_sizes(device: &DeviceTrace, state: &mut InitialState, torch_rules: bool) -> Result<(), HistoryError> {
-    let settings = crate::settings::AllocatorSettings::default();
+fn find_sizes(
+    device: &DeviceTrace,
+    state: &mut InitialState,
+    settings: Option<&AllocatorSettings>,
+) -> Result<(), HistoryError> {
     let mut segment_at = 0;
     for i in 0..state.blocks.len() {
         let block = state.blocks[i];
@@ -255,16 +259,15 @@ fn find_sizes(device: &DeviceTrace, state: &mut InitialState, torch_rules: bool)
         if block.size > 0 {
             continue;
         }
-        let rounded = if torch_rules {
-            torch_rules::round_size(Bytes(block.requested), &settings).0
-        } else {
-            block.requested.max(1)
+        let rounded = match settings {
+            Some(settings) => torch_rules::round_size(Bytes(block.requested), settings).0,
+            None => block.requested.max(1),
         };
         let segment_end = segment.addr.saturating_add(segment.size);
         let limit =
             state.blocks.get(i + 1).map_or(segment_end, |next| next.addr.min(segment_end)) - block.addr;
         let gap = limit.saturating_sub(rounded);
-        let swallows = torch_rules
+        let swallows = settings.is_some_and(|settings| !settings.expandable_segments)
             && segment.info.class == SizeClass::Large
             && !segment.info.expandable
             && gap <= torch_rules::SMALL_LIMIT.0;

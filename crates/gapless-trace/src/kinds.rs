@@ -42,7 +42,7 @@ impl Kind {
     ];
 
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Kind::Weights => "weights",
             Kind::Gradients => "gradients",

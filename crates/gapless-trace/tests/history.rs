@@ -307,8 +307,7 @@ fn histories_equal_the_twin_at_every_tick() {
 #[test]
 fn a_recording_that_began_late_is_rebuilt_as_it_went_on() {
     for seed in 0..30 {
-        // Without divisions every size behind a cut follows; with them only those that the ring saw.
-        let twin = random_run(seed, seed % 2 == 1, 0, 500);
+        let twin = random_run(seed, seed % 2 == 1, [0, 4, 8][seed as usize % 3], 500);
         let dropped = 1 + (seed as usize * 37) % (twin.events.len() - 1);
         let trace = twin.trace(dropped);
         let history =
@@ -318,6 +317,11 @@ fn a_recording_that_began_late_is_rebuilt_as_it_went_on() {
         assert_eq!(codes.contains(&"recording-began-late"), late, "seed {seed}: {codes:?}");
         for (tick, truth) in twin.figures[dropped..].iter().enumerate().step_by(11) {
             let now = Moment::at(&history, Tick(tick as u32)).figures;
+            // Expandable memory is always cut to the rounded size, so block sizes follow too. A native block may have been handed
+            // out whole, which a recording that never saw it allocated cannot always tell.
+            if twin.settings.expandable_segments {
+                assert_eq!(now, *truth, "seed {seed}, tick {tick}");
+            }
             assert_eq!(
                 (now.live, now.requested, now.reserved),
                 (truth.live, truth.requested, truth.reserved),

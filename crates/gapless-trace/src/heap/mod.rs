@@ -72,7 +72,8 @@ impl<'a> Heap<'a> {
         if from_nothing {
             return Ok(heap.finish());
         }
-        let initial = initial::find(device, &finals, trace.source.torch_rules)?;
+        let rules = heap.torch_rules.then_some(&heap.settings);
+        let initial = initial::find(device, &finals, rules)?;
         let mut heap = Heap::new(trace, device);
         heap.begin(&initial)?;
         heap.run()?;
