@@ -10,8 +10,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-ingest", &["gapless-trace"]),
     ("gapless-export", &["gapless-trace"]),
     ("gapless-plan", &["gapless-trace"]),
+    ("gapless-replay", &["gapless-trace", "gapless-plan"]),
     ("gapless-report", &["gapless-trace"]),
-    ("gapless", &["gapless-trace", "gapless-ingest", "gapless-export", "gapless-plan", "gapless-report"]),
+    (
+        "gapless",
+        &["gapless-trace", "gapless-ingest", "gapless-export", "gapless-plan", "gapless-replay", "gapless-report"],
+    ),
     ("xtask", &[]),
 ];
 

@@ -1,0 +1,13 @@
+//! What would have been better: exact models of allocators, replayed over what a run asked for.
+//!
+//! A [`script::Script`] is the program's side of a trace. An [`allocator::Allocator`] is a deterministic machine that serves it from a
+//! [`device::Device`]: PyTorch's own with all its settings and versions ([`torch`]), and others to compare with.
+
+pub mod allocator;
+pub mod cost;
+pub mod device;
+pub mod script;
+
+pub use allocator::{Allocator, Gauge, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
+pub use device::{Device, Placement, SimDevice};
+pub use script::{Op, Script};

@@ -1,0 +1,113 @@
+//! What a program asked of its allocator, without what the allocator made of it: the requests of a trace, in order.
+//!
+//! A recording mixes two hands. The program's are requests, frees and calls to empty the cache; the allocator's are segments taken and
+//! given back, and retries. A replay on another allocator must repeat the first and leave out the second, so both are
+//! told apart here, once (`build.rs`), and everything else works on a [`Script`].
+
+use crate::allocator::{Lane, LaneIndex, Slot};
+use gapless_trace::{Bytes, DeviceAddr, PoolId, Tick};
+
+/// One thing the program did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Alloc {
+        slot: Slot,
+        size: Bytes,
+        lane: LaneIndex,
+    },
+    /// Given back, and no other stream used it.
+    Free {
+        slot: Slot,
+    },
+    /// Given back while another stream may still use it.
+    FreeRequested {
+        slot: Slot,
+    },
+    /// The other streams are done with it.
+    FreeCompleted {
+        slot: Slot,
+    },
+    /// A request that the recorded run failed to serve. The program went on without it.
+    Failed {
+        size: Bytes,
+        lane: LaneIndex,
+    },
+    /// Of one pool of the script's list, or of all.
+    EmptyCache {
+        pool: Option<u16>,
+    },
+    ReleasePool {
+        pool: u16,
+    },
+}
+
+/// What the recorded allocator did with its device, and where it placed what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceCall {
+    pub kind: DeviceCallKind,
+    pub addr: DeviceAddr,
+    pub size: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceCallKind {
+    Malloc,
+    Free,
+    Map,
+    Unmap,
+}
+
+/// The requests of one device of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    pub ops: Vec<Op>,
+    /// For each op, the instant after it in the trace's own count.
+    pub ticks: Vec<Tick>,
+    pub lanes: Vec<Lane>,
+    pub pools: Vec<PoolId>,
+    /// How many slots the ops name.
+    pub slots: u32,
+    /// The first ops stand for what was there before the recording; this many.
+    pub preexisting: u32,
+    /// Events of the trace that the ops stand for.
+    pub events: u32,
+    pub recorded: Recorded,
+}
+
+/// What the recorded allocator did, op by op: for the replay that must equal it.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// Device calls in order.
+    pub calls: Vec<DeviceCall>,
+    /// For ops with device calls: the op, and one past its last call. The calls of an op follow those of the op before.
+    pub by_op: Vec<(u32, u32)>,
+    /// Where each slot was placed.
+    pub addrs: Vec<DeviceAddr>,
+    /// Segments that were there before the first event.
+    pub initial: Vec<InitialSegment>,
+    /// Whether the trace has the device calls at all.
+    pub has_segments: bool,
+}
+
+/// A segment, or mapped stretch, that was there before the recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitialSegment {
+    pub addr: DeviceAddr,
+    pub size: Bytes,
+    pub lane: Lane,
+    pub small: bool,
+    pub expandable: bool,
+    /// Active blocks in it, by address: slot, address, size, and whether it was pending.
+    pub blocks: Vec<(Slot, DeviceAddr, Bytes, bool)>,
+}
+
+impl Script {
+    /// The allocation that `op` makes, as slot, size and lane.
+    #[must_use]
+    pub fn alloc(&self, op: usize) -> Option<(Slot, Bytes, LaneIndex)> {
+        match self.ops[op] {
+            Op::Alloc { slot, size, lane } => Some((slot, size, lane)),
+            _ => None,
+        }
+    }
+}
