@@ -6,7 +6,12 @@
 pub mod allocator;
 pub mod cost;
 pub mod device;
+pub mod recorded;
+pub mod run;
 pub mod script;
+pub mod torch;
+
+mod free_set;
 
 pub use allocator::{Allocator, Gauge, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 pub use device::{Device, Placement, SimDevice};

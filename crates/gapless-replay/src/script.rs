@@ -4,6 +4,8 @@
 //! given back, and retries. A replay on another allocator must repeat the first and leave out the second, so both are
 //! told apart here, once (`build.rs`), and everything else works on a [`Script`].
 
+mod build;
+
 use crate::allocator::{Lane, LaneIndex, Slot};
 use gapless_trace::{Bytes, DeviceAddr, PoolId, Tick};
 
@@ -97,8 +99,19 @@ pub struct InitialSegment {
     pub lane: Lane,
     pub small: bool,
     pub expandable: bool,
-    /// Active blocks in it, by address: slot, address, size, and whether it was pending.
-    pub blocks: Vec<(Slot, DeviceAddr, Bytes, bool)>,
+    /// Active blocks in it, by address.
+    pub blocks: Vec<InitialBlock>,
+}
+
+/// An active block from before the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitialBlock {
+    pub slot: Slot,
+    pub addr: DeviceAddr,
+    pub size: Bytes,
+    pub requested: Bytes,
+    /// Given back already, and still used by another stream.
+    pub pending: bool,
 }
 
 impl Script {

@@ -1,0 +1,244 @@
+//! Free blocks in exact order of (size, tie), with the next one up found in constant time.
+//!
+//! Sizes fall into bins, sixteen to a power of two, and a bitmap says which bins hold anything; within a bin entries are sorted.
+//! So the smallest block that is large enough is one or two words of bitmap away, where a balanced tree walks its height through
+//! cold memory. Order is exact: this is the set that PyTorch's allocator iterates.
+
+/// A free block: its size, what breaks ties between equal sizes, and its number in the caller's arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Entry {
+    pub(crate) size: u64,
+    pub(crate) tie: u64,
+    pub(crate) block: u32,
+}
+
+const UNIT_BITS: u32 = 9;
+const SUB_BITS: u32 = 4;
+const SUBS: u64 = 1 << SUB_BITS;
+/// Sizes below 2^64: 55 bits of units, of which the first SUB_BITS fall into the exact bins.
+const BINS: usize = ((64 - UNIT_BITS - SUB_BITS + 1) as usize) << SUB_BITS;
+const WORDS: usize = BINS.div_ceil(64);
+const NO_BIN: u16 = u16::MAX;
+
+/// Invariants: a bin's bit is set iff its vector is not empty; vectors are sorted; a size is in the bin of `bin_of(size)`.
+#[derive(Clone, Debug)]
+pub(crate) struct FreeSet {
+    words: [u64; WORDS],
+    /// Which words have a bit set.
+    summary: u32,
+    /// Bin to index in `bins`: most lanes use a few dozen.
+    table: Box<[u16; BINS]>,
+    bins: Vec<Vec<Entry>>,
+    len: usize,
+}
+
+#[inline]
+fn bin_of(size: u64) -> usize {
+    let units = size >> UNIT_BITS;
+    if units < SUBS {
+        return units as usize;
+    }
+    let top = 63 - units.leading_zeros();
+    (((top - SUB_BITS + 1) as usize) << SUB_BITS) + ((units >> (top - SUB_BITS)) & (SUBS - 1)) as usize
+}
+
+impl Default for FreeSet {
+    fn default() -> FreeSet {
+        FreeSet { words: [0; WORDS], summary: 0, table: Box::new([NO_BIN; BINS]), bins: Vec::new(), len: 0 }
+    }
+}
+
+impl FreeSet {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        let bin = bin_of(entry.size);
+        if self.table[bin] == NO_BIN {
+            self.table[bin] = self.bins.len() as u16;
+            self.bins.push(Vec::with_capacity(4));
+        }
+        let list = &mut self.bins[self.table[bin] as usize];
+        // Entries come in no order; most bins hold a handful.
+        let at = position(list, entry.size, entry.tie);
+        list.insert(at, entry);
+        self.words[bin >> 6] |= 1 << (bin & 63);
+        self.summary |= 1 << (bin >> 6);
+        self.len += 1;
+    }
+
+    /// Takes out the entry of this size and tie, which must be there.
+    #[inline]
+    pub(crate) fn remove(&mut self, size: u64, tie: u64) {
+        let bin = bin_of(size);
+        let list = &mut self.bins[self.table[bin] as usize];
+        let at = position(list, size, tie);
+        debug_assert!(list[at].size == size && list[at].tie == tie);
+        list.remove(at);
+        if list.is_empty() {
+            self.words[bin >> 6] &= !(1 << (bin & 63));
+            if self.words[bin >> 6] == 0 {
+                self.summary &= !(1 << (bin >> 6));
+            }
+        }
+        self.len -= 1;
+    }
+
+    /// The first entry of at least `size`.
+    #[inline]
+    pub(crate) fn at_least(&self, size: u64) -> Option<Entry> {
+        self.from(size, 0)
+    }
+
+    /// The entry after `entry`.
+    #[inline]
+    pub(crate) fn after(&self, entry: Entry) -> Option<Entry> {
+        self.from(entry.size, entry.tie + 1)
+    }
+
+    /// The last entry below `size`.
+    pub(crate) fn below(&self, size: u64) -> Option<Entry> {
+        self.before_key(size, 0)
+    }
+
+    /// The entry before `entry`.
+    pub(crate) fn before(&self, entry: Entry) -> Option<Entry> {
+        self.before_key(entry.size, entry.tie)
+    }
+
+    /// All entries in order. The set may not change meanwhile; callers that change it collect first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        (0..WORDS).flat_map(move |w| {
+            let mut word = self.words[w];
+            std::iter::from_fn(move || {
+                (word != 0).then(|| {
+                    let bit = word.trailing_zeros() as usize;
+                    word &= word - 1;
+                    (w << 6) + bit
+                })
+            })
+            .flat_map(move |bin| self.bins[self.table[bin] as usize].iter().copied())
+        })
+    }
+
+    #[inline]
+    fn from(&self, size: u64, tie: u64) -> Option<Entry> {
+        let bin = bin_of(size);
+        let word = bin >> 6;
+        let bits = self.words[word] & (!0 << (bin & 63));
+        if bits & (1 << (bin & 63)) != 0 {
+            let list = &self.bins[self.table[bin] as usize];
+            let at = position(list, size, tie);
+            if at < list.len() {
+                return Some(list[at]);
+            }
+        }
+        let bits = bits & !(1 << (bin & 63));
+        let next = if bits != 0 {
+            (word << 6) + bits.trailing_zeros() as usize
+        } else {
+            let words = self.summary & (!0u32).checked_shl(word as u32 + 1).unwrap_or(0);
+            if words == 0 {
+                return None;
+            }
+            let word = words.trailing_zeros() as usize;
+            (word << 6) + self.words[word].trailing_zeros() as usize
+        };
+        self.bins[self.table[next] as usize].first().copied()
+    }
+
+    fn before_key(&self, size: u64, tie: u64) -> Option<Entry> {
+        let bin = bin_of(size);
+        if self.table[bin] != NO_BIN {
+            let list = &self.bins[self.table[bin] as usize];
+            let at = position(list, size, tie);
+            if at > 0 {
+                return Some(list[at - 1]);
+            }
+        }
+        let word = bin >> 6;
+        let bits = self.words[word] & !(!0 << (bin & 63));
+        let last = |word: usize, bits: u64| (word << 6) + 63 - bits.leading_zeros() as usize;
+        let found = if bits != 0 {
+            last(word, bits)
+        } else {
+            let words = self.summary & !(!0u32 << word);
+            if words == 0 {
+                return None;
+            }
+            let word = 31 - words.leading_zeros() as usize;
+            last(word, self.words[word])
+        };
+        self.bins[self.table[found] as usize].last().copied()
+    }
+}
+
+/// Where (size, tie) is, or would be.
+#[inline]
+fn position(list: &[Entry], size: u64, tie: u64) -> usize {
+    if list.len() <= 8 {
+        return list.iter().position(|e| (e.size, e.tie) >= (size, tie)).unwrap_or(list.len());
+    }
+    list.partition_point(|e| (e.size, e.tie) < (size, tie))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn bins_follow_sizes() {
+        let sizes: Vec<u64> =
+            (0..63).flat_map(|b| [1u64 << b, (1 << b) + (1 << b) / 3, (1 << b) * 2 - 1]).collect();
+        for pair in sizes.windows(2) {
+            assert!(pair[0] > pair[1] || bin_of(pair[0]) <= bin_of(pair[1]), "{pair:?}");
+        }
+        assert!(bin_of(u64::MAX) < BINS);
+        assert!(WORDS <= 32);
+    }
+
+    #[test]
+    fn it_answers_as_an_ordered_set_does() {
+        let mut state = 7u64;
+        let mut random = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        let mut set = FreeSet::default();
+        let mut twin: BTreeSet<(u64, u64)> = BTreeSet::new();
+        for _ in 0..40_000 {
+            let size = match random() % 4 {
+                0 => 512 * (random() % 40),
+                1 => 1 << (random() % 45),
+                _ => (512 << (random() % 20)) + random() % 5000,
+            };
+            let tie = random() % 50;
+            if twin.remove(&(size, tie)) {
+                set.remove(size, tie);
+            } else {
+                twin.insert((size, tie));
+                set.insert(Entry { size, tie, block: tie as u32 });
+            }
+            let probe = if random() % 2 == 0 { size } else { random() << (random() % 12) };
+            let key = |e: Entry| (e.size, e.tie);
+            assert_eq!(set.at_least(probe).map(key), twin.range((probe, 0)..).next().copied());
+            assert_eq!(set.below(probe).map(key), twin.range(..(probe, 0)).next_back().copied());
+            if let Some(entry) = set.at_least(probe) {
+                assert_eq!(
+                    set.after(entry).map(key),
+                    twin.range((entry.size, entry.tie + 1)..).next().copied()
+                );
+                assert_eq!(set.before(entry).map(key), twin.range(..key(entry)).next_back().copied());
+            }
+            if random() % 500 == 0 {
+                let all: Vec<(u64, u64)> = set.iter().map(key).collect();
+                assert_eq!(all, twin.iter().copied().collect::<Vec<_>>());
+                assert_eq!(set.len(), twin.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The device of a recording: it answers as the recorded one did, call by call, so that the same allocator with the same settings
+//! must end up in the same state. What it is asked beyond the recording it grants, and counts.
+
+use crate::device::Device;
+use crate::script::{DeviceCall, DeviceCallKind, Recorded};
+
+/// Invariant: calls of the present op are `calls[at..end]`; those already repeated are marked in `done`.
+#[derive(Clone, Debug)]
+pub struct RecordedDevice<'a> {
+    recorded: &'a Recorded,
+    total: u64,
+    done: Vec<bool>,
+    at: usize,
+    end: usize,
+    /// Next entry of `recorded.by_op`.
+    cursor: usize,
+    /// The present op failed in the recording.
+    fails: bool,
+    spare: u64,
+    /// Calls that only one of the two made.
+    pub differences: u32,
+}
+
+impl<'a> RecordedDevice<'a> {
+    /// Addresses for calls that the recording does not have: far from real ones.
+    const SPARE: u64 = 0x7800_0000_0000_0000;
+
+    #[must_use]
+    pub fn new(recorded: &'a Recorded, total: u64) -> RecordedDevice<'a> {
+        RecordedDevice {
+            recorded,
+            total,
+            done: vec![false; recorded.calls.len()],
+            at: 0,
+            end: 0,
+            cursor: 0,
+            fails: false,
+            spare: Self::SPARE,
+            differences: 0,
+        }
+    }
+
+    /// Says which op comes now, and whether it failed in the recording.
+    #[inline]
+    pub fn begin(&mut self, op: u32, fails: bool) {
+        if self.at < self.end {
+            self.close();
+        }
+        self.fails = fails;
+        if let Some(&(with_calls, end)) = self.recorded.by_op.get(self.cursor)
+            && with_calls == op
+        {
+            self.cursor += 1;
+            self.end = end as usize;
+        }
+    }
+
+    /// Ends the present op: what the recording did and the allocator did not is a difference.
+    pub fn close(&mut self) {
+        let missing = (self.at..self.end).filter(|&i| !self.done[i]).count();
+        self.differences += missing as u32;
+        self.at = self.end;
+    }
+
+    /// The next call of the recording that was not repeated yet.
+    fn next(&mut self) -> Option<DeviceCall> {
+        while self.at < self.end && self.done[self.at] {
+            self.at += 1;
+        }
+        (self.at < self.end).then(|| self.recorded.calls[self.at])
+    }
+
+    fn spare(&mut self, size: u64) -> u64 {
+        let addr = self.spare;
+        self.spare += size.div_ceil(crate::device::GRANULE) * crate::device::GRANULE;
+        addr
+    }
+
+    /// A call that gives memory back: in any order, for hash maps decide it.
+    fn gave_back(&mut self, kind: DeviceCallKind, addr: u64) {
+        let found = (self.at..self.end).find(|&i| {
+            let call = &self.recorded.calls[i];
+            !self.done[i] && call.kind == kind && call.addr.0 == addr
+        });
+        match found {
+            Some(i) => self.done[i] = true,
+            None => self.differences += 1,
+        }
+    }
+
+    fn refuses(&mut self) -> bool {
+        match self.next() {
+            Some(call) => matches!(call.kind, DeviceCallKind::Free | DeviceCallKind::Unmap),
+            None => self.fails,
+        }
+    }
+}
+
+impl Device for RecordedDevice<'_> {
+    fn malloc(&mut self, size: u64) -> Option<u64> {
+        if self.refuses() {
+            return None;
+        }
+        match self.next() {
+            Some(call) if call.kind == DeviceCallKind::Malloc && call.size.0 == size => {
+                self.done[self.at] = true;
+                Some(call.addr.0)
+            }
+            _ => {
+                self.differences += 1;
+                Some(self.spare(size))
+            }
+        }
+    }
+
+    fn free(&mut self, addr: u64, _size: u64) {
+        self.gave_back(DeviceCallKind::Free, addr);
+    }
+
+    fn reserve(&mut self, size: u64) -> u64 {
+        match self.next() {
+            Some(call) if call.kind == DeviceCallKind::Map => call.addr.0,
+            _ => self.spare(size),
+        }
+    }
+
+    fn unreserve(&mut self, _addr: u64, _size: u64) {}
+
+    fn map(&mut self, addr: u64, size: u64) -> bool {
+        if self.refuses() {
+            return false;
+        }
+        match self.next() {
+            Some(call) if call.kind == DeviceCallKind::Map && call.addr.0 == addr && call.size.0 == size => {
+                self.done[self.at] = true;
+            }
+            _ => self.differences += 1,
+        }
+        true
+    }
+
+    fn unmap(&mut self, addr: u64, _size: u64) {
+        self.gave_back(DeviceCallKind::Unmap, addr);
+    }
+
+    fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn available(&self) -> u64 {
+        0
+    }
+
+    fn expects_free(&self) -> Option<bool> {
+        let next = (self.at..self.end).find(|&i| !self.done[i]).map(|i| self.recorded.calls[i].kind);
+        Some(matches!(next, Some(DeviceCallKind::Free)))
+    }
+}

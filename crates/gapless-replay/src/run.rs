@@ -1,0 +1,123 @@
+//! The replay itself: a script's ops, one by one, on an allocator.
+
+use crate::allocator::{Allocator, Oom, Stats};
+use crate::recorded::RecordedDevice;
+use crate::script::{Op, Script};
+use crate::torch::{Torch, TorchSettings, TorchVersion};
+use gapless_trace::{DeviceAddr, Tick};
+
+/// Looks on while a script is replayed.
+pub trait Watch {
+    /// After op `op`, which led to the instant `tick`.
+    fn after(&mut self, _op: u32, _tick: Tick, _stats: &Stats) {}
+
+    /// A request that the recorded run could not serve was served here.
+    fn served(&mut self, _op: u32, _tick: Tick) {}
+}
+
+/// Looks at nothing.
+impl Watch for () {}
+
+/// The request at which a replay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub op: u32,
+    pub tick: Tick,
+    pub oom: Oom,
+}
+
+/// Replays `script` on `allocator` until its end, or until a request fails that the recorded run could serve.
+pub fn replay<A: Allocator, W: Watch>(script: &Script, allocator: &mut A, watch: &mut W) -> Option<Failure> {
+    for (i, op) in script.ops.iter().enumerate() {
+        if let Some(oom) = step(script, allocator, watch, i as u32, *op) {
+            return Some(Failure { op: i as u32, tick: script.ticks[i], oom });
+        }
+    }
+    None
+}
+
+#[inline]
+fn step<A: Allocator, W: Watch>(script: &Script, a: &mut A, watch: &mut W, i: u32, op: Op) -> Option<Oom> {
+    let tick = || script.ticks[i as usize];
+    match op {
+        Op::Alloc { slot, size, lane } => {
+            if let Err(oom) = a.alloc(slot, size, lane) {
+                return Some(oom);
+            }
+        }
+        Op::Free { slot } => a.free(slot),
+        Op::FreeRequested { slot } => a.free_requested(slot),
+        Op::FreeCompleted { slot } => a.free_completed(slot),
+        Op::Failed { size, lane } => {
+            // The program went on without it; whether it would have kept the memory nobody knows.
+            if a.alloc(script.slots, size, lane).is_ok() {
+                watch.served(i, tick());
+                a.free(script.slots);
+            }
+        }
+        Op::EmptyCache { pool } => a.empty_cache(pool.map(|p| script.pools[p as usize])),
+        Op::ReleasePool { pool } => a.release_pool(script.pools[pool as usize]),
+    }
+    watch.after(i, tick(), a.stats());
+    None
+}
+
+/// How a replay with the recorded settings compares with the recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exactness {
+    /// Requests that were placed.
+    pub placed: u32,
+    /// Of these, how many landed elsewhere.
+    pub misplaced: u32,
+    /// The first of them: instant, where it was, where it went.
+    pub first: Option<(Tick, DeviceAddr, DeviceAddr)>,
+    /// Device calls that only one of the two made.
+    pub call_differences: u32,
+    pub stats: Stats,
+}
+
+impl Exactness {
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.misplaced == 0 && self.call_differences == 0
+    }
+}
+
+/// Replays `script` with the settings it was recorded under, on the device that answers as the recorded one did.
+pub fn verify<W: Watch>(
+    script: &Script,
+    settings: &TorchSettings,
+    version: TorchVersion,
+    watch: &mut W,
+) -> Exactness {
+    let device = RecordedDevice::new(&script.recorded, RECORDED_CARD);
+    let mut torch = Torch::new(settings.clone(), version, device, &script.lanes);
+    torch.set_cap(None);
+    for segment in &script.recorded.initial {
+        torch.install(segment);
+    }
+    let mut exactness = Exactness::default();
+    for (i, op) in script.ops.iter().enumerate().skip(script.preexisting as usize) {
+        torch.device_mut().begin(i as u32, matches!(op, Op::Failed { .. }));
+        if let Op::Alloc { slot, size, lane } = *op {
+            exactness.placed += 1;
+            let recorded = script.recorded.addrs[slot as usize];
+            // The device refuses only what the recording refused, so a request that was served then is served now.
+            let addr = torch.alloc(slot, size, lane).unwrap_or_default();
+            if addr != recorded {
+                exactness.misplaced += 1;
+                exactness.first.get_or_insert((script.ticks[i], recorded, addr));
+            }
+            watch.after(i as u32, script.ticks[i], torch.stats());
+        } else if step(script, &mut torch, watch, i as u32, *op).is_some() {
+            exactness.call_differences += 1;
+        }
+    }
+    torch.device_mut().close();
+    exactness.call_differences += torch.device().differences;
+    exactness.stats = *torch.stats();
+    exactness
+}
+
+/// The size of the recorded card is not in a snapshot; it decides only how long reserved ranges are.
+const RECORDED_CARD: u64 = 192 << 30;

@@ -1,0 +1,602 @@
+//! PyTorch's CUDA caching allocator, to the byte: given the device's addresses, every block lands where the real one puts it.
+//!
+//! The flow of a request, the order of fallbacks and the statistics are those of the shipped library; `cargo xtask test-torch` drives
+//! that library with random operations and compares every address and number. GPU time is not modelled: when a block that another
+//! stream used becomes free is the caller's to say.
+
+mod blocks;
+pub mod conf;
+mod release;
+mod segments;
+pub mod version;
+
+use self::blocks::{Block, Blocks, NONE, State};
+pub use self::conf::{ConfError, TorchSettings};
+pub use self::version::TorchVersion;
+use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
+use crate::device::Device;
+use crate::free_set::{Entry, FreeSet};
+use crate::script::InitialSegment;
+use gapless_trace::torch_rules;
+use gapless_trace::{Bytes, DeviceAddr, PoolId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The free blocks of one stream in one half of a pool.
+#[derive(Clone, Debug)]
+struct Shelf {
+    stream: u64,
+    pool: u16,
+    small: bool,
+    free: FreeSet,
+    /// Addresses without memory, in address order.
+    unmapped: BTreeMap<u64, u32>,
+}
+
+/// The default pool, or a private one of a graph or the user.
+#[derive(Clone, Debug)]
+struct Pool {
+    id: PoolId,
+    /// Its shelves by stream handle, the large half and the small one.
+    shelves: [Vec<u16>; 2],
+    /// How often each half was searched while collection was possible.
+    searches: [u64; 2],
+    /// Successful calls for memory less calls that gave some back.
+    device_count: i64,
+    /// Nobody uses it any more: what is cached in it may go.
+    freeable: bool,
+}
+
+/// Something the allocator did beyond handing out and taking back: for comparisons with the real one's own trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Note {
+    pub kind: NoteKind,
+    pub addr: u64,
+    pub size: u64,
+    pub stream: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NoteKind {
+    FreeCompleted,
+    SegmentAlloc,
+    SegmentFree,
+    SegmentMap,
+    SegmentUnmap,
+}
+
+/// The allocator.
+#[derive(Clone, Debug)]
+pub struct Torch<D> {
+    settings: TorchSettings,
+    version: TorchVersion,
+    device: D,
+    /// The most it may hold; `None` where no fraction is set.
+    cap: Option<u64>,
+    blocks: Blocks,
+    shelves: Vec<Shelf>,
+    pools: Vec<Pool>,
+    /// The large and the small shelf of each lane.
+    lanes: Vec<[u16; 2]>,
+    slots: Vec<u32>,
+    /// Where expandable ranges begin.
+    ranges: BTreeSet<u64>,
+    pending: Vec<Slot>,
+    /// How many routings to private pools are active, apart from the request's own.
+    routings: u32,
+    stats: Stats,
+    /// Kept only on demand.
+    notes: Option<Vec<Note>>,
+}
+
+impl<D: Device> Torch<D> {
+    /// `lanes` are the streams and pools that requests will name.
+    pub fn new(settings: TorchSettings, version: TorchVersion, device: D, lanes: &[Lane]) -> Torch<D> {
+        let mut torch = Torch {
+            cap: None,
+            settings,
+            version,
+            device,
+            blocks: Blocks::default(),
+            shelves: Vec::new(),
+            pools: Vec::new(),
+            lanes: Vec::with_capacity(lanes.len()),
+            slots: Vec::new(),
+            ranges: BTreeSet::new(),
+            pending: Vec::new(),
+            routings: 0,
+            stats: Stats::default(),
+            notes: None,
+        };
+        torch.pool(PoolId::DEFAULT);
+        for lane in lanes {
+            let halves = [torch.shelf(*lane, false), torch.shelf(*lane, true)];
+            torch.lanes.push(halves);
+        }
+        if let Some(fraction) = torch.settings.fraction {
+            torch.set_fraction(fraction);
+        }
+        torch
+    }
+
+    fn pool(&mut self, id: PoolId) -> u16 {
+        if let Some(at) = self.pools.iter().position(|p| p.id == id) {
+            return at as u16;
+        }
+        let shelves = [Vec::new(), Vec::new()];
+        self.pools.push(Pool { id, shelves, searches: [0; 2], device_count: 0, freeable: false });
+        (self.pools.len() - 1) as u16
+    }
+
+    fn shelf(&mut self, lane: Lane, small: bool) -> u16 {
+        let pool = self.pool(lane.pool);
+        let stream = lane.stream.0;
+        let half = &self.pools[pool as usize].shelves[usize::from(small)];
+        let place = half.binary_search_by_key(&stream, |&s| self.shelves[s as usize].stream);
+        match place {
+            Ok(at) => half[at],
+            Err(at) => {
+                let id = self.shelves.len() as u16;
+                let (free, unmapped) = (FreeSet::default(), BTreeMap::new());
+                self.shelves.push(Shelf { stream, pool, small, free, unmapped });
+                self.pools[pool as usize].shelves[usize::from(small)].insert(at, id);
+                id
+            }
+        }
+    }
+
+    /// `torch.cuda.set_per_process_memory_fraction`.
+    pub fn set_fraction(&mut self, fraction: f64) {
+        self.cap = (fraction < 1.0).then(|| (fraction * self.device.total() as f64) as u64);
+    }
+
+    /// Holds at most `cap` bytes, as a fraction of the card would make it.
+    pub fn set_cap(&mut self, cap: Option<u64>) {
+        self.cap = cap;
+    }
+
+    /// While a routing is active anywhere, a failing request does not wait for streams and leaves the caches alone.
+    pub fn set_routings(&mut self, active: u32) {
+        self.routings = active;
+    }
+
+    pub fn keep_notes(&mut self) {
+        self.notes = Some(Vec::new());
+    }
+
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        self.notes.replace(Vec::new()).unwrap_or_default()
+    }
+
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    pub fn reset_peaks(&mut self) {
+        let s = &mut self.stats;
+        for gauge in [
+            &mut s.allocations,
+            &mut s.allocated,
+            &mut s.requested,
+            &mut s.active_blocks,
+            &mut s.active,
+            &mut s.segments,
+            &mut s.reserved,
+            &mut s.inactive_split_blocks,
+            &mut s.inactive_split,
+            &mut s.oversize_allocations,
+            &mut s.oversize_segments,
+        ] {
+            gauge.peak = gauge.current;
+        }
+    }
+
+    /// The block of `slot`: address and size.
+    #[must_use]
+    pub fn block(&self, slot: Slot) -> Option<(u64, u64)> {
+        let id = *self.slots.get(slot as usize)?;
+        (id != NONE).then(|| (self.blocks[id].addr, self.blocks[id].size))
+    }
+
+    fn note(&mut self, kind: NoteKind, addr: u64, size: u64, shelf: u16) {
+        if let Some(notes) = &mut self.notes {
+            let stream = self.shelves[shelf as usize].stream;
+            notes.push(Note { kind, addr, size, stream });
+        }
+    }
+
+    /// Takes over a segment that was there before the first request. Expandable stretches of one lane come in address order.
+    pub fn install(&mut self, segment: &InitialSegment) {
+        let shelf = self.shelf(segment.lane, segment.small);
+        let (addr, size) = (segment.addr.0, segment.size.0);
+        let whole = self.blocks.add(addr, size, shelf, segment.expandable);
+        if segment.expandable {
+            self.install_range(whole);
+        } else {
+            self.stats.segments.add(1);
+        }
+        self.stats.reserved.add(size);
+        let mut rest = whole;
+        let mut gaps = Vec::new();
+        for block in &segment.blocks {
+            if block.addr.0 > self.blocks[rest].addr {
+                gaps.push(self.cut_front(rest, block.addr.0 - self.blocks[rest].addr));
+            }
+            let mut id = rest;
+            if block.size.0 < self.blocks[rest].size {
+                id = self.cut_front(rest, block.size.0);
+            } else {
+                rest = NONE;
+            }
+            self.hand_out(id, block.slot, block.requested.0);
+            if block.pending {
+                self.free_requested(block.slot);
+            }
+        }
+        gaps.extend(Some(rest).filter(|&id| id != NONE));
+        for id in gaps {
+            self.put(id);
+            let gap = &self.blocks[id];
+            if gap.is_split() && !gap.expandable {
+                self.stats.inactive_split_blocks.add(1);
+                self.stats.inactive_split.add(gap.size);
+            }
+        }
+    }
+
+    /// Cuts the first `size` bytes off a block that is in no set.
+    fn cut_front(&mut self, rest: u32, size: u64) -> u32 {
+        let whole = self.blocks[rest];
+        let front = self.blocks.add(whole.addr, size, whole.shelf, whole.expandable);
+        self.blocks[rest].addr += size;
+        self.blocks[rest].size -= size;
+        self.blocks.link(whole.prev, front, rest);
+        front
+    }
+
+    // ---- the sets ----
+
+    #[inline]
+    fn entry(&self, id: u32) -> Entry {
+        let block = &self.blocks[id];
+        let tie = if self.version.ties_by_creation() { block.order } else { block.addr };
+        Entry { size: block.size, tie, block: id }
+    }
+
+    /// Puts a block into its shelf's free set.
+    #[inline]
+    fn put(&mut self, id: u32) {
+        let entry = self.entry(id);
+        let shelf = &mut self.shelves[self.blocks[id].shelf as usize];
+        self.blocks[id].state = State::Free;
+        self.blocks[id].free_since = self.pools[shelf.pool as usize].searches[usize::from(shelf.small)];
+        shelf.free.insert(entry);
+    }
+
+    /// Takes a block out of its shelf's free set.
+    #[inline]
+    fn take(&mut self, id: u32) {
+        let entry = self.entry(id);
+        self.shelves[self.blocks[id].shelf as usize].free.remove(entry.size, entry.tie);
+    }
+
+    fn put_unmapped(&mut self, id: u32) {
+        let block = &mut self.blocks[id];
+        block.state = State::Unmapped;
+        let (addr, shelf) = (block.addr, block.shelf);
+        self.shelves[shelf as usize].unmapped.insert(addr, id);
+    }
+
+    fn take_unmapped(&mut self, id: u32) {
+        let Block { addr, shelf, .. } = self.blocks[id];
+        self.shelves[shelf as usize].unmapped.remove(&addr);
+    }
+
+    /// Collection looks at ages only under a cap.
+    #[inline]
+    fn collects(&self) -> bool {
+        self.settings.base.garbage_collection_threshold > 0.0
+            && (self.cap.is_some() || self.device.expects_free().is_some())
+    }
+
+    // ---- requests ----
+
+    /// The best free block for `size`, taken out of the set.
+    #[inline]
+    fn search(&mut self, shelf: u16, size: u64) -> Option<u32> {
+        if self.collects() {
+            let Shelf { pool, small, .. } = self.shelves[shelf as usize];
+            self.pools[pool as usize].searches[usize::from(small)] += 1;
+        }
+        let free = &self.shelves[shelf as usize].free;
+        let mut found = free.at_least(size)?;
+        if self.blocks[found.block].expandable {
+            if self.settings.base.expandable_segments {
+                found = self.shortest_reach(shelf, found);
+            } else {
+                // Expandable memory from before the setting was turned off stays as it is.
+                found = free.after(found)?;
+                while self.blocks[found.block].expandable {
+                    found = free.after(found)?;
+                }
+            }
+        }
+        let max_split = self.settings.max_split();
+        if size < max_split {
+            if found.size >= max_split {
+                return None;
+            }
+        } else if found.size >= size.saturating_add(self.settings.max_non_split_rounding) {
+            return None;
+        }
+        self.shelves[shelf as usize].free.remove(found.size, found.tie);
+        Some(found.block)
+    }
+
+    /// A block counts as large as it could grow: of those after `found`, the first whose successor could grow further.
+    fn shortest_reach(&self, shelf: u16, mut found: Entry) -> Entry {
+        let reach = |entry: Entry| {
+            let next = self.blocks[entry.block].next;
+            let more = if next != NONE && self.blocks[next].state == State::Unmapped {
+                self.blocks[next].size
+            } else {
+                0
+            };
+            entry.size + more
+        };
+        let free = &self.shelves[shelf as usize].free;
+        while self.blocks[found.block].expandable {
+            match free.after(found) {
+                Some(next) if reach(next) < reach(found) => found = next,
+                _ => break,
+            }
+        }
+        found
+    }
+
+    /// Everything that is tried when no free block fits.
+    #[cold]
+    fn miss(&mut self, shelf: u16, rounded: u64, requested: Bytes) -> Result<u32, Oom> {
+        let segment = self.settings.segment_size(rounded);
+        if self.collects() {
+            self.collect();
+        }
+        if let Some(id) = self.new_segment(shelf, rounded, segment, false) {
+            return Ok(id);
+        }
+        if self.release_available(shelf, rounded)
+            && let Some(id) = self.new_segment(shelf, rounded, segment, false)
+        {
+            return Ok(id);
+        }
+        let routed = self.routings > 0 || self.shelves[shelf as usize].pool != 0;
+        if !routed {
+            self.release_cached(None);
+            if let Some(id) = self.new_segment(shelf, rounded, segment, true) {
+                return Ok(id);
+            }
+        }
+        self.stats.ooms += 1;
+        let mut free = self.device.available();
+        if let Some(cap) = self.cap {
+            free = free.min(cap.saturating_sub(self.stats.reserved.current));
+        }
+        Err(Oom { requested, asked: Bytes(segment), free: Bytes(free) })
+    }
+
+    /// Hands out the front of `id`, which is in no set.
+    #[inline]
+    fn place(&mut self, mut id: u32, slot: Slot, requested: u64, rounded: u64) -> DeviceAddr {
+        let whole = self.blocks[id];
+        let was_split = whole.is_split();
+        let expandable = self.settings.base.expandable_segments;
+        if torch_rules::splits(Bytes(whole.size), Bytes(rounded), expandable, &self.settings.base) {
+            let rest = id;
+            id = self.cut_front(rest, rounded);
+            self.put(rest);
+            if !whole.expandable {
+                if was_split {
+                    self.stats.inactive_split.sub(rounded);
+                } else {
+                    self.stats.inactive_split_blocks.add(1);
+                    self.stats.inactive_split.add(whole.size - rounded);
+                }
+            }
+        } else if was_split && !whole.expandable {
+            self.stats.inactive_split_blocks.sub(1);
+            self.stats.inactive_split.sub(whole.size);
+        }
+        self.hand_out(id, slot, requested)
+    }
+
+    #[inline]
+    fn hand_out(&mut self, id: u32, slot: Slot, requested: u64) -> DeviceAddr {
+        let block = &mut self.blocks[id];
+        block.state = State::Live;
+        block.slot = slot;
+        block.requested = requested;
+        let (addr, size) = (block.addr, block.size);
+        self.stats.allocations.add(1);
+        self.stats.allocated.add(size);
+        self.stats.active_blocks.add(1);
+        self.stats.active.add(size);
+        self.stats.requested.add(requested);
+        if size >= self.settings.max_split() {
+            self.stats.oversize_allocations.add(1);
+        }
+        if self.slots.len() <= slot as usize {
+            self.slots.resize(slot as usize + 1, NONE);
+        }
+        self.slots[slot as usize] = id;
+        DeviceAddr(addr)
+    }
+
+    // ---- frees ----
+
+    /// Joins `from`, a neighbour of `into`, with it where both are free or both unmapped; `into` keeps its identity.
+    /// Returns the bytes that were joined.
+    #[inline]
+    fn merge(&mut self, into: u32, from: u32) -> u64 {
+        if from == NONE {
+            return 0;
+        }
+        let source = self.blocks[from];
+        let mapped = self.blocks[into].state != State::Unmapped;
+        match source.state {
+            State::Free if mapped => self.take(from),
+            State::Unmapped if !mapped => self.take_unmapped(from),
+            _ => return 0,
+        }
+        if self.blocks[into].prev == from {
+            self.blocks[into].addr = source.addr;
+            self.blocks[into].prev = source.prev;
+            if source.prev != NONE {
+                self.blocks[source.prev].next = into;
+            }
+        } else {
+            self.blocks[into].next = source.next;
+            if source.next != NONE {
+                self.blocks[source.next].prev = into;
+            }
+        }
+        self.blocks[into].size += source.size;
+        self.blocks.discard(from);
+        source.size
+    }
+
+    #[inline]
+    fn caller_gave_back(&mut self, id: u32) {
+        let size = self.blocks[id].size;
+        self.stats.allocations.sub(1);
+        self.stats.allocated.sub(size);
+        if size >= self.settings.max_split() {
+            self.stats.oversize_allocations.sub(1);
+        }
+    }
+
+    /// The block can be used again.
+    #[inline]
+    fn complete(&mut self, id: u32) {
+        let Block { addr, size, requested, prev, next, slot, expandable, shelf, .. } = self.blocks[id];
+        if self.notes.is_some() {
+            self.note(NoteKind::FreeCompleted, addr, requested, shelf);
+        }
+        self.slots[slot as usize] = NONE;
+        self.blocks[id].slot = NONE;
+        // Anything but unmapped, so that it joins with mapped neighbours.
+        self.blocks[id].state = State::Free;
+        for neighbour in [prev, next] {
+            let joined = self.merge(id, neighbour);
+            if joined > 0 && !expandable {
+                self.stats.inactive_split_blocks.sub(1);
+                self.stats.inactive_split.sub(joined);
+            }
+        }
+        self.put(id);
+        let block = &self.blocks[id];
+        if block.is_split() && !expandable {
+            self.stats.inactive_split_blocks.add(1);
+            self.stats.inactive_split.add(block.size);
+        }
+        self.stats.active_blocks.sub(1);
+        self.stats.active.sub(size);
+        self.stats.requested.sub(requested);
+    }
+
+    /// Waits for all streams: every pending block becomes free.
+    fn synchronize(&mut self) {
+        self.stats.syncs += 1;
+        for slot in std::mem::take(&mut self.pending) {
+            if let Some(id) = self.pending_block(slot) {
+                self.complete(id);
+            }
+        }
+    }
+
+    fn pending_block(&self, slot: Slot) -> Option<u32> {
+        let id = *self.slots.get(slot as usize)?;
+        (id != NONE && self.blocks[id].state == State::Pending).then_some(id)
+    }
+
+    fn live_block(&self, slot: Slot) -> Option<u32> {
+        let id = *self.slots.get(slot as usize)?;
+        (id != NONE && self.blocks[id].state == State::Live).then_some(id)
+    }
+}
+
+impl<D: Device> Allocator for Torch<D> {
+    #[inline]
+    fn alloc(&mut self, slot: Slot, size: Bytes, lane: LaneIndex) -> Result<DeviceAddr, Oom> {
+        let rounded = torch_rules::round_size(size, &self.settings.base);
+        let shelf = self.lanes[lane as usize][usize::from(torch_rules::is_small(rounded))];
+        let found = match self.search(shelf, rounded.0) {
+            Some(id) => id,
+            None => self.miss(shelf, rounded.0, size)?,
+        };
+        Ok(self.place(found, slot, size.0, rounded.0))
+    }
+
+    fn free_requested(&mut self, slot: Slot) {
+        if let Some(id) = self.live_block(slot) {
+            self.caller_gave_back(id);
+            self.blocks[id].state = State::Pending;
+            self.pending.push(slot);
+            // Completed ones stay in the list until it is worth a sweep.
+            if self.pending.len() > 64 && self.pending.len() as u64 > 2 * self.stats.active_blocks.current {
+                let pending = std::mem::take(&mut self.pending);
+                self.pending = pending.into_iter().filter(|&s| self.pending_block(s).is_some()).collect();
+            }
+        }
+    }
+
+    fn free_completed(&mut self, slot: Slot) {
+        // A wait for all streams may have come first.
+        if let Some(id) = self.pending_block(slot) {
+            self.complete(id);
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, slot: Slot) {
+        if let Some(id) = self.live_block(slot) {
+            self.caller_gave_back(id);
+            self.complete(id);
+        }
+    }
+
+    fn empty_cache(&mut self, pool: Option<PoolId>) {
+        self.release_cached(pool);
+    }
+
+    fn release_pool(&mut self, pool: PoolId) {
+        if let Some(pool) = self.pools.iter_mut().find(|p| p.id == pool && p.id.is_private()) {
+            pool.freeable = true;
+        }
+    }
+
+    fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    fn inventory(&self) -> Inventory {
+        let mut blocks = Vec::new();
+        let mut mapped: Vec<&Block> = self.blocks.iter().filter(|b| b.state != State::Unmapped).collect();
+        mapped.sort_unstable_by_key(|b| b.addr);
+        // A segment begins where a block has no mapped neighbour before it.
+        let mut spans: Vec<(DeviceAddr, Bytes)> = Vec::new();
+        for block in mapped {
+            let begins = block.prev == NONE || self.blocks[block.prev].state == State::Unmapped;
+            match spans.last_mut() {
+                Some(span) if !begins => span.1 += Bytes(block.size),
+                _ => spans.push((DeviceAddr(block.addr), Bytes(block.size))),
+            }
+            if block.state != State::Free {
+                blocks.push((block.slot, DeviceAddr(block.addr), Bytes(block.size)));
+            }
+        }
+        Inventory::of(spans, blocks)
+    }
+}

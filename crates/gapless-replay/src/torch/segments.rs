@@ -1,0 +1,150 @@
+//! Taking memory from the device: whole segments, or pages mapped into expandable ranges.
+
+use super::blocks::{Block, NONE, State};
+use super::{NoteKind, Torch};
+use crate::cost;
+use crate::device::Device;
+
+/// The unit in which the small half of a pool maps memory.
+const SMALL_GRANULE: u64 = 2 << 20;
+
+impl<D: Device> Torch<D> {
+    /// Memory for `rounded` bytes, as a block in no set; `segment` is what counts against the cap.
+    pub(super) fn new_segment(&mut self, shelf: u16, rounded: u64, segment: u64, retry: bool) -> Option<u32> {
+        if retry {
+            self.stats.retries += 1;
+        }
+        if self.cap.is_some_and(|cap| self.stats.reserved.current.saturating_add(segment) > cap) {
+            return None;
+        }
+        let pool = self.shelves[shelf as usize].pool;
+        let id = if self.settings.base.expandable_segments {
+            self.expand(shelf, rounded)?
+        } else {
+            let addr = self.device.malloc(segment)?;
+            self.stats.segments.add(1);
+            self.stats.reserved.add(segment);
+            self.stats.device_allocs += 1;
+            self.stats.driver_ns += cost::malloc(segment);
+            if segment >= self.settings.max_split() {
+                self.stats.oversize_segments.add(1);
+            }
+            self.note(NoteKind::SegmentAlloc, addr, segment, shelf);
+            self.blocks.add(addr, segment, shelf, false)
+        };
+        self.pools[pool as usize].device_count += 1;
+        Some(id)
+    }
+
+    /// The unit in which `shelf` maps memory.
+    pub(super) fn granule(&self, shelf: u16) -> u64 {
+        if self.shelves[shelf as usize].small { SMALL_GRANULE } else { self.settings.large_segment }
+    }
+
+    /// Grows an expandable range until a block of `size` is there.
+    fn expand(&mut self, shelf: u16, size: u64) -> Option<u32> {
+        let mut id = self.find_range(shelf, size);
+        if self.blocks[id].state == State::Unmapped {
+            let part = self.blocks[id].size.min(size);
+            if !self.map(id, part) {
+                return None;
+            }
+        }
+        while self.blocks[id].size < size {
+            let next = self.blocks[id].next;
+            let part = (size - self.blocks[id].size).min(self.blocks[next].size);
+            if !self.map(next, part) {
+                return None;
+            }
+            id = next;
+        }
+        self.take(id);
+        Some(id)
+    }
+
+    /// The first stretch of free and unmapped addresses that is long enough; a new range where there is none.
+    fn find_range(&mut self, shelf: u16, size: u64) -> u32 {
+        let open = |id: u32| id != NONE && matches!(self.blocks[id].state, State::Free | State::Unmapped);
+        for &unmapped in self.shelves[shelf as usize].unmapped.values() {
+            // Free memory right before it counts too.
+            let before = self.blocks[unmapped].prev;
+            let first = if open(before) { before } else { unmapped };
+            let (mut id, mut bytes) = (first, 0);
+            while bytes < size && open(id) {
+                bytes += self.blocks[id].size;
+                id = self.blocks[id].next;
+            }
+            if bytes >= size {
+                return first;
+            }
+        }
+        let granule = self.granule(shelf);
+        let total = self.device.total();
+        let length = (total + total / 8).div_ceil(granule) * granule;
+        let addr = self.device.reserve(length);
+        self.ranges.insert(addr);
+        let id = self.blocks.add(addr, length, shelf, true);
+        self.put_unmapped(id);
+        id
+    }
+
+    /// Maps the first `size` bytes of an unmapped block, in whole granules, and joins it with free neighbours.
+    fn map(&mut self, id: u32, size: u64) -> bool {
+        let Block { addr, size: whole, shelf, next, .. } = self.blocks[id];
+        let granule = self.granule(shelf);
+        let length = size.div_ceil(granule) * granule;
+        if !self.device.map(addr, length) {
+            return false;
+        }
+        self.take_unmapped(id);
+        self.blocks[id].state = State::Free;
+        if length < whole {
+            let rest = self.blocks.add(addr + length, whole - length, shelf, true);
+            self.blocks[id].size = length;
+            self.blocks.link(id, rest, next);
+            self.put_unmapped(rest);
+        }
+        let Block { prev, next, .. } = self.blocks[id];
+        self.merge(id, prev);
+        self.merge(id, next);
+        self.put(id);
+        self.stats.reserved.add(length);
+        self.stats.device_allocs += 1;
+        self.stats.driver_ns += cost::map(length / granule);
+        self.note(NoteKind::SegmentMap, addr, length, shelf);
+        true
+    }
+
+    /// Puts a mapped stretch from before the first request into a range: that of the stretch before it where their
+    /// addresses allow, or one of its own.
+    pub(super) fn install_range(&mut self, id: u32) {
+        let Block { addr, size, shelf, .. } = self.blocks[id];
+        let granule = self.granule(shelf);
+        let tail = self.shelves[shelf as usize].unmapped.values().copied().find(|&t| {
+            let Block { addr: from, size: length, .. } = self.blocks[t];
+            from <= addr && addr + size <= from + length && (addr - from).is_multiple_of(granule)
+        });
+        let end = if let Some(tail) = tail {
+            let Block { addr: from, size: length, prev, .. } = self.blocks[tail];
+            self.take_unmapped(tail);
+            if addr > from {
+                self.blocks[tail].size = addr - from;
+                self.blocks.link(tail, id, NONE);
+                self.put_unmapped(tail);
+            } else {
+                self.blocks.discard(tail);
+                self.blocks.link(prev, id, NONE);
+            }
+            from + length
+        } else {
+            self.ranges.insert(addr);
+            let total = self.device.total();
+            addr + (total + total / 8).div_ceil(granule) * granule
+        };
+        if end > addr + size {
+            let rest = self.blocks.add(addr + size, end - addr - size, shelf, true);
+            self.blocks.link(id, rest, NONE);
+            self.put_unmapped(rest);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Which PyTorch: releases differ in a few decisions, each a named switch here.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A release, as far as the allocator is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TorchVersion(pub u32, pub u32);
+
+/// Why a text is no version that is modelled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("torch {0:?} is not modelled: write a version from 2.4 to 2.12, as in torch@2.11")]
+pub struct UnknownVersion(String);
+
+impl TorchVersion {
+    pub const OLDEST: TorchVersion = TorchVersion(2, 4);
+    pub const NEWEST: TorchVersion = TorchVersion(2, 12);
+    /// Taken where a trace leaves it open.
+    pub const DEFAULT: TorchVersion = TorchVersion(2, 11);
+
+    /// Free blocks of one size are ordered by the order in which they were made, not by address.
+    #[must_use]
+    pub fn ties_by_creation(self) -> bool {
+        self >= TorchVersion(2, 12)
+    }
+
+    /// `large_segment_size_mb` is known.
+    #[must_use]
+    pub fn has_large_segment_size(self) -> bool {
+        self >= TorchVersion(2, 11)
+    }
+
+    /// `per_process_memory_fraction` is known.
+    #[must_use]
+    pub fn has_fraction_setting(self) -> bool {
+        self >= TorchVersion(2, 10)
+    }
+
+    /// What a reader wrote of the producer ("torch 2.11 or later", "torch 2.5 to 2.7"): the newest that it allows, up to the default.
+    #[must_use]
+    pub fn of_producer(producer: &str) -> TorchVersion {
+        let mut found = producer
+            .split(|c: char| !c.is_ascii_digit() && c != '.')
+            .filter_map(|word| {
+                let (major, minor) = word.trim_matches('.').split_once('.')?;
+                Some(TorchVersion(major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
+            })
+            .collect::<Vec<_>>();
+        let open = producer.contains("later") || producer.contains("newer");
+        found.sort_unstable();
+        match found.last() {
+            Some(&version) if !open => version.clamp(Self::OLDEST, Self::NEWEST),
+            Some(&version) => version.max(Self::DEFAULT).min(Self::NEWEST),
+            None => Self::DEFAULT,
+        }
+    }
+}
+
+impl FromStr for TorchVersion {
+    type Err = UnknownVersion;
+
+    fn from_str(text: &str) -> Result<TorchVersion, UnknownVersion> {
+        let wrong = || UnknownVersion(text.to_owned());
+        let plain = text.split('+').next().unwrap_or_default();
+        let mut parts = plain.split('.').map(str::parse::<u32>);
+        let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return Err(wrong()) };
+        let version = TorchVersion(major, minor);
+        let whole = parts.all(|p| p.is_ok());
+        if whole && (Self::OLDEST..=Self::NEWEST).contains(&version) { Ok(version) } else { Err(wrong()) }
+    }
+}
+
+impl fmt::Display for TorchVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_people_write_them() {
+        assert_eq!("2.11".parse(), Ok(TorchVersion(2, 11)));
+        assert_eq!("2.4.1".parse(), Ok(TorchVersion(2, 4)));
+        assert_eq!("2.11.0+cu130".parse(), Ok(TorchVersion(2, 11)));
+        for text in ["", "2", "1.13", "2.99", "two", "2.x"] {
+            assert!(text.parse::<TorchVersion>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_producer_gives_the_newest_version_that_it_allows() {
+        for (producer, version) in [
+            ("torch 2.11 or later", TorchVersion(2, 11)),
+            ("torch 2.12 or later", TorchVersion(2, 12)),
+            ("torch 2.8 or 2.9", TorchVersion(2, 9)),
+            ("torch 2.2", TorchVersion(2, 4)),
+            ("torch 2.3 or later", TorchVersion(2, 11)),
+            ("", TorchVersion(2, 11)),
+            ("RMM", TorchVersion(2, 11)),
+        ] {
+            assert_eq!(TorchVersion::of_producer(producer), version, "{producer}");
+        }
+    }
+}

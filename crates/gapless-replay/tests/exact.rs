@@ -1,0 +1,96 @@
+//! Replaying a recording with its own settings gives the recording: every block's address, every device call, every peak.
+
+use gapless_replay::run::verify;
+use gapless_replay::script::Script;
+use gapless_replay::torch::{TorchSettings, TorchVersion};
+use gapless_trace::{History, Trace};
+use std::path::{Path, PathBuf};
+
+fn testdata(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
+}
+
+fn open(path: &Path) -> Trace {
+    gapless_ingest::open(path, &gapless_ingest::ReadOptions::default())
+        .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// What differs from the recording, in words; empty where nothing does.
+fn differences(trace: &Trace) -> Vec<String> {
+    let mut all = Vec::new();
+    for device in &trace.devices {
+        let history = History::rebuild(trace, device).expect("a consistent recording");
+        let script = Script::of(trace, device, &history);
+        let version = TorchVersion::of_producer(&trace.source.producer);
+        let settings = TorchSettings::recorded(&trace.settings.clone().unwrap_or_default(), version);
+        let exactness = verify(&script, &settings, version, &mut ());
+        let mut differ = |what: &str, recorded: u64, replayed: u64| {
+            if recorded != replayed {
+                all.push(format!("{what}: {recorded} recorded, {replayed} replayed"));
+            }
+        };
+        let stats = &exactness.stats;
+        differ("peak reserved", history.usage.reserved.peak.0, stats.reserved.peak);
+        differ("peak allocated", history.usage.allocated.peak.0, stats.allocated.peak);
+        differ("peak active", history.usage.active.peak.0, stats.active.peak);
+        differ("peak segments", u64::from(history.segments_peak), stats.segments.peak);
+        let (allocs, frees) = History::device_calls(device);
+        differ("device allocs", allocs as u64, stats.device_allocs);
+        differ("device frees", frees as u64, stats.device_frees);
+        if !exactness.is_exact() {
+            all.push(format!(
+                "{} of {} misplaced, first {:?}; {} device calls differ",
+                exactness.misplaced, exactness.placed, exactness.first, exactness.call_differences
+            ));
+        }
+    }
+    all
+}
+
+#[test]
+fn recorded_traces_replay_to_the_byte() {
+    let mut failed = Vec::new();
+    for name in [
+        "gpt2_train",
+        "gpt2_train_stacks",
+        "llama1b_varlen_ckpt",
+        "llama_offload",
+        "resnet_varbatch",
+        "mixtral_moe",
+        "mixtral_moe_expandable",
+        "multistream",
+    ] {
+        let found = differences(&open(&testdata(&format!("traces/{name}.pickle.gz"))));
+        if !found.is_empty() {
+            failed.push(format!("{name}: {found:#?}"));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn recorded_cases_replay_to_the_byte() {
+    let mut failed = Vec::new();
+    for name in [
+        "ring",
+        "ring_exp",
+        "oom",
+        "oom_exp",
+        "retries",
+        "graphs",
+        "split_round",
+        "gc_cap",
+        "exp_empty",
+        "cpppickle",
+        "cppstacks",
+        "compiled",
+        "leak",
+        "infer_cnn",
+    ] {
+        let found = differences(&open(&testdata(&format!("cases/{name}.pickle.gz"))));
+        if !found.is_empty() {
+            failed.push(format!("{name}: {found:#?}"));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
