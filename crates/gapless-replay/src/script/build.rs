@@ -191,7 +191,8 @@ impl<'a> Builder<'a> {
             }
         } else if ended != NONE {
             let requested = self.history.allocations.get(gapless_trace::AllocationId(ended)).freed;
-            if requested.0 + 1 < now.0 {
+            // Given back before the recording, or longer ago than the event before this one.
+            if requested == Tick(0) || requested.0 + 1 < now.0 {
                 self.completed.push((ended, now));
             }
         }

@@ -43,6 +43,35 @@ struct Run {
     span: u32,
 }
 
+/// The pool of a segment that is there at the end.
+#[derive(Clone, Copy, Debug)]
+struct FinalPool {
+    end: u64,
+    pool: u16,
+    /// The event that took it from the device.
+    taken_by: Option<EventIndex>,
+}
+
+/// The segments at the end by address; empty where there is only the default pool.
+fn final_pools(device: &DeviceTrace) -> BTreeMap<u64, FinalPool> {
+    let mut pools = BTreeMap::new();
+    if device.pools.len() <= 1 || device.events.has_pools() {
+        return pools;
+    }
+    for s in &device.segments {
+        pools.insert(
+            s.addr.0,
+            FinalPool { end: s.addr.0.saturating_add(s.size.0), pool: s.pool, taken_by: None },
+        );
+    }
+    for index in device.events.indices().filter(|&i| device.events.action(i) == Action::SegmentAlloc) {
+        if let Some(pool) = pools.get_mut(&device.events.addr(index).0) {
+            pool.taken_by = Some(index);
+        }
+    }
+    pools
+}
+
 pub(crate) struct Heap<'a> {
     device: &'a DeviceTrace,
     settings: AllocatorSettings,
@@ -56,7 +85,7 @@ pub(crate) struct Heap<'a> {
     /// Open pieces of mapped stretches: address to index in `history.segments`.
     pieces: BTreeMap<u64, u32>,
     /// Pools of the segments in the final snapshot: events before torch 2.12 do not name theirs.
-    final_pools: FxHashMap<u64, u16>,
+    final_pools: BTreeMap<u64, FinalPool>,
     history: History,
     native_segments: u32,
     repairs: Repairs,
@@ -106,7 +135,7 @@ impl<'a> Heap<'a> {
             info_ids: FxHashMap::default(),
             group_ids: FxHashMap::default(),
             pieces: BTreeMap::new(),
-            final_pools: device.segments.iter().map(|s| (s.addr.0, s.pool)).collect(),
+            final_pools: final_pools(device),
             history,
             native_segments: 0,
             repairs: Repairs::default(),
@@ -359,7 +388,7 @@ impl<'a> Heap<'a> {
                 }
             }
         }
-        let info = self.run_info(&event, false);
+        let info = self.run_info(index, &event, false);
         self.add_segment(event.addr.0, event.size.0, info, now, event.stack);
         Ok(())
     }
@@ -396,7 +425,7 @@ impl<'a> Heap<'a> {
             self.close_everything(now);
             self.repairs.restarts += 1;
         }
-        let info = self.run_info(&event, true);
+        let info = self.run_info(index, &event, true);
         self.map(event.addr.0, event.size.0, info, now, event.stack);
         Ok(())
     }
@@ -562,11 +591,14 @@ impl<'a> Heap<'a> {
         index.0 > 0 && (0..left.min(WINDOW).min(index.0)).all(same)
     }
 
-    fn run_info(&self, event: &Event, expandable: bool) -> RunInfo {
+    fn run_info(&self, index: EventIndex, event: &Event, expandable: bool) -> RunInfo {
         let pool = if self.device.events.has_pools() {
             event.pool
         } else {
-            self.final_pools.get(&event.addr.0).copied().unwrap_or(0)
+            let at =
+                self.final_pools.range(..=event.addr.0).next_back().filter(|(_, f)| event.addr.0 < f.end);
+            // Addresses are used again: only the last segment there is the one that the end knows.
+            at.filter(|(_, f)| expandable || f.taken_by == Some(index)).map_or(0, |(_, f)| f.pool)
         };
         let small = self.torch_rules && event.size <= torch_rules::SMALL_SEGMENT;
         let class = if small { SizeClass::Small } else { SizeClass::Large };
