@@ -198,7 +198,7 @@ mod tests {
             assert!(pair[0] > pair[1] || bin_of(pair[0]) <= bin_of(pair[1]), "{pair:?}");
         }
         assert!(bin_of(u64::MAX) < BINS);
-        assert!(WORDS <= 32);
+        const { assert!(WORDS <= 32) };
     }
 
     #[test]

@@ -3,16 +3,26 @@
 //! A [`script::Script`] is the program's side of a trace. An [`allocator::Allocator`] is a deterministic machine that serves it from a
 //! [`device::Device`]: PyTorch's own with all its settings and versions ([`torch`]), and others to compare with.
 
+pub mod advise;
 pub mod allocator;
 pub mod cost;
+pub mod curve;
 pub mod device;
+pub mod machine;
+pub mod outcome;
+pub mod post_mortem;
 pub mod recorded;
 pub mod run;
 pub mod script;
+pub mod sweep;
 pub mod torch;
 
+mod floor;
 mod free_set;
 
 pub use allocator::{Allocator, Gauge, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
+pub use curve::CurvePoint;
 pub use device::{Device, Placement, SimDevice};
+pub use machine::{Machine, Spec};
+pub use outcome::{Outcome, Question, outcome};
 pub use script::{Op, Script};

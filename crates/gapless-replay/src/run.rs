@@ -1,6 +1,6 @@
 //! The replay itself: a script's ops, one by one, on an allocator.
 
-use crate::allocator::{Allocator, Oom, Stats};
+use crate::allocator::{Allocator, Inventory, Oom, Stats};
 use crate::recorded::RecordedDevice;
 use crate::script::{Op, Script};
 use crate::torch::{Torch, TorchSettings, TorchVersion};
@@ -28,7 +28,17 @@ pub struct Failure {
 
 /// Replays `script` on `allocator` until its end, or until a request fails that the recorded run could serve.
 pub fn replay<A: Allocator, W: Watch>(script: &Script, allocator: &mut A, watch: &mut W) -> Option<Failure> {
-    for (i, op) in script.ops.iter().enumerate() {
+    replay_until(script, allocator, u32::MAX, watch)
+}
+
+/// The same for the ops before `until`.
+pub fn replay_until<A: Allocator, W: Watch>(
+    script: &Script,
+    allocator: &mut A,
+    until: u32,
+    watch: &mut W,
+) -> Option<Failure> {
+    for (i, op) in script.ops.iter().enumerate().take(until as usize) {
         if let Some(oom) = step(script, allocator, watch, i as u32, *op) {
             return Some(Failure { op: i as u32, tick: script.ticks[i], oom });
         }
@@ -90,6 +100,27 @@ pub fn verify<W: Watch>(
     version: TorchVersion,
     watch: &mut W,
 ) -> Exactness {
+    repeat(script, settings, version, u32::MAX, watch).0
+}
+
+/// The heap of the recording after the ops before `until`.
+#[must_use]
+pub fn recorded_heap(
+    script: &Script,
+    settings: &TorchSettings,
+    version: TorchVersion,
+    until: u32,
+) -> Inventory {
+    repeat(script, settings, version, until, &mut ()).1.inventory()
+}
+
+fn repeat<'a, W: Watch>(
+    script: &'a Script,
+    settings: &TorchSettings,
+    version: TorchVersion,
+    until: u32,
+    watch: &mut W,
+) -> (Exactness, Torch<RecordedDevice<'a>>) {
     let device = RecordedDevice::new(&script.recorded, RECORDED_CARD);
     let mut torch = Torch::new(settings.clone(), version, device, &script.lanes);
     torch.set_cap(None);
@@ -97,7 +128,8 @@ pub fn verify<W: Watch>(
         torch.install(segment);
     }
     let mut exactness = Exactness::default();
-    for (i, op) in script.ops.iter().enumerate().skip(script.preexisting as usize) {
+    let ops = script.ops.iter().enumerate().take(until as usize);
+    for (i, op) in ops.skip(script.preexisting as usize) {
         torch.device_mut().begin(i as u32, matches!(op, Op::Failed { .. }));
         if let Op::Alloc { slot, size, lane } = *op {
             exactness.placed += 1;
@@ -116,7 +148,7 @@ pub fn verify<W: Watch>(
     torch.device_mut().close();
     exactness.call_differences += torch.device().differences;
     exactness.stats = *torch.stats();
-    exactness
+    (exactness, torch)
 }
 
 /// The size of the recorded card is not in a snapshot; it decides only how long reserved ranges are.

@@ -87,6 +87,8 @@ pub struct Recorded {
     pub addrs: Vec<DeviceAddr>,
     /// Segments that were there before the first event.
     pub initial: Vec<InitialSegment>,
+    /// What the process would have held with each request that was refused at first.
+    pub refused: Vec<Bytes>,
     /// Whether the trace has the device calls at all.
     pub has_segments: bool,
 }

@@ -213,6 +213,12 @@ impl<'a> Builder<'a> {
             self.flush(now);
             self.burst = after;
         }
+        if self.burst.iter().any(|(call, _)| gives(call)) && !self.collects {
+            let taken = self.burst.iter().filter(|(call, _)| !gives(call)).map(|(call, _)| call.size).sum();
+            if taken > Bytes::ZERO {
+                self.script.recorded.refused.push(Bytes(self.reserved) + taken);
+            }
+        }
         let at = self.script.ops.len() as u32;
         self.push(op, now);
         self.attach(at);

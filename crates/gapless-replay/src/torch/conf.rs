@@ -226,6 +226,33 @@ impl TorchSettings {
     }
 }
 
+impl TorchSettings {
+    /// The same, with what the original string held besides: settings that move no block.
+    #[must_use]
+    pub fn to_conf_keeping_others(&self) -> String {
+        let tokens = lex(&self.base.conf);
+        let mut parts = vec![self.to_conf()];
+        let mut i = 0;
+        while i + 2 < tokens.len() {
+            let key = tokens[i].as_str();
+            let other = key.starts_with("pinned_")
+                || key.starts_with("release_lock_on_")
+                || matches!(key, "graph_capture_record_stream_reuse" | "throw_on_cudamalloc_oom");
+            i += 2;
+            if other {
+                parts.push(format!("{key}:{}", tokens[i]));
+            }
+            if tokens[i] == "[" {
+                i += tokens[i..].iter().position(|t| t == "]").unwrap_or(tokens.len());
+            }
+            // Over the value, and the comma behind it.
+            i += 2;
+        }
+        parts.retain(|p| !p.is_empty());
+        parts.join(",")
+    }
+}
+
 /// The shortest way to write the sixteen slots that PyTorch reads back as the same.
 fn divisions_text(slots: &[u32; 16]) -> String {
     if slots.iter().all(|&n| n == slots[0]) {
@@ -476,6 +503,16 @@ mod tests {
             let error = TorchSettings::parse(text, NOW).expect_err(text).to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn settings_that_move_no_block_are_kept() {
+        let mut s = parsed(
+            "roundup_power2_divisions:[4:2,64:8],pinned_use_background_threads:True,max_split_size_mb:64",
+        );
+        s.base.roundup_power2_divisions = [0; 16];
+        assert_eq!(s.to_conf_keeping_others(), "max_split_size_mb:64,pinned_use_background_threads:True");
+        assert_eq!(TorchSettings::default().to_conf_keeping_others(), "");
     }
 
     #[test]

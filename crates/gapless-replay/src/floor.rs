@@ -1,0 +1,115 @@
+//! The floor under every allocator: the whole run packed by `gapless-plan`, with every lifetime known beforehand.
+
+use crate::allocator::{Inventory, Oom, Stats};
+use crate::curve::Curve;
+use crate::outcome::{OomPoint, Outcome, Question};
+use crate::run::Failure;
+use crate::script::{Op, Script};
+use gapless_plan::{Buffer, Options, Plan, Problem, Watch, solve};
+use gapless_trace::{Bytes, DeviceAddr};
+use std::time::Duration;
+
+/// Blocks are aligned as PyTorch's are.
+const ALIGN: u64 = 512;
+/// The plan depends on the effort alone; the time limit is for runs where even that would take too long.
+const EFFORT: u64 = 30_000_000;
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// An allocation with its lifetime in ops.
+#[derive(Clone, Copy)]
+struct Lived {
+    slot: u32,
+    start: u32,
+    end: u32,
+    size: u64,
+}
+
+fn lifetimes(script: &Script) -> Vec<Lived> {
+    let end = script.ops.len() as u32;
+    let mut lived: Vec<Lived> = Vec::with_capacity(script.slots as usize);
+    let mut open = vec![u32::MAX; script.slots as usize];
+    for (i, op) in (0..).zip(&script.ops) {
+        match *op {
+            Op::Alloc { slot, size, .. } => {
+                open[slot as usize] = lived.len() as u32;
+                lived.push(Lived { slot, start: i, end, size: size.0.div_ceil(ALIGN).max(1) * ALIGN });
+            }
+            Op::Free { slot } | Op::FreeCompleted { slot } => {
+                if let Some(lived) = lived.get_mut(open[slot as usize] as usize) {
+                    lived.end = i;
+                }
+            }
+            _ => {}
+        }
+    }
+    lived
+}
+
+pub(crate) fn outcome(script: &Script, question: &Question) -> Outcome {
+    let lived = lifetimes(script);
+    let buffers = lived.iter().map(|l| Buffer::new(i64::from(l.start), i64::from(l.end), l.size)).collect();
+    let options = Options { effort: Some(EFFORT), time_limit: Some(TIME_LIMIT), ..Options::default() };
+    let solved = Problem::new(buffers).and_then(|p| solve(&p, &options, &mut Watch::default()));
+    let Ok(solution) = solved else { return Outcome::default() };
+    let Plan { peak, offsets } = solution.plan;
+
+    // Ends come before beginnings of the same instant, and an allocation's end is never before its beginning.
+    let mut changes: Vec<(u32, bool, usize)> =
+        lived.iter().enumerate().flat_map(|(i, l)| [(l.start, true, i), (l.end, false, i)]).collect();
+    changes.sort_unstable();
+    let tick = |op: u32| script.ticks.get(op as usize).copied().unwrap_or_default();
+    let mut stats = Stats::default();
+    if peak > Bytes::ZERO {
+        stats.device_allocs = 1;
+        stats.driver_ns = crate::cost::malloc(peak.0);
+        stats.segments.add(1);
+        stats.reserved.add(peak.0);
+    }
+    let (mut oom, mut peak_op) = (None, 0);
+    let mut curve = Curve::new(script);
+    for (op, begins, i) in changes {
+        let size = lived[i].size;
+        if begins {
+            let top = offsets[i] + Bytes(size);
+            if let Some(capacity) = question.capacity.filter(|&c| top > c && oom.is_none()) {
+                let (requested, active) = (Bytes(size), Bytes(stats.active.current));
+                let free = capacity.saturating_sub(active);
+                let failure = Failure { op, tick: tick(op), oom: Oom { requested, asked: requested, free } };
+                oom = Some(OomPoint { failure, reserved: capacity, active, largest_hole: Bytes::ZERO });
+            }
+            for gauge in [&mut stats.allocated, &mut stats.active, &mut stats.requested] {
+                gauge.add(size);
+            }
+            stats.allocations.add(1);
+            stats.active_blocks.add(1);
+            if stats.active.current == stats.active.peak {
+                peak_op = op;
+            }
+        } else {
+            for gauge in [&mut stats.allocated, &mut stats.active, &mut stats.requested] {
+                gauge.sub(size);
+            }
+            stats.allocations.sub(1);
+            stats.active_blocks.sub(1);
+        }
+        if (op as usize) < script.ticks.len() {
+            curve.record(tick(op), peak, Bytes(stats.allocated.current));
+        }
+    }
+    let mut blocks: Vec<(u32, DeviceAddr, Bytes)> = lived
+        .iter()
+        .zip(&offsets)
+        .filter(|(l, _)| l.start <= peak_op && peak_op < l.end)
+        .map(|(l, offset)| (l.slot, DeviceAddr(offset.0), Bytes(l.size)))
+        .collect();
+    blocks.sort_unstable_by_key(|b| b.1);
+    Outcome {
+        stats,
+        peak_at: tick(peak_op),
+        at_peak: Inventory::of(vec![(DeviceAddr(0), peak)], blocks),
+        oom,
+        min_capacity: question.min_capacity.then_some(peak),
+        curve: curve.points,
+        ..Outcome::default()
+    }
+}

@@ -1,0 +1,183 @@
+//! The allocators by name: what `--with` accepts, and how each is put to work on a script.
+
+use crate::allocator::{Allocator, Inventory, Stats};
+use crate::device::{Placement, SimDevice};
+use crate::run::{Failure, Watch, replay_until};
+use crate::script::Script;
+use crate::torch::{ConfError, Torch, TorchSettings, TorchVersion, version};
+use gapless_trace::Trace;
+use std::str::FromStr;
+
+/// An allocator with all of its settings.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Machine {
+    Torch(TorchMachine),
+    /// The whole run packed with its future known: the floor.
+    Plan,
+}
+
+/// PyTorch's allocator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TorchMachine {
+    pub version: TorchVersion,
+    pub settings: TorchSettings,
+    /// With the settings that the run had: then the recording itself can be repeated.
+    pub recorded: bool,
+}
+
+/// What a user asked for, before a trace fills in the rest.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Spec {
+    Torch { version: Option<TorchVersion>, conf: Conf },
+    Plan,
+}
+
+/// Which settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Conf {
+    Recorded,
+    Default,
+    Text(String),
+}
+
+/// Why a text names no allocator.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SpecError {
+    #[error("{text:?} is no allocator: there are {}", NAMES.join(", "))]
+    Unknown { text: String },
+    #[error(transparent)]
+    Version(#[from] version::UnknownVersion),
+    #[error(transparent)]
+    Conf(#[from] ConfError),
+    #[error("backend:cudaMallocAsync has no public specification, so there is no model of it")]
+    MallocAsync,
+    #[error("{0} takes no settings")]
+    NoSettings(&'static str),
+}
+
+/// Every name that a spec may begin with.
+pub const NAMES: [&str; 2] = ["torch", "plan"];
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    /// `torch`, `torch:default`, `torch@2.6:expandable_segments:True`, `plan`.
+    fn from_str(text: &str) -> Result<Spec, SpecError> {
+        let (head, conf) = match text.split_once(':') {
+            Some((head, conf)) => (head.trim(), Some(conf.trim())),
+            None => (text.trim(), None),
+        };
+        let (name, version) = match head.split_once('@') {
+            Some((name, version)) => (name, Some(version)),
+            None => (head, None),
+        };
+        match name {
+            "torch" | "pytorch" => {
+                let version = version.map(str::parse::<TorchVersion>).transpose()?;
+                let conf = match conf {
+                    None => Conf::Recorded,
+                    Some("default" | "") => Conf::Default,
+                    Some(text) => {
+                        let settings = TorchSettings::parse(text, version.unwrap_or(TorchVersion::DEFAULT))?;
+                        if settings.malloc_async {
+                            return Err(SpecError::MallocAsync);
+                        }
+                        Conf::Text(text.to_owned())
+                    }
+                };
+                Ok(Spec::Torch { version, conf })
+            }
+            "plan" if conf.is_some() => Err(SpecError::NoSettings("plan")),
+            "plan" => Ok(Spec::Plan),
+            _ => Err(SpecError::Unknown { text: text.to_owned() }),
+        }
+    }
+}
+
+impl Spec {
+    /// The allocator that this names for `trace`.
+    ///
+    /// # Errors
+    /// When the settings are not those of the trace's version.
+    pub fn machine(&self, trace: &Trace) -> Result<Machine, SpecError> {
+        match self {
+            Spec::Plan => Ok(Machine::Plan),
+            Spec::Torch { version, conf } => {
+                let of_trace = TorchVersion::of_producer(&trace.source.producer);
+                let chosen = version.unwrap_or(of_trace);
+                let recorded = trace.settings.clone().unwrap_or_default();
+                let settings = match conf {
+                    Conf::Recorded => TorchSettings::recorded(&recorded, chosen),
+                    Conf::Default => TorchSettings::default(),
+                    Conf::Text(text) => TorchSettings::parse(text, chosen)?,
+                };
+                let recorded = *conf == Conf::Recorded && chosen == of_trace && trace.source.torch_rules;
+                Ok(Machine::Torch(TorchMachine { version: chosen, settings, recorded }))
+            }
+        }
+    }
+}
+
+/// How far to go, and what to look at then.
+#[derive(Clone, Copy, Debug)]
+pub struct Drive {
+    /// The size of the card.
+    pub capacity: u64,
+    /// Ops before this one.
+    pub until: u32,
+    pub placement: Placement,
+    pub inventory: bool,
+}
+
+impl Drive {
+    /// All of a script on a card of `capacity` bytes.
+    #[must_use]
+    pub fn on(capacity: u64) -> Drive {
+        Drive { capacity, until: u32::MAX, placement: Placement::Lowest, inventory: false }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Driven {
+    pub failure: Option<Failure>,
+    pub stats: Stats,
+    pub inventory: Option<Inventory>,
+}
+
+impl Machine {
+    /// The name, without settings.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Machine::Torch(torch) => format!("torch@{}", torch.version),
+            Machine::Plan => "plan".to_owned(),
+        }
+    }
+
+    /// The settings as one writes them; empty where they are the defaults.
+    #[must_use]
+    pub fn settings(&self) -> String {
+        match self {
+            Machine::Torch(torch) => torch.settings.to_conf(),
+            Machine::Plan => String::new(),
+        }
+    }
+
+    /// Replays `script` on a simulated card. A plan has no replay; it gives nothing here.
+    pub fn drive<W: Watch>(&self, script: &Script, drive: Drive, watch: &mut W) -> Driven {
+        let device = SimDevice::placing(drive.capacity, drive.placement);
+        match self {
+            Machine::Torch(m) => {
+                let torch = Torch::new(m.settings.clone(), m.version, device, &script.lanes);
+                finish(script, torch, drive, watch)
+            }
+            Machine::Plan => Driven::default(),
+        }
+    }
+}
+
+fn finish<A: Allocator, W: Watch>(script: &Script, mut allocator: A, drive: Drive, watch: &mut W) -> Driven {
+    let failure = replay_until(script, &mut allocator, drive.until, watch);
+    Driven { failure, stats: *allocator.stats(), inventory: drive.inventory.then(|| allocator.inventory()) }
+}

@@ -1,0 +1,190 @@
+//! What one allocator makes of one run: the figures that are shown, found by as many replays as they take.
+
+use crate::allocator::{Inventory, Stats};
+use crate::curve::{Curve, CurvePoint};
+use crate::device::Placement;
+use crate::floor;
+use crate::machine::{Drive, Driven, Machine};
+use crate::run::{self, Exactness, Failure, Watch};
+use crate::script::Script;
+use gapless_trace::{Bytes, Tick};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Question {
+    /// The size of the card; `None`: without end.
+    pub capacity: Option<Bytes>,
+    /// Whether to look for the smallest card.
+    pub min_capacity: bool,
+}
+
+/// What one allocator makes of one run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Its name, without settings.
+    pub allocator: String,
+    /// Its settings as one writes them.
+    pub settings: String,
+    pub stats: Stats,
+    /// When the peak of reserved bytes was reached, and what the heap held then.
+    pub peak_at: Tick,
+    pub at_peak: Inventory,
+    pub oom: Option<OomPoint>,
+    /// Requests that failed in the recording and were served here.
+    pub served: u32,
+    /// The smallest card on which the run survives, where asked for.
+    pub min_capacity: Option<Bytes>,
+    pub curve: Vec<CurvePoint>,
+    /// Against the recording, where this is the recorded allocator with the recorded settings.
+    pub exactness: Option<Exactness>,
+}
+
+/// Where a replay ran out of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OomPoint {
+    pub failure: Failure,
+    pub reserved: Bytes,
+    pub active: Bytes,
+    pub largest_hole: Bytes,
+}
+
+impl Outcome {
+    /// 1 - peak allocated / peak reserved.
+    #[must_use]
+    pub fn fragmentation(&self) -> f64 {
+        let (allocated, reserved) = (Bytes(self.stats.allocated.peak), Bytes(self.stats.reserved.peak));
+        if reserved.0 == 0 { 0.0 } else { (1.0 - allocated.share_of(reserved)).max(0.0) }
+    }
+}
+
+/// No card is larger: what "without end" means, while sums stay in range.
+pub const ENDLESS: Bytes = Bytes(1 << 50);
+
+/// What `machine` makes of `script`.
+#[must_use]
+pub fn outcome(script: &Script, machine: &Machine, question: &Question) -> Outcome {
+    let mut outcome = match machine {
+        Machine::Plan => floor::outcome(script, question),
+        _ => replayed(script, machine, question),
+    };
+    outcome.allocator = machine.name();
+    outcome.settings = machine.settings();
+    if question.min_capacity && !matches!(machine, Machine::Plan) {
+        outcome.min_capacity = Some(min_capacity(script, machine, Placement::Lowest));
+    }
+    outcome
+}
+
+fn replayed(script: &Script, machine: &Machine, question: &Question) -> Outcome {
+    let mut watcher = Watcher::new(script);
+    if let Machine::Torch(torch) = machine
+        && torch.recorded
+        && script.recorded.has_segments
+        && question.capacity.is_none()
+    {
+        let exactness = run::verify(script, &torch.settings, torch.version, &mut watcher);
+        if exactness.is_exact() {
+            let at_peak = run::recorded_heap(script, &torch.settings, torch.version, watcher.peak_op + 1);
+            let stats = exactness.stats;
+            return watcher.outcome(stats, at_peak, Some(exactness));
+        }
+        // Something in the recording is not what the model does; say so, and answer by simulation.
+        let mut outcome = simulated(script, machine, ENDLESS.0);
+        outcome.exactness = Some(exactness);
+        return outcome;
+    }
+    simulated(script, machine, question.capacity.unwrap_or(ENDLESS).0)
+}
+
+fn simulated(script: &Script, machine: &Machine, capacity: u64) -> Outcome {
+    let mut watcher = Watcher::new(script);
+    let drive = Drive { inventory: true, ..Drive::on(capacity) };
+    let Driven { failure, stats, inventory } = machine.drive(script, drive, &mut watcher);
+    let end = inventory.unwrap_or_default();
+    let oom = failure.map(|failure| OomPoint {
+        failure,
+        reserved: end.reserved,
+        active: end.active,
+        largest_hole: end.largest_hole,
+    });
+    let until = Drive { until: watcher.peak_op + 1, ..drive };
+    let at_peak = machine.drive(script, until, &mut ()).inventory.unwrap_or_default();
+    Outcome { oom, ..watcher.outcome(stats, at_peak, None) }
+}
+
+/// Whether the run gets to its end on a card of `capacity` bytes.
+#[must_use]
+pub fn survives(script: &Script, machine: &Machine, capacity: Bytes, placement: Placement) -> bool {
+    let drive = Drive { placement, ..Drive::on(capacity.0) };
+    machine.drive(script, drive, &mut ()).failure.is_none()
+}
+
+/// The smallest card on which the run survives, to 2 MiB: by bisection, each step a whole replay. A larger card is taken to
+/// be no worse; where that is not so by a few MiB, the answer is still a card on which it survives.
+#[must_use]
+pub fn min_capacity(script: &Script, machine: &Machine, placement: Placement) -> Bytes {
+    const STEP: u64 = 2 << 20;
+    let drive = Drive { placement, ..Drive::on(ENDLESS.0) };
+    let free_run = machine.drive(script, drive, &mut ()).stats;
+    // It never held more than its peak, so a card of that size refuses nothing.
+    let mut high = free_run.reserved.peak.div_ceil(STEP);
+    let mut low = free_run.active.peak / STEP;
+    // What a run holds without a limit need not be needed: but with what is active at once it cannot do with less.
+    if low > 0 && survives(script, machine, Bytes(low * STEP), placement) {
+        high = low;
+        low = 0;
+    }
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        if survives(script, machine, Bytes(middle * STEP), placement) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    Bytes(high * STEP)
+}
+
+/// Watches a replay: the curve, when the peak was, and failed requests that were served.
+#[derive(Clone, Debug)]
+struct Watcher {
+    curve: Curve,
+    peak: u64,
+    peak_op: u32,
+    peak_at: Tick,
+    served: u32,
+}
+
+impl Watcher {
+    fn new(script: &Script) -> Watcher {
+        Watcher { curve: Curve::new(script), peak: 0, peak_op: 0, peak_at: Tick(0), served: 0 }
+    }
+
+    fn outcome(self, stats: Stats, at_peak: Inventory, exactness: Option<Exactness>) -> Outcome {
+        Outcome {
+            stats,
+            peak_at: self.peak_at,
+            at_peak,
+            served: self.served,
+            curve: self.curve.points,
+            exactness,
+            ..Outcome::default()
+        }
+    }
+}
+
+impl Watch for Watcher {
+    #[inline]
+    fn after(&mut self, op: u32, tick: Tick, stats: &Stats) {
+        if stats.reserved.peak > self.peak {
+            self.peak = stats.reserved.peak;
+            self.peak_op = op;
+            self.peak_at = tick;
+        }
+        self.curve.record(tick, Bytes(stats.reserved.current), Bytes(stats.allocated.current));
+    }
+
+    fn served(&mut self, _op: u32, _tick: Tick) {
+        self.served += 1;
+    }
+}

@@ -1,0 +1,181 @@
+//! Many settings on one script, on all cores: which there are to try, and what each made of it.
+
+use crate::allocator::Stats;
+use crate::device::Placement;
+use crate::machine::{Drive, Machine, TorchMachine};
+use crate::run::{Failure, Watch};
+use crate::script::Script;
+use crate::torch::{TorchSettings, TorchVersion};
+use gapless_trace::{Bytes, Tick};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Settings to try.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    pub settings: TorchSettings,
+    /// How many settings differ from those of the run.
+    pub changes: u32,
+}
+
+/// What came of a candidate.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    pub candidate: Candidate,
+    pub stats: Stats,
+    pub failure: Option<Failure>,
+    /// Whether the last request that failed in the recording was served.
+    pub served_last: bool,
+}
+
+impl Trial {
+    #[must_use]
+    pub fn survived(&self) -> bool {
+        self.failure.is_none()
+    }
+}
+
+const MIB: u64 = 1 << 20;
+const MAX_SPLITS: [u64; 7] = [20, 32, 64, 128, 256, 512, 1024];
+const DIVISIONS: [u32; 4] = [2, 4, 8, 16];
+const LARGE_SEGMENTS: [u64; 4] = [20, 32, 64, 128];
+
+/// What there is to try besides `recorded`, which comes first: every combination of the settings that move blocks. Collection is left
+/// as it was: it works only under a cap, and only by giving back early what a retry would give back when needed.
+#[must_use]
+pub fn candidates(recorded: &TorchSettings, version: TorchVersion) -> Vec<Candidate> {
+    let expandable = [recorded.base.expandable_segments, !recorded.base.expandable_segments];
+    let mut splits = vec![recorded.base.max_split_size, None];
+    splits.extend(MAX_SPLITS.map(|mib| Some(Bytes(mib * MIB))));
+    let mut divisions = vec![recorded.base.roundup_power2_divisions, [0; 16]];
+    divisions.extend(DIVISIONS.map(|n| [n; 16]));
+    let mut segments = vec![recorded.large_segment];
+    if version.has_large_segment_size() {
+        segments.extend(LARGE_SEGMENTS.map(|mib| mib * MIB));
+    }
+    dedup(&mut splits);
+    dedup(&mut divisions);
+    dedup(&mut segments);
+    let mut all = Vec::with_capacity(2 * splits.len() * divisions.len() * segments.len());
+    for (a, &expandable) in expandable.iter().enumerate() {
+        for (b, &split) in splits.iter().enumerate() {
+            for (c, divisions) in divisions.iter().enumerate() {
+                for (d, &large) in segments.iter().enumerate() {
+                    // PyTorch refuses to split below the size of a large segment.
+                    if split.is_some_and(|s| s.0 < large) {
+                        continue;
+                    }
+                    let mut settings = recorded.clone();
+                    settings.base.expandable_segments = expandable;
+                    settings.base.max_split_size = split;
+                    settings.base.roundup_power2_divisions = *divisions;
+                    if large != recorded.large_segment {
+                        settings.large_segment = large;
+                        settings.max_non_split_rounding = large;
+                    }
+                    let changes = [a, b, c, d].iter().filter(|&&i| i > 0).count() as u32;
+                    all.push(Candidate { settings, changes });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Keeps the first of equals.
+fn dedup<T: PartialEq + Copy>(values: &mut Vec<T>) {
+    let mut seen: Vec<T> = Vec::new();
+    values.retain(|&v| {
+        let new = !seen.contains(&v);
+        if new {
+            seen.push(v);
+        }
+        new
+    });
+}
+
+/// How a sweep is told to stop, and tells how far it is.
+#[derive(Clone, Copy, Default)]
+pub struct Progress<'a> {
+    pub cancel: Option<&'a AtomicBool>,
+    /// Called with how many are done, from any thread.
+    pub done: Option<&'a (dyn Fn(usize) + Sync)>,
+}
+
+impl std::fmt::Debug for Progress<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Progress").field("cancel", &self.cancel).field("done", &self.done.is_some()).finish()
+    }
+}
+
+/// Replays `script` with each candidate on a card of `capacity` bytes. In the order of the candidates, whatever the threads do; those
+/// not reached when it was cancelled are missing at the end.
+#[must_use]
+pub fn sweep(
+    script: &Script,
+    version: TorchVersion,
+    candidates: &[Candidate],
+    capacity: Bytes,
+    threads: usize,
+    progress: Progress<'_>,
+) -> Vec<Trial> {
+    let next = AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
+    let work = || {
+        let mut trials = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let cancelled = progress.cancel.is_some_and(|c| c.load(Ordering::Relaxed));
+            let Some(candidate) = candidates.get(at).filter(|_| !cancelled) else { return trials };
+            trials.push((at, trial(script, version, candidate, capacity, Placement::Lowest)));
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if let Some(tell) = progress.done {
+                tell(done);
+            }
+        }
+    };
+    let mut trials: Vec<(usize, Trial)> = std::thread::scope(|scope| {
+        let others: Vec<_> =
+            (1..threads.clamp(1, candidates.len().max(1))).map(|_| scope.spawn(work)).collect();
+        let mut all = work();
+        for other in others {
+            all.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        all
+    });
+    trials.sort_unstable_by_key(|(at, _)| *at);
+    trials.into_iter().map(|(_, trial)| trial).collect()
+}
+
+/// One candidate.
+#[must_use]
+pub fn trial(
+    script: &Script,
+    version: TorchVersion,
+    candidate: &Candidate,
+    capacity: Bytes,
+    placement: Placement,
+) -> Trial {
+    let settings = candidate.settings.clone();
+    let machine = Machine::Torch(TorchMachine { version, settings, recorded: false });
+    let mut last = LastServed::default();
+    let driven = machine.drive(script, Drive { placement, ..Drive::on(capacity.0) }, &mut last);
+    let last_failed = script.ops.iter().rposition(|op| matches!(op, crate::script::Op::Failed { .. }));
+    Trial {
+        candidate: candidate.clone(),
+        stats: driven.stats,
+        failure: driven.failure,
+        served_last: last_failed.is_some() && last.op.map(|op| op as usize) == last_failed,
+    }
+}
+
+/// The last failed request that was served after all.
+#[derive(Default)]
+struct LastServed {
+    op: Option<u32>,
+}
+
+impl Watch for LastServed {
+    fn served(&mut self, op: u32, _tick: Tick) {
+        self.op = Some(op);
+    }
+}
