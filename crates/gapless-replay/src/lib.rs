@@ -9,6 +9,7 @@ pub mod cost;
 pub mod curve;
 pub mod device;
 pub mod machine;
+pub mod models;
 pub mod outcome;
 pub mod post_mortem;
 pub mod recorded;
