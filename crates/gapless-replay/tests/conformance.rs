@@ -1,0 +1,309 @@
+//! What every allocator promises (`allocator.rs`), checked for each of them on random programs: after every step the allocator is held
+//! against a plain record of what it was asked for and what it answered.
+//!
+//! Another allocator joins with a line in `ALLOCATORS`.
+
+mod support;
+
+use gapless_replay::models::Model;
+use gapless_replay::{Allocator, Lane, Oom, SimDevice, Slot, Stats};
+use gapless_trace::{Bytes, DeviceAddr};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use support::{PRIVATE, Scenario, Step, lanes, scenario};
+
+type Make = fn(&str, SimDevice, &[Lane]) -> Box<dyn Allocator>;
+
+struct Candidate {
+    name: &'static str,
+    make: Make,
+    /// Whether every stretch of reserved memory is a segment of its own call: not so where pages are mapped.
+    counts_segments: bool,
+}
+
+const fn model(name: &'static str) -> Candidate {
+    let make: Make = |name, device, lanes| {
+        let model: Model = name.parse().unwrap_or_else(|error| panic!("{error}"));
+        model.build(device, lanes).unwrap_or_else(|error| panic!("{error}"))
+    };
+    Candidate { name, make, counts_segments: true }
+}
+
+const ALLOCATORS: &[Candidate] = &[
+    model("bfc"),
+    model("bfc:gc:true"),
+    model("bfc:preallocate:0.75"),
+    model("bfc:fraction:0.5,fragmentation:0.01"),
+    model("rmm-pool"),
+    model("rmm-pool:initial:0"),
+    model("rmm-pool:initial:16MiB,maximum:60MiB"),
+    model("rmm-arena"),
+    model("rmm-arena:size:60MiB"),
+    model("buddy"),
+    model("buddy:segment:2MiB"),
+    model("exact"),
+];
+
+/// What a caller knows of a block.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    addr: DeviceAddr,
+    requested: u64,
+    pending: bool,
+}
+
+/// An allocator, and the record it is held against.
+struct Trial<'a> {
+    allocator: Box<dyn Allocator>,
+    counts_segments: bool,
+    capacity: u64,
+    known: BTreeMap<Slot, Known>,
+    /// Slots that were used and are free again.
+    reusable: Vec<Slot>,
+    next_slot: Slot,
+    answers: Vec<Result<DeviceAddr, Oom>>,
+    last: Stats,
+    name: &'a str,
+}
+
+impl Trial<'_> {
+    fn new<'a>(candidate: &Candidate, scenario: &Scenario, name: &'a str) -> Trial<'a> {
+        let allocator = (candidate.make)(candidate.name, scenario.device(), &lanes());
+        Trial {
+            last: *allocator.stats(),
+            allocator,
+            counts_segments: candidate.counts_segments,
+            capacity: scenario.capacity,
+            known: BTreeMap::new(),
+            reusable: Vec::new(),
+            next_slot: 0,
+            answers: Vec::new(),
+            name,
+        }
+    }
+
+    fn pick(&self, pick: u16, pending: bool) -> Option<Slot> {
+        let fitting: Vec<Slot> =
+            self.known.iter().filter(|(_, known)| known.pending == pending).map(|(&slot, _)| slot).collect();
+        (!fitting.is_empty()).then(|| fitting[pick as usize % fitting.len()])
+    }
+
+    fn run(&mut self, step: Step) {
+        match step {
+            Step::Alloc { size, lane } => self.alloc(size, lane),
+            Step::Free { pick } => {
+                if let Some(slot) = self.pick(pick, false) {
+                    self.allocator.free(slot);
+                    self.forget(slot);
+                }
+            }
+            Step::FreeRequested { pick } => {
+                if let Some(slot) = self.pick(pick, false) {
+                    self.allocator.free_requested(slot);
+                    self.known.get_mut(&slot).expect("picked").pending = true;
+                }
+            }
+            Step::FreeCompleted { pick } => {
+                if let Some(slot) = self.pick(pick, true) {
+                    self.allocator.free_completed(slot);
+                    self.forget(slot);
+                }
+            }
+            Step::EmptyCache { pool } => self.allocator.empty_cache(pool),
+        }
+    }
+
+    fn alloc(&mut self, size: u64, lane: u16) {
+        let slot = if size % 2 == 0 { self.reusable.pop() } else { None };
+        let slot = slot.unwrap_or_else(|| {
+            self.next_slot += 1;
+            self.next_slot - 1
+        });
+        let before = *self.allocator.stats();
+        let answer = self.allocator.alloc(slot, Bytes(size), lane);
+        let after = self.allocator.stats();
+        match answer {
+            Ok(addr) => {
+                self.known.insert(slot, Known { addr, requested: size, pending: false });
+                assert_eq!(after.ooms, before.ooms, "{}", self.name);
+            }
+            Err(oom) => {
+                assert_eq!(oom.requested, Bytes(size), "{}", self.name);
+                assert!(oom.asked.0 >= size, "{}: asked {}", self.name, oom.asked);
+                assert_eq!(after.ooms, before.ooms + 1, "{}", self.name);
+                let held = |s: &Stats| (s.allocations, s.allocated, s.requested, s.active_blocks, s.active);
+                assert_eq!(held(after), held(&before), "{}: a failure holds nothing", self.name);
+                self.reusable.push(slot);
+            }
+        }
+        self.answers.push(answer);
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        self.known.remove(&slot);
+        self.reusable.push(slot);
+    }
+
+    /// What the statistics must say without a look at the blocks.
+    fn check_stats(&mut self) {
+        let (stats, name) = (*self.allocator.stats(), self.name);
+        let live = self.known.values().filter(|known| !known.pending).count() as u64;
+        assert_eq!(stats.allocations.current, live, "{name}: blocks in callers' hands");
+        assert_eq!(stats.active_blocks.current, self.known.len() as u64, "{name}: active blocks");
+        let requested: u64 = self.known.values().map(|known| known.requested).sum();
+        assert_eq!(stats.requested.current, requested, "{name}: requested");
+        assert!(stats.requested.current <= stats.active.current, "{name}: blocks hold what was asked for");
+        assert!(stats.allocated.current <= stats.active.current, "{name}: allocated <= active");
+        assert!(stats.active.current <= stats.reserved.current, "{name}: active <= reserved");
+        assert!(stats.reserved.peak <= self.capacity, "{name}: reserved <= the card");
+        let gauges = |s: &Stats| {
+            [s.allocations, s.allocated, s.requested, s.active_blocks, s.active, s.segments, s.reserved]
+        };
+        for (now, before) in gauges(&stats).into_iter().zip(gauges(&self.last)) {
+            assert!(now.peak >= now.current && now.peak >= before.peak, "{name}: peaks only rise");
+        }
+        let counters = |s: &Stats| [s.device_allocs, s.device_frees, s.retries, s.ooms, s.syncs, s.driver_ns];
+        for (now, before) in counters(&stats).into_iter().zip(counters(&self.last)) {
+            assert!(now >= before, "{name}: counters only rise");
+        }
+        self.last = stats;
+    }
+
+    /// The blocks themselves: where they are, and that they add up to the statistics.
+    fn check_blocks(&self) {
+        let (stats, inventory, name) = (self.allocator.stats(), self.allocator.inventory(), self.name);
+        assert_eq!(inventory.blocks.len(), self.known.len(), "{name}");
+        let (mut end, mut active, mut allocated) = (0, 0, 0);
+        let mut spans = inventory.spans.iter().peekable();
+        for &(slot, addr, size) in &inventory.blocks {
+            let known = self
+                .known
+                .get(&slot)
+                .unwrap_or_else(|| panic!("{name}: {slot} is held, but was not given out"));
+            assert_eq!(addr, known.addr, "{name}: a block stays where it is");
+            assert!(size.0 >= known.requested, "{name}: {size} for {}", known.requested);
+            assert_eq!(addr.0 % 256, 0, "{name}: {addr} is not aligned");
+            assert!(addr.0 >= end, "{name}: {addr} overlaps the block before it");
+            end = addr.0 + size.0;
+            while spans.next_if(|(start, bytes)| start.0 + bytes.0 <= addr.0).is_some() {}
+            let inside =
+                spans.peek().is_some_and(|(start, bytes)| start.0 <= addr.0 && end <= start.0 + bytes.0);
+            assert!(inside, "{name}: {addr} + {size} is in no segment");
+            active += size.0;
+            allocated += if known.pending { 0 } else { size.0 };
+        }
+        assert_eq!((stats.active.current, stats.allocated.current), (active, allocated), "{name}");
+        assert_eq!(inventory.active, Bytes(active), "{name}");
+        assert!(inventory.spans.is_sorted_by(|a, b| a.0.0 + a.1.0 <= b.0.0), "{name}: segments overlap");
+        assert_eq!(inventory.reserved, Bytes(stats.reserved.current), "{name}");
+        assert_eq!(inventory.reserved, inventory.spans.iter().map(|span| span.1).sum(), "{name}");
+        if self.counts_segments {
+            assert_eq!(u64::from(inventory.segments), stats.segments.current, "{name}");
+            assert_eq!(stats.device_allocs - stats.device_frees, stats.segments.current, "{name}");
+        }
+    }
+
+    /// Frees everything, and asks for a little: what failed before must not have broken anything.
+    fn finish(&mut self) {
+        while let Some(slot) = self.pick(0, false) {
+            self.allocator.free_requested(slot);
+            self.known.get_mut(&slot).expect("picked").pending = true;
+            self.check_stats();
+        }
+        while let Some(slot) = self.pick(1, true) {
+            self.allocator.free_completed(slot);
+            self.forget(slot);
+            self.check_stats();
+        }
+        let stats = self.allocator.stats();
+        assert_eq!((stats.active.current, stats.allocated.current), (0, 0), "{}", self.name);
+        for pool in PRIVATE {
+            self.allocator.release_pool(pool);
+        }
+        self.allocator.empty_cache(None);
+        self.check_blocks();
+        self.alloc(1000, 0);
+        assert!(
+            self.answers.last().is_some_and(Result::is_ok),
+            "{}: nothing is held, yet 1000 B fail",
+            self.name
+        );
+        self.check_stats();
+        self.check_blocks();
+    }
+}
+
+fn conforms(candidate: &Candidate, scenario: &Scenario) -> (Vec<Result<DeviceAddr, Oom>>, Stats) {
+    let mut trial = Trial::new(candidate, scenario, candidate.name);
+    for (index, &step) in scenario.steps.iter().enumerate() {
+        trial.run(step);
+        trial.check_stats();
+        if index % 5 == 0 {
+            trial.check_blocks();
+        }
+    }
+    trial.finish();
+    (trial.answers, *trial.allocator.stats())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_allocator_keeps_its_promises(scenario in scenario(400)) {
+        for candidate in ALLOCATORS {
+            let (answers, stats) = conforms(candidate, &scenario);
+            let (again, stats_again) = conforms(candidate, &scenario);
+            prop_assert_eq!(&answers, &again, "{}: same input, same output", candidate.name);
+            prop_assert_eq!(stats, stats_again, "{}", candidate.name);
+        }
+    }
+}
+
+/// Sizes that no card has, and none at all: refused or served, never a panic.
+#[test]
+fn absurd_sizes_are_refused() {
+    for candidate in ALLOCATORS {
+        let mut allocator = (candidate.make)(candidate.name, SimDevice::new(64 << 20), &lanes());
+        for size in [u64::MAX, u64::MAX - 255, 1 << 63, (1 << 62) + 1, 1 << 60, (64 << 20) + 1] {
+            assert!(allocator.alloc(0, Bytes(size), 0).is_err(), "{}: {size}", candidate.name);
+        }
+        assert!(allocator.alloc(0, Bytes(1), 0).is_ok(), "{}", candidate.name);
+        assert_eq!(allocator.stats().allocations.current, 1);
+    }
+}
+
+/// The suite would notice: an allocator that hands out a pending block fails it.
+#[test]
+#[should_panic(expected = "overlaps the block before it")]
+fn a_block_given_out_twice_is_noticed() {
+    #[derive(Default)]
+    struct Careless(Stats, BTreeMap<Slot, u64>);
+    impl Allocator for Careless {
+        fn alloc(&mut self, slot: Slot, size: Bytes, _: u16) -> Result<DeviceAddr, Oom> {
+            self.1.insert(slot, size.0);
+            for gauge in [&mut self.0.allocations, &mut self.0.active_blocks] {
+                gauge.add(1);
+            }
+            for gauge in [&mut self.0.allocated, &mut self.0.requested, &mut self.0.active] {
+                gauge.add(size.0);
+            }
+            self.0.reserved = self.0.active;
+            Ok(DeviceAddr(1 << 20))
+        }
+        fn free_requested(&mut self, _: Slot) {}
+        fn free_completed(&mut self, _: Slot) {}
+        fn stats(&self) -> &Stats {
+            &self.0
+        }
+        fn inventory(&self) -> gapless_replay::Inventory {
+            let blocks =
+                self.1.iter().map(|(&slot, &size)| (slot, DeviceAddr(1 << 20), Bytes(size))).collect();
+            gapless_replay::Inventory::of(vec![(DeviceAddr(1 << 20), Bytes(self.0.active.current))], blocks)
+        }
+    }
+    let make: Make = |_, _, _| Box::new(Careless::default());
+    let steps = vec![Step::Alloc { size: 512, lane: 0 }; 6];
+    let scenario = Scenario { capacity: 1 << 30, highest: false, steps };
+    conforms(&Candidate { name: "careless", make, counts_segments: false }, &scenario);
+}
