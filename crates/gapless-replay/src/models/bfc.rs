@@ -12,7 +12,7 @@
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;
-use crate::models::best_fit::BestFit;
+use crate::free_set::{Entry, FreeSet};
 use crate::models::chunks::{Chunks, NONE};
 use crate::models::ledger::{Ledger, round_up};
 use crate::models::segments::Segments;
@@ -73,7 +73,7 @@ pub struct Bfc<D> {
     ledger: Ledger,
     segments: Segments<D>,
     chunks: Chunks,
-    free: BestFit,
+    free: FreeSet,
     /// Regions by address, with their first chunk: merging keeps the lower of two, so it is the same for life.
     regions: BTreeMap<u64, u32>,
     limit: u64,
@@ -98,7 +98,7 @@ impl<D: Device> Bfc<D> {
             ledger: Ledger::default(),
             segments,
             chunks: Chunks::default(),
-            free: BestFit::default(),
+            free: FreeSet::default(),
             regions: BTreeMap::new(),
             limit,
             max_waste,
@@ -114,18 +114,19 @@ impl<D: Device> Bfc<D> {
     fn insert_free(&mut self, handle: u32) {
         let chunk = self.chunks.get_mut(handle);
         chunk.state = FREE;
-        self.free.insert((chunk.size, chunk.addr, handle));
+        self.free.insert(Entry { size: chunk.size, tie: chunk.addr, block: handle });
     }
 
     fn remove_free(&mut self, handle: u32) {
         let chunk = self.chunks.get(handle);
-        self.free.remove((chunk.size, chunk.addr, handle));
+        self.free.remove(chunk.size, chunk.addr);
     }
 
     /// Serves `rounded` bytes from what is there.
     #[inline]
     fn find(&mut self, rounded: u64) -> Option<u32> {
-        let (size, _, handle) = self.free.take(rounded)?;
+        let Entry { size, tie, block: handle } = self.free.at_least(rounded)?;
+        self.free.remove(size, tie);
         if size / 2 >= rounded || size - rounded >= self.max_waste {
             // A remainder of nothing is possible only where nothing may be wasted.
             if size > rounded {

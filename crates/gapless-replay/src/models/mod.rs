@@ -19,7 +19,6 @@ pub mod rmm_arena;
 pub mod rmm_pool;
 pub mod settings;
 
-mod best_fit;
 mod chunks;
 mod first_fit;
 mod ledger;

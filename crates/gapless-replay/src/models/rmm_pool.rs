@@ -12,7 +12,7 @@
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;
-use crate::models::best_fit::BestFit;
+use crate::free_set::{Entry, FreeSet};
 use crate::models::chunks::{Chunks, NONE};
 use crate::models::ledger::{Ledger, round_up};
 use crate::models::segments::Segments;
@@ -68,7 +68,7 @@ struct List {
     stream: StreamId,
     /// A list comes into being with its first use, and goes when it is merged into another.
     present: bool,
-    free: BestFit,
+    free: FreeSet,
 }
 
 #[derive(Clone, Debug)]
@@ -118,7 +118,7 @@ impl<D: Device> RmmPool<D> {
 
     fn list_of_stream(&mut self, stream: StreamId) -> u32 {
         let at = self.lists.iter().position(|list| list.stream == stream).unwrap_or_else(|| {
-            self.lists.push(List { stream, present: false, free: BestFit::default() });
+            self.lists.push(List { stream, present: false, free: FreeSet::default() });
             self.lists.len() - 1
         });
         at as u32
@@ -146,7 +146,7 @@ impl<D: Device> RmmPool<D> {
     fn insert_free(&mut self, handle: u32, list: u32) {
         let chunk = self.chunks.get_mut(handle);
         chunk.state = list;
-        self.lists[list as usize].free.insert((chunk.size, chunk.addr, handle));
+        self.lists[list as usize].free.insert(Entry { size: chunk.size, tie: chunk.addr, block: handle });
     }
 
     /// Puts a block in a list and merges it with its neighbours there.
@@ -157,7 +157,7 @@ impl<D: Device> RmmPool<D> {
                 continue;
             }
             let chunk = self.chunks.get(neighbour);
-            self.lists[list as usize].free.remove((chunk.size, chunk.addr, neighbour));
+            self.lists[list as usize].free.remove(chunk.size, chunk.addr);
             if neighbour == next {
                 self.chunks.absorb_next(handle);
             } else {
@@ -182,8 +182,10 @@ impl<D: Device> RmmPool<D> {
 
     #[inline]
     fn take_from(&mut self, list: u32, size: u64) -> Option<u32> {
-        let (_, _, handle) = self.lists[list as usize].free.take(size)?;
-        Some(self.cut(handle, size, list))
+        let free = &mut self.lists[list as usize].free;
+        let entry = free.at_least(size)?;
+        free.remove(entry.size, entry.tie);
+        Some(self.cut(entry.block, size, list))
     }
 
     fn find(&mut self, size: u64, list: u32) -> Option<u32> {
@@ -206,8 +208,10 @@ impl<D: Device> RmmPool<D> {
             }
             self.ledger.stats.driver_ns += EVENT_WAIT_NS;
             self.lists[other as usize].present = false;
-            for (_, _, handle) in self.lists[other as usize].free.drain_by_address() {
-                self.insert_merging(handle, list);
+            let moved = std::mem::take(&mut self.lists[other as usize].free);
+            // Whatever the order, neighbours end up merged.
+            for entry in moved.iter() {
+                self.insert_merging(entry.block, list);
             }
             if let Some(handle) = self.take_from(list, size) {
                 return Some(handle);
