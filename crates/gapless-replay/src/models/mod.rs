@@ -99,6 +99,7 @@ impl Model {
 mod tests {
     use super::*;
     use crate::device::SimDevice;
+    use gapless_trace::Bytes;
 
     #[test]
     fn every_name_makes_its_model() {
@@ -121,5 +122,26 @@ mod tests {
             "there is no allocator \"slab\"; there are bfc, rmm-pool, rmm-arena, buddy, exact"
         );
         assert_eq!(message("exact:round:1"), "exact has no setting \"round\"; it has none");
+    }
+
+    #[test]
+    fn no_size_is_too_large_to_be_refused_and_nothing_gets_the_smallest_block() {
+        for &name in NAMES {
+            let model: Model = name.parse().expect("a model");
+            let mut allocator = model.build(SimDevice::new(64 << 20), &[Lane::default()]).expect("it fits");
+            for size in [u64::MAX, u64::MAX - 255, 1 << 63, (1 << 62) + 1] {
+                assert!(allocator.alloc(0, Bytes(size), 0).is_err(), "{name}: {size}");
+            }
+            assert!(allocator.alloc(0, Bytes(0), 0).is_ok(), "{name}");
+            assert!((256..=512).contains(&allocator.stats().allocated.current), "{name}");
+            allocator.free(0);
+            allocator.free(0);
+            allocator.free(7);
+            assert_eq!(
+                allocator.stats().active_blocks.current,
+                0,
+                "{name}: what is not held cannot be freed"
+            );
+        }
     }
 }
