@@ -62,9 +62,9 @@ fn agree(spec: &str, mut twin: impl Twin, scenario: &Scenario) -> Result<(), Tes
                 let pending = matches!(step, Step::FreeCompleted { .. });
                 if let Some(slot) = pick(which, pending) {
                     if pending {
-                        model.free_completed(slot)
+                        model.free_completed(slot);
                     } else {
-                        model.free(slot)
+                        model.free(slot);
                     }
                     let (addr, size, lane, _) = held.remove(&slot).expect("picked");
                     twin.free(addr, size, lane);

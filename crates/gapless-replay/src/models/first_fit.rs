@@ -120,7 +120,9 @@ mod tests {
         for step in 0..20_000 {
             let addr = random(4000) * 100;
             let at = list.iter().position(|free| free.addr == addr);
-            let free = Free { addr, size: 1 + random(60), chunk: step };
+            // Few are large, so that a bucket's largest is often the only one.
+            let bits = random(20);
+            let free = Free { addr, size: 1 + random(1 << bits), chunk: step };
             match at {
                 Some(at) if random(2) == 0 => {
                     index.remove(addr);
@@ -140,7 +142,8 @@ mod tests {
                     list.push(free);
                 }
             }
-            let size = 1 + random(62);
+            let bits = random(21);
+            let size = 1 + random(1 << bits);
             let naive = list.iter().filter(|free| free.size >= size).min_by_key(|free| free.addr).copied();
             assert_eq!(index.find(size), naive, "step {step}");
         }

@@ -350,7 +350,16 @@ mod tests {
         pool.free(1);
         assert_eq!(pool.alloc(2, Bytes(32 * MIB), 1), Ok(a), "neighbours in two lists become one block");
         assert_eq!(pool.stats().segments.current, 1);
-        assert_eq!(pool.stats().retries, 0);
+        let before = pool.stats().driver_ns;
+        pool.alloc(3, Bytes(MIB), 2).expect_err("full");
+        let waits = |pool: &RmmPool<SimDevice>| (pool.stats().driver_ns - before) / EVENT_WAIT_NS;
+        assert_eq!(
+            waits(&pool),
+            1,
+            "stream 7 has the only other list, if an empty one; it is merged into 9's"
+        );
+        pool.alloc(3, Bytes(MIB), 2).expect_err("full");
+        assert_eq!(waits(&pool), 1, "no other list is left");
     }
 
     #[test]

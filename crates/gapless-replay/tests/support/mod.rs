@@ -1,6 +1,6 @@
 //! Random programs for allocators: steps that mean something in any state, so that a failing one can be made smaller by leaving steps out.
 
-use gapless_replay::{Lane, Placement, SimDevice};
+use gapless_replay::{Device, Lane, Placement, SimDevice};
 use gapless_trace::{PoolId, StreamId};
 use proptest::prelude::*;
 
@@ -22,12 +22,19 @@ pub(crate) enum Step {
 pub(crate) struct Scenario {
     pub(crate) capacity: u64,
     pub(crate) highest: bool,
+    /// What something else holds of the card: the device refuses before the card is full.
+    pub(crate) foreign: u64,
     pub(crate) steps: Vec<Step>,
 }
 
 impl Scenario {
     pub(crate) fn device(&self) -> SimDevice {
-        SimDevice::placing(self.capacity, if self.highest { Placement::Highest } else { Placement::Lowest })
+        let placement = if self.highest { Placement::Highest } else { Placement::Lowest };
+        let mut device = SimDevice::placing(self.capacity, placement);
+        if self.foreign > 0 {
+            device.malloc(self.foreign).expect("less than the card");
+        }
+        device
     }
 }
 
@@ -94,6 +101,12 @@ pub(crate) fn scenario(steps: usize) -> impl Strategy<Value = Scenario> {
         Just(1024 * MIB + 1),
         Just(80 << 30)
     ];
-    (capacity, any::<bool>(), prop::collection::vec(step(), 1..steps))
-        .prop_map(|(capacity, highest, steps)| Scenario { capacity, highest, steps })
+    // At most a third of the larger cards: what the models take at their start must fit.
+    let foreign = prop_oneof![2 => Just(0), 1 => 1u64..333];
+    (capacity, any::<bool>(), foreign, prop::collection::vec(step(), 1..steps)).prop_map(
+        |(capacity, highest, thousandths, steps)| {
+            let foreign = if capacity < 200 * MIB { 0 } else { capacity / 1000 * thousandths };
+            Scenario { capacity, highest, foreign, steps }
+        },
+    )
 }

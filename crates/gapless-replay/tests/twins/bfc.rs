@@ -20,7 +20,7 @@ pub(crate) struct Naive {
 }
 
 fn rounded(bytes: u64) -> u64 {
-    (bytes + 255) / 256 * 256
+    bytes.div_ceil(256) * 256
 }
 
 fn bin(bytes: u64) -> u32 {

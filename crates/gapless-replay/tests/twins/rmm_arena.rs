@@ -122,7 +122,7 @@ impl Naive {
 
 impl Twin for Naive {
     fn alloc(&mut self, size: u64, lane: u16) -> Option<u64> {
-        let (size, stream) = ((size + 255) / 256 * 256, self.streams[lane as usize].0);
+        let (size, stream) = (size.div_ceil(256) * 256, self.streams[lane as usize].0);
         if let Some(addr) = self.attempt(size, stream) {
             return Some(addr);
         }
@@ -133,7 +133,7 @@ impl Twin for Naive {
     }
 
     fn free(&mut self, addr: u64, size: u64, _lane: u16) {
-        let size = (size + 255) / 256 * 256;
+        let size = size.div_ceil(256) * 256;
         for arena in self.arenas.values_mut() {
             if let Some(superblock) = arena.values_mut().find(|superblock| superblock.contains(addr, size)) {
                 superblock.coalesce(addr, size);

@@ -31,7 +31,7 @@ pub(crate) struct Naive {
 }
 
 fn aligned(size: u64) -> u64 {
-    (size + 255) / 256 * 256
+    size.div_ceil(256) * 256
 }
 
 fn insert(list: &mut Vec<Block>, block: Block) {
