@@ -1,5 +1,5 @@
 //! The models against naive twins: the rules written down once more as lists that are walked from end to end, block for block the same
-//! addresses. The twins follow the sources of the real allocators as literally as they can, bins and all, and share nothing with the models.
+//! addresses. The twins follow the sources of the real allocators literally, bins and all; they share no code with the models.
 
 mod support;
 

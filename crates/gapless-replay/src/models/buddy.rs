@@ -2,8 +2,8 @@
 //! become that block again. One heap for all streams.
 //!
 //! Of the free blocks of an order the lowest is taken; where there is none, the next larger order is halved. Segments are powers of two as
-//! well: `segment` bytes, or more where a request needs it; a segment that is free again serves smaller requests too. Wholly free segments are
-//! given back when the cache is emptied and before a request fails.
+//! well: `segment` bytes, or more where a request needs it; one that is free again serves smaller requests too. Wholly free
+//! segments are given back when the cache is emptied and before a request fails.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;

@@ -1,14 +1,12 @@
-//! RMM's `arena_memory_resource`: one piece of device memory, divided into superblocks that a global arena lends to an arena for each stream.
+//! RMM's `arena_memory_resource`: one piece of device memory in superblocks, which a global arena lends to an arena for each stream.
 //!
-//! Requests are rounded to 256 bytes. Up to 1 MiB they are served by their stream's arena: the lowest free block that is large
-//! enough; where it has none, it takes the first superblock of the global arena that has one, or 1 MiB off its front where that is wholly
-//! free and leaves another 1 MiB. Larger requests are served by the global arena in the same way, in a superblock cut to their size.
-//! Free blocks merge within their superblock; wholly free superblocks merge in the global arena. When a request finds nothing, all
-//! streams are waited for, every arena returns all its superblocks, and it is tried once more (a retry).
-//!
-//! The arena takes `size` bytes when it is made, by default half of what the card has free, and never more; nothing is given back before
-//! the end. Waits for one stream (a large free has one) are not counted. Left out: arenas for threads, for the per-thread
-//! default stream, and size classes, which RMM leaves out too unless it is built with them.
+//! Up to 1 MiB, the lowest free block of the stream's arena that is large enough serves a request; where it has none, it takes the first
+//! superblock of the global arena that has one, or 1 MiB off its front where that is wholly free and leaves another 1 MiB. Larger ones are
+//! served by the global arena, in a superblock cut to their size. Free blocks merge within their superblock, wholly free superblocks in the
+//! global arena. When a request finds nothing, all streams are waited for, every arena returns all it has, and it is tried once more.
+//! `size` bytes are taken when the arena is made, by default half of what the card has free, and never more. Waits for one stream (each
+//! large free has one) are not counted. Left out: arenas for threads (for the per-thread default stream), and size classes, which RMM
+//! leaves out too unless it is built with them.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;

@@ -1,14 +1,11 @@
 //! RMM's `pool_memory_resource`: best fit with coalescing, a list of free blocks for each stream.
 //!
-//! Requests are rounded to 256 bytes and served by the smallest block of their stream's list that is large enough, the lowest of equals;
-//! what is left of it goes back to the list it came from. Where the list has none, the lists of the other streams are asked in turn (the stream
-//! waits for the other's last free); then they are merged into this one, one by one, until a block is large enough; then
-//! the pool grows: by as much again as it holds, or by half of what is left to `maximum`, and by half of that for as long as the device
-//! refuses. A freed block joins the list of its stream and merges with neighbours in that list only, never across what the device gave in one
-//! piece. Nothing is given back before the end.
-//!
-//! The pool takes `initial` bytes when it is made: by default half of what the card has free, as in Python. Streams are asked in the order in
-//! which they first appeared, the default stream first; the real order is that of their events' addresses.
+//! The smallest block of the stream's list that is large enough serves a request, the lowest of equals; the rest stays in the list. Else
+//! the other streams' lists are asked in turn (the stream waits for the other's last free); then they are merged into this one, one by
+//! one, until a block is large enough; then the pool grows: by what it holds already, or by half of what is left to `maximum`, and by half
+//! of that while the device refuses. A freed block merges with neighbours in its stream's list only. Nothing is given back before the end.
+//! `initial` bytes are taken when the pool is made: by default half of what the card has free, as in Python. Streams are asked in
+//! the order in which they first appeared, the default stream first; the real order is that of their events' addresses.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;

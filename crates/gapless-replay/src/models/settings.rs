@@ -36,7 +36,7 @@ pub(super) struct Setting<'a> {
     value: &'a str,
 }
 
-/// The settings in `text`, checked against `known` (a key, and an example of its value).
+/// The settings in `text`, each one of `keys`; `examples` has a value for each key.
 pub(super) fn settings<'a>(
     model: &'static str,
     text: &'a str,
