@@ -1,17 +1,23 @@
 //! The allocators by name: what `--with` accepts, and how each is put to work on a script.
 
-use crate::allocator::{Allocator, Inventory, Stats};
+use crate::allocator::{Allocator, Inventory, Oom, Stats};
 use crate::device::{Placement, SimDevice};
+use crate::models::{self, Model, SettingsError};
 use crate::run::{Failure, Watch, replay_until};
 use crate::script::Script;
 use crate::torch::{ConfError, Torch, TorchSettings, TorchVersion, version};
-use gapless_trace::Trace;
+use gapless_trace::{Bytes, Tick, Trace};
 use std::str::FromStr;
 
 /// An allocator with all of its settings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Machine {
     Torch(TorchMachine),
+    /// Another system's, with its settings as they were written.
+    Model {
+        model: Model,
+        settings: String,
+    },
     /// The whole run packed with its future known: the floor.
     Plan,
 }
@@ -29,6 +35,7 @@ pub struct TorchMachine {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Spec {
     Torch { version: Option<TorchVersion>, conf: Conf },
+    Model { model: Model, settings: String },
     Plan,
 }
 
@@ -51,17 +58,19 @@ pub enum SpecError {
     Conf(#[from] ConfError),
     #[error("backend:cudaMallocAsync has no public specification, so there is no model of it")]
     MallocAsync,
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
     #[error("{0} takes no settings")]
     NoSettings(&'static str),
 }
 
 /// Every name that a spec may begin with.
-pub const NAMES: [&str; 2] = ["torch", "plan"];
+pub const NAMES: [&str; 7] = ["torch", "bfc", "rmm-pool", "rmm-arena", "buddy", "exact", "plan"];
 
 impl FromStr for Spec {
     type Err = SpecError;
 
-    /// `torch`, `torch:default`, `torch@2.6:expandable_segments:True`, `plan`.
+    /// `torch`, `torch:default`, `torch@2.6:expandable_segments:True`, `rmm-pool:initial:10GiB`, `plan`.
     fn from_str(text: &str) -> Result<Spec, SpecError> {
         let (head, conf) = match text.split_once(':') {
             Some((head, conf)) => (head.trim(), Some(conf.trim())),
@@ -89,6 +98,9 @@ impl FromStr for Spec {
             }
             "plan" if conf.is_some() => Err(SpecError::NoSettings("plan")),
             "plan" => Ok(Spec::Plan),
+            _ if models::NAMES.contains(&name) => {
+                Ok(Spec::Model { model: text.parse()?, settings: conf.unwrap_or_default().to_owned() })
+            }
             _ => Err(SpecError::Unknown { text: text.to_owned() }),
         }
     }
@@ -102,6 +114,9 @@ impl Spec {
     pub fn machine(&self, trace: &Trace) -> Result<Machine, SpecError> {
         match self {
             Spec::Plan => Ok(Machine::Plan),
+            Spec::Model { model, settings } => {
+                Ok(Machine::Model { model: *model, settings: settings.clone() })
+            }
             Spec::Torch { version, conf } => {
                 let of_trace = TorchVersion::of_producer(&trace.source.producer);
                 let chosen = version.unwrap_or(of_trace);
@@ -151,6 +166,7 @@ impl Machine {
     pub fn name(&self) -> String {
         match self {
             Machine::Torch(torch) => format!("torch@{}", torch.version),
+            Machine::Model { model, .. } => model.name().to_owned(),
             Machine::Plan => "plan".to_owned(),
         }
     }
@@ -160,6 +176,7 @@ impl Machine {
     pub fn settings(&self) -> String {
         match self {
             Machine::Torch(torch) => torch.settings.to_conf(),
+            Machine::Model { settings, .. } => settings.clone(),
             Machine::Plan => String::new(),
         }
     }
@@ -169,15 +186,77 @@ impl Machine {
         let device = SimDevice::placing(drive.capacity, drive.placement);
         match self {
             Machine::Torch(m) => {
-                let torch = Torch::new(m.settings.clone(), m.version, device, &script.lanes);
-                finish(script, torch, drive, watch)
+                let mut torch = Torch::new(m.settings.clone(), m.version, device, &script.lanes);
+                finish(script, &mut torch, drive, watch)
             }
+            Machine::Model { model, .. } => match model.build(device, &script.lanes) {
+                Ok(mut allocator) => finish(script, &mut *allocator, drive, watch),
+                // It takes memory before the first request, and there is not enough.
+                Err(_) => {
+                    let oom = Oom { free: Bytes(drive.capacity), ..Oom::default() };
+                    Driven { failure: Some(Failure { op: 0, tick: Tick(0), oom }), ..Driven::default() }
+                }
+            },
             Machine::Plan => Driven::default(),
+        }
+    }
+
+    /// Whether it takes a share of the card at once, so that what it holds says nothing without a card.
+    #[must_use]
+    pub fn takes_a_share(&self) -> bool {
+        match self {
+            Machine::Model { model: Model::Bfc(settings), .. } => settings.preallocate.is_some(),
+            Machine::Model { model: Model::RmmPool(settings), .. } => settings.initial.is_none(),
+            Machine::Model { model: Model::RmmArena(settings), .. } => settings.size.is_none(),
+            _ => false,
         }
     }
 }
 
-fn finish<A: Allocator, W: Watch>(script: &Script, mut allocator: A, drive: Drive, watch: &mut W) -> Driven {
-    let failure = replay_until(script, &mut allocator, drive.until, watch);
+fn finish<A: Allocator + ?Sized, W: Watch>(
+    script: &Script,
+    allocator: &mut A,
+    drive: Drive,
+    watch: &mut W,
+) -> Driven {
+    let failure = replay_until(script, allocator, drive.until, watch);
     Driven { failure, stats: *allocator.stats(), inventory: drive.inventory.then(|| allocator.inventory()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_an_allocator() {
+        for name in NAMES {
+            let machine = name.parse::<Spec>().expect(name).machine(&Trace::default()).expect(name);
+            assert!(machine.name().starts_with(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn settings_and_versions_are_read() {
+        let trace = Trace::default();
+        let machine = |text: &str| text.parse::<Spec>().expect(text).machine(&trace).expect(text);
+        assert_eq!(machine("torch@2.6:expandable_segments:True").name(), "torch@2.6");
+        assert_eq!(machine("torch@2.6:expandable_segments:True").settings(), "expandable_segments:True");
+        assert_eq!(machine("torch:default").settings(), "");
+        assert_eq!(machine("rmm-pool:initial:10GiB").settings(), "initial:10GiB");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, part) in [
+            ("jemalloc", "torch, bfc, rmm-pool"),
+            ("torch@1.9", "from 2.4 to 2.12"),
+            ("torch:expandable:True", "did you mean expandable_segments"),
+            ("torch:backend:cudaMallocAsync", "no model of it"),
+            ("plan:fast", "takes no settings"),
+            ("bfc:speed:9", "it has preallocate"),
+        ] {
+            let error = text.parse::<Spec>().expect_err(text).to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
 }

@@ -93,7 +93,11 @@ fn replayed(script: &Script, machine: &Machine, question: &Question) -> Outcome 
         outcome.exactness = Some(exactness);
         return outcome;
     }
-    simulated(script, machine, question.capacity.unwrap_or(ENDLESS).0)
+    let capacity = question.capacity.unwrap_or_else(|| {
+        // What a share of the card is, only a card can say: the smallest that does.
+        if machine.takes_a_share() { min_capacity(script, machine, Placement::Lowest) } else { ENDLESS }
+    });
+    simulated(script, machine, capacity.0)
 }
 
 fn simulated(script: &Script, machine: &Machine, capacity: u64) -> Outcome {
@@ -129,7 +133,7 @@ pub fn min_capacity(script: &Script, machine: &Machine, placement: Placement) ->
     // It never held more than its peak, so a card of that size refuses nothing.
     let mut high = free_run.reserved.peak.div_ceil(STEP);
     let mut low = free_run.active.peak / STEP;
-    // What a run holds without a limit need not be needed: but with what is active at once it cannot do with less.
+    // What was held need not be needed; less than what was active at once cannot do.
     if low > 0 && survives(script, machine, Bytes(low * STEP), placement) {
         high = low;
         low = 0;

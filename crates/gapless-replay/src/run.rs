@@ -27,12 +27,16 @@ pub struct Failure {
 }
 
 /// Replays `script` on `allocator` until its end, or until a request fails that the recorded run could serve.
-pub fn replay<A: Allocator, W: Watch>(script: &Script, allocator: &mut A, watch: &mut W) -> Option<Failure> {
+pub fn replay<A: Allocator + ?Sized, W: Watch>(
+    script: &Script,
+    allocator: &mut A,
+    watch: &mut W,
+) -> Option<Failure> {
     replay_until(script, allocator, u32::MAX, watch)
 }
 
 /// The same for the ops before `until`.
-pub fn replay_until<A: Allocator, W: Watch>(
+pub fn replay_until<A: Allocator + ?Sized, W: Watch>(
     script: &Script,
     allocator: &mut A,
     until: u32,
@@ -47,7 +51,13 @@ pub fn replay_until<A: Allocator, W: Watch>(
 }
 
 #[inline]
-fn step<A: Allocator, W: Watch>(script: &Script, a: &mut A, watch: &mut W, i: u32, op: Op) -> Option<Oom> {
+fn step<A: Allocator + ?Sized, W: Watch>(
+    script: &Script,
+    a: &mut A,
+    watch: &mut W,
+    i: u32,
+    op: Op,
+) -> Option<Oom> {
     let tick = || script.ticks[i as usize];
     match op {
         Op::Alloc { slot, size, lane } => {

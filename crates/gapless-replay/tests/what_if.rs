@@ -116,3 +116,20 @@ fn the_floor_is_below_every_allocator_and_at_the_live_peak() {
         assert!(floor.stats.reserved.peak >= floor.stats.active.peak);
     }
 }
+
+#[test]
+fn every_allocator_answers_and_none_holds_less_than_is_active() {
+    let script = script("resnet_varbatch");
+    let trace = gapless_trace::Trace::default();
+    for name in gapless_replay::machine::NAMES {
+        let machine = name.parse::<gapless_replay::Spec>().expect(name).machine(&trace).expect(name);
+        let outcome = outcome(&script, &machine, &Question { capacity: None, min_capacity: true });
+        assert!(outcome.oom.is_none(), "{name}");
+        assert!(outcome.stats.reserved.peak >= outcome.stats.active.peak, "{name}");
+        assert!(outcome.min_capacity.is_some_and(|c| c.0 >= outcome.stats.active.peak), "{name}");
+        assert!(!outcome.curve.is_empty(), "{name}");
+        let highest = outcome.curve.iter().map(|p| p.reserved.0).max();
+        assert_eq!(highest, Some(outcome.stats.reserved.peak), "{name}: the curve keeps the peak");
+        assert!(outcome.at_peak.reserved.0 == outcome.stats.reserved.peak, "{name}: the heap at the peak");
+    }
+}

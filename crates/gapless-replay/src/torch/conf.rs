@@ -287,6 +287,9 @@ fn bad(key: &str, value: &str, rule: &str) -> ConfError {
 
 /// The setting whose name is closest, where one is close.
 fn nearest(key: &str) -> Option<&'static str> {
+    if let Some(name) = KEYS.iter().find(|name| key.len() > 3 && name.starts_with(key)) {
+        return Some(name);
+    }
     let (distance, name) = KEYS.iter().map(|name| (distance(key, name), *name)).min()?;
     (distance <= name.len() / 2).then_some(name)
 }
