@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 const HELP: &str = "\
 cargo xtask test            install what the tests need, then run all of them
 cargo xtask test rust       only the Rust tests (also: lint, web)
-cargo xtask bench           all benchmarks (also by name: report, page, plan)
+cargo xtask bench           all benchmarks (also by name: report, page, plan, replay)
 cargo xtask page            rebuild the report's page from web/src";
 
 fn main() -> Result<()> {

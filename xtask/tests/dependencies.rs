@@ -14,7 +14,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-report", &["gapless-trace"]),
     (
         "gapless",
-        &["gapless-trace", "gapless-ingest", "gapless-export", "gapless-plan", "gapless-replay", "gapless-report"],
+        &[
+            "gapless-trace",
+            "gapless-ingest",
+            "gapless-export",
+            "gapless-plan",
+            "gapless-replay",
+            "gapless-report",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -2,12 +2,13 @@
 
 mod page;
 mod plan;
+mod replay;
 mod report;
 
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report", "page", "plan"];
+    let known = ["report", "page", "plan", "replay"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -17,6 +18,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("page") {
         page::run()?;
+    }
+    if wanted("replay") {
+        replay::run()?;
     }
     if wanted("plan") {
         plan::run()?;
