@@ -10,7 +10,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-ingest", &["gapless-trace"]),
     ("gapless-export", &["gapless-trace"]),
     ("gapless-plan", &["gapless-trace"]),
-    ("gapless-replay", &["gapless-trace", "gapless-plan"]),
+    ("gapless-pool", &[]),
+    ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
     ("gapless-report", &["gapless-trace"]),
     (
         "gapless",

@@ -8,6 +8,7 @@ pub mod allocator;
 pub mod cost;
 pub mod curve;
 pub mod device;
+pub mod gapless;
 pub mod machine;
 pub mod models;
 pub mod outcome;
@@ -19,7 +20,10 @@ pub mod sweep;
 pub mod torch;
 
 mod floor;
-mod free_set;
+/// The set of free blocks, shared with our own allocator.
+mod free_set {
+    pub(crate) use gapless_pool::free_set::{Entry, FreeSet};
+}
 
 pub use allocator::{Allocator, Gauge, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 pub use curve::CurvePoint;

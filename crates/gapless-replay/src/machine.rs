@@ -2,10 +2,12 @@
 
 use crate::allocator::{Allocator, Inventory, Oom, Stats};
 use crate::device::{Placement, SimDevice};
+use crate::gapless::Gapless;
 use crate::models::{self, Model, SettingsError};
 use crate::run::{Failure, Watch, replay_until};
 use crate::script::Script;
 use crate::torch::{ConfError, Torch, TorchSettings, TorchVersion, version};
+use gapless_pool::Options;
 use gapless_trace::{Bytes, Tick, Trace};
 use std::str::FromStr;
 
@@ -18,6 +20,8 @@ pub enum Machine {
         model: Model,
         settings: String,
     },
+    /// Our own, as it runs live.
+    Gapless(Options),
     /// The whole run packed with its future known: the floor.
     Plan,
 }
@@ -36,6 +40,7 @@ pub struct TorchMachine {
 pub enum Spec {
     Torch { version: Option<TorchVersion>, conf: Conf },
     Model { model: Model, settings: String },
+    Gapless,
     Plan,
 }
 
@@ -65,7 +70,7 @@ pub enum SpecError {
 }
 
 /// Every name that a spec may begin with.
-pub const NAMES: [&str; 7] = ["torch", "bfc", "rmm-pool", "rmm-arena", "buddy", "exact", "plan"];
+pub const NAMES: [&str; 8] = ["torch", "gapless", "bfc", "rmm-pool", "rmm-arena", "buddy", "exact", "plan"];
 
 impl FromStr for Spec {
     type Err = SpecError;
@@ -96,6 +101,8 @@ impl FromStr for Spec {
                 };
                 Ok(Spec::Torch { version, conf })
             }
+            "gapless" if conf.is_some() => Err(SpecError::NoSettings("gapless")),
+            "gapless" => Ok(Spec::Gapless),
             "plan" if conf.is_some() => Err(SpecError::NoSettings("plan")),
             "plan" => Ok(Spec::Plan),
             _ if models::NAMES.contains(&name) => {
@@ -114,6 +121,7 @@ impl Spec {
     pub fn machine(&self, trace: &Trace) -> Result<Machine, SpecError> {
         match self {
             Spec::Plan => Ok(Machine::Plan),
+            Spec::Gapless => Ok(Machine::Gapless(Options::default())),
             Spec::Model { model, settings } => {
                 Ok(Machine::Model { model: *model, settings: settings.clone() })
             }
@@ -167,6 +175,7 @@ impl Machine {
         match self {
             Machine::Torch(torch) => format!("torch@{}", torch.version),
             Machine::Model { model, .. } => model.name().to_owned(),
+            Machine::Gapless(_) => "gapless".to_owned(),
             Machine::Plan => "plan".to_owned(),
         }
     }
@@ -177,7 +186,7 @@ impl Machine {
         match self {
             Machine::Torch(torch) => torch.settings.to_conf(),
             Machine::Model { settings, .. } => settings.clone(),
-            Machine::Plan => String::new(),
+            Machine::Gapless(_) | Machine::Plan => String::new(),
         }
     }
 
@@ -197,6 +206,9 @@ impl Machine {
                     Driven { failure: Some(Failure { op: 0, tick: Tick(0), oom }), ..Driven::default() }
                 }
             },
+            Machine::Gapless(options) => {
+                finish(script, &mut Gapless::new(drive.capacity, *options, &script.lanes), drive, watch)
+            }
             Machine::Plan => Driven::default(),
         }
     }
@@ -248,7 +260,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (text, part) in [
-            ("jemalloc", "torch, bfc, rmm-pool"),
+            ("jemalloc", "torch, gapless, bfc, rmm-pool"),
             ("torch@1.9", "from 2.4 to 2.12"),
             ("torch:expandable:True", "did you mean expandable_segments"),
             ("torch:backend:cudaMallocAsync", "no model of it"),

@@ -6,10 +6,10 @@
 
 /// A free block: its size, what breaks ties between equal sizes, and its number in the caller's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Entry {
-    pub(crate) size: u64,
-    pub(crate) tie: u64,
-    pub(crate) block: u32,
+pub struct Entry {
+    pub size: u64,
+    pub tie: u64,
+    pub block: u32,
 }
 
 const UNIT_BITS: u32 = 9;
@@ -22,7 +22,7 @@ const NO_BIN: u16 = u16::MAX;
 
 /// Invariants: a bin's bit is set iff its vector is not empty; vectors are sorted; a size is in the bin of `bin_of(size)`.
 #[derive(Clone, Debug)]
-pub(crate) struct FreeSet {
+pub struct FreeSet {
     words: [u64; WORDS],
     /// Which words have a bit set.
     summary: u32,
@@ -49,13 +49,13 @@ impl Default for FreeSet {
 }
 
 impl FreeSet {
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.len
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, entry: Entry) {
+    pub fn insert(&mut self, entry: Entry) {
         let bin = bin_of(entry.size);
         if self.table[bin] == NO_BIN {
             self.table[bin] = self.bins.len() as u16;
@@ -72,7 +72,7 @@ impl FreeSet {
 
     /// Takes out the entry of this size and tie, which must be there.
     #[inline]
-    pub(crate) fn remove(&mut self, size: u64, tie: u64) {
+    pub fn remove(&mut self, size: u64, tie: u64) {
         let bin = bin_of(size);
         let list = &mut self.bins[self.table[bin] as usize];
         let at = position(list, size, tie);
@@ -89,28 +89,44 @@ impl FreeSet {
 
     /// The first entry of at least `size`.
     #[inline]
-    pub(crate) fn at_least(&self, size: u64) -> Option<Entry> {
+    pub fn at_least(&self, size: u64) -> Option<Entry> {
         self.from(size, 0)
     }
 
     /// The entry after `entry`.
     #[inline]
-    pub(crate) fn after(&self, entry: Entry) -> Option<Entry> {
+    pub fn after(&self, entry: Entry) -> Option<Entry> {
         self.from(entry.size, entry.tie + 1)
     }
 
     /// The last entry below `size`.
-    pub(crate) fn below(&self, size: u64) -> Option<Entry> {
+    pub fn below(&self, size: u64) -> Option<Entry> {
         self.before_key(size, 0)
     }
 
     /// The entry before `entry`.
-    pub(crate) fn before(&self, entry: Entry) -> Option<Entry> {
+    pub fn before(&self, entry: Entry) -> Option<Entry> {
         self.before_key(entry.size, entry.tie)
     }
 
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The entries of at least `size`, in order.
+    pub fn iter_from(&self, size: u64) -> impl Iterator<Item = Entry> + '_ {
+        let mut next = self.at_least(size);
+        std::iter::from_fn(move || {
+            let entry = next?;
+            next = self.after(entry);
+            Some(entry)
+        })
+    }
+
     /// All entries in order. The set may not change meanwhile; callers that change it collect first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
         (0..WORDS).flat_map(move |w| {
             let mut word = self.words[w];
             std::iter::from_fn(move || {

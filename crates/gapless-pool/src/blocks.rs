@@ -1,0 +1,107 @@
+//! Blocks in an arena of their own, linked to their neighbours in address order.
+
+use std::ops::{Index, IndexMut};
+
+/// No block.
+pub const NONE: u32 = u32::MAX;
+
+/// Whose hands a block is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// In its heap's set of free blocks.
+    Free,
+    /// Part of an allocation.
+    Live,
+    /// Addresses with nothing behind them.
+    Hole,
+}
+
+/// Invariants: neighbours touch (`addr + size == next.addr`) and point at each other; two free neighbours never stay side by side.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    pub addr: u64,
+    pub size: u64,
+    pub prev: u32,
+    pub next: u32,
+    pub state: State,
+}
+
+/// Blocks by number.
+#[derive(Clone, Debug, Default)]
+pub struct Blocks {
+    list: Vec<Block>,
+    unused: Vec<u32>,
+}
+
+impl Blocks {
+    /// A block of its own, in nobody's hands and in no set.
+    #[inline]
+    pub fn add(&mut self, addr: u64, size: u64) -> u32 {
+        let block = Block { addr, size, prev: NONE, next: NONE, state: State::Free };
+        if let Some(id) = self.unused.pop() {
+            self.list[id as usize] = block;
+            return id;
+        }
+        self.list.push(block);
+        (self.list.len() - 1) as u32
+    }
+
+    /// Forgets a block that nothing points at any more.
+    #[inline]
+    pub fn discard(&mut self, id: u32) {
+        self.unused.push(id);
+    }
+
+    /// Links `new` in between `prev` and `next`, neighbours until now.
+    #[inline]
+    pub fn link(&mut self, prev: u32, new: u32, next: u32) {
+        self[new].prev = prev;
+        self[new].next = next;
+        if prev != NONE {
+            self[prev].next = new;
+        }
+        if next != NONE {
+            self[next].prev = new;
+        }
+    }
+
+    /// Cuts the first `size` bytes off: the front is a new block, the rest keeps its number.
+    #[inline]
+    pub fn cut_front(&mut self, rest: u32, size: u64) -> u32 {
+        let whole = self[rest];
+        debug_assert!(size > 0 && size < whole.size);
+        let front = self.add(whole.addr, size);
+        self[rest].addr += size;
+        self[rest].size -= size;
+        self.link(whole.prev, front, rest);
+        front
+    }
+
+    /// Joins `second` into `first`, its neighbour before it.
+    #[inline]
+    pub fn join(&mut self, first: u32, second: u32) {
+        let Block { size, next, .. } = self[second];
+        debug_assert_eq!(self[first].next, second);
+        self[first].size += size;
+        self[first].next = next;
+        if next != NONE {
+            self[next].prev = first;
+        }
+        self.discard(second);
+    }
+}
+
+impl Index<u32> for Blocks {
+    type Output = Block;
+    #[inline]
+    fn index(&self, id: u32) -> &Block {
+        &self.list[id as usize]
+    }
+}
+
+impl IndexMut<u32> for Blocks {
+    #[inline]
+    fn index_mut(&mut self, id: u32) -> &mut Block {
+        &mut self.list[id as usize]
+    }
+}

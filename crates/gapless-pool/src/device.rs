@@ -1,0 +1,62 @@
+//! The device as the allocator sees it: addresses, physical pages, events. Everything that is slow, can fail, or differs between a
+//! real card and a simulated one is behind this trait; the allocator itself does no I/O.
+
+/// A physical page's handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageHandle(pub u64);
+
+/// A point in a stream's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventHandle(pub u64);
+
+/// A stream as the device knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamHandle(pub u64);
+
+/// Why the device refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceError {
+    /// No memory, or no addresses, left.
+    OutOfMemory,
+    /// Anything else, with the driver's own number.
+    Driver(i32),
+}
+
+/// Sizes and addresses are multiples of 2 MiB throughout.
+pub trait Device {
+    /// Reserves addresses with nothing behind them.
+    fn reserve(&mut self, size: u64) -> Result<u64, DeviceError>;
+
+    /// Takes a physical page of `size` bytes from the card.
+    fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError>;
+
+    /// Gives a physical page back; it is mapped nowhere.
+    fn release(&mut self, page: PageHandle, size: u64);
+
+    /// Puts a page behind reserved addresses, where nothing is mapped. A page may be mapped at several addresses.
+    fn map(&mut self, addr: u64, size: u64, page: PageHandle) -> Result<(), DeviceError>;
+
+    /// Makes mapped addresses usable; `size` may span several pages.
+    fn grant(&mut self, addr: u64, size: u64) -> Result<(), DeviceError>;
+
+    /// Takes what is mapped in the range away. No work that uses these addresses is queued any more.
+    fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError>;
+
+    /// Marks the present end of a stream's work.
+    fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError>;
+
+    /// Whether the work before an event is done.
+    fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError>;
+
+    /// Waits on the host until the work before an event is done.
+    fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError>;
+
+    /// Makes later work of `stream` wait, on the device, for an event.
+    fn wait_on_stream(&mut self, stream: StreamHandle, event: EventHandle) -> Result<(), DeviceError>;
+
+    /// Forgets an event.
+    fn discard(&mut self, event: EventHandle);
+
+    /// What the card has free, and in all.
+    fn memory(&mut self) -> (u64, u64);
+}

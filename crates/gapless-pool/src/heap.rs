@@ -1,0 +1,333 @@
+//! One lane's memory of one size class: a growing range of addresses with pages behind it, cut into blocks.
+//!
+//! Pages stay where they were first mapped, their home; blocks are placed best fit with splitting and merging. A page knows how many live
+//! blocks touch it, so whether it is wholly free is one comparison. That is all there is on the hot path; what happens when nothing
+//! fits is the pool's business.
+
+use crate::blocks::{Block, Blocks, NONE, State};
+use crate::device::PageHandle;
+use crate::free_set::{Entry, FreeSet};
+
+/// The unit of pages and of reserved addresses.
+pub const GRANULE: u64 = 2 << 20;
+const GRANULE_BITS: u32 = 21;
+
+/// A physical page at its home.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    pub addr: u64,
+    pub size: u64,
+    /// `None`: given back to the device, a hole.
+    pub handle: Option<PageHandle>,
+    /// Live blocks that touch it.
+    pub busy: u32,
+    /// Windows that have it mapped as well.
+    pub windows: u32,
+}
+
+impl Page {
+    /// Whether all of it is free memory.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.busy == 0 && self.handle.is_some()
+    }
+}
+
+/// Invariants: blocks tile `[start, end)`; so do pages; `page_at[g]` is the page behind granule `g`.
+#[derive(Clone, Debug)]
+pub struct Heap {
+    start: u64,
+    end: u64,
+    /// Where the reserved addresses end.
+    limit: u64,
+    blocks: Blocks,
+    free: FreeSet,
+    /// The block that ends at `end`.
+    last: u32,
+    pages: Vec<Page>,
+    page_at: Vec<u32>,
+}
+
+impl Heap {
+    /// A heap over reserved addresses, with nothing behind them yet.
+    #[must_use]
+    pub fn new(start: u64, size: u64) -> Heap {
+        Heap {
+            start,
+            end: start,
+            limit: start + size,
+            blocks: Blocks::default(),
+            free: FreeSet::default(),
+            last: NONE,
+            pages: Vec::new(),
+            page_at: Vec::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn pages(&self) -> &[Page] {
+        &self.pages
+    }
+
+    pub fn page_mut(&mut self, page: u32) -> &mut Page {
+        &mut self.pages[page as usize]
+    }
+
+    #[must_use]
+    pub fn block(&self, block: u32) -> &Block {
+        &self.blocks[block]
+    }
+
+    /// Where the next page will be mapped.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Reserved addresses that are not used yet.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.limit - self.end
+    }
+
+    /// The free block at the end of the range, where growth continues it: its size.
+    #[must_use]
+    pub fn tail(&self) -> u64 {
+        if self.last != NONE && self.blocks[self.last].state == State::Free {
+            self.blocks[self.last].size
+        } else {
+            0
+        }
+    }
+
+    /// The smallest free block of at least `size` bytes, cut to size.
+    #[inline]
+    pub fn take(&mut self, size: u64) -> Option<u32> {
+        let Entry { block, size: whole, tie } = self.free.at_least(size)?;
+        self.free.remove(whole, tie);
+        Some(self.hand_out(block, size))
+    }
+
+    /// Makes the first `size` bytes of a block that is in no set live.
+    #[inline]
+    fn hand_out(&mut self, mut block: u32, size: u64) -> u32 {
+        if self.blocks[block].size > size {
+            let rest = block;
+            block = self.blocks.cut_front(rest, size);
+            self.put(rest);
+        }
+        self.blocks[block].state = State::Live;
+        self.count_busy(block, 1);
+        block
+    }
+
+    /// Takes a live block back and joins it with its free neighbours.
+    #[inline]
+    pub fn release(&mut self, block: u32) {
+        debug_assert_eq!(self.blocks[block].state, State::Live);
+        self.count_busy(block, -1);
+        self.blocks[block].state = State::Free;
+        let mut joined = block;
+        let prev = self.blocks[block].prev;
+        if prev != NONE && self.blocks[prev].state == State::Free {
+            self.unput(prev);
+            self.join(prev, block);
+            joined = prev;
+        }
+        let next = self.blocks[joined].next;
+        if next != NONE && self.blocks[next].state == State::Free {
+            self.unput(next);
+            self.join(joined, next);
+        }
+        self.put(joined);
+    }
+
+    #[inline]
+    fn join(&mut self, first: u32, second: u32) {
+        if self.last == second {
+            self.last = first;
+        }
+        self.blocks.join(first, second);
+    }
+
+    #[inline]
+    fn put(&mut self, block: u32) {
+        let Block { addr, size, .. } = self.blocks[block];
+        self.blocks[block].state = State::Free;
+        self.free.insert(Entry { size, tie: addr, block });
+    }
+
+    #[inline]
+    fn unput(&mut self, block: u32) {
+        let Block { addr, size, .. } = self.blocks[block];
+        self.free.remove(size, addr);
+    }
+
+    /// Adds `by` to the count of every page that the block touches.
+    #[inline]
+    fn count_busy(&mut self, block: u32, by: i32) {
+        let Block { addr, size, .. } = self.blocks[block];
+        let last = addr + size - 1;
+        let mut page = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize] as usize;
+        loop {
+            let p = &mut self.pages[page];
+            p.busy = p.busy.wrapping_add_signed(by);
+            if last < p.addr + p.size {
+                return;
+            }
+            page += 1;
+        }
+    }
+
+    /// Puts a page that is mapped at `end` behind the range: free memory.
+    pub fn grow(&mut self, handle: PageHandle, size: u64) {
+        let page = Page { addr: self.end, size, handle: Some(handle), busy: 0, windows: 0 };
+        let id = self.pages.len() as u32;
+        self.pages.push(page);
+        self.page_at.extend(std::iter::repeat_n(id, (size >> GRANULE_BITS) as usize));
+        self.end += size;
+        if self.tail() > 0 {
+            self.unput(self.last);
+            self.blocks[self.last].size += size;
+            self.put(self.last);
+        } else {
+            let block = self.blocks.add(page.addr, size);
+            self.blocks.link(self.last, block, NONE);
+            self.last = block;
+            self.put(block);
+        }
+    }
+
+    /// Free blocks that could hold a page, by address: to find the ones around pages.
+    #[must_use]
+    pub fn free_blocks(&self) -> Vec<u32> {
+        let mut list: Vec<u32> = self.free.iter_from(GRANULE).map(|entry| entry.block).collect();
+        list.sort_unstable_by_key(|&id| self.blocks[id].addr);
+        list
+    }
+
+    /// Makes `[addr, addr + size)` live. `around` are the free blocks by address; calls come with rising addresses.
+    pub fn carve(&mut self, around: &[u32], addr: u64, size: u64) -> Option<u32> {
+        let at = around.partition_point(|&id| self.blocks[id].addr <= addr);
+        let block = *around.get(at.checked_sub(1)?)?;
+        let Block { addr: from, size: whole, state, .. } = self.blocks[block];
+        if state != State::Free || addr + size > from + whole {
+            return None;
+        }
+        self.unput(block);
+        if addr > from {
+            let front = self.blocks.cut_front(block, addr - from);
+            self.put(front);
+        }
+        // The rest keeps its number, so that `around` still finds it.
+        Some(self.hand_out(block, size))
+    }
+
+    /// Gives a wholly free page up: its addresses become a hole. The caller unmaps and releases it.
+    pub fn give_up(&mut self, page: u32) -> Option<PageHandle> {
+        let Page { addr, size, handle, .. } = self.pages[page as usize];
+        let around = self.free_blocks();
+        let block = self.carve(&around, addr, size)?;
+        self.count_busy(block, -1);
+        self.blocks[block].state = State::Hole;
+        self.pages[page as usize].handle = None;
+        handle
+    }
+
+    /// Puts a page that is mapped at a hole's addresses behind it again.
+    pub fn refill(&mut self, page: u32, handle: PageHandle) {
+        let Page { addr, size, .. } = self.pages[page as usize];
+        let mut block = self.last;
+        while block != NONE && self.blocks[block].addr != addr {
+            block = self.blocks[block].prev;
+        }
+        if block != NONE && self.blocks[block].state == State::Hole && self.blocks[block].size == size {
+            self.pages[page as usize].handle = Some(handle);
+            self.blocks[block].state = State::Live;
+            self.count_busy(block, 1);
+            self.release(block);
+        }
+    }
+
+    /// The largest free block.
+    #[must_use]
+    pub fn largest_free(&self) -> u64 {
+        self.free.below(u64::MAX).map_or(0, |entry| entry.size)
+    }
+
+    /// Every block, by address.
+    pub fn blocks(&self) -> impl Iterator<Item = &Block> + '_ {
+        let mut first = self.last;
+        while first != NONE && self.blocks[first].prev != NONE {
+            first = self.blocks[first].prev;
+        }
+        let mut next = first;
+        std::iter::from_fn(move || {
+            (next != NONE).then(|| {
+                let block = &self.blocks[next];
+                next = block.next;
+                block
+            })
+        })
+    }
+
+    /// Checks the invariants; what is wrong, in words.
+    ///
+    /// # Errors
+    /// When one does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let mut at = self.start;
+        let mut free = 0;
+        let mut was_free = false;
+        let mut busy = vec![0u32; self.pages.len()];
+        for block in self.blocks() {
+            if block.addr != at || block.size == 0 {
+                return Err(format!("a block of {} at {:#x}, where {at:#x} was due", block.size, block.addr));
+            }
+            at += block.size;
+            match block.state {
+                State::Free => {
+                    if was_free {
+                        return Err(format!("two free blocks side by side at {:#x}", block.addr));
+                    }
+                    free += 1;
+                }
+                State::Live => {
+                    for (i, page) in self.pages.iter().enumerate() {
+                        if page.addr < at && block.addr < page.addr + page.size {
+                            busy[i] += 1;
+                            if page.handle.is_none() {
+                                return Err(format!("a live block at {:#x} over a hole", block.addr));
+                            }
+                        }
+                    }
+                }
+                State::Hole => {}
+            }
+            was_free = block.state == State::Free;
+        }
+        if at != self.end {
+            return Err(format!("the blocks end at {at:#x}, the range at {:#x}", self.end));
+        }
+        if free != self.free.len() {
+            return Err(format!("{free} free blocks, {} in the set", self.free.len()));
+        }
+        for entry in self.free.iter() {
+            let block = &self.blocks[entry.block];
+            if block.state != State::Free || (block.size, block.addr) != (entry.size, entry.tie) {
+                return Err(format!("the set's block at {:#x} is not what the set says", entry.tie));
+            }
+        }
+        let mut at = self.start;
+        for (i, page) in self.pages.iter().enumerate() {
+            if page.addr != at {
+                return Err(format!("a page at {:#x}, where {at:#x} was due", page.addr));
+            }
+            at += page.size;
+            if page.busy != busy[i] {
+                return Err(format!("page {i} counts {} live blocks, {} touch it", page.busy, busy[i]));
+            }
+        }
+        if at == self.end { Ok(()) } else { Err("the pages do not end where the range does".into()) }
+    }
+}

@@ -1,0 +1,19 @@
+//! The allocator that runs live, as a deterministic machine over a small [`device::Device`] trait: the code that serves a training process is the
+//! code that replays its trace.
+//!
+//! Read [`pool`] first: it says how requests are served and what happens when nothing fits. [`heap`] is the hot path.
+
+pub mod blocks;
+pub mod device;
+pub mod free_set;
+pub mod heap;
+pub mod options;
+pub mod pool;
+pub mod sim;
+pub mod stats;
+
+pub use device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
+pub use options::Options;
+pub use pool::{AllocError, FreeError, Pool, PoolKey};
+pub use sim::SimDevice;
+pub use stats::{Gauge, Stats};

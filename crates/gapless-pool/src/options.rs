@@ -1,0 +1,22 @@
+//! What can be chosen, with the defaults that the measurements led to.
+
+/// Choices of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The largest page that growth takes. Large pages are quick to map and hard to find wholly free.
+    pub largest_page: u64,
+    /// A page is at most this part of what is held: small heaps have small pages.
+    pub page_part: u64,
+    /// What may be held beyond the peak of live bytes before free pages are harvested, in thousandths of it.
+    pub slack: u64,
+    /// Windows that are kept mapped for the next request of their size.
+    pub windows: usize,
+    /// The most bytes to hold; `None`: what the card gives.
+    pub limit: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { largest_page: 16 << 20, page_part: 512, slack: 5, windows: 4096, limit: None }
+    }
+}

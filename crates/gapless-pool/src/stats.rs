@@ -1,0 +1,48 @@
+//! What the pool counts. Names mean what they mean in PyTorch's statistics.
+
+/// One quantity, now and at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauge {
+    pub current: u64,
+    pub peak: u64,
+}
+
+impl Gauge {
+    #[inline]
+    pub fn add(&mut self, amount: u64) {
+        self.current += amount;
+        self.peak = self.peak.max(self.current);
+    }
+
+    #[inline]
+    pub fn sub(&mut self, amount: u64) {
+        debug_assert!(self.current >= amount);
+        self.current = self.current.wrapping_sub(amount);
+    }
+}
+
+/// What the pool counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Allocations in callers' hands, their block bytes, and what was asked for until the block can be used again.
+    pub allocations: Gauge,
+    pub allocated: Gauge,
+    pub requested: Gauge,
+    /// The same until the block can be used again: pending frees count.
+    pub active_blocks: Gauge,
+    pub active: Gauge,
+    /// Physical memory held.
+    pub reserved: Gauge,
+    /// Calls that took memory from the device, and that gave it back.
+    pub device_allocs: u64,
+    pub device_frees: u64,
+    /// Requests that were served from a window, and windows that had to be mapped for it.
+    pub window_hits: u64,
+    pub windows_made: u64,
+    /// Pages that were mapped a second time instead of taken from the device.
+    pub harvested: u64,
+    /// Pages that other streams lent.
+    pub lent: u64,
+    pub retries: u64,
+    pub ooms: u64,
+}

@@ -1,0 +1,151 @@
+//! Our own allocator on a simulated card: the very code that runs live, served by a script.
+
+use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
+use gapless_pool::{AllocError, Device, EventHandle, Options, Pool, PoolKey, SimDevice, StreamHandle};
+use gapless_trace::{Bytes, DeviceAddr};
+
+/// A stream that no program uses: frees that wait for other streams wait for this one.
+const OTHER: StreamHandle = StreamHandle(u64::MAX);
+
+/// The allocator, with the addresses of a script's slots.
+#[derive(Debug)]
+pub struct Gapless {
+    pool: Pool<SimDevice>,
+    lanes: Vec<Lane>,
+    /// Address of each slot; 0 where nothing is.
+    slots: Vec<u64>,
+    /// Events of frees that are not completed.
+    events: Vec<(Slot, EventHandle)>,
+    stats: Stats,
+}
+
+impl Gapless {
+    #[must_use]
+    pub fn new(capacity: u64, options: Options, lanes: &[Lane]) -> Gapless {
+        let mut device = SimDevice::new(capacity);
+        device.instant = false;
+        let pool = Pool::new(device, options);
+        Gapless {
+            pool,
+            lanes: lanes.to_vec(),
+            slots: Vec::new(),
+            events: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// The pool itself.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<SimDevice> {
+        &self.pool
+    }
+
+    fn count(&mut self) {
+        let from = *self.pool.stats();
+        let device = self.pool.device();
+        let to = &mut self.stats;
+        for (to, from) in [
+            (&mut to.allocations, from.allocations),
+            (&mut to.allocated, from.allocated),
+            (&mut to.requested, from.requested),
+            (&mut to.active_blocks, from.active_blocks),
+            (&mut to.active, from.active),
+            (&mut to.reserved, from.reserved),
+        ] {
+            to.current = from.current;
+            to.peak = from.peak;
+        }
+        to.device_allocs = from.device_allocs + from.windows_made;
+        to.device_frees = from.device_frees;
+        to.retries = from.retries;
+        to.ooms = from.ooms;
+        to.syncs = device.host_waits;
+        to.driver_ns = device.driver_ns;
+    }
+}
+
+impl Allocator for Gapless {
+    fn alloc(&mut self, slot: Slot, size: Bytes, lane: LaneIndex) -> Result<DeviceAddr, Oom> {
+        let Lane { stream, pool } = self.lanes[lane as usize];
+        let served = self.pool.alloc(size.0, StreamHandle(stream.0), PoolKey(pool.0, pool.1));
+        self.count();
+        match served {
+            Ok(addr) => {
+                if self.slots.len() <= slot as usize {
+                    self.slots.resize(slot as usize + 1, 0);
+                }
+                self.slots[slot as usize] = addr;
+                Ok(DeviceAddr(addr))
+            }
+            Err(AllocError::OutOfMemory { .. }) => {
+                let free = self.pool.device_mut().memory().0;
+                Err(Oom { requested: size, asked: size, free: Bytes(free) })
+            }
+        }
+    }
+
+    fn free_requested(&mut self, slot: Slot) {
+        let addr = self.slots.get_mut(slot as usize).map(std::mem::take).unwrap_or_default();
+        if self.pool.record_stream(addr, OTHER).is_ok() && self.pool.free(addr).is_ok() {
+            self.events.push((slot, self.pool.device().last_event()));
+        }
+        self.count();
+    }
+
+    fn free_completed(&mut self, slot: Slot) {
+        if let Some(at) = self.events.iter().position(|(s, _)| *s == slot) {
+            let (_, event) = self.events.swap_remove(at);
+            self.pool.device_mut().finish(event);
+            self.pool.poll();
+            self.count();
+        }
+    }
+
+    fn free(&mut self, slot: Slot) {
+        let addr = self.slots.get_mut(slot as usize).map(std::mem::take).unwrap_or_default();
+        let _ = self.pool.free(addr);
+        self.count();
+    }
+
+    fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    fn inventory(&self) -> Inventory {
+        let mut by_addr: Vec<(u64, u32)> =
+            self.slots.iter().zip(0..).filter(|(a, _)| **a != 0).map(|(&a, slot)| (a, slot)).collect();
+        by_addr.sort_unstable();
+        let slot_of =
+            |addr: u64| by_addr.binary_search_by_key(&addr, |b| b.0).map_or(Slot::MAX, |i| by_addr[i].1);
+        let mut blocks: Vec<(Slot, DeviceAddr, Bytes)> =
+            self.pool.allocations().map(|(a, size, _)| (slot_of(a), DeviceAddr(a), Bytes(size))).collect();
+        blocks.sort_unstable_by_key(|b| b.1);
+        let mut inventory = Inventory { blocks, ..Inventory::default() };
+        for heap in self.pool.heaps() {
+            for page in heap.pages().iter().filter(|p| p.handle.is_some()) {
+                inventory.segments += 1;
+                inventory.reserved += Bytes(page.size);
+                inventory.spans.push((DeviceAddr(page.addr), Bytes(page.size)));
+                if page.busy == 0 {
+                    continue;
+                }
+                // Free bytes of a page that also holds live ones.
+                inventory.stranded += Bytes(page.size);
+            }
+            for block in heap.blocks() {
+                match block.state {
+                    gapless_pool::blocks::State::Free => {
+                        inventory.holes += 1;
+                        inventory.largest_hole = inventory.largest_hole.max(Bytes(block.size));
+                    }
+                    gapless_pool::blocks::State::Live => {
+                        inventory.active += Bytes(block.size);
+                    }
+                    gapless_pool::blocks::State::Hole => {}
+                }
+            }
+        }
+        inventory.stranded = inventory.stranded.saturating_sub(inventory.active);
+        inventory
+    }
+}
