@@ -7,6 +7,8 @@ pub struct Options {
     pub largest_page: u64,
     /// A page is at most this part of what is held: small heaps have small pages.
     pub page_part: u64,
+    /// But a request's own pages may be this part of it, whatever is held.
+    pub request_part: u64,
     /// What may be held beyond the peak of live bytes before free pages are harvested, in thousandths of it.
     pub slack: u64,
     /// Windows that are kept mapped for the next request of their size.
@@ -17,6 +19,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { largest_page: 16 << 20, page_part: 512, slack: 5, windows: 4096, limit: None }
+        Options {
+            largest_page: 16 << 20,
+            page_part: 512,
+            request_part: 8,
+            slack: 5,
+            windows: 4096,
+            limit: None,
+        }
     }
 }

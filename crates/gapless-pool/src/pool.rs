@@ -432,7 +432,7 @@ impl<D: Device> Pool<D> {
         let mut end = start;
         let mut failed = None;
         while end < start + bytes {
-            let size = self.page_size(start + bytes - end);
+            let size = self.page_size(bytes, start + bytes - end);
             let mapped = self.device.create(size).and_then(|page| {
                 self.device.map(end, size, page).inspect_err(|_| self.device.release(page, size))?;
                 Ok(page)
@@ -468,9 +468,10 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// The size of the next page when `left` bytes are still wanted.
-    fn page_size(&self, left: u64) -> u64 {
-        let part = self.stats.reserved.current / self.options.page_part;
+    /// The size of the next page when of `wanted` bytes `left` are still missing.
+    fn page_size(&self, wanted: u64, left: u64) -> u64 {
+        let part =
+            (self.stats.reserved.current / self.options.page_part).max(wanted / self.options.request_part);
         let most = self.options.largest_page.min(part).min(left).max(GRANULE);
         1 << most.ilog2()
     }
