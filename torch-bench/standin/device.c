@@ -1,0 +1,251 @@
+/* The state behind device.h: sorted arrays of ranges, a table of physical handles, one queue of incomplete events a stream.
+ * One thread drives it. Anything a real driver would refuse (a pointer never given, a range mapped twice) ends the process. */
+
+#include "device.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { uint64_t start, end, size, handle; } range;      /* [start, end) taken; size as asked for */
+typedef struct { range *at; size_t count, room; } ranges;
+
+typedef struct { uint64_t size; int released, mappings; } handle;
+
+struct device_event { device_event *next; uint64_t stream; int incomplete; };
+typedef struct { uint64_t stream; device_event *first, *last; } queue;
+
+static struct {
+    uint64_t capacity, used, pending;
+    ranges segments, reserved, mapped;
+    handle *handles;
+    size_t handle_count, handle_room;
+    size_t *free_handles;
+    size_t free_handle_count;
+    queue *queues;
+    size_t queue_count, queue_room;
+    device_watcher watcher;
+} device;
+
+void device_unexpected(const char *what) {
+    fprintf(stderr, "stand-in device: %s\n", what);
+    fflush(stderr);
+    _Exit(70);
+}
+
+static void *grown(void *old, size_t *room, size_t item) {
+    *room = *room ? *room * 2 : 64;
+    void *fresh = realloc(old, *room * item);
+    if (!fresh) device_unexpected("no host memory");
+    return fresh;
+}
+
+static uint64_t rounded(uint64_t size) { return (size + DEVICE_GRANULE - 1) / DEVICE_GRANULE * DEVICE_GRANULE; }
+
+/* ---- ranges: by address, disjoint ---- */
+
+static void range_insert(ranges *set, size_t index, range value) {
+    if (set->count == set->room) set->at = grown(set->at, &set->room, sizeof(range));
+    memmove(set->at + index + 1, set->at + index, (set->count - index) * sizeof(range));
+    set->at[index] = value;
+    set->count += 1;
+}
+
+/* The first range that starts at or above `addr`. */
+static size_t range_find(const ranges *set, uint64_t addr) {
+    size_t low = 0, high = set->count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (set->at[middle].start < addr) low = middle + 1; else high = middle;
+    }
+    return low;
+}
+
+static range range_remove(ranges *set, uint64_t addr, const char *complaint) {
+    size_t index = range_find(set, addr);
+    if (index == set->count || set->at[index].start != addr) device_unexpected(complaint);
+    range found = set->at[index];
+    set->count -= 1;
+    memmove(set->at + index, set->at + index + 1, (set->count - index) * sizeof(range));
+    return found;
+}
+
+static uint64_t place_lowest(ranges *set, uint64_t base, uint64_t size) {
+    uint64_t length = rounded(size), start = base;
+    size_t index = 0;
+    for (; index < set->count; index++) {
+        if (set->at[index].start - start >= length) break;
+        start = set->at[index].end;
+    }
+    range_insert(set, index, (range){start, start + length, size, 0});
+    return start;
+}
+
+/* ---- memory ---- */
+
+void device_open(uint64_t capacity, device_watcher watcher) {
+    device.capacity = capacity;
+    device.watcher = watcher;
+}
+
+uint64_t device_capacity(void) { return device.capacity; }
+uint64_t device_used(void) { return device.used; }
+uint64_t device_pending(void) { return device.pending; }
+
+static int charge(uint64_t size) {
+    if (size > device.capacity - device.used) return 0;
+    device.used += size;
+    return 1;
+}
+
+uint64_t device_malloc(uint64_t size) {
+    return charge(size) ? place_lowest(&device.segments, DEVICE_SEGMENTS, size) : 0;
+}
+
+void device_free(uint64_t addr) {
+    if (addr) device.used -= range_remove(&device.segments, addr, "cudaFree of an address that cudaMalloc did not give").size;
+}
+
+uint64_t device_create(uint64_t size) {
+    if (size == 0 || size % DEVICE_GRANULE) device_unexpected("cuMemCreate of a size that is no multiple of 2 MiB");
+    if (!charge(size)) return 0;
+    size_t index;
+    if (device.free_handle_count) {
+        index = device.free_handles[--device.free_handle_count];
+    } else {
+        if (device.handle_count == device.handle_room) {
+            device.handles = grown(device.handles, &device.handle_room, sizeof(handle));
+            device.free_handles = realloc(device.free_handles, device.handle_room * sizeof(size_t));
+            if (!device.free_handles) device_unexpected("no host memory");
+        }
+        index = device.handle_count++;
+    }
+    device.handles[index] = (handle){size, 0, 0};
+    return index + 1;
+}
+
+static handle *handle_of(uint64_t id) {
+    if (id == 0 || id > device.handle_count || device.handles[id - 1].size == 0) device_unexpected("a handle that does not exist");
+    return &device.handles[id - 1];
+}
+
+static void handle_settle(uint64_t id) {
+    handle *h = handle_of(id);
+    if (!h->released || h->mappings) return;
+    device.used -= h->size;
+    h->size = 0;
+    device.free_handles[device.free_handle_count++] = id - 1;
+}
+
+void device_release(uint64_t id) {
+    handle *h = handle_of(id);
+    if (h->released) device_unexpected("cuMemRelease of a released handle");
+    h->released = 1;
+    handle_settle(id);
+}
+
+uint64_t device_reserve(uint64_t size) { return place_lowest(&device.reserved, DEVICE_RANGES, size); }
+
+void device_unreserve(uint64_t addr, uint64_t size) {
+    size_t index = range_find(&device.mapped, addr);
+    if (index < device.mapped.count && device.mapped.at[index].start < addr + size) {
+        device_unexpected("cuMemAddressFree of a range that is still mapped");
+    }
+    range found = range_remove(&device.reserved, addr, "cuMemAddressFree of an address that was not reserved");
+    if (found.size != size) device_unexpected("cuMemAddressFree of a part of a range");
+}
+
+void device_map(uint64_t addr, uint64_t size, uint64_t id) {
+    handle *h = handle_of(id);
+    if (h->size != size) device_unexpected("cuMemMap of a part of a handle");
+    size_t index = range_find(&device.mapped, addr);
+    int after = index < device.mapped.count && device.mapped.at[index].start < addr + size;
+    int before = index > 0 && device.mapped.at[index - 1].end > addr;
+    if (after || before) device_unexpected("cuMemMap over a mapped range");
+    h->mappings += 1;
+    range_insert(&device.mapped, index, (range){addr, addr + size, size, id});
+}
+
+void device_unmap(uint64_t addr, uint64_t size) {
+    uint64_t end = addr + size;
+    while (addr < end) {
+        range found = range_remove(&device.mapped, addr, "cuMemUnmap of a range that is not mapped");
+        if (found.end > end) device_unexpected("cuMemUnmap of a part of a handle");
+        addr = found.end;
+        handle_of(found.handle)->mappings -= 1;
+        handle_settle(found.handle);
+    }
+}
+
+/* ---- events ---- */
+
+static queue *queue_of(uint64_t stream) {
+    for (size_t i = 0; i < device.queue_count; i++) {
+        if (device.queues[i].stream == stream) return &device.queues[i];
+    }
+    if (device.queue_count == device.queue_room) device.queues = grown(device.queues, &device.queue_room, sizeof(queue));
+    device.queues[device.queue_count] = (queue){stream, NULL, NULL};
+    return &device.queues[device.queue_count++];
+}
+
+static device_event *pop(queue *q) {
+    device_event *event = q->first;
+    if (!event) return NULL;
+    q->first = event->next;
+    if (!q->first) q->last = NULL;
+    event->next = NULL;
+    event->incomplete = 0;
+    device.pending -= 1;
+    return event;
+}
+
+static void watch(uint32_t what, uint64_t stream, uint64_t ready) {
+    if (device.watcher) device.watcher(what, stream, ready);
+}
+
+device_event *device_event_new(void) {
+    device_event *event = calloc(1, sizeof *event);
+    if (!event) device_unexpected("no host memory");
+    return event;
+}
+
+void device_event_delete(device_event *event) {
+    if (event->incomplete) device_unexpected("cudaEventDestroy of an incomplete event");
+    free(event);
+}
+
+void device_event_record(device_event *event, uint64_t stream) {
+    if (event->incomplete) device_unexpected("cudaEventRecord of an incomplete event");
+    queue *q = queue_of(stream);
+    event->stream = stream;
+    event->incomplete = 1;
+    if (q->last) q->last->next = event; else q->first = event;
+    q->last = event;
+    device.pending += 1;
+}
+
+int device_event_query(device_event *event) {
+    watch(DEVICE_POLL, event->stream, !event->incomplete);
+    return !event->incomplete;
+}
+
+void device_event_sync(device_event *event) {
+    watch(DEVICE_EVENT_SYNC, event->stream, !event->incomplete);
+    if (!event->incomplete) return;
+    queue *q = queue_of(event->stream);
+    while (event->incomplete) pop(q);
+}
+
+void device_complete(uint64_t stream, uint64_t count) {
+    queue *q = queue_of(stream);
+    while (count-- && pop(q)) {}
+}
+
+void device_stream_sync(uint64_t stream) {
+    watch(DEVICE_STREAM_SYNC, stream, 0);
+    device_complete(stream, UINT64_MAX);
+}
+
+void device_sync(void) {
+    watch(DEVICE_SYNC, 0, 0);
+    for (size_t i = 0; i < device.queue_count; i++) device_complete(device.queues[i].stream, UINT64_MAX);
+}

@@ -1,0 +1,65 @@
+/* The device of the bench: one card that exists only as bookkeeping. device.c owns its state; runtime.c and driver_api.c put CUDA's
+ * names on it. Nothing is ever stored at the addresses handed out. Policies that a model has to mirror are stated here:
+ *
+ * memory     A card has `capacity` bytes. A request that would take more than is left fails; nothing else does. What counts is the exact
+ *            size asked for, of segments and of physical handles alike. A handle's memory is back when the handle is released and unmapped.
+ * addresses  Segments (cudaMalloc) and reserved ranges (cuMemAddressReserve) come from two regions. In each the lowest gap that is large
+ *            enough is taken; sizes are rounded up to 2 MiB for that, so all addresses are multiples of 2 MiB.
+ * events     A recorded event is incomplete until device_complete, or a synchronisation that covers it: of the event (with all recorded
+ *            before it on its stream), of its stream, or of the device. cudaFree and cuMemUnmap complete nothing.
+ * streams    Handles are whatever numbers the caller chooses; 0 is the default stream. */
+
+#ifndef GAPLESS_STANDIN_DEVICE_H
+#define GAPLESS_STANDIN_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DEVICE_GRANULE ((uint64_t)2 << 20)
+#define DEVICE_SEGMENTS ((uint64_t)0x700000000000)      /* where segments begin */
+#define DEVICE_RANGES ((uint64_t)0x1000000000000000)    /* where reserved ranges begin */
+
+/* What the allocator asked the device about events: how the bench knows the order in which it polls. */
+enum { DEVICE_POLL = 100, DEVICE_EVENT_SYNC = 101, DEVICE_STREAM_SYNC = 102, DEVICE_SYNC = 103 };
+typedef void (*device_watcher)(uint32_t what, uint64_t stream, uint64_t ready);
+
+typedef struct device_event device_event;
+
+void device_open(uint64_t capacity, device_watcher watcher);
+uint64_t device_capacity(void);
+uint64_t device_used(void);
+/* Events that are incomplete now. */
+uint64_t device_pending(void);
+
+/* Both return 0 where there is no memory. */
+uint64_t device_malloc(uint64_t size);
+uint64_t device_create(uint64_t size);
+void device_free(uint64_t addr);
+void device_release(uint64_t handle);
+
+uint64_t device_reserve(uint64_t size);
+void device_unreserve(uint64_t addr, uint64_t size);
+void device_map(uint64_t addr, uint64_t size, uint64_t handle);
+void device_unmap(uint64_t addr, uint64_t size);
+
+device_event *device_event_new(void);
+void device_event_delete(device_event *event);
+void device_event_record(device_event *event, uint64_t stream);
+int device_event_query(device_event *event);
+void device_event_sync(device_event *event);
+void device_stream_sync(uint64_t stream);
+void device_sync(void);
+/* Completes the `count` oldest incomplete events of a stream. */
+void device_complete(uint64_t stream, uint64_t count);
+
+/* A call that the bench has no answer for: says so and ends the process, since a silent zero would look like an answer. */
+void device_unexpected(const char *what) __attribute__((noreturn));
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,92 @@
+/* CUDA's driver functions by name, for expandable segments. Built with device.c into libcuda.so.1: c10 takes them from there, by dlsym
+ * (up to 2.7 or so) or through cudaGetDriverEntryPoint. Signatures follow the public ABI; what an argument of no use here points to is
+ * never read, which is why no CUDA header is needed. */
+
+#include "device.h"
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
+
+int cuGetErrorString(int error, const char **text) {
+    *text = error == OUT_OF_MEMORY ? "out of memory" : error == NOT_SUPPORTED ? "operation not supported" : "error";
+    return SUCCESS;
+}
+
+int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
+
+int cuDeviceGet(int *out, int ordinal) {
+    *out = ordinal;
+    return ordinal == 0 ? SUCCESS : INVALID_VALUE;
+}
+
+/* No optional ability: no fabric handles, no GPUDirect. */
+int cuDeviceGetAttribute(int *out, int attribute, int dev) {
+    (void)attribute;
+    (void)dev;
+    *out = 0;
+    return SUCCESS;
+}
+
+int cuMemGetAllocationGranularity(size_t *out, const void *properties, int option) {
+    (void)properties;
+    (void)option;
+    *out = DEVICE_GRANULE;
+    return SUCCESS;
+}
+
+int cuMemAddressReserve(uint64_t *out, size_t size, size_t alignment, uint64_t hint, unsigned long long flags) {
+    (void)hint;
+    (void)flags;
+    if (alignment > DEVICE_GRANULE) device_unexpected("cuMemAddressReserve with an alignment above 2 MiB");
+    *out = device_reserve(size);
+    return SUCCESS;
+}
+
+int cuMemAddressFree(uint64_t addr, size_t size) {
+    device_unreserve(addr, size);
+    return SUCCESS;
+}
+
+/* CUmemAllocationProp begins with {int type; int requestedHandleTypes}. Fabric handles (8) are refused as on a card without them. */
+int cuMemCreate(uint64_t *out, size_t size, const void *properties, unsigned long long flags) {
+    (void)flags;
+    if (((const int *)properties)[1] == 8) return NOT_SUPPORTED;
+    uint64_t handle = device_create(size);
+    if (!handle) return OUT_OF_MEMORY;
+    *out = handle;
+    return SUCCESS;
+}
+
+int cuMemRelease(uint64_t handle) {
+    device_release(handle);
+    return SUCCESS;
+}
+
+int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t handle, unsigned long long flags) {
+    (void)flags;
+    if (offset) device_unexpected("cuMemMap with an offset");
+    device_map(addr, size, handle);
+    return SUCCESS;
+}
+
+int cuMemUnmap(uint64_t addr, size_t size) {
+    device_unmap(addr, size);
+    return SUCCESS;
+}
+
+int cuMemSetAccess(uint64_t addr, size_t size, const void *descriptors, size_t count) {
+    (void)addr;
+    (void)size;
+    (void)descriptors;
+    (void)count;
+    return SUCCESS;
+}
+
+/* Taken at start, called only to share memory between processes or devices. */
+#define UNEXPECTED(name) int name(void) { device_unexpected(#name " was called"); }
+UNEXPECTED(cuMemExportToShareableHandle)
+UNEXPECTED(cuMemImportFromShareableHandle)
+UNEXPECTED(cuMemRetainAllocationHandle)
+UNEXPECTED(cuMemGetAllocationPropertiesFromHandle)
+UNEXPECTED(cuMemGetAddressRange)
+UNEXPECTED(cuMemsetD32Async)
+UNEXPECTED(cuStreamWriteValue32)
