@@ -298,6 +298,7 @@ void answer(const Operation& op) {
   uint64_t address = 0;
   std::string message;
   Status status;
+  device_tick();
   try {
     status = run(op, address);
   } catch (const c10::OutOfMemoryError&) {

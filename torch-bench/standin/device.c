@@ -11,11 +11,11 @@ typedef struct { range *at; size_t count, room; } ranges;
 
 typedef struct { uint64_t size; int released, mappings; } handle;
 
-struct device_event { device_event *next; uint64_t stream; int incomplete; };
+struct device_event { device_event *next; uint64_t stream, tick; int incomplete; };
 typedef struct { uint64_t stream; device_event *first, *last; } queue;
 
 static struct {
-    uint64_t capacity, used, pending;
+    uint64_t capacity, used, pending, tick;
     ranges segments, reserved, mapped;
     handle *handles;
     size_t handle_count, handle_room;
@@ -187,15 +187,16 @@ static queue *queue_of(uint64_t stream) {
     return &device.queues[device.queue_count++];
 }
 
-static device_event *pop(queue *q) {
-    device_event *event = q->first;
-    if (!event) return NULL;
-    q->first = event->next;
-    if (!q->first) q->last = NULL;
-    event->next = NULL;
-    event->incomplete = 0;
-    device.pending -= 1;
-    return event;
+/* All that was recorded up to the operation `tick`, that operation's own included. */
+static void complete_through(queue *q, uint64_t tick) {
+    while (q->first && q->first->tick <= tick) {
+        device_event *event = q->first;
+        q->first = event->next;
+        if (!q->first) q->last = NULL;
+        event->next = NULL;
+        event->incomplete = 0;
+        device.pending -= 1;
+    }
 }
 
 static void watch(uint32_t what, uint64_t stream, uint64_t ready) {
@@ -217,6 +218,7 @@ void device_event_record(device_event *event, uint64_t stream) {
     if (event->incomplete) device_unexpected("cudaEventRecord of an incomplete event");
     queue *q = queue_of(stream);
     event->stream = stream;
+    event->tick = device.tick;
     event->incomplete = 1;
     if (q->last) q->last->next = event; else q->first = event;
     q->last = event;
@@ -231,13 +233,14 @@ int device_event_query(device_event *event) {
 void device_event_sync(device_event *event) {
     watch(DEVICE_EVENT_SYNC, event->stream, !event->incomplete);
     if (!event->incomplete) return;
-    queue *q = queue_of(event->stream);
-    while (event->incomplete) pop(q);
+    complete_through(queue_of(event->stream), event->tick);
 }
+
+void device_tick(void) { device.tick += 1; }
 
 void device_complete(uint64_t stream, uint64_t count) {
     queue *q = queue_of(stream);
-    while (count-- && pop(q)) {}
+    while (count-- && q->first) complete_through(q, q->first->tick);
 }
 
 void device_stream_sync(uint64_t stream) {

@@ -6,7 +6,9 @@
  * addresses  Segments (cudaMalloc) and reserved ranges (cuMemAddressReserve) come from two regions. In each the lowest gap that is large
  *            enough is taken; sizes are rounded up to 2 MiB for that, so all addresses are multiples of 2 MiB.
  * events     A recorded event is incomplete until device_complete, or a synchronisation that covers it: of the event (with all recorded
- *            before it on its stream), of its stream, or of the device. cudaFree and cuMemUnmap complete nothing.
+ *            before it on its stream), of its stream, or of the device. cudaFree and cuMemUnmap complete nothing. Events that one
+ *            operation recorded on one stream complete together: the allocator records those of deferred frees in the order of a hash of
+ *            host pointers, which changes from run to run, and no answer may hang on it.
  * streams    Handles are whatever numbers the caller chooses; 0 is the default stream. */
 
 #ifndef GAPLESS_STANDIN_DEVICE_H
@@ -53,7 +55,9 @@ int device_event_query(device_event *event);
 void device_event_sync(device_event *event);
 void device_stream_sync(uint64_t stream);
 void device_sync(void);
-/* Completes the `count` oldest incomplete events of a stream. */
+/* Begins an operation. */
+void device_tick(void);
+/* Completes the incomplete events of a stream that the oldest `count` operations recorded. */
 void device_complete(uint64_t stream, uint64_t count);
 
 /* A call that the bench has no answer for: says so and ends the process, since a silent zero would look like an answer. */

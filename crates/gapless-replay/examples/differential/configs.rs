@@ -1,0 +1,54 @@
+//! The settings under which the two are compared, each with a card of a size that brings its rules into play.
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    pub(crate) name: &'static str,
+    /// As PYTORCH_CUDA_ALLOC_CONF has it.
+    pub(crate) settings: &'static str,
+    /// The first 2.x that knows all of it.
+    pub(crate) since: u32,
+    /// The card's size lies in this range; programs hold up to about all of it.
+    pub(crate) capacity: (u64, u64),
+    /// Cap set before the first operation, and changed now and then.
+    pub(crate) fraction: Option<f64>,
+}
+
+const fn row(name: &'static str, settings: &'static str, since: u32, capacity: (u64, u64), fraction: Option<f64>) -> Config {
+    Config { name, settings, since, capacity, fraction }
+}
+
+/// Hardly ever full, often full, always full.
+const AMPLE: (u64, u64) = (16 * GIB, 80 * GIB);
+const SNUG: (u64, u64) = (GIB, 4 * GIB);
+const TIGHT: (u64, u64) = (96 * MIB, 512 * MIB);
+
+pub(crate) const ALL: &[Config] = &[
+    row("default", "", 4, AMPLE, None),
+    row("default-snug", "", 4, SNUG, None),
+    row("default-tight", "", 4, TIGHT, None),
+    row("expandable", "expandable_segments:True", 4, AMPLE, None),
+    row("expandable-snug", "expandable_segments:True", 4, SNUG, None),
+    row("expandable-tight", "expandable_segments:True", 4, TIGHT, None),
+    row("split-21", "max_split_size_mb:21", 4, SNUG, None),
+    row("split-32", "max_split_size_mb:32", 4, SNUG, None),
+    row("split-128", "max_split_size_mb:128", 4, SNUG, None),
+    row("split-48-rounding-64", "max_split_size_mb:48,max_non_split_rounding_mb:64", 6, SNUG, None),
+    row("gc", "garbage_collection_threshold:0.6", 4, SNUG, Some(0.8)),
+    row("gc-split", "garbage_collection_threshold:0.4,max_split_size_mb:64", 4, SNUG, Some(0.7)),
+    row("roundup-4", "roundup_power2_divisions:4", 4, SNUG, None),
+    row("roundup-list", "roundup_power2_divisions:[1:8,4:4,64:2,256:1,>:16]", 4, SNUG, None),
+    row("roundup-holes", "roundup_power2_divisions:[2:2,32:8,>:4]", 4, SNUG, None),
+    row("fraction", "", 4, SNUG, Some(0.5)),
+    row("fraction-setting", "per_process_memory_fraction:0.6", 10, SNUG, None),
+    row("lock", "release_lock_on_cudamalloc:True", 4, SNUG, None),
+    row("large-64", "large_segment_size_mb:64", 11, SNUG, None),
+    row("large-32-split", "large_segment_size_mb:32,max_split_size_mb:40", 11, SNUG, None),
+    row("expandable-large-34", "expandable_segments:True,large_segment_size_mb:34", 11, SNUG, None),
+    row("expandable-split", "expandable_segments:True,max_split_size_mb:32", 4, SNUG, None),
+    row("expandable-gc", "expandable_segments:True,garbage_collection_threshold:0.5", 4, SNUG, Some(0.8)),
+    row("expandable-roundup", "expandable_segments:True,roundup_power2_divisions:[1:4,16:8,>:2]", 4, SNUG, None),
+    row("expandable-fraction", "expandable_segments:True", 4, SNUG, Some(0.5)),
+];
