@@ -47,7 +47,8 @@ pub(crate) const ALL: &[Config] = &[
     row("large-64", "large_segment_size_mb:64", 11, SNUG, None),
     row("large-32-split", "large_segment_size_mb:32,max_split_size_mb:40", 11, SNUG, None),
     row("expandable-large-34", "expandable_segments:True,large_segment_size_mb:34", 11, SNUG, None),
-    row("expandable-split", "expandable_segments:True,max_split_size_mb:32", 4, SNUG, None),
+    // 2.4 ends in an internal error here: it tries to give an expandable segment back as a whole.
+    row("expandable-split", "expandable_segments:True,max_split_size_mb:32", 5, SNUG, None),
     row("expandable-gc", "expandable_segments:True,garbage_collection_threshold:0.5", 4, SNUG, Some(0.8)),
     row("expandable-roundup", "expandable_segments:True,roundup_power2_divisions:[1:4,16:8,>:2]", 4, SNUG, None),
     row("expandable-fraction", "expandable_segments:True", 4, SNUG, Some(0.5)),

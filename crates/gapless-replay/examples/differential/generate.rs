@@ -19,6 +19,7 @@ pub(crate) struct Plan {
     /// Of 2.x.
     pub(crate) minor: u32,
     pub(crate) fraction: Option<f64>,
+    pub(crate) expandable: bool,
 }
 
 pub(crate) fn program(plan: Plan) -> Vec<Op> {
@@ -54,8 +55,6 @@ struct Writer {
     /// Per cent of requests below 1 MiB; per cent of blocks that a second stream uses.
     small: u64,
     shared: u64,
-    /// Whether pools are released: see `KNOWN_DEFECT` in compare.rs for why half of the programs keep theirs.
-    releases: bool,
     live: Vec<Live>,
     live_bytes: u64,
     /// What the program tries to hold.
@@ -80,7 +79,6 @@ impl Writer {
         let mut writer = Writer {
             small: random.pick(&[20, 50, 80]),
             shared: random.pick(&[0, 5, 30]),
-            releases: random.chance(50),
             target: plan.capacity / 100 * random.pick(&[30, 60, 90, 120]),
             random,
             plan,
@@ -322,11 +320,34 @@ impl Writer {
         }
     }
 
+    /// Lets go of a pool once. With expandable segments the last time comes only when nothing is in use: the library counts one for each
+    /// call that maps into a pool and takes one off for each that unmaps, so that giving back around a block in use makes it assert, or
+    /// destroy a pool whose blocks are still in use, and read freed memory at the next free (2.5 to 2.15).
     fn release_one(&mut self, index: usize) {
-        if self.releases && self.pools[index].uses > 0 {
-            self.pools[index].uses -= 1;
-            self.ops.push(Op::ReleasePool { pool: self.pools[index].id });
+        if self.pools[index].uses == 0 {
+            return;
         }
+        if self.plan.expandable && self.pools[index].uses == 1 {
+            if self.pools.iter().any(|pool| pool.open) {
+                return;
+            }
+            while !self.live.is_empty() {
+                self.free(self.live.len() - 1);
+            }
+            for stream in self.streams.clone() {
+                self.ops.push(Op::Complete { stream, count: u64::MAX });
+            }
+            // The allocator looks at events when it is asked for memory, and takes what was deferred the first time.
+            let block = self.malloc(1, 0);
+            self.free(block);
+            for stream in self.streams.clone() {
+                self.ops.push(Op::Complete { stream, count: u64::MAX });
+            }
+            let block = self.malloc(1, 0);
+            self.free(block);
+        }
+        self.pools[index].uses -= 1;
+        self.ops.push(Op::ReleasePool { pool: self.pools[index].id });
     }
 
     /// Gives much or everything back.
@@ -359,10 +380,14 @@ impl Writer {
 
     /// What a program does once in a while.
     fn rare(&mut self) {
+        let routing = self.pools.iter().any(|pool| pool.open);
         match self.random.below(12) {
-            0..=3 => self.ops.push(Op::EmptyCache { pool: (0, 0) }),
-            // One pool's cache: there is no such call before 2.8.
-            4 if self.plan.minor >= 8 && !self.pools.is_empty() => {
+            // Up to 2.7 that is an internal error while a pool is open.
+            0..=3 if self.plan.minor >= 8 || !routing => {
+                self.ops.push(Op::EmptyCache { pool: (0, 0) });
+            }
+            // One pool's cache: there is no such call before 2.8, and it is an internal error while any pool is open.
+            4 if self.plan.minor >= 8 && !routing && !self.pools.is_empty() => {
                 let pool = self.pools[self.random.index(self.pools.len())].id;
                 self.ops.push(Op::EmptyCache { pool });
             }

@@ -4,9 +4,11 @@
 //!
 //! ```text
 //! differential --driver PATH --version 2.11 [--ops 1000000] [--length 20000] [--seed 1] [--config NAME] [--itself] [--history]
+//!              [--write FILE]
 //! ```
 //!
-//! `--itself` compares the library with itself instead: that proves the bench, not the model. Exit 0: no difference, 1: one was
+//! `--itself` compares the library with itself instead: that proves the bench, not the model. `--write` only writes the first program of
+//! the first configuration chosen, for a driver run by hand. Exit 0: no difference, 1: one was
 //! found and is printed, 2: the comparison could not be made.
 
 mod compare;
@@ -24,7 +26,7 @@ use configs::Config;
 use generate::Plan;
 use ops::Op;
 use random::Random;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -37,6 +39,7 @@ struct Options {
     config: Option<String>,
     itself: bool,
     history: bool,
+    write: Option<PathBuf>,
 }
 
 fn options() -> Result<Options, String> {
@@ -49,6 +52,7 @@ fn options() -> Result<Options, String> {
         config: None,
         itself: false,
         history: false,
+        write: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -66,6 +70,7 @@ fn options() -> Result<Options, String> {
             "--seed" => options.seed = number(value()?)?,
             "--config" => options.config = Some(value()?),
             "--itself" => options.itself = true,
+            "--write" => options.write = Some(value()?.into()),
             "--history" => options.history = true,
             _ => return Err(format!("{arg:?} is no option; see the head of this example")),
         }
@@ -105,15 +110,18 @@ fn compare_all(options: &Options) -> std::io::Result<bool> {
     let chosen: Vec<&Config> = configs::ALL.iter().filter(wanted).collect();
     let share = options.ops / (chosen.len() as u64).max(1);
     let (begin, mut total) = (Instant::now(), Tally::default());
-    let heads = ["configuration", "ops", "ooms", "retries", "given back", "waits", "ended", "ops/s"];
-    let [name, ops, ooms, retries, given_back, waits, ended, rate] = heads;
-    println!("{name:<22} {ops:>9} {ooms:>7} {retries:>8} {given_back:>10} {waits:>8} {ended:>6} {rate:>9}");
+    let heads = ["configuration", "ops", "ooms", "retries", "given back", "waits", "ops/s"];
+    let [name, ops, ooms, retries, given_back, waits, rate] = heads;
+    println!("{name:<22} {ops:>9} {ooms:>7} {retries:>8} {given_back:>10} {waits:>8} {rate:>9}");
     for config in &chosen {
         let (start, mut tally) = (Instant::now(), Tally::default());
         let mut seed = options.seed;
         while tally.operations < share {
             let length = options.length.min((share - tally.operations) as usize);
             let case = Case::new(options, config, seed, length, itself);
+            if let Some(path) = &options.write {
+                return case.write(path);
+            }
             let (done, difference) = case.run(&case.program).map_err(|e| case.name(e))?;
             tally.add(done);
             if let Some(difference) = difference {
@@ -131,8 +139,8 @@ fn compare_all(options: &Options) -> std::io::Result<bool> {
 
 fn print_row(name: &str, tally: Tally, since: Instant) {
     let rate = tally.operations as f64 / since.elapsed().as_secs_f64();
-    let Tally { operations, ooms, retries, given_back, waits, ended } = tally;
-    println!("{name:<22} {operations:>9} {ooms:>7} {retries:>8} {given_back:>10} {waits:>8} {ended:>6} {rate:>9.0}");
+    let Tally { operations, ooms, retries, given_back, waits } = tally;
+    println!("{name:<22} {operations:>9} {ooms:>7} {retries:>8} {given_back:>10} {waits:>8} {rate:>9.0}");
 }
 
 /// One program under one configuration.
@@ -153,7 +161,8 @@ impl<'a> Case<'a> {
         // Any number of bytes: caps and fractions are computed from it.
         let (low, high) = config.capacity;
         let capacity = Random::new(mixed).between(low, high);
-        let plan = Plan { seed: mixed, length, capacity, minor: options.minor, fraction: config.fraction };
+        let expandable = config.settings.contains("expandable_segments:True");
+        let plan = Plan { seed: mixed, length, capacity, minor: options.minor, fraction: config.fraction, expandable };
         Case { options, config, seed, length, capacity, itself, program: generate::program(plan) }
     }
 
@@ -168,6 +177,15 @@ impl<'a> Case<'a> {
             Some(mut model) if !self.itself => compare::with_model(bench, program, &mut *model),
             _ => compare::with_itself(bench, program),
         }
+    }
+
+    fn write(&self, path: &Path) -> std::io::Result<bool> {
+        let mut bytes = Vec::new();
+        self.program.iter().for_each(|op| op.encode(&mut bytes));
+        std::fs::write(path, bytes)?;
+        let Config { settings, .. } = self.config;
+        println!("PYTORCH_CUDA_ALLOC_CONF={settings} {} {} < {}", self.options.driver.display(), self.capacity, path.display());
+        Ok(true)
     }
 
     fn name(&self, error: std::io::Error) -> std::io::Error {
