@@ -1,8 +1,9 @@
-//! Chores of the project: `cargo xtask test`, `cargo xtask bench`.
+//! Chores of the project: `cargo xtask test`, `cargo xtask test-torch`, `cargo xtask bench`.
 
 mod bench;
 mod shell;
 mod test;
+mod test_torch;
 mod tools;
 
 use anyhow::{Result, bail};
@@ -10,6 +11,7 @@ use anyhow::{Result, bail};
 const HELP: &str = "\
 cargo xtask test            install what the tests need, then run all of them
 cargo xtask test rust       only the Rust tests (also: lint, web)
+cargo xtask test-torch      the allocator's model against stock libraries of torch (versions and options may follow)
 cargo xtask bench           all benchmarks (also by name: report, page, plan, replay)
 cargo xtask page            rebuild the report's page from web/src";
 
@@ -18,6 +20,7 @@ fn main() -> Result<()> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["test", parts @ ..] => test::run(parts),
+        ["test-torch", args @ ..] => test_torch::run(args),
         ["bench", names @ ..] => bench::run(names),
         ["page"] => test::build_page(),
         [] | ["help" | "--help" | "-h"] => {

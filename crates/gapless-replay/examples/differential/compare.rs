@@ -68,9 +68,9 @@ impl Tally {
 
 pub(crate) type Outcome = io::Result<(Tally, Option<Difference>)>;
 
-/// The real library twice: the same program has to give the same answers, to the byte.
-pub(crate) fn with_itself(bench: Bench, program: &[Op]) -> Outcome {
-    let mut second = bench.start(program)?;
+/// The real library and another build of it, or itself: the same program has to give the same answers, to the byte.
+pub(crate) fn with_library(bench: Bench, other: &Path, program: &[Op]) -> Outcome {
+    let mut second = Bench { driver: other, ..bench }.start(program)?;
     let mut check = |op: &Op, answer: &Answer| -> io::Result<Option<String>> {
         let again = second.answer(op)?;
         Ok((*answer != again).then(|| format!("first  {answer:?}\nsecond {again:?}")))
@@ -84,7 +84,13 @@ pub(crate) fn with_itself(bench: Bench, program: &[Op]) -> Outcome {
 
 /// The real library and `model`, which has seen nothing yet.
 pub(crate) fn with_model(bench: Bench, program: &[Op], model: &mut dyn Subject) -> Outcome {
-    let mut side = ModelSide { fields: model.fields(), model, addresses: Vec::new(), streams: Vec::new(), stats: Stats::ZERO };
+    let mut side = ModelSide {
+        fields: model.fields(),
+        model,
+        addresses: Vec::new(),
+        streams: Vec::new(),
+        stats: Stats::ZERO,
+    };
     walk(bench, program, &mut |op, answer| Ok(side.check(op, answer)))
 }
 
@@ -137,7 +143,9 @@ impl ModelSide<'_> {
         self.model.stats(&mut self.stats);
         let differ = self.fields.iter().filter(|&&field| self.stats.0[field] != real.stats.0[field]);
         let differ: Vec<String> = differ
-            .map(|&field| format!("{}: real {}, model {}", Stats::name(field), real.stats.0[field], self.stats.0[field]))
+            .map(|&field| {
+                format!("{}: real {}, model {}", Stats::name(field), real.stats.0[field], self.stats.0[field])
+            })
             .collect();
         if !differ.is_empty() {
             return Some(differ.join("\n"));
@@ -180,7 +188,8 @@ impl ModelSide<'_> {
             Op::Complete { stream, count } => self.model.complete(stream, count),
             Op::BeginPool { pool, accepts } => {
                 let named = |(bit, &stream): (usize, &u64)| (accepts >> bit & 1 == 1).then_some(stream);
-                let accepted = (accepts != 0).then(|| self.streams.iter().enumerate().filter_map(named).collect());
+                let accepted =
+                    (accepts != 0).then(|| self.streams.iter().enumerate().filter_map(named).collect());
                 self.model.begin_pool(pool, accepted);
             }
             Op::EndPool { pool } => self.model.end_pool(pool),
@@ -205,12 +214,15 @@ impl ModelSide<'_> {
 
 /// What a recording would show, without marks of snapshots and without what was asked about events.
 fn trace_of(entries: &[Entry]) -> Vec<Entry> {
-    ordered(entries.iter().filter(|e| e.action < Entry::POLL && e.action != Entry::SNAPSHOT).copied().collect())
+    ordered(
+        entries.iter().filter(|e| e.action < Entry::POLL && e.action != Entry::SNAPSHOT).copied().collect(),
+    )
 }
 
 /// The trace with every run of completed frees and memory given back in one fixed order.
 fn ordered(mut trace: Vec<Entry>) -> Vec<Entry> {
-    let loose = |e: &Entry| matches!(e.action, Entry::FREE_COMPLETED | Entry::SEGMENT_FREE | Entry::SEGMENT_UNMAP);
+    let loose =
+        |e: &Entry| matches!(e.action, Entry::FREE_COMPLETED | Entry::SEGMENT_FREE | Entry::SEGMENT_UNMAP);
     trace.chunk_by_mut(|a, b| loose(a) && loose(b)).for_each(<[Entry]>::sort_unstable);
     trace
 }
@@ -221,5 +233,7 @@ fn different_segment(real: &[Segment], model: &[Segment]) -> Option<String> {
         return Some(format!("segment {at}:\nreal  {:?}\nmodel {:?}", real[at], model[at]));
     }
     let (a, b) = (real.len(), model.len());
-    (a != b).then(|| format!("segments: real {a}, model {b}; first more {:?}", real.get(b).or_else(|| model.get(a))))
+    (a != b).then(|| {
+        format!("segments: real {a}, model {b}; first more {:?}", real.get(b).or_else(|| model.get(a)))
+    })
 }

@@ -16,7 +16,13 @@ pub(crate) struct Config {
     pub(crate) fraction: Option<f64>,
 }
 
-const fn row(name: &'static str, settings: &'static str, since: u32, capacity: (u64, u64), fraction: Option<f64>) -> Config {
+const fn row(
+    name: &'static str,
+    settings: &'static str,
+    since: u32,
+    capacity: (u64, u64),
+    fraction: Option<f64>,
+) -> Config {
     Config { name, settings, since, capacity, fraction }
 }
 
@@ -50,6 +56,12 @@ pub(crate) const ALL: &[Config] = &[
     // 2.4 ends in an internal error here: it tries to give an expandable segment back as a whole.
     row("expandable-split", "expandable_segments:True,max_split_size_mb:32", 5, SNUG, None),
     row("expandable-gc", "expandable_segments:True,garbage_collection_threshold:0.5", 4, SNUG, Some(0.8)),
-    row("expandable-roundup", "expandable_segments:True,roundup_power2_divisions:[1:4,16:8,>:2]", 4, SNUG, None),
+    row(
+        "expandable-roundup",
+        "expandable_segments:True,roundup_power2_divisions:[1:4,16:8,>:2]",
+        4,
+        SNUG,
+        None,
+    ),
     row("expandable-fraction", "expandable_segments:True", 4, SNUG, Some(0.5)),
 ];

@@ -38,13 +38,21 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Starts `path` with the allocator's `settings` and sends it all of `program`.
-    pub(crate) fn start(path: &Path, settings: &str, capacity: u64, history: bool, program: &[Op]) -> io::Result<Driver> {
+    pub(crate) fn start(
+        path: &Path,
+        settings: &str,
+        capacity: u64,
+        history: bool,
+        program: &[Op],
+    ) -> io::Result<Driver> {
         let mut command = Command::new(path);
         command.arg(capacity.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
         if history {
             command.arg("history");
         }
-        for name in ["PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD"] {
+        for name in
+            ["PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD"]
+        {
             command.env_remove(name);
         }
         command.env("PYTORCH_CUDA_ALLOC_CONF", settings);
@@ -123,7 +131,9 @@ impl Driver {
         for word in &mut words {
             let mut bytes = [0; 8];
             self.answers.read_exact(&mut bytes).map_err(|e| match e.kind() {
-                io::ErrorKind::UnexpectedEof => io::Error::other("the driver ended before its last answer (its message is above)"),
+                io::ErrorKind::UnexpectedEof => {
+                    io::Error::other("the driver ended before its last answer (its message is above)")
+                }
                 _ => e,
             })?;
             *word = u64::from_le_bytes(bytes);
@@ -137,7 +147,11 @@ impl Driver {
             writer.join().expect("the writer does not panic")?;
         }
         let status = self.child.wait()?;
-        if status.success() { Ok(()) } else { Err(io::Error::other(format!("the driver ended with {status}"))) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("the driver ended with {status}")))
+        }
     }
 }
 

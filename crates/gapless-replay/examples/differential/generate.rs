@@ -9,7 +9,20 @@ use crate::random::Random;
 const MIB: u64 = 1 << 20;
 
 /// Sizes at which some rule changes: the smallest block, the small pool's limit, where large segments begin and end.
-const EDGES: &[u64] = &[512, 1024, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 34 * MIB, 48 * MIB, 64 * MIB, 128 * MIB];
+const EDGES: &[u64] = &[
+    512,
+    1024,
+    MIB,
+    2 * MIB,
+    10 * MIB,
+    20 * MIB,
+    21 * MIB,
+    32 * MIB,
+    34 * MIB,
+    48 * MIB,
+    64 * MIB,
+    128 * MIB,
+];
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -71,7 +84,11 @@ impl Writer {
         // Handles are even: torch keeps odd numbers for streams of its own. Small ones, and ones that look like pointers.
         for _ in 0..random.below(5) {
             let pointer = random.chance(50);
-            let handle = if pointer { 0x5555_0000_0000 + random.below(1 << 20) * 16 } else { random.between(1, 40) * 2 };
+            let handle = if pointer {
+                0x5555_0000_0000 + random.below(1 << 20) * 16
+            } else {
+                random.between(1, 40) * 2
+            };
             if !streams.contains(&handle) {
                 streams.push(handle);
             }
@@ -202,7 +219,11 @@ impl Writer {
             } else {
                 // Mostly young ones: that is how programs free.
                 let len = self.live.len();
-                let index = if self.random.chance(60) { len - 1 - self.random.index(len.min(16)) } else { self.random.index(len) };
+                let index = if self.random.chance(60) {
+                    len - 1 - self.random.index(len.min(16))
+                } else {
+                    self.random.index(len)
+                };
                 self.free(index);
             }
             if self.shared > 0 && self.random.chance(4) {
@@ -292,7 +313,8 @@ impl Writer {
 
     /// A private pool: begun, used, perhaps with another inside; released now or later.
     fn pool(&mut self, depth: u32) {
-        let idle: Vec<usize> = (0..self.pools.len()).filter(|&i| !self.pools[i].open && self.pools[i].uses > 0).collect();
+        let idle: Vec<usize> =
+            (0..self.pools.len()).filter(|&i| !self.pools[i].open && self.pools[i].uses > 0).collect();
         let index = if !idle.is_empty() && self.random.chance(40) {
             self.random.pick(&idle)
         } else {
@@ -302,7 +324,8 @@ impl Writer {
             self.pools.push(OpenPool { id, uses: 0, open: false });
             self.pools.len() - 1
         };
-        let accepts = if self.random.chance(60) { 0 } else { self.random.between(1, (1 << self.streams.len()) - 1) };
+        let accepts =
+            if self.random.chance(60) { 0 } else { self.random.between(1, (1 << self.streams.len()) - 1) };
         let pool = self.pools[index].id;
         self.pools[index].uses += 1;
         self.pools[index].open = true;
@@ -392,8 +415,8 @@ impl Writer {
                 self.ops.push(Op::EmptyCache { pool });
             }
             5 if self.plan.fraction.is_some() => {
-                let percent = self.random.pick(&[30, 45, 60, 75, 90, 100]);
-                self.ops.push(Op::Fraction(percent as f64 / 100.0));
+                let percent = self.random.pick(&[30_u32, 45, 60, 75, 90, 100]);
+                self.ops.push(Op::Fraction(f64::from(percent) / 100.0));
             }
             6 => self.ops.push(Op::ResetPeak),
             7 => self.ops.push(Op::ResetAccumulated),

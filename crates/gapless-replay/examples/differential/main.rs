@@ -4,12 +4,12 @@
 //!
 //! ```text
 //! differential --driver PATH --version 2.11 [--ops 1000000] [--length 20000] [--seed 1] [--config NAME] [--itself] [--history]
-//!              [--write FILE]
+//!              [--against PATH] [--write FILE]
 //! ```
 //!
-//! `--itself` compares the library with itself instead: that proves the bench, not the model. `--write` only writes the first program of
-//! the first configuration chosen, for a driver run by hand. Exit 0: no difference, 1: one was
-//! found and is printed, 2: the comparison could not be made.
+//! `--itself` compares the library with itself instead, which proves the bench and not the model; `--against` compares two versions of it,
+//! which shows what changed between them. `--write` only writes the first program of the first configuration chosen, for a driver run by
+//! hand. Exit 0: no difference, 1: one was found and is printed, 2: the comparison could not be made.
 
 mod compare;
 mod configs;
@@ -40,6 +40,7 @@ struct Options {
     itself: bool,
     history: bool,
     write: Option<PathBuf>,
+    against: Option<PathBuf>,
 }
 
 fn options() -> Result<Options, String> {
@@ -53,23 +54,27 @@ fn options() -> Result<Options, String> {
         itself: false,
         history: false,
         write: None,
+        against: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
-        let number = |text: String| text.replace('_', "").parse::<u64>().map_err(|_| format!("{text:?} is no number"));
+        let number =
+            |text: String| text.replace('_', "").parse::<u64>().map_err(|_| format!("{text:?} is no number"));
         match arg.as_str() {
             "--driver" => options.driver = value()?.into(),
             "--version" => {
                 let text = value()?;
                 let minor = text.strip_prefix("2.").and_then(|rest| rest.split('.').next()?.parse().ok());
-                options.minor = minor.ok_or_else(|| format!("{text:?} is no version of torch: write 2.11"))?;
+                options.minor =
+                    minor.ok_or_else(|| format!("{text:?} is no version of torch: write 2.11"))?;
             }
             "--ops" => options.ops = number(value()?)?,
             "--length" => options.length = number(value()?)? as usize,
             "--seed" => options.seed = number(value()?)?,
             "--config" => options.config = Some(value()?),
             "--itself" => options.itself = true,
+            "--against" => options.against = Some(value()?.into()),
             "--write" => options.write = Some(value()?.into()),
             "--history" => options.history = true,
             _ => return Err(format!("{arg:?} is no option; see the head of this example")),
@@ -100,8 +105,8 @@ fn main() -> ExitCode {
 
 /// Whether all programs of all configurations agree.
 fn compare_all(options: &Options) -> std::io::Result<bool> {
-    let itself = options.itself || model::open(options.minor, "", 1 << 30).is_none();
-    if itself && !options.itself {
+    let itself = options.itself || options.against.is_some() || model::open(options.minor, "", 1 << 30).is_none();
+    if itself && !options.itself && options.against.is_none() {
         eprintln!("differential: THERE IS NO MODEL YET: the real library is compared with itself");
     }
     let wanted = |config: &&Config| {
@@ -157,12 +162,22 @@ struct Case<'a> {
 impl<'a> Case<'a> {
     fn new(options: &'a Options, config: &'a Config, seed: u64, length: usize, itself: bool) -> Case<'a> {
         // Configurations get programs of their own.
-        let mixed = config.name.bytes().fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        let mixed = config
+            .name
+            .bytes()
+            .fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
         // Any number of bytes: caps and fractions are computed from it.
         let (low, high) = config.capacity;
         let capacity = Random::new(mixed).between(low, high);
         let expandable = config.settings.contains("expandable_segments:True");
-        let plan = Plan { seed: mixed, length, capacity, minor: options.minor, fraction: config.fraction, expandable };
+        let plan = Plan {
+            seed: mixed,
+            length,
+            capacity,
+            minor: options.minor,
+            fraction: config.fraction,
+            expandable,
+        };
         Case { options, config, seed, length, capacity, itself, program: generate::program(plan) }
     }
 
@@ -175,7 +190,7 @@ impl<'a> Case<'a> {
         };
         match model::open(self.options.minor, self.config.settings, self.capacity) {
             Some(mut model) if !self.itself => compare::with_model(bench, program, &mut *model),
-            _ => compare::with_itself(bench, program),
+            _ => compare::with_library(bench, self.options.against.as_deref().unwrap_or(bench.driver), program),
         }
     }
 
@@ -184,26 +199,39 @@ impl<'a> Case<'a> {
         self.program.iter().for_each(|op| op.encode(&mut bytes));
         std::fs::write(path, bytes)?;
         let Config { settings, .. } = self.config;
-        println!("PYTORCH_CUDA_ALLOC_CONF={settings} {} {} < {}", self.options.driver.display(), self.capacity, path.display());
+        println!(
+            "PYTORCH_CUDA_ALLOC_CONF={settings} {} {} < {}",
+            self.options.driver.display(),
+            self.capacity,
+            path.display()
+        );
         Ok(true)
     }
 
     fn name(&self, error: std::io::Error) -> std::io::Error {
-        std::io::Error::other(format!("{} seed {} length {}: {error}", self.config.name, self.seed, self.length))
+        std::io::Error::other(format!(
+            "{} seed {} length {}: {error}",
+            self.config.name, self.seed, self.length
+        ))
     }
 
     /// Prints a difference: what differs, what came before, how to see it again, and the shortest program that shows it.
     fn tell(&self, difference: &Difference) {
         let Difference { at, what } = difference;
         let Config { name, settings, .. } = self.config;
-        println!("\nDIFFERENCE under {name} ({settings:?}, a card of {} bytes) at operation {at}", self.capacity);
+        println!(
+            "\nDIFFERENCE under {name} ({settings:?}, a card of {} bytes) at operation {at}",
+            self.capacity
+        );
         println!("{what}\n\nthe operations before it:");
         let first = at.saturating_sub(24);
         for (i, op) in self.program[first..=*at].iter().enumerate() {
             println!("{:>8}  {op}", first + i);
         }
         let (version, seed, length) = (self.options.minor, self.seed, self.length);
-        println!("\nto repeat: --version 2.{version} --config {name} --seed {seed} --length {length} --ops {length}");
+        println!(
+            "\nto repeat: --version 2.{version} --config {name} --seed {seed} --length {length} --ops {length}"
+        );
         let fails = |program: &[Op]| matches!(self.run(program), Ok((_, Some(_))));
         let short = shrink::shrink(self.program[..=*at].to_vec(), fails);
         println!("\nthe shortest program found that shows a difference ({} operations):", short.len());

@@ -10,17 +10,41 @@ pub(crate) type Pool = (u64, u64);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {
     /// Gives a stream's handle a bit in the filters of `BeginPool`.
-    Stream { bit: u32, stream: u64 },
-    Malloc { id: u32, size: u64, stream: u64 },
-    Free { id: u32 },
-    RecordStream { id: u32, stream: u64 },
+    Stream {
+        bit: u32,
+        stream: u64,
+    },
+    Malloc {
+        id: u32,
+        size: u64,
+        stream: u64,
+    },
+    Free {
+        id: u32,
+    },
+    RecordStream {
+        id: u32,
+        stream: u64,
+    },
     /// The incomplete events that the oldest `count` operations recorded on `stream` complete.
-    Complete { stream: u64, count: u64 },
+    Complete {
+        stream: u64,
+        count: u64,
+    },
     /// `accepts` is a set of stream bits; 0 accepts all.
-    BeginPool { pool: Pool, accepts: u64 },
-    EndPool { pool: Pool },
-    ReleasePool { pool: Pool },
-    EmptyCache { pool: Pool },
+    BeginPool {
+        pool: Pool,
+        accepts: u64,
+    },
+    EndPool {
+        pool: Pool,
+    },
+    ReleasePool {
+        pool: Pool,
+    },
+    EmptyCache {
+        pool: Pool,
+    },
     Fraction(f64),
     ResetPeak,
     ResetAccumulated,

@@ -55,8 +55,15 @@ pub(crate) const GROUPS: [&str; 9] = [
 ];
 pub(crate) const SINGLES: [&str; 2] = ["oversize_allocations", "oversize_segments"];
 /// The last two are the device's: bytes taken from it, and events that are incomplete.
-pub(crate) const COUNTERS: [&str; 7] =
-    ["num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "device_used", "device_pending"];
+pub(crate) const COUNTERS: [&str; 7] = [
+    "num_alloc_retries",
+    "num_ooms",
+    "num_sync_all_streams",
+    "num_device_alloc",
+    "num_device_free",
+    "device_used",
+    "device_pending",
+];
 const KINDS: [&str; 3] = ["all", "small", "large"];
 const PARTS: [&str; 4] = ["current", "peak", "allocated", "freed"];
 
@@ -78,7 +85,9 @@ impl Stats {
 
     /// The position of the field with this name.
     pub(crate) fn position(name: &str) -> usize {
-        (0..FIELDS).find(|&field| Stats::name(field) == name).unwrap_or_else(|| panic!("no statistic is called {name}"))
+        (0..FIELDS)
+            .find(|&field| Stats::name(field) == name)
+            .unwrap_or_else(|| panic!("no statistic is called {name}"))
     }
 }
 

@@ -1,0 +1,210 @@
+//! `cargo xtask test-torch`: the model of PyTorch's caching allocator against the real one, out of stock wheels, without a GPU and without
+//! Python's torch. See torch-bench/README.md for what runs.
+//!
+//! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below cargo's target folder.
+//! Where no wheel can be had the version is skipped, loudly, and that is no failure; a difference is one.
+
+use crate::shell::{self, command};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+
+/// A release of torch, as its wheel for Linux on x86-64 was built.
+struct Release {
+    version: &'static str,
+    /// The major version of CUDA, which is in the runtime library's name.
+    cuda: u32,
+    /// Whether its C++ strings are those since GCC 5.
+    new_strings: bool,
+    /// Compared when no version is named.
+    usual: bool,
+}
+
+const fn release(version: &'static str, cuda: u32, new_strings: bool, usual: bool) -> Release {
+    Release { version, cuda, new_strings, usual }
+}
+
+const RELEASES: &[Release] = &[
+    release("2.4.1", 12, false, false),
+    release("2.5.1", 12, false, false),
+    release("2.6.0", 12, false, false),
+    release("2.7.1", 12, true, false),
+    release("2.8.0", 12, true, true),
+    release("2.9.1", 12, true, false),
+    release("2.10.0", 12, true, true),
+    release("2.11.0", 13, true, true),
+    release("2.12.1", 13, true, true),
+    release("2.13.0", 13, true, false),
+    release("2.14.1", 13, true, false),
+    release("2.15.0", 13, true, false),
+];
+
+/// What of a wheel is kept.
+const KEPT: [&str; 4] = [
+    "torch/lib/libc10.so",
+    "torch/lib/libc10_cuda.so",
+    "torch/include/c10/",
+    "torch/include/torch/headeronly/",
+];
+
+/// `args`: versions (all of the usual ones where none is named), then options for the comparison.
+pub(crate) fn run(args: &[&str]) -> Result<()> {
+    let first_option = args.iter().position(|arg| arg.starts_with('-')).unwrap_or(args.len());
+    let (versions, options) = args.split_at(first_option);
+    let known: Vec<&str> = RELEASES.iter().map(|release| release.version).collect();
+    if let Some(unknown) = versions.iter().find(|version| !known.contains(version)) {
+        bail!(
+            "torch {unknown} is not in the list of xtask/src/test_torch.rs: there are {}",
+            known.join(", ")
+        );
+    }
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        skipped("the wheels are for Linux on x86-64");
+        return Ok(());
+    }
+    let cache = shell::target().join("torch-bench");
+    let standin = cache.join("standin");
+    build_standin(&standin)?;
+    let mut compared = Vec::new();
+    let chosen = |r: &&Release| if versions.is_empty() { r.usual } else { versions.contains(&r.version) };
+    for release in RELEASES.iter().filter(chosen) {
+        let folder = cache.join(release.version);
+        if let Err(error) = fetch(release, &folder) {
+            skipped(&format!("torch {}: its wheel cannot be had ({error:#})", release.version));
+            continue;
+        }
+        let driver = build_driver(release, &folder, &standin)?;
+        compare(release, &driver, options)?;
+        compared.push(release.version);
+    }
+    eprintln!(
+        "compared with torch {}",
+        if compared.is_empty() { "of no version".to_owned() } else { compared.join(", ") }
+    );
+    Ok(())
+}
+
+fn skipped(why: &str) {
+    eprintln!("\n********  SKIPPED, NOTHING WAS COMPARED: {why}  ********\n");
+}
+
+/// Downloads the wheel into `folder` and keeps what is needed of it; nothing where that was done before.
+fn fetch(release: &Release, folder: &Path) -> Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let part = folder.with_extension("part");
+    if part.exists() {
+        std::fs::remove_dir_all(&part)?;
+    }
+    std::fs::create_dir_all(&part)?;
+    let part_name = part.display().to_string();
+    // Any interpreter will do: the libraries that are kept know nothing of Python.
+    let wanted = format!("torch=={}", release.version);
+    shell::run(command(
+        ".",
+        "python3",
+        &[
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--platform=manylinux_2_28_x86_64",
+            "--platform=manylinux1_x86_64",
+            "--implementation=cp",
+            "--python-version=3.11",
+            "--abi=cp311",
+            "--dest",
+            &part_name,
+            &wanted,
+        ],
+    ))?;
+    let wheel = std::fs::read_dir(&part)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|e| e == "whl"))
+        .context("pip left no wheel")?;
+    let unpack = "import sys, zipfile\n\
+                  wheel = zipfile.ZipFile(sys.argv[1])\n\
+                  wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.startswith(tuple(sys.argv[3:]))])";
+    let wheel_name = wheel.display().to_string();
+    let mut args = vec!["-c", unpack, &wheel_name, &part_name];
+    args.extend(KEPT);
+    shell::output(command(".", "python3", &args))?;
+    std::fs::remove_file(wheel)?;
+    std::fs::rename(&part, folder)?;
+    Ok(())
+}
+
+/// The stand-ins for CUDA's libraries, under the names by which c10 looks for them.
+fn build_standin(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let path = |name: &str| folder.join(name).display().to_string();
+    let library = |name: &str, rest: &[&str]| {
+        let (out, soname) = (path(name), format!("-Wl,-soname,{name}"));
+        let mut args =
+            vec!["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", &soname, "-o", &out];
+        args.extend_from_slice(rest);
+        shell::run(command("torch-bench/standin", "gcc", &args))
+    };
+    library("libcuda.so.1", &["device.c", "driver_api.c"])?;
+    library("libnvidia-ml.so.1", &["nvml.c"])?;
+    let libcuda = path("libcuda.so.1");
+    for name in ["libcudart.so.12", "libcudart.so.13"] {
+        let versions = format!("-Wl,--version-script,{name}.map");
+        library(name, &[&versions, "runtime.c", &libcuda, "-ldl"])?;
+    }
+    Ok(())
+}
+
+fn build_driver(release: &Release, folder: &Path, standin: &Path) -> Result<PathBuf> {
+    let driver = folder.join("driver");
+    let minor = release.version.split('.').nth(1).context("a version has three parts")?;
+    let libraries = folder.join("torch/lib");
+    let cuda = if release.cuda == 12 { 12080 } else { 13000 };
+    let args = [
+        "-std=c++20".to_owned(),
+        "-O2".to_owned(),
+        format!("-DTORCH_MINOR={minor}"),
+        format!("-DCUDART_VERSION={cuda}"),
+        format!("-D_GLIBCXX_USE_CXX11_ABI={}", u32::from(release.new_strings)),
+        "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE".to_owned(),
+        "-isystem".to_owned(),
+        folder.join("torch/include").display().to_string(),
+        "-isystem".to_owned(),
+        "standin/include".to_owned(),
+        "driver/driver.cpp".to_owned(),
+        "driver/heap.cpp".to_owned(),
+        libraries.join("libc10_cuda.so").display().to_string(),
+        libraries.join("libc10.so").display().to_string(),
+        standin.join(format!("libcudart.so.{}", release.cuda)).display().to_string(),
+        standin.join("libcuda.so.1").display().to_string(),
+        // The old kind of path: it also holds for what the libraries themselves look for.
+        "-Wl,--disable-new-dtags".to_owned(),
+        format!("-Wl,-rpath,{}:{}", libraries.display(), standin.display()),
+        "-o".to_owned(),
+        driver.display().to_string(),
+    ];
+    shell::run(command("torch-bench", "g++", &args.iter().map(String::as_str).collect::<Vec<_>>()))?;
+    Ok(driver)
+}
+
+fn compare(release: &Release, driver: &Path, options: &[&str]) -> Result<()> {
+    let driver = driver.display().to_string();
+    let mut args = vec![
+        "run",
+        "--release",
+        "--quiet",
+        "--locked",
+        "--package",
+        "gapless-replay",
+        "--example",
+        "differential",
+        "--",
+    ];
+    args.extend(["--driver", &driver, "--version", release.version]);
+    args.extend_from_slice(options);
+    shell::run(command(".", "cargo", &args))
+        .with_context(|| format!("the comparison with torch {}", release.version))
+}
