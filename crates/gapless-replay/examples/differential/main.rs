@@ -105,7 +105,8 @@ fn main() -> ExitCode {
 
 /// Whether all programs of all configurations agree.
 fn compare_all(options: &Options) -> std::io::Result<bool> {
-    let itself = options.itself || options.against.is_some() || model::open(options.minor, "", 1 << 30).is_none();
+    let itself =
+        options.itself || options.against.is_some() || model::open(options.minor, "", 1 << 30).is_none();
     if itself && !options.itself && options.against.is_none() {
         eprintln!("differential: THERE IS NO MODEL YET: the real library is compared with itself");
     }
@@ -190,7 +191,9 @@ impl<'a> Case<'a> {
         };
         match model::open(self.options.minor, self.config.settings, self.capacity) {
             Some(mut model) if !self.itself => compare::with_model(bench, program, &mut *model),
-            _ => compare::with_library(bench, self.options.against.as_deref().unwrap_or(bench.driver), program),
+            _ => {
+                compare::with_library(bench, self.options.against.as_deref().unwrap_or(bench.driver), program)
+            }
         }
     }
 
