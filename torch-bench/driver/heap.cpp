@@ -2,7 +2,11 @@
 //
 // c10 keeps frees that wait for the end of a capture in a hash table keyed by pointers of the host, and works them off in its order.
 // With the system's heap that order changes from run to run, and with it peaks of statistics and, from 2.12 on, ranks of blocks. Here the
-// pointers are a function of the program alone. One thread allocates; nothing is given back to the system.
+// pointers are a function of the program alone.
+//
+// c10 also keeps notes about uses of a block during a capture under the block's host pointer, and may forget to drop them when the block
+// object dies: a new object at the same pointer then inherits them. Whether that happens is up to the heap, so here it never does: pieces of
+// the size of a block object are not used again. One thread allocates; nothing is given back to the system.
 
 #include <sys/mman.h>
 
@@ -17,6 +21,8 @@ namespace {
 constexpr uintptr_t BASE = 0x200000000000;
 constexpr size_t ROOM = size_t{64} << 30;
 constexpr size_t CLASSES = 128;
+// 128 to 512 bytes: block objects of every version are in between.
+constexpr size_t ONCE_FROM = 8, ONCE_TO = 32;
 
 // In front of each block, which keeps blocks aligned to 16: its class while in use.
 struct alignas(16) Head {
@@ -70,6 +76,7 @@ void* operator new(size_t size) {
 void operator delete(void* block) noexcept {
   if (!block) return;
   const size_t size_class = (static_cast<Head*>(block) - 1)->size_class;
+  if (size_class >= ONCE_FROM && size_class <= ONCE_TO) return;
   Free* freed = static_cast<Free*>(block);
   freed->next = free_blocks[size_class];
   free_blocks[size_class] = freed;
