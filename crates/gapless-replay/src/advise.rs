@@ -85,7 +85,7 @@ pub fn advise(
     threads: usize,
     progress: Progress<'_>,
 ) -> Advice {
-    let candidates = affordable(script, sweep::candidates(recorded, version));
+    let candidates = candidates(script, recorded, version);
     let card = capacity.unwrap_or(ENDLESS);
     let trials = sweep::sweep(script, version, &candidates, card, threads, progress);
     let floor = Bytes(trials.iter().map(|t| t.stats.active.peak).min().unwrap_or(0));
@@ -132,8 +132,10 @@ pub fn live_peak(script: &Script) -> Bytes {
     Bytes(peak)
 }
 
-/// The candidates that a run of this length leaves time for; the run's own settings always come first.
-fn affordable(script: &Script, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+/// The settings that are replayed: those that a run of this length leaves time for; the run's own always come first.
+#[must_use]
+pub fn candidates(script: &Script, recorded: &TorchSettings, version: TorchVersion) -> Vec<Candidate> {
+    let mut candidates = sweep::candidates(recorded, version);
     let length = script.ops.len() as u64;
     for most in [2, 1] {
         if length * candidates.len() as u64 <= BUDGET {
