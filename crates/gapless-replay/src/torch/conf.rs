@@ -285,13 +285,13 @@ fn bad(key: &str, value: &str, rule: &str) -> ConfError {
     ConfError::BadValue { key: key.to_owned(), value: value.to_owned(), rule: rule.to_owned() }
 }
 
-/// The setting whose name is closest, where one is close.
+/// The setting whose name is closest, where one is close; itself is no better, though another release may know it.
 fn nearest(key: &str) -> Option<&'static str> {
     if let Some(name) = KEYS.iter().find(|name| key.len() > 3 && name.starts_with(key)) {
         return Some(name);
     }
     let (distance, name) = KEYS.iter().map(|name| (distance(key, name), *name)).min()?;
-    (distance <= name.len() / 2).then_some(name)
+    (1..=name.len() / 2).contains(&distance).then_some(name)
 }
 
 fn distance(a: &str, b: &str) -> usize {
