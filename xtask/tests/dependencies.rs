@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-plan", &["gapless-trace"]),
     ("gapless-pool", &[]),
     ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
-    ("gapless-report", &["gapless-trace"]),
+    ("gapless-report", &["gapless-trace", "gapless-replay"]),
     (
         "gapless",
         &[

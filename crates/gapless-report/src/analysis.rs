@@ -1,6 +1,7 @@
 //! Everything that is known of a trace: histories rebuilt, and what was inferred from them. Renderers look at this, or
 //! at the [`crate::Report`] made from it.
 
+use crate::advice::Answer;
 use crate::html::{Page, PageDevice};
 use crate::model::Report;
 use crate::{assemble, findings};
@@ -69,6 +70,15 @@ impl<'t> Analysis<'t> {
     #[must_use]
     pub fn report(&self, path: &str, top: usize) -> Report {
         let mut report = assemble::report(self, path, top);
+        report.findings = findings::find(&report);
+        report
+    }
+
+    /// The same with what to set: `answers` are those of its devices.
+    #[must_use]
+    pub fn advised_report(&self, path: &str, top: usize, answers: Vec<Answer>) -> Report {
+        let mut report = assemble::report(self, path, top);
+        report.advice = Some(answers);
         report.findings = findings::find(&report);
         report
     }

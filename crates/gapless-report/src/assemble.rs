@@ -9,10 +9,11 @@ use crate::model::{
 use gapless_trace::growth::Grower;
 use gapless_trace::holders::{self, Grouping, Holder};
 use gapless_trace::kinds::Kind;
-use gapless_trace::moment::Losses;
+use gapless_trace::moment::{Losses, PoolLosses};
 use gapless_trace::{Action, AllocatorSettings, Figures, Moment, PoolId, StackId, Tick, Trace, Usage};
 
-pub(crate) fn report(analysis: &Analysis<'_>, path: &str, top: usize) -> Report {
+/// Which tool looked at which source: the head of every JSON.
+pub(crate) fn origin(analysis: &Analysis<'_>, path: &str) -> (Tool, SourceInfo) {
     let trace = analysis.trace;
     let note =
         |code: &str, text: &str, device| NoteInfo { code: code.to_owned(), text: text.to_owned(), device };
@@ -20,17 +21,26 @@ pub(crate) fn report(analysis: &Analysis<'_>, path: &str, top: usize) -> Report 
     for d in &analysis.devices {
         notes.extend(d.history.notes.iter().map(|n| note(n.code, &n.text, Some(d.device.device))));
     }
+    let tool = Tool { name: "gapless".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+    let source = SourceInfo {
+        path: path.to_owned(),
+        format: trace.source.format.clone(),
+        producer: trace.source.producer.clone(),
+        notes,
+    };
+    (tool, source)
+}
+
+pub(crate) fn report(analysis: &Analysis<'_>, path: &str, top: usize) -> Report {
+    let trace = analysis.trace;
+    let (tool, source) = origin(analysis, path);
     Report {
         schema: SCHEMA.to_owned(),
-        tool: Tool { name: "gapless".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() },
-        source: SourceInfo {
-            path: path.to_owned(),
-            format: trace.source.format.clone(),
-            producer: trace.source.producer.clone(),
-            notes,
-        },
+        tool,
+        source,
         settings: trace.settings.as_ref().map(settings),
         devices: analysis.devices.iter().map(|d| device(trace, d, top)).collect(),
+        advice: None,
         findings: Vec::new(),
     }
 }
@@ -163,32 +173,31 @@ fn losses(l: &Losses) -> LossesInfo {
 
 fn moment(d: &DeviceAnalysis<'_>, tick: Tick) -> MomentInfo {
     let m = Moment::at(&d.history, tick);
-    let stream = |index: u16| d.device.streams.get(index as usize).map_or(0, |s| s.0);
     MomentInfo {
         tick: tick.0,
         figures: figures(&m.figures),
         segments: m.segments.len() as u64,
         losses: losses(&m.losses),
-        pools: m
-            .pools
-            .iter()
-            .map(|p| PoolLossesInfo {
-                pool: pool(d, p.pool),
-                class: p.class.name().to_owned(),
-                stream: stream(p.stream),
-                reserved: p.reserved.0,
-                active: p.active.0,
-                losses: losses(&p.losses),
-            })
-            .collect(),
+        pools: m.pools.iter().map(|p| pool_losses(d, p)).collect(),
     }
 }
 
-fn pool(d: &DeviceAnalysis<'_>, index: u16) -> String {
+pub(crate) fn pool_losses(d: &DeviceAnalysis<'_>, p: &PoolLosses) -> PoolLossesInfo {
+    PoolLossesInfo {
+        pool: pool(d, p.pool),
+        class: p.class.name().to_owned(),
+        stream: d.device.streams.get(p.stream as usize).map_or(0, |s| s.0),
+        reserved: p.reserved.0,
+        active: p.active.0,
+        losses: losses(&p.losses),
+    }
+}
+
+pub(crate) fn pool(d: &DeviceAnalysis<'_>, index: u16) -> String {
     d.device.pools.get(index as usize).copied().unwrap_or(PoolId::DEFAULT).to_string()
 }
 
-fn frames(trace: &Trace, stack: StackId) -> Vec<FrameInfo> {
+pub(crate) fn frames(trace: &Trace, stack: StackId) -> Vec<FrameInfo> {
     let text = |id| trace.strings.get(id).to_owned();
     let frame = |&id: &gapless_trace::stacks::FrameId| {
         let frame = trace.frames.get(id);
@@ -197,7 +206,7 @@ fn frames(trace: &Trace, stack: StackId) -> Vec<FrameInfo> {
     trace.stacks.get(stack).iter().map(frame).collect()
 }
 
-fn holder_rows(trace: &Trace, d: &DeviceAnalysis<'_>, tick: Tick, top: usize) -> Vec<HolderInfo> {
+pub(crate) fn holder_rows(trace: &Trace, d: &DeviceAnalysis<'_>, tick: Tick, top: usize) -> Vec<HolderInfo> {
     let found = holders::at(trace, &d.history, &d.kinds, tick, top, Grouping::Stack);
     let row = |(i, h): (usize, &Holder)| HolderInfo {
         rank: i as u32 + 1,

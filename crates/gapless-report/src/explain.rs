@@ -27,9 +27,9 @@ macro_rules! pages {
 }
 
 pages![
-    "GAP101", "GAP102", "GAP103", "GAP104", "GAP105", "GAP106", "GAP107", "GAP201", "GAP202", "GAP301",
-    "GAP302", "GAP303", "GAP401", "GAP402", "GAP403", "GAP501", "GAP502", "GAP503", "GAP504", "GAP505",
-    "GAP506",
+    "GAP101", "GAP102", "GAP103", "GAP104", "GAP105", "GAP106", "GAP107", "GAP108", "GAP201", "GAP202",
+    "GAP301", "GAP302", "GAP303", "GAP401", "GAP402", "GAP403", "GAP501", "GAP502", "GAP503", "GAP504",
+    "GAP505", "GAP506",
 ];
 
 /// The page of `code`, in any letter case.

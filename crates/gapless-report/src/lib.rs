@@ -2,8 +2,10 @@
 //!
 //! [`Analysis`] is everything that is known of a trace; [`Report`] is the part of it that is written down, and the JSON
 //! contract. From there: [`text`], [`json`], [`html`] show it, [`diff`] compares two, [`check`] holds it against budgets,
-//! [`explain`] is the page behind each finding's code.
+//! [`explain`] is the page behind each finding's code. Beside the report: [`replay`] shows what other allocators
+//! would have made of the run, [`advice`] what to set, [`oom`] why a request failed.
 
+pub mod advice;
 pub mod analysis;
 pub mod check;
 pub mod diff;
@@ -12,6 +14,8 @@ pub mod finding;
 pub mod findings;
 pub mod html;
 pub mod model;
+pub mod oom;
+pub mod replay;
 pub mod text;
 
 mod assemble;

@@ -3,6 +3,7 @@
 //!
 //! Members are only ever added within a schema version; `schema/gapless.report.schema.json` says the same for other tools.
 
+use crate::advice::Answer;
 use crate::finding::Finding;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,6 +18,9 @@ pub struct Report {
     /// The allocator's settings; `null` where the source does not say.
     pub settings: Option<Settings>,
     pub devices: Vec<DeviceReport>,
+    /// What to set, for each device that has allocations; absent where it was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<Vec<Answer>>,
     pub findings: Vec<Finding>,
 }
 

@@ -36,7 +36,11 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
             bytes(stranded),
             bytes(at.losses.largest_gap)
         ));
-    Some(finding.help(fragmentation_help(c, whole, stranded)))
+    let mut help = fragmentation_help(c, whole, stranded);
+    if c.report.advice.is_none() && d.allocations > 0 {
+        help += "; `gapless advise FILE` replays this run with hundreds of settings and says what each saves";
+    }
+    Some(finding.help(help))
 }
 
 fn fragmentation_help(c: &Context<'_>, whole: u64, stranded: u64) -> String {

@@ -4,6 +4,7 @@
 //! Thresholds stand beside each rule and in its page (`gapless explain CODE`): a share of the peak, and a floor in bytes below
 //! which nobody cares.
 
+mod advised;
 mod loss;
 mod run;
 mod source;
@@ -19,7 +20,10 @@ pub fn find(report: &Report) -> Vec<Finding> {
     for device in &report.devices {
         let context = Context { report, device };
         findings.extend(
-            loss::RULES.iter().chain(run::RULES).chain(source::RULES).filter_map(|rule| rule(&context)),
+            [loss::RULES, advised::RULES, run::RULES, source::RULES]
+                .concat()
+                .iter()
+                .filter_map(|rule| rule(&context)),
         );
     }
     finding::sort(&mut findings);

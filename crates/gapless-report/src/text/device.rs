@@ -1,7 +1,7 @@
 //! One device in the terminal report.
 
 use super::table::{Align, Table};
-use super::{BOLD, CYAN, DIM, RESET, bytes, clean, count, duration, indent, percent, plural, shorten};
+use super::{BOLD, CYAN, DIM, RESET, bars, bytes, clean, count, duration, indent, percent, plural, shorten};
 use crate::model::{DeviceReport, MomentInfo, When};
 use std::fmt::Write;
 
@@ -33,26 +33,15 @@ fn section(out: &mut String, title: &str, aside: &str) {
 
 /// Reserved and allocated over the run, as two rows of bars on one scale.
 fn curves(out: &mut String, d: &DeviceReport) {
-    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const COLUMNS: usize = 72;
     let top = d.peak_reserved.unwrap_or(0).max(d.peak_active);
     if d.timeline.ticks.len() < 2 || top == 0 {
         return;
     }
-    let bars = |values: &[u64]| -> String {
-        let columns = COLUMNS.min(values.len());
-        (0..columns)
-            .map(|column| {
-                let stretch = &values[column * values.len() / columns..(column + 1) * values.len() / columns];
-                let most = stretch.iter().copied().max().unwrap_or(0);
-                BARS[(most as f64 / top as f64 * 8.0).round() as usize]
-            })
-            .collect()
-    };
     if d.peak_reserved.is_some() {
-        let _ = writeln!(out, "  {DIM}reserved   {}{RESET}", bars(&d.timeline.reserved));
+        let _ = writeln!(out, "  {DIM}reserved   {}{RESET}", bars(&d.timeline.reserved, top, COLUMNS));
     }
-    let _ = writeln!(out, "  allocated  {CYAN}{}{RESET}", bars(&d.timeline.allocated));
+    let _ = writeln!(out, "  allocated  {CYAN}{}{RESET}", bars(&d.timeline.allocated, top, COLUMNS));
 }
 
 fn peaks(out: &mut String, d: &DeviceReport) {

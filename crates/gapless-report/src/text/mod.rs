@@ -6,13 +6,14 @@ mod device;
 pub(crate) mod table;
 
 use crate::findings::share;
-use crate::model::Report;
+use crate::model::{Report, SourceInfo};
 use gapless_trace::{Bytes, Micros};
 use std::fmt::Write;
 
 pub(crate) const BOLD: &str = "\x1b[1m";
 pub(crate) const DIM: &str = "\x1b[2m";
 pub(crate) const RED: &str = "\x1b[1;31m";
+pub(crate) const GREEN: &str = "\x1b[1;32m";
 pub(crate) const YELLOW: &str = "\x1b[1;33m";
 pub(crate) const BLUE: &str = "\x1b[1;34m";
 pub(crate) const CYAN: &str = "\x1b[36m";
@@ -25,22 +26,25 @@ pub(crate) const WIDTH: usize = 100;
 #[must_use]
 pub fn render(report: &Report) -> String {
     let mut out = String::new();
-    header(&mut out, report);
+    source(&mut out, &report.source, report.settings.as_ref().map(|s| s.conf.as_str()));
     for d in &report.devices {
         device::render(&mut out, d);
+    }
+    for answer in report.advice.iter().flatten() {
+        crate::advice::section(&mut out, answer, &report.source.path, report.devices.len() > 1);
     }
     findings(&mut out, report);
     out
 }
 
-fn header(out: &mut String, report: &Report) {
-    let source = &report.source;
+/// The head of every text: which file, what it is, with which settings the run was made, and what had to be repaired.
+pub(crate) fn source(out: &mut String, source: &SourceInfo, conf: Option<&str>) {
     let _ = writeln!(out, "{BOLD}{}{RESET}", clean(&source.path));
     let mut facts = vec![source.format.clone()];
     if !source.producer.is_empty() {
         facts.push(source.producer.clone());
     }
-    if let Some(conf) = report.settings.as_ref().map(|s| &s.conf).filter(|c| !c.is_empty()) {
+    if let Some(conf) = conf.filter(|c| !c.is_empty()) {
         facts.push(clean(conf));
     }
     let _ = writeln!(out, "{DIM}{}{RESET}", facts.join(" · "));
@@ -105,7 +109,7 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut line = String::new();
     let mut used = 0;
     for word in text.split_whitespace() {
-        let length = word.chars().count();
+        let length = visible(word);
         if used > 0 && used + 1 + length > width {
             lines.push(std::mem::take(&mut line));
             used = 0;
@@ -121,6 +125,13 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
         lines.push(line);
     }
     lines
+}
+
+/// The characters of `word` that take room: a style takes none.
+fn visible(word: &str) -> usize {
+    let mut parts = word.split('\x1b');
+    let first = parts.next().map_or(0, |part| part.chars().count());
+    first + parts.map(|part| part.split_once('m').map_or(0, |(_, rest)| rest.chars().count())).sum::<usize>()
 }
 
 /// Names come from untrusted files: control characters must not reach the terminal.
@@ -139,6 +150,19 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
     let start: String = text.chars().take(head).collect();
     let end: String = text.chars().skip(count - tail).collect();
     format!("{start}…{end}")
+}
+
+/// `values` over time as at most `columns` bars, each the most within its stretch; a full bar is `top`.
+pub(crate) fn bars(values: &[u64], top: u64, columns: usize) -> String {
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let columns = columns.min(values.len());
+    (0..columns)
+        .map(|column| {
+            let stretch = &values[column * values.len() / columns..(column + 1) * values.len() / columns];
+            let most = stretch.iter().copied().max().unwrap_or(0);
+            BARS[(most as f64 / top.max(1) as f64 * 8.0).round().min(8.0) as usize]
+        })
+        .collect()
 }
 
 pub(crate) fn bytes(value: u64) -> String {
@@ -180,6 +204,7 @@ mod tests {
         assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
         assert_eq!(wrap("aaaaaaa b", 3), ["aaaaaaa", "b"]);
         assert!(wrap("  ", 3).is_empty());
+        assert_eq!(wrap("\x1b[1;31maa\x1b[0m bb cc", 5).len(), 2, "styles take no room");
     }
 
     #[test]

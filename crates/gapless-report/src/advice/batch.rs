@@ -1,0 +1,56 @@
+//! What a smaller batch would need: activations and temporaries follow it, weights, gradients and optimizer state do not. Kinds are inferred,
+//! so this is too, and is said to be; where the trace shows no steps, nothing is said.
+
+use crate::analysis::DeviceAnalysis;
+use gapless_trace::Tick;
+use gapless_trace::kinds::Kind;
+use serde::{Deserialize, Serialize};
+
+/// How live bytes follow the batch when most is live.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchInfo {
+    /// Always: kinds are not recorded.
+    pub inferred: bool,
+    /// Bytes that stay whatever the batch is, and that follow it.
+    pub fixed: u64,
+    pub scaling: u64,
+    /// The share of the batch whose live bytes fit on the card; 0 where what stays is too large by itself.
+    pub fits_share: f64,
+}
+
+/// For a card of `capacity` bytes; `asked` bytes were wanted at `tick` besides those that were live.
+pub(super) fn scaling(d: &DeviceAnalysis<'_>, tick: Tick, asked: u64, capacity: u64) -> Option<BatchInfo> {
+    if d.steps.spans.is_empty() {
+        return None;
+    }
+    let by_kind = d.kinds.active_at(&d.history, tick);
+    let of = |kinds: &[Kind]| kinds.iter().map(|&k| by_kind[k as usize].0).sum::<u64>();
+    let scaling = of(&[Kind::Activations, Kind::Temporaries]) + asked;
+    // What nothing is known of is taken to stay: a batch that fits then fits all the same.
+    let fixed = of(&[Kind::Weights, Kind::Gradients, Kind::OptimizerState, Kind::Unexplained]);
+    share(fixed, scaling, capacity).map(|fits_share| BatchInfo { inferred: true, fixed, scaling, fits_share })
+}
+
+/// The share of what scales that fits beside what stays; `None` where nothing scales or all of it fits.
+fn share(fixed: u64, scaling: u64, capacity: u64) -> Option<f64> {
+    if scaling == 0 || fixed + scaling <= capacity {
+        return None;
+    }
+    let share = capacity.saturating_sub(fixed) as f64 / scaling as f64;
+    // Downward to a hundredth: the promise is that it fits.
+    Some((share * 100.0).floor() / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn what_follows_the_batch_takes_the_room_that_the_rest_leaves() {
+        assert_eq!(share(4, 8, 8), Some(0.5));
+        assert_eq!(share(4, 9, 7), Some(0.33), "downward");
+        assert_eq!(share(9, 8, 8), Some(0.0), "what stays is too large by itself");
+        assert_eq!(share(1, 2, 3), None, "all of it fits");
+        assert_eq!(share(9, 0, 8), None, "nothing follows the batch");
+    }
+}

@@ -1,0 +1,276 @@
+//! What to set, for people and programs: the advice of `gapless_replay::advise` with the exact lines, and where no setting helps, who holds
+//! the bytes and what a smaller batch would need. The JSON contract is `gapless.advice/1`.
+
+mod batch;
+mod text;
+
+pub use batch::BatchInfo;
+pub use text::render;
+pub(crate) use text::{section, table_of_holders};
+
+use crate::analysis::{Analysis, DeviceAnalysis};
+use crate::assemble;
+use crate::model::{HolderInfo, SourceInfo, Tool};
+use crate::replay::model::milliseconds;
+use crate::text::{bytes, count, plural};
+use gapless_replay::advise::{self, Tried, Verdict};
+use gapless_trace::{Moment, Tick};
+use serde::{Deserialize, Serialize};
+
+pub const SCHEMA: &str = "gapless.advice/1";
+
+/// Holders that are named where the live bytes are too many.
+const HOLDERS: usize = 5;
+
+/// The advice for one device of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Advice {
+    pub schema: String,
+    pub tool: Tool,
+    pub source: SourceInfo,
+    #[serde(flatten)]
+    pub answer: Answer,
+}
+
+/// The answer itself, as it also stands in a report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    pub device: u32,
+    /// The size of the card; `null`: without end.
+    pub capacity: Option<u64>,
+    /// The model that was replayed: `torch@2.11`.
+    pub allocator: String,
+    pub verdict: Word,
+    /// The verdict in a sentence.
+    pub sentence: String,
+    /// Settings that were replayed, and that were to be.
+    pub tried: u64,
+    pub planned: u64,
+    /// Whether it was ended before all were replayed.
+    pub stopped: bool,
+    /// The most bytes that were live at once: no allocator needs less.
+    pub floor: u64,
+    /// By how much the live bytes exceed the card, where they do.
+    pub excess: Option<u64>,
+    /// The run as it was.
+    pub baseline: Setting,
+    /// The simplest first.
+    pub suggestions: Vec<Suggestion>,
+    /// The largest holders when most was live; only where no setting helps.
+    pub holders: Vec<HolderInfo>,
+    /// What a smaller batch would need; only where no setting helps and the trace shows it.
+    pub batch: Option<BatchInfo>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    /// Some settings hold less memory, or survive where the run would not.
+    Helps,
+    /// The run gets along, and nothing holds noticeably less.
+    Fine,
+    /// The live bytes themselves exceed the card.
+    TooLarge,
+    /// The live bytes would fit, and no setting packs them so.
+    NoSetting,
+}
+
+/// One way to run, and what it takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setting {
+    /// As one writes it; empty: the defaults.
+    pub settings: String,
+    pub survives: bool,
+    pub peak_reserved: u64,
+    pub peak_allocated: u64,
+    /// The smallest card on which it survives.
+    pub min_capacity: u64,
+    pub device_allocs: u64,
+    pub device_frees: u64,
+    pub retries: u64,
+    /// An estimate.
+    pub driver_time_ms: f64,
+}
+
+/// Settings that help.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Suggestion {
+    /// What to put into the environment, as it is.
+    pub line: String,
+    /// The oldest release that knows all of it, where older ones refuse it: "2.11".
+    pub needs: Option<String>,
+    /// How many settings differ from the run's.
+    pub changes: u32,
+    /// Peak reserved bytes less than the run's, and as a share of it; 0 where it is about surviving.
+    pub saving: u64,
+    pub saving_share: f64,
+    #[serde(flatten)]
+    pub setting: Setting,
+}
+
+impl Answer {
+    /// The advice for `d` in the words of this crate; `planned` settings were to be replayed.
+    #[must_use]
+    pub fn of(
+        analysis: &Analysis<'_>,
+        d: &DeviceAnalysis<'_>,
+        advice: &advise::Advice,
+        planned: usize,
+    ) -> Answer {
+        let verdict = match advice.verdict {
+            Verdict::Helps => Word::Helps,
+            Verdict::Fine => Word::Fine,
+            Verdict::TooLarge { .. } => Word::TooLarge,
+            Verdict::NoSetting => Word::NoSetting,
+        };
+        let mut answer = Answer {
+            device: d.device.device,
+            capacity: advice.capacity.map(|b| b.0),
+            allocator: format!("torch@{}", advice.version),
+            verdict,
+            sentence: String::new(),
+            tried: advice.tried as u64,
+            planned: planned as u64,
+            stopped: advice.tried < planned,
+            floor: advice.floor.0,
+            excess: match advice.verdict {
+                Verdict::TooLarge { excess } => Some(excess.0),
+                _ => None,
+            },
+            baseline: setting(&advice.baseline),
+            suggestions: advice.suggestions.iter().map(|s| suggestion(s, &advice.baseline)).collect(),
+            holders: Vec::new(),
+            batch: None,
+        };
+        if matches!(verdict, Word::TooLarge | Word::NoSetting) {
+            let (tick, more) = most_live(d);
+            answer.holders = assemble::holder_rows(analysis.trace, d, tick, HOLDERS);
+            answer.batch = answer.capacity.and_then(|card| batch::scaling(d, tick, more, card));
+        }
+        answer.sentence = sentence(&answer);
+        answer
+    }
+
+    /// Whether anything gets along: `false` only where a card was named that is too small for every setting.
+    #[must_use]
+    pub fn survives(&self) -> bool {
+        matches!(self.verdict, Word::Helps | Word::Fine)
+    }
+}
+
+impl Advice {
+    #[must_use]
+    pub fn new(analysis: &Analysis<'_>, path: &str, answer: Answer) -> Advice {
+        let (tool, source) = assemble::origin(analysis, path);
+        Advice { schema: SCHEMA.to_owned(), tool, source, answer }
+    }
+}
+
+/// The advice as JSON: schema `gapless.advice/1`.
+///
+/// # Errors
+/// Never for advice; serde's signature.
+pub fn json(advice: &Advice) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(advice).map(|text| text + "\n")
+}
+
+/// The line for the environment. Defaults are set by setting nothing.
+pub(crate) fn line(conf: &str) -> String {
+    if conf.is_empty() {
+        "unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF".to_owned()
+    } else {
+        advise::environment_line(conf)
+    }
+}
+
+/// A release that does not know a setting refuses to start with it.
+pub(crate) fn needs(conf: &str) -> Option<&'static str> {
+    [("large_segment_size_mb", "2.11"), ("per_process_memory_fraction", "2.10")]
+        .into_iter()
+        .find_map(|(key, version)| conf.contains(key).then_some(version))
+}
+
+fn setting(tried: &Tried) -> Setting {
+    let stats = &tried.stats;
+    Setting {
+        settings: tried.conf.clone(),
+        survives: tried.survives,
+        peak_reserved: stats.reserved.peak,
+        peak_allocated: stats.allocated.peak,
+        min_capacity: tried.min_capacity.0,
+        device_allocs: stats.device_allocs,
+        device_frees: stats.device_frees,
+        retries: stats.retries,
+        driver_time_ms: milliseconds(stats.driver_ns),
+    }
+}
+
+fn suggestion(s: &advise::Suggestion, baseline: &Tried) -> Suggestion {
+    let before = gapless_trace::Bytes(baseline.stats.reserved.peak);
+    Suggestion {
+        line: line(&s.tried.conf),
+        needs: needs(&s.tried.conf).map(str::to_owned),
+        changes: s.changes,
+        saving: s.saving.0,
+        saving_share: s.saving.share_of(before),
+        setting: setting(&s.tried),
+    }
+}
+
+/// When most was needed at once, and how much of it was asked for and never given: a request that failed counts too.
+fn most_live(d: &DeviceAnalysis<'_>) -> (Tick, u64) {
+    let peak = &d.history.usage.active;
+    let largest = d.churn.ooms.iter().max_by_key(|oom| oom.asked);
+    match largest {
+        Some(oom) if Moment::at(&d.history, oom.tick).figures.active + oom.asked > peak.peak => {
+            (oom.tick, oom.asked.0)
+        }
+        _ => (peak.peak_at, 0),
+    }
+}
+
+fn sentence(a: &Answer) -> String {
+    let (before, card) = (&a.baseline, bytes(a.capacity.unwrap_or(0)));
+    let replays = plural(a.tried, "setting");
+    match a.verdict {
+        Word::Helps if before.survives => {
+            let best = a.suggestions.iter().map(|s| s.saving).max().unwrap_or(0);
+            format!(
+                "{} of the {} reserved can be saved: {replays} replayed",
+                bytes(best),
+                bytes(before.peak_reserved)
+            )
+        }
+        Word::Helps => format!(
+            "a card of {card} is too small for the run as it was, and enough with other settings: {replays} replayed"
+        ),
+        Word::Fine => {
+            let room = before.peak_reserved.saturating_sub(a.floor);
+            format!(
+                "nothing to gain: {} reserved for {} that must be live at once, and none of {} other settings holds noticeably less{}",
+                bytes(before.peak_reserved),
+                bytes(a.floor),
+                count(a.tried.saturating_sub(1)),
+                if room > before.peak_reserved / 20 {
+                    format!(
+                        ", though {} of it lies between blocks: `gapless plan` packs tighter",
+                        bytes(room)
+                    )
+                } else {
+                    String::new()
+                }
+            )
+        }
+        Word::TooLarge => format!(
+            "nothing helps: the live bytes themselves, {}, exceed the card of {card} by {}",
+            bytes(a.floor),
+            bytes(a.excess.unwrap_or(0))
+        ),
+        Word::NoSetting => format!(
+            "no setting survives on {card}: the {} that are live at once would fit, but none of {replays} packs them so; the smallest card for \
+             the run as it was is {}",
+            bytes(a.floor),
+            bytes(before.min_capacity)
+        ),
+    }
+}

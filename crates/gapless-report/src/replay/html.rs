@@ -1,0 +1,189 @@
+//! Replays as one HTML file that asks the network for nothing: the curves of all allocators in one picture, and their figures.
+//!
+//! Markup is complete without scripts; the one it has shows values under the pointer. Nothing that comes from a trace or a command line is
+//! written as markup.
+
+use super::model::{Replay, Replayed};
+use super::picture::{self, LEFT, RIGHT, WIDTH};
+use super::text::{driver_time, label, settings};
+use crate::html::{escape_json, escape_text};
+use crate::text::{bytes, count, percent, plural};
+use serde_json::json;
+use std::fmt::Write;
+
+const STYLE: &str = include_str!("page.css");
+const CODE: &str = include_str!("page.js");
+const BRAND: &str = "<svg viewBox=\"0 0 16 16\" aria-hidden=\"true\"><rect x=\"1\" y=\"1\" width=\"6\" height=\"8\" rx=\"1\"/>\
+    <rect x=\"8\" y=\"1\" width=\"7\" height=\"4\" rx=\"1\"/><rect x=\"8\" y=\"6\" width=\"7\" height=\"9\" rx=\"1\"/>\
+    <rect x=\"1\" y=\"10\" width=\"6\" height=\"5\" rx=\"1\"/></svg>";
+
+/// The page.
+#[must_use]
+pub fn page(replay: &Replay) -> String {
+    let path = &replay.source.path;
+    let name = escape_text(path.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or(path));
+    let mut facts = vec![replay.source.format.clone()];
+    if !replay.source.producer.is_empty() {
+        facts.push(replay.source.producer.clone());
+    }
+    facts.push(match replay.capacity {
+        Some(capacity) => format!("on a card of {}", bytes(capacity)),
+        None => "on a card without end".to_owned(),
+    });
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+         img-src data:; base-uri 'none'; form-action 'none'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta name=\"generator\" content=\"Gapless\">\n<link rel=\"icon\" href=\"data:,\">\n<title>{name} replayed · Gapless</title>\n\
+         <style>{STYLE}</style>\n</head>\n<body>\n<header class=\"top\"><span class=\"brand\">{BRAND}Gapless</span><h1>{name} replayed</h1></header>\n\
+         <main>\n<p class=\"about\">{}</p>\n",
+        escape_text(&facts.join(" · "))
+    );
+    for d in replay.devices() {
+        device(&mut out, d, replay.capacity);
+    }
+    let _ = write!(out, "</main>\n<script>{CODE}</script>\n</body>\n</html>\n");
+    out
+}
+
+fn device(out: &mut String, d: &Replayed, capacity: Option<u64>) {
+    let facts = format!("{} · {}", plural(d.events, "event"), plural(d.allocations, "allocation"));
+    let _ = write!(
+        out,
+        "<section>\n<h2>Device {}<span>{facts}</span></h2>\n<div class=\"card-box\">\n<div class=\"figure\">{}\
+         <div class=\"tip\" hidden></div>\n<script type=\"application/json\">{}</script></div>\n",
+        d.device,
+        picture::svg(d, capacity),
+        escape_json(&curves(d, capacity).to_string())
+    );
+    legend(out, d);
+    out.push_str("</div>\n</section>\n");
+    table(out, d);
+}
+
+/// What the script needs of the curves.
+fn curves(d: &Replayed, capacity: Option<u64>) -> serde_json::Value {
+    let runs: Vec<_> = d
+        .runs
+        .iter()
+        .map(|r| {
+            json!({
+                "name": label(r),
+                "end": r.oom.map(|oom| oom.event),
+                "ticks": r.curve.ticks,
+                "reserved": r.curve.reserved,
+            })
+        })
+        .collect();
+    let ticks = picture::Scale::of(d, capacity).ticks;
+    let program = d.program().map(|p| json!({ "ticks": p.curve.ticks, "allocated": p.curve.allocated }));
+    json!({ "program": program, "left": LEFT, "right": WIDTH - RIGHT, "ticks": ticks, "runs": runs })
+}
+
+fn legend(out: &mut String, d: &Replayed) {
+    out.push_str("<ul class=\"legend\">\n");
+    for (i, run) in d.runs.iter().enumerate() {
+        let _ = writeln!(
+            out,
+            "<li><svg class=\"swatch c{n}\" viewBox=\"0 0 26 10\" aria-hidden=\"true\"><path class=\"line c{n}\" d=\"M0 5H26\"/></svg>\
+             <b>{}</b> {} <span>{}</span></li>",
+            bytes(run.peak_reserved),
+            escape_text(&run.allocator),
+            escape_text(&settings(run)),
+            n = i % 8
+        );
+    }
+    if let Some(run) = d.program() {
+        let _ = writeln!(
+            out,
+            "<li><svg class=\"swatch\" viewBox=\"0 0 26 10\" aria-hidden=\"true\"><rect width=\"26\" height=\"10\" rx=\"2\"/></svg>\
+             <b>{}</b> allocated <span>blocks in the program's hands, with {}</span></li>",
+            bytes(run.peak_allocated),
+            escape_text(&label(run))
+        );
+    }
+    out.push_str("</ul>\n");
+}
+
+fn table(out: &mut String, d: &Replayed) {
+    let least = d.runs.iter().any(|r| r.min_capacity.is_some());
+    let mut heads = vec![
+        "Allocator",
+        "Peak reserved",
+        "Peak allocated",
+        "Fragmentation",
+        "Stranded",
+        "Segments",
+        "Device allocs",
+        "Device frees",
+        "Retries",
+        "Out of memory",
+        "Driver time (estimate)",
+    ];
+    if least {
+        heads.push("Smallest card");
+    }
+    out.push_str("<section>\n<div class=\"card-box scroll\">\n<table>\n<thead><tr>");
+    for head in heads {
+        let _ = write!(out, "<th scope=\"col\">{head}</th>");
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    let most = d.runs.iter().map(|r| r.peak_reserved).max().unwrap_or(0).max(1);
+    for (i, run) in d.runs.iter().enumerate() {
+        let width = run.peak_reserved as f64 / most as f64 * 100.0;
+        let _ = write!(
+            out,
+            "<tr class=\"c{}\"><td><b>{}</b><code>{}</code></td><td><b>{}</b><i class=\"bar\" style=\"width:{width:.1}%\"></i></td>",
+            i % 8,
+            escape_text(&run.allocator),
+            escape_text(&settings(run)),
+            bytes(run.peak_reserved)
+        );
+        let oom = run.oom.map_or_else(
+            || "<td>no</td>".to_owned(),
+            |oom| format!("<td class=\"no\">event {}</td>", count(u64::from(oom.event))),
+        );
+        let cells = [
+            bytes(run.peak_allocated),
+            percent(run.fragmentation),
+            bytes(run.stranded),
+            count(run.segments),
+            count(run.device_allocs),
+            count(run.device_frees),
+            count(run.retries),
+        ];
+        for cell in cells {
+            let _ = write!(out, "<td>{cell}</td>");
+        }
+        let _ = write!(out, "{oom}<td>{}</td>", driver_time(run.driver_time_ms));
+        if least {
+            let _ = write!(out, "<td>{}</td>", run.min_capacity.map_or_else(String::new, bytes));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody>\n</table>\n</div>\n");
+    remarks(out, d);
+    out.push_str("</section>\n");
+}
+
+fn remarks(out: &mut String, d: &Replayed) {
+    out.push_str("<ul class=\"remarks\">\n");
+    for run in &d.runs {
+        for remark in super::text::remarks(run) {
+            let class = match remark.tone {
+                super::text::Tone::Good => "good",
+                super::text::Tone::Bad => "bad",
+                super::text::Tone::Care => "care",
+            };
+            let _ = writeln!(
+                out,
+                "<li><span class=\"mark {class}\">{}</span> {}: {}</li>",
+                remark.mark,
+                escape_text(&label(run)),
+                escape_text(&remark.text)
+            );
+        }
+    }
+    let _ = write!(out, "</ul>\n<p class=\"hint\">{}</p>\n", super::text::HINT);
+}

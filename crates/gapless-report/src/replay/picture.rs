@@ -1,0 +1,215 @@
+//! The curves of all replays in one SVG: reserved as a line for each, what the run had allocated as a filled area under them, the card as
+//! a dashed line, and a mark where one ran out of memory. Colours are the page's; without scripts it is complete.
+
+use super::model::{Replayed, RunInfo};
+use crate::html::escape_text;
+use crate::text::{bytes, count};
+use std::fmt::Write;
+
+/// The picture's own units: a wide page shows them about one to one.
+pub(super) const WIDTH: f64 = 1200.0;
+pub(super) const HEIGHT: f64 = 440.0;
+pub(super) const LEFT: f64 = 72.0;
+pub(super) const RIGHT: f64 = 18.0;
+pub(super) const TOP: f64 = 16.0;
+pub(super) const BOTTOM: f64 = 34.0;
+
+/// Where bytes and ticks lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    pub(super) ticks: f64,
+    pub(super) bytes: f64,
+}
+
+impl Scale {
+    pub(super) fn of(d: &Replayed, capacity: Option<u64>) -> Scale {
+        let most = d.runs.iter().map(|r| r.peak_reserved).max().unwrap_or(0);
+        // A card far above everything would press the curves flat; then it is left out of the picture.
+        let most = match capacity {
+            Some(capacity) if capacity as f64 <= most as f64 * 1.6 => most.max(capacity),
+            _ => most,
+        };
+        Scale { ticks: (d.events.max(1)) as f64, bytes: (most.max(1) as f64) * 1.06 }
+    }
+
+    fn x(self, tick: u32) -> f64 {
+        LEFT + f64::from(tick).min(self.ticks) / self.ticks * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(self, bytes: u64) -> f64 {
+        HEIGHT - BOTTOM - bytes as f64 / self.bytes * (HEIGHT - TOP - BOTTOM)
+    }
+}
+
+/// The picture of one device.
+pub(super) fn svg(d: &Replayed, capacity: Option<u64>) -> String {
+    let scale = Scale::of(d, capacity);
+    let mut out = String::new();
+    let _ = write!(
+        out,
+        "<svg class=\"curves\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Reserved bytes over the run, a line for each allocator\">"
+    );
+    grid(&mut out, scale);
+    if let Some(run) = d.program() {
+        let _ = write!(out, "<path class=\"area\" d=\"{}\"/>", area(run, scale));
+    }
+    if let Some(capacity) = capacity.filter(|&c| c as f64 <= scale.bytes) {
+        let y = scale.y(capacity);
+        let _ = write!(
+            out,
+            "<line class=\"card\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+             <text class=\"card-name\" x=\"{:.1}\" y=\"{:.1}\">the card: {}</text>",
+            WIDTH - RIGHT,
+            LEFT + 8.0,
+            y - 6.0,
+            bytes(capacity)
+        );
+    }
+    // Later lines lie on top, so the first allocator, which the others are compared with, comes last.
+    for (i, run) in d.runs.iter().enumerate().rev() {
+        let line = steps(&run.curve.ticks, &run.curve.reserved, end(run, scale), scale);
+        let _ = write!(
+            out,
+            "<path class=\"line c{}\" d=\"{line}\"><title>{}</title></path>",
+            i % 8,
+            escape_text(&format!("{}: peak {}", super::text::label(run), bytes(run.peak_reserved)))
+        );
+    }
+    for (i, run) in d.runs.iter().enumerate() {
+        if let Some(oom) = &run.oom {
+            let (x, y) = (scale.x(oom.event), scale.y(oom.reserved));
+            let _ = write!(
+                out,
+                "<g class=\"oom c{}\" transform=\"translate({x:.1} {y:.1})\"><circle r=\"9\"/><path d=\"M-4-4 4 4M4-4-4 4\"/><title>{}</title></g>",
+                i % 8,
+                escape_text(&format!(
+                    "{} is out of memory at event {}",
+                    super::text::label(run),
+                    count(u64::from(oom.event))
+                ))
+            );
+        }
+    }
+    let _ =
+        write!(out, "<line class=\"hair\" y1=\"{TOP}\" y2=\"{:.1}\" hidden=\"\"/></svg>", HEIGHT - BOTTOM);
+    out
+}
+
+/// Where a run's curve ends: at its failure, or with the run.
+fn end(run: &RunInfo, scale: Scale) -> u32 {
+    run.oom.map_or(scale.ticks as u32, |oom| oom.event)
+}
+
+fn grid(out: &mut String, scale: Scale) {
+    let unit = step(scale.bytes);
+    let mut at = 0;
+    while (at as f64) < scale.bytes {
+        let y = scale.y(at);
+        let _ = write!(
+            out,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"tick y\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 8.0,
+            y + 4.0,
+            axis(at)
+        );
+        at += unit;
+    }
+    let unit = decimal_step(scale.ticks, 8.0);
+    let mut tick = 0.0;
+    while tick <= scale.ticks {
+        let x = scale.x(tick as u32);
+        let _ = write!(
+            out,
+            "<text class=\"tick x\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
+            HEIGHT - BOTTOM + 18.0,
+            count(tick as u64)
+        );
+        tick += unit;
+    }
+    let _ = write!(
+        out,
+        "<text class=\"tick x-name\" x=\"{:.1}\" y=\"{:.1}\">event</text>",
+        WIDTH - RIGHT,
+        HEIGHT - 3.0
+    );
+}
+
+/// A round number of bytes of which about five fit into `most`: 1, 2 or 5 times a power of ten of a binary unit.
+fn step(most: f64) -> u64 {
+    let mut unit = 1u64;
+    while most / unit as f64 >= 1024.0 && unit < 1 << 50 {
+        unit <<= 10;
+    }
+    let in_unit = decimal_step(most / unit as f64, 6.0);
+    ((in_unit * unit as f64) as u64).max(1)
+}
+
+fn decimal_step(most: f64, parts: f64) -> f64 {
+    let rough = (most / parts).max(1e-9);
+    let power = 10f64.powf(rough.log10().floor());
+    let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|t| t * power >= rough).unwrap_or(10.0);
+    let step = times * power;
+    if most >= 8.0 { step.max(1.0) } else { step }
+}
+
+/// Round numbers of bytes without digits that say nothing.
+fn axis(value: u64) -> String {
+    if value == 0 {
+        return "0".to_owned();
+    }
+    let text = bytes(value);
+    let (number, unit) = text.split_once(' ').unwrap_or((&text, ""));
+    let number =
+        if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
+    format!("{number} {unit}")
+}
+
+/// A curve of stretches: level within each, straight up or down where the next begins.
+fn steps(ticks: &[u32], values: &[u64], end: u32, scale: Scale) -> String {
+    let mut d = String::new();
+    let mut last = None;
+    for (i, (&tick, &value)) in ticks.iter().zip(values).enumerate() {
+        let (x, y) = (scale.x(tick), scale.y(value));
+        if i == 0 {
+            let _ = write!(d, "M{x:.1} {y:.1}");
+        } else if last != Some(value) {
+            let _ = write!(d, "H{x:.1}V{y:.1}");
+        }
+        last = Some(value);
+    }
+    if last.is_some() {
+        let _ = write!(d, "H{:.1}", scale.x(end));
+    }
+    d
+}
+
+fn area(run: &RunInfo, scale: Scale) -> String {
+    let Some(&first) = run.curve.ticks.first() else { return String::new() };
+    let mut d = steps(&run.curve.ticks, &run.curve.allocated, end(run, scale), scale);
+    let _ = write!(d, "V{:.1}H{:.1}Z", scale.y(0), scale.x(first));
+    d
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_have_round_numbers() {
+        assert_eq!(step(24.0 * (1u64 << 30) as f64), 5 << 30);
+        assert_eq!(step(9.0 * (1u64 << 30) as f64), 2 << 30);
+        assert_eq!(step(600.0 * (1u64 << 20) as f64), 100 << 20);
+        assert_eq!(step(1.0), 1);
+        assert_eq!([axis(0), axis(5 << 30), axis(100 << 20)], ["0", "5 GiB", "100 MiB"]);
+        assert!((decimal_step(63_636.0, 8.0) - 10_000.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_curve_goes_straight_and_skips_what_stays_level() {
+        let scale = Scale { ticks: 10.0, bytes: 100.0 };
+        let d = steps(&[0, 2, 4], &[50, 50, 100], 10, scale);
+        assert_eq!(d.matches('V').count(), 1, "{d}");
+        assert!(d.ends_with(&format!("H{:.1}", WIDTH - RIGHT)), "{d}");
+    }
+}

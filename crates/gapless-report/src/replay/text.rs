@@ -1,0 +1,194 @@
+//! Replays for a terminal: a row of figures and a row of bars for each allocator, and below them what a table cannot say.
+
+use super::model::{Replay, Replayed, RunInfo};
+use crate::text::table::{Align, Table};
+use crate::text::{
+    BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bars, bytes, clean, count, indent, percent, plural, shorten,
+};
+use std::fmt::Write;
+
+use Align::{Left, Right};
+
+/// Columns of a curve.
+const COLUMNS: usize = 40;
+
+/// Said below every table.
+pub(super) const HINT: &str =
+    "Driver time is an estimate, from calls measured on one H200. Stranded bytes are those at peak reserved.";
+
+/// The replays as text.
+#[must_use]
+pub fn render(replay: &Replay) -> String {
+    let mut out = String::new();
+    crate::text::source(&mut out, &replay.source, None);
+    for device in replay.devices() {
+        one(&mut out, replay, device);
+    }
+    out
+}
+
+fn one(out: &mut String, replay: &Replay, d: &Replayed) {
+    let mut facts = vec![plural(d.events, "event"), plural(d.allocations, "allocation")];
+    facts.push(match replay.capacity {
+        Some(capacity) => format!("on a card of {}", bytes(capacity)),
+        None => "on a card without end".to_owned(),
+    });
+    let _ = writeln!(out, "\n{BOLD}Device {}{RESET}  {DIM}{}{RESET}\n", d.device, facts.join(" · "));
+    table(out, d);
+    let _ = writeln!(out);
+    for run in &d.runs {
+        let who = if d.runs.len() > 1 { format!("{}: ", shorten(&label(run), 60)) } else { String::new() };
+        for remark in remarks(run) {
+            let style = match remark.tone {
+                Tone::Good => GREEN,
+                Tone::Care => YELLOW,
+                Tone::Bad => RED,
+            };
+            indent(
+                out,
+                "  ",
+                &format!("{style}{}{RESET} {}", remark.mark, clean(&format!("{who}{}", remark.text))),
+                "",
+            );
+        }
+    }
+    indent(out, "  ", HINT, DIM);
+}
+
+/// Shown only where some allocator has something to show in it.
+struct Columns {
+    retries: bool,
+    oom: bool,
+    min_capacity: bool,
+}
+
+fn table(out: &mut String, d: &Replayed) {
+    let columns = Columns {
+        retries: d.runs.iter().any(|r| r.retries > 0),
+        oom: d.runs.iter().any(|r| r.oom.is_some()),
+        min_capacity: d.runs.iter().any(|r| r.min_capacity.is_some()),
+    };
+    let mut align = vec![Left];
+    align.resize(12, Right);
+    let mut table = Table::new(&align);
+    let heads = |first: [&str; 8], retries: &str, oom: &str, least: &str| {
+        let mut cells: Vec<String> = first.iter().map(|&c| c.to_owned()).collect();
+        for (shown, text) in [(columns.retries, retries), (columns.oom, oom), (columns.min_capacity, least)] {
+            if shown {
+                cells.push(text.to_owned());
+            }
+        }
+        cells
+    };
+    let top = ["", "peak", "peak", "fragmen-", "", "", "device calls", "driver"];
+    let head = ["allocator", "reserved", "allocated", "tation", "stranded", "segments", "take/give", "time"];
+    table.row(DIM, heads(top, "", "out of", "smallest"));
+    table.row(DIM, heads(head, "retries", "memory", "card"));
+    let most = d.runs.iter().map(|r| r.peak_reserved).max().unwrap_or(0);
+    let mut below = Vec::new();
+    for run in &d.runs {
+        let figures = [
+            &clean(&run.allocator) as &str,
+            &bytes(run.peak_reserved),
+            &bytes(run.peak_allocated),
+            &percent(run.fragmentation),
+            &bytes(run.stranded),
+            &count(run.segments),
+            &format!("{}/{}", count(run.device_allocs), count(run.device_frees)),
+            &driver_time(run.driver_time_ms),
+        ];
+        let oom =
+            run.oom.map_or_else(|| "no".to_owned(), |oom| format!("event {}", count(u64::from(oom.event))));
+        let least = run.min_capacity.map_or_else(String::new, bytes);
+        table.row("", heads(figures, &count(run.retries), &oom, &least));
+        let curve = bars(&run.curve.reserved, most, COLUMNS);
+        below.push(format!("{CYAN}{curve}{RESET}  {DIM}{}{RESET}", clean(&shorten(&settings(run), 54))));
+    }
+    // Settings are longer than any column: they stand under the figures, beside the curve.
+    let mut rows = String::new();
+    table.render(&mut rows, "  ");
+    let mut below = below.into_iter();
+    for (i, row) in rows.lines().enumerate() {
+        let _ = writeln!(out, "{row}");
+        if i >= 2 {
+            let _ = writeln!(out, "    {}", below.next().unwrap_or_default());
+        }
+    }
+}
+
+/// The settings in words where there are none to write.
+pub(super) fn settings(run: &RunInfo) -> String {
+    let named = run.spec.split_once(':').is_some();
+    match (run.allocator.as_str(), run.settings.as_str()) {
+        ("plan", _) => "the whole run packed with its future known: the floor".to_owned(),
+        (name, "") if name.starts_with("torch") && named => "the defaults".to_owned(),
+        (name, "") if name.starts_with("torch") => "as recorded: the defaults".to_owned(),
+        (name, settings) if name.starts_with("torch") && !named => format!("as recorded: {settings}"),
+        (_, settings) => settings.to_owned(),
+    }
+}
+
+/// What `run` is called in a sentence.
+pub(super) fn label(run: &RunInfo) -> String {
+    match run.settings.as_str() {
+        "" => run.allocator.clone(),
+        settings => format!("{}:{settings}", run.allocator),
+    }
+}
+
+/// An estimate, so it is marked as one.
+pub(crate) fn driver_time(ms: f64) -> String {
+    format!("~{}", crate::text::duration((ms * 1000.0) as u64))
+}
+
+/// What a figure cannot say of a run.
+pub(super) struct Remark {
+    pub(super) mark: &'static str,
+    pub(super) tone: Tone,
+    pub(super) text: String,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Tone {
+    Good,
+    Care,
+    Bad,
+}
+
+pub(super) fn remarks(run: &RunInfo) -> Vec<Remark> {
+    let mut all = Vec::new();
+    let mut say = |mark, tone, text| all.push(Remark { mark, tone, text });
+    if let Some(e) = &run.exactness {
+        let right = count(e.placed - e.misplaced);
+        let mut text =
+            format!("replayed {right} of {} placements at their recorded addresses", count(e.placed));
+        if run.exact == Some(true) {
+            say("exact", Tone::Good, text + ", and every device call");
+        } else {
+            if let Some(event) = e.first_event {
+                let _ = write!(text, ", the first elsewhere at event {}", count(u64::from(event)));
+            }
+            if e.call_differences > 0 {
+                let calls = plural(e.call_differences, "device call");
+                let _ = write!(text, "; {calls} made by only one of the two");
+            }
+            say("not exact", Tone::Care, text + ": the figures are those of a simulation");
+        }
+    }
+    if let Some(oom) = &run.oom {
+        let text = format!(
+            "event {} asked for {}, which takes {} from the device: {} free on it, the largest hole {} of {} held",
+            count(u64::from(oom.event)),
+            bytes(oom.requested),
+            bytes(oom.asked),
+            bytes(oom.free),
+            bytes(oom.largest_hole),
+            bytes(oom.reserved)
+        );
+        say("out of memory", Tone::Bad, text);
+    }
+    if run.served > 0 {
+        say("served", Tone::Good, format!("{} that failed in the recording", plural(run.served, "request")));
+    }
+    all
+}
