@@ -31,6 +31,9 @@ Examples:
   gapless report snapshot.pickle --format html -o report.html
   gapless diff before.pickle after.pickle        what grew, by how much, who holds it
   gapless check snapshot.pickle --max-peak-reserved 20GiB
+  gapless advise snapshot.pickle                 what to set, each line replayed over this very run
+  gapless replay snapshot.pickle --min-capacity  what would other allocators have held?
+  gapless oom snapshot.pickle                    why did the last request fail?
   gapless plan buffers.csv --capacity 1MiB       where should each buffer go?
   gapless explain GAP101                         what a finding means
 
@@ -65,6 +68,12 @@ pub(crate) enum Command {
     Diff(DiffArgs),
     /// Hold a run against budgets: a gate for CI
     Check(CheckArgs),
+    /// Replay a run on other allocators and settings
+    Replay(ReplayArgs),
+    /// Find the settings that would have held less memory, or survived on a smaller card
+    Advise(AdviseArgs),
+    /// Say why the last failed request of a run failed, and what would have served it
+    Oom(OomArgs),
     /// Write a run in another format
     Export(ExportArgs),
     /// Find an offset for each buffer, so that the peak is as low as it can be
@@ -102,6 +111,10 @@ pub(crate) struct ReportArgs {
     /// How many of the largest holders to list
     #[arg(long, default_value_t = 10, value_name = "N")]
     pub(crate) top: usize,
+
+    /// Replay other settings too, and say which would have held less (takes seconds, as `gapless advise` does)
+    #[arg(long)]
+    pub(crate) advise: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -205,6 +218,122 @@ pub(crate) enum CheckFormat {
     Json,
     Github,
     Junit,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless replay run.pickle                                  as it was, with expandable segments, and the floor
+  gapless replay run.pickle --with torch --with torch:max_split_size_mb:128 --min-capacity
+  gapless replay run.pickle --with torch@2.4 --with torch@2.12 --capacity 24GiB
+  gapless replay run.pickle --format html -o replay.html     all curves in one picture
+
+A SPEC names an allocator:
+  torch              PyTorch's with the settings and the version of the trace
+  torch:default      the same with nothing set
+  torch:SETTINGS     as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True,garbage_collection_threshold:0.8
+  torch@2.4          another release, 2.4 to 2.12; settings may follow
+  plan               the whole run packed with its future known: the floor
+and others, whose names an unknown one lists.
+
+Exit code: 0 replayed (whatever came of it), 2 the question is wrong.")]
+pub(crate) struct ReplayArgs {
+    /// The run; `-` reads standard input
+    pub(crate) file: PathBuf,
+
+    /// An allocator and its settings; may be given more than once [default: torch, torch:expandable_segments:True
+    /// (torch:default where the run had that), plan]
+    #[arg(long = "with", value_name = "SPEC")]
+    pub(crate) with: Vec<String>,
+
+    /// The size of the card [default: without end]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) capacity: Option<String>,
+
+    /// Find the smallest card on which each survives
+    #[arg(long)]
+    pub(crate) min_capacity: bool,
+
+    /// Only this device; may be given more than once [default: the first]
+    #[arg(long = "device", value_name = "N")]
+    pub(crate) devices: Vec<u32>,
+
+    /// How to show it
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    pub(crate) format: ReportFormat,
+
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless advise run.pickle                        what would have held less?
+  gapless advise run.pickle --capacity 24GiB       what survives on a card of 24 GiB?
+  gapless advise run.pickle --format json | jq -r '.suggestions[0].line'
+
+Every suggestion was replayed over this run; nothing is suggested that is set already. Ctrl-C ends the sweep; what was found so far is
+told. Exit code: 0 advice given or none needed, 1 nothing survives on the card, 2 the question is wrong.")]
+pub(crate) struct AdviseArgs {
+    /// The run; `-` reads standard input
+    pub(crate) file: PathBuf,
+
+    /// The size of the card that it must get along with [default: without end]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) capacity: Option<String>,
+
+    /// Only this device [default: the first]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+
+    /// How many settings to replay side by side [default: one a core]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+
+    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
+    pub(crate) format: DiffFormat,
+
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless oom snapshot.pickle
+  gapless oom snapshot.pickle --capacity 22.5GiB      where the process was capped, and the cap is known
+
+How to have a snapshot when it happens:
+  torch.cuda.memory._record_memory_history(max_entries=1_000_000)
+  torch._C._cuda_attach_out_of_memory_observer(
+      lambda *_: torch.cuda.memory._dump_snapshot(\"oom.pickle\"))
+
+Exit code: 0 examined, 2 there is no failure in the trace, or it cannot be read.")]
+pub(crate) struct OomArgs {
+    /// A run with a request that failed; `-` reads standard input
+    pub(crate) file: PathBuf,
+
+    /// What the process could have, where that is known [default: from the trace]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) capacity: Option<String>,
+
+    /// Only this device [default: the one where it failed]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+
+    /// How many settings to replay side by side [default: one a core]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+
+    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
+    pub(crate) format: DiffFormat,
+
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

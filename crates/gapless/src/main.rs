@@ -8,6 +8,7 @@ mod failure;
 mod load;
 mod output;
 mod progress;
+mod sweep;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -1,10 +1,10 @@
-//! A progress bar for long reads: on a terminal, and only once a read takes long enough to wonder.
+//! Progress bars for long reads and sweeps: on a terminal, and only once it takes long enough to wonder.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Short reads stay silent.
+/// Short ones stay silent.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 pub(crate) struct Progress {
@@ -45,6 +45,41 @@ impl Progress {
             self.bar.set_length(total);
         }
         self.bar.set_position(done);
+    }
+}
+
+/// A bar that counts.
+pub(crate) struct Counter {
+    bar: ProgressBar,
+    since: Instant,
+}
+
+impl Counter {
+    /// A bar for `total` of `what`; silent where standard error is no terminal.
+    pub(crate) fn new(what: &'static str, total: usize) -> Counter {
+        let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template("{msg} {bar:32.cyan/dim} {pos}/{len} {eta}") {
+            bar.set_style(style.progress_chars("━━─"));
+        }
+        bar.set_message(what);
+        Counter { bar, since: Instant::now() }
+    }
+
+    /// `done` of them are done. From any thread.
+    pub(crate) fn update(&self, done: usize) {
+        if !std::io::stderr().is_terminal() || self.since.elapsed() < PATIENCE {
+            return;
+        }
+        if self.bar.is_hidden() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.set_position(done as u64);
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 

@@ -1,12 +1,15 @@
 //! One file a verb.
 
+mod advise;
 mod check;
 mod completions;
 mod demo;
 mod diff;
 mod explain;
 mod export;
+mod oom;
 mod plan;
+mod replay;
 pub(crate) mod report;
 
 use crate::Answer;
@@ -18,6 +21,9 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Advise(args) => advise::run(&args),
+        Command::Oom(args) => oom::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -1,6 +1,7 @@
 //! `gapless report`: where the memory of a run went.
 
 use crate::cli::{ReportArgs, ReportFormat};
+use crate::commands::advise;
 use crate::{Answer, load, output};
 use anyhow::Result;
 use gapless_report::{Analysis, Report, html, text};
@@ -10,7 +11,13 @@ use std::path::{Path, PathBuf};
 pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
     let trace = load::trace(&args.file)?;
     let analysis = load::analyse(&trace, &args.file)?;
-    let report = analysis.report(&args.file.display().to_string(), args.top);
+    let path = args.file.display().to_string();
+    let report = if args.advise {
+        let answers = advise::answers(&analysis, &path)?;
+        analysis.advised_report(&path, args.top, answers)
+    } else {
+        analysis.report(&path, args.top)
+    };
     match args.format {
         ReportFormat::Text => output::write_text(args.output.as_deref(), &text::render(&report))?,
         ReportFormat::Json => {
@@ -42,7 +49,7 @@ pub(crate) fn write_page(out: &mut dyn Write, analysis: &Analysis<'_>, report: &
 }
 
 /// `run.pickle.gz` becomes `run.html`, in the current folder.
-fn page_name(trace: &Path) -> PathBuf {
+pub(crate) fn page_name(trace: &Path) -> PathBuf {
     let name = trace.file_name().map_or_else(|| "report".to_owned(), |n| n.to_string_lossy().into_owned());
     let stem = name.split('.').find(|part| !part.is_empty() && *part != "-").unwrap_or("report");
     PathBuf::from(format!("{stem}.html"))

@@ -1,6 +1,8 @@
 //! Running the binary as a user does: arguments in, exit code and both streams out.
 #![allow(dead_code)] // each test file uses its part
 
+pub(crate) mod schema;
+
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,61 @@
+//! `gapless advise`: the settings that would have held less, or survived on a smaller card.
+
+use crate::cli::{AdviseArgs, DiffFormat};
+use crate::failure::Failure;
+use crate::{Answer, load, output, sweep};
+use anyhow::Result;
+use gapless_replay::advise;
+use gapless_report::advice::{self, Advice, Word};
+use gapless_report::{Analysis, DeviceAnalysis};
+use gapless_trace::{Action, Bytes};
+
+pub(crate) fn run(args: &AdviseArgs) -> Result<Answer> {
+    let capacity = sweep::capacity(args.capacity.as_deref())?;
+    let threads = sweep::threads(args.threads)?;
+    let trace = load::trace(&args.file)?;
+    let analysis = load::analyse(&trace, &args.file)?;
+    let path = args.file.display().to_string();
+    let device = sweep::device(&analysis, &path, args.device)?;
+    let answer = answer(&analysis, device, &path, capacity, threads)?;
+    if answer.stopped && answer.verdict != Word::TooLarge && answer.suggestions.is_empty() {
+        let what = format!(
+            "stopped after {} of {} settings, before any was found that helps",
+            answer.tried, answer.planned
+        );
+        return Err(Failure::new(what, "let it run to its end, or give it more --threads").into());
+    }
+    let fits = answer.survives();
+    let advice = Advice::new(&analysis, &path, answer);
+    let to = args.output.as_deref();
+    match args.format {
+        DiffFormat::Text => output::write_text(to, &advice::render(&advice))?,
+        DiffFormat::Json => {
+            let json = advice::json(&advice)?;
+            output::write_to(to, |out| Ok(out.write_all(json.as_bytes())?))?;
+        }
+    }
+    Ok(if fits { Answer::Yes } else { Answer::No })
+}
+
+/// What to set for every device that allocated something: for a report.
+pub(crate) fn answers(analysis: &Analysis<'_>, path: &str) -> Result<Vec<advice::Answer>> {
+    let threads = sweep::threads(None)?;
+    let devices = analysis.devices.iter().filter(|d| d.device.events.count(Action::Alloc) > 0);
+    devices.map(|d| answer(analysis, d, path, None, threads)).collect()
+}
+
+fn answer(
+    analysis: &Analysis<'_>,
+    device: &DeviceAnalysis<'_>,
+    path: &str,
+    capacity: Option<Bytes>,
+    threads: usize,
+) -> Result<advice::Answer> {
+    let (settings, version) = sweep::recorded(analysis.trace, path)?;
+    let script = sweep::script(analysis.trace, device);
+    let planned = advise::candidates(&script, &settings, version).len();
+    let found = sweep::watched(planned, |progress| {
+        advise::advise(&script, &settings, version, capacity, threads, progress)
+    });
+    Ok(advice::Answer::of(analysis, device, &found, planned))
+}

@@ -1,0 +1,61 @@
+//! `gapless oom`: why the last failed request failed, and what would have served it.
+
+use crate::cli::{DiffFormat, OomArgs};
+use crate::failure::Failure;
+use crate::{Answer, load, output, sweep};
+use anyhow::Result;
+use gapless_replay::post_mortem;
+use gapless_replay::sweep::candidates;
+use gapless_report::oom::{self, Autopsy};
+use gapless_report::{Analysis, DeviceAnalysis};
+use gapless_trace::Action;
+
+pub(crate) fn run(args: &OomArgs) -> Result<Answer> {
+    let capacity = sweep::capacity(args.capacity.as_deref())?;
+    let threads = sweep::threads(args.threads)?;
+    let trace = load::trace(&args.file)?;
+    let analysis = load::analyse(&trace, &args.file)?;
+    let path = args.file.display().to_string();
+    let device = failed(&analysis, &path, args.device)?;
+    let (settings, version) = sweep::recorded(&trace, &path)?;
+    let script = sweep::script(&trace, device);
+    let planned = candidates(&settings, version).len();
+    let found = sweep::watched(planned, |progress| {
+        let (device, history) = (device.device, &device.history);
+        post_mortem::examine(device, history, &script, &settings, version, capacity, threads, progress)
+    });
+    let found = found.ok_or_else(|| no_failure(&path))?;
+    let autopsy = Autopsy::of(&analysis, device, &path, &found, planned);
+    let to = args.output.as_deref();
+    match args.format {
+        DiffFormat::Text => output::write_text(to, &oom::render(&autopsy))?,
+        DiffFormat::Json => {
+            let json = oom::json(&autopsy)?;
+            output::write_to(to, |out| Ok(out.write_all(json.as_bytes())?))?;
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+/// The device asked for, or the one where a request failed.
+fn failed<'a, 't>(
+    analysis: &'a Analysis<'t>,
+    path: &str,
+    wanted: Option<u32>,
+) -> Result<&'a DeviceAnalysis<'t>> {
+    let fails = |d: &&DeviceAnalysis<'_>| d.device.events.count(Action::Oom) > 0;
+    let found = match wanted {
+        Some(_) => Some(sweep::device(analysis, path, wanted)?).filter(fails),
+        None => analysis.devices.iter().find(fails),
+    };
+    found.ok_or_else(|| no_failure(path).into())
+}
+
+fn no_failure(path: &str) -> Failure {
+    Failure::new(
+        format!("{path}: no request failed in it"),
+        format!(
+            "`gapless advise {path} --capacity BYTES` says whether it would have on a smaller card, and what would have helped"
+        ),
+    )
+}

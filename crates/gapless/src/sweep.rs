@@ -1,0 +1,95 @@
+//! What the commands that replay have in common: the question checked, the device chosen, many settings replayed with a bar and Ctrl-C.
+
+use crate::failure::Failure;
+use crate::progress::Counter;
+use anyhow::Result;
+use gapless_replay::Script;
+use gapless_replay::sweep::Progress;
+use gapless_replay::torch::{TorchSettings, TorchVersion};
+use gapless_report::{Analysis, DeviceAnalysis};
+use gapless_trace::{Action, Bytes, Trace};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `--capacity`.
+pub(crate) fn capacity(text: Option<&str>) -> Result<Option<Bytes>> {
+    let help = "for example --capacity 24GiB";
+    let Some(text) = text else { return Ok(None) };
+    let capacity: Bytes = text.parse().map_err(|error| Failure::new(format!("--capacity: {error}"), help))?;
+    if capacity == Bytes::ZERO {
+        return Err(Failure::new("--capacity 0: a card without memory serves nothing", help).into());
+    }
+    Ok(Some(capacity))
+}
+
+/// The device to replay: the one asked for, else the first that allocated something.
+pub(crate) fn device<'a, 't>(
+    analysis: &'a Analysis<'t>,
+    path: &str,
+    wanted: Option<u32>,
+) -> Result<&'a DeviceAnalysis<'t>> {
+    let record = "call torch.cuda.memory._record_memory_history() before the steps in question, and _dump_snapshot after them";
+    let allocates = |d: &&DeviceAnalysis<'_>| d.device.events.count(Action::Alloc) > 0;
+    let Some(wanted) = wanted else {
+        return analysis.devices.iter().find(allocates).ok_or_else(|| {
+            Failure::new(format!("{path}: no allocation was recorded, so there is nothing to replay"), record)
+                .into()
+        });
+    };
+    let Some(found) = analysis.devices.iter().find(|d| d.device.device == wanted) else {
+        let all: Vec<String> = analysis.devices.iter().map(|d| d.device.device.to_string()).collect();
+        let help = if all.is_empty() { record.to_owned() } else { format!("there is: {}", all.join(", ")) };
+        return Err(Failure::new(format!("{path}: no device {wanted} in it"), help).into());
+    };
+    if !allocates(&found) {
+        let what =
+            format!("{path}: no allocation was recorded on device {wanted}, so there is nothing to replay");
+        return Err(Failure::new(what, record).into());
+    }
+    Ok(found)
+}
+
+/// What the program asked for on a device.
+pub(crate) fn script(trace: &Trace, d: &DeviceAnalysis<'_>) -> Script {
+    Script::of(trace, d.device, &d.history)
+}
+
+/// The settings that the run had. Settings of PyTorch are no answer for another allocator's run.
+pub(crate) fn recorded(trace: &Trace, path: &str) -> Result<(TorchSettings, TorchVersion)> {
+    if !trace.source.torch_rules {
+        return Err(Failure::new(
+            format!("{path}: not a run of PyTorch's allocator, so none of its settings were at work"),
+            format!(
+                "`gapless replay {path} --with torch:default --with plan` says what it would have held there"
+            ),
+        )
+        .into());
+    }
+    let version = TorchVersion::of_producer(&trace.source.producer);
+    Ok((TorchSettings::recorded(&trace.settings.clone().unwrap_or_default(), version), version))
+}
+
+/// `--threads`, or one a core.
+pub(crate) fn threads(wanted: Option<usize>) -> Result<usize> {
+    match wanted {
+        Some(0) => Err(Failure::new("--threads 0 replays nothing", "leave it out, or give 1 or more").into()),
+        Some(threads) => Ok(threads),
+        None => Ok(std::thread::available_parallelism().map_or(1, NonZeroUsize::get)),
+    }
+}
+
+/// Whether Ctrl-C was pressed. One for all sweeps of the process: a handler can be set only once.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Runs a sweep over `total` settings with a bar, until it is done or Ctrl-C is pressed; pressed again it ends the process.
+pub(crate) fn watched<T>(total: usize, sweep: impl FnOnce(Progress<'_>) -> T) -> T {
+    // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
+    let _ = ctrlc::set_handler(|| {
+        if STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    });
+    let counter = Counter::new("replaying settings", total);
+    let done = |done: usize| counter.update(done);
+    sweep(Progress { cancel: Some(&STOP), done: Some(&done) })
+}
