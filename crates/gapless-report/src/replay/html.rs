@@ -59,7 +59,7 @@ fn device(out: &mut String, d: &Replayed, capacity: Option<u64>) {
     );
     legend(out, d);
     out.push_str("</div>\n</section>\n");
-    table(out, d);
+    table(out, d, capacity.is_some());
 }
 
 /// What the script needs of the curves.
@@ -106,7 +106,7 @@ fn legend(out: &mut String, d: &Replayed) {
     out.push_str("</ul>\n");
 }
 
-fn table(out: &mut String, d: &Replayed) {
+fn table(out: &mut String, d: &Replayed, carded: bool) {
     let least = d.runs.iter().any(|r| r.min_capacity.is_some());
     let mut heads = vec![
         "Allocator",
@@ -163,14 +163,14 @@ fn table(out: &mut String, d: &Replayed) {
         out.push_str("</tr>\n");
     }
     out.push_str("</tbody>\n</table>\n</div>\n");
-    remarks(out, d);
+    remarks(out, d, carded);
     out.push_str("</section>\n");
 }
 
-fn remarks(out: &mut String, d: &Replayed) {
+fn remarks(out: &mut String, d: &Replayed, carded: bool) {
     out.push_str("<ul class=\"remarks\">\n");
     for run in &d.runs {
-        for remark in super::text::remarks(run) {
+        for remark in super::text::remarks(run, carded) {
             let class = match remark.tone {
                 super::text::Tone::Good => "good",
                 super::text::Tone::Bad => "bad",

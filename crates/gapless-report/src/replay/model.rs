@@ -7,7 +7,7 @@ use crate::assemble;
 use crate::model::{SourceInfo, Tool};
 use gapless_replay::outcome::OomPoint;
 use gapless_replay::run::Exactness;
-use gapless_replay::{CurvePoint, Outcome};
+use gapless_replay::{CurvePoint, Machine, Outcome};
 use gapless_trace::{Action, Bytes, Tick};
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +88,8 @@ pub struct RunInfo {
     pub allocator: String,
     /// The settings as one writes them; empty where they are the defaults.
     pub settings: String,
+    /// It takes a share of the card at once: without a card given, it was replayed on the smallest on which it survives.
+    pub takes_a_share: bool,
     pub peak_reserved: u64,
     pub peak_allocated: u64,
     pub peak_active: u64,
@@ -152,14 +154,15 @@ pub struct CurveInfo {
 }
 
 impl RunInfo {
-    /// The figures of `outcome`, which was asked for as `spec`.
+    /// The figures of `outcome`, which `machine`, asked for as `spec`, gave.
     #[must_use]
-    pub fn of(spec: &str, outcome: &Outcome) -> RunInfo {
+    pub fn of(spec: &str, machine: &Machine, outcome: &Outcome) -> RunInfo {
         let stats = &outcome.stats;
         RunInfo {
             spec: spec.to_owned(),
             allocator: outcome.allocator.clone(),
             settings: outcome.settings.clone(),
+            takes_a_share: machine.takes_a_share(),
             peak_reserved: stats.reserved.peak,
             peak_allocated: stats.allocated.peak,
             peak_active: stats.active.peak,

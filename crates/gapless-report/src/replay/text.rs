@@ -38,7 +38,7 @@ fn one(out: &mut String, replay: &Replay, d: &Replayed) {
     let _ = writeln!(out);
     for run in &d.runs {
         let who = if d.runs.len() > 1 { format!("{}: ", shorten(&label(run), 60)) } else { String::new() };
-        for remark in remarks(run) {
+        for remark in remarks(run, replay.capacity.is_some()) {
             let style = match remark.tone {
                 Tone::Good => GREEN,
                 Tone::Care => YELLOW,
@@ -116,14 +116,21 @@ fn table(out: &mut String, d: &Replayed) {
     }
 }
 
-/// The settings in words where there are none to write.
+/// The settings, and what an allocator is where there are none to write.
 pub(super) fn settings(run: &RunInfo) -> String {
     let named = run.spec.split_once(':').is_some();
+    let is_torch = run.allocator.starts_with("torch");
     match (run.allocator.as_str(), run.settings.as_str()) {
+        (_, "") if is_torch && named => "the defaults".to_owned(),
+        (_, "") if is_torch => "as recorded: the defaults".to_owned(),
+        (_, settings) if is_torch && !named => format!("as recorded: {settings}"),
         ("plan", _) => "the whole run packed with its future known: the floor".to_owned(),
-        (name, "") if name.starts_with("torch") && named => "the defaults".to_owned(),
-        (name, "") if name.starts_with("torch") => "as recorded: the defaults".to_owned(),
-        (name, settings) if name.starts_with("torch") && !named => format!("as recorded: {settings}"),
+        ("gapless", "") => "our own allocator, as it runs live".to_owned(),
+        ("bfc", "") => "TensorFlow's and JAX's: best fit with coalescing".to_owned(),
+        ("rmm-pool", "") => "RMM's pool, which takes half of the card".to_owned(),
+        ("rmm-arena", "") => "RMM's arenas in half of the card".to_owned(),
+        ("buddy", "") => "powers of two, halved and joined".to_owned(),
+        ("exact", "") => "no allocator: every request to the device".to_owned(),
         (_, settings) => settings.to_owned(),
     }
 }
@@ -155,7 +162,8 @@ pub(super) enum Tone {
     Bad,
 }
 
-pub(super) fn remarks(run: &RunInfo) -> Vec<Remark> {
+/// `carded`: on a card of a given size.
+pub(super) fn remarks(run: &RunInfo, carded: bool) -> Vec<Remark> {
     let mut all = Vec::new();
     let mut say = |mark, tone, text| all.push(Remark { mark, tone, text });
     if let Some(e) = &run.exactness {
@@ -175,7 +183,15 @@ pub(super) fn remarks(run: &RunInfo) -> Vec<Remark> {
             say("not exact", Tone::Care, text + ": the figures are those of a simulation");
         }
     }
-    if let Some(oom) = &run.oom {
+    if run.takes_a_share && run.oom.is_none() && !carded {
+        let text = "it takes a share of the card at once, so it was replayed on the smallest card that serves the run";
+        say("note", Tone::Care, text.to_owned());
+    }
+    if let Some(oom) = run.oom.filter(|oom| oom.requested == 0) {
+        let text =
+            format!("it takes its memory before the first request, and the card has {}", bytes(oom.free));
+        say("out of memory", Tone::Bad, text);
+    } else if let Some(oom) = &run.oom {
         let text = format!(
             "event {} asked for {}, which takes {} from the device: {} free on it, the largest hole {} of {} held",
             count(u64::from(oom.event)),
