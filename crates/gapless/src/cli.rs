@@ -233,8 +233,14 @@ A SPEC names an allocator:
   torch:default      the same with nothing set
   torch:SETTINGS     as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True,garbage_collection_threshold:0.8
   torch@2.4          another release, 2.4 to 2.12; settings may follow
+  gapless            our own allocator: the very code that runs live
+  bfc                TensorFlow's, XLA's, JAX's: preallocate:0.75, fraction:0.75, gc:true, fragmentation:0.01
+  rmm-pool           RMM's pool: initial:10GiB, maximum:30GiB
+  rmm-arena          RMM's arenas: size:10GiB
+  buddy              powers of two: segment:32MiB
+  exact              every request straight to the device
   plan               the whole run packed with its future known: the floor
-and others, whose names an unknown one lists.
+Settings follow the name: bfc:gc:true, rmm-pool:initial:10GiB,maximum:30GiB.
 
 Exit code: 0 replayed (whatever came of it), 2 the question is wrong.")]
 pub(crate) struct ReplayArgs {

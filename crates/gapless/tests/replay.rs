@@ -86,6 +86,30 @@ fn replay_json_has_the_runs_in_the_order_asked_for() {
 }
 
 #[test]
+fn every_allocator_that_there_is_can_be_replayed() {
+    let unknown = run(&["replay", &trace("leak"), "--with", "tourch"]).err;
+    let (_, list) =
+        unknown.lines().next().and_then(|line| line.split_once("there are ")).expect("a list of names");
+    let names: Vec<&str> = list.split(", ").collect();
+    assert!(names.len() >= 8, "{names:?}");
+    let path = trace("leak");
+    let mut args = vec![path.as_str(), "--min-capacity"];
+    for name in &names {
+        args.extend(["--with", name]);
+    }
+    let value = replay(&args);
+    let help = run(&["replay", "--help"]).out;
+    for (name, run) in names.iter().zip(value["runs"].as_array().expect("runs")) {
+        assert!(help.contains(&format!("\n  {name} ")), "{name} is in the help");
+        assert!(run["allocator"].as_str().expect("a name").starts_with(name), "{name}");
+        assert_eq!(run["oom"], Value::Null, "{name}");
+        let (held, used) = (run["peak_reserved"].as_u64(), run["peak_active"].as_u64());
+        assert!(held >= used && used > Some(0), "{name}: {run}");
+        assert!(run["min_capacity"].as_u64() >= used, "{name}");
+    }
+}
+
+#[test]
 fn the_recorded_settings_give_the_recorded_figures() {
     for name in ["gpt2_train", "multistream", "mixtral_moe_expandable", "graphs", "split_round", "ring"] {
         let path = trace(name);
@@ -176,6 +200,8 @@ fn wrong_questions_get_an_error_that_says_what_to_write() {
         &["replay", "run.pickle.gz", "--with", "torch:max_split_size_mb:4"],
         &["replay", "run.pickle.gz", "--with", "torch@2.4:large_segment_size_mb:32"],
         &["replay", "run.pickle.gz", "--with", "torch:backend:cudaMallocAsync"],
+        &["replay", "run.pickle.gz", "--with", "rmm-pool:size:1GiB"],
+        &["replay", "run.pickle.gz", "--with", "plan:tight"],
         &["replay", "run.pickle.gz", "--capacity", "0"],
         &["replay", "run.pickle.gz", "--capacity", "much"],
         &["replay", "run.pickle.gz", "--device", "3"],

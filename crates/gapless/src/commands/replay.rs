@@ -61,8 +61,10 @@ fn wrong(text: &str, error: &SpecError) -> anyhow::Error {
         SpecError::Conf(_) => {
             "settings are written as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True,max_split_size_mb:128"
         }
+        SpecError::Settings(_) => "`gapless replay --help` shows the settings of each allocator",
+        SpecError::NoSettings(_) => "leave out what stands behind the name",
         SpecError::MallocAsync => "compare with --with torch:default instead",
-        _ => {
+        SpecError::Unknown { .. } => {
             "`gapless replay --help` shows what a SPEC is: torch, torch:default, torch:expandable_segments:True, torch@2.6, plan"
         }
     };
@@ -85,7 +87,7 @@ fn replayed(
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let (Some(machine), Some((text, _))) = (machines.get(at), specs.get(at)) else { return };
-            let run = RunInfo::of(text, &outcome(&script, machine, question));
+            let run = RunInfo::of(text, machine, &outcome(&script, machine, question));
             let mut runs = runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             runs.push((at, run));
             counter.update(runs.len());
