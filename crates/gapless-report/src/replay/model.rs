@@ -88,6 +88,8 @@ pub struct RunInfo {
     pub allocator: String,
     /// The settings as one writes them; empty where they are the defaults.
     pub settings: String,
+    /// This is the allocator that the run had, with the settings that it had.
+    pub recorded: bool,
     /// It takes a share of the card at once: without a card given, it was replayed on the smallest on which it survives.
     pub takes_a_share: bool,
     pub peak_reserved: u64,
@@ -162,6 +164,7 @@ impl RunInfo {
             spec: spec.to_owned(),
             allocator: outcome.allocator.clone(),
             settings: outcome.settings.clone(),
+            recorded: matches!(machine, Machine::Torch(torch) if torch.recorded),
             takes_a_share: machine.takes_a_share(),
             peak_reserved: stats.reserved.peak,
             peak_allocated: stats.allocated.peak,

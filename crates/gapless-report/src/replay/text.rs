@@ -118,12 +118,11 @@ fn table(out: &mut String, d: &Replayed) {
 
 /// The settings, and what an allocator is where there are none to write.
 pub(super) fn settings(run: &RunInfo) -> String {
-    let named = run.spec.split_once(':').is_some();
     let is_torch = run.allocator.starts_with("torch");
     match (run.allocator.as_str(), run.settings.as_str()) {
-        (_, "") if is_torch && named => "the defaults".to_owned(),
-        (_, "") if is_torch => "as recorded: the defaults".to_owned(),
-        (_, settings) if is_torch && !named => format!("as recorded: {settings}"),
+        (_, "") if run.recorded => "as recorded: the defaults".to_owned(),
+        (_, settings) if run.recorded => format!("as recorded: {settings}"),
+        (_, "") if is_torch => "the defaults".to_owned(),
         ("plan", _) => "the whole run packed with its future known: the floor".to_owned(),
         ("gapless", "") => "our own allocator, as it runs live".to_owned(),
         ("bfc", "") => "TensorFlow's and JAX's: best fit with coalescing".to_owned(),
