@@ -223,7 +223,7 @@ pub(crate) enum CheckFormat {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
-  gapless replay run.pickle                                  as it was, with expandable segments, and the floor
+  gapless replay run.pickle                                  as it was, expandable, and the floor
   gapless replay run.pickle --with torch --with torch:max_split_size_mb:128 --min-capacity
   gapless replay run.pickle --with torch@2.4 --with torch@2.12 --capacity 24GiB
   gapless replay run.pickle --format html -o replay.html     all curves in one picture
@@ -231,10 +231,10 @@ Examples:
 A SPEC names an allocator:
   torch              PyTorch's with the settings and the version of the trace
   torch:default      the same with nothing set
-  torch:SETTINGS     as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True,garbage_collection_threshold:0.8
+  torch:SETTINGS     as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True
   torch@2.4          another release, 2.4 to 2.12; settings may follow
   gapless            our own allocator: the very code that runs live
-  bfc                TensorFlow's, XLA's, JAX's: preallocate:0.75, fraction:0.75, gc:true, fragmentation:0.01
+  bfc                TensorFlow's: preallocate:0.75, fraction:0.75, gc:true, fragmentation:0.01
   rmm-pool           RMM's pool: initial:10GiB, maximum:30GiB
   rmm-arena          RMM's arenas: size:10GiB
   buddy              powers of two: segment:32MiB

@@ -62,6 +62,7 @@ fn replay_json_has_the_runs_in_the_order_asked_for() {
     assert_eq!(of("spec"), specs);
     assert_eq!(of("allocator"), ["plan", "torch@2.6", "torch@2.11", "torch@2.11"]);
     assert_eq!(of("settings"), ["", "max_split_size_mb:64", "", ""]);
+    assert_eq!(of("recorded"), [false, false, true, false]);
     assert_eq!(of("exact"), [Value::Null, Value::Null, Value::from(true), Value::Null]);
     assert_eq!(of("min_capacity"), [Value::Null, Value::Null, Value::Null, Value::Null]);
     for run in runs {
@@ -226,7 +227,9 @@ fn wrong_questions_get_an_error_that_says_what_to_write() {
     }
     // A list of lifetimes has no allocator of its own, but others can serve it.
     let args = ["replay", "lifetimes.csv", "--with", "torch:default", "--with", "plan"];
-    assert_eq!(run_in(folder.path(), &args, None).code, 0);
+    let done = run_in(folder.path(), &args, None);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.contains("the defaults") && !done.out.contains("as recorded"), "{}", done.out);
 }
 
 #[test]
