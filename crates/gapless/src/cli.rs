@@ -280,8 +280,10 @@ Examples:
   gapless advise run.pickle --capacity 24GiB       what survives on a card of 24 GiB?
   gapless advise run.pickle --format json | jq -r '.suggestions[0].line'
 
-Every suggestion was replayed over this run; nothing is suggested that is set already. Ctrl-C ends the sweep; what was found so far is
-told. Exit code: 0 advice given or none needed, 1 nothing survives on the card, 2 the question is wrong.")]
+Every suggestion was replayed over this run; nothing is suggested that is set already.
+Ctrl-C ends the sweep; what was found until then is told.
+
+Exit code: 0 advice given or none needed, 1 nothing survives on the card, 2 the question is wrong.")]
 pub(crate) struct AdviseArgs {
     /// The run; `-` reads standard input
     pub(crate) file: PathBuf,
@@ -310,7 +312,7 @@ pub(crate) struct AdviseArgs {
 #[command(after_help = "\
 Examples:
   gapless oom snapshot.pickle
-  gapless oom snapshot.pickle --capacity 22.5GiB      where the process was capped, and the cap is known
+  gapless oom snapshot.pickle --capacity 22.5GiB      where it was capped, and the cap is known
 
 How to have a snapshot when it happens:
   torch.cuda.memory._record_memory_history(max_entries=1_000_000)
