@@ -21,8 +21,8 @@ namespace {
 constexpr uintptr_t BASE = 0x200000000000;
 constexpr size_t ROOM = size_t{64} << 30;
 constexpr size_t CLASSES = 128;
-// 128 to 512 bytes: block objects of every version are in between.
-constexpr size_t ONCE_FROM = 8, ONCE_TO = 32;
+// 32 bytes to 1 KiB: block objects of every version are in between.
+constexpr size_t ONCE_FROM = 2, ONCE_TO = 64;
 
 // In front of each block, which keeps blocks aligned to 16: its class while in use.
 struct alignas(16) Head {

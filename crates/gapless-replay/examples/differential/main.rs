@@ -30,6 +30,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+/// Operations of a shrunk program that are printed.
+const SHOWN: usize = 60;
+
 struct Options {
     driver: PathBuf,
     minor: u32,
@@ -238,7 +241,12 @@ impl<'a> Case<'a> {
         let fails = |program: &[Op]| matches!(self.run(program), Ok((_, Some(_))));
         let short = shrink::shrink(self.program[..=*at].to_vec(), fails);
         println!("\nthe shortest program found that shows a difference ({} operations):", short.len());
-        short.iter().for_each(|op| println!("          {op}"));
+        for op in short.iter().take(SHOWN) {
+            println!("          {op}");
+        }
+        if short.len() > SHOWN {
+            println!("          ... and {} more", short.len() - SHOWN);
+        }
         if let Ok((_, Some(last))) = self.run(&short) {
             println!("{}", last.what);
         }

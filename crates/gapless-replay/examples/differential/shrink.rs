@@ -14,7 +14,14 @@ pub(crate) fn shrink(mut program: Vec<Op>, mut fails: impl FnMut(&[Op]) -> bool)
         let mut shorter = false;
         while start < program.len() && runs < RUNS {
             let end = (start + piece).min(program.len());
-            let rest: Vec<Op> = program[..start].iter().chain(&program[end..]).copied().collect();
+            // Names of streams stay: without them filters mean something else on the two sides.
+            let named = program[start..end].iter().filter(|op| matches!(op, Op::Stream { .. }));
+            let rest: Vec<Op> =
+                program[..start].iter().chain(named).chain(&program[end..]).copied().collect();
+            if rest.len() == program.len() {
+                start = end;
+                continue;
+            }
             runs += 1;
             if fails(&rest) {
                 program = rest;

@@ -9,6 +9,7 @@ pub mod conf;
 mod release;
 mod segments;
 pub mod version;
+pub mod view;
 
 use self::blocks::{Block, Blocks, NONE, State};
 pub use self::conf::{ConfError, TorchSettings};
@@ -109,8 +110,7 @@ impl<D: Device> Torch<D> {
         };
         torch.pool(PoolId::DEFAULT);
         for lane in lanes {
-            let halves = [torch.shelf(*lane, false), torch.shelf(*lane, true)];
-            torch.lanes.push(halves);
+            torch.add_lane(*lane);
         }
         if let Some(fraction) = torch.settings.fraction {
             torch.set_fraction(fraction);
@@ -144,9 +144,18 @@ impl<D: Device> Torch<D> {
         }
     }
 
+    /// One more stream and pool that requests may name.
+    pub fn add_lane(&mut self, lane: Lane) -> LaneIndex {
+        let halves = [self.shelf(lane, false), self.shelf(lane, true)];
+        self.lanes.push(halves);
+        (self.lanes.len() - 1) as LaneIndex
+    }
+
     /// `torch.cuda.set_per_process_memory_fraction`.
     pub fn set_fraction(&mut self, fraction: f64) {
-        self.cap = (fraction < 1.0).then(|| (fraction * self.device.total() as f64) as u64);
+        // Since 2.10 all of the card is no cap; before, it is one of that size, and turns collection on.
+        let caps = fraction < 1.0 || !self.version.has_fraction_setting();
+        self.cap = caps.then(|| (fraction * self.device.total() as f64) as u64);
     }
 
     /// Holds at most `cap` bytes, as a fraction of the card would make it.
@@ -157,6 +166,32 @@ impl<D: Device> Torch<D> {
     /// While a routing is active anywhere, a failing request does not wait for streams and leaves the caches alone.
     pub fn set_routings(&mut self, active: u32) {
         self.routings = active;
+    }
+
+    /// A private pool is used again, or for the first time.
+    pub fn use_pool(&mut self, pool: PoolId) {
+        let at = self.pool(pool);
+        self.pools[at as usize].freeable = false;
+    }
+
+    /// Whether nobody uses a private pool that still holds memory.
+    #[must_use]
+    pub fn is_freeable(&self, pool: PoolId) -> bool {
+        self.pools.iter().any(|p| p.id == pool && p.freeable)
+    }
+
+    /// The order in which waiting for all streams completes what is pending: by `rank`. The real one's is that of a hash table.
+    pub fn order_pending(&mut self, rank: impl Fn(&Torch<D>, Slot) -> usize) {
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.sort_by_key(|&slot| rank(self, slot));
+        self.pending = pending;
+    }
+
+    /// The identity of the block object behind `slot`: it stays with the object through splits and merges.
+    #[must_use]
+    pub fn object(&self, slot: Slot) -> Option<u64> {
+        let id = *self.slots.get(slot as usize)?;
+        (id != NONE).then(|| self.blocks[id].order)
     }
 
     pub fn keep_notes(&mut self) {
@@ -191,6 +226,15 @@ impl<D: Device> Torch<D> {
             &mut s.oversize_segments,
         ] {
             gauge.peak = gauge.current;
+        }
+    }
+
+    /// Counters start again from zero, as `reset_accumulated_memory_stats` has it.
+    pub fn reset_counts(&mut self) {
+        let s = &mut self.stats;
+        for counter in [&mut s.retries, &mut s.ooms, &mut s.syncs, &mut s.device_allocs, &mut s.device_frees]
+        {
+            *counter = 0;
         }
     }
 
@@ -295,6 +339,13 @@ impl<D: Device> Torch<D> {
         self.shelves[shelf as usize].unmapped.remove(&addr);
     }
 
+    /// Whether requests of this shelf may use expandable memory.
+    #[inline]
+    fn expandable(&self, shelf: u16) -> bool {
+        self.settings.base.expandable_segments
+            && (self.version.has_expandable_pools() || self.shelves[shelf as usize].pool == 0)
+    }
+
     /// Collection looks at ages only under a cap.
     #[inline]
     fn collects(&self) -> bool {
@@ -314,7 +365,7 @@ impl<D: Device> Torch<D> {
         let free = &self.shelves[shelf as usize].free;
         let mut found = free.at_least(size)?;
         if self.blocks[found.block].expandable {
-            if self.settings.base.expandable_segments {
+            if self.expandable(shelf) {
                 found = self.shortest_reach(shelf, found);
             } else {
                 // Expandable memory from before the setting was turned off stays as it is.
@@ -506,12 +557,17 @@ impl<D: Device> Torch<D> {
         self.stats.requested.sub(requested);
     }
 
-    /// Waits for all streams: every pending block becomes free.
-    fn synchronize(&mut self) {
+    /// Waits for the streams that use pending blocks, of all pools or of one: the blocks become free.
+    fn synchronize(&mut self, pool: Option<u16>) {
         self.stats.syncs += 1;
         for slot in std::mem::take(&mut self.pending) {
             if let Some(id) = self.pending_block(slot) {
-                self.complete(id);
+                let of = self.shelves[self.blocks[id].shelf as usize].pool;
+                if pool.is_none_or(|pool| pool == of) {
+                    self.complete(id);
+                } else {
+                    self.pending.push(slot);
+                }
             }
         }
     }

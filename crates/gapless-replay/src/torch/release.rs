@@ -84,23 +84,31 @@ impl<D: Device> Torch<D> {
         match pool.filter(|id| id.is_private()) {
             Some(id) => {
                 if let Some(at) = self.pools.iter().position(|p| p.id == id && p.freeable) {
-                    self.release_half(at, false);
-                    self.release_half(at, true);
+                    self.synchronize(Some(at as u16));
+                    self.release_private(at);
                 }
             }
             None => {
                 if self.routings == 0 {
-                    self.synchronize();
+                    self.synchronize(None);
                     self.release_half(0, false);
                     self.release_half(0, true);
                 }
                 for at in 1..self.pools.len() {
                     if self.pools[at].freeable {
-                        self.release_half(at, true);
-                        self.release_half(at, false);
+                        self.release_private(at);
                     }
                 }
             }
+        }
+    }
+
+    /// Gives back what is cached in a private pool that nobody uses; the pool ends with its last memory.
+    fn release_private(&mut self, pool: usize) {
+        self.release_half(pool, true);
+        self.release_half(pool, false);
+        if self.pools[pool].device_count == 0 {
+            self.pools[pool].freeable = false;
         }
     }
 

@@ -18,7 +18,7 @@ impl<D: Device> Torch<D> {
             return None;
         }
         let pool = self.shelves[shelf as usize].pool;
-        let id = if self.settings.base.expandable_segments {
+        let id = if self.expandable(shelf) {
             self.expand(shelf, rounded)?
         } else {
             let addr = self.device.malloc(segment)?;

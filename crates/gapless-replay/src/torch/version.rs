@@ -24,6 +24,18 @@ impl TorchVersion {
         self >= TorchVersion(2, 12)
     }
 
+    /// Private pools use expandable segments too.
+    #[must_use]
+    pub fn has_expandable_pools(self) -> bool {
+        self >= TorchVersion(2, 5)
+    }
+
+    /// Of nested routings the newest that accepts a stream wins; before, the oldest.
+    #[must_use]
+    pub fn newest_routing_wins(self) -> bool {
+        self >= TorchVersion(2, 10)
+    }
+
     /// `large_segment_size_mb` is known.
     #[must_use]
     pub fn has_large_segment_size(self) -> bool {
