@@ -124,7 +124,7 @@ pub(super) fn settings(run: &RunInfo) -> String {
         (_, settings) if run.recorded => format!("as recorded: {settings}"),
         (_, "") if is_torch => "the defaults".to_owned(),
         ("plan", _) => "the whole run packed with its future known: the floor".to_owned(),
-        ("gapless", "") => "our own allocator, as it runs live".to_owned(),
+        ("gapless", "") => "our own allocator, on a simulated card".to_owned(),
         ("bfc", "") => "TensorFlow's and JAX's: best fit with coalescing".to_owned(),
         ("rmm-pool", "") => "RMM's pool, which takes half of the card".to_owned(),
         ("rmm-arena", "") => "RMM's arenas in half of the card".to_owned(),
