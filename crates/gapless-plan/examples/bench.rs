@@ -3,7 +3,7 @@
 //! `cargo run --release -p gapless-plan --example bench -- [challenging|cliff|minimise|tensors|guillotine|heavy|million|training|replan|baselines|FILE.csv]...`
 //! Limits count seconds of CPU of this process, not of the clock on the wall, so that a busy machine does not change
 //! the figures. `OFF=trick,trick` turns tricks off, `SEED=n` changes the seed, `LIMIT=s` the limit,
-//! `ONLY=J` picks one of the set to minimise, `VERBOSE=1` prints every better plan. `PEERS=FILE` names figures of other
+//! `ONLY=J` picks one of the set to minimise, `CASE=100000, coarse` generated cases by a part of their name, `VERBOSE=1` prints every better plan. `PEERS=FILE` names figures of other
 //! planners on the challenging set: lines of a letter, a tab and what to print.
 
 use std::io::Read;
@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use gapless_plan::generate::Layers;
 use gapless_plan::{
     Baseline, Options, Plan, Problem, Progress, Tricks, Watch, bound, carry_over, csv, generate, replan,
     solve, validate,
@@ -82,16 +83,22 @@ fn main() {
             // Times all apart, and times that many buffers share.
             for (kind, time, memory) in [("fine", 1i64 << 40, 1u64 << 30), ("coarse", count as i64, 1 << 20)]
             {
-                let problem = generate::guillotine(count, time, memory, seed);
                 let name = format!("guillotine {count}, {kind} times");
+                if !picked(&name) {
+                    continue;
+                }
+                let problem = generate::guillotine(count, time, memory, seed);
                 case(&name, &problem, Question::Minimise, limit, &Wanted::ratio(ratio), "");
             }
         }
     }
     if wants("heavy") {
         for shortest in [100.0, 1000.0] {
-            let problem = generate::heavy_tailed(100_000, 1.5, shortest, seed);
             let name = format!("heavy-tailed 100000, from {shortest}");
+            if !picked(&name) {
+                continue;
+            }
+            let problem = generate::heavy_tailed(100_000, 1.5, shortest, seed);
             let quoted = "idealloc 1.028 (quoted)";
             case(&name, &problem, Question::Minimise, 20.0, &Wanted::ratio(1.01), quoted);
         }
@@ -104,8 +111,16 @@ fn main() {
         case("heavy-tailed 1000000, from 100", &problem, Question::Minimise, 60.0, &wanted, quoted);
     }
     if wants("training") {
-        let problem = generate::training(100_000, 4000, seed);
-        case("training 100000", &problem, Question::Minimise, 5.0, &Wanted::ratio(1.0002), "");
+        for (kind, sizes) in
+            [("alike", Layers::Alike), ("apart", Layers::Apart), ("apart each step", Layers::ApartEachStep)]
+        {
+            let name = format!("training 100000, {kind}");
+            if !picked(&name) {
+                continue;
+            }
+            let problem = generate::training_of(100_000, 4000, sizes, seed);
+            case(&name, &problem, Question::Minimise, 5.0, &Wanted::ratio(1.0002), "");
+        }
     }
     if wants("replan") {
         let problem = generate::heavy_tailed(100_000, 1.5, 1000.0, seed);
@@ -377,6 +392,11 @@ fn replans(problem: &Problem, old: &Plan) {
     let peak = format!("peak at most {worst:.5} of the old; 50 changes, the worst of each");
     let (count, cpu) = (problem.len().to_string(), format!("{slowest:.4}"));
     line("replan, one buffer changed", &count, &ours, &cpu, "", "0.05 s, under 1 % moved", met, &peak);
+}
+
+/// Whether a generated case is among those that `CASE` names by a part of their name.
+fn picked(name: &str) -> bool {
+    std::env::var("CASE").map_or(true, |part| name.contains(&part))
 }
 
 fn tricks() -> Tricks {

@@ -51,10 +51,27 @@ pub fn heavy_tailed(count: usize, shape: f64, shortest: f64, seed: u64) -> Probl
     problem(buffers.collect())
 }
 
+/// How the sizes of a training run repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layers {
+    /// A few kinds of layers, repeated, the same in every step: most models.
+    Alike,
+    /// Every layer has sizes of its own, the same in every step.
+    Apart,
+    /// Every layer has sizes of its own in every step: shapes that depend on the data.
+    ApartEachStep,
+}
+
+/// Training steps of layers that are alike; see [`training_of`].
+#[must_use]
+pub fn training(count: usize, per_step: usize, seed: u64) -> Problem {
+    training_of(count, per_step, Layers::Alike, seed)
+}
+
 /// Training steps: weights that stay, activations saved on the way forward and released in reverse, temporaries
 /// between, gradients that live from backward to the step's end. About `per_step` buffers a step.
 #[must_use]
-pub fn training(count: usize, per_step: usize, seed: u64) -> Problem {
+pub fn training_of(count: usize, per_step: usize, sizes: Layers, seed: u64) -> Problem {
     let mut rng = Rng::new(seed);
     let mut buffers = Vec::with_capacity(count);
     let layers = (per_step / 8).max(1);
@@ -65,7 +82,6 @@ pub fn training(count: usize, per_step: usize, seed: u64) -> Problem {
     let steps = count.div_ceil(layers * 8).max(1);
     let step_time = layers as i64 * 20;
     let horizon = step_time * steps as i64;
-    // A few kinds of layers, repeated: every step asks for the same sizes, and most layers do, as in real models.
     let mut kind = || {
         let mut shape = [0; 8];
         for value in &mut shape {
@@ -74,11 +90,17 @@ pub fn training(count: usize, per_step: usize, seed: u64) -> Problem {
         shape
     };
     let kinds = [kind(), kind(), kind(), kind()];
-    let shapes: Vec<[u64; 8]> = (0..layers).map(|layer| kinds[layer % kinds.len()]).collect();
+    let mut shapes: Vec<[u64; 8]> = match sizes {
+        Layers::Alike => (0..layers).map(|layer| kinds[layer % kinds.len()]).collect(),
+        Layers::Apart | Layers::ApartEachStep => (0..layers).map(|_| kind()).collect(),
+    };
     for shape in &shapes {
         buffers.push(Buffer::new(0, horizon, shape[0]));
     }
     'steps: for step in 0..steps as i64 {
+        if sizes == Layers::ApartEachStep && step > 0 {
+            shapes.fill_with(&mut kind);
+        }
         let begin = step * step_time;
         let middle = begin + layers as i64 * 8;
         for (layer, shape) in shapes.iter().enumerate() {

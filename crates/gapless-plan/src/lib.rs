@@ -27,6 +27,7 @@ mod compact;
 mod conflict;
 mod exact;
 mod general;
+mod guess;
 mod improve;
 mod join;
 mod load;

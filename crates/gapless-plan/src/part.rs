@@ -6,14 +6,13 @@
 use crate::compact::Compact;
 use crate::exact::{Answer, Restarts};
 use crate::improve::Improver;
-use crate::join::{Joined, join_by_chance};
+use crate::join::{Careful, Joined};
 use crate::options::Options;
 use crate::passes::{Pass, orders};
-use crate::rng::Rng;
 use crate::sweep::{crowd, sweep};
 
 /// The most buffers (after joining) on which exact search is tried: its nodes cost O(n).
-const EXACT_LIMIT: usize = 4000;
+pub(crate) const EXACT_LIMIT: usize = 4000;
 
 /// A joined form that is hardly smaller costs twice the work for nothing, where work is dear.
 const WORTH_JOINING: f64 = 0.9;
@@ -22,16 +21,21 @@ const WORTH_JOINING: f64 = 0.9;
 /// each, and the first plan is not to take more than a few seconds.
 const CROWDED: u64 = 3_000_000_000;
 
-/// Runs without success after which a guess is given up: one in each order of buffers. On J of the challenging set 4
-/// came to 1.001 of the bound in 10 s, where 8 came to 1.008 and 1 to 1.027.
-const GUESS_RUNS: u32 = 4;
-
 /// Guesses in one turn, once the first turns did not do.
 const MOST_GUESSES: u64 = 16;
 
+/// A form that is far behind has one turn in so many.
+const BEHIND_TURNS: u64 = 8;
+
+/// Passes over a form that is far behind, at most, before the search begins.
+const BEHIND_PASSES: usize = 2;
+
+/// Fewer buffers than this are joined well enough by chance.
+const JOINS_WELL: usize = 500;
+
 /// Peaks and offsets are relative to the part, in units.
 pub(crate) struct Part<'v> {
-    compact: &'v Compact,
+    pub(crate) compact: &'v Compact,
     views: Vec<View<'v>>,
     pub(crate) bound: i64,
     pub(crate) best: i64,
@@ -40,7 +44,8 @@ pub(crate) struct Part<'v> {
     pub(crate) refuted: Option<i64>,
     /// How often it had a turn of search, and how often it was joined by chance.
     turns: u64,
-    guesses: u64,
+    pub(crate) guesses: u64,
+    pub(crate) careful: Option<Careful>,
 }
 
 /// What a turn may spend, and for what.
@@ -65,6 +70,7 @@ impl<'v> Part<'v> {
             refuted: None,
             turns: 0,
             guesses: 0,
+            careful: None,
         }
     }
 
@@ -78,7 +84,9 @@ impl<'v> Part<'v> {
 
     /// The next constructive pass; false where all are done.
     pub(crate) fn pass(&mut self, turn: &mut Turn<'_>) -> bool {
-        let Some(at) = (0..self.views.len()).min_by_key(|at| self.views[*at].passes) else { return false };
+        let open = |at: &usize| self.views[*at].passes < BEHIND_PASSES || !self.is_behind(*at);
+        let next = (0..self.views.len()).filter(open).min_by_key(|at| self.views[*at].passes);
+        let Some(at) = next else { return false };
         let first = self.best == i64::MAX;
         if first && self.compact.align.is_empty() && crowd(self.compact) > CROWDED {
             turn.effort += self.compact.len() as u64 / 16;
@@ -102,8 +110,18 @@ impl<'v> Part<'v> {
     pub(crate) fn search(&mut self, turn: &mut Turn<'_>) -> bool {
         let tricks = turn.options.tricks;
         let before = turn.effort;
+        self.turns += 1;
+        if self.joins_well() {
+            self.careful_turn(turn);
+            if self.is_done(turn) {
+                return true;
+            }
+        }
         for at in 0..self.views.len() {
             self.views[at].pass = None;
+            if self.is_behind(at) && !self.turns.is_multiple_of(BEHIND_TURNS) {
+                continue;
+            }
             let begin = turn.effort;
             let exact = tricks.exact && self.views[at].compact.len() <= EXACT_LIMIT;
             if exact {
@@ -122,7 +140,6 @@ impl<'v> Part<'v> {
             }
         }
         if tricks.join && tricks.exact && self.compact.align.is_empty() && self.compact.len() <= EXACT_LIMIT {
-            self.turns += 1;
             for _ in 0..self.turns.min(MOST_GUESSES) {
                 if self.is_done(turn) {
                     break;
@@ -133,36 +150,18 @@ impl<'v> Part<'v> {
         turn.effort > before
     }
 
-    /// Joins by chance and searches what comes out, a few times, further down after each success.
-    fn guess_turn(&mut self, turn: &mut Turn<'_>) {
-        let seed = turn.options.seed ^ 0x5eed_0000 ^ self.guesses;
-        self.guesses += 1;
-        let mut rng = Rng::new(seed);
-        let apart = [0.0, 0.0, 0.02, 0.1][rng.below(4) as usize];
-        let joined = join_by_chance(self.compact, apart, &mut rng);
-        let share = [0.0, 0.3, 0.6, 0.85, 1.0][rng.below(5) as usize];
-        let mut tries = 0;
-        while tries < GUESS_RUNS && !self.is_done(turn) {
-            let span = self.best - 1 - self.bound;
-            let target = if turn.within { turn.goal } else { self.bound + (span as f64 * share) as i64 };
-            let tricks = turn.options.tricks;
-            let mut restarts = Restarts::new(&joined.compact, target.max(self.bound), tricks, seed);
-            let mut answer = Answer::Unknown;
-            while answer == Answer::Unknown && tries < GUESS_RUNS && !(turn.stop)() {
-                answer = restarts.next(&mut turn.effort, turn.stop);
-                tries += 1;
-            }
-            if answer != Answer::Fits {
-                return;
-            }
-            let offsets = joined.spread(restarts.offsets(), self.compact.len());
-            let at = self.views.len() - 1;
-            self.offer(at, offsets);
-            tries = 0;
-        }
+    /// Whether most of the buffers can be joined, so that joining deserves second thoughts.
+    fn joins_well(&self) -> bool {
+        let least = self.views.iter().map(|view| view.compact.len()).min().unwrap_or(0);
+        least > 1 && least * 2 < self.compact.len() && self.compact.len() >= JOINS_WELL
     }
 
-    fn is_done(&self, turn: &Turn<'_>) -> bool {
+    /// Whether another form has come so much lower that work on this one is hardly of use.
+    fn is_behind(&self, at: usize) -> bool {
+        self.views[at].best.saturating_sub(self.bound) / 2 > self.best - self.bound
+    }
+
+    pub(crate) fn is_done(&self, turn: &Turn<'_>) -> bool {
         self.best <= turn.goal.max(self.bound) || (turn.stop)()
     }
 
@@ -248,6 +247,11 @@ impl<'v> Part<'v> {
         if let Some(offsets) = offsets {
             self.offer(at, offsets);
         }
+    }
+
+    /// Takes the plan of all buffers in.
+    pub(crate) fn take(&mut self, offsets: Vec<i64>) {
+        self.offer(self.views.len() - 1, offsets);
     }
 
     /// Takes the plan of a form in, there and for the part.

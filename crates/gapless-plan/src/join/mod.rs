@@ -5,6 +5,10 @@
 //! from a rectangle by straight cuts falls back into the rectangle. For other problems a join is a guess: what the
 //! joined problem reaches is valid for the original, but a proof that it cannot do better is not.
 
+mod careful;
+
+pub(crate) use careful::Careful;
+
 use rustc_hash::FxHashMap;
 
 use crate::compact::Compact;
@@ -53,6 +57,30 @@ pub(crate) fn join_by_chance(compact: &Compact, apart: f64, rng: &mut Rng) -> Jo
 }
 
 impl Joined {
+    /// What is left alive of the nodes, with time cut anew.
+    fn of_nodes(
+        compact: &Compact,
+        nodes: Vec<Node>,
+        first: Vec<u32>,
+        last: Vec<u32>,
+        size: Vec<i64>,
+        alive: &[bool],
+    ) -> Joined {
+        let mut joined = Compact { sections: compact.sections, unit: compact.unit, ..Compact::default() };
+        let mut roots = Vec::new();
+        for (node, alive) in alive.iter().enumerate() {
+            if *alive {
+                roots.push(node as u32);
+                joined.original.push(node as u32);
+                joined.first.push(first[node]);
+                joined.last.push(last[node]);
+                joined.size.push(size[node]);
+            }
+        }
+        joined.close_up();
+        Joined { compact: joined, nodes, size, roots }
+    }
+
     /// Offsets of the original buffers from those of the joined ones.
     pub(crate) fn spread(&self, offsets: &[i64], count: usize) -> Vec<i64> {
         let mut result = vec![0; count];
@@ -89,19 +117,7 @@ struct Work {
 
 impl Work {
     fn finish(self, compact: &Compact) -> Joined {
-        let mut joined = Compact { sections: compact.sections, unit: compact.unit, ..Compact::default() };
-        let mut roots = Vec::new();
-        for (node, alive) in self.alive.iter().enumerate() {
-            if *alive {
-                roots.push(node as u32);
-                joined.original.push(node as u32);
-                joined.first.push(self.first[node]);
-                joined.last.push(self.last[node]);
-                joined.size.push(self.size[node]);
-            }
-        }
-        joined.close_up();
-        Joined { compact: joined, nodes: self.nodes, size: self.size, roots }
+        Joined::of_nodes(compact, self.nodes, self.first, self.last, self.size, &self.alive)
     }
 
     /// Adds a node and joins it on as far as it goes. A stack comes before a chain: lifetimes that agree at both ends
