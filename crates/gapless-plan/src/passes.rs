@@ -18,11 +18,14 @@ pub(crate) enum Order {
     Rocks { share: i64, power: f64, steps: f64, sand: f64 },
     /// As they begin; of those that begin together the longest first.
     Start,
+    /// By the fullest section, then longest first, from both ends: see [`two_ended`].
+    TwoEnded,
 }
 
 /// The orders that are tried, the ones that won most often first (measured on the tensors and generated instances).
-const ORDERS: [Order; 11] = [
+const ORDERS: [Order; 12] = [
     Order::Weight(0.25),
+    Order::TwoEnded,
     Order::Rocks { share: 100, power: 0.25, steps: 20.0, sand: 0.25 },
     Order::Weight(0.0),
     Order::FullestThenLength,
@@ -35,12 +38,17 @@ const ORDERS: [Order; 11] = [
     Order::Start,
 ];
 
+/// Rounds of a pass from both ends.
+const TWO_ENDED_ROUNDS: u32 = 12;
+
 /// Above this many buffers the first pass takes them as they begin: it is the fastest, and a plan is wanted soon.
 const HURRY: usize = 200_000;
 
 pub(crate) fn orders(count: usize) -> impl Iterator<Item = Order> {
     let hurried = (count > HURRY).then_some(Order::Start);
-    hurried.into_iter().chain(ORDERS.into_iter().filter(move |order| hurried != Some(*order)))
+    // Two ends take two structures: with so many buffers that is time and memory better spent.
+    let skipped = move |order: &Order| hurried.is_some() && [Order::Start, Order::TwoEnded].contains(order);
+    hurried.into_iter().chain(ORDERS.into_iter().filter(move |order| !skipped(order)))
 }
 
 /// Passes over one problem; keeps its structures from one to the next.
@@ -57,6 +65,10 @@ impl<'a> Pass<'a> {
 
     /// The offsets, or none where the peak would reach `below` or the pass was stopped.
     pub(crate) fn run(&mut self, order: Order, below: i64, stop: &dyn Fn() -> bool) -> Option<&[i64]> {
+        if order == Order::TwoEnded && self.compact.align.is_empty() {
+            self.offsets = two_ended(self.compact, crate::bound::live_peak(self.compact), stop)?;
+            return Some(&self.offsets);
+        }
         let order = ordered(self.compact, order);
         self.run_order(&order, below, stop)
     }
@@ -78,10 +90,78 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// Passes between the floor and a ceiling: what is alive when most is, goes to the lowest place; the rest hangs from the ceiling.
+///
+/// Stacks are the case in point: what was saved on the way to a peak is released in reverse, and what is made on the way down
+/// stays for long. From one side they would leave holes in each other; from two sides the free place is always one.
+/// What does not fit under the ceiling is put on top of all and comes first in the next round, from the ceiling, and from
+/// the other side if that did not help.
+fn two_ended(c: &Compact, ceiling: i64, stop: &dyn Fn() -> bool) -> Option<Vec<i64>> {
+    let mut low = stands(c);
+    let mut order = ordered(c, Order::TwoEnded);
+    let mut up = Shelves::new(c.sections);
+    // The same plan upside down: the lowest place there is the highest here.
+    let mut down = Shelves::new(c.sections);
+    let mut offsets = vec![0; c.len()];
+    let mut best: Option<(i64, Vec<i64>)> = None;
+    let mut failures = vec![0u32; c.len()];
+    for _ in 0..TWO_ENDED_ROUNDS {
+        up.clear();
+        down.clear();
+        let mut failed = 0;
+        let mut peak = ceiling;
+        for (count, item) in order.iter().enumerate() {
+            let slot = *item as usize;
+            let (first, last, size) = (c.first[slot], c.last[slot], c.size[slot]);
+            let place = if low[slot] {
+                up.lowest(first, last, size, 1, 0, ceiling)
+            } else {
+                down.lowest(first, last, size, 1, 0, ceiling).map(|depth| ceiling - depth - size)
+            };
+            if place.is_none() {
+                failed += 1;
+                failures[slot] += 1;
+                low[slot] = failures[slot].is_multiple_of(2);
+            }
+            let place = place.or_else(|| up.lowest(first, last, size, 1, 0, i64::MAX))?;
+            up.insert(c, *item, place);
+            down.insert(c, *item, ceiling - place - size);
+            offsets[slot] = place;
+            peak = peak.max(place + size);
+            if count % 256 == 255 && stop() {
+                return best.map(|(_, offsets)| offsets);
+            }
+        }
+        if best.as_ref().is_none_or(|(least, _)| peak < *least) {
+            best = Some((peak, offsets.clone()));
+        }
+        // Where much fails, the order is not to blame.
+        if failed == 0 || failed > c.len() / 100 {
+            break;
+        }
+        order.sort_by_key(|item| std::cmp::Reverse(failures[*item as usize]));
+    }
+    best.map(|(_, offsets)| offsets)
+}
+
+/// For each buffer, whether the most bytes around its lifetime (as long again on both sides) are alive within it.
+fn stands(c: &Compact) -> Vec<bool> {
+    let fullest = Fullest::new(c);
+    let sections = c.sections as u32;
+    (0..c.len())
+        .map(|item| {
+            let (first, last) = (c.first[item], c.last[item]);
+            let length = last - first;
+            let around = fullest.within(first.saturating_sub(length), (last + length).min(sections));
+            fullest.within(first, last) == around
+        })
+        .collect()
+}
+
 /// The buffers in this order; equal ones by position, so that the order is the same everywhere.
 pub(crate) fn ordered(c: &Compact, order: Order) -> Vec<u32> {
     let fullest = match order {
-        Order::FullestThenLength | Order::Rocks { .. } => fullest_sections(c),
+        Order::FullestThenLength | Order::TwoEnded | Order::Rocks { .. } => fullest_sections(c),
         _ => Vec::new(),
     };
     let peak = fullest.iter().copied().max().unwrap_or(1).max(1);
@@ -91,7 +171,9 @@ pub(crate) fn ordered(c: &Compact, order: Order) -> Vec<u32> {
             let size = c.size[item];
             let (major, minor) = match order {
                 Order::Weight(power) => ((size as f64).ln() + power * length.ln(), size),
-                Order::FullestThenLength => ((fullest[item] * 5 / peak) as f64, length as i64),
+                Order::FullestThenLength | Order::TwoEnded => {
+                    ((fullest[item] as f64 / peak as f64 * 5.0).floor(), length as i64)
+                },
                 Order::Rocks { share, power, .. } if size >= peak / share => {
                     (1e9 + (size as f64).ln() + power * length.ln(), size)
                 }
@@ -109,20 +191,31 @@ pub(crate) fn ordered(c: &Compact, order: Order) -> Vec<u32> {
     keyed.into_iter().map(|(_, _, item)| item).collect()
 }
 
-/// For each buffer the most bytes alive in a section of its lifetime, by a sparse table of maxima.
+/// For each buffer the most bytes alive in a section of its lifetime.
 fn fullest_sections(c: &Compact) -> Vec<i64> {
-    let mut table: Vec<Vec<i64>> = vec![c.live()];
-    loop {
-        let width = 1 << (table.len() - 1);
-        let Some(last) = table.last().filter(|last| last.len() > width) else { break };
-        let next = (0..last.len() - width).map(|at| last[at].max(last[at + width])).collect();
-        table.push(next);
+    let fullest = Fullest::new(c);
+    (0..c.len()).map(|item| fullest.within(c.first[item], c.last[item])).collect()
+}
+
+/// The most bytes alive in any interval of sections, by a sparse table of maxima.
+struct Fullest(Vec<Vec<i64>>);
+
+impl Fullest {
+    fn new(c: &Compact) -> Fullest {
+        let mut table: Vec<Vec<i64>> = vec![c.live()];
+        loop {
+            let width = 1 << (table.len() - 1);
+            let Some(last) = table.last().filter(|last| last.len() > width) else { break };
+            let next = (0..last.len() - width).map(|at| last[at].max(last[at + width])).collect();
+            table.push(next);
+        }
+        Fullest(table)
     }
-    (0..c.len())
-        .map(|item| {
-            let (first, last) = (c.first[item] as usize, c.last[item] as usize);
-            let row = (last - first).ilog2() as usize;
-            table[row][first].max(table[row][last - (1 << row)])
-        })
-        .collect()
+
+    /// The interval must not be empty.
+    fn within(&self, first: u32, last: u32) -> i64 {
+        let (first, last) = (first as usize, last as usize);
+        let row = (last - first).ilog2() as usize;
+        self.0[row][first].max(self.0[row][last - (1 << row)])
+    }
 }

@@ -220,6 +220,28 @@ fn a_buffer_that_rests_for_long_makes_room_and_comes_back() {
 }
 
 #[test]
+fn several_accesses_at_one_time_are_on_one_side_of_a_move() {
+    let mut dice = Dice(8);
+    for _ in 0..40 {
+        let (mut buffers, mut usages) = (Vec::new(), Vec::new());
+        for _ in 0..7 {
+            let start = dice.below(8) as i64;
+            let length = 4 + dice.below(12);
+            buffers.push(Buffer::new(start, start + length as i64, 1 + dice.below(20)));
+            let ends = [start + 1, start + 1, start + length as i64 - 2];
+            let mut times: Vec<i64> = (0..2 + dice.below(6)).map(|_| ends[dice.below(3) as usize]).collect();
+            times.sort_unstable();
+            usages.push(Usage::at(times));
+        }
+        let problem = Problem::new(buffers).unwrap();
+        let spaces =
+            Spaces::new(vec![Space::new("near", Some(20 + dice.below(20)), 1), Space::new("far", None, 12)]);
+        // The judge counts the traffic for itself.
+        planned(&problem, &usages, &spaces.unwrap(), &Options::default());
+    }
+}
+
+#[test]
 fn knowing_the_access_times_never_costs_traffic() {
     let mut dice = Dice(6);
     let mut gained = 0;

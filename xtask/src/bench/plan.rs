@@ -1,7 +1,7 @@
 //! The packer on every kind of instance that it promises figures for, beside the planners that others ship.
 //!
-//! One table: the instances of `gapless-plan`'s own bench (with CP-SAT's figures in its column of peers), the program as a
-//! whole process on the challenging set, and whole recorded runs.
+//! One table: the instances of `gapless-plan`'s own bench (with CP-SAT's figures in its column of peers), memory spaces against
+//! the optimum that HiGHS proves, the program as a whole process on the challenging set, and whole recorded runs.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result, bail, ensure};
@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 /// The parts of the bench, in order; the million takes a minute. `PARTS=name,name` picks some.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "challenging",
     "cliff",
     "minimise",
@@ -22,11 +22,12 @@ const PARTS: [&str; 12] = [
     "training",
     "replan",
     "baselines",
+    "spaces",
     "process",
     "traces",
 ];
-/// Those that need the program itself; the others are the example's.
-const OF_PROGRAM: [&str; 2] = ["process", "traces"];
+/// Those that need the program itself or an example of their own; the others are the first example's.
+const OF_PROGRAM: [&str; 3] = ["spaces", "process", "traces"];
 const SET: &str = "testdata/planner/challenging";
 const LETTERS: &str = "ABCDEFGHIJK";
 const CAPACITY: &str = "1048576";
@@ -61,6 +62,11 @@ pub(crate) fn run() -> Result<()> {
         bench.env("PEERS", &peers);
         shell::run(bench)?;
     }
+    if picked.contains(&"spaces") {
+        spaces(&folder).unwrap_or_else(|error| {
+            eprintln!("!!! MEMORY SPACES ARE NOT IN THE TABLE: scipy could not be installed or run: {error:#}");
+        });
+    }
     let binary = shell::target().join("release/gapless");
     if picked.contains(&"process") {
         whole_process(&binary, &folder)?;
@@ -73,7 +79,7 @@ pub(crate) fn run() -> Result<()> {
 
 /// CP-SAT's figures on the challenging set: lines of a letter, a tab and what to print.
 fn cpsat(folder: &Path) -> Result<String> {
-    let python = ortools(folder)?;
+    let python = python_with(folder, "ortools.sat.python.cp_model", "ortools")?;
     let limit = std::env::var("CPSAT_LIMIT").unwrap_or_else(|_| CPSAT_LIMIT.to_owned());
     let files: Vec<String> =
         LETTERS.chars().map(|letter| format!("{SET}/{letter}.{CAPACITY}.csv.gz")).collect();
@@ -92,20 +98,58 @@ fn cpsat(folder: &Path) -> Result<String> {
     Ok(lines)
 }
 
-/// A Python with ortools, in a virtual environment of its own.
-fn ortools(folder: &Path) -> Result<String> {
+/// A Python that can import the module, from this package, in a virtual environment of the bench's own.
+fn python_with(folder: &Path, module: &str, package: &str) -> Result<String> {
     let venv = folder.join("venv");
     let python = venv.join("bin/python").display().to_string();
     let imports = |python: &str| {
-        let mut import = command(".", python, &["-c", "import ortools.sat.python.cp_model"]);
+        let mut import = command(".", python, &["-c", &format!("import {module}")]);
         import.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     };
     if !imports(&python) {
-        shell::run(command(".", "python3", &["-m", "venv", &venv.display().to_string()]))?;
-        shell::run(command(".", &python, &["-m", "pip", "install", "--quiet", "ortools"]))?;
-        ensure!(imports(&python), "{python} cannot import ortools");
+        if !Path::new(&python).exists() {
+            shell::run(command(".", "python3", &["-m", "venv", &venv.display().to_string()]))?;
+        }
+        shell::run(command(".", &python, &["-m", "pip", "install", "--quiet", package]))?;
+        ensure!(imports(&python), "{python} cannot import {module}");
     }
     Ok(python)
+}
+
+/// Small questions about several memories, against the optimum that HiGHS proves for an integer program of each.
+fn spaces(folder: &Path) -> Result<()> {
+    let python = python_with(folder, "scipy.optimize", "scipy")?;
+    let questions = folder.join("spaces.json").display().to_string();
+    let args = ["run", "--release", "--locked", "--package", "gapless-plan", "--example", "spaces"];
+    std::fs::write(&questions, shell::output(command(".", "cargo", &args))?)?;
+    let asked: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&questions)?)?;
+    let printed = shell::output(command(".", &python, &["xtask/bench/milp.py", &questions]))?;
+    let rows: Vec<Value> = serde_json::from_str(&printed).context("milp.py prints JSON")?;
+    ensure!(rows.len() == asked.len(), "milp.py gave {} figures for {} questions", rows.len(), asked.len());
+    for (name, timed) in [("spaces, accesses counted", false), ("spaces, access times known", true)] {
+        let (mut sum, mut worst, mut count, mut moved, mut ours, mut theirs) = (0.0, 0f64, 0, 0, 0.0, 0.0);
+        let mut open = 0;
+        for (row, question) in rows.iter().zip(&asked).filter(|(row, _)| row["timed"] == timed) {
+            ours += question["seconds"].as_f64().context("the example gives seconds")?;
+            theirs += row["seconds"].as_f64().context("milp.py gives seconds")?;
+            moved += usize::from(row["moved"].as_u64().is_some_and(|moved| moved > 0));
+            let traffic = row["traffic"].as_f64().context("milp.py gives traffic")?;
+            let Some(optimum) = row["optimum"].as_f64() else {
+                open += 1;
+                continue;
+            };
+            ensure!(traffic >= optimum, "{name}: less traffic than the optimum: one of the two models is wrong");
+            let ratio = if optimum > 0.0 { traffic / optimum } else { 1.0 };
+            (sum, worst, count) = (sum + ratio, worst.max(ratio), count + 1);
+        }
+        let mean = sum / f64::from(count);
+        let unsolved = if open > 0 { format!(", {open} not solved by it") } else { String::new() };
+        let peers = format!(
+            "HiGHS proves the optimum of {count} in {theirs:.1} s{unsolved}; {moved} plans move buffers; worst {worst:.4}"
+        );
+        line(name, &format!("{mean:.5} on average"), ours, "1.01 on average, none infeasible", mean <= 1.01, &peers);
+    }
+    Ok(())
 }
 
 /// The challenging set again, each instance by a process of its own, from its start to its end.

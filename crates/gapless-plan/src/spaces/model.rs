@@ -332,6 +332,12 @@ impl Path {
             if free.0 >= free.1 || end > life.end || begin >= end {
                 return None;
             }
+            // Of accesses at one time, none is before a move and another after it.
+            let late = leave.is_some_and(|leave| from < to && leave >= times[*from]);
+            let early = back.is_some_and(|back| from < to && back <= times[to - 1]);
+            if late || early {
+                return None;
+            }
             // Nothing accesses the buffer while it is copied.
             let busy = |copy: Option<i64>| copy.is_some_and(|copy| times.binary_search(&copy).is_ok());
             if busy(leave) || busy(back) {
