@@ -70,7 +70,8 @@ fn question(dice: &mut Dice, kind: u64) -> Value {
         panic!("the plan is INVALID: {invalid}");
     }
     let rows: Vec<Value> = problem.buffers().iter().zip(&usages).map(row(&spaces)).collect();
-    let room = |space: &Space| json!({ "capacity": space.capacity.map(|capacity| capacity.0), "cost": space.cost });
+    let room =
+        |space: &Space| json!({ "capacity": space.capacity.map(|capacity| capacity.0), "cost": space.cost });
     json!({
         "spaces": spaces.all().iter().map(room).collect::<Vec<Value>>(),
         "buffers": rows,

@@ -25,6 +25,7 @@ pub mod watch;
 
 mod compact;
 mod conflict;
+mod core;
 mod exact;
 mod general;
 mod guess;
@@ -45,6 +46,9 @@ pub use problem::{Buffer, Lifetime, Plan, Problem};
 pub use replan::{Replan, carry_over, replan};
 pub use sharing::{Shares, sharing_lower_bound, solve_sharing};
 pub use solve::{Solution, solve};
-pub use spaces::{Accesses, Allowed, Residence, Space, SpacePlan, Spaces, Usage, solve_spaces};
+pub use spaces::{
+    Accesses, Allowed, Residence, Space, SpacePlan, SpaceProgress, SpaceWatch, Spaces, Usage, solve_spaces,
+    solve_spaces_watched,
+};
 pub use validate::{Invalid, validate, validate_chunks, validate_sharing, validate_spaces};
 pub use watch::{Progress, Watch};

@@ -73,6 +73,8 @@ pub struct Tricks {
     pub ejection: bool,
     /// Ejection: large buffers first, among themselves; small ones fill the holes.
     pub rocks_first: bool,
+    /// Plan what is alive around the peaks first, with everything else cut away.
+    pub core: bool,
     /// Exact search at all.
     pub exact: bool,
 }
@@ -90,13 +92,14 @@ impl Default for Tricks {
             join: true,
             ejection: true,
             rocks_first: true,
+            core: true,
             exact: true,
         }
     }
 }
 
 impl Tricks {
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 12] = [
         "section_bound",
         "valley_fill",
         "remember_failures",
@@ -107,6 +110,7 @@ impl Tricks {
         "join",
         "ejection",
         "rocks_first",
+        "core",
         "exact",
     ];
 
@@ -123,6 +127,7 @@ impl Tricks {
             "join" => &mut self.join,
             "ejection" => &mut self.ejection,
             "rocks_first" => &mut self.rocks_first,
+            "core" => &mut self.core,
             "exact" => &mut self.exact,
             _ => return false,
         };

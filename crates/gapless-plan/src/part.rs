@@ -4,6 +4,7 @@
 //! bound, one at a target between the bound and the best plan, and an attempt of ejection.
 
 use crate::compact::Compact;
+use crate::core::core_first;
 use crate::exact::{Answer, Restarts};
 use crate::improve::Improver;
 use crate::join::{Careful, Joined};
@@ -23,6 +24,12 @@ const CROWDED: u64 = 3_000_000_000;
 
 /// Guesses in one turn, once the first turns did not do.
 const MOST_GUESSES: u64 = 16;
+
+/// Cores that are planned first, by the share of the bound that is alive in them; after so many passes, and not in small parts,
+/// which are searched as a whole.
+const CORES: [f64; 4] = [0.98, 0.95, 0.99, 0.9];
+const CORE_PASSES: usize = 2;
+const CORE_LEAST: usize = 2000;
 
 /// A form that is far behind has one turn in so many.
 const BEHIND_TURNS: u64 = 8;
@@ -46,6 +53,8 @@ pub(crate) struct Part<'v> {
     turns: u64,
     pub(crate) guesses: u64,
     pub(crate) careful: Option<Careful>,
+    /// How many of the cores have been tried.
+    cores: usize,
 }
 
 /// What a turn may spend, and for what.
@@ -71,6 +80,7 @@ impl<'v> Part<'v> {
             turns: 0,
             guesses: 0,
             careful: None,
+            cores: 0,
         }
     }
 
@@ -92,6 +102,16 @@ impl<'v> Part<'v> {
             turn.effort += self.compact.len() as u64 / 16;
             self.offer(at, sweep(self.compact));
             return true;
+        }
+        if self.views[at].passes >= CORE_PASSES && self.cores < CORES.len() && at + 1 == self.views.len() {
+            let share = CORES[self.cores];
+            self.cores += 1;
+            if turn.options.tricks.core && self.compact.align.is_empty() && self.compact.len() >= CORE_LEAST {
+                if let Some(offsets) = core_first(self.compact, self.bound, share, turn) {
+                    self.offer(at, offsets);
+                }
+                return true;
+            }
         }
         let view = &mut self.views[at];
         let Some(order) = orders(view.compact.len()).nth(view.passes) else { return false };

@@ -39,7 +39,7 @@ const ORDERS: [Order; 12] = [
 ];
 
 /// Rounds of a pass from both ends.
-const TWO_ENDED_ROUNDS: u32 = 12;
+const TWO_ENDED_ROUNDS: u32 = 4;
 
 /// Above this many buffers the first pass takes them as they begin: it is the fastest, and a plan is wanted soon.
 const HURRY: usize = 200_000;
@@ -97,51 +97,103 @@ impl<'a> Pass<'a> {
 /// What does not fit under the ceiling is put on top of all and comes first in the next round, from the ceiling, and from
 /// the other side if that did not help.
 fn two_ended(c: &Compact, ceiling: i64, stop: &dyn Fn() -> bool) -> Option<Vec<i64>> {
-    let mut low = stands(c);
     let mut order = ordered(c, Order::TwoEnded);
-    let mut up = Shelves::new(c.sections);
-    // The same plan upside down: the lowest place there is the highest here.
-    let mut down = Shelves::new(c.sections);
-    let mut offsets = vec![0; c.len()];
+    let mut frame = Frame::new(c, ceiling);
     let mut best: Option<(i64, Vec<i64>)> = None;
     let mut failures = vec![0u32; c.len()];
     for _ in 0..TWO_ENDED_ROUNDS {
-        up.clear();
-        down.clear();
-        let mut failed = 0;
-        let mut peak = ceiling;
-        for (count, item) in order.iter().enumerate() {
-            let slot = *item as usize;
-            let (first, last, size) = (c.first[slot], c.last[slot], c.size[slot]);
-            let place = if low[slot] {
-                up.lowest(first, last, size, 1, 0, ceiling)
-            } else {
-                down.lowest(first, last, size, 1, 0, ceiling).map(|depth| ceiling - depth - size)
-            };
-            if place.is_none() {
-                failed += 1;
-                failures[slot] += 1;
-                low[slot] = failures[slot].is_multiple_of(2);
-            }
-            let place = place.or_else(|| up.lowest(first, last, size, 1, 0, i64::MAX))?;
-            up.insert(c, *item, place);
-            down.insert(c, *item, ceiling - place - size);
-            offsets[slot] = place;
-            peak = peak.max(place + size);
-            if count % 256 == 255 && stop() {
-                return best.map(|(_, offsets)| offsets);
-            }
-        }
+        frame.clear();
+        let Some(failed) = frame.fill(&order, stop) else { break };
+        let tops = frame.offsets.iter().zip(&c.size).map(|(offset, size)| offset + size);
+        let peak = tops.max().unwrap_or(0);
         if best.as_ref().is_none_or(|(least, _)| peak < *least) {
-            best = Some((peak, offsets.clone()));
+            best = Some((peak, frame.offsets.clone()));
         }
         // Where much fails, the order is not to blame.
-        if failed == 0 || failed > c.len() / 100 {
+        if failed.is_empty() || failed.len() > c.len() / 100 {
             break;
+        }
+        for item in failed {
+            let slot = item as usize;
+            failures[slot] += 1;
+            frame.low[slot] = failures[slot].is_multiple_of(2);
         }
         order.sort_by_key(|item| std::cmp::Reverse(failures[*item as usize]));
     }
     best.map(|(_, offsets)| offsets)
+}
+
+/// A plan between the floor and a ceiling.
+pub(crate) struct Frame<'a> {
+    compact: &'a Compact,
+    ceiling: i64,
+    pub(crate) offsets: Vec<i64>,
+    /// Which buffers go to the lowest place; the others hang.
+    low: Vec<bool>,
+    up: Shelves,
+    /// The same plan upside down: the lowest place there is the highest here.
+    down: Shelves,
+}
+
+impl<'a> Frame<'a> {
+    pub(crate) fn new(compact: &'a Compact, ceiling: i64) -> Frame<'a> {
+        Frame {
+            compact,
+            ceiling,
+            offsets: vec![0; compact.len()],
+            low: stands(compact),
+            up: Shelves::new(compact.sections),
+            down: Shelves::new(compact.sections),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.up.clear();
+        self.down.clear();
+    }
+
+    /// Puts it there unless something is in its way.
+    pub(crate) fn put_if_free(&mut self, item: u32, place: i64) -> bool {
+        let c = self.compact;
+        let slot = item as usize;
+        let size = c.size[slot];
+        let free = self.up.lowest(c.first[slot], c.last[slot], size, 1, place, place + size) == Some(place);
+        if free {
+            self.put(item, place);
+        }
+        free
+    }
+
+    fn put(&mut self, item: u32, place: i64) {
+        let size = self.compact.size[item as usize];
+        self.up.insert(self.compact, item, place);
+        self.down.insert(self.compact, item, self.ceiling - place - size);
+        self.offsets[item as usize] = place;
+    }
+
+    /// Puts these where they belong, in this order. Returns those that stick out of the ceiling; none when stopped.
+    pub(crate) fn fill(&mut self, items: &[u32], stop: &dyn Fn() -> bool) -> Option<Vec<u32>> {
+        let (c, ceiling) = (self.compact, self.ceiling);
+        let mut failed = Vec::new();
+        for (count, item) in items.iter().enumerate() {
+            let slot = *item as usize;
+            let (first, last, size) = (c.first[slot], c.last[slot], c.size[slot]);
+            let place = if self.low[slot] {
+                self.up.lowest(first, last, size, 1, 0, ceiling)
+            } else {
+                self.down.lowest(first, last, size, 1, 0, ceiling).map(|depth| ceiling - depth - size)
+            };
+            if place.is_none() {
+                failed.push(*item);
+            }
+            let place = place.or_else(|| self.up.lowest(first, last, size, 1, 0, i64::MAX))?;
+            self.put(*item, place);
+            if count % 256 == 255 && stop() {
+                return None;
+            }
+        }
+        Some(failed)
+    }
 }
 
 /// For each buffer, whether the most bytes around its lifetime (as long again on both sides) are alive within it.
@@ -173,7 +225,7 @@ pub(crate) fn ordered(c: &Compact, order: Order) -> Vec<u32> {
                 Order::Weight(power) => ((size as f64).ln() + power * length.ln(), size),
                 Order::FullestThenLength | Order::TwoEnded => {
                     ((fullest[item] as f64 / peak as f64 * 5.0).floor(), length as i64)
-                },
+                }
                 Order::Rocks { share, power, .. } if size >= peak / share => {
                     (1e9 + (size as f64).ln() + power * length.ln(), size)
                 }

@@ -2,8 +2,8 @@
 //! every assignment and every order of letting buffers down.
 
 use gapless_plan::{
-    Accesses, Buffer, Error, Invalid, Lifetime, Options, Problem, Residence, Space, SpacePlan, Spaces, Usage,
-    Watch, generate, solve_spaces, validate_spaces,
+    Accesses, Buffer, Error, Invalid, Lifetime, Options, Problem, Residence, Space, SpacePlan, SpaceProgress,
+    SpaceWatch, Spaces, Usage, Watch, generate, solve_spaces, solve_spaces_watched, validate_spaces,
 };
 use gapless_trace::Bytes;
 
@@ -200,6 +200,26 @@ fn the_same_seed_gives_the_same_plan() {
         Spaces::new(vec![Space::new("near", Some(peak / 3), 1), Space::new("far", None, 9)]).unwrap();
     let options = Options { seed: 5, ..effort(60_000) };
     assert_eq!(planned(&problem, &usages, &spaces, &options), planned(&problem, &usages, &spaces, &options));
+}
+
+#[test]
+fn every_better_plan_is_told_and_the_last_is_the_answer() {
+    let problem = generate::heavy_tailed(150, 1.5, 300.0, 4);
+    let usages: Vec<Usage> = (0..150).map(|at| Usage::count(at % 7)).collect();
+    let peak = gapless_plan::bound::lower_bound(&problem).0;
+    let spaces =
+        Spaces::new(vec![Space::new("near", Some(peak / 3), 1), Space::new("far", None, 9)]).unwrap();
+    for threads in [1, 3] {
+        let options = Options { seed: 5, threads, ..effort(60_000) };
+        let mut told = Vec::new();
+        let mut on_better = |progress: &SpaceProgress| told.push((progress.traffic, progress.lower_bound));
+        let mut watch = SpaceWatch { cancel: None, on_better: Some(&mut on_better) };
+        let plan = solve_spaces_watched(&problem, &usages, &spaces, &options, &mut watch).unwrap();
+        assert!(!told.is_empty());
+        assert!(told.windows(2).all(|pair| pair[0].0 > pair[1].0), "{told:?}");
+        assert_eq!(told.last().map(|last| last.0), Some(plan.traffic));
+        assert!(told.iter().all(|(traffic, bound)| bound <= traffic));
+    }
 }
 
 #[test]

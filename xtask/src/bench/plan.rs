@@ -64,7 +64,9 @@ pub(crate) fn run() -> Result<()> {
     }
     if picked.contains(&"spaces") {
         spaces(&folder).unwrap_or_else(|error| {
-            eprintln!("!!! MEMORY SPACES ARE NOT IN THE TABLE: scipy could not be installed or run: {error:#}");
+            eprintln!(
+                "!!! MEMORY SPACES ARE NOT IN THE TABLE: scipy could not be installed or run: {error:#}"
+            );
         });
     }
     let binary = shell::target().join("release/gapless");
@@ -138,7 +140,10 @@ fn spaces(folder: &Path) -> Result<()> {
                 open += 1;
                 continue;
             };
-            ensure!(traffic >= optimum, "{name}: less traffic than the optimum: one of the two models is wrong");
+            ensure!(
+                traffic >= optimum,
+                "{name}: less traffic than the optimum: one of the two models is wrong"
+            );
             let ratio = if optimum > 0.0 { traffic / optimum } else { 1.0 };
             (sum, worst, count) = (sum + ratio, worst.max(ratio), count + 1);
         }
@@ -147,7 +152,14 @@ fn spaces(folder: &Path) -> Result<()> {
         let peers = format!(
             "HiGHS proves the optimum of {count} in {theirs:.1} s{unsolved}; {moved} plans move buffers; worst {worst:.4}"
         );
-        line(name, &format!("{mean:.5} on average"), ours, "1.01 on average, none infeasible", mean <= 1.01, &peers);
+        line(
+            name,
+            &format!("{mean:.5} on average"),
+            ours,
+            "1.01 on average, none infeasible",
+            mean <= 1.01,
+            &peers,
+        );
     }
     Ok(())
 }

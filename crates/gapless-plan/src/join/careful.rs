@@ -119,6 +119,8 @@ struct Work {
     total: f64,
     blur: f64,
     rng: Rng,
+    /// Second thoughts leave dead nodes behind: with this many, memory matters more than what they may yet find.
+    most_nodes: usize,
     /// Moves since the whole became better, and how good it was.
     stale: usize,
     best: f64,
@@ -150,6 +152,7 @@ impl Work {
             total: n as f64,
             blur: 0.0,
             rng: Rng::new(seed),
+            most_nodes: n * 8 + 10_000,
             stale: 0,
             best: f64::INFINITY,
         };
@@ -417,7 +420,7 @@ impl Work {
         self.blur = BLUR;
         let mut roots: Vec<u32> = Vec::new();
         let (mut moves, mut used) = (0u64, 0u64);
-        while used < effort && !stop() {
+        while used < effort && self.nodes.len() < self.most_nodes && !stop() {
             if moves.is_multiple_of(64) {
                 roots = (0..self.nodes.len() as u32).filter(|node| self.alive[*node as usize]).collect();
                 used += self.nodes.len() as u64 / 64;

@@ -7,10 +7,10 @@ use super::model::{Model, Placing};
 use super::pack::{Packer, Verdict};
 use super::prices::{Prices, SCALE};
 
-struct Branch<'m, 'p, 'b> {
+struct Branch<'m, 'p, 'b, 'l> {
     model: &'m Model<'m>,
     prices: &'p Prices,
-    packer: &'b mut Packer<'m>,
+    packer: &'b mut Packer<'m, 'l>,
     best: &'b mut Placing,
     state: State<'m>,
     order: Vec<usize>,
@@ -34,7 +34,7 @@ pub(super) fn search<'m>(
     prices: &Prices,
     capacities: &'m [Option<u64>],
     best: &mut Placing,
-    packer: &mut Packer<'m>,
+    packer: &mut Packer<'m, '_>,
     effort: u64,
 ) -> i128 {
     let priced = |choice: u32| prices.priced[choice as usize];
@@ -78,7 +78,7 @@ pub(super) fn search<'m>(
     if branch.cut_off { prices.bound } else { branch.best.cost.min(branch.doubtful) }
 }
 
-impl Branch<'_, '_, '_> {
+impl Branch<'_, '_, '_, '_> {
     fn hopeless(&self, depth: usize, paid: i128) -> bool {
         let bound = paid + self.rest[depth];
         bound > (self.best.cost - 1) * SCALE
@@ -162,6 +162,7 @@ impl Branch<'_, '_, '_> {
             self.doubtful = self.doubtful.min(cost);
         } else {
             *self.best = Placing { choice_of, cost, offsets };
+            self.packer.tell(cost);
         }
     }
 }

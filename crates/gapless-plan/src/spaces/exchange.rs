@@ -172,7 +172,7 @@ pub(super) fn greedy<'m>(model: &'m Model<'m>, prices: &Prices, capacities: &'m 
 pub(super) fn improve(
     state: &mut State<'_>,
     mut placing: Option<&mut Placing>,
-    packer: &mut Packer<'_>,
+    packer: &mut Packer<'_, '_>,
     steps: u64,
     salt: u64,
 ) {
@@ -221,6 +221,7 @@ pub(super) fn improve(
                     placing.choice_of.clone_from(&best.1);
                     placing.cost = best.0;
                     placing.offsets.clone_from(offsets);
+                    packer.tell(best.0);
                 }
             }
         }

@@ -14,6 +14,8 @@ mod pack;
 mod prices;
 
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use gapless_trace::Bytes;
 
@@ -187,8 +189,36 @@ const BRANCH_LIMIT: usize = 600;
 /// Shares of the capacity that are left free of live bytes, so that what was chosen packs more easily.
 const MARGINS: [f64; 5] = [0.0, 0.01, 0.03, 0.06, 0.12];
 
+/// How far a search has come: a plan with less traffic than any before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceProgress {
+    pub traffic: u128,
+    pub lower_bound: u128,
+    pub elapsed: Duration,
+    pub effort: u64,
+}
+
+/// What the caller hangs on a solve; empty by default.
+#[derive(Default)]
+pub struct SpaceWatch<'a> {
+    /// Set it to stop: the best plan so far is returned.
+    pub cancel: Option<&'a AtomicBool>,
+    /// Called for each better plan.
+    pub on_better: Option<&'a mut dyn FnMut(&SpaceProgress)>,
+}
+
+impl std::fmt::Debug for SpaceWatch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SpaceWatch")
+            .field("cancel", &self.cancel)
+            .field("on_better", &self.on_better.is_some())
+            .finish()
+    }
+}
+
 /// Finds a plan. Of `options`, the capacity is not read (each space has its own); of `watch`, the flag that stops the work
-/// is. A buffer that can lie in an unlimited space always finds a place.
+/// is; [`solve_spaces_watched`] also tells how far it has come. A buffer that can lie in an unlimited space always finds a
+/// place.
 pub fn solve_spaces(
     problem: &Problem,
     usages: &[Usage],
@@ -196,17 +226,49 @@ pub fn solve_spaces(
     options: &Options,
     watch: &mut Watch<'_>,
 ) -> Result<SpacePlan> {
+    let mut watch = SpaceWatch { cancel: watch.cancel, on_better: None };
+    solve_spaces_watched(problem, usages, spaces, options, &mut watch)
+}
+
+/// The same, with a call for each better plan.
+pub fn solve_spaces_watched(
+    problem: &Problem,
+    usages: &[Usage],
+    spaces: &Spaces,
+    options: &Options,
+    watch: &mut SpaceWatch<'_>,
+) -> Result<SpacePlan> {
     crate::general::check_chunks(problem, options.chunk)?;
     let model = Model::new(problem, usages, spaces)?;
+    let mut least = u128::MAX;
+    let on_better = &mut watch.on_better;
+    let mut tell = |progress: SpaceProgress| {
+        if progress.traffic < least
+            && let Some(call) = on_better
+        {
+            least = progress.traffic;
+            call(&progress);
+        }
+    };
     if options.threads <= 1 {
-        return solve_once(&model, options, watch.cancel);
+        return solve_once(&model, options, watch.cancel, &mut tell);
     }
+    let (send, receive) = mpsc::channel::<SpaceProgress>();
     let answers: Vec<Option<Result<SpacePlan>>> = std::thread::scope(|scope| {
         let work = |thread: usize| {
             let (model, cancel, options) = (&model, watch.cancel, options.of_thread(thread));
-            std::thread::Builder::new().spawn_scoped(scope, move || solve_once(model, &options, cancel))
+            let send = send.clone();
+            std::thread::Builder::new().spawn_scoped(scope, move || {
+                let mut tell = |progress| {
+                    // Nobody listens any more only when all is over.
+                    let _ = send.send(progress);
+                };
+                solve_once(model, &options, cancel, &mut tell)
+            })
         };
         let threads: Vec<_> = (0..options.threads).map(work).collect();
+        drop(send);
+        receive.into_iter().for_each(&mut tell);
         threads.into_iter().map(|thread| thread.ok().and_then(|thread| thread.join().ok())).collect()
     });
     let answers: Vec<Result<SpacePlan>> = answers.into_iter().flatten().collect();
@@ -220,13 +282,18 @@ pub fn solve_spaces(
     // Of equals the first is taken.
     let best = answers.into_iter().min_by_key(rank);
     // Without a single thread to be had, the work is done here.
-    let Some(best) = best else { return solve_once(&model, options, watch.cancel) };
+    let Some(best) = best else { return solve_once(&model, options, watch.cancel, &mut tell) };
     let mut plan = best?;
     plan.lower_bound = bound.map_or(plan.lower_bound, |bound| bound.min(plan.traffic));
     Ok(plan)
 }
 
-fn solve_once(model: &Model<'_>, options: &Options, cancel: Option<&AtomicBool>) -> Result<SpacePlan> {
+fn solve_once(
+    model: &Model<'_>,
+    options: &Options,
+    cancel: Option<&AtomicBool>,
+    tell: &mut dyn FnMut(SpaceProgress),
+) -> Result<SpacePlan> {
     let problem = model.problem;
     let clock = Clock::new(options.time_limit, cancel);
     let limit = options.effort.unwrap_or(match options.time_limit {
@@ -234,10 +301,12 @@ fn solve_once(model: &Model<'_>, options: &Options, cancel: Option<&AtomicBool>)
         None => DEFAULT_EFFORT,
     });
     let mut packer = Packer::new(model, options, clock, cancel, limit);
+    packer.listen(tell);
     let full = model.capacities(0.0);
     let first = exchange::greedy(model, &prices::Prices::none(model), &full).cost();
     let prices = prices::find(model, &full, first, &|| packer.is_over());
     packer.effort += prices.effort;
+    packer.bound = prices.bound;
 
     let mut best: Option<Placing> = None;
     for (round, margin) in MARGINS.into_iter().enumerate() {
@@ -247,6 +316,7 @@ fn solve_once(model: &Model<'_>, options: &Options, cancel: Option<&AtomicBool>)
         exchange::improve(&mut state, None, &mut packer, steps, round as u64);
         let (placing, dropped) = packer.pack_or_drop(state.choice_of());
         if best.as_ref().is_none_or(|best| placing.cost < best.cost) {
+            packer.tell(placing.cost);
             best = Some(placing);
         }
         if !dropped || packer.is_over() {

@@ -13,7 +13,7 @@ use crate::watch::{Clock, Watch};
 
 use super::exchange::{Log, State};
 use super::model::{Model, Placing};
-use super::{Residence, SpacePlan};
+use super::{Residence, SpacePlan, SpaceProgress};
 
 /// Nodes for one question, besides a share for each buffer in it.
 const PACK_EFFORT: u64 = 5_000;
@@ -32,25 +32,54 @@ pub(super) enum Verdict {
     Unknown,
 }
 
-pub(super) struct Packer<'a> {
+pub(super) struct Packer<'a, 'l> {
     model: &'a Model<'a>,
     options: &'a Options,
     clock: Clock<'a>,
     cancel: Option<&'a AtomicBool>,
     limit: u64,
     pub(super) effort: u64,
+    /// The best lower bound so far, for those who listen.
+    pub(super) bound: i128,
+    listener: Option<&'l mut dyn FnMut(SpaceProgress)>,
     memo: FxHashMap<(usize, Box<[u32]>), Verdict>,
 }
 
-impl<'a> Packer<'a> {
+impl<'a, 'l> Packer<'a, 'l> {
     pub(super) fn new(
         model: &'a Model<'a>,
         options: &'a Options,
         clock: Clock<'a>,
         cancel: Option<&'a AtomicBool>,
         limit: u64,
-    ) -> Packer<'a> {
-        Packer { model, options, clock, cancel, limit, effort: 0, memo: FxHashMap::default() }
+    ) -> Packer<'a, 'l> {
+        Packer {
+            model,
+            options,
+            clock,
+            cancel,
+            limit,
+            effort: 0,
+            bound: 0,
+            listener: None,
+            memo: FxHashMap::default(),
+        }
+    }
+
+    /// Who is told of better plans.
+    pub(super) fn listen(&mut self, listener: &'l mut dyn FnMut(SpaceProgress)) {
+        self.listener = Some(listener);
+    }
+
+    /// A plan of this cost was found, and none before was cheaper. What lies nowhere is no plan.
+    pub(super) fn tell(&mut self, cost: i128) {
+        if cost < self.model.no_place()
+            && let Some(listener) = &mut self.listener
+        {
+            let lower_bound = self.bound.clamp(0, cost) as u128;
+            let (elapsed, effort) = (self.clock.elapsed(), self.effort);
+            listener(SpaceProgress { traffic: cost as u128, lower_bound, elapsed, effort });
+        }
     }
 
     pub(super) fn seed(&self) -> u64 {
