@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gapless_plan::csv::{self, OffsetColumn};
+use gapless_plan::generate::Layers;
 use gapless_plan::{
     Buffer, Error, Lifetime, Options, Plan, Problem, Progress, Solution, Tricks, Watch, bound, carry_over,
     generate, replan, solve, validate, validate_chunks,
@@ -203,6 +204,31 @@ fn guillotine_dissections_fall_back_into_their_rectangle() {
         assert_eq!(problem.len(), count);
         let solution = planned(&problem, &effort(1_000_000));
         assert_eq!(solution.plan.peak, Bytes(1 << 30), "{count} buffers, seed {seed}");
+    }
+}
+
+#[test]
+fn guillotine_dissections_with_times_that_many_share_do_too() {
+    for seed in 1..4 {
+        let problem = generate::guillotine(2000, 2000, 1 << 20, seed);
+        let solution = planned(&problem, &effort(400_000));
+        assert!(solution.proven_optimal(), "seed {seed}: {}", solution.ratio());
+    }
+    // Sizes that many share, too: nothing is sure any more, but every plan is valid and the same again.
+    let problem = generate::guillotine(1000, 200, 1 << 13, 4);
+    let (once, again) = (planned(&problem, &effort(20_000)), planned(&problem, &effort(20_000)));
+    assert_eq!(once.plan, again.plan);
+    assert!(once.ratio() < 1.2, "{}", once.ratio());
+}
+
+#[test]
+fn what_is_released_in_reverse_comes_to_its_bound_whatever_its_sizes() {
+    for sizes in [Layers::Alike, Layers::Apart, Layers::ApartEachStep] {
+        for seed in 1..4 {
+            let problem = generate::training_of(8000, 1600, sizes, seed);
+            let solution = planned(&problem, &effort(60_000));
+            assert!(solution.ratio() <= 1.0002, "{sizes:?}, seed {seed}: {}", solution.ratio());
+        }
     }
 }
 
