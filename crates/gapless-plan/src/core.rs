@@ -14,8 +14,9 @@ use crate::split::Split;
 /// Nodes and steps for one part of the core.
 const CORE_EFFORT: u64 = 20_000;
 
-/// The most buffers in one part of the core: beyond it is no easier than the whole.
-const CORE_LIMIT: usize = 2000;
+/// Parts of fewer buffers have no core of their own: they are searched as a whole. No part of a core may have as many, or a
+/// core could be its own core.
+pub(crate) const CORE_LEAST: usize = 2000;
 
 /// Offsets for all buffers, where those alive in sections with more than this share of the bound's bytes come first. Alignments
 /// must be 1. None where the core is too large, or does not fit under the bound.
@@ -54,7 +55,7 @@ pub(crate) fn core_first(c: &Compact, bound: i64, share: f64, turn: &mut Turn<'_
 /// Offsets of the core's buffers under the bound.
 fn plan(c: &Compact, core: &Compact, bound: i64, turn: &mut Turn<'_>) -> Option<Vec<i64>> {
     let split = Split::of(core);
-    if split.parts.iter().any(|part| part.len() > CORE_LIMIT) {
+    if split.parts.iter().any(|part| part.len() >= CORE_LEAST) {
         return None;
     }
     let mut places = vec![0; core.len()];

@@ -4,7 +4,7 @@
 //! bound, one at a target between the bound and the best plan, and an attempt of ejection.
 
 use crate::compact::Compact;
-use crate::core::core_first;
+use crate::core::{CORE_LEAST, core_first};
 use crate::exact::{Answer, Restarts};
 use crate::improve::Improver;
 use crate::join::{Careful, Joined};
@@ -25,11 +25,9 @@ const CROWDED: u64 = 3_000_000_000;
 /// Guesses in one turn, once the first turns did not do.
 const MOST_GUESSES: u64 = 16;
 
-/// Cores that are planned first, by the share of the bound that is alive in them; after so many passes, and not in small parts,
-/// which are searched as a whole.
+/// Cores that are planned first, by the share of the bound that is alive in them; after so many passes.
 const CORES: [f64; 4] = [0.98, 0.95, 0.99, 0.9];
 const CORE_PASSES: usize = 2;
-const CORE_LEAST: usize = 2000;
 
 /// A form that is far behind has one turn in so many.
 const BEHIND_TURNS: u64 = 8;
