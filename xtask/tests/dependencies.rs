@@ -11,6 +11,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-export", &["gapless-trace"]),
     ("gapless-plan", &["gapless-trace"]),
     ("gapless-pool", &[]),
+    ("gapless-cuda", &["gapless-pool"]),
+    ("gapless-torch", &["gapless-pool", "gapless-cuda"]),
     ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
     ("gapless-report", &["gapless-trace", "gapless-replay"]),
     (

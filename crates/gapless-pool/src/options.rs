@@ -24,7 +24,7 @@ impl Default for Options {
             page_part: 512,
             request_part: 8,
             slack: 5,
-            windows: 4096,
+            windows: 1024,
             limit: None,
         }
     }

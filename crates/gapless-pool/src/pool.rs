@@ -23,7 +23,7 @@ pub const UNIT: u64 = 512;
 /// Requests up to this size have heaps of their own: they would pin the pages of large ones.
 pub const SMALL: u64 = 1 << 20;
 /// Addresses of a heap and of windows: reserved in one piece, they cost nothing.
-const RANGE: u64 = 4 << 40;
+const RANGE: u64 = 512 << 30;
 /// A larger request is refused without asking the device.
 const LARGEST: u64 = 1 << 50;
 /// Cached windows that are looked at for one request.
@@ -113,10 +113,17 @@ pub struct Pool<D> {
     /// Windows that no allocation uses, by size, for each lane.
     idle: FxHashMap<u32, FreeSet>,
     idle_count: usize,
+    /// Windows that nobody will use again, each with the event after which their addresses can go.
+    retiring: VecDeque<(u32, EventHandle)>,
     window_range: (u64, u64),
+    /// Addresses of windows that are gone, to be used again.
+    unused_addrs: Vec<(u64, u64)>,
     /// Events in the order of each stream, and the allocation that waits for it.
     pending: Vec<(StreamHandle, VecDeque<(EventHandle, u32)>)>,
     pending_count: usize,
+    /// Private pools that nobody uses.
+    released: Vec<PoolKey>,
+    quiet: bool,
     clock: u64,
     stats: Stats,
 }
@@ -135,9 +142,13 @@ impl<D: Device> Pool<D> {
             unused_windows: Vec::new(),
             idle: FxHashMap::default(),
             idle_count: 0,
+            retiring: VecDeque::new(),
             window_range: (0, 0),
+            unused_addrs: Vec::new(),
             pending: Vec::new(),
             pending_count: 0,
+            released: Vec::new(),
+            quiet: false,
             clock: 0,
             stats: Stats::default(),
         }
@@ -177,6 +188,46 @@ impl<D: Device> Pool<D> {
         self.by_addr.get(&addr).map(|&id| self.allocations[id as usize].size)
     }
 
+    /// The most that may be held.
+    pub fn limit(&self) -> Option<u64> {
+        self.options.limit
+    }
+
+    /// Whether another stream uses what was allocated at `addr`.
+    pub fn is_used_elsewhere(&self, addr: u64) -> bool {
+        self.by_addr.get(&addr).is_some_and(|&id| !self.allocations[id as usize].uses.is_empty())
+    }
+
+    /// The allocation that `addr` lies in: its beginning, and its size. By looking at all of them.
+    pub fn containing(&self, addr: u64) -> Option<(u64, u64)> {
+        if let Some(size) = self.size_of(addr) {
+            return Some((addr, size));
+        }
+        self.allocations()
+            .find(|(start, size, _)| (*start..start + size).contains(&addr))
+            .map(|(s, n, _)| (s, n))
+    }
+
+    /// While quiet, no event is looked at: captures forbid it.
+    pub fn set_quiet(&mut self, quiet: bool) {
+        self.quiet = quiet;
+    }
+
+    /// Peaks start again from what is there now.
+    pub fn reset_peaks(&mut self) {
+        let s = &mut self.stats;
+        for gauge in [
+            &mut s.allocations,
+            &mut s.allocated,
+            &mut s.requested,
+            &mut s.active_blocks,
+            &mut s.active,
+            &mut s.reserved,
+        ] {
+            gauge.peak = gauge.current;
+        }
+    }
+
     // ---- requests ----
 
     /// Memory for `size` bytes, to be used on `stream`.
@@ -188,7 +239,7 @@ impl<D: Device> Pool<D> {
             self.stats.ooms += 1;
             return Err(AllocError::OutOfMemory { size, device: DeviceError::OutOfMemory });
         }
-        if self.pending_count > 0 {
+        if self.pending_count > 0 && !self.quiet {
             self.poll();
         }
         let rounded = size.div_ceil(UNIT).max(1) * UNIT;
@@ -328,7 +379,11 @@ impl<D: Device> Pool<D> {
     #[cold]
     fn miss(&mut self, lane: u32, heap: u32, size: u64) -> Result<Place, DeviceError> {
         self.clock += 1;
+        self.retire();
         if size <= SMALL {
+            if self.refill(heap, GRANULE) {
+                return self.at_home(heap, size);
+            }
             let missing = size - self.heaps[heap as usize].tail().min(size - 1);
             return match self.grow(heap, missing.div_ceil(GRANULE) * GRANULE) {
                 Ok(()) => self.at_home(heap, size),
@@ -342,7 +397,9 @@ impl<D: Device> Pool<D> {
         let tail = self.heaps[heap as usize].tail();
         let plain = (size - tail.min(size - 1)).div_ceil(GRANULE) * GRANULE;
         let allowed = self.allowed(size);
-        if self.stats.reserved.current + plain <= allowed && self.grow(heap, plain).is_ok() {
+        if self.stats.reserved.current + plain <= allowed
+            && (self.refill(heap, size.div_ceil(GRANULE) * GRANULE) || self.grow(heap, plain).is_ok())
+        {
             return self.at_home(heap, size);
         }
         self.harvest(lane, heap, size, plain).or_else(|error| self.last_resort(lane, heap, size, error))
@@ -466,6 +523,51 @@ impl<D: Device> Pool<D> {
         }
         self.stats.device_allocs += 1;
         Ok(())
+    }
+
+    /// Puts new pages behind holes that were left when memory was given back, where one stretch of them is enough.
+    fn refill(&mut self, heap: u32, bytes: u64) -> bool {
+        let limited = self.options.limit.is_some_and(|limit| self.stats.reserved.current + 2 * bytes > limit);
+        if self.stats.device_frees == 0 || limited {
+            return false;
+        }
+        let pages = self.heaps[heap as usize].pages();
+        let mut run = 0..0;
+        let mut found = 0;
+        for (i, page) in pages.iter().enumerate() {
+            if page.handle.is_some() {
+                found = 0;
+                continue;
+            }
+            if found == 0 {
+                run.start = i;
+            }
+            found += page.size;
+            run.end = i + 1;
+            if found >= bytes {
+                break;
+            }
+        }
+        if found < bytes {
+            return false;
+        }
+        for at in run {
+            let crate::heap::Page { addr, size, .. } = self.heaps[heap as usize].pages()[at];
+            let Ok(page) = self.device.create(size) else { return false };
+            let mapped = self.device.map(addr, size, page);
+            if mapped.is_ok() && self.device.grant(addr, size).is_ok() {
+                self.heaps[heap as usize].refill(at as u32, page);
+                self.stats.reserved.add(size);
+                continue;
+            }
+            if mapped.is_ok() {
+                let _ = self.device.unmap(addr, size);
+            }
+            self.device.release(page, size);
+            return false;
+        }
+        self.stats.device_allocs += 1;
+        true
     }
 
     /// The size of the next page when of `wanted` bytes `left` are still missing.
@@ -626,6 +728,10 @@ impl<D: Device> Pool<D> {
     }
 
     fn window_addr(&mut self, size: u64) -> Result<u64, DeviceError> {
+        let fits = |(_, room): &(u64, u64)| *room >= size && *room <= size + size / 4;
+        if let Some(at) = self.unused_addrs.iter().position(fits) {
+            return Ok(self.unused_addrs.swap_remove(at).0);
+        }
         if self.window_range.1 < size {
             let range = RANGE.max(size);
             self.window_range = (self.device.reserve(range)?, range);
@@ -634,6 +740,109 @@ impl<D: Device> Pool<D> {
         self.window_range.0 += size;
         self.window_range.1 -= size;
         Ok(addr)
+    }
+
+    /// Lets go of windows beyond the number that is kept, the least recently used first: their addresses once the work that may use them
+    /// is done, without waiting for it.
+    fn retire(&mut self) {
+        if self.quiet {
+            return;
+        }
+        while let Some(&(id, event)) = self.retiring.front() {
+            if !matches!(self.device.is_done(event), Ok(true)) {
+                break;
+            }
+            self.retiring.pop_front();
+            self.device.discard(event);
+            self.drop_window(id);
+        }
+        while self.idle_count > self.options.windows {
+            let all = self.idle.values().flat_map(FreeSet::iter).map(|entry| entry.block);
+            let Some(oldest) = all.min_by_key(|&id| (self.window(id).used, id)) else { return };
+            let Window { size, lane, .. } = *self.window(oldest);
+            let Ok(event) = self.device.record(self.lanes[lane as usize].stream) else { return };
+            self.idle.entry(lane).or_default().remove(size, u64::from(oldest));
+            self.idle_count -= 1;
+            self.retiring.push_back((oldest, event));
+        }
+    }
+
+    /// Unmaps a window that is in no set.
+    fn drop_window(&mut self, id: u32) {
+        let Some(window) = self.windows[id as usize].take() else { return };
+        self.unused_windows.push(id);
+        for (heap, page) in &window.pages {
+            self.heaps[*heap as usize].page_mut(*page).windows -= 1;
+        }
+        if self.device.unmap(window.addr, window.size).is_ok() {
+            self.unused_addrs.push((window.addr, window.size));
+        }
+    }
+
+    // ---- memory given back, and taken beforehand ----
+
+    /// Gives every wholly free page back to the device, of the default pool and of private pools that nobody uses: after waiting for the
+    /// streams' present work. Returns the bytes.
+    pub fn trim(&mut self) -> u64 {
+        self.wait_for_pending();
+        for at in 0..self.lanes.len() {
+            if let Ok(event) = self.device.record(self.lanes[at].stream) {
+                let _ = self.device.wait(event);
+                self.device.discard(event);
+            }
+        }
+        while let Some((id, event)) = self.retiring.pop_front() {
+            self.device.discard(event);
+            self.drop_window(id);
+        }
+        let idle: Vec<u32> = self.idle.values().flat_map(FreeSet::iter).map(|entry| entry.block).collect();
+        self.idle.clear();
+        self.idle_count = 0;
+        for id in idle {
+            self.drop_window(id);
+        }
+        let before = self.stats.reserved.current;
+        for at in 0..self.heaps.len() {
+            let pool = self.lanes[lane_of(at as u32) as usize].pool;
+            if pool.is_private() && !self.released.contains(&pool) {
+                continue;
+            }
+            for page in 0..self.heaps[at].pages().len() as u32 {
+                let crate::heap::Page { addr, size, windows, .. } = self.heaps[at].pages()[page as usize];
+                if windows == 0
+                    && self.heaps[at].pages()[page as usize].is_free()
+                    && let Some(handle) = self.heaps[at].give_up(page)
+                {
+                    let _ = self.device.unmap(addr, size);
+                    self.device.release(handle, size);
+                    self.stats.reserved.sub(size);
+                    self.stats.device_frees += 1;
+                }
+            }
+        }
+        before - self.stats.reserved.current
+    }
+
+    /// A private pool is used: what is in it stays.
+    pub fn use_pool(&mut self, pool: PoolKey) {
+        self.released.retain(|p| *p != pool);
+    }
+
+    /// Nobody uses a private pool any more: what is free in it may be given back.
+    pub fn release_pool(&mut self, pool: PoolKey) {
+        if pool.is_private() && !self.released.contains(&pool) {
+            self.released.push(pool);
+        }
+    }
+
+    /// Takes memory for large requests of `stream` from the device beforehand, until `bytes` are held.
+    ///
+    /// # Errors
+    /// When the device has less.
+    pub fn hold(&mut self, bytes: u64, stream: StreamHandle) -> Result<(), DeviceError> {
+        let lane = self.lane(stream, PoolKey(0, 0))?;
+        let missing = bytes.saturating_sub(self.stats.reserved.current) / GRANULE * GRANULE;
+        if missing == 0 { Ok(()) } else { self.grow(self.lanes[lane as usize].large, missing) }
     }
 
     // ---- frees that wait ----
@@ -692,7 +901,7 @@ impl<D: Device> Pool<D> {
         size: u64,
         error: DeviceError,
     ) -> Result<Place, DeviceError> {
-        if self.pending_count > 0 {
+        if self.pending_count > 0 && !self.quiet {
             self.stats.retries += 1;
             self.wait_for_pending();
         }

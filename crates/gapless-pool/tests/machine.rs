@@ -55,7 +55,8 @@ impl Program {
         let n = &mut self.numbers;
         let full = self.live.len() >= most;
         match n.below(100) {
-            0..=1 => self.pool.device_mut().finish_all(),
+            0 => self.pool.device_mut().finish_all(),
+            1 if n.below(6) == 0 => drop(self.pool.trim()),
             2..=9 if !self.live.is_empty() => {
                 let at = n.below(self.live.len() as u64) as usize;
                 let stream = StreamHandle(n.below(self.streams));
@@ -203,6 +204,50 @@ fn free_memory_in_pieces_serves_a_request_as_large_as_all_of_it() {
     let again = pool.alloc(256 << 20, stream, key).expect("the same window");
     assert_eq!((again, pool.device().maps), (large, maps), "and the second time nothing was mapped");
     pool.check().expect("a whole state");
+}
+
+#[test]
+fn what_is_free_is_given_back_and_taken_again() {
+    let mut pool = Pool::new(SimDevice::new(1 << 30), Options::default());
+    let (stream, key) = (StreamHandle(0), PoolKey(0, 0));
+    let kept = pool.alloc(5 << 20, stream, key).expect("memory");
+    let blocks: Vec<u64> = (0..40).map(|_| pool.alloc(9 << 20, stream, key).expect("memory")).collect();
+    blocks.iter().for_each(|&addr| assert_eq!(pool.free(addr), Ok(())));
+    let large = pool.alloc(300 << 20, stream, key).expect("memory");
+    assert_eq!(pool.free(large), Ok(()));
+    let held = pool.stats().reserved.current;
+    let given = pool.trim();
+    assert!(given > 300 << 20 && pool.stats().reserved.current == held - given);
+    assert!(pool.stats().reserved.current <= 32 << 20, "only the pages under what is kept");
+    pool.check().expect("a whole state");
+    for _ in 0..3 {
+        let again: Vec<u64> = (0..40).map(|_| pool.alloc(9 << 20, stream, key).expect("memory")).collect();
+        again.iter().for_each(|&addr| assert!(pool.device().is_usable(addr, 9 << 20)));
+        again.iter().for_each(|&addr| assert_eq!(pool.free(addr), Ok(())));
+        pool.check().expect("a whole state");
+        pool.trim();
+    }
+    assert!(pool.device().is_usable(kept, 5 << 20));
+    assert_eq!(pool.free(kept), Ok(()));
+    pool.trim();
+    assert_eq!(pool.stats().reserved.current, 0);
+}
+
+#[test]
+fn windows_beyond_the_number_that_is_kept_go_without_waiting() {
+    let options = Options { windows: 2, ..Options::default() };
+    let mut pool = Pool::new(SimDevice::new(4 << 30), options);
+    let (stream, key) = (StreamHandle(0), PoolKey(0, 0));
+    for round in 0..30u64 {
+        let blocks: Vec<u64> = (0..32).map(|_| pool.alloc(8 << 20, stream, key).expect("memory")).collect();
+        blocks.iter().step_by(2).for_each(|&addr| assert_eq!(pool.free(addr), Ok(())));
+        let large = pool.alloc((40 + 3 * round) << 20, stream, key).expect("memory");
+        assert!(pool.device().is_usable(large, (40 + 3 * round) << 20));
+        assert_eq!(pool.free(large), Ok(()));
+        blocks.iter().skip(1).step_by(2).for_each(|&addr| assert_eq!(pool.free(addr), Ok(())));
+        pool.check().expect("a whole state");
+    }
+    assert!(pool.stats().windows_made > 10 && pool.device().unmaps > 0 && pool.device().host_waits == 0);
 }
 
 #[test]

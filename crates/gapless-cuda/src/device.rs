@@ -1,0 +1,215 @@
+//! One card behind the allocator: pages, addresses and events through the driver.
+
+use crate::driver::{
+    ACCESS_READ_WRITE, ALLOCATION_PINNED, AccessDescription, AllocationProperties, CAPTURE_RELAXED, Driver,
+    DriverError, EVENT_DISABLE_TIMING, Handle, LOCATION_DEVICE, Location, NOT_READY, OUT_OF_MEMORY, SUCCESS,
+    Status,
+};
+use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
+use std::time::Instant;
+
+/// One card.
+#[derive(Debug)]
+pub struct CudaDevice {
+    driver: &'static Driver,
+    ordinal: i32,
+    context: Handle,
+    /// Events that nobody uses.
+    events: Vec<Handle>,
+    /// Time spent in calls that map memory, in nanoseconds.
+    pub driver_ns: u64,
+    pub creates: u64,
+    pub maps: u64,
+}
+
+// SAFETY: contexts and events are the driver's handles, which any thread may use; the struct is behind a lock.
+unsafe impl Send for CudaDevice {}
+
+/// Makes the card's context current for a call, and calls harmless to captures of other streams.
+struct Entered<'a> {
+    driver: &'a Driver,
+    mode: i32,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut context: Handle = std::ptr::null_mut();
+        // SAFETY: out-pointers are valid; the pair to the calls in `enter`.
+        unsafe {
+            (self.driver.exchange_capture_mode)(&mut self.mode);
+            (self.driver.pop_context)(&mut context);
+        }
+    }
+}
+
+fn check(status: Status) -> Result<(), DeviceError> {
+    match status {
+        SUCCESS => Ok(()),
+        OUT_OF_MEMORY => Err(DeviceError::OutOfMemory),
+        other => Err(DeviceError::Driver(other)),
+    }
+}
+
+impl CudaDevice {
+    /// The card with this number, with its primary context, which is the one that CUDA's runtime uses.
+    ///
+    /// # Errors
+    /// When there is no driver or no such card.
+    pub fn new(ordinal: i32) -> Result<CudaDevice, DriverError> {
+        let driver = Driver::get()?;
+        let mut device = 0;
+        let mut context: Handle = std::ptr::null_mut();
+        let call = |name: &'static str, status: Status| {
+            if status == SUCCESS { Ok(()) } else { Err(DriverError::Call(name, status)) }
+        };
+        // SAFETY: out-pointers are valid for the calls.
+        unsafe {
+            call("cuInit", (driver.init)(0))?;
+            call("cuDeviceGet", (driver.device_get)(&mut device, ordinal))?;
+            call("cuDevicePrimaryCtxRetain", (driver.primary_context)(&mut context, device))?;
+        }
+        Ok(CudaDevice {
+            driver,
+            ordinal: device,
+            context,
+            events: Vec::new(),
+            driver_ns: 0,
+            creates: 0,
+            maps: 0,
+        })
+    }
+
+    fn enter(&self) -> Entered<'static> {
+        let mut mode = CAPTURE_RELAXED;
+        // SAFETY: the context was retained in `new` and is never given up.
+        unsafe {
+            (self.driver.push_context)(self.context);
+            (self.driver.exchange_capture_mode)(&mut mode);
+        }
+        Entered { driver: self.driver, mode }
+    }
+
+    fn timed<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> T {
+        let start = Instant::now();
+        let result = call(self);
+        self.driver_ns += start.elapsed().as_nanos() as u64;
+        result
+    }
+}
+
+impl Device for CudaDevice {
+    fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
+        let _entered = self.enter();
+        let mut addr = 0;
+        // SAFETY: plain numbers and a valid out-pointer.
+        check(unsafe { (self.driver.reserve)(&mut addr, size as usize, 2 << 20, 0, 0) })?;
+        Ok(addr)
+    }
+
+    fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
+        self.timed(|this| {
+            let _entered = this.enter();
+            let properties = AllocationProperties {
+                kind: ALLOCATION_PINNED,
+                handle_types: 0,
+                location: Location { kind: LOCATION_DEVICE, id: this.ordinal },
+                win32: std::ptr::null_mut(),
+                flags: [0; 8],
+            };
+            let mut handle = 0;
+            // SAFETY: both pointers are valid for the call.
+            check(unsafe { (this.driver.create)(&mut handle, size as usize, &properties, 0) })?;
+            this.creates += 1;
+            Ok(PageHandle(handle))
+        })
+    }
+
+    fn release(&mut self, page: PageHandle, _size: u64) {
+        let _entered = self.enter();
+        // SAFETY: the handle came from `create` and is mapped nowhere.
+        unsafe { (self.driver.release)(page.0) };
+    }
+
+    fn map(&mut self, addr: u64, size: u64, page: PageHandle) -> Result<(), DeviceError> {
+        self.timed(|this| {
+            let _entered = this.enter();
+            this.maps += 1;
+            // SAFETY: the range lies in reserved addresses where nothing is mapped.
+            check(unsafe { (this.driver.map)(addr, size as usize, 0, page.0, 0) })
+        })
+    }
+
+    fn grant(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
+        self.timed(|this| {
+            let _entered = this.enter();
+            let access = AccessDescription {
+                location: Location { kind: LOCATION_DEVICE, id: this.ordinal },
+                flags: ACCESS_READ_WRITE,
+            };
+            // SAFETY: the whole range was mapped before.
+            check(unsafe { (this.driver.set_access)(addr, size as usize, &access, 1) })
+        })
+    }
+
+    fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
+        self.timed(|this| {
+            let _entered = this.enter();
+            // SAFETY: the caller promises that no queued work uses the range.
+            check(unsafe { (this.driver.unmap)(addr, size as usize) })
+        })
+    }
+
+    fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
+        let _entered = self.enter();
+        let event = match self.events.pop() {
+            Some(event) => event,
+            None => {
+                let mut event: Handle = std::ptr::null_mut();
+                // SAFETY: a valid out-pointer.
+                check(unsafe { (self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING) })?;
+                event
+            }
+        };
+        // SAFETY: a live event; a stream that is gone gives an error, not a fault.
+        if let Err(error) = check(unsafe { (self.driver.event_record)(event, stream.0 as Handle) }) {
+            self.events.push(event);
+            return Err(error);
+        }
+        Ok(EventHandle(event as u64))
+    }
+
+    fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError> {
+        let _entered = self.enter();
+        // SAFETY: a live event.
+        match unsafe { (self.driver.event_query)(event.0 as Handle) } {
+            SUCCESS => Ok(true),
+            NOT_READY => Ok(false),
+            other => Err(DeviceError::Driver(other)),
+        }
+    }
+
+    fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError> {
+        let _entered = self.enter();
+        // SAFETY: a live event.
+        check(unsafe { (self.driver.event_wait)(event.0 as Handle) })
+    }
+
+    fn wait_on_stream(&mut self, stream: StreamHandle, event: EventHandle) -> Result<(), DeviceError> {
+        let _entered = self.enter();
+        // SAFETY: a live event and the program's own stream.
+        check(unsafe { (self.driver.stream_wait)(stream.0 as Handle, event.0 as Handle, 0) })
+    }
+
+    fn discard(&mut self, event: EventHandle) {
+        // Recording it again later is allowed at any time: the driver keeps what waits for it apart.
+        self.events.push(event.0 as Handle);
+    }
+
+    fn memory(&mut self) -> (u64, u64) {
+        let _entered = self.enter();
+        let (mut free, mut total) = (0usize, 0usize);
+        // SAFETY: valid out-pointers.
+        unsafe { (self.driver.mem_info)(&mut free, &mut total) };
+        (free as u64, total as u64)
+    }
+}

@@ -1,0 +1,151 @@
+//! The CUDA driver's functions, looked up by name once.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::sync::OnceLock;
+
+/// What a driver function returns; 0 is success.
+pub type Status = c_int;
+pub type Handle = *mut c_void;
+
+pub const SUCCESS: Status = 0;
+pub const OUT_OF_MEMORY: Status = 2;
+pub const NOT_READY: Status = 600;
+
+/// Where memory is, and what kind.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Location {
+    pub kind: c_int,
+    pub id: c_int,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AllocationProperties {
+    pub kind: c_int,
+    pub handle_types: c_int,
+    pub location: Location,
+    pub win32: *mut c_void,
+    pub flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AccessDescription {
+    pub location: Location,
+    pub flags: c_int,
+}
+
+pub const LOCATION_DEVICE: c_int = 1;
+pub const ALLOCATION_PINNED: c_int = 1;
+pub const ACCESS_READ_WRITE: c_int = 3;
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+pub const CAPTURE_RELAXED: c_int = 2;
+
+/// Why the driver cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriverError {
+    /// libcuda.so.1 is not there.
+    Missing,
+    /// It lacks a function: it is older than CUDA 11.
+    Lacks(&'static str),
+    /// A call failed.
+    Call(&'static str, Status),
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DriverError::Missing => f.write_str("libcuda.so.1 was not found: is an NVIDIA driver installed?"),
+            DriverError::Lacks(name) => {
+                write!(f, "the NVIDIA driver has no {name}: it must know CUDA 11.2 or later")
+            }
+            DriverError::Call(name, status) => write!(f, "{name} failed with CUDA error {status}"),
+        }
+    }
+}
+
+impl std::error::Error for DriverError {}
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+const RTLD_NOW: c_int = 2;
+
+macro_rules! table {
+    ($($field:ident = $symbol:literal ( $($arg:ty),* );)*) => {
+        /// The functions that are used; all return a status.
+        #[derive(Clone, Copy)]
+        #[allow(missing_docs)]
+        pub struct Driver {
+            $(pub $field: unsafe extern "C" fn($($arg),*) -> Status,)*
+        }
+
+        impl Driver {
+            fn load() -> Result<Driver, DriverError> {
+                // SAFETY: the names are NUL-terminated; the library stays loaded for good.
+                let library = unsafe { dlopen(c"libcuda.so.1".as_ptr(), RTLD_NOW) };
+                if library.is_null() {
+                    return Err(DriverError::Missing);
+                }
+                let find = |name: &'static CStr| -> Result<*mut c_void, DriverError> {
+                    // SAFETY: the library is open and the name NUL-terminated.
+                    let symbol = unsafe { dlsym(library, name.as_ptr()) };
+                    if symbol.is_null() {
+                        return Err(DriverError::Lacks(name.to_str().unwrap_or("a function")));
+                    }
+                    Ok(symbol)
+                };
+                Ok(Driver {
+                    // SAFETY: the driver's headers give each of these names this type.
+                    $($field: unsafe {
+                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> Status>(find($symbol)?)
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+table! {
+    init = c"cuInit"(c_uint);
+    device_get = c"cuDeviceGet"(*mut c_int, c_int);
+    primary_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
+    push_context = c"cuCtxPushCurrent_v2"(Handle);
+    pop_context = c"cuCtxPopCurrent_v2"(*mut Handle);
+    mem_info = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
+    reserve = c"cuMemAddressReserve"(*mut u64, usize, usize, u64, u64);
+    create = c"cuMemCreate"(*mut u64, usize, *const AllocationProperties, u64);
+    release = c"cuMemRelease"(u64);
+    map = c"cuMemMap"(u64, usize, usize, u64, u64);
+    set_access = c"cuMemSetAccess"(u64, usize, *const AccessDescription, usize);
+    unmap = c"cuMemUnmap"(u64, usize);
+    event_create = c"cuEventCreate"(*mut Handle, c_uint);
+    event_record = c"cuEventRecord"(Handle, Handle);
+    event_query = c"cuEventQuery"(Handle);
+    event_wait = c"cuEventSynchronize"(Handle);
+    stream_wait = c"cuStreamWaitEvent"(Handle, Handle, c_uint);
+    exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_int);
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Driver")
+    }
+}
+
+impl Driver {
+    /// The driver of this process, loaded on first use.
+    ///
+    /// # Errors
+    /// When there is none, or it is too old.
+    pub fn get() -> Result<&'static Driver, DriverError> {
+        static DRIVER: OnceLock<Result<Driver, DriverError>> = OnceLock::new();
+        DRIVER.get_or_init(Driver::load).as_ref().map_err(Clone::clone)
+    }
+}

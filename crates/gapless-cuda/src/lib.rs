@@ -1,0 +1,10 @@
+//! `gapless_pool::Device` over the CUDA driver.
+//!
+//! The driver is found with dlopen when the process already uses CUDA; nothing links against it, so the library loads on machines without one.
+//! [`driver`] is the table of its functions, [`device`] one card.
+
+pub mod device;
+pub mod driver;
+
+pub use device::CudaDevice;
+pub use driver::{Driver, DriverError};

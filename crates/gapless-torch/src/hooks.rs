@@ -1,0 +1,266 @@
+//! The C ABI: what PyTorch, and the Python package, call.
+//!
+//! Entries that PyTorch calls may come from any thread, with or without Python's lock. None of them unwinds, except that `gapless_alloc`
+//! throws PyTorch's own exception when there is no memory.
+
+use crate::routing::{Filter, MempoolId, Routing, StdFunction};
+use crate::state::{self, CardError};
+use crate::{exception, options, stats};
+use gapless_pool::{AllocError, StreamHandle};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
+}
+
+fn set_error(message: &str) {
+    let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
+    LAST_ERROR.with(|last| *last.borrow_mut() = text);
+}
+
+/// Runs `work`; a panic in it ends here.
+fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(fallback)
+}
+
+/// Sets the options of this process. 0, or -1 with a message in `gapless_last_error`.
+///
+/// # Safety
+/// `text` is null or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_enable(text: *const c_char) -> i32 {
+    guarded(-1, || {
+        let text = if text.is_null() {
+            String::new()
+        } else {
+            // SAFETY: as the caller says.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        match options::parse(&text).and_then(state::set_settings) {
+            Ok(()) => 0,
+            Err(message) => {
+                set_error(&message);
+                -1
+            }
+        }
+    })
+}
+
+/// What went wrong in this thread's last call that failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_last_error() -> *const c_char {
+    LAST_ERROR.with(|last| last.borrow().as_ptr())
+}
+
+/// Memory for `size` bytes on `device`, for work on `stream`. Throws `torch.OutOfMemoryError` where there is none.
+///
+/// # Safety
+/// Called as PyTorch calls an allocator: from C++ that may be thrown through.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn gapless_alloc(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
+    if size == 0 {
+        return std::ptr::null_mut();
+    }
+    let served = guarded(Err("the allocator failed inside; please report it".to_owned()), || {
+        let result = state::with_card(device, |card| {
+            card.alloc(size as u64, stream)
+                .map_err(|AllocError::OutOfMemory { size, device: error }| card.explain(device, size, error))
+        });
+        match result {
+            Ok(served) => served,
+            Err(error) => Err(error.to_string()),
+        }
+    });
+    match served {
+        Ok(addr) => addr as *mut c_void,
+        Err(message) => {
+            set_error(&message);
+            // SAFETY: PyTorch called us, and the message is all there is on this stack to drop; it is moved out first.
+            unsafe { fail(message) }
+        }
+    }
+}
+
+/// # Safety
+/// As `exception::throw_out_of_memory`.
+unsafe fn fail(message: String) -> *mut c_void {
+    let leaked: &'static str = Box::leak(message.into_boxed_str());
+    // SAFETY: nothing on this stack needs dropping.
+    unsafe { exception::throw_out_of_memory(leaked) };
+    std::ptr::null_mut()
+}
+
+/// Gives memory back. Unknown pointers are ignored.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_free(pointer: *mut c_void, _size: usize, device: i32, _stream: *mut c_void) {
+    if pointer.is_null() || state::is_forked() {
+        return;
+    }
+    guarded((), || {
+        if let Some(mut guard) = state::existing(device)
+            && let Some(card) = guard.as_mut()
+        {
+            card.free(pointer as u64);
+        }
+    });
+}
+
+/// CUDA starts: nothing to do, cards are made on first use.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_init(_device_count: i32) {}
+
+/// `torch.cuda.empty_cache()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_reset() {
+    if state::is_forked() {
+        return;
+    }
+    guarded((), || {
+        state::for_each(|_, card| {
+            // Giving back waits for streams, which a capture forbids.
+            if card.routings.is_empty() {
+                card.pool.trim();
+            }
+        });
+    });
+}
+
+/// Gives cached memory of a card back; the bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_trim(device: i32) -> usize {
+    guarded(0, || {
+        state::existing(device)
+            .and_then(|mut g| g.as_mut().map(|card| card.pool.trim() as usize))
+            .unwrap_or(0)
+    })
+}
+
+/// Takes memory from a card until `bytes` are held. 0, or -1.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_reserve(device: i32, bytes: u64) -> i32 {
+    guarded(-1, || match state::with_card(device, |card| card.pool.hold(bytes, StreamHandle(0))) {
+        Ok(Ok(())) => 0,
+        Ok(Err(_)) => {
+            set_error("the card has less memory than that free");
+            -1
+        }
+        Err(error) => {
+            set_error(&error.to_string());
+            -1
+        }
+    })
+}
+
+/// `torch.cuda.set_per_process_memory_fraction`.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_memory_fraction(fraction: f64, device: i32) {
+    guarded((), || {
+        let _: Result<(), CardError> = state::with_card(device, |card| card.set_fraction(fraction));
+    });
+}
+
+/// The allocation that an address belongs to: itself, with its size.
+///
+/// # Safety
+/// `size` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_base_alloc(pointer: *mut c_void, size: *mut usize) -> *mut c_void {
+    let found = guarded(None, || {
+        let mut found = None;
+        state::for_each(|_, card| found = found.or_else(|| card.pool.containing(pointer as u64)));
+        found
+    });
+    let (base, bytes) = found.unwrap_or((pointer as u64, 0));
+    if !size.is_null() {
+        // SAFETY: as the caller says.
+        unsafe { size.write(bytes as usize) };
+    }
+    base as *mut c_void
+}
+
+/// Another stream uses a block.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_void) {
+    if state::is_forked() {
+        return;
+    }
+    guarded((), || {
+        state::for_each(|_, card| {
+            let _ = card.pool.record_stream(pointer as u64, StreamHandle(stream as u64));
+        });
+    });
+}
+
+/// A capture, or a memory pool, begins to take requests.
+///
+/// # Safety
+/// `filter` points at a live `std::function<bool(cudaStream_t)>`, as C++ passes one by value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_begin_pool(device: i32, id: MempoolId, filter: *const StdFunction) {
+    // SAFETY: as the caller says.
+    let filter = unsafe { Filter::copy_of(filter) };
+    guarded((), || {
+        let _: Result<(), CardError> =
+            state::with_card(device, |card| card.begin(Routing { pool: id.into(), filter }));
+    });
+}
+
+/// It takes no more.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_end_pool(device: i32, id: MempoolId) {
+    guarded((), || {
+        let _: Result<(), CardError> = state::with_card(device, |card| card.end(id.into()));
+    });
+}
+
+/// Nobody needs what is in it any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_release_pool(device: i32, id: MempoolId) {
+    guarded((), || {
+        let _: Result<(), CardError> = state::with_card(device, |card| card.release(id.into()));
+    });
+}
+
+/// Writes the statistics of a card as JSON into `out`, NUL-terminated, and returns their length; where that is not less than `room`, nothing is
+/// written.
+///
+/// # Safety
+/// `out` is valid for writes of `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_stats_json(device: i32, out: *mut c_char, room: usize) -> usize {
+    let text = guarded(String::new(), || {
+        let guard = state::existing(device);
+        guard.and_then(|g| g.as_ref().map(|card| stats::json(card))).unwrap_or_else(|| "{}".to_owned())
+    });
+    if text.len() < room && !out.is_null() {
+        // SAFETY: as the caller says, and the text with its end fits.
+        unsafe {
+            out.copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
+            out.add(text.len()).write(0);
+        }
+    }
+    text.len()
+}
+
+/// Peaks start again from what is held now.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_reset_peaks(device: i32) {
+    guarded((), || {
+        if let Some(mut guard) = state::existing(device)
+            && let Some(card) = guard.as_mut()
+        {
+            card.pool.reset_peaks();
+        }
+    });
+}
+
+/// Makes PyTorch's own tools answer for this allocator, in builds that are known exactly. 1: this one is not.
+///
+/// # Safety
+/// Both arguments are NUL-terminated strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_overlay(_torch_version: *const c_char, _git_version: *const c_char) -> i32 {
+    1
+}

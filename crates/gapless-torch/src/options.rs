@@ -1,0 +1,55 @@
+//! Options as one line of text: `key=value;key=value`.
+
+use gapless_pool::Options;
+
+/// What the process asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub pool: Options,
+    /// Bytes to take from each card when it is first used.
+    pub reserve: u64,
+}
+
+const KEYS: [&str; 5] = ["reserve", "limit", "slack", "largest_page", "windows"];
+
+/// Reads the line.
+///
+/// # Errors
+/// When a key is unknown or a value is no number; in words.
+pub fn parse(text: &str) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    for pair in text.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| format!("{pair:?} has no value: write key=value"))?;
+        let (key, value) = (key.trim(), value.trim());
+        let number: u64 = value.parse().map_err(|_| format!("{key}: {value:?} is no whole number"))?;
+        match key {
+            "reserve" => settings.reserve = number,
+            "limit" => settings.pool.limit = (number > 0).then_some(number),
+            "slack" => settings.pool.slack = number,
+            "largest_page" => {
+                settings.pool.largest_page = number.next_power_of_two().clamp(2 << 20, 512 << 20)
+            }
+            "windows" => settings.pool.windows = number as usize,
+            _ => return Err(format!("{key:?} is no option: there are {}", KEYS.join(", "))),
+        }
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_what_is_wrong_is_said() {
+        let settings = parse("reserve=1073741824; limit=2147483648").expect("good options");
+        assert_eq!((settings.reserve, settings.pool.limit), (1 << 30, Some(2 << 30)));
+        assert_eq!(parse(""), Ok(Settings::default()));
+        for (text, part) in
+            [("reserve", "key=value"), ("limit=x", "no whole number"), ("speed=9", "there are reserve")]
+        {
+            assert!(parse(text).expect_err(text).contains(part), "{text}");
+        }
+    }
+}

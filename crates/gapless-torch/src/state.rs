@@ -1,0 +1,233 @@
+//! The allocators of this process, one a card, each behind a lock.
+
+use crate::options::Settings;
+use crate::routing::Routing;
+use gapless_cuda::CudaDevice;
+use gapless_pool::{AllocError, DeviceError, Pool, PoolKey, Stats, StreamHandle};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+/// Cards that a process may use.
+pub const CARDS: usize = 64;
+
+/// One card's allocator and what PyTorch told about it.
+#[derive(Debug)]
+pub struct Card {
+    pub pool: Pool<CudaDevice>,
+    pub routings: Vec<Routing>,
+    /// Freed while a routing was open and used by other streams: events cannot be recorded during a capture.
+    deferred: Vec<u64>,
+    /// How often each private pool is in use.
+    uses: Vec<(PoolKey, u32)>,
+    pub fraction: f64,
+    /// Requests in all, for statistics.
+    pub requests: AtomicU64,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+static CARD: [Mutex<Option<Box<Card>>>; CARDS] = [const { Mutex::new(None) }; CARDS];
+/// Set in a forked child: CUDA does not survive a fork, so nothing may be touched there.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+    ) -> i32;
+}
+
+unsafe extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Sets the options, once.
+///
+/// # Errors
+/// When others were set before.
+pub fn set_settings(settings: Settings) -> Result<(), String> {
+    // SAFETY: the handler only stores to an atomic.
+    unsafe { pthread_atfork(None, None, Some(in_child)) };
+    let set = SETTINGS.get_or_init(|| settings);
+    if *set == settings { Ok(()) } else { Err("gapless is enabled already, with other options".to_owned()) }
+}
+
+/// Whether this process is a forked child.
+#[inline]
+#[must_use]
+pub fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// A card that cannot be used.
+#[derive(Debug)]
+pub enum CardError {
+    NoSuchCard(i32),
+    Forked,
+    Driver(String),
+}
+
+impl std::fmt::Display for CardError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CardError::NoSuchCard(device) => write!(f, "there is no card {device}"),
+            CardError::Forked => {
+                f.write_str("this process was forked from one that used CUDA; use spawn or forkserver")
+            }
+            CardError::Driver(error) => f.write_str(error),
+        }
+    }
+}
+
+/// The locked allocator of a card, if it was used already.
+#[must_use]
+pub fn existing(device: i32) -> Option<MutexGuard<'static, Option<Box<Card>>>> {
+    let slot = CARD.get(usize::try_from(device).ok()?)?;
+    // A panic while the lock was held left the state as the last completed step had it.
+    let guard = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    guard.is_some().then_some(guard)
+}
+
+/// Runs `work` on a card's allocator, made on first use.
+///
+/// # Errors
+/// When there is no such card, or no driver.
+pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T, CardError> {
+    if is_forked() {
+        return Err(CardError::Forked);
+    }
+    let slot =
+        usize::try_from(device).ok().and_then(|at| CARD.get(at)).ok_or(CardError::NoSuchCard(device))?;
+    let mut guard = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if guard.is_none() {
+        let settings = SETTINGS.get().copied().unwrap_or_default();
+        let cuda = CudaDevice::new(device).map_err(|error| CardError::Driver(error.to_string()))?;
+        let mut card = Box::new(Card {
+            pool: Pool::new(cuda, settings.pool),
+            routings: Vec::new(),
+            deferred: Vec::new(),
+            uses: Vec::new(),
+            fraction: 1.0,
+            requests: AtomicU64::new(0),
+        });
+        if settings.reserve > 0 {
+            // Less than asked for is no reason not to start.
+            let _ = card.pool.hold(settings.reserve, StreamHandle(0));
+        }
+        *guard = Some(card);
+    }
+    match guard.as_mut() {
+        Some(card) => Ok(work(card)),
+        None => Err(CardError::NoSuchCard(device)),
+    }
+}
+
+/// Every card that was used.
+pub fn for_each(mut work: impl FnMut(i32, &mut Card)) {
+    for device in 0..CARDS as i32 {
+        if let Some(mut guard) = existing(device)
+            && let Some(card) = guard.as_mut()
+        {
+            work(device, card);
+        }
+    }
+}
+
+impl Card {
+    /// Memory for `size` bytes on `stream`.
+    ///
+    /// # Errors
+    /// When there is none.
+    #[inline]
+    pub fn alloc(&mut self, size: u64, stream: *mut c_void) -> Result<u64, AllocError> {
+        *self.requests.get_mut() += 1;
+        let pool = if self.routings.is_empty() {
+            if !self.deferred.is_empty() {
+                self.work_off_deferred();
+            }
+            PoolKey(0, 0)
+        } else {
+            // The newest that takes the stream.
+            let open = self.routings.iter().rev().find(|routing| routing.filter.accepts(stream));
+            open.map_or(PoolKey(0, 0), |routing| routing.pool)
+        };
+        self.pool.alloc(size, StreamHandle(stream as u64), pool)
+    }
+
+    /// Gives back what is at `addr`; what nobody allocated is ignored.
+    #[inline]
+    pub fn free(&mut self, addr: u64) {
+        if !self.routings.is_empty() && self.pool.is_used_elsewhere(addr) {
+            self.deferred.push(addr);
+        } else {
+            let _ = self.pool.free(addr);
+        }
+    }
+
+    fn work_off_deferred(&mut self) {
+        for addr in std::mem::take(&mut self.deferred) {
+            let _ = self.pool.free(addr);
+        }
+    }
+
+    pub fn begin(&mut self, routing: Routing) {
+        let pool = routing.pool;
+        match self.uses.iter_mut().find(|(key, _)| *key == pool) {
+            Some((_, uses)) => *uses += 1,
+            None => self.uses.push((pool, 1)),
+        }
+        self.pool.use_pool(pool);
+        self.pool.set_quiet(true);
+        self.routings.push(routing);
+    }
+
+    pub fn end(&mut self, pool: PoolKey) {
+        if let Some(at) = self.routings.iter().rposition(|routing| routing.pool == pool) {
+            self.routings.remove(at);
+        }
+        self.pool.set_quiet(!self.routings.is_empty());
+    }
+
+    pub fn release(&mut self, pool: PoolKey) {
+        if let Some((_, uses)) = self.uses.iter_mut().find(|(key, _)| *key == pool) {
+            *uses = uses.saturating_sub(1);
+            if *uses == 0 {
+                self.pool.release_pool(pool);
+            }
+        }
+    }
+
+    /// Holds at most this share of the card.
+    pub fn set_fraction(&mut self, fraction: f64) {
+        use gapless_pool::Device;
+        self.fraction = fraction.clamp(0.0, 1.0);
+        let total = self.pool.device_mut().memory().1;
+        let limit = (fraction < 1.0).then_some((fraction * total as f64) as u64);
+        self.pool.set_limit(limit);
+    }
+
+    /// Why a request failed, in words that help.
+    pub fn explain(&mut self, device: i32, size: u64, error: DeviceError) -> String {
+        use gapless_pool::Device;
+        let Stats { allocated, reserved, .. } = *self.pool.stats();
+        let (free, total) = self.pool.device_mut().memory();
+        let mib = |bytes: u64| format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20));
+        let limit =
+            self.pool.limit().map(|l| format!(" The process may hold {}.", mib(l))).unwrap_or_default();
+        let driver = match error {
+            DeviceError::OutOfMemory => String::new(),
+            DeviceError::Driver(code) => format!(" The driver said {code}."),
+        };
+        format!(
+            "CUDA out of memory. Tried to allocate {}. GPU {device} has a total capacity of {} of which {} is free. Of what this process \
+             holds, {}, {} is allocated.{limit}{driver} Memory is held without gaps (gapless): less must be live at once, by a smaller batch, \
+             checkpointing or offloading.",
+            mib(size),
+            mib(total),
+            mib(free),
+            mib(reserved.current),
+            mib(allocated.current),
+        )
+    }
+}
