@@ -16,7 +16,7 @@ impl Gauge {
 
     #[inline]
     pub fn sub(&mut self, amount: u64) {
-        debug_assert!(self.current >= amount);
+        debug_assert!(self.current >= amount, "{} - {amount}", self.current);
         self.current = self.current.wrapping_sub(amount);
     }
 }

@@ -4,6 +4,7 @@
 //! exceed the card; the statistics equal what the blocks and segments add up to; the same input gives the same output; a
 //! request that fails leaves the allocator in a state from which the next one can be served.
 
+pub use gapless_pool::Gauge;
 use gapless_trace::{Bytes, DeviceAddr, PoolId, StreamId};
 
 /// Names one allocation of a script: dense, from 0, in order of birth.
@@ -49,27 +50,6 @@ pub trait Allocator {
 
     /// The state of the heap now, by looking at every block: for the few moments that are shown, not for every event.
     fn inventory(&self) -> Inventory;
-}
-
-/// One quantity, now and at most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gauge {
-    pub current: u64,
-    pub peak: u64,
-}
-
-impl Gauge {
-    #[inline]
-    pub fn add(&mut self, amount: u64) {
-        self.current += amount;
-        self.peak = self.peak.max(self.current);
-    }
-
-    #[inline]
-    pub fn sub(&mut self, amount: u64) {
-        debug_assert!(self.current >= amount, "{} - {amount}", self.current);
-        self.current = self.current.wrapping_sub(amount);
-    }
 }
 
 /// What an allocator counts, with the meaning that PyTorch's statistics of the same names have.

@@ -44,17 +44,12 @@ impl Gapless {
         let from = *self.pool.stats();
         let device = self.pool.device();
         let to = &mut self.stats;
-        for (to, from) in [
-            (&mut to.allocations, from.allocations),
-            (&mut to.allocated, from.allocated),
-            (&mut to.requested, from.requested),
-            (&mut to.active_blocks, from.active_blocks),
-            (&mut to.active, from.active),
-            (&mut to.reserved, from.reserved),
-        ] {
-            to.current = from.current;
-            to.peak = from.peak;
-        }
+        to.allocations = from.allocations;
+        to.allocated = from.allocated;
+        to.requested = from.requested;
+        to.active_blocks = from.active_blocks;
+        to.active = from.active;
+        to.reserved = from.reserved;
         to.device_allocs = from.device_allocs + from.windows_made;
         to.device_frees = from.device_frees;
         to.retries = from.retries;

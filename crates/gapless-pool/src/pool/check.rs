@@ -1,0 +1,52 @@
+//! Every invariant of the pool, checked by looking at everything: for tests, after every step.
+
+use super::{Place, Pool};
+use crate::blocks::State;
+use crate::device::Device;
+
+impl<D: Device> Pool<D> {
+    /// Checks every invariant; what is wrong, in words.
+    ///
+    /// # Errors
+    /// When one does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let mut held = 0;
+        let mut live = 0;
+        for heap in &self.heaps {
+            heap.check()?;
+            held += heap.pages().iter().filter(|p| p.handle.is_some()).map(|p| p.size).sum::<u64>();
+            live += heap.blocks().filter(|b| b.state == State::Live).map(|b| b.size).sum::<u64>();
+        }
+        if held != self.stats.reserved.current {
+            return Err(format!("{held} bytes in pages, {} counted", self.stats.reserved.current));
+        }
+        let (mut sum, mut callers) = (0, 0);
+        for (&addr, &id) in &self.by_addr {
+            let a = &self.allocations[id as usize];
+            if a.addr != addr {
+                return Err(format!("the allocation at {addr:#x} says {:#x}", a.addr));
+            }
+            sum += a.size;
+            callers += u64::from(a.waits == 0);
+            let blocks: u64 = match &a.place {
+                Place::Home { heap, block } => self.heaps[*heap as usize].block(*block).size,
+                Place::Window { parts, .. } => {
+                    parts.iter().map(|(h, b)| self.heaps[*h as usize].block(*b).size).sum()
+                }
+            };
+            if blocks != a.size {
+                return Err(format!("the allocation of {} at {addr:#x} has blocks of {blocks}", a.size));
+            }
+        }
+        if sum != self.stats.active.current || live != sum {
+            return Err(format!(
+                "{sum} active in allocations, {live} in blocks, {} counted",
+                self.stats.active.current
+            ));
+        }
+        if callers != self.stats.allocations.current {
+            return Err(format!("{callers} allocations, {} counted", self.stats.allocations.current));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,382 @@
+//! The allocator of one device: heaps by lane and size class, and what happens when none of their blocks fits.
+//!
+//! Requests are served best fit from their lane's heap. When nothing fits, enough memory is usually free all the same, in pieces. Pages that are
+//! wholly free are then **harvested**: mapped a second time, side by side, at the addresses of a *window*, while at home their addresses count
+//! as taken. Nothing is unmapped or copied, and nothing waits. A window stays mapped after its allocation is freed, so the next request of
+//! its size needs no driver call at all if its pages are free then; in a loop of equal steps that is soon always so. New memory is
+//! taken from the device only for what is really missing.
+//!
+//! Streams: a lane's memory is used in the order of its stream. A page lent to another lane is handed over behind an event on the device,
+//! and handed back when an event says that the borrower's work is done.
+
+mod check;
+mod giving;
+mod growth;
+mod missing;
+mod pending;
+mod windows;
+
+use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
+use crate::free_set::FreeSet;
+use crate::heap::Heap;
+use crate::options::Options;
+use crate::stats::Stats;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// The unit of block sizes.
+pub const UNIT: u64 = 512;
+/// Requests up to this size have heaps of their own: they would pin the pages of large ones.
+pub const SMALL: u64 = 1 << 20;
+/// Addresses of a heap and of windows: reserved in one piece, they cost nothing.
+const RANGE: u64 = 512 << 30;
+/// A larger request is refused without asking the device.
+const LARGEST: u64 = 1 << 50;
+/// Cached windows that are looked at for one request.
+const TRIES: usize = 24;
+
+/// Which private pool; 0 is the default one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolKey(pub u64, pub u64);
+
+impl PoolKey {
+    #[must_use]
+    pub fn is_private(self) -> bool {
+        self != PoolKey(0, 0)
+    }
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocError {
+    /// There is no memory for it: what was asked for, and what the device said last.
+    OutOfMemory { size: u64, device: DeviceError },
+}
+
+/// Why a free was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FreeError {
+    /// Nothing was allocated at this address.
+    Unknown { addr: u64 },
+    /// It was given back already and waits for other streams.
+    Twice { addr: u64 },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    stream: StreamHandle,
+    pool: PoolKey,
+    /// Heaps of small and of large requests.
+    small: u32,
+    large: u32,
+}
+
+/// Where an allocation lies.
+#[derive(Clone, Debug)]
+enum Place {
+    /// In a block of its lane's heap.
+    Home { heap: u32, block: u32 },
+    /// In a window, over blocks of one or more heaps.
+    Window { window: u32, parts: Vec<(u32, u32)> },
+}
+
+#[derive(Clone, Debug)]
+struct Allocation {
+    addr: u64,
+    size: u64,
+    requested: u64,
+    lane: u32,
+    place: Place,
+    /// Other streams that use it.
+    uses: Vec<StreamHandle>,
+    /// Events that must pass before it can be used again; only after it was given back.
+    waits: u32,
+}
+
+/// A second range of addresses for pages, side by side.
+#[derive(Clone, Debug)]
+struct Window {
+    addr: u64,
+    size: u64,
+    lane: u32,
+    /// Heap and page, in order of address.
+    pages: Vec<(u32, u32)>,
+    used: u64,
+}
+
+/// The allocator.
+#[derive(Debug)]
+pub struct Pool<D> {
+    device: D,
+    options: Options,
+    lanes: Vec<Lane>,
+    heaps: Vec<Heap>,
+    allocations: Vec<Allocation>,
+    unused: Vec<u32>,
+    by_addr: FxHashMap<u64, u32>,
+    windows: Vec<Option<Window>>,
+    unused_windows: Vec<u32>,
+    /// Windows that no allocation uses, by size, for each lane.
+    idle: FxHashMap<u32, FreeSet>,
+    idle_count: usize,
+    /// Windows that nobody will use again, each with the event after which their addresses can go.
+    retiring: VecDeque<(u32, EventHandle)>,
+    window_range: (u64, u64),
+    /// Addresses of windows that are gone, to be used again.
+    unused_addrs: Vec<(u64, u64)>,
+    /// Events in the order of each stream, and the allocation that waits for it.
+    pending: Vec<(StreamHandle, VecDeque<(EventHandle, u32)>)>,
+    pending_count: usize,
+    /// Private pools that nobody uses.
+    released: Vec<PoolKey>,
+    quiet: bool,
+    clock: u64,
+    stats: Stats,
+}
+
+impl<D: Device> Pool<D> {
+    pub fn new(device: D, options: Options) -> Pool<D> {
+        Pool {
+            device,
+            options,
+            lanes: Vec::new(),
+            heaps: Vec::new(),
+            allocations: Vec::new(),
+            unused: Vec::new(),
+            by_addr: FxHashMap::default(),
+            windows: Vec::new(),
+            unused_windows: Vec::new(),
+            idle: FxHashMap::default(),
+            idle_count: 0,
+            retiring: VecDeque::new(),
+            window_range: (0, 0),
+            unused_addrs: Vec::new(),
+            pending: Vec::new(),
+            pending_count: 0,
+            released: Vec::new(),
+            quiet: false,
+            clock: 0,
+            stats: Stats::default(),
+        }
+    }
+
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.options.limit = limit;
+    }
+
+    /// Every heap, for inspection.
+    pub fn heaps(&self) -> &[Heap] {
+        &self.heaps
+    }
+
+    /// Live and pending allocations as address, size and whether the caller still holds it.
+    pub fn allocations(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
+        self.by_addr.values().map(|&id| {
+            let a = &self.allocations[id as usize];
+            (a.addr, a.size, a.waits == 0)
+        })
+    }
+
+    /// The block size of what was allocated at `addr`.
+    pub fn size_of(&self, addr: u64) -> Option<u64> {
+        self.by_addr.get(&addr).map(|&id| self.allocations[id as usize].size)
+    }
+
+    /// The most that may be held.
+    pub fn limit(&self) -> Option<u64> {
+        self.options.limit
+    }
+
+    /// Whether another stream uses what was allocated at `addr`.
+    pub fn is_used_elsewhere(&self, addr: u64) -> bool {
+        self.by_addr.get(&addr).is_some_and(|&id| !self.allocations[id as usize].uses.is_empty())
+    }
+
+    /// The allocation that `addr` lies in: its beginning, and its size. By looking at all of them.
+    pub fn containing(&self, addr: u64) -> Option<(u64, u64)> {
+        if let Some(size) = self.size_of(addr) {
+            return Some((addr, size));
+        }
+        self.allocations()
+            .find(|(start, size, _)| (*start..start + size).contains(&addr))
+            .map(|(s, n, _)| (s, n))
+    }
+
+    /// While quiet, no event is looked at: captures forbid it.
+    pub fn set_quiet(&mut self, quiet: bool) {
+        self.quiet = quiet;
+    }
+
+    /// Peaks start again from what is there now.
+    pub fn reset_peaks(&mut self) {
+        let s = &mut self.stats;
+        for gauge in [
+            &mut s.allocations,
+            &mut s.allocated,
+            &mut s.requested,
+            &mut s.active_blocks,
+            &mut s.active,
+            &mut s.reserved,
+        ] {
+            gauge.peak = gauge.current;
+        }
+    }
+
+    // ---- requests ----
+
+    /// Memory for `size` bytes, to be used on `stream`.
+    ///
+    /// # Errors
+    /// When there is none, after everything was tried.
+    pub fn alloc(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> Result<u64, AllocError> {
+        if size > LARGEST {
+            self.stats.ooms += 1;
+            return Err(AllocError::OutOfMemory { size, device: DeviceError::OutOfMemory });
+        }
+        if self.pending_count > 0 && !self.quiet {
+            self.poll();
+        }
+        let rounded = size.div_ceil(UNIT).max(1) * UNIT;
+        let lane = match self.lane(stream, pool) {
+            Ok(lane) => lane,
+            Err(device) => return Err(AllocError::OutOfMemory { size, device }),
+        };
+        let heap =
+            if rounded <= SMALL { self.lanes[lane as usize].small } else { self.lanes[lane as usize].large };
+        if let Some(block) = self.heaps[heap as usize].take(rounded) {
+            return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }));
+        }
+        match self.miss(lane, heap, rounded) {
+            Ok(place) => Ok(self.hand_out(lane, size, rounded, place)),
+            Err(device) => {
+                self.stats.ooms += 1;
+                Err(AllocError::OutOfMemory { size, device })
+            }
+        }
+    }
+
+    /// Another stream uses what is at `addr`: its block is free only when that stream's present work is done.
+    pub fn record_stream(&mut self, addr: u64, stream: StreamHandle) -> Result<(), FreeError> {
+        let id = *self.by_addr.get(&addr).ok_or(FreeError::Unknown { addr })?;
+        let own = self.lanes[self.allocations[id as usize].lane as usize].stream;
+        let uses = &mut self.allocations[id as usize].uses;
+        if stream != own && !uses.contains(&stream) {
+            uses.push(stream);
+        }
+        Ok(())
+    }
+
+    /// Gives back what was allocated at `addr`.
+    ///
+    /// # Errors
+    /// When there is nothing, or it was given back before. Nothing changes then.
+    pub fn free(&mut self, addr: u64) -> Result<(), FreeError> {
+        let id = *self.by_addr.get(&addr).ok_or(FreeError::Unknown { addr })?;
+        let allocation = &mut self.allocations[id as usize];
+        if allocation.waits > 0 {
+            return Err(FreeError::Twice { addr });
+        }
+        self.stats.allocations.sub(1);
+        self.stats.allocated.sub(allocation.size);
+        if allocation.uses.is_empty() {
+            self.complete(id);
+            return Ok(());
+        }
+        for stream in std::mem::take(&mut allocation.uses) {
+            self.wait_for(stream, id);
+        }
+        if self.allocations[id as usize].waits == 0 {
+            // No event could be recorded: the streams are gone, and with them their work.
+            self.complete(id);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn hand_out(&mut self, lane: u32, requested: u64, size: u64, place: Place) -> u64 {
+        let addr = match &place {
+            Place::Home { heap, block } => self.heaps[*heap as usize].block(*block).addr,
+            Place::Window { window, .. } => self.window(*window).addr,
+        };
+        let allocation = Allocation { addr, size, requested, lane, place, uses: Vec::new(), waits: 0 };
+        let id = if let Some(id) = self.unused.pop() {
+            self.allocations[id as usize] = allocation;
+            id
+        } else {
+            self.allocations.push(allocation);
+            (self.allocations.len() - 1) as u32
+        };
+        self.by_addr.insert(addr, id);
+        self.stats.allocations.add(1);
+        self.stats.allocated.add(size);
+        self.stats.requested.add(requested);
+        self.stats.active_blocks.add(1);
+        self.stats.active.add(size);
+        addr
+    }
+
+    /// The memory of an allocation can be used again.
+    #[inline]
+    fn complete(&mut self, id: u32) {
+        let Allocation { addr, size, requested, lane, .. } = self.allocations[id as usize];
+        let place =
+            std::mem::replace(&mut self.allocations[id as usize].place, Place::Home { heap: 0, block: 0 });
+        self.by_addr.remove(&addr);
+        self.unused.push(id);
+        self.stats.requested.sub(requested);
+        self.stats.active_blocks.sub(1);
+        self.stats.active.sub(size);
+        match place {
+            Place::Home { heap, block } => self.heaps[heap as usize].release(block),
+            Place::Window { window, parts } => {
+                let lent = parts.iter().any(|(heap, _)| lane_of(*heap) != lane);
+                if lent {
+                    // The owners' streams must not run ahead of this one's work.
+                    self.hand_back(lane, &parts);
+                }
+                for (heap, block) in parts {
+                    self.heaps[heap as usize].release(block);
+                }
+                self.rest(window);
+            }
+        }
+    }
+
+    fn lane(&mut self, stream: StreamHandle, pool: PoolKey) -> Result<u32, DeviceError> {
+        if let Some(at) = self.lanes.iter().position(|l| l.stream == stream && l.pool == pool) {
+            return Ok(at as u32);
+        }
+        let addr = self.device.reserve(2 * RANGE)?;
+        let small = self.heaps.len() as u32;
+        self.heaps.push(Heap::new(addr, RANGE));
+        self.heaps.push(Heap::new(addr + RANGE, RANGE));
+        self.lanes.push(Lane { stream, pool, small, large: small + 1 });
+        Ok((self.lanes.len() - 1) as u32)
+    }
+}
+
+/// Heaps come in pairs, one a lane.
+fn lane_of(heap: u32) -> u32 {
+    heap / 2
+}
+
+/// A wholly free page, and the size of the free block around it.
+#[derive(Clone, Copy, Debug)]
+struct FreePage {
+    heap: u32,
+    page: u32,
+    size: u64,
+    block: u64,
+}

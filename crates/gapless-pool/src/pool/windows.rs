@@ -1,0 +1,225 @@
+//! Windows: a second range of addresses for free pages, side by side, kept for the next request of its size.
+
+use super::{FreePage, Place, Pool, RANGE, TRIES, Window, lane_of};
+use crate::device::{Device, DeviceError};
+use crate::free_set::{Entry, FreeSet};
+
+impl<D: Device> Pool<D> {
+    pub(super) fn window(&self, id: u32) -> &Window {
+        self.windows[id as usize].as_ref().expect("a window that an allocation or the idle set names")
+    }
+
+    /// A cached window whose first pages, as many as `size` needs, are free.
+    pub(super) fn reuse_window(&mut self, lane: u32, size: u64) -> Option<Place> {
+        let idle = self.idle.get(&lane)?;
+        let fits = |entry: &Entry| {
+            let window = self.window(entry.block);
+            let mut left = size;
+            for &(heap, page) in &window.pages {
+                let page = &self.heaps[heap as usize].pages()[page as usize];
+                if !page.is_free() {
+                    return false;
+                }
+                left = left.saturating_sub(page.size);
+                if left == 0 {
+                    break;
+                }
+            }
+            true
+        };
+        let found = idle.iter_from(size).take(TRIES).find(fits)?;
+        let place = self.occupy(found.block, size).ok()?;
+        self.stats.window_hits += 1;
+        Some(place)
+    }
+
+    /// Maps `pages` side by side and puts an allocation of `size` bytes there.
+    pub(super) fn make_window(
+        &mut self,
+        lane: u32,
+        pages: &[FreePage],
+        size: u64,
+    ) -> Result<Place, DeviceError> {
+        let total: u64 = pages.iter().map(|p| p.size).sum();
+        if total < size {
+            return Err(DeviceError::OutOfMemory);
+        }
+        let addr = self.window_addr(total)?;
+        let mut end = addr;
+        let mut failed = None;
+        for page in pages {
+            let handle = self.heaps[page.heap as usize].pages()[page.page as usize].handle;
+            let mapped =
+                handle.ok_or(DeviceError::OutOfMemory).and_then(|h| self.device.map(end, page.size, h));
+            if let Err(error) = mapped {
+                failed = Some(error);
+                break;
+            }
+            end += page.size;
+        }
+        if failed.is_none() {
+            failed = self.device.grant(addr, total).err();
+        }
+        if let Some(error) = failed {
+            if end > addr {
+                let _ = self.device.unmap(addr, end - addr);
+            }
+            return Err(error);
+        }
+        let list = pages.iter().map(|p| (p.heap, p.page)).collect();
+        let window = Window { addr, size: total, lane, pages: list, used: self.clock };
+        let id = if let Some(id) = self.unused_windows.pop() {
+            self.windows[id as usize] = Some(window);
+            id
+        } else {
+            self.windows.push(Some(window));
+            (self.windows.len() - 1) as u32
+        };
+        for page in pages {
+            self.heaps[page.heap as usize].page_mut(page.page).windows += 1;
+        }
+        self.stats.windows_made += 1;
+        self.stats.harvested += pages.len() as u64;
+        self.idle.entry(lane).or_default().insert(Entry { size: total, tie: u64::from(id), block: id });
+        self.idle_count += 1;
+        self.occupy(id, size)
+    }
+
+    /// Marks, at home, the pages that an allocation of `size` bytes uses through an idle window.
+    fn occupy(&mut self, id: u32, size: u64) -> Result<Place, DeviceError> {
+        let window = self.windows[id as usize].as_mut().expect("an idle window");
+        window.used = self.clock;
+        let (lane, total) = (window.lane, window.size);
+        let mut wanted: Vec<(u32, u64, u64)> = Vec::new();
+        let mut left = size;
+        for &(heap, page) in &window.pages {
+            if left == 0 {
+                break;
+            }
+            let page = &self.heaps[heap as usize].pages()[page as usize];
+            wanted.push((heap, page.addr, left.min(page.size)));
+            left -= left.min(page.size);
+        }
+        wanted.sort_unstable();
+        self.idle.entry(lane).or_default().remove(total, u64::from(id));
+        self.idle_count -= 1;
+        let mut parts = Vec::with_capacity(wanted.len());
+        let mut around: (u32, Vec<u32>) = (u32::MAX, Vec::new());
+        for (heap, addr, bytes) in wanted {
+            if around.0 != heap {
+                around = (heap, self.heaps[heap as usize].free_blocks());
+            }
+            match self.heaps[heap as usize].carve(&around.1, addr, bytes) {
+                Some(block) => parts.push((heap, block)),
+                None => {
+                    for (heap, block) in parts {
+                        self.heaps[heap as usize].release(block);
+                    }
+                    self.rest(id);
+                    return Err(DeviceError::OutOfMemory);
+                }
+            }
+        }
+        if let Err(error) = self.borrow(lane, &parts) {
+            for (heap, block) in parts {
+                self.heaps[heap as usize].release(block);
+            }
+            self.rest(id);
+            return Err(error);
+        }
+        Ok(Place::Window { window: id, parts })
+    }
+
+    /// Makes the borrower wait, on the device, for the present work of the streams that lend.
+    fn borrow(&mut self, lane: u32, parts: &[(u32, u32)]) -> Result<(), DeviceError> {
+        let mut asked: Vec<u32> = Vec::new();
+        for owner in parts.iter().map(|(heap, _)| lane_of(*heap)) {
+            if owner == lane {
+                continue;
+            }
+            self.stats.lent += 1;
+            if !asked.contains(&owner) {
+                asked.push(owner);
+                let stream = self.lanes[owner as usize].stream;
+                let event = self.device.record(stream)?;
+                let waited = self.device.wait_on_stream(self.lanes[lane as usize].stream, event);
+                self.device.discard(event);
+                waited?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An allocation's window is idle again.
+    pub(super) fn rest(&mut self, id: u32) {
+        let Window { size, lane, .. } = *self.window(id);
+        self.idle.entry(lane).or_default().insert(Entry { size, tie: u64::from(id), block: id });
+        self.idle_count += 1;
+    }
+
+    fn window_addr(&mut self, size: u64) -> Result<u64, DeviceError> {
+        let fits = |(_, room): &(u64, u64)| *room >= size && *room <= size + size / 4;
+        if let Some(at) = self.unused_addrs.iter().position(fits) {
+            return Ok(self.unused_addrs.swap_remove(at).0);
+        }
+        if self.window_range.1 < size {
+            let range = RANGE.max(size);
+            self.window_range = (self.device.reserve(range)?, range);
+        }
+        let addr = self.window_range.0;
+        self.window_range.0 += size;
+        self.window_range.1 -= size;
+        Ok(addr)
+    }
+
+    /// Lets go of windows beyond the number that is kept, the least recently used first: their addresses once the work that may use them
+    /// is done, without waiting for it.
+    pub(super) fn retire(&mut self) {
+        if self.quiet {
+            return;
+        }
+        while let Some(&(id, event)) = self.retiring.front() {
+            if !matches!(self.device.is_done(event), Ok(true)) {
+                break;
+            }
+            self.retiring.pop_front();
+            self.device.discard(event);
+            self.drop_window(id);
+        }
+        while self.idle_count > self.options.windows {
+            let all = self.idle.values().flat_map(FreeSet::iter).map(|entry| entry.block);
+            let Some(oldest) = all.min_by_key(|&id| (self.window(id).used, id)) else { return };
+            let Window { size, lane, .. } = *self.window(oldest);
+            let Ok(event) = self.device.record(self.lanes[lane as usize].stream) else { return };
+            self.idle.entry(lane).or_default().remove(size, u64::from(oldest));
+            self.idle_count -= 1;
+            self.retiring.push_back((oldest, event));
+        }
+    }
+
+    /// Unmaps a window that is in no set.
+    pub(super) fn drop_window(&mut self, id: u32) {
+        let Some(window) = self.windows[id as usize].take() else { return };
+        self.unused_windows.push(id);
+        for (heap, page) in &window.pages {
+            self.heaps[*heap as usize].page_mut(*page).windows -= 1;
+        }
+        if self.device.unmap(window.addr, window.size).is_ok() {
+            self.unused_addrs.push((window.addr, window.size));
+        }
+    }
+
+    /// Makes the streams that lent pages wait, on the device, for the borrower's present work.
+    pub(super) fn hand_back(&mut self, lane: u32, parts: &[(u32, u32)]) {
+        let stream = self.lanes[lane as usize].stream;
+        let Ok(event) = self.device.record(stream) else { return };
+        let mut told: Vec<u32> = Vec::new();
+        for owner in parts.iter().map(|(heap, _)| lane_of(*heap)) {
+            if owner != lane && !told.contains(&owner) {
+                told.push(owner);
+                let _ = self.device.wait_on_stream(self.lanes[owner as usize].stream, event);
+            }
+        }
+        self.device.discard(event);
+    }
+}
