@@ -43,6 +43,8 @@ pub struct Stats {
     pub harvested: u64,
     /// Pages that other streams lent.
     pub lent: u64,
+    /// Times that the host waited for streams.
+    pub waits: u64,
     pub retries: u64,
     pub ooms: u64,
 }

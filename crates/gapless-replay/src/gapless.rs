@@ -1,11 +1,8 @@
 //! Our own allocator on a simulated card: the very code that runs live, served by a script.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
-use gapless_pool::{AllocError, Device, EventHandle, Options, Pool, PoolKey, SimDevice, StreamHandle};
-use gapless_trace::{Bytes, DeviceAddr};
-
-/// A stream that no program uses: frees that wait for other streams wait for this one.
-const OTHER: StreamHandle = StreamHandle(u64::MAX);
+use gapless_pool::{AllocError, Device, Options, Pool, PoolKey, SimDevice, StreamHandle};
+use gapless_trace::{Bytes, DeviceAddr, PoolId};
 
 /// The allocator, with the addresses of a script's slots.
 #[derive(Debug)]
@@ -14,22 +11,20 @@ pub struct Gapless {
     lanes: Vec<Lane>,
     /// Address of each slot; 0 where nothing is.
     slots: Vec<u64>,
-    /// Events of frees that are not completed.
-    events: Vec<(Slot, EventHandle)>,
+    /// Slots that were given back and are not free yet.
+    pending: Vec<Slot>,
     stats: Stats,
 }
 
 impl Gapless {
     #[must_use]
     pub fn new(capacity: u64, options: Options, lanes: &[Lane]) -> Gapless {
-        let mut device = SimDevice::new(capacity);
-        device.instant = false;
-        let pool = Pool::new(device, options);
+        let pool = Pool::new(SimDevice::new(capacity), options);
         Gapless {
             pool,
             lanes: lanes.to_vec(),
             slots: Vec::new(),
-            events: Vec::new(),
+            pending: Vec::new(),
             stats: Stats::default(),
         }
     }
@@ -42,6 +37,12 @@ impl Gapless {
 
     fn count(&mut self) {
         let from = *self.pool.stats();
+        if from.waits != self.stats.syncs {
+            // A wait for all streams freed what was pending: other allocations may have its addresses by now.
+            for slot in self.pending.drain(..) {
+                self.slots[slot as usize] = 0;
+            }
+        }
         let device = self.pool.device();
         let to = &mut self.stats;
         to.allocations = from.allocations;
@@ -54,7 +55,7 @@ impl Gapless {
         to.device_frees = from.device_frees;
         to.retries = from.retries;
         to.ooms = from.ooms;
-        to.syncs = device.host_waits;
+        to.syncs = from.waits;
         to.driver_ns = device.driver_ns;
     }
 }
@@ -66,6 +67,7 @@ impl Allocator for Gapless {
         self.count();
         match served {
             Ok(addr) => {
+                debug_assert!(!self.pending.contains(&slot));
                 if self.slots.len() <= slot as usize {
                     self.slots.resize(slot as usize + 1, 0);
                 }
@@ -80,18 +82,18 @@ impl Allocator for Gapless {
     }
 
     fn free_requested(&mut self, slot: Slot) {
-        let addr = self.slots.get_mut(slot as usize).map(std::mem::take).unwrap_or_default();
-        if self.pool.record_stream(addr, OTHER).is_ok() && self.pool.free(addr).is_ok() {
-            self.events.push((slot, self.pool.device().last_event()));
+        let addr = self.slots.get(slot as usize).copied().unwrap_or_default();
+        if !self.pending.contains(&slot) && self.pool.free_later(addr).is_ok() {
+            self.pending.push(slot);
         }
         self.count();
     }
 
     fn free_completed(&mut self, slot: Slot) {
-        if let Some(at) = self.events.iter().position(|(s, _)| *s == slot) {
-            let (_, event) = self.events.swap_remove(at);
-            self.pool.device_mut().finish(event);
-            self.pool.poll();
+        if let Some(at) = self.pending.iter().position(|s| *s == slot) {
+            self.pending.swap_remove(at);
+            let addr = std::mem::take(&mut self.slots[slot as usize]);
+            self.pool.free_now(addr);
             self.count();
         }
     }
@@ -102,18 +104,38 @@ impl Allocator for Gapless {
         self.count();
     }
 
+    fn empty_cache(&mut self, pool: Option<PoolId>) {
+        // One pool's memory alone is not worth waiting for all streams.
+        if pool.is_none() {
+            self.pool.trim();
+            self.count();
+        }
+    }
+
+    fn release_pool(&mut self, pool: PoolId) {
+        self.pool.release_pool(PoolKey(pool.0, pool.1));
+    }
+
     fn stats(&self) -> &Stats {
         &self.stats
     }
 
     fn inventory(&self) -> Inventory {
-        let mut by_addr: Vec<(u64, u32)> =
-            self.slots.iter().zip(0..).filter(|(a, _)| **a != 0).map(|(&a, slot)| (a, slot)).collect();
+        let mut by_addr: Vec<(u64, Slot)> = self
+            .slots
+            .iter()
+            .zip(0..)
+            .filter(|(addr, _)| **addr != 0)
+            .map(|(&addr, slot)| (addr, slot))
+            .collect();
         by_addr.sort_unstable();
         let slot_of =
-            |addr: u64| by_addr.binary_search_by_key(&addr, |b| b.0).map_or(Slot::MAX, |i| by_addr[i].1);
-        let mut blocks: Vec<(Slot, DeviceAddr, Bytes)> =
-            self.pool.allocations().map(|(a, size, _)| (slot_of(a), DeviceAddr(a), Bytes(size))).collect();
+            |addr: u64| by_addr.binary_search_by_key(&addr, |b| b.0).map_or(Slot::MAX, |at| by_addr[at].1);
+        let mut blocks: Vec<(Slot, DeviceAddr, Bytes)> = self
+            .pool
+            .allocations()
+            .map(|(addr, size, _)| (slot_of(addr), DeviceAddr(addr), Bytes(size)))
+            .collect();
         blocks.sort_unstable_by_key(|b| b.1);
         let mut inventory = Inventory { blocks, ..Inventory::default() };
         for heap in self.pool.heaps() {
@@ -140,6 +162,7 @@ impl Allocator for Gapless {
                 }
             }
         }
+        inventory.spans.sort_unstable_by_key(|span| span.0);
         inventory.stranded = inventory.stranded.saturating_sub(inventory.active);
         inventory
     }

@@ -113,7 +113,7 @@ impl<D: Device> Pool<D> {
         size: u64,
         error: DeviceError,
     ) -> Result<Place, DeviceError> {
-        if self.pending_count > 0 && !self.quiet {
+        if self.pending_count + self.later.len() > 0 && !self.quiet {
             self.stats.retries += 1;
             self.wait_for_pending();
         }

@@ -127,6 +127,8 @@ pub struct Pool<D> {
     /// Events in the order of each stream, and the allocation that waits for it.
     pending: Vec<(StreamHandle, VecDeque<(EventHandle, u32)>)>,
     pending_count: usize,
+    /// Given back, to be free when the caller says so.
+    later: Vec<u32>,
     /// Private pools that nobody uses.
     released: Vec<PoolKey>,
     quiet: bool,
@@ -153,6 +155,7 @@ impl<D: Device> Pool<D> {
             unused_addrs: Vec::new(),
             pending: Vec::new(),
             pending_count: 0,
+            later: Vec::new(),
             released: Vec::new(),
             quiet: false,
             clock: 0,

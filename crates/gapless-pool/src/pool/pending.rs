@@ -1,6 +1,6 @@
 //! Frees that wait for other streams: events in the order of each stream, looked at when memory is asked for.
 
-use super::Pool;
+use super::{FreeError, Pool};
 use crate::device::{Device, EventHandle, StreamHandle};
 use std::collections::VecDeque;
 
@@ -41,11 +41,43 @@ impl<D: Device> Pool<D> {
 
     /// Waits on the host for every pending free.
     pub(super) fn wait_for_pending(&mut self) {
+        self.stats.waits += u64::from(self.pending_count + self.later.len() > 0);
+        for id in std::mem::take(&mut self.later) {
+            self.complete(id);
+        }
         for at in 0..self.pending.len() {
             while let Some((event, id)) = self.pending[at].1.pop_front() {
                 let _ = self.device.wait(event);
                 self.passed(event, id);
             }
+        }
+    }
+
+    /// Gives back what was allocated at `addr`, to be free when [`Pool::free_now`] says so: for callers that know when other streams are done
+    /// without events, as a recorded trace does.
+    ///
+    /// # Errors
+    /// As [`Pool::free`].
+    pub fn free_later(&mut self, addr: u64) -> Result<(), FreeError> {
+        let id = *self.by_addr.get(&addr).ok_or(FreeError::Unknown { addr })?;
+        let allocation = &mut self.allocations[id as usize];
+        if allocation.waits > 0 {
+            return Err(FreeError::Twice { addr });
+        }
+        allocation.waits = 1;
+        self.later.push(id);
+        self.stats.allocations.sub(1);
+        self.stats.allocated.sub(self.allocations[id as usize].size);
+        Ok(())
+    }
+
+    /// What was given back with [`Pool::free_later`] is free now; nothing where a wait for all streams freed it before.
+    pub fn free_now(&mut self, addr: u64) {
+        if let Some(&id) = self.by_addr.get(&addr)
+            && let Some(at) = self.later.iter().position(|&later| later == id)
+        {
+            self.later.swap_remove(at);
+            self.complete(id);
         }
     }
 }
