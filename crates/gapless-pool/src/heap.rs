@@ -198,12 +198,21 @@ impl Heap {
         }
     }
 
-    /// Free blocks that could hold a page, by address: to find the ones around pages.
+    /// Free blocks of at least `size` bytes, by address: to find the ones around pages.
     #[must_use]
-    pub fn free_blocks(&self) -> Vec<u32> {
-        let mut list: Vec<u32> = self.free.iter_from(GRANULE).map(|entry| entry.block).collect();
+    pub fn free_blocks(&self, size: u64) -> Vec<u32> {
+        let mut list: Vec<u32> = self.free.iter_from(size).map(|entry| entry.block).collect();
         list.sort_unstable_by_key(|&id| self.blocks[id].addr);
         list
+    }
+
+    /// Whether `[addr, addr + size)` lies in one free block. `around` are the free blocks by address.
+    #[must_use]
+    pub fn is_free(&self, around: &[u32], addr: u64, size: u64) -> bool {
+        let at = around.partition_point(|&id| self.blocks[id].addr <= addr);
+        let Some(&block) = at.checked_sub(1).and_then(|at| around.get(at)) else { return false };
+        let Block { addr: from, size: whole, state, .. } = self.blocks[block];
+        state == State::Free && addr + size <= from + whole
     }
 
     /// Makes `[addr, addr + size)` live. `around` are the free blocks by address; calls come with rising addresses.
@@ -226,7 +235,7 @@ impl Heap {
     /// Gives a wholly free page up: its addresses become a hole. The caller unmaps and releases it.
     pub fn give_up(&mut self, page: u32) -> Option<PageHandle> {
         let Page { addr, size, handle, .. } = self.pages[page as usize];
-        let around = self.free_blocks();
+        let around = self.free_blocks(GRANULE);
         let block = self.carve(&around, addr, size)?;
         self.count_busy(block, -1);
         self.blocks[block].state = State::Hole;

@@ -1,8 +1,13 @@
 //! What happens when no free block fits: as little new memory as possible, and everything else before a request fails.
 
-use super::{FreePage, Place, Pool, SMALL};
+use super::{Piece, Pieces, Place, Pool, SMALL};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
+
+/// Smaller pieces of free memory are left alone.
+const FRAGMENT: u64 = 64 << 10;
+/// Requests up to this size take fragments of pages too.
+const FRAGMENTED: u64 = 64 << 20;
 
 impl<D: Device> Pool<D> {
     #[cold]
@@ -47,61 +52,75 @@ impl<D: Device> Pool<D> {
 
     /// Serves from free pages, and from as few new ones as possible.
     fn harvest(&mut self, lane: u32, heap: u32, size: u64, plain: u64) -> Result<Place, DeviceError> {
-        let mut pages = self.free_pages(lane, heap, false);
-        let mut have: u64 = pages.iter().map(|p| p.size).sum();
-        if have < size {
-            let lent = self.free_pages(lane, heap, true);
-            have += lent.iter().map(|p| p.size).sum::<u64>();
-            pages.extend(lent);
+        let mut pieces = self.free_pieces(lane, false, size);
+        if pieces.most() < size {
+            pieces.add(self.free_pieces(lane, true, size));
         }
-        let missing = size.saturating_sub(have).div_ceil(GRANULE) * GRANULE;
+        let missing = size.saturating_sub(pieces.most()).div_ceil(GRANULE) * GRANULE;
         // A window over hundreds of pages to spare next to nothing is a bad bargain.
         if plain.saturating_sub(missing) <= self.stats.reserved.current / 1000 {
             self.grow(heap, plain)?;
             return self.at_home(heap, size);
         }
         if missing > 0 {
-            let first = self.heaps[heap as usize].pages().len() as u32;
+            let first = self.heaps[heap as usize].pages().len();
             self.grow(heap, missing)?;
             if let Ok(place) = self.at_home(heap, size) {
                 return Ok(place);
             }
-            let new = self.heaps[heap as usize].pages().iter().enumerate().skip(first as usize);
-            let new: Vec<FreePage> =
-                new.map(|(i, p)| FreePage { heap, page: i as u32, size: p.size, block: u64::MAX }).collect();
-            pages.splice(0..0, new);
+            let new = self.heaps[heap as usize].pages().iter().enumerate().skip(first);
+            let new = new.map(|(i, p)| Piece::page(heap, i as u32, p.size, u64::MAX));
+            pieces.pages.splice(0..0, new);
         }
-        let chosen = choose(&pages, size);
-        self.make_window(lane, &chosen, size)
+        if let Some(chosen) = pieces.choose(size) {
+            return self.make_window(lane, &chosen, size);
+        }
+        // Fragments that exclude each other were counted together.
+        let tail = self.heaps[heap as usize].tail();
+        self.grow(heap, (size - tail.min(size - 1)).div_ceil(GRANULE) * GRANULE)?;
+        self.at_home(heap, size)
     }
 
-    /// Wholly free pages of the lane's heaps, or of other lanes' that may lend theirs.
-    fn free_pages(&self, lane: u32, heap: u32, lent: bool) -> Vec<FreePage> {
+    /// What is free in the lane's own heap, or in those of other lanes that may lend. For large requests only pages: a fragment spares
+    /// them next to nothing, and windows of pages alone serve again sooner.
+    fn free_pieces(&self, lane: u32, lent: bool, size: u64) -> Pieces {
         let own = self.lanes[lane as usize];
-        let mut found = Vec::new();
+        let mut found = Pieces::default();
         for (at, other) in self.lanes.iter().enumerate() {
             let is_own = at as u32 == lane;
             if is_own == lent || (!is_own && (own.pool.is_private() || other.pool.is_private())) {
                 continue;
             }
-            let large = &self.heaps[other.large as usize];
-            for block in large.free_blocks() {
-                let block = large.block(block);
-                let first = large.pages().partition_point(|p| p.addr < block.addr);
+            let heap = other.large;
+            let large = &self.heaps[heap as usize];
+            for id in large.free_blocks(if size > FRAGMENTED { GRANULE } else { FRAGMENT }) {
+                let block = large.block(id);
+                let end = block.addr + block.size;
+                let first = large.pages().partition_point(|p| p.addr + p.size <= block.addr);
                 for (i, page) in large.pages().iter().enumerate().skip(first) {
-                    if page.addr + page.size > block.addr + block.size {
+                    if page.addr >= end {
                         break;
                     }
-                    if page.is_free() {
-                        let (page_id, size) = (i as u32, page.size);
-                        found.push(FreePage { heap: other.large, page: page_id, size, block: block.size });
+                    let (page_end, page_id) = (page.addr + page.size, i as u32);
+                    let piece = Piece::page(heap, page_id, page.size, block.size);
+                    match (page.addr >= block.addr, page_end <= end) {
+                        (true, true) => found.pages.push(piece),
+                        _ if size > FRAGMENTED => {}
+                        (true, false) => found.fronts.push(Piece { size: end - page.addr, ..piece }),
+                        (false, true) => {
+                            let from = block.addr - page.addr;
+                            found.backs.push(Piece { from, size: page_end - block.addr, ..piece });
+                        }
+                        // Free on neither side: of no use to a window.
+                        (false, false) => {}
                     }
                 }
             }
         }
-        debug_assert!(found.iter().all(|p| lent || p.heap == heap));
         // Large pages first, for few mappings; among equals those of the smallest free blocks, which serve fewest requests.
-        found.sort_by_key(|p| (std::cmp::Reverse(p.size), p.block, p.heap, p.page));
+        found.pages.sort_by_key(|p| (std::cmp::Reverse(p.size), p.block, p.heap, p.page));
+        found.fronts.sort_by_key(|p| (p.size, p.heap, p.page));
+        found.backs.sort_by_key(|p| (p.size, p.heap, p.page));
         found
     }
 
@@ -126,36 +145,78 @@ impl<D: Device> Pool<D> {
         {
             return Ok(Place::Home { heap: large, block });
         }
-        let mut pages = self.free_pages(lane, large, false);
-        pages.extend(self.free_pages(lane, large, true));
-        let have: u64 = pages.iter().map(|p| p.size).sum();
-        if have >= size {
-            let chosen = choose(&pages, size);
-            return self.make_window(lane, &chosen, size);
+        let mut pieces = self.free_pieces(lane, false, 0);
+        pieces.add(self.free_pieces(lane, true, 0));
+        match pieces.choose(size) {
+            Some(chosen) => self.make_window(lane, &chosen, size),
+            None => Err(error),
         }
-        Err(error)
     }
 }
 
-/// Pages for `size` bytes: in the order given while they are not too large, and one more for what is left.
-fn choose(pages: &[FreePage], size: u64) -> Vec<FreePage> {
-    let mut chosen = Vec::new();
-    let mut taken = vec![false; pages.len()];
-    let mut left = size;
-    for (i, page) in pages.iter().enumerate() {
+impl Piece {
+    /// A wholly free page.
+    fn page(heap: u32, page: u32, size: u64, block: u64) -> Piece {
+        Piece { heap, page, page_size: size, from: 0, size, block }
+    }
+}
+
+impl Pieces {
+    fn add(&mut self, other: Pieces) {
+        self.pages.extend(other.pages);
+        self.fronts.extend(other.fronts);
+        self.backs.extend(other.backs);
+    }
+
+    /// The most bytes that one window over them can hold.
+    fn most(&self) -> u64 {
+        let largest = |pieces: &[Piece]| pieces.iter().map(|p| p.size).max().unwrap_or(0);
+        self.pages.iter().map(|p| p.size).sum::<u64>() + largest(&self.fronts) + largest(&self.backs)
+    }
+
+    /// Pieces for `size` bytes, in the order of a window: pages as they come while they are not too large, and for what is left the
+    /// smallest thing that will do: a front, a back, one of each, or one more page, whose rest stays free at home.
+    fn choose(&self, size: u64) -> Option<Vec<Piece>> {
+        let mut chosen = Vec::new();
+        let mut taken = vec![false; self.pages.len()];
+        let mut left = size;
+        for (i, page) in self.pages.iter().enumerate() {
+            if left == 0 {
+                break;
+            }
+            if page.size <= left {
+                left -= page.size;
+                taken[i] = true;
+                chosen.push(*page);
+            }
+        }
         if left == 0 {
-            break;
+            return Some(chosen);
         }
-        if page.size <= left {
-            left -= page.size;
-            taken[i] = true;
-            chosen.push(*page);
+        // A page that is nearly needed anyway is no worse than a fragment, and pieces of one page exclude each other.
+        if let Some(front) = self.fronts.iter().find(|p| p.size >= left) {
+            chosen.push(Piece { size: left, ..*front });
+            return Some(chosen);
         }
+        if let Some(back) = self.backs.iter().find(|p| p.size >= left) {
+            let cut = back.size - left;
+            chosen.insert(0, Piece { from: back.from + cut, size: left, ..*back });
+            return Some(chosen);
+        }
+        let pair = self.backs.iter().rev().find_map(|back| {
+            let apart = |front: &&Piece| (front.heap, front.page) != (back.heap, back.page);
+            let front = self.fronts.iter().filter(apart).find(|front| front.size + back.size >= left)?;
+            Some((back, front))
+        });
+        let page = (0..self.pages.len()).filter(|&i| !taken[i]).min_by_key(|&i| self.pages[i].size);
+        match (pair, page) {
+            (Some((back, front)), _) => {
+                chosen.insert(0, *back);
+                chosen.push(Piece { size: left - back.size, ..*front });
+            }
+            (None, Some(page)) => chosen.push(Piece { size: left, ..self.pages[page] }),
+            (None, None) => return None,
+        }
+        Some(chosen)
     }
-    if left > 0 {
-        // The smallest that is large enough; its rest stays free at home.
-        let last = (0..pages.len()).rev().filter(|&i| !taken[i]).min_by_key(|&i| pages[i].size);
-        chosen.extend(last.map(|i| pages[i]));
-    }
-    chosen
 }

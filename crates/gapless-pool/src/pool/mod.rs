@@ -96,7 +96,12 @@ struct Allocation {
 /// A second range of addresses for pages, side by side.
 #[derive(Clone, Debug)]
 struct Window {
-    addr: u64,
+    /// Where its first page is mapped, and how many bytes are.
+    base: u64,
+    mapped: u64,
+    /// Where allocations begin: past what others hold of the first page.
+    start: u64,
+    /// What can be used from there.
     size: u64,
     lane: u32,
     /// Heap and page, in order of address.
@@ -311,7 +316,10 @@ impl<D: Device> Pool<D> {
     fn hand_out(&mut self, lane: u32, requested: u64, size: u64, place: Place) -> u64 {
         let addr = match &place {
             Place::Home { heap, block } => self.heaps[*heap as usize].block(*block).addr,
-            Place::Window { window, .. } => self.window(*window).addr,
+            Place::Window { window, .. } => {
+                let window = self.window(*window);
+                window.base + window.start
+            }
         };
         let allocation = Allocation { addr, size, requested, lane, place, uses: Vec::new(), waits: 0 };
         let id = if let Some(id) = self.unused.pop() {
@@ -375,11 +383,27 @@ fn lane_of(heap: u32) -> u32 {
     heap / 2
 }
 
-/// A wholly free page, and the size of the free block around it.
+/// Free memory that a window can take: a page, or the free front or back of one.
 #[derive(Clone, Copy, Debug)]
-struct FreePage {
+struct Piece {
     heap: u32,
     page: u32,
+    /// Of the page.
+    page_size: u64,
+    /// Where the free bytes begin in it, and how many there are.
+    from: u64,
     size: u64,
+    /// The size of the free block around.
     block: u64,
+}
+
+/// What there is to take.
+#[derive(Clone, Debug, Default)]
+struct Pieces {
+    /// Wholly free pages.
+    pages: Vec<Piece>,
+    /// Free fronts of pages that others hold the back of: they can end a window.
+    fronts: Vec<Piece>,
+    /// Free backs: they can begin one.
+    backs: Vec<Piece>,
 }

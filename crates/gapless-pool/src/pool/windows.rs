@@ -1,73 +1,89 @@
 //! Windows: a second range of addresses for free pages, side by side, kept for the next request of its size.
 
-use super::{FreePage, Place, Pool, RANGE, TRIES, Window, lane_of};
+use super::{Piece, Place, Pool, RANGE, TRIES, Window, lane_of};
 use crate::device::{Device, DeviceError};
 use crate::free_set::{Entry, FreeSet};
+use rustc_hash::FxHashMap;
 
 impl<D: Device> Pool<D> {
     pub(super) fn window(&self, id: u32) -> &Window {
         self.windows[id as usize].as_ref().expect("a window that an allocation or the idle set names")
     }
 
-    /// A cached window whose first pages, as many as `size` needs, are free.
+    /// The home of what an allocation of `size` bytes would take through a window: heap, page, address and size of each part.
+    fn parts(&self, window: &Window, size: u64) -> Vec<(u32, u32, u64, u64)> {
+        let mut parts = Vec::with_capacity(window.pages.len());
+        let (mut left, mut from) = (size, window.start);
+        for &(heap, id) in &window.pages {
+            if left == 0 {
+                break;
+            }
+            let page = &self.heaps[heap as usize].pages()[id as usize];
+            let bytes = left.min(page.size - from);
+            parts.push((heap, id, page.addr + from, bytes));
+            left -= bytes;
+            from = 0;
+        }
+        parts
+    }
+
+    /// A cached window in which the first `size` bytes are free.
     pub(super) fn reuse_window(&mut self, lane: u32, size: u64) -> Option<Place> {
         let idle = self.idle.get(&lane)?;
-        let fits = |entry: &Entry| {
-            let window = self.window(entry.block);
-            let mut left = size;
-            for &(heap, page) in &window.pages {
-                let page = &self.heaps[heap as usize].pages()[page as usize];
-                if !page.is_free() {
-                    return false;
-                }
-                left = left.saturating_sub(page.size);
-                if left == 0 {
-                    break;
-                }
-            }
-            true
+        let mut around: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
+        let mut fits = |entry: &Entry| {
+            self.parts(self.window(entry.block), size).into_iter().all(|(heap, id, addr, bytes)| {
+                let home = &self.heaps[heap as usize];
+                let page = &home.pages()[id as usize];
+                // Part of a page that others hold some of: look closer.
+                page.is_free()
+                    || (bytes < page.size && page.handle.is_some() && {
+                        let blocks = around.entry(heap).or_insert_with(|| home.free_blocks(0));
+                        home.is_free(blocks, addr, bytes)
+                    })
+            })
         };
-        let found = idle.iter_from(size).take(TRIES).find(fits)?;
+        let found = idle.iter_from(size).take(TRIES).find(&mut fits)?;
         let place = self.occupy(found.block, size).ok()?;
         self.stats.window_hits += 1;
         Some(place)
     }
 
-    /// Maps `pages` side by side and puts an allocation of `size` bytes there.
+    /// Maps the pages of `pieces` side by side and puts an allocation of `size` bytes there.
     pub(super) fn make_window(
         &mut self,
         lane: u32,
-        pages: &[FreePage],
+        pieces: &[Piece],
         size: u64,
     ) -> Result<Place, DeviceError> {
-        let total: u64 = pages.iter().map(|p| p.size).sum();
-        if total < size {
-            return Err(DeviceError::OutOfMemory);
-        }
-        let addr = self.window_addr(total)?;
-        let mut end = addr;
+        let mapped: u64 = pieces.iter().map(|p| p.page_size).sum();
+        let start = pieces.first().map_or(0, |p| p.from);
+        let base = self.window_addr(mapped)?;
+        let mut end = base;
         let mut failed = None;
-        for page in pages {
-            let handle = self.heaps[page.heap as usize].pages()[page.page as usize].handle;
-            let mapped =
-                handle.ok_or(DeviceError::OutOfMemory).and_then(|h| self.device.map(end, page.size, h));
-            if let Err(error) = mapped {
+        for piece in pieces {
+            let handle = self.heaps[piece.heap as usize].pages()[piece.page as usize].handle;
+            let done =
+                handle.ok_or(DeviceError::OutOfMemory).and_then(|h| self.device.map(end, piece.page_size, h));
+            if let Err(error) = done {
                 failed = Some(error);
                 break;
             }
-            end += page.size;
+            end += piece.page_size;
         }
         if failed.is_none() {
-            failed = self.device.grant(addr, total).err();
+            failed = self.device.grant(base, mapped).err();
         }
         if let Some(error) = failed {
-            if end > addr {
-                let _ = self.device.unmap(addr, end - addr);
+            let clean = end == base || self.device.unmap(base, end - base).is_ok();
+            if clean {
+                self.unused_addrs.push((base, mapped));
             }
             return Err(error);
         }
-        let list = pages.iter().map(|p| (p.heap, p.page)).collect();
-        let window = Window { addr, size: total, lane, pages: list, used: self.clock };
+        let pages = pieces.iter().map(|p| (p.heap, p.page)).collect();
+        let window = Window { base, mapped, start, size: mapped - start, lane, pages, used: self.clock };
+        let total = window.size;
         let id = if let Some(id) = self.unused_windows.pop() {
             self.windows[id as usize] = Some(window);
             id
@@ -75,52 +91,42 @@ impl<D: Device> Pool<D> {
             self.windows.push(Some(window));
             (self.windows.len() - 1) as u32
         };
-        for page in pages {
-            self.heaps[page.heap as usize].page_mut(page.page).windows += 1;
+        for piece in pieces {
+            self.heaps[piece.heap as usize].page_mut(piece.page).windows += 1;
         }
         self.stats.windows_made += 1;
-        self.stats.harvested += pages.len() as u64;
+        self.stats.harvested += pieces.len() as u64;
         self.idle.entry(lane).or_default().insert(Entry { size: total, tie: u64::from(id), block: id });
         self.idle_count += 1;
         self.occupy(id, size)
     }
 
-    /// Marks, at home, the pages that an allocation of `size` bytes uses through an idle window.
+    /// Marks, at home, what an allocation of `size` bytes uses through an idle window.
     fn occupy(&mut self, id: u32, size: u64) -> Result<Place, DeviceError> {
         let window = self.windows[id as usize].as_mut().expect("an idle window");
         window.used = self.clock;
         let (lane, total) = (window.lane, window.size);
-        let mut wanted: Vec<(u32, u64, u64)> = Vec::new();
-        let mut left = size;
-        for &(heap, page) in &window.pages {
-            if left == 0 {
-                break;
-            }
-            let page = &self.heaps[heap as usize].pages()[page as usize];
-            wanted.push((heap, page.addr, left.min(page.size)));
-            left -= left.min(page.size);
-        }
-        wanted.sort_unstable();
+        let mut wanted = self.parts(self.window(id), size);
+        wanted.sort_unstable_by_key(|&(heap, _, addr, _)| (heap, addr));
         self.idle.entry(lane).or_default().remove(total, u64::from(id));
         self.idle_count -= 1;
         let mut parts = Vec::with_capacity(wanted.len());
         let mut around: (u32, Vec<u32>) = (u32::MAX, Vec::new());
-        for (heap, addr, bytes) in wanted {
+        let mut failed = None;
+        for (heap, _, addr, bytes) in wanted {
             if around.0 != heap {
-                around = (heap, self.heaps[heap as usize].free_blocks());
+                around = (heap, self.heaps[heap as usize].free_blocks(0));
             }
             match self.heaps[heap as usize].carve(&around.1, addr, bytes) {
                 Some(block) => parts.push((heap, block)),
                 None => {
-                    for (heap, block) in parts {
-                        self.heaps[heap as usize].release(block);
-                    }
-                    self.rest(id);
-                    return Err(DeviceError::OutOfMemory);
+                    failed = Some(DeviceError::OutOfMemory);
+                    break;
                 }
             }
         }
-        if let Err(error) = self.borrow(lane, &parts) {
+        let failed = failed.or_else(|| self.borrow(lane, &parts).err());
+        if let Some(error) = failed {
             for (heap, block) in parts {
                 self.heaps[heap as usize].release(block);
             }
@@ -204,8 +210,8 @@ impl<D: Device> Pool<D> {
         for (heap, page) in &window.pages {
             self.heaps[*heap as usize].page_mut(*page).windows -= 1;
         }
-        if self.device.unmap(window.addr, window.size).is_ok() {
-            self.unused_addrs.push((window.addr, window.size));
+        if self.device.unmap(window.base, window.mapped).is_ok() {
+            self.unused_addrs.push((window.base, window.mapped));
         }
     }
 
