@@ -155,8 +155,7 @@ pub struct SpacePlan {
     pub peaks: Vec<Bytes>,
     /// Accesses and moves: sum of bytes x cost of the space, in the unit of [`Space::cost`].
     pub traffic: u128,
-    /// No plan has less traffic than this, among those that move buffers in the ways described in the crate's
-    /// documentation of choices.
+    /// No plan has less traffic than this.
     pub lower_bound: u128,
     pub effort: u64,
 }
@@ -240,6 +239,38 @@ pub fn solve_spaces_watched(
 ) -> Result<SpacePlan> {
     crate::general::check_chunks(problem, options.chunk)?;
     let model = Model::new(problem, usages, spaces)?;
+    let three = usages.iter().any(|usage| may_use_three(usage, spaces));
+    let mut plan = solve_model(&model, options, watch).map_err(|error| match error {
+        Error::SpacesTooSmall { id, proven } => Error::SpacesTooSmall { id, proven: proven && !three },
+        other => other,
+    })?;
+    // The search moves a buffer between two memories. Where a third could take part, its bounds are not bounds of the question: what is left
+    // is that every access is at best in the cheapest memory allowed.
+    if three {
+        plan.lower_bound = plan.lower_bound.min(every_access_at_its_cheapest(problem, usages, spaces));
+    }
+    Ok(plan)
+}
+
+fn may_use_three(usage: &Usage, spaces: &Spaces) -> bool {
+    let moves = matches!(&usage.accesses, Accesses::At(times) if times.len() > 1);
+    moves && (0..spaces.all().len()).filter(|&at| usage.allowed.contains(at)).count() > 2
+}
+
+fn every_access_at_its_cheapest(problem: &Problem, usages: &[Usage], spaces: &Spaces) -> u128 {
+    let costs = |usage: &Usage| {
+        let allowed = spaces.all().iter().enumerate().filter(|(at, _)| usage.allowed.contains(*at));
+        allowed.map(|(_, space)| u128::from(space.cost)).min().unwrap_or(0)
+    };
+    let count = |usage: &Usage| match &usage.accesses {
+        Accesses::Count(count) => u128::from(*count),
+        Accesses::At(times) => times.len() as u128,
+    };
+    let sizes = problem.buffers().iter().map(|buffer| u128::from(buffer.size.0));
+    sizes.zip(usages).map(|(size, usage)| size * count(usage) * costs(usage)).sum()
+}
+
+fn solve_model(model: &Model<'_>, options: &Options, watch: &mut SpaceWatch<'_>) -> Result<SpacePlan> {
     let mut least = u128::MAX;
     let on_better = &mut watch.on_better;
     let mut tell = |progress: SpaceProgress| {
@@ -251,12 +282,12 @@ pub fn solve_spaces_watched(
         }
     };
     if options.threads <= 1 {
-        return solve_once(&model, options, watch.cancel, &mut tell);
+        return solve_once(model, options, watch.cancel, &mut tell);
     }
     let (send, receive) = mpsc::channel::<SpaceProgress>();
     let answers: Vec<Option<Result<SpacePlan>>> = std::thread::scope(|scope| {
         let work = |thread: usize| {
-            let (model, cancel, options) = (&model, watch.cancel, options.of_thread(thread));
+            let (cancel, options) = (watch.cancel, options.of_thread(thread));
             let send = send.clone();
             std::thread::Builder::new().spawn_scoped(scope, move || {
                 let mut tell = |progress| {
@@ -282,7 +313,7 @@ pub fn solve_spaces_watched(
     // Of equals the first is taken.
     let best = answers.into_iter().min_by_key(rank);
     // Without a single thread to be had, the work is done here.
-    let Some(best) = best else { return solve_once(&model, options, watch.cancel, &mut tell) };
+    let Some(best) = best else { return solve_once(model, options, watch.cancel, &mut tell) };
     let mut plan = best?;
     plan.lower_bound = bound.map_or(plan.lower_bound, |bound| bound.min(plan.traffic));
     Ok(plan)

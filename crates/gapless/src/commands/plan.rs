@@ -175,12 +175,18 @@ fn aligned(problem: Problem, align: Option<Bytes>) -> Result<Problem> {
     Problem::with_names(buffers, names).map_err(|error| Failure::new(error.to_string(), help).into())
 }
 
-/// Searches until solved, out of time or interrupted, with a line of progress on a terminal.
-fn search(problem: &Problem, options: &Options, shares: Option<&Shares>) -> Result<Solution> {
+/// A flag that Ctrl-C sets from now on.
+fn interrupted() -> Arc<AtomicBool> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
     // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
     let _ = ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed));
+    cancel
+}
+
+/// Searches until solved, out of time or interrupted, with a line of progress on a terminal.
+fn search(problem: &Problem, options: &Options, shares: Option<&Shares>) -> Result<Solution> {
+    let cancel = interrupted();
     let terminal = std::io::stderr().is_terminal();
     let mut on_better = |progress: &gapless_plan::Progress<'_>| {
         if terminal {

@@ -4,16 +4,19 @@
 //! accesses separated by spaces with an `@` before the first (`@3 7 9`: then the buffer may move in between); `spaces` names the
 //! memories that a buffer may lie in, separated by spaces, all where it is empty.
 
-use super::bytes;
+use super::{bytes, interrupted};
 use crate::failure::Failure;
 use crate::output;
 use anyhow::{Context, Result};
-use gapless_plan::spaces::{Space, SpacePlan, Spaces, Usage, solve_spaces};
-use gapless_plan::{Options, Problem, Watch, csv};
+use gapless_plan::spaces::{
+    Space, SpacePlan, SpaceProgress, SpaceWatch, Spaces, Usage, solve_spaces_watched,
+};
+use gapless_plan::{Options, Problem, csv};
 use gapless_trace::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 use std::fmt::Write;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Instant;
 
@@ -70,6 +73,29 @@ impl Question {
         Ok(Question { spaces, usages })
     }
 
+    /// Searches until solved, out of time or interrupted, with a line of progress on a terminal.
+    fn search(&self, problem: &Problem, options: &Options) -> Result<SpacePlan> {
+        let cancel = interrupted();
+        let terminal = std::io::stderr().is_terminal();
+        let mut on_better = |progress: &SpaceProgress| {
+            if terminal {
+                eprint!(
+                    "\r\x1b[2Ktraffic {:.6e}  bound {:.6e}  gap {}  {:.1} s",
+                    progress.traffic as f64 / UNIT,
+                    progress.lower_bound as f64 / UNIT,
+                    gap(progress),
+                    progress.elapsed.as_secs_f64()
+                );
+            }
+        };
+        let mut watch = SpaceWatch { cancel: Some(&cancel), on_better: Some(&mut on_better) };
+        let plan = solve_spaces_watched(problem, &self.usages, &self.spaces, options, &mut watch);
+        if terminal {
+            eprint!("\r\x1b[2K");
+        }
+        plan.map_err(|error| Failure::new(error.to_string(), HELP).into())
+    }
+
     /// Answers it and writes the answer; text, or JSON.
     pub(super) fn answer(
         &self,
@@ -80,8 +106,7 @@ impl Question {
         path: Option<&Path>,
     ) -> Result<()> {
         let start = Instant::now();
-        let plan = solve_spaces(problem, &self.usages, &self.spaces, options, &mut Watch::default())
-            .map_err(|error| Failure::new(error.to_string(), HELP))?;
+        let plan = self.search(problem, options)?;
         let took = start.elapsed();
         gapless_plan::validate_spaces(problem, &self.usages, &self.spaces, &plan).map_err(|wrong| {
             Failure::new(
@@ -169,6 +194,17 @@ impl Question {
 
 const HELP: &str = "spaces.toml has [[space]] tables with name, cost (of a byte accessed) and capacity (missing: unlimited); the CSV may have the \
                     columns accesses (a count, or times as @3 7 9) and spaces (names)";
+
+/// How far the traffic is above the bound, for people.
+fn gap(progress: &SpaceProgress) -> String {
+    if progress.traffic == progress.lower_bound {
+        return "none".to_owned();
+    }
+    if progress.lower_bound == 0 {
+        return "unknown".to_owned();
+    }
+    format!("{:.3} %", (progress.traffic as f64 / progress.lower_bound as f64 - 1.0) * 100.0)
+}
 
 fn read_spaces(path: &Path) -> Result<Spaces> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
