@@ -1,7 +1,10 @@
 /* The state behind device.h: sorted arrays of ranges, a table of physical handles, one queue of incomplete events a stream.
- * One thread drives it. Anything a real driver would refuse (a pointer never given, a range mapped twice) ends the process. */
+ * Every public function takes one lock, since a process with Python in it has several threads. Anything a real driver would refuse (a
+ * pointer never given, a range mapped twice) ends the process. */
 
+#define _GNU_SOURCE
 #include "device.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +28,12 @@ static struct {
     size_t queue_count, queue_room;
     device_watcher watcher;
 } device;
+
+/* Recursive: public functions call each other, and a watcher may ask for figures. */
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static int lock_taken(void) { pthread_mutex_lock(&lock); return 0; }
+static void lock_given(int *held) { (void)held; pthread_mutex_unlock(&lock); }
+#define LOCKED __attribute__((cleanup(lock_given), unused)) int held = lock_taken()
 
 void device_unexpected(const char *what) {
     fprintf(stderr, "stand-in device: %s\n", what);
@@ -69,12 +78,14 @@ static range range_remove(ranges *set, uint64_t addr, const char *complaint) {
     return found;
 }
 
-static uint64_t place_lowest(ranges *set, uint64_t base, uint64_t size) {
-    uint64_t length = rounded(size), start = base;
+static uint64_t aligned(uint64_t addr, uint64_t alignment) { return (addr + alignment - 1) / alignment * alignment; }
+
+static uint64_t place_lowest(ranges *set, uint64_t base, uint64_t size, uint64_t alignment) {
+    uint64_t length = rounded(size), start = aligned(base, alignment);
     size_t index = 0;
     for (; index < set->count; index++) {
-        if (set->at[index].start - start >= length) break;
-        start = set->at[index].end;
+        if (set->at[index].start >= start && set->at[index].start - start >= length) break;
+        start = aligned(set->at[index].end, alignment);
     }
     range_insert(set, index, (range){start, start + length, size, 0});
     return start;
@@ -83,13 +94,14 @@ static uint64_t place_lowest(ranges *set, uint64_t base, uint64_t size) {
 /* ---- memory ---- */
 
 void device_open(uint64_t capacity, device_watcher watcher) {
+    LOCKED;
     device.capacity = capacity;
     device.watcher = watcher;
 }
 
-uint64_t device_capacity(void) { return device.capacity; }
-uint64_t device_used(void) { return device.used; }
-uint64_t device_pending(void) { return device.pending; }
+uint64_t device_capacity(void) { LOCKED; return device.capacity; }
+uint64_t device_used(void) { LOCKED; return device.used; }
+uint64_t device_pending(void) { LOCKED; return device.pending; }
 
 static int charge(uint64_t size) {
     if (size > device.capacity - device.used) return 0;
@@ -98,14 +110,17 @@ static int charge(uint64_t size) {
 }
 
 uint64_t device_malloc(uint64_t size) {
-    return charge(size) ? place_lowest(&device.segments, DEVICE_SEGMENTS, size) : 0;
+    LOCKED;
+    return charge(size) ? place_lowest(&device.segments, DEVICE_SEGMENTS, size, DEVICE_GRANULE) : 0;
 }
 
 void device_free(uint64_t addr) {
+    LOCKED;
     if (addr) device.used -= range_remove(&device.segments, addr, "cudaFree of an address that cudaMalloc did not give").size;
 }
 
 uint64_t device_create(uint64_t size) {
+    LOCKED;
     if (size == 0 || size % DEVICE_GRANULE) device_unexpected("cuMemCreate of a size that is no multiple of 2 MiB");
     if (!charge(size)) return 0;
     size_t index;
@@ -137,15 +152,20 @@ static void handle_settle(uint64_t id) {
 }
 
 void device_release(uint64_t id) {
+    LOCKED;
     handle *h = handle_of(id);
     if (h->released) device_unexpected("cuMemRelease of a released handle");
     h->released = 1;
     handle_settle(id);
 }
 
-uint64_t device_reserve(uint64_t size) { return place_lowest(&device.reserved, DEVICE_RANGES, size); }
+uint64_t device_reserve(uint64_t size, uint64_t alignment) {
+    LOCKED;
+    return place_lowest(&device.reserved, DEVICE_RANGES, size, alignment > DEVICE_GRANULE ? alignment : DEVICE_GRANULE);
+}
 
 void device_unreserve(uint64_t addr, uint64_t size) {
+    LOCKED;
     size_t index = range_find(&device.mapped, addr);
     if (index < device.mapped.count && device.mapped.at[index].start < addr + size) {
         device_unexpected("cuMemAddressFree of a range that is still mapped");
@@ -155,6 +175,7 @@ void device_unreserve(uint64_t addr, uint64_t size) {
 }
 
 void device_map(uint64_t addr, uint64_t size, uint64_t id) {
+    LOCKED;
     handle *h = handle_of(id);
     if (h->size != size) device_unexpected("cuMemMap of a part of a handle");
     size_t index = range_find(&device.mapped, addr);
@@ -166,6 +187,7 @@ void device_map(uint64_t addr, uint64_t size, uint64_t id) {
 }
 
 void device_unmap(uint64_t addr, uint64_t size) {
+    LOCKED;
     uint64_t end = addr + size;
     while (addr < end) {
         range found = range_remove(&device.mapped, addr, "cuMemUnmap of a range that is not mapped");
@@ -204,17 +226,36 @@ static void watch(uint32_t what, uint64_t stream, uint64_t ready) {
 }
 
 device_event *device_event_new(void) {
+    LOCKED;
     device_event *event = calloc(1, sizeof *event);
     if (!event) device_unexpected("no host memory");
     return event;
 }
 
+void device_event_forget(device_event *event) {
+    LOCKED;
+    if (!event->incomplete) return;
+    queue *q = queue_of(event->stream);
+    device_event **link = &q->first, *before = NULL;
+    while (*link != event) {
+        before = *link;
+        link = &before->next;
+    }
+    *link = event->next;
+    if (q->last == event) q->last = before;
+    event->next = NULL;
+    event->incomplete = 0;
+    device.pending -= 1;
+}
+
 void device_event_delete(device_event *event) {
+    LOCKED;
     if (event->incomplete) device_unexpected("cudaEventDestroy of an incomplete event");
     free(event);
 }
 
 void device_event_record(device_event *event, uint64_t stream) {
+    LOCKED;
     if (event->incomplete) device_unexpected("cudaEventRecord of an incomplete event");
     queue *q = queue_of(stream);
     event->stream = stream;
@@ -225,30 +266,37 @@ void device_event_record(device_event *event, uint64_t stream) {
     device.pending += 1;
 }
 
+uint64_t device_event_stream(device_event *event) { return event->stream; }
+
 int device_event_query(device_event *event) {
+    LOCKED;
     watch(DEVICE_POLL, event->stream, !event->incomplete);
     return !event->incomplete;
 }
 
 void device_event_sync(device_event *event) {
+    LOCKED;
     watch(DEVICE_EVENT_SYNC, event->stream, !event->incomplete);
     if (!event->incomplete) return;
     complete_through(queue_of(event->stream), event->tick);
 }
 
-void device_tick(void) { device.tick += 1; }
+void device_tick(void) { LOCKED; device.tick += 1; }
 
 void device_complete(uint64_t stream, uint64_t count) {
+    LOCKED;
     queue *q = queue_of(stream);
     while (count-- && q->first) complete_through(q, q->first->tick);
 }
 
 void device_stream_sync(uint64_t stream) {
+    LOCKED;
     watch(DEVICE_STREAM_SYNC, stream, 0);
     device_complete(stream, UINT64_MAX);
 }
 
 void device_sync(void) {
+    LOCKED;
     watch(DEVICE_SYNC, 0, 0);
     for (size_t i = 0; i < device.queue_count; i++) device_complete(device.queues[i].stream, UINT64_MAX);
 }

@@ -4,7 +4,8 @@
  * memory     A card has `capacity` bytes. A request that would take more than is left fails; nothing else does. What counts is the exact
  *            size asked for, of segments and of physical handles alike. A handle's memory is back when the handle is released and unmapped.
  * addresses  Segments (cudaMalloc) and reserved ranges (cuMemAddressReserve) come from two regions. In each the lowest gap that is large
- *            enough is taken; sizes are rounded up to 2 MiB for that, so all addresses are multiples of 2 MiB.
+ *            enough is taken; sizes are rounded up to 2 MiB for that, so all addresses are multiples of 2 MiB (or of a larger alignment
+ *            that a reservation asks for).
  * events     A recorded event is incomplete until device_complete, or a synchronisation that covers it: of the event (with all recorded
  *            before it on its stream), of its stream, or of the device. cudaFree and cuMemUnmap complete nothing. Events that one
  *            operation recorded on one stream complete together: the allocator records those of deferred frees in the order of a hash of
@@ -43,15 +44,19 @@ uint64_t device_create(uint64_t size);
 void device_free(uint64_t addr);
 void device_release(uint64_t handle);
 
-uint64_t device_reserve(uint64_t size);
+uint64_t device_reserve(uint64_t size, uint64_t alignment);
 void device_unreserve(uint64_t addr, uint64_t size);
 void device_map(uint64_t addr, uint64_t size, uint64_t handle);
 void device_unmap(uint64_t addr, uint64_t size);
 
 device_event *device_event_new(void);
 void device_event_delete(device_event *event);
+/* Takes an incomplete event out of its stream's queue, as if it had never been recorded. */
+void device_event_forget(device_event *event);
 void device_event_record(device_event *event, uint64_t stream);
 int device_event_query(device_event *event);
+/* The stream that it was recorded on last. */
+uint64_t device_event_stream(device_event *event);
 void device_event_sync(device_event *event);
 void device_stream_sync(uint64_t stream);
 void device_sync(void);

@@ -36,8 +36,7 @@ int cuMemGetAllocationGranularity(size_t *out, const void *properties, int optio
 int cuMemAddressReserve(uint64_t *out, size_t size, size_t alignment, uint64_t hint, unsigned long long flags) {
     (void)hint;
     (void)flags;
-    if (alignment > DEVICE_GRANULE) device_unexpected("cuMemAddressReserve with an alignment above 2 MiB");
-    *out = device_reserve(size);
+    *out = device_reserve(size, alignment);
     return SUCCESS;
 }
 

@@ -1,0 +1,94 @@
+/* The state behind card.h. Built into libcuda.so.1 with the device, so that runtime and driver calls meet the same card. */
+
+#include "card.h"
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { MOST_CAPTURED = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int held;
+static uint64_t streams, captures;
+/* Streams in a capture; the one that began it is its origin. */
+static struct { uint64_t stream, id; int origin; } captured[MOST_CAPTURED];
+static size_t captured_count;
+
+/* No round number: a size that is taken for the capacity by chance should not look right. */
+__attribute__((constructor)) static void open_card(void) {
+    const char *said = getenv("STANDIN_CAPACITY");
+    device_open(said ? strtoull(said, NULL, 10) : ((uint64_t)4 << 30) + ((uint64_t)37 << 20), NULL);
+}
+
+void card_hold(int hold) {
+    held = hold;
+    if (!hold) device_sync();
+}
+
+void card_record(device_event *event, uint64_t stream) {
+    device_event_forget(event);
+    device_tick();
+    device_event_record(event, stream);
+    if (!held) device_stream_sync(stream);
+}
+
+void card_destroy(device_event *event) {
+    device_event_forget(event);
+    device_event_delete(event);
+}
+
+uint64_t card_new_stream(void) {
+    pthread_mutex_lock(&lock);
+    uint64_t stream = 0x5000000000 + 0x100 * ++streams;
+    pthread_mutex_unlock(&lock);
+    return stream;
+}
+
+static size_t find(uint64_t stream) {
+    size_t index = 0;
+    while (index < captured_count && captured[index].stream != stream) index++;
+    return index;
+}
+
+static int join(uint64_t stream, uint64_t id, int origin) {
+    if (captured_count == MOST_CAPTURED) device_unexpected("too many captured streams");
+    captured[captured_count].stream = stream;
+    captured[captured_count].id = id;
+    captured[captured_count++].origin = origin;
+    return SUCCESS;
+}
+
+uint64_t card_capture(uint64_t stream) {
+    pthread_mutex_lock(&lock);
+    size_t index = find(stream);
+    uint64_t id = index < captured_count ? captured[index].id : 0;
+    pthread_mutex_unlock(&lock);
+    return id;
+}
+
+int card_begin_capture(uint64_t stream) {
+    pthread_mutex_lock(&lock);
+    int result = stream == 0 || find(stream) < captured_count ? INVALID_VALUE : join(stream, ++captures, 1);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int card_end_capture(uint64_t stream) {
+    pthread_mutex_lock(&lock);
+    size_t index = find(stream), kept = 0;
+    int result = index == captured_count || !captured[index].origin ? CAPTURE_INVALIDATED : SUCCESS;
+    uint64_t id = result == SUCCESS ? captured[index].id : 0;
+    for (size_t i = 0; i < captured_count; i++) {
+        if (captured[i].id != id) captured[kept++] = captured[i];
+    }
+    captured_count = kept;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+void card_wait(uint64_t stream, device_event *event) {
+    uint64_t id = card_capture(device_event_stream(event));
+    if (!id) return;
+    pthread_mutex_lock(&lock);
+    if (find(stream) == captured_count) join(stream, id, 0);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,33 @@
+/* The card as a process with Python in it sees it: the device of ../standin, opened at load time, with what only such a process needs.
+ *
+ * capacity   STANDIN_CAPACITY bytes, 4 GiB and a bit where it is not set.
+ * events     Complete as soon as they are recorded, as on a card that is infinitely fast; after card_hold(1) only by a synchronisation or
+ *            device_complete, as in the bench without Python. Unlike there, recording or destroying an incomplete event is fine.
+ * streams    A stream is a number. It can be captured into a graph, which remembers nothing.
+ * contents   Nothing is stored on the card: kernels and copies do nothing, and what comes back from it is zeros.
+ *
+ * Tests call these functions, and those of device.h, with ctypes. */
+
+#ifndef GAPLESS_CARD_H
+#define GAPLESS_CARD_H
+
+#include "../standin/device.h"
+
+enum {
+    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_READY = 600, NOT_SUPPORTED = 801,
+    CAPTURE_INVALIDATED = 901
+};
+
+void card_hold(int hold);
+void card_record(device_event *event, uint64_t stream);
+void card_destroy(device_event *event);
+uint64_t card_new_stream(void);
+
+/* The id of the capture that `stream` is in, 0 where there is none. */
+uint64_t card_capture(uint64_t stream);
+int card_begin_capture(uint64_t stream);
+int card_end_capture(uint64_t stream);
+/* A stream that waits for an event of a captured stream joins its capture. */
+void card_wait(uint64_t stream, device_event *event);
+
+#endif

@@ -1,0 +1,99 @@
+/* More of the driver's functions by name: what an allocator in a Python process calls beside those of ../standin/driver_api.c, and
+ * what libcaffe2_nvrtc.so links to. One card, one context. */
+
+#include "card.h"
+#include <stdlib.h>
+
+#define CONTEXT ((void *)0x6a70)
+
+static __thread void *stack[64];
+static __thread int depth;
+
+static void *current(void) { return depth ? stack[depth - 1] : NULL; }
+
+int cuDriverGetVersion(int *out) { *out = 13000; return SUCCESS; }
+int cuDeviceGetCount(int *out) { *out = 1; return SUCCESS; }
+int cuDeviceTotalMem_v2(size_t *out, int card) { (void)card; *out = device_capacity(); return SUCCESS; }
+int cuGetErrorName(int error, const char **text) {
+    *text = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
+    return SUCCESS;
+}
+
+/* ---- contexts ---- */
+
+int cuDevicePrimaryCtxRetain(void **out, int card) { *out = CONTEXT; return card == 0 ? SUCCESS : INVALID_DEVICE; }
+int cuDevicePrimaryCtxRelease_v2(int card) { (void)card; return SUCCESS; }
+int cuDevicePrimaryCtxGetState(int card, unsigned *flags, int *active) {
+    (void)card;
+    *flags = 0;
+    *active = 1;
+    return SUCCESS;
+}
+int cuCtxGetCurrent(void **out) { *out = current(); return SUCCESS; }
+int cuCtxSetCurrent(void *context) {
+    if (!depth) depth = 1;
+    stack[depth - 1] = context;
+    return SUCCESS;
+}
+int cuCtxPushCurrent_v2(void *context) {
+    if (depth == 64) device_unexpected("cuCtxPushCurrent without cuCtxPopCurrent");
+    stack[depth++] = context;
+    return SUCCESS;
+}
+int cuCtxPopCurrent_v2(void **out) {
+    if (!depth) return 201;
+    depth -= 1;
+    if (out) *out = stack[depth];
+    return SUCCESS;
+}
+int cuCtxGetDevice(int *out) { *out = 0; return SUCCESS; }
+int cuCtxSynchronize(void) { device_sync(); return SUCCESS; }
+
+/* ---- memory ---- */
+
+int cuMemGetInfo_v2(size_t *available, size_t *total) {
+    *total = device_capacity();
+    *available = *total - device_used();
+    return SUCCESS;
+}
+int cuMemAlloc_v2(uint64_t *out, size_t size) {
+    *out = device_malloc(size);
+    return *out ? SUCCESS : OUT_OF_MEMORY;
+}
+int cuMemFree_v2(uint64_t addr) { device_free(addr); return SUCCESS; }
+
+/* ---- events and streams ---- */
+
+int cuEventCreate(void **out, unsigned flags) { (void)flags; *out = device_event_new(); return SUCCESS; }
+int cuEventDestroy_v2(void *event) { card_destroy(event); return SUCCESS; }
+int cuEventRecord(void *event, void *stream) { card_record(event, (uint64_t)stream); return SUCCESS; }
+int cuEventQuery(void *event) { return device_event_query(event) ? SUCCESS : NOT_READY; }
+int cuEventSynchronize(void *event) { device_event_sync(event); return SUCCESS; }
+int cuStreamSynchronize(void *stream) { device_stream_sync((uint64_t)stream); return SUCCESS; }
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    (void)flags;
+    card_wait((uint64_t)stream, event);
+    return SUCCESS;
+}
+int cuStreamIsCapturing(void *stream, int *out) { *out = card_capture((uint64_t)stream) != 0; return SUCCESS; }
+int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
+
+/* ---- linked to, never called: nothing is compiled or launched through the driver ---- */
+
+#define UNEXPECTED(name) int name(void) { device_unexpected(#name " was called"); }
+UNEXPECTED(cuFuncGetAttribute)
+UNEXPECTED(cuFuncSetAttribute)
+UNEXPECTED(cuFuncSetCacheConfig)
+UNEXPECTED(cuLaunchCooperativeKernel)
+UNEXPECTED(cuLaunchKernel)
+UNEXPECTED(cuLinkAddData_v2)
+UNEXPECTED(cuLinkComplete)
+UNEXPECTED(cuLinkCreate_v2)
+UNEXPECTED(cuModuleGetFunction)
+UNEXPECTED(cuModuleLoad)
+UNEXPECTED(cuModuleLoadData)
+UNEXPECTED(cuModuleLoadDataEx)
+UNEXPECTED(cuModuleUnload)
+UNEXPECTED(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+UNEXPECTED(cuPointerGetAttribute)
+UNEXPECTED(cuTensorMapEncodeTiled)

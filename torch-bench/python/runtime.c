@@ -1,0 +1,253 @@
+/* CUDA's runtime functions by name, for stock torch in Python: preloaded under the version libcudart.so.13 and a name of its own, so
+ * that these win and the real runtime library still loads for the rest (the registration of kernels). Kernels and copies do nothing. */
+
+#define _GNU_SOURCE
+#include "card.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+static __thread int last_error;
+
+static int fail(int error) { return last_error = error; }
+
+/* ---- device ---- */
+
+int cudaGetDeviceCount(int *out) { *out = 1; return SUCCESS; }
+int cudaGetDevice(int *out) { *out = 0; return SUCCESS; }
+int cudaSetDevice(int ordinal) { return ordinal == 0 ? SUCCESS : fail(INVALID_DEVICE); }
+int cudaDriverGetVersion(int *out) { *out = 13000; return SUCCESS; }
+int cudaRuntimeGetVersion(int *out) { *out = 13000; return SUCCESS; }
+int cudaDeviceCanAccessPeer(int *out, int a, int b) { (void)a; (void)b; *out = 0; return SUCCESS; }
+int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -1; return SUCCESS; }
+int cudaDeviceSynchronize(void) { device_sync(); return SUCCESS; }
+int cudaDeviceGetPCIBusId(char *out, int room, int ordinal) {
+    (void)ordinal;
+    strncpy(out, "0000:00:00.0", (size_t)room);
+    return SUCCESS;
+}
+
+/* cudaDeviceProp of CUDA 13: 1008 bytes, of which torch reads these (offsets from driver_types.h). */
+int cudaGetDeviceProperties(char *out, int ordinal) {
+    if (ordinal != 0) return fail(INVALID_DEVICE);
+    static const struct { size_t at; int value; } small[] = {
+        {304, 65536},                           /* registers a block */
+        {308, 32},                              /* a warp */
+        {320, 1024},                            /* threads a block, and in each dimension; blocks in each */
+        {324, 1024}, {328, 1024}, {332, 64}, {336, 2147483647}, {340, 65535}, {344, 65535},
+        {360, 9},                               /* major */
+        {384, 132},                             /* multiprocessors */
+        {588, 1},                               /* unified addressing */
+        {596, 50 << 20},                        /* L2 cache */
+        {604, 2048},                            /* threads a multiprocessor */
+        {632, 65536},                           /* registers a multiprocessor */
+        {668, 1},                               /* cooperative launch */
+        {688, 32},                              /* blocks a multiprocessor */
+    };
+    const struct { size_t at, value; } large[] = {
+        {288, device_capacity()},
+        {296, 48 << 10},                        /* shared memory a block */
+        {352, 65536},                           /* constants */
+        {368, 512},                             /* texture alignment */
+        {624, 228 << 10},                       /* shared memory a multiprocessor */
+        {672, 227 << 10},                       /* shared memory a block, at most */
+    };
+    memset(out, 0, 1008);
+    memcpy(out, "stand-in", 9);
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) memcpy(out + small[i].at, &small[i].value, sizeof(int));
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) memcpy(out + large[i].at, &large[i].value, sizeof(size_t));
+    return SUCCESS;
+}
+
+int cudaDeviceGetAttribute(int *out, int attribute, int ordinal) {
+    (void)ordinal;
+    switch (attribute) {
+    case 1: *out = 1024; break;         /* threads a block */
+    case 8: *out = 48 << 10; break;     /* shared memory a block */
+    case 10: *out = 32; break;          /* a warp */
+    case 16: *out = 132; break;         /* multiprocessors */
+    case 39: *out = 2048; break;        /* threads a multiprocessor */
+    case 75: *out = 9; break;           /* major */
+    case 97: *out = 227 << 10; break;   /* shared memory a block, at most */
+    default: *out = 0;
+    }
+    return SUCCESS;
+}
+
+/* ---- errors ---- */
+
+int cudaGetLastError(void) { int error = last_error; last_error = SUCCESS; return error; }
+int cudaPeekAtLastError(void) { return last_error; }
+const char *cudaGetErrorString(int error) { return error == OUT_OF_MEMORY ? "out of memory" : "error"; }
+const char *cudaGetErrorName(int error) { return error == OUT_OF_MEMORY ? "cudaErrorMemoryAllocation" : "cudaError"; }
+
+/* ---- memory ---- */
+
+int cudaMalloc(void **out, size_t size) {
+    uint64_t addr = device_malloc(size);
+    if (!addr) return fail(OUT_OF_MEMORY);
+    *out = (void *)addr;
+    return SUCCESS;
+}
+int cudaFree(void *addr) { device_free((uint64_t)addr); return SUCCESS; }
+int cudaMemGetInfo(size_t *available, size_t *total) {
+    *total = device_capacity();
+    *available = *total - device_used();
+    return SUCCESS;
+}
+
+int cudaHostAlloc(void **out, size_t size, unsigned flags) {
+    (void)flags;
+    *out = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    return *out ? SUCCESS : fail(OUT_OF_MEMORY);
+}
+int cudaFreeHost(void *addr) { free(addr); return SUCCESS; }
+int cudaHostRegister(void *addr, size_t size, unsigned flags) { (void)addr; (void)size; (void)flags; return SUCCESS; }
+int cudaHostUnregister(void *addr) { (void)addr; return SUCCESS; }
+
+static int on_card(const void *addr) {
+    uint64_t at = (uint64_t)addr;
+    return at >= DEVICE_RANGES || (at >= DEVICE_SEGMENTS && at < DEVICE_SEGMENTS + ((uint64_t)1 << 42));
+}
+
+/* cudaPointerAttributes: {int type, device; void *on_device, *on_host}; type 0 is memory that CUDA does not know, 2 is the card's. */
+int cudaPointerGetAttributes(void *out, const void *addr) {
+    struct { int type, ordinal; const void *on_device, *on_host; } answer = {0, -2, NULL, addr};
+    if (on_card(addr)) {
+        answer.type = 2;
+        answer.ordinal = 0;
+        answer.on_device = addr;
+        answer.on_host = NULL;
+    }
+    memcpy(out, &answer, sizeof answer);
+    return SUCCESS;
+}
+
+/* kind: 0 host to host, 1 to the card, 2 from it, 3 within it, 4 to be found out. */
+static int copy(void *to, const void *from, size_t size, int kind) {
+    if (on_card(to) || kind == 1 || kind == 3) return SUCCESS;
+    if (on_card(from) || kind == 2) memset(to, 0, size);
+    else memcpy(to, from, size);
+    return SUCCESS;
+}
+int cudaMemcpy(void *to, const void *from, size_t size, int kind) { return copy(to, from, size, kind); }
+int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) { (void)stream; return copy(to, from, size, kind); }
+int cudaMemcpyPeerAsync(void *to, int a, const void *from, int b, size_t size, void *stream) {
+    (void)a; (void)b; (void)stream;
+    return copy(to, from, size, 3);
+}
+int cudaMemset(void *at, int value, size_t size) { (void)at; (void)value; (void)size; return SUCCESS; }
+int cudaMemsetAsync(void *at, int value, size_t size, void *stream) { (void)at; (void)value; (void)size; (void)stream; return SUCCESS; }
+
+/* ---- events ---- */
+
+int cudaEventCreate(void **out) { *out = device_event_new(); return SUCCESS; }
+int cudaEventCreateWithFlags(void **out, unsigned flags) { (void)flags; *out = device_event_new(); return SUCCESS; }
+int cudaEventDestroy(void *event) { card_destroy(event); return SUCCESS; }
+int cudaEventRecord(void *event, void *stream) { card_record(event, (uint64_t)stream); return SUCCESS; }
+int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) { (void)flags; card_record(event, (uint64_t)stream); return SUCCESS; }
+int cudaEventQuery(void *event) { return device_event_query(event) ? SUCCESS : fail(NOT_READY); }
+int cudaEventSynchronize(void *event) { device_event_sync(event); return SUCCESS; }
+int cudaEventElapsedTime(float *out, void *a, void *b) { (void)a; (void)b; *out = 0.0f; return SUCCESS; }
+
+/* ---- streams and captures ---- */
+
+int cudaStreamCreate(void **out) { *out = (void *)card_new_stream(); return SUCCESS; }
+int cudaStreamCreateWithPriority(void **out, unsigned flags, int priority) {
+    (void)flags; (void)priority;
+    *out = (void *)card_new_stream();
+    return SUCCESS;
+}
+int cudaStreamDestroy(void *stream) { (void)stream; return SUCCESS; }
+int cudaStreamGetPriority(void *stream, int *out) { (void)stream; *out = 0; return SUCCESS; }
+int cudaStreamQuery(void *stream) { (void)stream; return device_pending() ? fail(NOT_READY) : SUCCESS; }
+int cudaStreamSynchronize(void *stream) { device_stream_sync((uint64_t)stream); return SUCCESS; }
+int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) { (void)flags; card_wait((uint64_t)stream, event); return SUCCESS; }
+int cudaLaunchHostFunc(void *stream, void (*function)(void *), void *data) { (void)stream; function(data); return SUCCESS; }
+
+int cudaStreamIsCapturing(void *stream, int *out) { *out = card_capture((uint64_t)stream) != 0; return SUCCESS; }
+int cudaThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
+int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id, void **graph, const void ***after, const void **edges,
+                             size_t *count) {
+    uint64_t capture = card_capture((uint64_t)stream);
+    *status = capture != 0;
+    if (id) *id = capture;
+    if (graph) *graph = (void *)capture;
+    if (after) *after = NULL;
+    if (edges) *edges = NULL;
+    if (count) *count = 0;
+    return SUCCESS;
+}
+int cudaStreamBeginCapture(void *stream, int mode) {
+    (void)mode;
+    int result = card_begin_capture((uint64_t)stream);
+    return result ? fail(result) : SUCCESS;
+}
+int cudaStreamEndCapture(void *stream, void **graph) {
+    *graph = (void *)card_capture((uint64_t)stream);
+    int result = card_end_capture((uint64_t)stream);
+    return result ? fail(result) : SUCCESS;
+}
+int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) { (void)graph; (void)nodes; *count = 1; return SUCCESS; }
+int cudaGraphInstantiateWithFlags(void **out, void *graph, unsigned long long flags) { (void)flags; *out = graph; return SUCCESS; }
+int cudaGraphLaunch(void *graph, void *stream) { (void)graph; (void)stream; return SUCCESS; }
+int cudaGraphExecDestroy(void *graph) { (void)graph; return SUCCESS; }
+int cudaGraphDestroy(void *graph) { (void)graph; return SUCCESS; }
+
+/* ---- kernels ---- */
+
+struct size3 { unsigned x, y, z; };
+static __thread struct { struct size3 grid, block; size_t shared; void *stream; } launch;
+
+unsigned __cudaPushCallConfiguration(struct size3 grid, struct size3 block, size_t shared, void *stream) {
+    launch.grid = grid;
+    launch.block = block;
+    launch.shared = shared;
+    launch.stream = stream;
+    return SUCCESS;
+}
+int __cudaPopCallConfiguration(struct size3 *grid, struct size3 *block, size_t *shared, void **stream) {
+    *grid = launch.grid;
+    *block = launch.block;
+    *shared = launch.shared;
+    *stream = launch.stream;
+    return SUCCESS;
+}
+int __cudaGetKernel(void **out, const void *function) { *out = (void *)function; return SUCCESS; }
+int __cudaLaunchKernel(void) { return SUCCESS; }
+int cudaLaunchKernelExC(void) { return SUCCESS; }
+int cudaFuncSetAttribute(const void *function, int attribute, int value) { (void)function; (void)attribute; (void)value; return SUCCESS; }
+/* cudaFuncAttributes: three sizes, then the most threads a block; 128 bytes in all are ours to clear. */
+int cudaFuncGetAttributes(void *out, const void *function) {
+    (void)function;
+    memset(out, 0, 128);
+    ((int *)out)[6] = 1024;
+    return SUCCESS;
+}
+int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, const void *function, int block, size_t shared, unsigned flags) {
+    (void)function; (void)block; (void)shared; (void)flags;
+    *out = 1;
+    return SUCCESS;
+}
+
+/* ---- the driver's functions ---- */
+
+int cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags, int *found) {
+    (void)version; (void)flags;
+    *out = dlsym(RTLD_DEFAULT, name);
+    if (found) *found = *out ? 0 : 1;
+    return SUCCESS;
+}
+
+/* ---- not on this card ---- */
+
+#define REFUSED(name) int name(void) { return fail(NOT_SUPPORTED); }
+REFUSED(cudaDeviceEnablePeerAccess)
+REFUSED(cudaDeviceGetDefaultMemPool)
+REFUSED(cudaFreeAsync)
+REFUSED(cudaIpcCloseMemHandle)
+REFUSED(cudaIpcGetEventHandle)
+REFUSED(cudaIpcGetMemHandle)
+REFUSED(cudaIpcOpenEventHandle)
+REFUSED(cudaIpcOpenMemHandle)
+REFUSED(cudaMallocAsync)
