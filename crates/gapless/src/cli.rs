@@ -35,6 +35,7 @@ Examples:
   gapless replay snapshot.pickle --min-capacity  what would other allocators have held?
   gapless oom snapshot.pickle                    why did the last request fail?
   gapless plan buffers.csv --capacity 1MiB       where should each buffer go?
+  gapless run -- python train.py                 the program, on an allocator without gaps
   gapless explain GAP101                         what a finding means
 
 How to record a snapshot in PyTorch:
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Find an offset for each buffer, so that the peak is as low as it can be
     Plan(PlanArgs),
+    /// Run a PyTorch program on Gapless' own allocator, without a change to it
+    Run(RunArgs),
     /// Explain a finding code
     Explain(ExplainArgs),
     /// Print a completion script for a shell
@@ -480,6 +483,39 @@ pub(crate) enum PlanFormat {
     Svg,
     /// The packing in the report's timeline
     Html,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless run -- python train.py
+  gapless run --reserve 60GiB --stats -- torchrun --nproc-per-node 8 train.py
+  gapless run --set largest_page=32MiB -- python -m package.train
+
+The allocator takes its place when torch is imported, in the program and in every Python process that it starts. Options can also
+be set as variables, GAPLESS_RESERVE=60GiB; a flag wins. Interpreters that ignore PYTHONPATH (python -I, -E, -S) are not reached.
+
+Exit code: the program's own; 2 it could not be started.")]
+pub(crate) struct RunArgs {
+    /// Take this much of each device's memory when CUDA starts
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) reserve: Option<String>,
+
+    /// Hold at most this much of each device's memory
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) limit: Option<String>,
+
+    /// Print one line about memory when a process ends
+    #[arg(long)]
+    pub(crate) stats: bool,
+
+    /// Any other option of gapless.enable(); may be given more than once
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -11,6 +11,7 @@ mod oom;
 mod plan;
 mod replay;
 pub(crate) mod report;
+mod run;
 
 use crate::Answer;
 use crate::cli::Command;
@@ -26,6 +27,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Oom(args) => oom::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -1,0 +1,133 @@
+//! `gapless run`: a program on our own allocator, by its environment alone.
+//!
+//! The Python package has a folder whose `sitecustomize.py` arms an import hook. It is put first in PYTHONPATH, which child processes
+//! inherit; flags become GAPLESS_* variables. Names of options are checked here only in form: the package knows them, and refuses an
+//! unknown one when torch is imported. On Unix the program takes this process' place, so signals and its exit code are its own.
+
+use crate::Answer;
+use crate::cli::RunArgs;
+use crate::failure::Failure;
+use anyhow::{Context, Result};
+use gapless_trace::Bytes;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What makes a folder the package's.
+const HOOK: &str = "_run/sitecustomize.py";
+const LIBRARY: &str = "libgapless_torch.so";
+
+pub(crate) fn run(args: &RunArgs) -> Result<Answer> {
+    let (program, rest) = args.command.split_first().context("clap asks for a command")?;
+    let options = options(args)?;
+    let package = package(program)?;
+    let mut command = Command::new(program);
+    command.args(rest).envs(options).env("GAPLESS_RUN", "1").env("PYTHONPATH", python_path(&package)?);
+    start(command, program)
+}
+
+/// The flags as variables. Sizes are checked here, where a mistake is seen before anything has started.
+fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
+    let mut set = Vec::new();
+    for (name, value) in [("reserve", &args.reserve), ("limit", &args.limit)] {
+        if let Some(text) = value {
+            let bytes: Bytes =
+                text.parse().map_err(|error| Failure::new(format!("--{name}: {error}"), "for example 60GiB"))?;
+            set.push((variable(name), bytes.0.to_string()));
+        }
+    }
+    if args.stats {
+        set.push((variable("stats"), "1".to_owned()));
+    }
+    for pair in &args.set {
+        let wrong = || Failure::new(format!("--set {pair:?} is not NAME=VALUE"), "for example --set largest_page=32MiB");
+        let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
+        let name = name.trim();
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') || value.contains('\0') {
+            return Err(wrong().into());
+        }
+        set.push((variable(name), value.trim().to_owned()));
+    }
+    Ok(set)
+}
+
+fn variable(option: &str) -> String {
+    format!("GAPLESS_{}", option.to_ascii_uppercase())
+}
+
+fn python_path(package: &Path) -> Result<OsString> {
+    let hook = package.join("_run");
+    let before = std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
+    let rest: Vec<PathBuf> = before.iter().flat_map(std::env::split_paths).filter(|folder| *folder != hook).collect();
+    std::env::join_paths(std::iter::once(hook.clone()).chain(rest)).map_err(|_| {
+        let what = format!("{} cannot be a part of PYTHONPATH", hook.display());
+        Failure::new(what, "install gapless in a folder without `:` in its name").into()
+    })
+}
+
+/// The Python package: beside this binary (both come in one wheel), or what the program's Python imports.
+fn package(program: &OsStr) -> Result<PathBuf> {
+    let found = beside_binary().or_else(|| imported(program));
+    let Some(package) = found else {
+        let help = "`pip install .` in the repository installs it, with this command beside it";
+        return Err(Failure::new("the Python package gapless is not installed", help).into());
+    };
+    if std::env::var_os("GAPLESS_LIBRARY").is_none() && !package.join(LIBRARY).is_file() {
+        let what = format!("the Python package in {} has no {LIBRARY}", package.display());
+        let help = "`pip install .` builds it; GAPLESS_LIBRARY names one that is elsewhere";
+        return Err(Failure::new(what, help).into());
+    }
+    Ok(package)
+}
+
+/// `bin/gapless` and `lib/python3.X/site-packages/gapless` of one environment; in a source tree, `python/gapless` above `target`.
+fn beside_binary() -> Option<PathBuf> {
+    let binary = std::env::current_exe().ok()?;
+    let binary = binary.canonicalize().unwrap_or(binary);
+    let is_package = |folder: &PathBuf| folder.join(HOOK).is_file();
+    let environment = binary.parent()?.parent()?;
+    let mut installed: Vec<PathBuf> = ["lib", "lib64"]
+        .iter()
+        .filter_map(|lib| std::fs::read_dir(environment.join(lib)).ok())
+        .flat_map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())))
+        .flat_map(|python| ["site-packages/gapless", "dist-packages/gapless"].map(|tail| python.join(tail)))
+        .filter(is_package)
+        .collect();
+    installed.sort();
+    installed.pop().or_else(|| binary.ancestors().map(|folder| folder.join("python/gapless")).find(is_package))
+}
+
+/// Where the program's own interpreter finds it; where the program is no interpreter, the one on the path.
+fn imported(program: &OsStr) -> Option<PathBuf> {
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let own = name.starts_with("python").then(|| program.to_owned());
+    own.into_iter().chain(["python3".into(), "python".into()]).find_map(|python: OsString| {
+        let ask = "import importlib.util as u; print(u.find_spec('gapless').submodule_search_locations[0])";
+        let done = Command::new(python).args(["-c", ask]).stdin(Stdio::null()).output().ok()?;
+        let folder = PathBuf::from(String::from_utf8(done.stdout).ok()?.trim());
+        (done.status.success() && folder.join(HOOK).is_file()).then_some(folder)
+    })
+}
+
+#[cfg(unix)]
+fn start(mut command: Command, program: &OsStr) -> Result<Answer> {
+    use std::os::unix::process::CommandExt;
+    // Returns only where the program could not take this process' place.
+    Err(not_started(&command.exec(), program))
+}
+
+#[cfg(not(unix))]
+fn start(mut command: Command, program: &OsStr) -> Result<Answer> {
+    let status = command.status().map_err(|error| not_started(&error, program))?;
+    std::process::exit(status.code().unwrap_or(2))
+}
+
+fn not_started(error: &std::io::Error, program: &OsStr) -> anyhow::Error {
+    let name = program.to_string_lossy();
+    let help = if error.kind() == std::io::ErrorKind::NotFound {
+        "is it on the PATH? the command comes after `--`, as in `gapless run -- python train.py`"
+    } else {
+        "the command comes after `--`, as in `gapless run -- python train.py`"
+    };
+    Failure::new(format!("{name} cannot be started: {error}"), help).into()
+}

@@ -1,0 +1,58 @@
+"""Arms itself when torch is imported: how `gapless run` reaches a program that knows nothing of Gapless.
+
+The finder looks torch up as if it were not there, and lets the loader it found call enable() after the module was executed. The loader stays
+the original object, so that tools which look at it see nothing new.
+"""
+
+import importlib.util
+import sys
+import warnings
+
+from ._errors import GaplessError, GaplessWarning, OptionError
+
+
+class _WhenTorchIsImported:
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        # Out of the way first: the search below asks all finders, and torch is imported once.
+        disarm()
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            _call_after(spec.loader, _enable)
+        return spec
+
+
+def arm() -> None:
+    """From now on `import torch` enables Gapless. Where torch is there already, at once."""
+    if "torch" in sys.modules:
+        _enable()
+    elif not any(isinstance(finder, _WhenTorchIsImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenTorchIsImported())
+
+
+def disarm() -> None:
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenTorchIsImported)]
+
+
+def _call_after(loader, call) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module):
+        del loader.exec_module
+        execute(module)
+        call()
+
+    loader.exec_module = exec_module
+
+
+def _enable() -> None:
+    """A wrong option ends the program, as it was given for this very run; anything else leaves it running on torch's own allocator."""
+    from . import enable
+
+    try:
+        enable()
+    except OptionError:
+        raise
+    except GaplessError as error:
+        warnings.warn(f"gapless is off, torch's own allocator is in place: {error}", GaplessWarning, stacklevel=2)

@@ -1,0 +1,103 @@
+"""The native library: where it is, and its functions with their types.
+
+GAPLESS_LIBRARY names another file than the one in this package. Loading it starts nothing: CUDA is touched when torch's CUDA starts.
+Entries that newer builds add are looked up by `optional` and may be missing.
+"""
+
+import ctypes
+import json
+import os
+from typing import Any, Dict, Optional
+
+from ._errors import GaplessError
+
+FILE_NAME = "libgapless_torch.so"
+
+# Hooks go to torch as addresses, so only what Python itself calls has types here.
+_CALLED = {
+    "gapless_enable": (ctypes.c_int, [ctypes.c_char_p]),
+    "gapless_last_error": (ctypes.c_char_p, []),
+    "gapless_stats_json": (ctypes.c_size_t, [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]),
+    "gapless_trim": (ctypes.c_size_t, [ctypes.c_int]),
+    "gapless_reserve": (ctypes.c_int, [ctypes.c_int, ctypes.c_uint64]),
+    "gapless_overlay": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p]),
+}
+_OPTIONAL = {
+    "gapless_reset_peak": (None, [ctypes.c_int]),
+    "gapless_reset_accumulated": (None, [ctypes.c_int]),
+    "gapless_snapshot": (ctypes.c_int, [ctypes.c_char_p]),
+}
+
+
+def path() -> str:
+    """Where the library is; an error that says what to do where it is not."""
+    named = os.environ.get("GAPLESS_LIBRARY")
+    found = named or os.path.join(os.path.dirname(os.path.abspath(__file__)), FILE_NAME)
+    if not os.path.isfile(found):
+        if named:
+            raise GaplessError(f"GAPLESS_LIBRARY is {named}, and there is no such file: unset it to use the one that was installed")
+        raise GaplessError(f"{found} is missing: this is a source tree or a damaged installation; run `pip install .` in the repository")
+    return os.path.abspath(found)
+
+
+class Library:
+    """The loaded library. Calls turn its return codes into values and errors."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        try:
+            self._cdll = ctypes.CDLL(file)
+        except OSError as error:
+            raise GaplessError(f"the library cannot be loaded: {error}") from None
+        for name, (result, arguments) in _CALLED.items():
+            try:
+                function = getattr(self._cdll, name)
+            except AttributeError:
+                raise GaplessError(f"{file} has no {name}: it is not of this version of gapless") from None
+            function.restype, function.argtypes = result, arguments
+        self._optional = {}
+        for name, (result, arguments) in _OPTIONAL.items():
+            function = getattr(self._cdll, name, None)
+            if function is not None:
+                function.restype, function.argtypes = result, arguments
+                self._optional[name] = function
+
+    def address(self, name: str) -> int:
+        """Where a function lies, as torch wants its hooks."""
+        return ctypes.cast(getattr(self._cdll, name), ctypes.c_void_p).value
+
+    def enable(self, options: str) -> Optional[str]:
+        """None, or why the allocator cannot run here."""
+        return None if self._cdll.gapless_enable(options.encode()) == 0 else self.last_error()
+
+    def overlay(self, version: str, git_version: str) -> bool:
+        """Whether torch's own tools are answered natively."""
+        return self._cdll.gapless_overlay(version.encode(), git_version.encode()) == 0
+
+    def stats(self, device: int) -> Dict[str, Any]:
+        room = 1 << 14
+        while True:
+            text = ctypes.create_string_buffer(room)
+            length = self._cdll.gapless_stats_json(device, text, room)
+            if length < room:
+                return json.loads(text.raw[:length] or b"{}")
+            room = 2 * length
+
+    def trim(self, device: int) -> int:
+        return self._cdll.gapless_trim(device)
+
+    def reserve(self, device: int, size: int) -> None:
+        if self._cdll.gapless_reserve(device, size) != 0:
+            raise GaplessError(f"{size} bytes cannot be reserved on cuda:{device}: {self.last_error()}")
+
+    def has(self, name: str) -> bool:
+        return name in self._optional
+
+    def optional(self, name: str, *arguments: Any) -> Any:
+        if name not in self._optional:
+            raise GaplessError(f"this build of the library has no {name}: update gapless")
+        return self._optional[name](*arguments)
+
+    def last_error(self) -> str:
+        text = self._cdll.gapless_last_error()
+        return text.decode("utf-8", "replace") if text else "no reason was given"

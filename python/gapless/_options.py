@@ -1,0 +1,135 @@
+"""Options: keywords of enable(), and GAPLESS_* environment variables of the same names in capitals.
+
+A keyword wins over its variable. A name that does not exist is an error that names the nearest, since an option that is silently
+ignored looks like one that does not help. Values become numbers here, so that the library only ever reads bytes.
+"""
+
+import difflib
+import os
+import re
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+
+from ._errors import OptionError
+
+PREFIX = "GAPLESS_"
+# Variables that are no options: which library to load, and whether `gapless run` started this process.
+_OTHER_VARIABLES = ("LIBRARY", "RUN")
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "kib": 1 << 10,
+    "m": 1 << 20,
+    "mib": 1 << 20,
+    "g": 1 << 30,
+    "gib": 1 << 30,
+    "t": 1 << 40,
+    "tib": 1 << 40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+
+
+def parse_bytes(value: Any) -> int:
+    """A number of bytes from 60GiB, 512 MiB, 1.5g or a whole number; the same notation as on the command line."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        count = value
+    else:
+        match = re.fullmatch(r"\s*([0-9_]+(?:\.[0-9_]*)?)\s*([A-Za-z]*)\s*", str(value))
+        unit = _UNITS.get(match.group(2).lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError("a number of bytes, such as 60GiB")
+        number = match.group(1).replace("_", "")
+        count = round(float(number) * unit) if "." in number else int(number) * unit
+    if not 0 <= count <= 1 << 60:
+        raise ValueError("a number of bytes, such as 60GiB")
+    return count
+
+
+def _positive_bytes(value: Any) -> int:
+    count = parse_bytes(value)
+    if count == 0:
+        raise ValueError("a number of bytes above 0, such as 60GiB")
+    return count
+
+
+def _page(value: Any) -> int:
+    count = parse_bytes(value)
+    if not (2 << 20) <= count <= (64 << 20) or count & (count - 1):
+        raise ValueError("a power of two from 2MiB to 64MiB")
+    return count
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,9}", str(value).strip()):
+        raise ValueError("a whole number")
+    return int(value)
+
+
+def _flag(value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("1 or 0")
+
+
+class Option(NamedTuple):
+    parse: Callable[[Any], Any]
+    # Whether the library reads it; otherwise it is for Python alone.
+    native: bool
+    help: str
+
+
+OPTIONS: Dict[str, Option] = {
+    "reserve": Option(parse_bytes, True, "take this much of each device's memory when CUDA starts"),
+    "limit": Option(_positive_bytes, True, "hold at most this much of each device's memory"),
+    "largest_page": Option(_page, True, "the largest physical page that is taken, 2MiB to 64MiB"),
+    "slack": Option(_count, True, "what may be held beyond the live peak before free pages are mapped again, in thousandths"),
+    "windows": Option(_count, True, "address windows that stay mapped for the next request of their size"),
+    "overlay": Option(_flag, False, "answer torch's own memory tools natively where the build of torch is known (1)"),
+    "stats": Option(_flag, False, "print one line about memory at exit (0)"),
+}
+
+
+def collect(keywords: Mapping[str, Any], environ: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+    """All options that were set, parsed: variables first, keywords over them."""
+    chosen = {}
+    for variable, text in sorted((os.environ if environ is None else environ).items()):
+        if not variable.startswith(PREFIX) or variable[len(PREFIX) :] in _OTHER_VARIABLES:
+            continue
+        name = variable[len(PREFIX) :].lower()
+        if name not in OPTIONS or variable != PREFIX + name.upper():
+            raise _unknown("the environment variable " + variable, variable, _variables())
+        chosen[name] = _parsed(variable, name, text)
+    for name, value in keywords.items():
+        if name not in OPTIONS:
+            raise _unknown(f"the option {name!r}", name, list(OPTIONS))
+        if value is not None:
+            chosen[name] = _parsed(name, name, value)
+    return chosen
+
+
+def text_for_library(chosen: Mapping[str, Any]) -> str:
+    """The options that the library reads, as it reads them: key=value;key=value."""
+    return ";".join(f"{name}={int(value)}" for name, value in sorted(chosen.items()) if OPTIONS[name].native)
+
+
+def _variables():
+    return [PREFIX + name.upper() for name in OPTIONS] + [PREFIX + name for name in _OTHER_VARIABLES]
+
+
+def _parsed(shown: str, name: str, value: Any) -> Any:
+    try:
+        return OPTIONS[name].parse(value)
+    except ValueError as error:
+        raise OptionError(f"{shown}={value} is not {error}") from None
+
+
+def _unknown(what: str, name: str, known) -> OptionError:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    return OptionError(f"gapless does not know {what}: did you mean {nearest}? There are {', '.join(known)}")

@@ -1,0 +1,58 @@
+"""GAPLESS_STATS=1: one line on standard error when the process ends.
+
+Only in the process that enabled it: a forked child that leaves through atexit has nothing of its own to tell.
+"""
+
+import atexit
+import os
+import sys
+from typing import Any, Dict
+
+from ._library import Library
+
+
+def print_at_exit(library: Library) -> None:
+    atexit.register(_print, library, os.getpid())
+
+
+def line(by_device: Dict[int, Dict[str, Any]]) -> str:
+    """The line, for the devices that were used."""
+    return "gapless: " + ("; ".join(_about(device, stats) for device, stats in sorted(by_device.items())) or "the GPU was not used")
+
+
+def _about(device: int, stats: Dict[str, Any]) -> str:
+    # torch's peaks can be reset by the program; the library's own are of the whole run.
+    live = stats.get("gapless.peak_live", stats.get("allocated_bytes.all.peak", 0))
+    reserved = stats.get("gapless.peak_reserved", stats.get("reserved_bytes.all.peak", 0))
+    lost = 100 * (1 - live / reserved) if reserved else 0.0
+    driver = stats.get("gapless.driver_ns", 0) / 1e9
+    return (
+        f"cuda:{device} peak live {_size(live)}, peak reserved {_size(reserved)}, fragmentation {lost:.1f} %, "
+        f"{stats.get('gapless.harvested', 0)} pages harvested, {driver:.3f} s in the driver"
+    )
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{count / scale:.2f} {unit}"
+    return f"{count} B"
+
+
+def _print(library: Library, owner: int) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None or os.getpid() != owner:
+        return
+    by_device = {}
+    if torch.cuda.is_initialized():
+        from ._tools import flat
+
+        for device in range(torch.cuda.device_count()):
+            stats = flat(library.stats(device))
+            if stats.get("reserved_bytes.all.allocated", 0) or stats.get("reserved_bytes.all.peak", 0):
+                by_device[device] = stats
+    try:
+        print(line(by_device), file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        # Nobody listens any more.
+        pass

@@ -1,0 +1,134 @@
+"""torch's own memory tools in Python, for builds of torch whose tables the library does not know.
+
+On the plain hooks torch refuses every question about memory. What can be answered from the library's statistics is answered here, by
+replacing those functions of torch.cuda.memory (and their other names in torch.cuda) that ask torch's C++ side. The others, such as
+memory_allocated or memory_summary, are built on these in torch itself, and work again without being touched. torch.accelerator's
+functions, which would silently answer 0, are led to torch.cuda's.
+
+Nothing is replaced where the library answers natively, except torch.accelerator's functions.
+"""
+
+import functools
+from typing import Any, Dict
+
+from ._library import Library
+
+# What stays off on the plain hooks, for the one warning.
+OFF = (
+    "torch.cuda.memory_snapshot, _snapshot, _dump_snapshot and _record_memory_history; MemPool and use_mem_pool; cudagraph trees of "
+    "torch.compile; sharing CUDA tensors between processes; cudnn.benchmark"
+)
+
+_AMOUNTS = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+_POOLS = ("all", "small_pool", "large_pool")
+_PARTS = ("current", "peak", "allocated", "freed")
+_COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "max_split_size")
+
+
+def nested(flat: Dict[str, Any]) -> Dict[str, Any]:
+    """Statistics as torch nests them, with every key that torch has: what the library does not count is 0."""
+    tree: Dict[str, Any] = {name: {pool: dict.fromkeys(_PARTS, 0) for pool in _POOLS} for name in _AMOUNTS}
+    tree.update({name: dict.fromkeys(_PARTS, 0) for name in ("oversize_allocations", "oversize_segments")})
+    tree.update(dict.fromkeys(_COUNTERS, 0))
+    for key, value in flat.items():
+        *branches, leaf = key.split(".")
+        at = tree
+        for branch in branches:
+            below = at.get(branch)
+            at[branch] = at = below if isinstance(below, dict) else {}
+        at[leaf] = value
+    return tree
+
+
+def flat(tree: Dict[str, Any], prefix: str = "") -> Dict[str, Any]:
+    """The opposite of nested: dotted keys."""
+    found = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            found.update(flat(value, f"{prefix}{key}."))
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def replace_questions(torch, library: Library) -> None:
+    """The functions of torch.cuda that would raise on the plain hooks."""
+    memory = torch.cuda.memory
+    index = functools.partial(torch.cuda._utils._get_device_index, optional=True)
+    fractions: Dict[int, float] = {}
+    set_natively = memory.set_per_process_memory_fraction
+
+    def memory_stats_as_nested_dict(device=None):
+        return nested(library.stats(index(device))) if torch.cuda.is_initialized() else {}
+
+    def reset_peak_memory_stats(device=None):
+        library.optional("gapless_reset_peak", index(device))
+
+    def reset_accumulated_memory_stats(device=None):
+        library.optional("gapless_reset_accumulated", index(device))
+
+    def set_per_process_memory_fraction(fraction, device=None):
+        set_natively(fraction, device)
+        fractions[index(device)] = float(fraction)
+
+    def get_per_process_memory_fraction(device=None):
+        torch.cuda._lazy_init()
+        return fractions.get(index(device), 1.0)
+
+    for function in (
+        memory_stats_as_nested_dict,
+        reset_peak_memory_stats,
+        reset_accumulated_memory_stats,
+        set_per_process_memory_fraction,
+        get_per_process_memory_fraction,
+    ):
+        _replace(function, memory, torch.cuda)
+
+
+def lead_accelerator(torch) -> None:
+    """torch.accelerator asks an allocator that is no longer in use: its questions go to torch.cuda instead."""
+    accelerator = getattr(torch, "accelerator", None)
+    module = getattr(accelerator, "memory", None)
+    if module is None:
+        return
+    cuda = torch.cuda
+
+    def empty_cache():
+        cuda.empty_cache()
+
+    def memory_stats(device_index=None, /):
+        return cuda.memory_stats(device_index)
+
+    def reset_peak_memory_stats(device_index=None, /):
+        cuda.reset_peak_memory_stats(device_index)
+
+    def reset_accumulated_memory_stats(device_index=None, /):
+        cuda.reset_accumulated_memory_stats(device_index)
+
+    def get_memory_info(device_index=None, /):
+        return cuda.mem_get_info(device_index)
+
+    for function in (empty_cache, memory_stats, reset_peak_memory_stats, reset_accumulated_memory_stats, get_memory_info):
+        _replace(function, module, accelerator)
+
+
+def _replace(function, *modules) -> None:
+    """Puts `function` where the modules hold the one of its name, and lets it look like that one."""
+    name = function.__name__
+    original = getattr(modules[0], name, None)
+    if original is None:
+        return
+    functools.update_wrapper(function, original)
+    for module in modules:
+        if getattr(module, name, None) is original:
+            setattr(module, name, function)
