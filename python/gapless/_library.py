@@ -23,7 +23,7 @@ _CALLED = {
     "gapless_overlay": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p]),
 }
 _OPTIONAL = {
-    "gapless_reset_peak": (None, [ctypes.c_int]),
+    "gapless_reset_peaks": (None, [ctypes.c_int]),
     "gapless_reset_accumulated": (None, [ctypes.c_int]),
     "gapless_snapshot": (ctypes.c_int, [ctypes.c_char_p]),
 }

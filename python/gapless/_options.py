@@ -58,8 +58,8 @@ def _positive_bytes(value: Any) -> int:
 
 def _page(value: Any) -> int:
     count = parse_bytes(value)
-    if not (2 << 20) <= count <= (64 << 20) or count & (count - 1):
-        raise ValueError("a power of two from 2MiB to 64MiB")
+    if not (2 << 20) <= count <= (512 << 20) or count & (count - 1):
+        raise ValueError("a power of two from 2MiB to 512MiB")
     return count
 
 
@@ -88,7 +88,7 @@ class Option(NamedTuple):
 OPTIONS: Dict[str, Option] = {
     "reserve": Option(parse_bytes, True, "take this much of each device's memory when CUDA starts"),
     "limit": Option(_positive_bytes, True, "hold at most this much of each device's memory"),
-    "largest_page": Option(_page, True, "the largest physical page that is taken, 2MiB to 64MiB"),
+    "largest_page": Option(_page, True, "the largest physical page that is taken, 2MiB to 512MiB"),
     "slack": Option(_count, True, "what may be held beyond the live peak before free pages are mapped again, in thousandths"),
     "windows": Option(_count, True, "address windows that stay mapped for the next request of their size"),
     "overlay": Option(_flag, False, "answer torch's own memory tools natively where the build of torch is known (1)"),
@@ -131,5 +131,7 @@ def _parsed(shown: str, name: str, value: Any) -> Any:
 
 
 def _unknown(what: str, name: str, known) -> OptionError:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    # Case and the common prefix are no part of what was meant.
+    bare = {item.replace(PREFIX, "", 1).lower(): item for item in known}
+    nearest = bare[difflib.get_close_matches(name.replace(PREFIX, "", 1).lower(), list(bare), n=1, cutoff=0.0)[0]]
     return OptionError(f"gapless does not know {what}: did you mean {nearest}? There are {', '.join(known)}")

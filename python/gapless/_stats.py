@@ -28,7 +28,7 @@ def _about(device: int, stats: Dict[str, Any]) -> str:
     driver = stats.get("gapless.driver_ns", 0) / 1e9
     return (
         f"cuda:{device} peak live {_size(live)}, peak reserved {_size(reserved)}, fragmentation {lost:.1f} %, "
-        f"{stats.get('gapless.harvested', 0)} pages harvested, {driver:.3f} s in the driver"
+        f"{stats.get('gapless.pages_harvested', 0)} pages harvested, {driver:.3f} s in the driver"
     )
 
 

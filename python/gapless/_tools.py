@@ -72,7 +72,7 @@ def replace_questions(torch, library: Library) -> None:
         return nested(library.stats(index(device))) if torch.cuda.is_initialized() else {}
 
     def reset_peak_memory_stats(device=None):
-        library.optional("gapless_reset_peak", index(device))
+        library.optional("gapless_reset_peaks", index(device))
 
     def reset_accumulated_memory_stats(device=None):
         library.optional("gapless_reset_accumulated", index(device))

@@ -83,7 +83,7 @@ size_t gapless_trim(int device) { (void)device; called(TRIM); return 0; }
 int gapless_reserve(int device, uint64_t size) { (void)device; called(RESERVE); return size > (uint64_t)1 << 40 ? -1 : 0; }
 int gapless_overlay(const char *version, const char *git) { (void)version; (void)git; return 1; }
 
-void gapless_reset_peak(int device) {
+void gapless_reset_peaks(int device) {
     (void)device;
     pthread_mutex_lock(&lock);
     count.peak = count.current;
@@ -114,7 +114,7 @@ size_t gapless_stats_json(int device, char *out, size_t room) {
     }
     SAY("\"num_alloc_retries\": 0, \"num_ooms\": %llu, ", (unsigned long long)ooms);
     SAY("\"num_device_alloc\": %lld, \"num_device_free\": %lld, ", (long long)count.allocated, (long long)count.freed);
-    SAY("\"gapless.harvested\": 0, \"gapless.driver_ns\": 0, \"double.strangers\": %llu, ", (unsigned long long)strangers);
+    SAY("\"gapless.pages_harvested\": 0, \"gapless.driver_ns\": 0, \"double.strangers\": %llu, ", (unsigned long long)strangers);
     for (int i = 0; i < HOOKS; i++) SAY("\"double.%s\": %llu, ", NAMES[i], (unsigned long long)calls[i]);
     SAY("\"double.options\": \"%s\"}", options);
     pthread_mutex_unlock(&lock);

@@ -1,0 +1,91 @@
+"""Programs under test run in processes of their own: stock torch over the card of torch-bench/python, started as a user starts them.
+
+STANDIN_LIB is the folder with the card's libraries (`cargo xtask test-torch` builds it and sets this); GAPLESS_LIBRARY the library under
+test: the double, or the real one. Without STANDIN_LIB only what needs no torch is tested.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "python" / "gapless"
+LIBRARY = os.environ.pop("GAPLESS_LIBRARY", None)
+
+sys.path.insert(0, str(ROOT / "python"))
+
+
+class Done:
+    def __init__(self, finished):
+        self.code, self.out, self.err = finished.returncode, finished.stdout, finished.stderr
+
+    def lines(self):
+        return self.out.splitlines()
+
+
+class Bench:
+    """Starts programs over the card. `double` says whether the library under test is the double."""
+
+    def __init__(self, standin):
+        self.standin = Path(standin)
+        self.library = LIBRARY or str(self.standin / "libgapless_torch_double.so")
+        self.double = "double" in os.path.basename(self.library)
+
+    def environment(self, **changes):
+        plain = {key: value for key, value in os.environ.items() if not key.startswith(("GAPLESS_", "PYTHON", "PYTORCH_"))}
+        plain.update(
+            LD_PRELOAD=str(self.standin / "libgapless-cudart.so"),
+            LD_LIBRARY_PATH=str(self.standin),
+            PYTHONPATH=str(ROOT / "python"),
+            PYTHONDONTWRITEBYTECODE="1",
+            GAPLESS_LIBRARY=self.library,
+        )
+        plain.update(changes)
+        return {key: value for key, value in plain.items() if value is not None}
+
+    def start(self, command, folder=None, **environment):
+        finished = subprocess.run(
+            [str(word) for word in command],
+            env=self.environment(**environment),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return Done(finished)
+
+    def python(self, program, *options, **environment):
+        return self.start([sys.executable, *options, "-c", textwrap.dedent(program)], **environment)
+
+    def passes(self, program, *options, **environment):
+        """Runs a program that must succeed, and returns what it printed."""
+        done = self.python(program, *options, **environment)
+        assert done.code == 0, done.out + done.err
+        return done
+
+
+@pytest.fixture(scope="session")
+def bench():
+    standin = os.environ.get("STANDIN_LIB")
+    if not standin:
+        pytest.skip("STANDIN_LIB is not set: run `cargo xtask test-torch`")
+    return Bench(standin)
+
+
+@pytest.fixture
+def double(bench):
+    if not bench.double:
+        pytest.skip("only the double counts its calls")
+    return bench
+
+
+@pytest.fixture
+def real(bench):
+    if bench.double:
+        pytest.skip("the double is no allocator")
+    return bench

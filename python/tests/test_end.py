@@ -1,0 +1,97 @@
+"""How processes end and fork: quietly, with nothing of the parent's touched."""
+
+
+def test_the_end_is_quiet_with_tensors_alive(bench):
+    program = """
+        import gapless, torch
+        gapless.enable(overlay=False)
+        keep = [torch.empty(1 << 20, device="cuda") for _ in range(3)]
+        class Late:
+            def __del__(self): self.tensor = None
+        late = Late()
+        late.tensor = torch.empty(5, device="cuda")
+        late.itself = late
+        keep.append(keep)
+    """
+    done = bench.passes(program)
+    assert (done.out, done.err) == ("", "")
+
+
+def test_the_line_at_exit_is_one_line(bench):
+    program = "import gapless, torch; gapless.enable(overlay=False, stats=True); x = torch.empty(1 << 20, device='cuda')"
+    done = bench.passes(program)
+    assert done.err.startswith("gapless: cuda:0 peak live 4.00 MiB, peak reserved ") and done.err.count("\n") == 1
+    done = bench.passes("import gapless, torch; gapless.enable(overlay=False, stats=True)")
+    assert done.err == "gapless: the GPU was not used\n"
+
+
+def test_an_exception_ends_as_it_would_without_us(bench):
+    done = bench.python("import gapless, torch; gapless.enable(overlay=False); x = torch.empty(5, device='cuda'); 1 / 0")
+    assert done.code == 1 and done.err.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_a_forked_child_touches_nothing_of_its_parents(bench):
+    bench.passes(
+        """
+        import gapless, os, torch
+        gapless.enable(overlay=False)
+        x = torch.empty(1 << 20, device="cuda")
+        child = os.fork()
+        if child == 0:
+            del x
+            torch.cuda.empty_cache()
+            try:
+                gapless.enable()
+                torch.empty(5, device="cuda")
+            except RuntimeError as error:
+                os._exit(0 if "spawn" in str(error) else 3)
+            os._exit(4)
+        assert os.waitpid(child, 0)[1] == 0
+        assert torch.cuda.memory_allocated() == 4 << 20
+        """
+    )
+
+
+def test_a_forked_child_may_leave_through_the_front_door(bench):
+    done = bench.passes(
+        """
+        import gapless, os, sys, torch
+        gapless.enable(overlay=False, stats=True)
+        x = torch.empty(1 << 20, device="cuda")
+        if os.fork() == 0:
+            sys.exit(0)
+        assert os.wait()[1] == 0
+        """
+    )
+    assert done.err.count("gapless: ") == 1
+
+
+def test_data_loader_workers_run_beside_it(bench):
+    bench.passes(
+        """
+        import gapless, torch
+        gapless.enable(overlay=False)
+        x = torch.empty(1 << 20, device="cuda")
+        loader = torch.utils.data.DataLoader(torch.arange(64), batch_size=8, num_workers=2)
+        assert sum(len(batch.cuda()) for batch in loader) == 64
+        assert torch.cuda.memory_allocated() == 4 << 20
+        """
+    )
+
+
+def test_a_process_forked_before_cuda_has_its_own_memory(bench):
+    bench.passes(
+        """
+        import gapless, multiprocessing, torch
+        gapless.enable(overlay=False)
+        def child():
+            y = torch.empty(1 << 10, device="cuda")
+            assert torch.cuda.memory_allocated() == 4 << 10
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        x = torch.empty(1 << 20, device="cuda")
+        assert torch.cuda.memory_allocated() == 4 << 20
+        """
+    )

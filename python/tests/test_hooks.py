@@ -1,0 +1,93 @@
+"""What torch calls when: each hook is seen to be called, and memory is not handed out while something still uses it."""
+
+
+def test_every_hook_is_called(double):
+    double.passes(
+        """
+        import gapless, torch
+        gapless.enable(overlay=False)
+        calls = lambda: {key[7:]: value for key, value in gapless.stats().items() if key.startswith("double.") and value}
+        x = torch.empty(1 << 20, device="cuda")
+        assert calls()["init"] == 1 and "record_stream" not in calls()
+        x.record_stream(torch.cuda.Stream())
+        assert calls()["record_stream"] == 1
+        torch.cuda.set_per_process_memory_fraction(0.5)
+        assert calls()["fraction"] == 1
+        torch.cuda.empty_cache()
+        assert calls()["reset"] == 1
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = torch.zeros(5, device="cuda")
+        assert calls()["begin_pool"] == calls()["end_pool"] == 1
+        graph.replay()
+        graph.reset()
+        assert calls()["release_pool"] == 1
+        gapless.trim()
+        gapless.reserve(1)
+        assert calls()["trim"] == calls()["reserve"] == 1
+        """
+    )
+
+
+def test_memory_of_another_stream_waits_for_it(real):
+    real.passes(
+        """
+        import ctypes, gapless, torch
+        gapless.enable()
+        card = ctypes.CDLL("libcuda.so.1")
+        side = torch.cuda.Stream()
+        card.card_hold(1)
+        x = torch.empty(1 << 20, device="cuda")
+        at = x.data_ptr()
+        x.record_stream(side)
+        del x
+        y = torch.empty(1 << 20, device="cuda")
+        assert y.data_ptr() != at, "handed out while the other stream uses it"
+        card.card_hold(0)
+        """,
+        "-Wignore",
+    )
+
+
+def test_memory_of_a_graph_is_not_handed_out(real):
+    real.passes(
+        """
+        import gapless, torch
+        gapless.enable()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = torch.empty(1 << 20, device="cuda")
+            inside = y.data_ptr()
+            del y
+        kept = [torch.empty(1 << 20, device="cuda") for _ in range(64)]
+        size = 4 << 20
+        assert all(abs(k.data_ptr() - inside) >= size for k in kept)
+        graph.replay()
+        """,
+        "-Wignore",
+    )
+
+
+def test_training_in_threads_and_streams(bench):
+    bench.passes(
+        """
+        import gapless, threading, torch
+        gapless.enable()
+        def train():
+            with torch.cuda.stream(torch.cuda.Stream()):
+                model = torch.nn.Sequential(torch.nn.LayerNorm(64), torch.nn.GELU()).cuda()
+                optimizer = torch.optim.AdamW(model.parameters())
+                for size in (8, 16, 32, 8):
+                    model(torch.randn(size, 64, device="cuda")).sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        threads = [threading.Thread(target=train) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        import gc
+        gc.collect()
+        assert torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated()
+        assert torch.empty(0, device="cuda").data_ptr() == 0
+        """,
+        "-Wignore",
+    )
