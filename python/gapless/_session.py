@@ -5,15 +5,16 @@ State is set once, under a lock, and only after torch accepted the allocator: a 
 
 import threading
 import warnings
-from typing import Any, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Union
 
 from . import _options, _tools
 from ._errors import GaplessError, GaplessWarning
-from ._library import Library
-from ._library import path as library_path
+
+if TYPE_CHECKING:
+    from ._library import Library
 
 _lock = threading.Lock()
-_library: Optional[Library] = None
+_library: Optional["Library"] = None
 _allocator: Any = None
 _chosen: Dict[str, Any] = {}
 _overlay = False
@@ -39,12 +40,14 @@ def enable(**options: Any) -> bool:
                 warnings.warn(message, GaplessWarning, stacklevel=2)
             return True
 
+        # Only now: a process that never enables it loads neither torch nor ctypes for it.
+        from . import _library as native
         from . import _torch
 
         torch = _torch.import_torch()
         reason = _torch.why_not(torch)
         if reason is None:
-            library = Library(library_path())
+            library = native.Library(native.path())
             reason = library.enable(_options.text_for_library(chosen))
         if reason is not None:
             _reason = reason
@@ -107,7 +110,7 @@ def snapshot(path: str) -> None:
         raise GaplessError("a snapshot needs a build of torch that this version of gapless knows: see gapless.enable's warning")
 
 
-def _on() -> Library:
+def _on() -> "Library":
     if _library is None:
         raise GaplessError(f"gapless is off: {_reason}")
     return _library

@@ -9,9 +9,10 @@ Nothing is replaced where the library answers natively, except torch.accelerator
 """
 
 import functools
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, Dict
 
-from ._library import Library
+if TYPE_CHECKING:
+    from ._library import Library
 
 # What stays off on the plain hooks, for the one warning.
 OFF = (
@@ -61,7 +62,7 @@ def flat(tree: Dict[str, Any], prefix: str = "") -> Dict[str, Any]:
     return found
 
 
-def replace_questions(torch, library: Library) -> None:
+def replace_questions(torch, library: "Library") -> None:
     """The functions of torch.cuda that would raise on the plain hooks."""
     memory = torch.cuda.memory
     index = functools.partial(torch.cuda._utils._get_device_index, optional=True)

@@ -69,6 +69,15 @@ class Bench:
         return done
 
 
+def pytest_addoption(parser):
+    parser.addoption("--only-double", action="store_true", help="only what the double alone can show")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--only-double"):
+        items[:] = [item for item in items if "double" in item.fixturenames]
+
+
 @pytest.fixture(scope="session")
 def bench():
     standin = os.environ.get("STANDIN_LIB")
