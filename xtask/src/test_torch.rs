@@ -1,10 +1,11 @@
 //! `cargo xtask test-torch`: the model of PyTorch's caching allocator against the real one, out of stock wheels, without a GPU and without
-//! Python's torch. See torch-bench/README.md for what runs.
+//! Python's torch; then torch in Python (`test_python.rs`). See torch-bench/README.md for what runs.
 //!
 //! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below cargo's target folder.
 //! Where no wheel can be had the version is skipped, loudly, and that is no failure; a difference is one.
 
 use crate::shell::{self, command};
+use crate::test_python;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
@@ -46,8 +47,24 @@ const KEPT: [&str; 4] = [
     "torch/include/torch/headeronly/",
 ];
 
-/// `args`: versions (all of the usual ones where none is named), then options for the comparison.
+/// `args`: versions (all of the usual ones where none is named), then options for the comparison; or `python`, then arguments for pytest.
 pub(crate) fn run(args: &[&str]) -> Result<()> {
+    if let ["python", rest @ ..] = args {
+        return if on_linux() { test_python::run(rest) } else { Ok(()) };
+    }
+    compare_all(args)?;
+    if args.is_empty() && on_linux() { test_python::run(&[]) } else { Ok(()) }
+}
+
+fn on_linux() -> bool {
+    let there = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+    if !there {
+        skipped("the wheels are for Linux on x86-64");
+    }
+    there
+}
+
+fn compare_all(args: &[&str]) -> Result<()> {
     let first_option = args.iter().position(|arg| arg.starts_with('-')).unwrap_or(args.len());
     let (versions, options) = args.split_at(first_option);
     let known: Vec<&str> = RELEASES.iter().map(|release| release.version).collect();
@@ -57,8 +74,7 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
             known.join(", ")
         );
     }
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        skipped("the wheels are for Linux on x86-64");
+    if !on_linux() {
         return Ok(());
     }
     let cache = shell::target().join("torch-bench");

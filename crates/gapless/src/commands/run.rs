@@ -31,8 +31,9 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     let mut set = Vec::new();
     for (name, value) in [("reserve", &args.reserve), ("limit", &args.limit)] {
         if let Some(text) = value {
-            let bytes: Bytes =
-                text.parse().map_err(|error| Failure::new(format!("--{name}: {error}"), "for example 60GiB"))?;
+            let bytes: Bytes = text
+                .parse()
+                .map_err(|error| Failure::new(format!("--{name}: {error}"), "for example 60GiB"))?;
             set.push((variable(name), bytes.0.to_string()));
         }
     }
@@ -40,10 +41,15 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
         set.push((variable("stats"), "1".to_owned()));
     }
     for pair in &args.set {
-        let wrong = || Failure::new(format!("--set {pair:?} is not NAME=VALUE"), "for example --set largest_page=32MiB");
+        let wrong = || {
+            Failure::new(format!("--set {pair:?} is not NAME=VALUE"), "for example --set largest_page=32MiB")
+        };
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
         let name = name.trim();
-        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') || value.contains('\0') {
+        if name.is_empty()
+            || !name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+            || value.contains('\0')
+        {
             return Err(wrong().into());
         }
         set.push((variable(name), value.trim().to_owned()));
@@ -58,7 +64,8 @@ fn variable(option: &str) -> String {
 fn python_path(package: &Path) -> Result<OsString> {
     let hook = package.join("_run");
     let before = std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
-    let rest: Vec<PathBuf> = before.iter().flat_map(std::env::split_paths).filter(|folder| *folder != hook).collect();
+    let rest: Vec<PathBuf> =
+        before.iter().flat_map(std::env::split_paths).filter(|folder| *folder != hook).collect();
     std::env::join_paths(std::iter::once(hook.clone()).chain(rest)).map_err(|_| {
         let what = format!("{} cannot be a part of PYTHONPATH", hook.display());
         Failure::new(what, "install gapless in a folder without `:` in its name").into()
@@ -94,7 +101,9 @@ fn beside_binary() -> Option<PathBuf> {
         .filter(is_package)
         .collect();
     installed.sort();
-    installed.pop().or_else(|| binary.ancestors().map(|folder| folder.join("python/gapless")).find(is_package))
+    installed
+        .pop()
+        .or_else(|| binary.ancestors().map(|folder| folder.join("python/gapless")).find(is_package))
 }
 
 /// Where the program's own interpreter finds it; where the program is no interpreter, the one on the path.

@@ -1,0 +1,98 @@
+//! The Python part of `cargo xtask test-torch`: stock torch, imported, over a card that exists only as bookkeeping, and the package `gapless` on
+//! it. See torch-bench/README.md for the card and python/tests/ for what is tested.
+//!
+//! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on). Where it cannot be had
+//! the tests are skipped, loudly, and that is no failure.
+
+use crate::shell::{self, command};
+use anyhow::{Context, Result};
+use std::path::Path;
+
+/// The release whose wheel is imported.
+const TORCH: &str = "torch==2.11.0";
+
+/// `args` go to pytest.
+pub(crate) fn run(args: &[&str]) -> Result<()> {
+    let folder = shell::target().join("torch-bench/python");
+    let card = folder.join("lib");
+    build_card(&card)?;
+    let python = match environment(&folder.join("venv")) {
+        Ok(python) => python,
+        Err(error) => {
+            eprintln!(
+                "\n********  SKIPPED, NO PYTHON WAS TESTED: {TORCH} cannot be had ({error:#})  ********\n"
+            );
+            return Ok(());
+        }
+    };
+    let packages = ["build", "--quiet", "--locked", "--package", "gapless", "--package", "gapless-torch"];
+    shell::run(command(".", "cargo", &packages))?;
+    let built = shell::target().join("debug");
+    let double = card.join("libgapless_torch_double.so");
+    // The real library shows everything but which hook was called when: that is what the double is for.
+    let only_double: &[&str] = if args.is_empty() { &["--only-double"] } else { args };
+    pytest(&python, &card, &built, &built.join("libgapless_torch.so"), args)?;
+    pytest(&python, &card, &built, &double, only_double)
+}
+
+fn pytest(python: &str, card: &Path, built: &Path, library: &Path, args: &[&str]) -> Result<()> {
+    let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider"];
+    if !args.iter().any(|arg| arg.starts_with("python/tests")) {
+        words.push("python/tests");
+    }
+    words.extend_from_slice(args);
+    let mut tests = command(".", python, &words);
+    tests
+        .env("STANDIN_LIB", card)
+        .env("STANDIN_GAPLESS", built.join("gapless"))
+        .env("GAPLESS_LIBRARY", library)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    shell::run(tests).with_context(|| format!("the Python tests on {}", library.display()))
+}
+
+/// The interpreter of an environment with torch and pytest in it; made where there is none.
+fn environment(folder: &Path) -> Result<String> {
+    let python = folder.join("bin/python").display().to_string();
+    // Written last: what a broken download left behind is not taken for an environment.
+    let whole = folder.join("whole");
+    if !whole.is_file() {
+        let name = folder.display().to_string();
+        shell::run(command(".", "python3", &["-m", "venv", "--clear", &name]))?;
+        let wanted = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--only-binary=:all:",
+            TORCH,
+            "numpy",
+            "pytest",
+        ];
+        shell::run(command(".", &python, &wanted))?;
+        std::fs::write(whole, TORCH)?;
+    }
+    Ok(python)
+}
+
+/// The card's libraries and the double of ours.
+fn build_card(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let path = |name: &str| folder.join(name).display().to_string();
+    let library = |name: &str, rest: &[&str]| {
+        let (out, soname) = (path(name), format!("-Wl,-soname,{name}"));
+        let mut args =
+            vec!["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", &soname, "-o", &out];
+        args.extend_from_slice(rest);
+        shell::run(command("torch-bench", "gcc", &args))
+    };
+    let driver =
+        ["standin/device.c", "standin/driver_api.c", "python/card.c", "python/driver_api.c", "-lpthread"];
+    library("libcuda.so.1", &driver)?;
+    library("libnvidia-ml.so.1", &["standin/nvml.c"])?;
+    let libcuda = path("libcuda.so.1");
+    // A name of its own: the real runtime library has to load as well.
+    let versions = "-Wl,--version-script,standin/libcudart.so.13.map";
+    library("libgapless-cudart.so", &[versions, "python/runtime.c", &libcuda, "-ldl"])?;
+    library("libgapless_torch_double.so", &["python/double.c", &libcuda, "-lpthread"])
+}
