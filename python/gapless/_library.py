@@ -24,7 +24,6 @@ _CALLED = {
 }
 _OPTIONAL = {
     "gapless_reset_peaks": (None, [ctypes.c_int]),
-    "gapless_reset_accumulated": (None, [ctypes.c_int]),
     "gapless_snapshot": (ctypes.c_int, [ctypes.c_char_p]),
 }
 

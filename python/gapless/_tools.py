@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # What stays off on the plain hooks, for the one warning.
 OFF = (
-    "torch.cuda.memory_snapshot, _snapshot, _dump_snapshot and _record_memory_history; MemPool and use_mem_pool; cudagraph trees of "
+    "torch.cuda.memory_snapshot, _snapshot, _dump_snapshot and _record_memory_history; the observer of failed requests; MemPool and use_mem_pool; cudagraph trees of "
     "torch.compile; sharing CUDA tensors between processes; cudnn.benchmark"
 )
 
@@ -33,6 +33,8 @@ _AMOUNTS = (
 )
 _POOLS = ("all", "small_pool", "large_pool")
 _PARTS = ("current", "peak", "allocated", "freed")
+# What reset_accumulated_memory_stats sets back to 0.
+_TOTALS = (".allocated", ".freed", "num_alloc_retries", "num_ooms")
 _COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "max_split_size")
 
 
@@ -69,14 +71,24 @@ def replace_questions(torch, library: "Library") -> None:
     fractions: Dict[int, float] = {}
     set_natively = memory.set_per_process_memory_fraction
 
+    # What totals were when the program reset them: the library counts on, and nobody else loses its figures.
+    earlier: Dict[int, Dict[str, int]] = {}
+
     def memory_stats_as_nested_dict(device=None):
-        return nested(library.stats(index(device))) if torch.cuda.is_initialized() else {}
+        if not torch.cuda.is_initialized():
+            return {}
+        stats = flat(library.stats(index(device)))
+        for key, before in earlier.get(index(device), {}).items():
+            stats[key] = stats.get(key, before) - before
+        return nested(stats)
 
     def reset_peak_memory_stats(device=None):
         library.optional("gapless_reset_peaks", index(device))
 
     def reset_accumulated_memory_stats(device=None):
-        library.optional("gapless_reset_accumulated", index(device))
+        torch.cuda.init()
+        stats = flat(library.stats(index(device)))
+        earlier[index(device)] = {key: value for key, value in stats.items() if key.endswith(_TOTALS)}
 
     def set_per_process_memory_fraction(fraction, device=None):
         set_natively(fraction, device)

@@ -52,6 +52,20 @@ torch.cuda.reset_max_memory_allocated()
     )
 
 
+def test_totals_can_be_reset(bench):
+    bench.passes(
+        ASKED
+        + """
+torch.cuda.reset_accumulated_memory_stats()
+stats = torch.cuda.memory_stats()
+assert stats["allocation.all.allocated"] == 0 and stats["allocated_bytes.all.current"] == 4 << 20
+y = torch.empty(1 << 10, device="cuda")
+assert torch.cuda.memory_stats()["allocation.all.allocated"] == 1
+""",
+        "-Wignore",
+    )
+
+
 def test_summary_and_information(bench):
     bench.passes(
         ASKED

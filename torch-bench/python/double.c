@@ -91,13 +91,6 @@ void gapless_reset_peaks(int device) {
     pthread_mutex_unlock(&lock);
 }
 
-void gapless_reset_accumulated(int device) {
-    (void)device;
-    pthread_mutex_lock(&lock);
-    count.allocated = count.freed = bytes.allocated = bytes.freed = 0;
-    pthread_mutex_unlock(&lock);
-}
-
 size_t gapless_stats_json(int device, char *out, size_t room) {
     (void)device;
     char text[8192];
