@@ -53,8 +53,8 @@ def why_not(torch) -> Optional[str]:
         raise GaplessError(_FORKED)
     if torch.cuda.is_initialized():
         raise GaplessError(_STARTED)
-    kind = getattr(torch._C, "_CUDAPluggableAllocator", None) or getattr(torch._C, "_cuda_CUDAPluggableAllocator", None)
-    missing = [setter for setter in _NEEDED if kind is not None and not hasattr(kind, setter)]
+    kind = getattr(torch._C, "_CUDAPluggableAllocator", None)
+    missing = [setter for setter in _NEEDED if not hasattr(kind, setter)]
     if missing:
         return f"torch {torch.__version__} lacks {', '.join(missing)}, without which an allocator is not safe"
     return None

@@ -104,6 +104,21 @@ def test_a_torch_without_cuda_is_a_reason_not_an_error(bench, tmp_path):
     assert done.out == "torch 9.9 was built without CUDA\n"
 
 
+def test_a_torch_without_a_hook_that_safety_needs_is_a_reason(bench, tmp_path):
+    (tmp_path / "torch.py").write_text(
+        "__version__ = '9.9'\n"
+        "class version: cuda = '13.0'\n"
+        "class cuda:\n"
+        "    _is_in_bad_fork = is_initialized = staticmethod(lambda: False)\n"
+        "class _C:\n"
+        "    class _CUDAPluggableAllocator:\n"
+        "        set_init_fn = set_begin_allocate_to_pool = set_end_allocate_to_pool_fn = set_release_pool = None\n"
+    )
+    program = "import gapless; assert gapless.enable() is False; print(gapless.disable_reason())"
+    done = bench.passes(program, "-Wignore", PYTHONPATH=f"{tmp_path}:{bench.environment()['PYTHONPATH']}")
+    assert done.out == "torch 9.9 lacks set_record_stream_fn, without which an allocator is not safe\n"
+
+
 def test_a_typing_error_in_the_environment_stops_it(bench):
     done = bench.python("import gapless; gapless.enable()", GAPLESS_RESREVE="1GiB")
     assert done.code == 1 and "did you mean GAPLESS_RESERVE?" in done.err
