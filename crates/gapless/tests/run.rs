@@ -5,16 +5,21 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An environment as pip makes it, with the command and (maybe) the package and its library.
 struct Installed {
     folder: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
+
+/// One at a time: a binary cannot be started while a process that another thread just forked still holds the file open for writing.
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Installed {
     fn new(files: &[&str]) -> Installed {
-        let folder = tempfile::tempdir().expect("a folder");
-        let installed = Installed { folder };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let installed = Installed { folder: tempfile::tempdir().expect("a folder"), _alone: alone };
         let binary = installed.binary();
         fs::create_dir_all(binary.parent().expect("bin")).expect("a folder");
         fs::copy(env!("CARGO_BIN_EXE_gapless"), &binary).expect("copied");
