@@ -1,6 +1,5 @@
 """How processes end and fork: quietly, with nothing of the parent's touched."""
 
-import pytest
 
 
 def test_the_end_is_quiet_with_tensors_alive(bench):
@@ -81,9 +80,7 @@ def test_data_loader_workers_run_beside_it(bench):
     )
 
 
-def test_a_process_forked_before_cuda_has_its_own_memory(bench, request):
-    if not bench.double:
-        request.applymarker(pytest.mark.xfail(reason="the library takes every child for one of a process that used CUDA"))
+def test_a_process_forked_before_cuda_has_its_own_memory(bench):
     bench.passes(
         """
         import gapless, multiprocessing, torch

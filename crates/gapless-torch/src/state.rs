@@ -6,7 +6,7 @@ use gapless_cuda::CudaDevice;
 use gapless_pool::{AllocError, DeviceError, Pool, PoolKey, Stats, StreamHandle};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock};
 
 /// Cards that a process may use.
 pub const CARDS: usize = 64;
@@ -30,6 +30,9 @@ static CARD: [Mutex<Option<Box<Card>>>; CARDS] = [const { Mutex::new(None) }; CA
 /// Set in a forked child: CUDA does not survive a fork, so nothing may be touched there.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
+/// Forks are watched from the first card on.
+static WATCHED: Once = Once::new();
+
 unsafe extern "C" {
     fn pthread_atfork(
         prepare: Option<unsafe extern "C" fn()>,
@@ -47,8 +50,6 @@ unsafe extern "C" fn in_child() {
 /// # Errors
 /// When others were set before.
 pub fn set_settings(settings: Settings) -> Result<(), String> {
-    // SAFETY: the handler only stores to an atomic.
-    unsafe { pthread_atfork(None, None, Some(in_child)) };
     let set = SETTINGS.get_or_init(|| settings);
     if *set == settings { Ok(()) } else { Err("gapless is enabled already, with other options".to_owned()) }
 }
@@ -103,6 +104,11 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
     if guard.is_none() {
         let settings = SETTINGS.get().copied().unwrap_or_default();
         let cuda = CudaDevice::new(device).map_err(|error| CardError::Driver(error.to_string()))?;
+        // A child forked before this has no CUDA state of its parent's to spoil.
+        WATCHED.call_once(|| {
+            // SAFETY: the handler only stores to an atomic.
+            unsafe { pthread_atfork(None, None, Some(in_child)) };
+        });
         let mut card = Box::new(Card {
             pool: Pool::new(cuda, settings.pool),
             routings: Vec::new(),
