@@ -53,9 +53,9 @@ fn load(path: &Path) -> Option<Run> {
     };
     let device = trace.devices.first()?;
     let history = History::rebuild(&trace, device).ok()?;
-    let script = Script::of(&trace, device, &history);
     let version = TorchVersion::of_producer(&trace.source.producer);
     let settings = TorchSettings::recorded(&trace.settings.clone().unwrap_or_default(), version);
+    let script = Script::refined(&trace, device, &history, &settings, version);
     Some(Run { trace, history, script, version, settings })
 }
 

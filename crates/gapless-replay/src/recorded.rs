@@ -4,12 +4,13 @@
 use crate::device::Device;
 use crate::script::{DeviceCall, DeviceCallKind, Recorded};
 
-/// Invariant: calls of the present op are `calls[at..end]`; those already repeated are marked in `done`.
+/// Invariant: calls of the present op are `calls[first..end]`, before `at` all are repeated; those already repeated are marked in `done`.
 #[derive(Clone, Debug)]
 pub struct RecordedDevice<'a> {
     recorded: &'a Recorded,
     total: u64,
     done: Vec<bool>,
+    first: usize,
     at: usize,
     end: usize,
     /// Next entry of `recorded.by_op`.
@@ -19,6 +20,8 @@ pub struct RecordedDevice<'a> {
     spare: u64,
     /// Calls that only one of the two made.
     pub differences: u32,
+    /// Addresses of those that only the allocator made, as far as they name any; the first few.
+    pub(crate) extra: Vec<u64>,
 }
 
 impl<'a> RecordedDevice<'a> {
@@ -31,12 +34,14 @@ impl<'a> RecordedDevice<'a> {
             recorded,
             total,
             done: vec![false; recorded.calls.len()],
+            first: 0,
             at: 0,
             end: 0,
             cursor: 0,
             fails: false,
             spare: Self::SPARE,
             differences: 0,
+            extra: Vec::new(),
         }
     }
 
@@ -47,6 +52,7 @@ impl<'a> RecordedDevice<'a> {
             self.close();
         }
         self.fails = fails;
+        self.first = self.end;
         if let Some(&(with_calls, end)) = self.recorded.by_op.get(self.cursor)
             && with_calls == op
         {
@@ -57,9 +63,32 @@ impl<'a> RecordedDevice<'a> {
 
     /// Ends the present op: what the recording did and the allocator did not is a difference.
     pub fn close(&mut self) {
-        let missing = (self.at..self.end).filter(|&i| !self.done[i]).count();
-        self.differences += missing as u32;
+        self.differences += self.missing().count() as u32;
         self.at = self.end;
+    }
+
+    /// Whether the recording did more in the present op than the allocator until now.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.at < self.end && self.missing().next().is_some()
+    }
+
+    /// Calls of the present op that were not repeated.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = &DeviceCall> {
+        (self.at..self.end).filter(|&i| !self.done[i]).map(|i| &self.recorded.calls[i])
+    }
+
+    /// All recorded calls of the present op.
+    pub(crate) fn calls_of_op(&self) -> &[DeviceCall] {
+        &self.recorded.calls[self.first..self.end]
+    }
+
+    fn differs(&mut self, addr: u64) {
+        const KEPT: usize = 1024;
+        self.differences += 1;
+        if self.extra.len() < KEPT {
+            self.extra.push(addr);
+        }
     }
 
     /// The next call of the recording that was not repeated yet.
@@ -84,7 +113,7 @@ impl<'a> RecordedDevice<'a> {
         });
         match found {
             Some(i) => self.done[i] = true,
-            None => self.differences += 1,
+            None => self.differs(addr),
         }
     }
 
@@ -134,7 +163,7 @@ impl Device for RecordedDevice<'_> {
             Some(call) if call.kind == DeviceCallKind::Map && call.addr.0 == addr && call.size.0 == size => {
                 self.done[self.at] = true;
             }
-            _ => self.differences += 1,
+            _ => self.differs(addr),
         }
         true
     }

@@ -1,8 +1,8 @@
 //! The replay itself: a script's ops, one by one, on an allocator.
 
-use crate::allocator::{Allocator, Inventory, Oom, Stats};
+use crate::allocator::{Allocator, Inventory, Oom, Slot, Stats};
 use crate::recorded::RecordedDevice;
-use crate::script::{Op, Script};
+use crate::script::{DeviceCall, Op, Script};
 use crate::torch::{Torch, TorchSettings, TorchVersion};
 use gapless_trace::{DeviceAddr, Tick};
 
@@ -99,7 +99,13 @@ pub struct Exactness {
 impl Exactness {
     #[must_use]
     pub fn is_exact(&self) -> bool {
-        self.misplaced == 0 && self.call_differences == 0
+        self.differences() == 0
+    }
+
+    /// Misplaced requests, and device calls that only one of the two made.
+    #[must_use]
+    pub fn differences(&self) -> u32 {
+        self.misplaced.saturating_add(self.call_differences)
     }
 }
 
@@ -124,6 +130,72 @@ pub fn recorded_heap(
     repeat(script, settings, version, until, &mut ()).1.inventory()
 }
 
+/// The allocator as it was when the recording began.
+fn beginning<'a>(
+    script: &'a Script,
+    settings: &TorchSettings,
+    version: TorchVersion,
+) -> Torch<RecordedDevice<'a>> {
+    let device = RecordedDevice::new(&script.recorded, RECORDED_CARD);
+    let mut torch = Torch::new(settings.clone(), version, device, &script.lanes);
+    torch.set_cap(None);
+    for segment in &script.recorded.initial {
+        torch.install(segment);
+    }
+    torch
+}
+
+/// The first op at which a replay and its recording differ.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mismatch {
+    pub(crate) op: u32,
+    /// The instant of the op before, and of this one.
+    pub(crate) since: Tick,
+    pub(crate) tick: Tick,
+    /// For a request, its slot and where the replay put it.
+    pub(crate) placed: Option<(Slot, DeviceAddr)>,
+    /// The recorded device calls of the op.
+    pub(crate) calls: Vec<DeviceCall>,
+    /// Addresses of calls that only the replay made, and of those that only the recording has.
+    pub(crate) extra: Vec<u64>,
+    pub(crate) missing: Vec<u64>,
+}
+
+/// As [`verify`], up to the first difference; nothing where there is none.
+pub(crate) fn first_mismatch(
+    script: &Script,
+    settings: &TorchSettings,
+    version: TorchVersion,
+) -> Option<Mismatch> {
+    let mut torch = beginning(script, settings, version);
+    for (i, op) in script.ops.iter().enumerate().skip(script.preexisting as usize) {
+        torch.device_mut().begin(i as u32, matches!(op, Op::Failed { .. }));
+        let mut placed = None;
+        let mut agrees = true;
+        if let Op::Alloc { slot, size, lane } = *op {
+            let addr = torch.alloc(slot, size, lane).unwrap_or_default();
+            agrees = addr == script.recorded.addrs[slot as usize];
+            placed = Some((slot, addr));
+        } else {
+            agrees &= step(script, &mut torch, &mut (), i as u32, *op).is_none();
+        }
+        let device = torch.device();
+        if !agrees || device.differences > 0 || device.is_behind() {
+            let since = if i == 0 { Tick(0) } else { script.ticks[i - 1] };
+            return Some(Mismatch {
+                op: i as u32,
+                since: since.min(script.ticks[i]),
+                tick: script.ticks[i],
+                placed,
+                calls: device.calls_of_op().to_vec(),
+                extra: device.extra.clone(),
+                missing: device.missing().map(|call| call.addr.0).collect(),
+            });
+        }
+    }
+    None
+}
+
 fn repeat<'a, W: Watch>(
     script: &'a Script,
     settings: &TorchSettings,
@@ -131,12 +203,7 @@ fn repeat<'a, W: Watch>(
     until: u32,
     watch: &mut W,
 ) -> (Exactness, Torch<RecordedDevice<'a>>) {
-    let device = RecordedDevice::new(&script.recorded, RECORDED_CARD);
-    let mut torch = Torch::new(settings.clone(), version, device, &script.lanes);
-    torch.set_cap(None);
-    for segment in &script.recorded.initial {
-        torch.install(segment);
-    }
+    let mut torch = beginning(script, settings, version);
     let mut exactness = Exactness::default();
     let ops = script.ops.iter().enumerate().take(until as usize);
     for (i, op) in ops.skip(script.preexisting as usize) {

@@ -5,6 +5,8 @@
 //! told apart here, once (`build.rs`), and everything else works on a [`Script`].
 
 mod build;
+mod pools;
+mod ranges;
 
 use crate::allocator::{Lane, LaneIndex, Slot};
 use gapless_trace::{Bytes, DeviceAddr, PoolId, Tick};

@@ -3,6 +3,7 @@
 //! Allocations and frees follow from the history. What is left to decide is why memory went back to the device: because the program emptied
 //! the cache, or because a request could not be served otherwise. The rules, in order:
 //!   * nothing was taken from the device right after: the program's;
+//!   * all of it was memory of private pools: the program's;
 //!   * collection is on, and only large segments went: the allocator's;
 //!   * what was held before plus the new segment is within what the run held at its peak: there was room, so the program's;
 //!   * otherwise the allocator's.
@@ -10,7 +11,8 @@
 use super::{DeviceCall, DeviceCallKind, InitialBlock, InitialSegment, Op, Recorded, Script};
 use crate::allocator::{Lane, LaneIndex, Slot};
 use gapless_trace::{
-    Action, Allocation, Bytes, DeviceTrace, EventIndex, History, Moment, SizeClass, Tick, Trace,
+    Action, Allocation, Bytes, DeviceAddr, DeviceTrace, EventIndex, History, Moment, PoolId, SizeClass, Tick,
+    Trace,
 };
 use rustc_hash::FxHashMap;
 
@@ -20,10 +22,29 @@ impl Script {
     /// The requests that `device` of `trace` recorded; `history` is its history.
     #[must_use]
     pub fn of(trace: &Trace, device: &DeviceTrace, history: &History) -> Script {
-        let mut builder = Builder::new(trace, device, history);
+        Script::with_pools(trace, device, history, None)
+    }
+
+    /// The same with other pools than those that the history has.
+    pub(super) fn with_pools(
+        trace: &Trace,
+        device: &DeviceTrace,
+        history: &History,
+        pools: Option<&Pools>,
+    ) -> Script {
+        let mut builder = Builder::new(trace, device, history, pools);
         builder.run();
         builder.script
     }
+}
+
+/// Pools for what a history holds, in the place of its own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pools {
+    pub(super) ids: Vec<PoolId>,
+    /// For each allocation, and for each segment span, an index into `ids`.
+    pub(super) allocations: Vec<u16>,
+    pub(super) segments: Vec<u16>,
 }
 
 struct Builder<'a> {
@@ -43,10 +64,16 @@ struct Builder<'a> {
     completed: Vec<(Slot, Tick)>,
     reserved: u64,
     pools_released: Vec<bool>,
+    inferred: Option<&'a Pools>,
 }
 
 impl<'a> Builder<'a> {
-    fn new(trace: &Trace, device: &'a DeviceTrace, history: &'a History) -> Builder<'a> {
+    fn new(
+        trace: &Trace,
+        device: &'a DeviceTrace,
+        history: &'a History,
+        inferred: Option<&'a Pools>,
+    ) -> Builder<'a> {
         let ticks = history.forever().0 as usize + 1;
         let (mut freed_at, mut end_at) = (vec![NONE; ticks], vec![NONE; ticks]);
         let forever = history.forever();
@@ -59,9 +86,14 @@ impl<'a> Builder<'a> {
                 end_at[allocation.end.0 as usize] = slot as u32;
             }
         }
-        let released_pool = history.segments.iter().map(|s| (s.end.0, s.pool)).collect();
-        let pools =
-            if device.pools.is_empty() { vec![gapless_trace::PoolId::DEFAULT] } else { device.pools.clone() };
+        let pool_of = |i: usize, known: u16| inferred.map_or(known, |pools| pools.segments[i]);
+        let segments = history.segments.iter().enumerate();
+        let released_pool = segments.map(|(i, s)| (s.end.0, pool_of(i, s.pool))).collect();
+        let pools = match inferred {
+            Some(pools) => pools.ids.clone(),
+            None if device.pools.is_empty() => vec![PoolId::DEFAULT],
+            None => device.pools.clone(),
+        };
         let settings = trace.settings.as_ref();
         Builder {
             device,
@@ -75,6 +107,7 @@ impl<'a> Builder<'a> {
             completed: Vec::new(),
             reserved: 0,
             pools_released: vec![false; pools.len()],
+            inferred,
             script: Script {
                 ops: Vec::with_capacity(2 * history.allocations.len()),
                 ticks: Vec::with_capacity(2 * history.allocations.len()),
@@ -108,7 +141,8 @@ impl<'a> Builder<'a> {
     }
 
     fn alloc_op(&mut self, slot: Slot, allocation: &Allocation) -> Op {
-        Op::Alloc { slot, size: allocation.requested, lane: self.lane(allocation.stream, allocation.pool) }
+        let pool = self.inferred.map_or(allocation.pool, |pools| pools.allocations[slot as usize]);
+        Op::Alloc { slot, size: allocation.requested, lane: self.lane(allocation.stream, pool) }
     }
 
     fn run(&mut self) {
@@ -146,8 +180,14 @@ impl<'a> Builder<'a> {
     fn begin(&mut self) {
         let history = self.history;
         let before = Moment::at(history, Tick(0));
+        let mut inferred: FxHashMap<DeviceAddr, u16> = FxHashMap::default();
+        if let Some(pools) = self.inferred {
+            let first = history.segments.iter().zip(&pools.segments).filter(|(s, _)| s.start == Tick(0));
+            inferred.extend(first.map(|(s, &pool)| (s.addr, pool)));
+        }
         for segment in &before.segments {
             let span = &segment.span;
+            let pool = inferred.get(&span.addr).copied().unwrap_or(span.pool);
             self.reserved += span.size.0;
             let blocks = segment.active.iter().map(|&id| {
                 let a = history.allocations.get(id);
@@ -159,7 +199,7 @@ impl<'a> Builder<'a> {
                 size: span.size,
                 lane: Lane {
                     stream: self.device.streams.get(span.stream as usize).copied().unwrap_or_default(),
-                    pool: self.script.pools.get(span.pool as usize).copied().unwrap_or_default(),
+                    pool: self.script.pools.get(pool as usize).copied().unwrap_or_default(),
                 },
                 small: span.class == SizeClass::Small,
                 expandable: span.expandable,
@@ -239,6 +279,11 @@ impl<'a> Builder<'a> {
             .map(|(call, _)| call.size.0)
             .reduce(|a, b| a + b);
         let Some(taken) = taken else { return true };
+        // A request that makes room for itself gives the default pool's cache back first.
+        let pools = self.pools_given_back();
+        if !pools.is_empty() && !pools.contains(&0) {
+            return true;
+        }
         let small = Bytes(2 << 20);
         let collected =
             self.burst.iter().all(|(call, _)| call.kind != DeviceCallKind::Free || call.size > small);
@@ -254,22 +299,41 @@ impl<'a> Builder<'a> {
         if self.burst.is_empty() {
             return;
         }
-        let mut pools: Vec<u16> =
-            self.burst.iter().filter_map(|(_, tick)| self.released_pool.get(&tick.0).copied()).collect();
-        pools.sort_unstable();
-        pools.dedup();
+        let mut pools = self.pools_given_back();
         for &pool in &pools {
             if pool != 0 && !std::mem::replace(&mut self.pools_released[pool as usize], true) {
                 self.push(Op::ReleasePool { pool }, now);
             }
         }
-        let pool = match pools[..] {
-            [only] if only != 0 => Some(only),
-            _ => None,
-        };
+        // Where all of the cache is emptied the default pool's is; pools that went alone went one by one.
+        if pools.is_empty() || pools.contains(&0) {
+            pools.clear();
+            self.push_empty_cache(None, now);
+        }
+        for pool in pools {
+            let (own, others) = std::mem::take(&mut self.burst)
+                .into_iter()
+                .partition(|(_, tick)| self.released_pool.get(&tick.0) == Some(&pool));
+            self.burst = own;
+            self.push_empty_cache(Some(pool), now);
+            self.burst = others;
+        }
+        self.burst.clear();
+    }
+
+    fn push_empty_cache(&mut self, pool: Option<u16>, now: Tick) {
         let at = self.script.ops.len() as u32;
         self.push(Op::EmptyCache { pool }, now);
         self.attach(at);
+    }
+
+    /// The pools whose memory went back to the device since the last op, each once.
+    fn pools_given_back(&self) -> Vec<u16> {
+        let mut pools: Vec<u16> =
+            self.burst.iter().filter_map(|(_, tick)| self.released_pool.get(&tick.0).copied()).collect();
+        pools.sort_unstable();
+        pools.dedup();
+        pools
     }
 
     fn push_completed(&mut self) {
