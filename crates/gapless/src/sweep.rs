@@ -49,9 +49,15 @@ pub(crate) fn device<'a, 't>(
     Ok(found)
 }
 
-/// What the program asked for on a device.
+/// What the program asked for on a device, with private pools that the recording does not name.
 pub(crate) fn script(trace: &Trace, d: &DeviceAnalysis<'_>) -> Script {
-    Script::of(trace, d.device, &d.history)
+    let (settings, version) = settings(trace);
+    Script::refined(trace, d.device, &d.history, &settings, version)
+}
+
+fn settings(trace: &Trace) -> (TorchSettings, TorchVersion) {
+    let version = TorchVersion::of_producer(&trace.source.producer);
+    (TorchSettings::recorded(&trace.settings.clone().unwrap_or_default(), version), version)
 }
 
 /// The settings that the run had. Settings of PyTorch are no answer for another allocator's run.
@@ -65,8 +71,7 @@ pub(crate) fn recorded(trace: &Trace, path: &str) -> Result<(TorchSettings, Torc
         )
         .into());
     }
-    let version = TorchVersion::of_producer(&trace.source.producer);
-    Ok((TorchSettings::recorded(&trace.settings.clone().unwrap_or_default(), version), version))
+    Ok(settings(trace))
 }
 
 /// `--threads`, or one a core.

@@ -4,7 +4,8 @@
 //! What they left is where blocks went. With the right pools the model repeats the recording; with wrong ones it soon uses memory that the
 //! real allocator could not use, or gives back what it kept. So the search replays up to the first difference, moves one of the units
 //! (`ranges.rs`) that are in question there to another pool, and goes on from the choice that gets furthest; where it is stuck it comes
-//! back to the next best. It ends when nothing differs, when nothing helps, or when it has replayed [`BUDGET`] events; the best is used then.
+//! back to the next best. It ends when nothing differs, when nothing helped for a while, or when it has replayed [`BUDGET`] events; the best is
+//! used then.
 //!
 //! Names of inferred pools mean nothing beyond telling them apart.
 
@@ -18,6 +19,8 @@ use rustc_hash::FxHashSet;
 
 /// Events that a search may replay: a few seconds.
 const BUDGET: u64 = 60_000_000;
+/// Replays that may go by without getting further.
+const PATIENCE: u32 = 400;
 /// States that wait to be looked at; more than these would never be.
 const WAITING: usize = 256;
 
@@ -95,6 +98,7 @@ impl<'a> Search<'a> {
         // By reach, the furthest last; of equals the one that was found first is last.
         let mut waiting: Vec<State> = Vec::new();
         let mut found = vec![start];
+        let mut idle = 0;
         loop {
             for labels in found.drain(..) {
                 if !tried.insert(labels.clone()) {
@@ -102,12 +106,14 @@ impl<'a> Search<'a> {
                 }
                 let Some(mismatch) = self.replay(&labels) else { return self.script(&labels) };
                 let reach = (mismatch.tick, mismatch.placed.is_some());
+                idle += 1;
                 if reach > best.1 {
                     best = (labels.clone(), reach);
+                    idle = 0;
                 }
                 let at = waiting.partition_point(|s| s.reach < reach);
                 waiting.insert(at, State { labels, reach, mismatch });
-                if self.spent > BUDGET {
+                if self.spent > BUDGET || idle > PATIENCE {
                     return self.script(&best.0);
                 }
             }
@@ -215,10 +221,31 @@ impl<'a> Search<'a> {
             .map(|call| call.addr.0)
             .collect();
         let kept = units(&mismatch.extra);
-        let of_default = units(&gave_back).into_iter().filter(|&u| labels.of_unit[u as usize] == 0);
-        sets.push(of_default.collect());
+        // What went back together, went together because it was of one pool.
+        let gave_back = units(&gave_back);
+        let mut involved: Vec<u16> = gave_back.iter().map(|&u| labels.of_unit[u as usize]).collect();
+        involved.sort_unstable();
+        involved.dedup();
+        let labelled = |units: &[Unit], pool: u16| -> Vec<Unit> {
+            units.iter().copied().filter(|&u| labels.of_unit[u as usize] == pool).collect()
+        };
+        sets.extend(involved.iter().map(|&pool| labelled(&gave_back, pool)));
         sets.push(kept.clone());
         sets.push(units(&mismatch.missing));
+        let mut pools: Vec<u16> = kept.iter().map(|&u| labels.of_unit[u as usize]).collect();
+        pools.sort_unstable();
+        pools.dedup();
+        for &pool in &pools {
+            if pools.len() > 1 {
+                sets.push(labelled(&kept, pool));
+            }
+            // Their pool counts as ended because of what went back before: that may have been of another.
+            if pool != 0 {
+                let spans = self.units.spans.iter().zip(&labels.of_unit).enumerate();
+                let gone = spans.filter(|(_, (s, l))| **l == pool && s.end <= from);
+                sets.push(gone.map(|(unit, _)| unit as Unit).collect());
+            }
+        }
         if kept.len() > 1 {
             sets.extend(kept.iter().map(|&unit| vec![unit]));
         }
