@@ -3,7 +3,7 @@
 //! Allocations and frees follow from the history. What is left to decide is why memory went back to the device: because the program emptied
 //! the cache, or because a request could not be served otherwise. The rules, in order:
 //!   * nothing was taken from the device right after: the program's;
-//!   * all of it was memory of private pools: the program's;
+//!   * all of it was memory of private pools, or the request is a private pool's and some was not: the program's;
 //!   * collection is on, and only large segments went: the allocator's;
 //!   * what was held before plus the new segment is within what the run held at its peak: there was room, so the program's;
 //!   * otherwise the allocator's.
@@ -282,6 +282,11 @@ impl<'a> Builder<'a> {
         // A request that makes room for itself gives the default pool's cache back first.
         let pools = self.pools_given_back();
         if !pools.is_empty() && !pools.contains(&0) {
+            return true;
+        }
+        // And only requests of the default pool do so.
+        let lane = if let Op::Alloc { lane, .. } = op { lane } else { 0 };
+        if self.script.lanes[lane as usize].pool.is_private() && pools.contains(&0) {
             return true;
         }
         let small = Bytes(2 << 20);

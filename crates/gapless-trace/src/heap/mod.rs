@@ -50,6 +50,8 @@ struct FinalPool {
     pool: u16,
     /// The event that took it from the device.
     taken_by: Option<EventIndex>,
+    /// Of mapped memory, whose range it is: stream, and whether of the small half.
+    range_of: Option<(u16, bool)>,
 }
 
 /// The segments at the end by address; empty where there is only the default pool.
@@ -61,15 +63,55 @@ fn final_pools(device: &DeviceTrace) -> BTreeMap<u64, FinalPool> {
     for s in &device.segments {
         pools.insert(
             s.addr.0,
-            FinalPool { end: s.addr.0.saturating_add(s.size.0), pool: s.pool, taken_by: None },
+            FinalPool {
+                end: s.addr.0.saturating_add(s.size.0),
+                pool: s.pool,
+                taken_by: None,
+                range_of: s.expandable.then_some((s.stream, s.class == SizeClass::Small)),
+            },
         );
     }
+    widen_to_ranges(device, &mut pools);
     for index in device.events.indices().filter(|&i| device.events.action(i) == Action::SegmentAlloc) {
         if let Some(pool) = pools.get_mut(&device.events.addr(index).0) {
             pool.taken_by = Some(index);
         }
     }
     pools
+}
+
+/// A range is one pool's as a whole, and at the end may have less memory behind it than before: its pool counts for all addresses that
+/// were ever mapped in one piece with those of the end. Otherwise one block could lie in two pools.
+fn widen_to_ranges(device: &DeviceTrace, pools: &mut BTreeMap<u64, FinalPool>) {
+    let maps = device.events.indices().filter(|&i| device.events.action(i) == Action::SegmentMap);
+    let mut pieces: Vec<((u16, bool), u64, u64)> = maps
+        .map(|i| device.events.get(i))
+        .map(|e| {
+            let small = e.size <= torch_rules::SMALL_SEGMENT;
+            ((e.stream, small), e.addr.0, e.addr.0.saturating_add(e.size.0))
+        })
+        .collect();
+    pieces.sort_unstable();
+    pieces.dedup();
+    let mut ranges: Vec<((u16, bool), u64, u64)> = Vec::new();
+    for (key, start, end) in pieces {
+        match ranges.last_mut() {
+            Some(last) if last.0 == key && start <= last.2 => last.2 = last.2.max(end),
+            _ => ranges.push((key, start, end)),
+        }
+    }
+    for (key, start, end) in ranges {
+        let inside: Vec<(u64, FinalPool)> = pools.range(start..end).map(|(&addr, &f)| (addr, f)).collect();
+        let Some(&(_, first)) = inside.first() else { continue };
+        if inside.iter().any(|(_, f)| f.range_of != Some(key) || f.pool != first.pool) {
+            continue;
+        }
+        let end = inside.iter().map(|(_, f)| f.end).fold(end, u64::max);
+        for (addr, _) in inside {
+            pools.remove(&addr);
+        }
+        pools.insert(start, FinalPool { end, ..first });
+    }
 }
 
 pub(crate) struct Heap<'a> {
@@ -598,7 +640,9 @@ impl<'a> Heap<'a> {
             let at =
                 self.final_pools.range(..=event.addr.0).next_back().filter(|(_, f)| event.addr.0 < f.end);
             // Addresses are used again: only the last segment there is the one that the end knows.
-            at.filter(|(_, f)| expandable || f.taken_by == Some(index)).map_or(0, |(_, f)| f.pool)
+            let range = (event.stream, event.size <= torch_rules::SMALL_SEGMENT);
+            at.filter(|(_, f)| if expandable { f.range_of == Some(range) } else { f.taken_by == Some(index) })
+                .map_or(0, |(_, f)| f.pool)
         };
         let small = self.torch_rules && event.size <= torch_rules::SMALL_SEGMENT;
         let class = if small { SizeClass::Small } else { SizeClass::Large };
