@@ -13,7 +13,7 @@ from ._errors import OptionError
 
 PREFIX = "GAPLESS_"
 # Variables that are no options: which library to load, and whether `gapless run` started this process.
-_OTHER_VARIABLES = ("LIBRARY", "RUN")
+_OTHER_VARIABLES = ("LIBRARY", "PROGRAM", "RUN")
 
 _UNITS = {
     "": 1,
