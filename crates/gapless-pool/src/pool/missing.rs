@@ -88,7 +88,9 @@ impl<D: Device> Pool<D> {
         let mut found = Pieces::default();
         for (at, other) in self.lanes.iter().enumerate() {
             let is_own = at as u32 == lane;
-            if is_own == lent || (!is_own && (own.pool.is_private() || other.pool.is_private())) {
+            // Nothing is lent during a capture: the event behind it would become part of the graph.
+            let apart = own.pool.is_private() || other.pool.is_private() || self.quiet;
+            if is_own == lent || (!is_own && apart) {
                 continue;
             }
             let heap = other.large;
