@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-cuda", &["gapless-pool"]),
     ("gapless-torch", &["gapless-pool", "gapless-cuda"]),
     ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
+    ("gapless-fit", &["gapless-trace", "gapless-plan", "gapless-replay"]),
     ("gapless-report", &["gapless-trace", "gapless-replay"]),
     (
         "gapless",
@@ -21,6 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gapless-trace",
             "gapless-ingest",
             "gapless-export",
+            "gapless-fit",
             "gapless-plan",
             "gapless-replay",
             "gapless-report",

@@ -1,0 +1,269 @@
+//! What a model is, before anything runs: numbers of its architecture in one vocabulary, whichever file or name they came from.
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Dtype {
+    F64,
+    F32,
+    F16,
+    Bf16,
+    /// Both 8-bit floating formats.
+    F8,
+    I64,
+    I32,
+    I16,
+    I8,
+    U8,
+    Bool,
+}
+
+impl Dtype {
+    /// Bytes of one element.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Dtype::F64 | Dtype::I64 => 8,
+            Dtype::F32 | Dtype::I32 => 4,
+            Dtype::F16 | Dtype::Bf16 | Dtype::I16 => 2,
+            Dtype::F8 | Dtype::I8 | Dtype::U8 | Dtype::Bool => 1,
+        }
+    }
+}
+
+/// One stored tensor, as a file's header gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weight {
+    pub name: String,
+    pub shape: Vec<u64>,
+    /// As stored; block formats of GGUF have none.
+    pub dtype: Option<Dtype>,
+    /// Bytes in the file.
+    pub bytes: u64,
+}
+
+/// A model, as far as its source tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// How it is called in output.
+    pub name: String,
+    /// What runs: `None` where the source gives weights alone.
+    pub architecture: Option<Architecture>,
+    /// The stored tensors, where headers were read: exact.
+    pub weights: Option<Vec<Weight>>,
+    /// What the reader could not use or had to assume, in words.
+    pub notes: Vec<String>,
+}
+
+/// What runs, by implementation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Architecture {
+    /// Hugging Face transformers: a stack of causal blocks with a language-model head.
+    Decoder(Decoder),
+    /// Hugging Face transformers: BERT and its like, with a masked-language-model head.
+    Encoder(Encoder),
+    /// Hugging Face transformers: T5.
+    EncoderDecoder(EncoderDecoder),
+    /// torchvision's models, and ViT.
+    Vision(Vision),
+    /// A graph of operators as exported (torch.export, ONNX).
+    Graph(Box<Graph>),
+}
+
+/// Which implementation's forward is followed: they save different tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DecoderStyle {
+    Gpt2,
+    GptNeox,
+    Opt,
+    Llama,
+    Mistral,
+    Mixtral,
+    Qwen2,
+    Qwen3,
+    Qwen3Moe,
+    Gemma,
+    Gemma2,
+    Gemma3,
+    Phi3,
+    DeepseekV3,
+}
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Attention {
+    /// `scaled_dot_product_attention`, whichever kernel it chooses.
+    #[default]
+    Sdpa,
+    /// Scores as a tensor.
+    Eager,
+    /// The flash-attention package.
+    Flash,
+}
+
+/// The function between the two matrices of a feed-forward block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// One operator.
+    Gelu,
+    /// GPT-2's, written out in five operators.
+    GeluNew,
+    /// One operator (`gelu_pytorch_tanh`).
+    GeluTanh,
+    Relu,
+    Silu,
+    Quick,
+}
+
+/// A causal language model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoder {
+    pub style: DecoderStyle,
+    pub layers: u64,
+    pub hidden: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub head_dim: u64,
+    /// Inner size of the dense feed-forward block.
+    pub intermediate: u64,
+    pub vocab: u64,
+    pub max_positions: u64,
+    /// Whether the head is the embedding.
+    pub tied: bool,
+    pub activation: Activation,
+    /// Biases on the query, key and value projections; on the output projection; in the feed-forward block.
+    pub qkv_bias: bool,
+    pub out_bias: bool,
+    pub mlp_bias: bool,
+    /// Dropout of the embedding, of attention probabilities, of what is added to the residual.
+    pub embed_dropout: f64,
+    pub attention_dropout: f64,
+    pub residual_dropout: f64,
+    pub attention: Attention,
+    /// Tokens that a sliding layer looks back; and how many layers slide: every layer where `sliding_pattern` is 1, all but every n-th where it is n.
+    pub sliding_window: Option<u64>,
+    pub sliding_pattern: u64,
+    /// Soft caps on attention scores and on logits (Gemma 2).
+    pub attention_softcap: bool,
+    pub logit_softcap: bool,
+    pub moe: Option<Moe>,
+    pub mla: Option<Mla>,
+    /// Dtype that the source names for its weights.
+    pub dtype: Option<Dtype>,
+}
+
+/// Experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moe {
+    pub experts: u64,
+    /// Experts of one token.
+    pub top_k: u64,
+    pub expert_intermediate: u64,
+    /// Experts that every token visits, and the inner size of all of them together.
+    pub shared: u64,
+    pub shared_intermediate: u64,
+    /// Layers at the beginning whose feed-forward block is dense.
+    pub dense_layers: u64,
+    /// Groups of experts that routing chooses first (DeepSeek).
+    pub groups: u64,
+    pub top_groups: u64,
+}
+
+/// Multi-head latent attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mla {
+    pub q_rank: Option<u64>,
+    pub kv_rank: u64,
+    pub nope_dim: u64,
+    pub rope_dim: u64,
+    pub value_dim: u64,
+}
+
+/// BERT and its like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Encoder {
+    pub style: EncoderStyle,
+    pub layers: u64,
+    pub hidden: u64,
+    pub heads: u64,
+    pub intermediate: u64,
+    pub vocab: u64,
+    pub max_positions: u64,
+    pub token_types: u64,
+    pub tied: bool,
+    pub activation: Activation,
+    pub hidden_dropout: f64,
+    pub attention_dropout: f64,
+    pub attention: Attention,
+    pub dtype: Option<Dtype>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EncoderStyle {
+    Bert,
+    Roberta,
+}
+
+/// T5.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EncoderDecoder {
+    pub encoder_layers: u64,
+    pub decoder_layers: u64,
+    pub hidden: u64,
+    pub heads: u64,
+    pub head_dim: u64,
+    pub intermediate: u64,
+    /// Two matrices before the activation (T5 1.1).
+    pub gated: bool,
+    pub activation: Activation,
+    pub vocab: u64,
+    pub relative_buckets: u64,
+    pub tied: bool,
+    pub dropout: f64,
+    pub attention: Attention,
+    pub dtype: Option<Dtype>,
+}
+
+/// Image models: torchvision's, by their own names, and Hugging Face's ViT.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Vision {
+    /// Residual networks: blocks of each stage, bottleneck or basic, groups and base width.
+    ResNet { blocks: Vec<u64>, bottleneck: bool, groups: u64, base_width: u64, classes: u64 },
+    /// Vision transformers.
+    Vit { layers: u64, hidden: u64, heads: u64, intermediate: u64, patch: u64, image: u64, classes: u64 },
+    /// ConvNeXt: channels and blocks of each stage.
+    ConvNext { channels: Vec<u64>, blocks: Vec<u64>, classes: u64 },
+    /// VGG: channels of each convolution, 0 for a pooling; batch norm.
+    Vgg { layers: Vec<u64>, batch_norm: bool, classes: u64 },
+}
+
+/// A graph of operators with static shapes.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Graph {
+    pub tensors: Vec<GraphTensor>,
+    pub nodes: Vec<GraphNode>,
+    /// Tensors by place in `tensors`.
+    pub inputs: Vec<u32>,
+    pub parameters: Vec<u32>,
+    pub outputs: Vec<u32>,
+    /// Whether the graph holds the backward pass too.
+    pub joint: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphTensor {
+    pub name: String,
+    pub shape: Vec<u64>,
+    /// In elements; empty means contiguous.
+    pub strides: Vec<u64>,
+    pub dtype: Dtype,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphNode {
+    /// The operator's name without overload: `aten.linear`, or `onnx.MatMul`.
+    pub op: String,
+    pub inputs: Vec<u32>,
+    pub outputs: Vec<u32>,
+    /// Integer attributes by name, where they decide shapes or memory.
+    pub attributes: Vec<(String, Vec<i64>)>,
+}
