@@ -108,6 +108,12 @@ impl Heap {
         Some(self.hand_out(block, size))
     }
 
+    /// The size of the block that [`Heap::take`] would cut.
+    #[must_use]
+    pub fn fits(&self, size: u64) -> Option<u64> {
+        self.free.at_least(size).map(|entry| entry.size)
+    }
+
     /// Makes the first `size` bytes of a block that is in no set live.
     #[inline]
     fn hand_out(&mut self, mut block: u32, size: u64) -> u32 {

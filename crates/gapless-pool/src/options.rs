@@ -21,9 +21,9 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             largest_page: 16 << 20,
-            page_part: 512,
+            page_part: 256,
             request_part: 8,
-            slack: 5,
+            slack: 10,
             windows: 1024,
             limit: None,
         }

@@ -164,7 +164,7 @@ impl Card {
     /// Gives back what is at `addr`; what nobody allocated is ignored.
     #[inline]
     pub fn free(&mut self, addr: u64) {
-        if !self.routings.is_empty() && self.pool.is_used_elsewhere(addr) {
+        if !self.routings.is_empty() && self.pool.concerns_others(addr) {
             self.deferred.push(addr);
         } else {
             let _ = self.pool.free(addr);

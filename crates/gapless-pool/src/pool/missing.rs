@@ -1,13 +1,11 @@
 //! What happens when no free block fits: as little new memory as possible, and everything else before a request fails.
 
-use super::{Piece, Pieces, Place, Pool, SMALL};
+use super::{Lane, Piece, Pieces, Place, Pool, SMALL};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
 
 /// Smaller pieces of free memory are left alone.
 const FRAGMENT: u64 = 64 << 10;
-/// Requests up to this size take fragments of pages too.
-const FRAGMENTED: u64 = 64 << 20;
 
 impl<D: Device> Pool<D> {
     #[cold]
@@ -19,6 +17,11 @@ impl<D: Device> Pool<D> {
                 return self.at_home(heap, size);
             }
             let missing = size - self.heaps[heap as usize].tail().min(size - 1);
+            if self.stats.reserved.current + GRANULE > self.allowed(size)
+                && let Some(place) = self.small_elsewhere(lane, size)
+            {
+                return Ok(place);
+            }
             return match self.grow(heap, missing.div_ceil(GRANULE) * GRANULE) {
                 Ok(()) => self.at_home(heap, size),
                 // The last resort: memory of the large heap, whatever page that pins.
@@ -36,6 +39,9 @@ impl<D: Device> Pool<D> {
         {
             return self.at_home(heap, size);
         }
+        if let Some(place) = self.lend_block(lane, size, |other| other.large, u64::MAX) {
+            return Ok(place);
+        }
         self.harvest(lane, heap, size, plain).or_else(|error| self.last_resort(lane, heap, size, error))
     }
 
@@ -52,9 +58,9 @@ impl<D: Device> Pool<D> {
 
     /// Serves from free pages, and from as few new ones as possible.
     fn harvest(&mut self, lane: u32, heap: u32, size: u64, plain: u64) -> Result<Place, DeviceError> {
-        let mut pieces = self.free_pieces(lane, false, size);
+        let mut pieces = self.free_pieces(lane, false);
         if pieces.most() < size {
-            pieces.add(self.free_pieces(lane, true, size));
+            pieces.add(self.free_pieces(lane, true));
         }
         let missing = size.saturating_sub(pieces.most()).div_ceil(GRANULE) * GRANULE;
         // A window over hundreds of pages to spare next to nothing is a bad bargain.
@@ -81,9 +87,43 @@ impl<D: Device> Pool<D> {
         self.at_home(heap, size)
     }
 
-    /// What is free in the lane's own heap, or in those of other lanes that may lend. For large requests only pages: a fragment spares
-    /// them next to nothing, and windows of pages alone serve again sooner.
-    fn free_pieces(&self, lane: u32, lent: bool, size: u64) -> Pieces {
+    /// A small request where its own heap has nothing and new memory would raise the peak: what lies between large blocks, too small for a
+    /// page of its own; or what other lanes have.
+    fn small_elsewhere(&mut self, lane: u32, size: u64) -> Option<Place> {
+        let heap = self.lanes[lane as usize].large;
+        if self.heaps[heap as usize].fits(size).is_some_and(|free| free < GRANULE) {
+            return self.at_home(heap, size).ok();
+        }
+        self.lend_block(lane, size, |other| other.small, u64::MAX)
+            .or_else(|| self.lend_block(lane, size, |other| other.large, GRANULE))
+            .or_else(|| self.at_home(heap, size).ok())
+            .or_else(|| self.lend_block(lane, size, |other| other.large, u64::MAX))
+    }
+
+    /// The smallest free block of another lane's heap that is large enough and below `most`, as it lies: an event on the device is all it costs.
+    fn lend_block(&mut self, lane: u32, size: u64, class: fn(&Lane) -> u32, most: u64) -> Option<Place> {
+        let own = self.lanes[lane as usize];
+        if own.pool.is_private() || self.quiet {
+            return None;
+        }
+        let lenders = self.lanes.iter().filter(|other| !other.pool.is_private() && other.large != own.large);
+        let fits = lenders.filter_map(|other| {
+            let heap = class(other);
+            self.heaps[heap as usize].fits(size).map(|free| (free, heap))
+        });
+        let (_, heap) = fits.min().filter(|(free, _)| *free < most)?;
+        let block = self.heaps[heap as usize].take(size)?;
+        match self.borrow(lane, &[(heap, block)]) {
+            Ok(()) => Some(Place::Home { heap, block }),
+            Err(_) => {
+                self.heaps[heap as usize].release(block);
+                None
+            }
+        }
+    }
+
+    /// What is free in the lane's own heap, or in those of other lanes that may lend.
+    fn free_pieces(&self, lane: u32, lent: bool) -> Pieces {
         let own = self.lanes[lane as usize];
         let mut found = Pieces::default();
         for (at, other) in self.lanes.iter().enumerate() {
@@ -95,7 +135,7 @@ impl<D: Device> Pool<D> {
             }
             let heap = other.large;
             let large = &self.heaps[heap as usize];
-            for id in large.free_blocks(if size > FRAGMENTED { GRANULE } else { FRAGMENT }) {
+            for id in large.free_blocks(FRAGMENT) {
                 let block = large.block(id);
                 let end = block.addr + block.size;
                 let first = large.pages().partition_point(|p| p.addr + p.size <= block.addr);
@@ -107,7 +147,6 @@ impl<D: Device> Pool<D> {
                     let piece = Piece::page(heap, page_id, page.size, block.size);
                     match (page.addr >= block.addr, page_end <= end) {
                         (true, true) => found.pages.push(piece),
-                        _ if size > FRAGMENTED => {}
                         (true, false) => found.fronts.push(Piece { size: end - page.addr, ..piece }),
                         (false, true) => {
                             let from = block.addr - page.addr;
@@ -147,8 +186,8 @@ impl<D: Device> Pool<D> {
         {
             return Ok(Place::Home { heap: large, block });
         }
-        let mut pieces = self.free_pieces(lane, false, 0);
-        pieces.add(self.free_pieces(lane, true, 0));
+        let mut pieces = self.free_pieces(lane, false);
+        pieces.add(self.free_pieces(lane, true));
         match pieces.choose(size) {
             Some(chosen) => self.make_window(lane, &chosen, size),
             None => Err(error),

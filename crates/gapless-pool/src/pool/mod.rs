@@ -207,9 +207,17 @@ impl<D: Device> Pool<D> {
         self.options.limit
     }
 
-    /// Whether another stream uses what was allocated at `addr`.
-    pub fn is_used_elsewhere(&self, addr: u64) -> bool {
-        self.by_addr.get(&addr).is_some_and(|&id| !self.allocations[id as usize].uses.is_empty())
+    /// Whether giving back what was allocated at `addr` concerns another stream: one that uses it, or one that lent its memory.
+    pub fn concerns_others(&self, addr: u64) -> bool {
+        self.by_addr.get(&addr).is_some_and(|&id| {
+            let allocation = &self.allocations[id as usize];
+            let is_lent = |heap: u32| lane_of(heap) != allocation.lane;
+            !allocation.uses.is_empty()
+                || match &allocation.place {
+                    Place::Home { heap, .. } => is_lent(*heap),
+                    Place::Window { parts, .. } => parts.iter().any(|(heap, _)| is_lent(*heap)),
+                }
+        })
     }
 
     /// The allocation that `addr` lies in: its beginning, and its size. By looking at all of them.
@@ -350,7 +358,12 @@ impl<D: Device> Pool<D> {
         self.stats.active_blocks.sub(1);
         self.stats.active.sub(size);
         match place {
-            Place::Home { heap, block } => self.heaps[heap as usize].release(block),
+            Place::Home { heap, block } => {
+                if lane_of(heap) != lane {
+                    self.hand_back(lane, &[(heap, block)]);
+                }
+                self.heaps[heap as usize].release(block);
+            }
             Place::Window { window, parts } => {
                 let lent = parts.iter().any(|(heap, _)| lane_of(*heap) != lane);
                 if lent {

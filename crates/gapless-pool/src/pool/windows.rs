@@ -137,7 +137,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Makes the borrower wait, on the device, for the present work of the streams that lend.
-    fn borrow(&mut self, lane: u32, parts: &[(u32, u32)]) -> Result<(), DeviceError> {
+    pub(super) fn borrow(&mut self, lane: u32, parts: &[(u32, u32)]) -> Result<(), DeviceError> {
         let mut asked: Vec<u32> = Vec::new();
         for owner in parts.iter().map(|(heap, _)| lane_of(*heap)) {
             if owner == lane {
