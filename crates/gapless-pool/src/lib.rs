@@ -14,6 +14,8 @@ pub mod stats;
 
 pub use device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 pub use options::Options;
-pub use pool::{AllocError, FreeError, Pool, PoolKey};
+pub use pool::{
+    AllocError, AllocationView, BlockState, BlockView, Change, FreeError, Pool, PoolKey, RestoreError, Saved, SegmentView,
+};
 pub use sim::SimDevice;
-pub use stats::{Gauge, Stats};
+pub use stats::{ClassStats, Gauge, Stats};

@@ -1,16 +1,18 @@
 //! What the pool counts. Names mean what they mean in PyTorch's statistics.
 
-/// One quantity, now and at most.
+/// One quantity, now and at most, and all that was ever added to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
     pub current: u64,
     pub peak: u64,
+    pub total: u64,
 }
 
 impl Gauge {
     #[inline]
     pub fn add(&mut self, amount: u64) {
         self.current += amount;
+        self.total += amount;
         self.peak = self.peak.max(self.current);
     }
 
@@ -19,6 +21,18 @@ impl Gauge {
         debug_assert!(self.current >= amount, "{} - {amount}", self.current);
         self.current = self.current.wrapping_sub(amount);
     }
+}
+
+/// Requests of one size class: the quantities of [`Stats`], of that class alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassStats {
+    pub allocations: Gauge,
+    pub allocated: Gauge,
+    pub requested: Gauge,
+    pub active_blocks: Gauge,
+    pub active: Gauge,
+    pub reserved: Gauge,
+    pub pages: Gauge,
 }
 
 /// What the pool counts.
@@ -31,8 +45,11 @@ pub struct Stats {
     /// The same until the block can be used again: pending frees count.
     pub active_blocks: Gauge,
     pub active: Gauge,
-    /// Physical memory held.
+    /// Physical memory held, and the pages that it is in.
     pub reserved: Gauge,
+    pub pages: Gauge,
+    /// The same for small requests, and for large ones.
+    pub classes: [ClassStats; 2],
     /// Calls that took memory from the device, and that gave it back.
     pub device_allocs: u64,
     pub device_frees: u64,

@@ -32,18 +32,42 @@ impl<D: Device> Pool<D> {
             if pool.is_private() && !self.released.contains(&pool) {
                 continue;
             }
-            for page in 0..self.heaps[at].pages().len() as u32 {
-                let Page { addr, size, windows, .. } = self.heaps[at].pages()[page as usize];
-                if windows == 0
-                    && self.heaps[at].pages()[page as usize].is_free()
-                    && let Some(handle) = self.heaps[at].give_up(page)
-                {
-                    let _ = self.device.unmap(addr, size);
-                    self.device.release(handle, size);
-                    self.stats.reserved.sub(size);
-                    self.stats.device_frees += 1;
-                }
+            self.give_back_pages(at);
+        }
+        before - self.stats.reserved.current
+    }
+
+    /// Gives every wholly free page of a heap back. No queued work uses them any more.
+    fn give_back_pages(&mut self, at: usize) {
+        for page in 0..self.heaps[at].pages().len() as u32 {
+            let Page { addr, size, windows, .. } = self.heaps[at].pages()[page as usize];
+            if windows == 0
+                && self.heaps[at].pages()[page as usize].is_free()
+                && let Some(handle) = self.heaps[at].give_up(page)
+            {
+                let _ = self.device.unmap(addr, size);
+                self.device.release(handle, size);
+                self.count_page_out(at as u32, size);
+                self.stats.device_frees += 1;
+                self.log_pages(at as u32, addr, size, false);
             }
+        }
+    }
+
+    /// [`Pool::trim`] for one private pool, whether it is used or not: what is free in it goes.
+    pub fn trim_pool(&mut self, pool: PoolKey) -> u64 {
+        self.wait_for_pending();
+        let before = self.stats.reserved.current;
+        for at in 0..self.heaps.len() {
+            let lane = self.lanes[lane_of(at as u32) as usize];
+            if lane.pool != pool {
+                continue;
+            }
+            if let Ok(event) = self.device.record(lane.stream) {
+                let _ = self.device.wait(event);
+                self.device.discard(event);
+            }
+            self.give_back_pages(at);
         }
         before - self.stats.reserved.current
     }

@@ -48,8 +48,9 @@ impl<D: Device> Pool<D> {
         }
         for (page, size) in made {
             self.heaps[heap as usize].grow(page, size);
-            self.stats.reserved.add(size);
+            self.count_page_in(heap, size);
         }
+        self.log_pages(heap, start, bytes, true);
         self.stats.device_allocs += 1;
         Ok(())
     }
@@ -86,7 +87,8 @@ impl<D: Device> Pool<D> {
             let mapped = self.device.map(addr, size, page);
             if mapped.is_ok() && self.device.grant(addr, size).is_ok() {
                 self.heaps[heap as usize].refill(at as u32, page);
-                self.stats.reserved.add(size);
+                self.count_page_in(heap, size);
+                self.log_pages(heap, addr, size, true);
                 continue;
             }
             if mapped.is_ok() {

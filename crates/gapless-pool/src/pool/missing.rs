@@ -12,6 +12,9 @@ impl<D: Device> Pool<D> {
     pub(super) fn miss(&mut self, lane: u32, heap: u32, size: u64) -> Result<Place, DeviceError> {
         self.clock += 1;
         self.retire();
+        if self.lanes[lane as usize].pool.is_private() {
+            return self.miss_in_private(lane, heap, size);
+        }
         if size <= SMALL {
             if self.refill(heap, GRANULE) {
                 return self.at_home(heap, size);
@@ -51,7 +54,7 @@ impl<D: Device> Pool<D> {
         peak + peak / 1000 * self.options.slack
     }
 
-    fn at_home(&mut self, heap: u32, size: u64) -> Result<Place, DeviceError> {
+    pub(super) fn at_home(&mut self, heap: u32, size: u64) -> Result<Place, DeviceError> {
         let block = self.heaps[heap as usize].take(size).ok_or(DeviceError::OutOfMemory)?;
         Ok(Place::Home { heap, block })
     }

@@ -10,11 +10,20 @@
 //! and handed back when an event says that the borrower's work is done.
 
 mod check;
+mod checkpoint;
+mod counting;
 mod giving;
 mod growth;
+mod log;
 mod missing;
 mod pending;
+mod private;
+mod view;
 mod windows;
+
+pub use checkpoint::{RestoreError, Saved};
+pub use log::Change;
+pub use view::{AllocationView, BlockState, BlockView, SegmentView};
 
 use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
 use crate::free_set::FreeSet;
@@ -139,6 +148,8 @@ pub struct Pool<D> {
     quiet: bool,
     clock: u64,
     stats: Stats,
+    /// What happened since it was last asked for; `None`: nobody asks.
+    log: Option<Vec<Change>>,
 }
 
 impl<D: Device> Pool<D> {
@@ -165,6 +176,7 @@ impl<D: Device> Pool<D> {
             quiet: false,
             clock: 0,
             stats: Stats::default(),
+            log: None,
         }
     }
 
@@ -235,21 +247,6 @@ impl<D: Device> Pool<D> {
         self.quiet = quiet;
     }
 
-    /// Peaks start again from what is there now.
-    pub fn reset_peaks(&mut self) {
-        let s = &mut self.stats;
-        for gauge in [
-            &mut s.allocations,
-            &mut s.allocated,
-            &mut s.requested,
-            &mut s.active_blocks,
-            &mut s.active,
-            &mut s.reserved,
-        ] {
-            gauge.peak = gauge.current;
-        }
-    }
-
     // ---- requests ----
 
     /// Memory for `size` bytes, to be used on `stream`.
@@ -304,13 +301,13 @@ impl<D: Device> Pool<D> {
         if allocation.waits > 0 {
             return Err(FreeError::Twice { addr });
         }
-        self.stats.allocations.sub(1);
-        self.stats.allocated.sub(allocation.size);
-        if allocation.uses.is_empty() {
+        let (size, uses) = (allocation.size, std::mem::take(&mut allocation.uses));
+        self.count_free(size);
+        if uses.is_empty() {
             self.complete(id);
             return Ok(());
         }
-        for stream in std::mem::take(&mut allocation.uses) {
+        for stream in uses {
             self.wait_for(stream, id);
         }
         if self.allocations[id as usize].waits == 0 {
@@ -338,11 +335,10 @@ impl<D: Device> Pool<D> {
             (self.allocations.len() - 1) as u32
         };
         self.by_addr.insert(addr, id);
-        self.stats.allocations.add(1);
-        self.stats.allocated.add(size);
-        self.stats.requested.add(requested);
-        self.stats.active_blocks.add(1);
-        self.stats.active.add(size);
+        self.count_out(requested, size);
+        if self.log.is_some() {
+            self.log_window(id, true);
+        }
         addr
     }
 
@@ -350,13 +346,15 @@ impl<D: Device> Pool<D> {
     #[inline]
     fn complete(&mut self, id: u32) {
         let Allocation { addr, size, requested, lane, .. } = self.allocations[id as usize];
+        if self.log.is_some() {
+            self.log_completed(id);
+            self.log_window(id, false);
+        }
         let place =
             std::mem::replace(&mut self.allocations[id as usize].place, Place::Home { heap: 0, block: 0 });
         self.by_addr.remove(&addr);
         self.unused.push(id);
-        self.stats.requested.sub(requested);
-        self.stats.active_blocks.sub(1);
-        self.stats.active.sub(size);
+        self.count_completed(requested, size);
         match place {
             Place::Home { heap, block } => {
                 if lane_of(heap) != lane {
@@ -381,6 +379,11 @@ impl<D: Device> Pool<D> {
     fn lane(&mut self, stream: StreamHandle, pool: PoolKey) -> Result<u32, DeviceError> {
         if let Some(at) = self.lanes.iter().position(|l| l.stream == stream && l.pool == pool) {
             return Ok(at as u32);
+        }
+        if let Some(at) = self.abandoned_lane() {
+            self.lanes[at as usize].stream = stream;
+            self.lanes[at as usize].pool = pool;
+            return Ok(at);
         }
         let addr = self.device.reserve(2 * RANGE)?;
         let small = self.heaps.len() as u32;

@@ -66,8 +66,7 @@ impl<D: Device> Pool<D> {
         }
         allocation.waits = 1;
         self.later.push(id);
-        self.stats.allocations.sub(1);
-        self.stats.allocated.sub(self.allocations[id as usize].size);
+        self.count_free(self.allocations[id as usize].size);
         Ok(())
     }
 

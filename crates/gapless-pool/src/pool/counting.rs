@@ -1,0 +1,93 @@
+//! The counters: each change is counted in all, and for its size class.
+
+use super::{Pool, SMALL};
+use crate::device::Device;
+use crate::stats::{ClassStats, Gauge};
+
+/// Small requests are class 0, large ones class 1.
+#[inline]
+fn class_of(size: u64) -> usize {
+    usize::from(size > SMALL)
+}
+
+impl<D: Device> Pool<D> {
+    #[inline]
+    pub(super) fn count_out(&mut self, requested: u64, size: u64) {
+        let s = &mut self.stats;
+        s.allocations.add(1);
+        s.allocated.add(size);
+        s.requested.add(requested);
+        s.active_blocks.add(1);
+        s.active.add(size);
+        let c = &mut s.classes[class_of(size)];
+        c.allocations.add(1);
+        c.allocated.add(size);
+        c.requested.add(requested);
+        c.active_blocks.add(1);
+        c.active.add(size);
+    }
+
+    /// The caller gave a block back; other streams may still use it.
+    #[inline]
+    pub(super) fn count_free(&mut self, size: u64) {
+        let s = &mut self.stats;
+        s.allocations.sub(1);
+        s.allocated.sub(size);
+        let c = &mut s.classes[class_of(size)];
+        c.allocations.sub(1);
+        c.allocated.sub(size);
+    }
+
+    #[inline]
+    pub(super) fn count_completed(&mut self, requested: u64, size: u64) {
+        let s = &mut self.stats;
+        s.requested.sub(requested);
+        s.active_blocks.sub(1);
+        s.active.sub(size);
+        let c = &mut s.classes[class_of(size)];
+        c.requested.sub(requested);
+        c.active_blocks.sub(1);
+        c.active.sub(size);
+    }
+
+    /// A page came into a heap. Heaps come in pairs: small, large.
+    pub(super) fn count_page_in(&mut self, heap: u32, size: u64) {
+        self.stats.reserved.add(size);
+        self.stats.pages.add(1);
+        let c = &mut self.stats.classes[heap as usize % 2];
+        c.reserved.add(size);
+        c.pages.add(1);
+    }
+
+    pub(super) fn count_page_out(&mut self, heap: u32, size: u64) {
+        self.stats.reserved.sub(size);
+        self.stats.pages.sub(1);
+        let c = &mut self.stats.classes[heap as usize % 2];
+        c.reserved.sub(size);
+        c.pages.sub(1);
+    }
+
+    /// Peaks start again from what is there now.
+    pub fn reset_peaks(&mut self) {
+        let reset = |gauge: &mut Gauge| gauge.peak = gauge.current;
+        let s = &mut self.stats;
+        for gauge in [
+            &mut s.allocations,
+            &mut s.allocated,
+            &mut s.requested,
+            &mut s.active_blocks,
+            &mut s.active,
+            &mut s.reserved,
+            &mut s.pages,
+        ] {
+            reset(gauge);
+        }
+        for ClassStats { allocations, allocated, requested, active_blocks, active, reserved, pages } in
+            &mut s.classes
+        {
+            for gauge in [allocations, allocated, requested, active_blocks, active, reserved, pages] {
+                reset(gauge);
+            }
+        }
+    }
+}

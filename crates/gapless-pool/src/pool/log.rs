@@ -1,0 +1,91 @@
+//! What happens to memory between a caller's request and the caller's free, for those who record a history. Off, it costs a comparison.
+//!
+//! A page is shown where its present user has it: an allocation in a window takes its bytes away at home and puts them at the window's
+//! addresses, and gives them back when it ends. So each physical byte is mapped once at any time, as readers of a history expect.
+
+use super::{Allocation, Lane, Place, Pool, PoolKey, lane_of};
+use crate::device::{Device, StreamHandle};
+
+/// One change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// What was freed can be used again.
+    Completed { addr: u64, requested: u64, stream: StreamHandle, pool: PoolKey },
+    /// Memory is behind these addresses now.
+    Mapped { addr: u64, size: u64, stream: StreamHandle, pool: PoolKey },
+    /// Memory is no longer behind these addresses.
+    Unmapped { addr: u64, size: u64, stream: StreamHandle, pool: PoolKey },
+}
+
+impl<D: Device> Pool<D> {
+    /// Begins or ends the recording of changes.
+    pub fn set_log(&mut self, on: bool) {
+        if on != self.log.is_some() {
+            self.log = on.then(Vec::new);
+        }
+    }
+
+    /// What happened since the last call, in order.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    #[cold]
+    fn log(&mut self, change: Change) {
+        if let Some(log) = &mut self.log {
+            log.push(change);
+        }
+    }
+
+    pub(super) fn log_pages(&mut self, heap: u32, addr: u64, size: u64, mapped: bool) {
+        if self.log.is_none() {
+            return;
+        }
+        let Lane { stream, pool, .. } = self.lanes[lane_of(heap) as usize];
+        self.log(if mapped {
+            Change::Mapped { addr, size, stream, pool }
+        } else {
+            Change::Unmapped { addr, size, stream, pool }
+        });
+    }
+
+    #[cold]
+    pub(super) fn log_completed(&mut self, id: u32) {
+        let Allocation { addr, requested, lane, .. } = self.allocations[id as usize];
+        let Lane { stream, pool, .. } = self.lanes[lane as usize];
+        self.log(Change::Completed { addr, requested, stream, pool });
+    }
+
+    /// An allocation takes its window's bytes away at home, or gives them back.
+    #[cold]
+    pub(super) fn log_window(&mut self, id: u32, taken: bool) {
+        let Allocation { addr, size, lane, ref place, .. } = self.allocations[id as usize];
+        let Place::Window { parts, .. } = place else { return };
+        let mut homes: Vec<(u32, u64, u64)> = parts
+            .iter()
+            .map(|&(heap, block)| {
+                let block = self.heaps[heap as usize].block(block);
+                (heap, block.addr, block.size)
+            })
+            .collect();
+        homes.sort_unstable();
+        // Neighbours are one change: a window of pages that lie side by side at home would fill a history otherwise.
+        homes.dedup_by(|next, before| {
+            let touch = next.0 == before.0 && before.1 + before.2 == next.1;
+            if touch {
+                before.2 += next.2;
+            }
+            touch
+        });
+        let Lane { stream, pool, .. } = self.lanes[lane as usize];
+        if !taken {
+            self.log(Change::Unmapped { addr, size, stream, pool });
+        }
+        for (heap, addr, size) in homes {
+            self.log_pages(heap, addr, size, !taken);
+        }
+        if taken {
+            self.log(Change::Mapped { addr, size, stream, pool });
+        }
+    }
+}

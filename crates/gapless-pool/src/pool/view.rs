@@ -1,0 +1,185 @@
+//! The pool as a list of segments with their blocks, as PyTorch shows an allocator.
+//!
+//! A segment is a stretch of a heap with memory behind it. An allocation in a window is a segment of its own, at the addresses that its
+//! caller knows, and the bytes at home that it stands for are left out there: they cut their heap into several segments. So every physical
+//! byte is in one segment, the segments' sizes add up to what is reserved, and the blocks' to what is allocated and active.
+
+use super::{Allocation, Lane, Place, Pool, PoolKey, SMALL};
+use crate::blocks::State;
+use crate::device::{Device, StreamHandle};
+
+/// Whose hands a block is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// The caller's.
+    Allocated,
+    /// Freed, and other streams may still use it.
+    Pending,
+    Free,
+}
+
+/// One block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockView {
+    pub addr: u64,
+    pub size: u64,
+    /// What was asked for; 0 where it is free.
+    pub requested: u64,
+    pub state: BlockState,
+}
+
+/// One segment; its blocks fill it, in order of address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentView {
+    pub addr: u64,
+    pub size: u64,
+    pub stream: StreamHandle,
+    pub pool: PoolKey,
+    pub is_large: bool,
+    pub blocks: Vec<BlockView>,
+}
+
+/// One allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocationView {
+    pub addr: u64,
+    pub size: u64,
+    pub requested: u64,
+    pub stream: StreamHandle,
+    pub pool: PoolKey,
+    /// Whether the caller still has it.
+    pub is_live: bool,
+}
+
+impl<D: Device> Pool<D> {
+    /// What was allocated at `addr` and is not free yet.
+    pub fn allocation_at(&self, addr: u64) -> Option<AllocationView> {
+        self.by_addr.get(&addr).map(|&id| self.view_of(&self.allocations[id as usize]))
+    }
+
+    /// Everything that was allocated in a pool and is not free yet, in order of address.
+    pub fn allocations_in(&self, pool: PoolKey) -> Vec<AllocationView> {
+        let all = self.by_addr.values().map(|&id| self.view_of(&self.allocations[id as usize]));
+        let mut found: Vec<AllocationView> = all.filter(|a| a.pool == pool).collect();
+        found.sort_unstable_by_key(|a| a.addr);
+        found
+    }
+
+    pub(super) fn view_of(&self, a: &Allocation) -> AllocationView {
+        let Lane { stream, pool, .. } = self.lanes[a.lane as usize];
+        AllocationView {
+            addr: a.addr,
+            size: a.size,
+            requested: a.requested,
+            stream,
+            pool,
+            is_live: a.waits == 0,
+        }
+    }
+
+    /// Every segment, in order of address.
+    pub fn segments(&self) -> Vec<SegmentView> {
+        let mut found = Vec::new();
+        for lane in &self.lanes {
+            for (heap, is_large) in [(lane.small, false), (lane.large, true)] {
+                self.segments_of(lane, heap, is_large, &mut found);
+            }
+        }
+        for &id in self.by_addr.values() {
+            let a = &self.allocations[id as usize];
+            if matches!(a.place, Place::Window { .. }) {
+                let Lane { stream, pool, .. } = self.lanes[a.lane as usize];
+                let blocks = vec![block_view(a)];
+                found.push(SegmentView {
+                    addr: a.addr,
+                    size: a.size,
+                    stream,
+                    pool,
+                    is_large: a.size > SMALL,
+                    blocks,
+                });
+            }
+        }
+        found.sort_unstable_by_key(|segment| segment.addr);
+        found
+    }
+
+    fn segments_of(&self, lane: &Lane, heap: u32, is_large: bool, found: &mut Vec<SegmentView>) {
+        let mut open: Option<SegmentView> = None;
+        for block in self.heaps[heap as usize].blocks() {
+            let here = match block.state {
+                State::Free => Some(BlockView {
+                    addr: block.addr,
+                    size: block.size,
+                    requested: 0,
+                    state: BlockState::Free,
+                }),
+                // A live block that is nobody's beginning is part of a window.
+                State::Live => {
+                    self.by_addr.get(&block.addr).map(|&id| block_view(&self.allocations[id as usize]))
+                }
+                State::Hole => None,
+            };
+            match (here, &mut open) {
+                (Some(block), Some(segment)) => {
+                    segment.size += block.size;
+                    segment.blocks.push(block);
+                }
+                (Some(block), None) => {
+                    open = Some(SegmentView {
+                        addr: block.addr,
+                        size: block.size,
+                        stream: lane.stream,
+                        pool: lane.pool,
+                        is_large,
+                        blocks: vec![block],
+                    });
+                }
+                (None, _) => found.extend(open.take()),
+            }
+        }
+        found.extend(open);
+    }
+
+    /// Free blocks that cannot be given back to the device, since others use their pages, and their bytes there: for small and for large.
+    pub fn stranded(&self) -> [(u64, u64); 2] {
+        let mut found = [(0, 0); 2];
+        for (at, heap) in self.heaps.iter().enumerate() {
+            let pages = heap.pages();
+            for block in heap.blocks().filter(|block| block.state == State::Free) {
+                let end = block.addr + block.size;
+                let first = pages.partition_point(|p| p.addr + p.size <= block.addr);
+                let pages = pages[first..].iter().take_while(|p| p.addr < end);
+                let stranded: u64 = pages
+                    .filter(|p| !p.is_free())
+                    .map(|p| end.min(p.addr + p.size) - block.addr.max(p.addr))
+                    .sum();
+                if stranded > 0 {
+                    found[at % 2].0 += 1;
+                    found[at % 2].1 += stranded;
+                }
+            }
+        }
+        found
+    }
+
+    /// The most that one request could get: what is free in whole pages, which can be put side by side, with what the device has left.
+    pub fn largest_available(&mut self) -> u64 {
+        let (free, _) = self.device.memory();
+        let reserved = self.stats.reserved.current;
+        let more = self.options.limit.map_or(free, |limit| free.min(limit.saturating_sub(reserved)));
+        let lanes = self.lanes.iter().filter(|lane| !lane.pool.is_private());
+        let heaps = lanes.map(|lane| &self.heaps[lane.large as usize]);
+        let (mut pages, mut largest) = (0, 0);
+        for heap in heaps {
+            pages += heap.pages().iter().filter(|page| page.is_free()).map(|page| page.size).sum::<u64>();
+            largest = largest.max(heap.largest_free());
+        }
+        largest.max(pages + more)
+    }
+}
+
+fn block_view(a: &Allocation) -> BlockView {
+    let state = if a.waits == 0 { BlockState::Allocated } else { BlockState::Pending };
+    BlockView { addr: a.addr, size: a.size, requested: a.requested, state }
+}

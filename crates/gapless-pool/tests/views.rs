@@ -1,0 +1,229 @@
+//! What the pool shows of itself: segments and blocks add up to the counters, the log of changes leads to the same picture, and a private
+//! pool's state comes back at its addresses.
+
+use gapless_pool::{
+    BlockState, Change, Device, Options, Pool, PoolKey, RestoreError, SegmentView, SimDevice, StreamHandle,
+};
+use std::collections::BTreeMap;
+
+const MIB: u64 = 1 << 20;
+const PRIVATE: PoolKey = PoolKey(0, 7);
+
+/// Numbers that look random and are the same every time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+fn pool(capacity: u64) -> Pool<SimDevice> {
+    let mut device = SimDevice::new(capacity);
+    device.instant = false;
+    Pool::new(device, Options::default())
+}
+
+fn sum(segments: &[SegmentView], state: BlockState) -> u64 {
+    segments.iter().flat_map(|s| &s.blocks).filter(|b| b.state == state).map(|b| b.size).sum()
+}
+
+fn check<D: Device>(pool: &Pool<D>) -> Vec<SegmentView> {
+    pool.check().expect("the invariants hold");
+    let stats = pool.stats();
+    let segments = pool.segments();
+    assert_eq!(segments.iter().map(|s| s.size).sum::<u64>(), stats.reserved.current);
+    assert_eq!(sum(&segments, BlockState::Allocated), stats.allocated.current);
+    let pending = sum(&segments, BlockState::Pending);
+    assert_eq!(pending + stats.allocated.current, stats.active.current);
+    let mut end = 0;
+    for segment in &segments {
+        assert!(segment.addr >= end, "segments do not overlap");
+        end = segment.addr + segment.size;
+        let mut at = segment.addr;
+        for block in &segment.blocks {
+            assert_eq!(block.addr, at, "blocks fill their segment");
+            at += block.size;
+        }
+        assert_eq!(at, end);
+    }
+    for (all, parts) in [
+        (stats.allocated, [stats.classes[0].allocated, stats.classes[1].allocated]),
+        (stats.active, [stats.classes[0].active, stats.classes[1].active]),
+        (stats.requested, [stats.classes[0].requested, stats.classes[1].requested]),
+        (stats.reserved, [stats.classes[0].reserved, stats.classes[1].reserved]),
+        (stats.pages, [stats.classes[0].pages, stats.classes[1].pages]),
+    ] {
+        assert_eq!(all.current, parts[0].current + parts[1].current);
+        assert_eq!(all.total, parts[0].total + parts[1].total);
+    }
+    segments
+}
+
+/// Mapped addresses, from changes alone.
+#[derive(Default)]
+struct Mapped(BTreeMap<u64, u64>);
+
+impl Mapped {
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Mapped { addr, size, .. } => {
+                let (mut from, mut to) = (addr, addr + size);
+                if let Some((&before, &length)) = self.0.range(..addr).next_back() {
+                    assert!(before + length <= addr, "mapped twice");
+                    if before + length == addr {
+                        from = before;
+                    }
+                }
+                if let Some(&length) = self.0.get(&to) {
+                    self.0.remove(&to);
+                    to += length;
+                }
+                self.0.insert(from, to - from);
+            }
+            Change::Unmapped { addr, size, .. } => {
+                let (&from, &length) = self.0.range(..=addr).next_back().expect("mapped before");
+                assert!(addr + size <= from + length, "unmapped what was not mapped");
+                self.0.remove(&from);
+                if addr > from {
+                    self.0.insert(from, addr - from);
+                }
+                if from + length > addr + size {
+                    self.0.insert(addr + size, from + length - addr - size);
+                }
+            }
+            Change::Completed { .. } => {}
+        }
+    }
+}
+
+#[test]
+fn segments_add_up_and_the_log_leads_to_them() {
+    for seed in 0..30 {
+        let mut n = Numbers(seed);
+        let mut pool = pool(if seed % 4 == 0 { 96 * MIB } else { 8 << 30 });
+        pool.set_log(true);
+        let (mut live, mut mapped) = (Vec::new(), Mapped::default());
+        let mut completed = 0;
+        for _ in 0..900 {
+            match n.below(20) {
+                0 => pool.device_mut().finish_all(),
+                1 if n.below(8) == 0 => drop(pool.trim()),
+                2 if !live.is_empty() => {
+                    let at = n.below(live.len() as u64) as usize;
+                    pool.record_stream(live[at], StreamHandle(9)).expect("live");
+                }
+                3..=12 if live.len() < 60 => {
+                    let most = if n.below(2) == 0 { MIB } else { 40 * MIB };
+                    let size = 1 + n.below(most);
+                    let key = if n.below(8) == 0 { PRIVATE } else { PoolKey(0, 0) };
+                    live.extend(pool.alloc(size, StreamHandle(n.below(2)), key));
+                }
+                _ if !live.is_empty() => {
+                    let at = n.below(live.len() as u64) as usize;
+                    pool.free(live.swap_remove(at)).expect("live");
+                }
+                _ => {}
+            }
+            let changes = pool.take_changes();
+            completed += changes.iter().filter(|c| matches!(c, Change::Completed { .. })).count() as u64;
+            changes.into_iter().for_each(|change| mapped.apply(change));
+            let segments = check(&pool);
+            // Segments of different classes may touch; ranges of the log join there.
+            assert_eq!(mapped.0.values().sum::<u64>(), pool.stats().reserved.current);
+            for s in &segments {
+                let (&from, &length) = mapped.0.range(..=s.addr).next_back().expect("mapped");
+                assert!(s.addr + s.size <= from + length);
+            }
+            let blocks = pool.stats().active_blocks;
+            assert_eq!(completed, blocks.total - blocks.current);
+        }
+        assert!(seed % 4 == 0 || pool.stats().windows_made > 0, "windows were seen");
+    }
+}
+
+#[test]
+fn a_private_pools_state_comes_back() {
+    for seed in 100..130 {
+        let mut n = Numbers(seed);
+        let mut pool = pool(4 << 30);
+        pool.use_pool(PRIVATE);
+        let mut live: Vec<u64> = Vec::new();
+        let other = pool.alloc(5 * MIB, StreamHandle(0), PoolKey(0, 0)).expect("room");
+        let mut churn = |pool: &mut Pool<SimDevice>, live: &mut Vec<u64>, steps| {
+            for _ in 0..steps {
+                if n.below(5) < 3 {
+                    let most = if n.below(2) == 0 { MIB } else { 20 * MIB };
+                    let size = 1 + n.below(most);
+                    live.push(pool.alloc(size, StreamHandle(n.below(2)), PRIVATE).expect("room"));
+                } else if !live.is_empty() {
+                    let at = n.below(live.len() as u64) as usize;
+                    pool.free(live.swap_remove(at)).expect("live");
+                }
+            }
+        };
+        churn(&mut pool, &mut live, 40);
+        let saved = pool.save(PRIVATE);
+        let then = pool.allocations_in(PRIVATE);
+        assert_eq!(saved.iter().map(|s| s.addr).collect::<Vec<_>>(), then.iter().map(|a| a.addr).collect::<Vec<_>>());
+        churn(&mut pool, &mut live, 60);
+        let mut before: Vec<u64> = pool.allocations_in(PRIVATE).iter().map(|a| a.addr).collect();
+        let mut freed = pool.restore(PRIVATE, &saved).expect("nothing was given back");
+        before.sort_unstable();
+        freed.sort_unstable();
+        assert_eq!(freed, before);
+        assert_eq!(pool.allocations_in(PRIVATE), then);
+        check(&pool);
+        assert!(pool.allocation_at(other).is_some_and(|a| a.is_live), "other pools are left alone");
+        // And back to nothing.
+        assert_eq!(pool.restore(PRIVATE, &[]).expect("nothing is needed").len(), then.len());
+        assert_eq!(pool.stats().allocated.current, 5 * MIB);
+        check(&pool);
+    }
+}
+
+#[test]
+fn a_state_whose_memory_is_gone_is_refused_and_nothing_changes() {
+    let mut pool = pool(1 << 30);
+    let addr = pool.alloc(8 * MIB, StreamHandle(0), PRIVATE).expect("room");
+    let saved = pool.save(PRIVATE);
+    pool.free(addr).expect("live");
+    assert!(pool.trim_pool(PRIVATE) >= 8 * MIB);
+    assert_eq!(pool.stats().reserved.current, 0);
+    assert_eq!(pool.restore(PRIVATE, &saved), Err(RestoreError::Gone { addr }));
+    check(&pool);
+}
+
+#[test]
+fn private_pools_keep_their_addresses_and_lend_them_on_when_they_end() {
+    let mut pool = pool(1 << 30);
+    let mut seen = Vec::new();
+    for round in 0..200 {
+        let key = PoolKey(0, 1 + round);
+        pool.use_pool(key);
+        let a = pool.alloc(3 * MIB, StreamHandle(0), key).expect("room");
+        seen.push(a);
+        pool.free(a).expect("live");
+        assert_eq!(pool.trim(), 0, "a pool that is used keeps its memory");
+        pool.release_pool(key);
+        assert!(pool.trim_pool(key) > 0);
+    }
+    seen.dedup();
+    assert_eq!(seen.len(), 1, "each pool has the addresses of the one before");
+    check(&pool);
+}
+
+#[test]
+fn what_one_request_can_get_is_there() {
+    let mut pool = pool(1 << 30);
+    let held: Vec<u64> =
+        (0..20).map(|_| pool.alloc(10 * MIB, StreamHandle(0), PoolKey(0, 0)).expect("room")).collect();
+    for addr in held.iter().step_by(2) {
+        pool.free(*addr).expect("live");
+    }
+    let most = pool.largest_available();
+    assert!(most > 824 * MIB);
+    pool.alloc(most, StreamHandle(0), PoolKey(0, 0)).expect("what was said to be there");
+    check(&pool);
+}
