@@ -57,9 +57,11 @@ def enable(**options: Any) -> bool:
         _library, _chosen, _reason = library, chosen, None
         _overlay = chosen.get("overlay", True) and library.overlay(torch.__version__, torch.version.git_version or "")
         if not _overlay:
+            why_not = library.last_error()
             _tools.replace_questions(torch, library)
-            _say_what_is_off(torch, asked=not chosen.get("overlay", True))
-        _tools.lead_accelerator(torch)
+            _tools.lead_accelerator(torch)
+            if chosen.get("overlay", True):
+                warnings.warn(f"{why_not}, so these tools are off: {_tools.OFF}", GaplessWarning, stacklevel=2)
         if chosen.get("stats"):
             from . import _stats
 
@@ -122,9 +124,3 @@ def _index(device: Any) -> int:
     torch = _torch.import_torch()
     torch.cuda.init()
     return torch.cuda._utils._get_device_index(device, optional=True)
-
-
-def _say_what_is_off(torch, asked: bool) -> None:
-    if not asked:
-        known = f"torch {torch.__version__} is not a build that gapless knows exactly"
-        warnings.warn(f"{known}, so these tools are off: {_tools.OFF}", GaplessWarning, stacklevel=3)

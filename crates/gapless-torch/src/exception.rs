@@ -1,9 +1,10 @@
-//! `torch.OutOfMemoryError` thrown from Rust: the exception object of the libraries that are already loaded.
+//! torch's own exceptions thrown from Rust: objects of the libraries that are already loaded.
 //!
-//! c10 exports what it takes: the constructor of `c10::Error`, and the table and type of `c10::OutOfMemoryError`. Where one of them is missing, in a
-//! build that is not known, the caller falls back to a null pointer, which PyTorch reports in its own way.
+//! c10 exports what it takes: the constructor of `c10::Error`, and the tables and types of the classes derived from it, which add no members.
+//! Where one of them is missing, in a build that is not known, the throw returns and its caller falls back to a null pointer or to nothing.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use crate::cxx::{CxxString, find};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
 /// `c10::SourceLocation`.
@@ -15,21 +16,17 @@ struct SourceLocation {
     line: u32,
 }
 
-/// `std::string` of libstdc++: pointer, length, and the short text itself.
-#[repr(C)]
-struct CxxString {
-    text: *const c_char,
-    length: usize,
-    local: [u8; 16],
+/// What is thrown: the name in Python is the comment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `torch.OutOfMemoryError`.
+    OutOfMemory,
+    /// `RuntimeError`.
+    Error,
+    /// `NotImplementedError`.
+    NotImplemented,
 }
 
-unsafe extern "C" {
-    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-}
-
-const RTLD_NOW: c_int = 2;
-const RTLD_NOLOAD: c_int = 4;
 /// More than any c10::Error so far (under 128 bytes).
 const OBJECT: usize = 256;
 
@@ -37,27 +34,13 @@ struct Thrower {
     allocate: unsafe extern "C" fn(usize) -> *mut c_void,
     construct: unsafe extern "C" fn(*mut c_void, SourceLocation, *const CxxString),
     throw: unsafe extern "C-unwind" fn(*mut c_void, *const c_void, *const c_void) -> !,
-    table: *const *const c_void,
-    type_info: *const c_void,
+    /// Table and type of each kind.
+    kinds: [Option<(*const *const c_void, *const c_void)>; 3],
 }
 
 // SAFETY: addresses of code and constants of loaded libraries.
 unsafe impl Send for Thrower {}
 unsafe impl Sync for Thrower {}
-
-fn find(libraries: &[&CStr], name: &CStr) -> Option<*mut c_void> {
-    libraries.iter().find_map(|library| {
-        // SAFETY: NUL-terminated names; a library that is not loaded is not loaded now.
-        let symbol = unsafe {
-            let library = dlopen(library.as_ptr(), RTLD_NOW | RTLD_NOLOAD);
-            if library.is_null() {
-                return None;
-            }
-            dlsym(library, name.as_ptr())
-        };
-        (!symbol.is_null()).then_some(symbol)
-    })
-}
 
 fn thrower() -> Option<&'static Thrower> {
     static FOUND: OnceLock<Option<Thrower>> = OnceLock::new();
@@ -69,9 +52,16 @@ fn thrower() -> Option<&'static Thrower> {
                 &c10,
                 c"_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
             )?;
-            let table = find(&c10, c"_ZTVN3c1016OutOfMemoryErrorE")
-                .or_else(|| find(&[c"libc10_cuda.so"], c"_ZTVN3c1016OutOfMemoryErrorE"))?;
-            let type_info = find(&[c"libc10_cuda.so", c"libc10.so"], c"_ZTIN3c1016OutOfMemoryErrorE")?;
+            let kind = |table: &CStr, type_info: &CStr| {
+                let table = find(&c10, table)?;
+                let type_info = find(&[c"libc10_cuda.so", c"libc10.so"], type_info)?;
+                Some((table.cast_const().cast(), type_info.cast_const()))
+            };
+            let kinds = [
+                kind(c"_ZTVN3c1016OutOfMemoryErrorE", c"_ZTIN3c1016OutOfMemoryErrorE"),
+                kind(c"_ZTVN3c105ErrorE", c"_ZTIN3c105ErrorE"),
+                kind(c"_ZTVN3c1019NotImplementedErrorE", c"_ZTIN3c1019NotImplementedErrorE"),
+            ];
             let allocate = find(&cxx, c"__cxa_allocate_exception")?;
             let throw = find(&cxx, c"__cxa_throw")?;
             // SAFETY: these names have these types in the C++ ABI and in c10's headers.
@@ -88,38 +78,39 @@ fn thrower() -> Option<&'static Thrower> {
                         *mut c_void,
                         unsafe extern "C-unwind" fn(*mut c_void, *const c_void, *const c_void) -> !,
                     >(throw),
-                    table: table.cast_const().cast(),
-                    type_info: type_info.cast_const(),
+                    kinds,
                 }
             })
         })
         .as_ref()
 }
 
-/// Whether a real `torch.OutOfMemoryError` can be thrown here.
+/// Whether every kind can be thrown here.
 #[must_use]
 pub fn is_available() -> bool {
-    thrower().is_some()
+    thrower().is_some_and(|thrower| thrower.kinds.iter().all(Option::is_some))
 }
 
-/// Throws `torch.OutOfMemoryError` with `message`; returns where this build has no such thing.
+/// Throws; returns where this build has no such thing.
 ///
 /// # Safety
-/// Only from a function that C++ called as one that may throw, with nothing on the stack that must be dropped.
-pub unsafe fn throw_out_of_memory(message: &str) {
+/// Only from a function that C++ called as one that may throw.
+pub unsafe fn throw(kind: Kind, message: String) {
     let Some(thrower) = thrower() else { return };
-    // A copy that lives as long as the process: the exception's own string is made from it, and nothing here is dropped by the throw.
-    let text: &'static [u8] = Box::leak(format!("{message}\0").into_bytes().into_boxed_slice());
-    let string = CxxString { text: text.as_ptr().cast(), length: text.len() - 1, local: [0; 16] };
-    let location = SourceLocation { function: c"gapless_alloc".as_ptr(), file: c"gapless".as_ptr(), line: 0 };
+    let Some((table, type_info)) = thrower.kinds[kind as usize] else { return };
+    // The exception's constructor moves from its argument, and frees the text at its end: malloc's memory, which is Rust's as well.
+    let text: &'static mut [u8] = Box::leak(format!("{message}\0").into_bytes().into_boxed_slice());
+    drop(message);
+    let string = CxxString::owning(text);
+    let location = SourceLocation { function: c"gapless".as_ptr(), file: c"gapless".as_ptr(), line: 0 };
     // SAFETY: the object is large enough for a c10::Error; its first word is the table pointer, which is exchanged for that of the derived
     // class, which adds no members; the destructor is the table's first entry.
     unsafe {
         let object = (thrower.allocate)(OBJECT);
         (thrower.construct)(object, location, &raw const string);
-        let first = thrower.table.add(2);
+        let first = table.add(2);
         object.cast::<*const c_void>().write(first.cast());
         let destructor = first.read();
-        (thrower.throw)(object, thrower.type_info, destructor);
+        (thrower.throw)(object, type_info, destructor);
     }
 }

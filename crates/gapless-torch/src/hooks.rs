@@ -3,10 +3,11 @@
 //! Entries that PyTorch calls may come from any thread, with or without Python's lock. None of them unwinds, except that `gapless_alloc`
 //! throws PyTorch's own exception when there is no memory.
 
-use crate::routing::{Filter, MempoolId, Routing, StdFunction};
+use crate::cxx::Function;
+use crate::routing::{Filter, MempoolId, Routing};
 use crate::state::{self, CardError};
-use crate::{exception, options, stats};
-use gapless_pool::{AllocError, StreamHandle};
+use crate::{options, overlay, serve, stats};
+use gapless_pool::StreamHandle;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,13 +16,13 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
 }
 
-fn set_error(message: &str) {
+pub(crate) fn set_error(message: &str) {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
     LAST_ERROR.with(|last| *last.borrow_mut() = text);
 }
 
 /// Runs `work`; a panic in it ends here.
-fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
+pub(crate) fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(fallback)
 }
 
@@ -60,56 +61,30 @@ pub extern "C" fn gapless_last_error() -> *const c_char {
 /// Called as PyTorch calls an allocator: from C++ that may be thrown through.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_alloc(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
-    if size == 0 {
-        return std::ptr::null_mut();
-    }
-    let served = guarded(Err("the allocator failed inside; please report it".to_owned()), || {
-        let result = state::with_card(device, |card| {
-            card.alloc(size as u64, stream)
-                .map_err(|AllocError::OutOfMemory { size, device: error }| card.explain(device, size, error))
-        });
-        match result {
-            Ok(served) => served,
-            Err(error) => Err(error.to_string()),
-        }
-    });
-    match served {
-        Ok(addr) => addr as *mut c_void,
-        Err(message) => {
-            set_error(&message);
-            // SAFETY: PyTorch called us, and the message is all there is on this stack to drop; it is moved out first.
-            unsafe { fail(message) }
-        }
-    }
-}
-
-/// # Safety
-/// As `exception::throw_out_of_memory`.
-unsafe fn fail(message: String) -> *mut c_void {
-    let leaked: &'static str = Box::leak(message.into_boxed_str());
-    // SAFETY: nothing on this stack needs dropping.
-    unsafe { exception::throw_out_of_memory(leaked) };
-    std::ptr::null_mut()
+    // SAFETY: as the caller says.
+    unsafe { serve::request(size, device, stream) }
 }
 
 /// Gives memory back. Unknown pointers are ignored.
+///
+/// # Safety
+/// Called as PyTorch calls an allocator: from C++ that may be thrown through.
 #[unsafe(no_mangle)]
-pub extern "C" fn gapless_free(pointer: *mut c_void, _size: usize, device: i32, _stream: *mut c_void) {
-    if pointer.is_null() || state::is_forked() {
-        return;
-    }
-    guarded((), || {
-        if let Some(mut guard) = state::existing(device)
-            && let Some(card) = guard.as_mut()
-        {
-            card.free(pointer as u64);
-        }
-    });
+pub unsafe extern "C-unwind" fn gapless_free(
+    pointer: *mut c_void,
+    _size: usize,
+    device: i32,
+    _stream: *mut c_void,
+) {
+    // SAFETY: as the caller says.
+    unsafe { serve::give_back(pointer, Some(device)) };
 }
 
-/// CUDA starts: nothing to do, cards are made on first use.
+/// CUDA starts. Cards are made on first use.
 #[unsafe(no_mangle)]
-pub extern "C" fn gapless_init(_device_count: i32) {}
+pub extern "C" fn gapless_init(device_count: i32) {
+    state::set_device_count(device_count);
+}
 
 /// `torch.cuda.empty_cache()`.
 #[unsafe(no_mangle)]
@@ -118,10 +93,11 @@ pub extern "C" fn gapless_reset() {
         return;
     }
     guarded((), || {
-        state::for_each(|_, card| {
+        state::for_each(|device, card| {
             // Giving back waits for streams, which a capture forbids.
             if card.routings.is_empty() {
                 card.pool.trim();
+                card.note_changes(device, None);
             }
         });
     });
@@ -198,9 +174,9 @@ pub extern "C" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_voi
 /// # Safety
 /// `filter` points at a live `std::function<bool(cudaStream_t)>`, as C++ passes one by value.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gapless_begin_pool(device: i32, id: MempoolId, filter: *const StdFunction) {
+pub unsafe extern "C" fn gapless_begin_pool(device: i32, id: MempoolId, filter: *const Function) {
     // SAFETY: as the caller says.
-    let filter = unsafe { Filter::copy_of(filter) };
+    let filter = Filter(unsafe { Function::copy_of(filter) });
     guarded((), || {
         let _: Result<(), CardError> =
             state::with_card(device, |card| card.begin(Routing { pool: id.into(), filter }));
@@ -232,7 +208,7 @@ pub extern "C" fn gapless_release_pool(device: i32, id: MempoolId) {
 pub unsafe extern "C" fn gapless_stats_json(device: i32, out: *mut c_char, room: usize) -> usize {
     let text = guarded(String::new(), || {
         let guard = state::existing(device);
-        guard.and_then(|g| g.as_ref().map(|card| stats::json(card))).unwrap_or_else(|| "{}".to_owned())
+        guard.and_then(|mut g| g.as_mut().map(|card| stats::json(card))).unwrap_or_else(|| "{}".to_owned())
     });
     if text.len() < room && !out.is_null() {
         // SAFETY: as the caller says, and the text with its end fits.
@@ -251,7 +227,7 @@ pub extern "C" fn gapless_reset_peaks(device: i32) {
         if let Some(mut guard) = state::existing(device)
             && let Some(card) = guard.as_mut()
         {
-            card.pool.reset_peaks();
+            stats::restart_peaks(card);
         }
     });
 }
@@ -261,6 +237,16 @@ pub extern "C" fn gapless_reset_peaks(device: i32) {
 /// # Safety
 /// Both arguments are NUL-terminated strings.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gapless_overlay(_torch_version: *const c_char, _git_version: *const c_char) -> i32 {
-    1
+pub unsafe extern "C" fn gapless_overlay(torch_version: *const c_char, git_version: *const c_char) -> i32 {
+    guarded(1, || {
+        // SAFETY: as the caller says.
+        let (version, git) = unsafe { (CStr::from_ptr(torch_version), CStr::from_ptr(git_version)) };
+        match overlay::install(&version.to_string_lossy(), &git.to_string_lossy()) {
+            Ok(()) => 0,
+            Err(why) => {
+                set_error(&why);
+                1
+            }
+        }
+    })
 }

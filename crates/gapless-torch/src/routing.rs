@@ -1,5 +1,6 @@
 //! Which pool a request goes to: routings that PyTorch opens for graph captures and memory pools, each with a filter of streams.
 
+use crate::cxx::Function;
 use gapless_pool::PoolKey;
 use std::ffi::c_void;
 
@@ -17,62 +18,30 @@ impl From<MempoolId> for PoolKey {
     }
 }
 
-/// `std::function<bool(cudaStream_t)>` of libstdc++: two words of callable, a manager and an invoker.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct StdFunction {
-    callable: [*mut c_void; 2],
-    manager: Option<unsafe extern "C" fn(*mut c_void, *const c_void, i32) -> bool>,
-    invoker: Option<unsafe extern "C-unwind" fn(*const c_void, *const *mut c_void) -> bool>,
+impl From<PoolKey> for MempoolId {
+    fn from(key: PoolKey) -> MempoolId {
+        MempoolId { first: key.0, second: key.1 }
+    }
 }
 
-const COPY: i32 = 2;
-const DESTROY: i32 = 3;
-
-/// A filter that is kept: a copy of what PyTorch handed in.
+/// A filter that is kept: a `std::function<bool(cudaStream_t)>`.
 #[derive(Debug)]
-pub struct Filter(StdFunction);
-
-// SAFETY: PyTorch calls such filters from any thread; they hold plain values.
-unsafe impl Send for Filter {}
+pub struct Filter(pub Function);
 
 impl Filter {
-    /// Copies the function object behind `function`.
-    ///
-    /// # Safety
-    /// `function` points at a live `std::function<bool(cudaStream_t)>`.
-    #[must_use]
-    pub unsafe fn copy_of(function: *const StdFunction) -> Filter {
-        // SAFETY: as the caller says; the manager copies the callable into ours.
-        unsafe {
-            let source = &*function;
-            let mut copy = StdFunction { callable: [std::ptr::null_mut(); 2], manager: None, invoker: None };
-            if let Some(manager) = source.manager {
-                manager((&raw mut copy.callable).cast(), (&raw const source.callable).cast(), COPY);
-                copy.manager = source.manager;
-                copy.invoker = source.invoker;
-            }
-            Filter(copy)
-        }
-    }
-
     /// Whether requests on `stream` are routed; an empty function takes none.
     #[must_use]
     pub fn accepts(&self, stream: *mut c_void) -> bool {
-        // SAFETY: the invoker belongs to our copy of the callable.
-        self.0
-            .invoker
-            .is_some_and(|invoke| unsafe { invoke((&raw const self.0.callable).cast(), &raw const stream) })
-    }
-}
-
-impl Drop for Filter {
-    fn drop(&mut self) {
-        if let Some(manager) = self.0.manager {
-            let callable: *mut c_void = (&raw mut self.0.callable).cast();
-            // SAFETY: the copy is ours to destroy, once.
-            unsafe { manager(callable, callable, DESTROY) };
-        }
+        self.0.invoker().is_some_and(|(invoke, callable)| {
+            // SAFETY: the invoker of such a function has this type, and belongs to the callable.
+            unsafe {
+                let invoke = std::mem::transmute::<
+                    unsafe extern "C-unwind" fn(),
+                    unsafe extern "C-unwind" fn(*const c_void, *const *mut c_void) -> bool,
+                >(invoke);
+                invoke(callable, &raw const stream)
+            }
+        })
     }
 }
 

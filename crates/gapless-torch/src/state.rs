@@ -1,11 +1,12 @@
 //! The allocators of this process, one a card, each behind a lock.
 
+use crate::history::{self, Action, Event, History, Stack};
 use crate::options::Settings;
 use crate::routing::Routing;
 use gapless_cuda::CudaDevice;
 use gapless_pool::{AllocError, DeviceError, Pool, PoolKey, Stats, StreamHandle};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock};
 
 /// Cards that a process may use.
@@ -21,8 +22,22 @@ pub struct Card {
     /// How often each private pool is in use.
     uses: Vec<(PoolKey, u32)>,
     pub fraction: f64,
-    /// Requests in all, for statistics.
-    pub requests: AtomicU64,
+    /// Private pools whose free memory may serve others' requests before these fail.
+    spare: Vec<PoolKey>,
+    pub history: History,
+    /// Requests that failed in the end.
+    pub failed: u64,
+    /// Counters as they were when the program last reset its totals.
+    pub since: Since,
+    /// The most blocks and bytes that were seen stranded: in all, small, large.
+    pub most_stranded: [(u64, u64); 3],
+}
+
+/// What totals are counted from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Since {
+    pub stats: Stats,
+    pub failed: u64,
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -43,6 +58,18 @@ unsafe extern "C" {
 
 unsafe extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Cards that PyTorch sees.
+static DEVICES: AtomicI32 = AtomicI32::new(0);
+
+pub fn set_device_count(count: i32) {
+    DEVICES.store(count.max(0), Ordering::Relaxed);
+}
+
+#[must_use]
+pub fn device_count() -> i32 {
+    DEVICES.load(Ordering::Relaxed)
 }
 
 /// Sets the options, once.
@@ -115,8 +142,13 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
             deferred: Vec::new(),
             uses: Vec::new(),
             fraction: 1.0,
-            requests: AtomicU64::new(0),
+            spare: Vec::new(),
+            history: History::default(),
+            failed: 0,
+            since: Since::default(),
+            most_stranded: [(0, 0); 3],
         });
+        card.pool.set_log(history::is_watched());
         if settings.reserve > 0 {
             // Less than asked for is no reason not to start.
             let _ = card.pool.hold(settings.reserve, StreamHandle(0));
@@ -147,7 +179,6 @@ impl Card {
     /// When there is none.
     #[inline]
     pub fn alloc(&mut self, size: u64, stream: *mut c_void) -> Result<u64, AllocError> {
-        *self.requests.get_mut() += 1;
         let pool = if self.routings.is_empty() {
             if !self.deferred.is_empty() {
                 self.work_off_deferred();
@@ -158,16 +189,23 @@ impl Card {
             let open = self.routings.iter().rev().find(|routing| routing.filter.accepts(stream));
             open.map_or(PoolKey(0, 0), |routing| routing.pool)
         };
-        self.pool.alloc(size, StreamHandle(stream as u64), pool)
+        let stream = StreamHandle(stream as u64);
+        self.pool.alloc(size, stream, pool).or_else(|error| {
+            let spare = if pool.is_private() { &[] } else { self.spare.as_slice() };
+            let served = spare.iter().find_map(|&other| self.pool.alloc(size, stream, other).ok());
+            self.failed += u64::from(served.is_none());
+            served.ok_or(error)
+        })
     }
 
-    /// Gives back what is at `addr`; what nobody allocated is ignored.
+    /// Gives back what is at `addr`. Whether it was there to be given back.
     #[inline]
-    pub fn free(&mut self, addr: u64) {
+    pub fn free(&mut self, addr: u64) -> bool {
         if !self.routings.is_empty() && self.pool.concerns_others(addr) {
             self.deferred.push(addr);
+            true
         } else {
-            let _ = self.pool.free(addr);
+            self.pool.free(addr).is_ok()
         }
     }
 
@@ -178,14 +216,31 @@ impl Card {
     }
 
     pub fn begin(&mut self, routing: Routing) {
-        let pool = routing.pool;
+        self.create(routing.pool);
+        self.pool.set_quiet(true);
+        self.routings.push(routing);
+    }
+
+    /// A memory pool of the program's own is there, or has one user more.
+    pub fn create(&mut self, pool: PoolKey) {
         match self.uses.iter_mut().find(|(key, _)| *key == pool) {
             Some((_, uses)) => *uses += 1,
             None => self.uses.push((pool, 1)),
         }
         self.pool.use_pool(pool);
-        self.pool.set_quiet(true);
-        self.routings.push(routing);
+    }
+
+    /// How many users a private pool has; `None`: it was never made.
+    #[must_use]
+    pub fn uses_of(&self, pool: PoolKey) -> Option<u32> {
+        self.uses.iter().find(|(key, _)| *key == pool).map(|(_, uses)| *uses)
+    }
+
+    pub fn set_spare(&mut self, pool: PoolKey, spare: bool) {
+        self.spare.retain(|key| *key != pool);
+        if spare {
+            self.spare.push(pool);
+        }
     }
 
     pub fn end(&mut self, pool: PoolKey) {
@@ -200,6 +255,7 @@ impl Card {
             *uses = uses.saturating_sub(1);
             if *uses == 0 {
                 self.pool.release_pool(pool);
+                self.spare.retain(|key| *key != pool);
             }
         }
     }
@@ -211,6 +267,42 @@ impl Card {
         let total = self.pool.device_mut().memory().1;
         let limit = (fraction < 1.0).then_some((fraction * total as f64) as u64);
         self.pool.set_limit(limit);
+    }
+
+    // ---- history: only while somebody records or listens ----
+
+    #[cold]
+    pub fn note_alloc(&mut self, device: i32, addr: u64, stack: Option<Stack>) {
+        let changes = self.pool.take_changes();
+        self.history.changed(device, changes, stack.as_ref());
+        if let Some(a) = self.pool.allocation_at(addr) {
+            let what = Event { addr, size: a.requested, stream: a.stream, pool: a.pool };
+            self.history.allocated(device, what, stack);
+        }
+    }
+
+    /// Before the block goes.
+    #[cold]
+    pub fn note_free(&mut self, device: i32, addr: u64, stack: Option<Stack>) {
+        if let Some(a) = self.pool.allocation_at(addr).filter(|a| a.is_live) {
+            let what = Event { addr, size: a.requested, stream: a.stream, pool: a.pool };
+            self.history.free_requested(device, what, stack);
+        }
+    }
+
+    /// What the pool did since.
+    #[cold]
+    pub fn note_changes(&mut self, device: i32, stack: Option<&Stack>) {
+        let changes = self.pool.take_changes();
+        self.history.changed(device, changes, stack);
+    }
+
+    #[cold]
+    pub fn note_failure(&mut self, device: i32, size: u64, stream: *mut c_void, free: u64, stack: Option<Stack>) {
+        let changes = self.pool.take_changes();
+        self.history.changed(device, changes, None);
+        let what = Event { addr: free, size, stream: StreamHandle(stream as u64), pool: PoolKey(0, 0) };
+        self.history.add(device, Action::Oom, what, stack);
     }
 
     /// Why a request failed, in words that help.

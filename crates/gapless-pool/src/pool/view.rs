@@ -57,6 +57,11 @@ impl<D: Device> Pool<D> {
         self.by_addr.get(&addr).map(|&id| self.view_of(&self.allocations[id as usize]))
     }
 
+    /// Whether a caller has what was allocated at `addr`.
+    pub fn is_live(&self, addr: u64) -> bool {
+        self.by_addr.get(&addr).is_some_and(|&id| self.allocations[id as usize].waits == 0)
+    }
+
     /// Everything that was allocated in a pool and is not free yet, in order of address.
     pub fn allocations_in(&self, pool: PoolKey) -> Vec<AllocationView> {
         let all = self.by_addr.values().map(|&id| self.view_of(&self.allocations[id as usize]));

@@ -1,0 +1,416 @@
+//! Objects of the C++ library as PyTorch's x86-64 Linux builds lay them out (libstdc++, strings since GCC 5): only what crosses the border.
+//!
+//! What C++ will free comes from its own `operator new`. Objects that point into themselves (strings, maps) are built where they will stay.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+const RTLD_NOW: c_int = 2;
+const RTLD_NOLOAD: c_int = 4;
+
+/// A symbol of one of these libraries, as far as they are loaded already.
+#[must_use]
+pub fn find(libraries: &[&CStr], name: &CStr) -> Option<*mut c_void> {
+    libraries.iter().find_map(|library| {
+        // SAFETY: NUL-terminated names; a library that is not loaded is not loaded now.
+        let symbol = unsafe {
+            let library = dlopen(library.as_ptr(), RTLD_NOW | RTLD_NOLOAD);
+            if library.is_null() {
+                return None;
+            }
+            dlsym(library, name.as_ptr())
+        };
+        (!symbol.is_null()).then_some(symbol)
+    })
+}
+
+/// A symbol as the program's own libraries see it: what was preloaded wins over what these libraries depend on.
+#[must_use]
+pub fn find_global(libraries: &[&CStr], name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a NUL-terminated name; no handle is the default search.
+    let symbol = unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
+    if symbol.is_null() { find(libraries, name) } else { Some(symbol) }
+}
+
+type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
+type Delete = unsafe extern "C" fn(*mut c_void);
+type HashBytes = unsafe extern "C" fn(*const c_void, usize, usize) -> usize;
+
+/// What of the C++ library is called.
+struct Library {
+    new: New,
+    delete: Delete,
+    hash: HashBytes,
+}
+
+fn library() -> Option<&'static Library> {
+    static FOUND: OnceLock<Option<Library>> = OnceLock::new();
+    FOUND
+        .get_or_init(|| {
+            let cxx = [c"libstdc++.so.6"];
+            let (new, delete) = (find_global(&cxx, c"_Znwm")?, find_global(&cxx, c"_ZdlPv")?);
+            let hash = find_global(&cxx, c"_ZSt11_Hash_bytesPKvmm")?;
+            // SAFETY: these names have these types in the C++ ABI.
+            Some(unsafe {
+                Library {
+                    new: std::mem::transmute::<*mut c_void, New>(new),
+                    delete: std::mem::transmute::<*mut c_void, Delete>(delete),
+                    hash: std::mem::transmute::<*mut c_void, HashBytes>(hash),
+                }
+            })
+        })
+        .as_ref()
+}
+
+/// Whether C++ objects can be made here.
+#[must_use]
+pub fn is_available() -> bool {
+    library().is_some()
+}
+
+/// Memory that C++ will free.
+fn new_bytes(size: usize) -> *mut u8 {
+    // Nothing is built before `is_available` was asked.
+    let Some(library) = library() else { std::process::abort() };
+    // SAFETY: operator new; it throws where there is no memory, and then there is no way on.
+    unsafe { (library.new)(size).cast() }
+}
+
+/// `std::vector`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CxxVec<T> {
+    begin: *mut T,
+    end: *mut T,
+    room: *mut T,
+}
+
+impl<T> CxxVec<T> {
+    /// Room for `items`, each of which `build` makes in its place.
+    ///
+    /// # Safety
+    /// `build` initialises what it is given. Whoever gets the vector frees it: this side never does.
+    pub unsafe fn build<I>(
+        items: impl ExactSizeIterator<Item = I>,
+        mut build: impl FnMut(*mut T, I),
+    ) -> CxxVec<T> {
+        let count = items.len();
+        if count == 0 {
+            return CxxVec {
+                begin: std::ptr::null_mut(),
+                end: std::ptr::null_mut(),
+                room: std::ptr::null_mut(),
+            };
+        }
+        let begin: *mut T = new_bytes(count * size_of::<T>()).cast();
+        let mut end = begin;
+        for item in items.take(count) {
+            build(end, item);
+            // SAFETY: within the room that was taken.
+            end = unsafe { end.add(1) };
+        }
+        // SAFETY: as above.
+        CxxVec { begin, end, room: unsafe { begin.add(count) } }
+    }
+
+    /// # Safety
+    /// As [`CxxVec::build`].
+    pub unsafe fn of(items: Vec<T>) -> CxxVec<T> {
+        // SAFETY: each place is written once; the caller passes the vector on.
+        unsafe { CxxVec::build(items.into_iter(), |place: *mut T, item| place.write(item)) }
+    }
+
+    /// # Safety
+    /// It is a live vector.
+    pub unsafe fn as_slice(&self) -> &[T] {
+        if self.begin.is_null() {
+            return &[];
+        }
+        // SAFETY: as the caller says.
+        unsafe { std::slice::from_raw_parts(self.begin, self.end.offset_from(self.begin) as usize) }
+    }
+}
+
+/// `std::string`: pointer, length, and the short text itself, or how long the text may get.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CxxString {
+    text: *const u8,
+    length: usize,
+    local: [u8; 16],
+}
+
+impl CxxString {
+    /// A string over text that it then owns; it ends with a NUL.
+    pub fn owning(text: &'static mut [u8]) -> CxxString {
+        let length = text.len().saturating_sub(1);
+        let mut local = [0; 16];
+        local[..8].copy_from_slice(&length.to_ne_bytes());
+        CxxString { text: text.as_ptr(), length, local }
+    }
+
+    /// Builds a string at `place`, where it must stay until C++ moves it.
+    ///
+    /// # Safety
+    /// `place` is valid for a write; whoever gets the string frees it.
+    pub unsafe fn write(place: *mut CxxString, text: &str) {
+        let length = text.len();
+        // SAFETY: the text and its NUL fit into the short form, or into what was taken for them.
+        unsafe {
+            place.write(CxxString { text: std::ptr::null(), length, local: [0; 16] });
+            let to = if length < 16 {
+                (&raw mut (*place).local).cast::<u8>()
+            } else {
+                (&raw mut (*place).local).cast::<usize>().write(length);
+                new_bytes(length + 1)
+            };
+            to.copy_from_nonoverlapping(text.as_ptr(), length);
+            to.add(length).write(0);
+            (*place).text = to;
+        }
+    }
+
+    /// Ends a string that was built here and that C++ only looked at.
+    ///
+    /// # Safety
+    /// It is not used any more.
+    pub unsafe fn end(place: *mut CxxString) {
+        // SAFETY: text that is not in the string itself came from operator new.
+        unsafe {
+            let text = (*place).text;
+            if text != (&raw const (*place).local).cast()
+                && let Some(library) = library()
+            {
+                (library.delete)(text.cast_mut().cast());
+            }
+        }
+    }
+
+    /// # Safety
+    /// It is a live string.
+    pub unsafe fn to_text(&self) -> String {
+        // SAFETY: as the caller says.
+        let bytes = unsafe { std::slice::from_raw_parts(self.text, self.length) };
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+}
+
+/// The counts behind a `std::shared_ptr`: table, uses, and weak uses (all uses together are one).
+#[repr(C)]
+#[derive(Debug)]
+pub struct Control {
+    pub table: *const ControlTable,
+    pub uses: AtomicI32,
+    pub weak: AtomicI32,
+}
+
+/// The table of a control block.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ControlTable {
+    pub destructors: [unsafe extern "C" fn(*mut Control); 2],
+    /// No uses are left: ends the object.
+    pub dispose: unsafe extern "C" fn(*mut Control),
+    /// No weak uses are left: frees the control block.
+    pub destroy: unsafe extern "C" fn(*mut Control),
+    pub deleter: unsafe extern "C" fn(*mut Control, *const c_void) -> *mut c_void,
+}
+
+/// `std::shared_ptr`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SharedPtr {
+    pub object: *mut c_void,
+    pub control: *mut Control,
+}
+
+// SAFETY: the counts are atomic; what is behind is C++'s to guard.
+unsafe impl Send for SharedPtr {}
+unsafe impl Sync for SharedPtr {}
+
+impl SharedPtr {
+    pub const NULL: SharedPtr = SharedPtr { object: std::ptr::null_mut(), control: std::ptr::null_mut() };
+}
+
+impl Clone for SharedPtr {
+    fn clone(&self) -> SharedPtr {
+        // SAFETY: as long as this one lives, so does its control block.
+        if let Some(control) = unsafe { self.control.as_ref() } {
+            control.uses.fetch_add(1, Ordering::Relaxed);
+        }
+        SharedPtr { ..*self }
+    }
+}
+
+impl Drop for SharedPtr {
+    fn drop(&mut self) {
+        // SAFETY: this use is ours to give up, once; the last one ends the object, and the last weak one the control block.
+        unsafe {
+            let Some(control) = self.control.as_ref() else { return };
+            if control.uses.fetch_sub(1, Ordering::AcqRel) != 1 {
+                return;
+            }
+            let ControlTable { dispose, destroy, .. } = *control.table;
+            dispose(self.control);
+            if control.weak.fetch_sub(1, Ordering::AcqRel) == 1 {
+                destroy(self.control);
+            }
+        }
+    }
+}
+
+/// `std::function`: two words of callable, a manager and an invoker of its own type.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Function {
+    callable: [*mut c_void; 2],
+    manager: Option<unsafe extern "C" fn(*mut c_void, *const c_void, i32) -> bool>,
+    invoker: Option<unsafe extern "C-unwind" fn()>,
+}
+
+const COPY: i32 = 2;
+const DESTROY: i32 = 3;
+
+// SAFETY: PyTorch calls such functions from any thread.
+unsafe impl Send for Function {}
+unsafe impl Sync for Function {}
+
+impl Function {
+    /// Copies the function object behind `function`.
+    ///
+    /// # Safety
+    /// `function` points at a live `std::function`.
+    #[must_use]
+    pub unsafe fn copy_of(function: *const Function) -> Function {
+        // SAFETY: as the caller says; the manager copies the callable into ours.
+        unsafe {
+            let source = &*function;
+            let mut copy = Function { callable: [std::ptr::null_mut(); 2], manager: None, invoker: None };
+            if let Some(manager) = source.manager {
+                manager((&raw mut copy.callable).cast(), (&raw const source.callable).cast(), COPY);
+                copy.manager = source.manager;
+                copy.invoker = source.invoker;
+            }
+            copy
+        }
+    }
+
+    /// What to call, and with what as its first argument. `None`: an empty function.
+    #[must_use]
+    pub fn invoker(&self) -> Option<(unsafe extern "C-unwind" fn(), *const c_void)> {
+        self.invoker.map(|invoker| (invoker, (&raw const self.callable).cast()))
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        if let Some(manager) = self.manager {
+            let callable: *mut c_void = (&raw mut self.callable).cast();
+            // SAFETY: the copy is ours to destroy, once.
+            unsafe { manager(callable, callable, DESTROY) };
+        }
+    }
+}
+
+/// `std::unordered_set<void*>`, to be read: a list of nodes behind the third word.
+#[repr(C)]
+#[derive(Debug)]
+pub struct PointerSet {
+    buckets: *const c_void,
+    bucket_count: usize,
+    first: *const PointerNode,
+    count: usize,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct PointerNode {
+    next: *const PointerNode,
+    value: u64,
+}
+
+impl PointerSet {
+    /// # Safety
+    /// It is a live set.
+    pub unsafe fn to_vec(&self) -> Vec<u64> {
+        let mut found = Vec::with_capacity(self.count);
+        let mut node = self.first;
+        // SAFETY: as the caller says: the nodes end with null.
+        while let Some(here) = unsafe { node.as_ref() } {
+            found.push(here.value);
+            node = here.next;
+        }
+        found
+    }
+}
+
+/// `std::unordered_map<std::string, std::string>`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct StringMap {
+    buckets: *mut *mut c_void,
+    bucket_count: usize,
+    first: *mut StringNode,
+    count: usize,
+    largest_load: f32,
+    next_growth: usize,
+    only_bucket: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct StringNode {
+    next: *mut StringNode,
+    key: CxxString,
+    value: CxxString,
+    hash: usize,
+}
+
+/// The seed of libstdc++'s hashes.
+const SEED: usize = 0xc70f_6907;
+
+impl StringMap {
+    /// Builds a map in one bucket at `place`, where it must stay. Keys differ from each other.
+    ///
+    /// # Safety
+    /// `place` is valid for a write; whoever gets the map frees it.
+    pub unsafe fn write(place: *mut StringMap, pairs: &[(String, String)]) {
+        let Some(library) = library() else { std::process::abort() };
+        // SAFETY: each node is new and written once; the bucket points before the first node, which is where the map's own field is.
+        unsafe {
+            let mut first = std::ptr::null_mut();
+            for (key, value) in pairs.iter().rev() {
+                let node: *mut StringNode = new_bytes(size_of::<StringNode>()).cast();
+                (&raw mut (*node).next).write(first);
+                CxxString::write(&raw mut (*node).key, key);
+                CxxString::write(&raw mut (*node).value, value);
+                (&raw mut (*node).hash).write((library.hash)(key.as_ptr().cast(), key.len(), SEED));
+                first = node;
+            }
+            place.write(StringMap {
+                buckets: std::ptr::null_mut(),
+                bucket_count: 1,
+                first,
+                count: pairs.len(),
+                largest_load: 1.0,
+                next_growth: 0,
+                only_bucket: std::ptr::null_mut(),
+            });
+            (*place).buckets = &raw mut (*place).only_bucket;
+            if !first.is_null() {
+                (*place).only_bucket = (&raw mut (*place).first).cast();
+            }
+        }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<CxxVec<u8>>() == 24 && size_of::<CxxString>() == 32 && size_of::<SharedPtr>() == 16);
+    assert!(size_of::<Function>() == 32 && size_of::<StringMap>() == 56 && size_of::<StringNode>() == 80);
+};

@@ -1,0 +1,353 @@
+//! The history of a card's memory, as `torch.cuda.memory._record_memory_history` asks for it: a bounded list of what happened, with stacks.
+//!
+//! What is recorded is set for all cards at once; each card has its list. Stacks come from a function of PyTorch's that may take Python's
+//! lock, so it is called before a card's lock is taken, never under it. Trackers are called under it, as PyTorch says they are.
+
+use crate::cxx::{Function, SharedPtr};
+use crate::overlay::layout::{self, TraceEntry};
+use gapless_pool::{Change, PoolKey, StreamHandle};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What happened; the numbers are PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Alloc = 0,
+    FreeRequested = 1,
+    FreeCompleted = 2,
+    SegmentMap = 5,
+    SegmentUnmap = 6,
+    Snapshot = 7,
+    Oom = 8,
+}
+
+/// PyTorch's names of all actions, at their numbers.
+const NAMES: [&str; 9] = [
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+];
+
+/// How much of the stacks is kept: none, of live blocks, of allocations in the history too, of frees too.
+pub mod level {
+    pub const STATE: u8 = 1;
+    pub const ALLOC: u8 = 2;
+    pub const ALL: u8 = 3;
+}
+
+/// A stack that PyTorch gathered: `std::shared_ptr<GatheredContext>`.
+pub type Stack = SharedPtr;
+
+type Recorder = unsafe extern "C-unwind" fn(*mut Stack) -> *mut Stack;
+
+static RECORDING: AtomicBool = AtomicBool::new(false);
+/// Recording, or somebody listens: whether the pools log what they do.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+static LEVEL: AtomicU8 = AtomicU8::new(0);
+static RECORDER: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(1);
+/// A bit for each action that is left out.
+static SKIPPED: AtomicU16 = AtomicU16::new(0);
+static TRACKERS: RwLock<Vec<Function>> = RwLock::new(Vec::new());
+static OBSERVERS: RwLock<Vec<Arc<Function>>> = RwLock::new(Vec::new());
+static METADATA: Mutex<Option<Arc<str>>> = Mutex::new(None);
+static ANNOTATIONS: Mutex<VecDeque<Annotation>> = Mutex::new(VecDeque::new());
+
+thread_local! {
+    static COMPILED: std::cell::RefCell<Vec<Arc<str>>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// One entry of the list.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub action: Action,
+    pub addr: u64,
+    pub size: u64,
+    pub stream: StreamHandle,
+    pub pool: PoolKey,
+    /// Microseconds since the Unix epoch.
+    pub time: i64,
+    pub stack: Option<Stack>,
+    /// The compiled region it happened in.
+    pub compiled: Option<Arc<str>>,
+    pub metadata: Option<Arc<str>>,
+}
+
+/// A mark that `record_function` left.
+#[derive(Clone, Debug)]
+pub struct Annotation {
+    pub device: i8,
+    pub time: i64,
+    pub pairs: Vec<(String, String)>,
+}
+
+/// What a program asks to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub on: bool,
+    pub recorder: usize,
+    pub most: usize,
+    pub level: u8,
+    pub skipped: u16,
+}
+
+#[inline]
+#[must_use]
+pub fn is_watched() -> bool {
+    WATCHED.load(Ordering::Relaxed)
+}
+
+#[must_use]
+pub fn is_recording() -> bool {
+    RECORDING.load(Ordering::Relaxed)
+}
+
+/// Sets what is recorded from now on. The cards' lists are the caller's business.
+pub fn set_wanted(wanted: Wanted, clear: bool) {
+    let Wanted { on, recorder, most, level, skipped } = wanted;
+    RECORDER.store(if on { recorder } else { 0 }, Ordering::Release);
+    LEVEL.store(if on { level } else { 0 }, Ordering::Release);
+    MOST.store(most.max(1), Ordering::Relaxed);
+    SKIPPED.store(skipped, Ordering::Relaxed);
+    RECORDING.store(on, Ordering::Release);
+    if !on || clear {
+        ANNOTATIONS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+    watch();
+}
+
+fn watch() {
+    let listeners = !TRACKERS.read().unwrap_or_else(PoisonError::into_inner).is_empty();
+    WATCHED.store(is_recording() || listeners, Ordering::Release);
+}
+
+/// The bit of an action by its name; `None`: there is no such action.
+#[must_use]
+pub fn action_bit(name: &str) -> Option<u16> {
+    NAMES.iter().position(|known| *known == name).map(|at| 1 << at)
+}
+
+pub fn add_tracker(tracker: Function) {
+    TRACKERS.write().unwrap_or_else(PoisonError::into_inner).push(tracker);
+    watch();
+}
+
+pub fn add_observer(observer: Function) {
+    OBSERVERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(observer));
+}
+
+/// Tells those who asked that a request failed. They may take Python's lock: no lock of ours is held.
+///
+/// # Safety
+/// Called where C++ may be thrown through.
+pub unsafe fn tell_observers(device: i32, size: u64, total: u64, free: u64) {
+    let observers = OBSERVERS.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let (device, size, total, free) = (i64::from(device), size as usize, total as usize, free as usize);
+    for observer in observers {
+        if let Some((invoke, callable)) = observer.invoker() {
+            // SAFETY: a `std::function<void(int64_t, size_t, size_t, size_t)>`: its invoker takes each argument by reference.
+            unsafe {
+                let invoke = std::mem::transmute::<
+                    unsafe extern "C-unwind" fn(),
+                    unsafe extern "C-unwind" fn(
+                        *const c_void,
+                        *const i64,
+                        *const usize,
+                        *const usize,
+                        *const usize,
+                    ),
+                >(invoke);
+                invoke(callable, &raw const device, &raw const size, &raw const total, &raw const free);
+            }
+        }
+    }
+}
+
+/// The present stack, where that much is kept. Before a card is locked.
+///
+/// # Safety
+/// Called where C++ may be thrown through.
+#[inline]
+pub unsafe fn stack(wanted: u8) -> Option<Stack> {
+    if LEVEL.load(Ordering::Relaxed) < wanted {
+        return None;
+    }
+    let recorder = RECORDER.load(Ordering::Acquire);
+    if recorder == 0 {
+        return None;
+    }
+    let mut stack = Stack::NULL;
+    // SAFETY: PyTorch passed this function for it: it fills what its first argument points at, which is nothing so far.
+    unsafe {
+        let recorder = std::mem::transmute::<usize, Recorder>(recorder);
+        recorder(&raw mut stack);
+    }
+    (!stack.object.is_null()).then_some(stack)
+}
+
+pub fn set_metadata(text: &str) {
+    *METADATA.lock().unwrap_or_else(PoisonError::into_inner) = (!text.is_empty()).then(|| Arc::from(text));
+}
+
+#[must_use]
+pub fn metadata() -> Option<Arc<str>> {
+    METADATA.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+pub fn enter_compiled(name: &str) {
+    COMPILED.with(|stack| stack.borrow_mut().push(Arc::from(name)));
+}
+
+pub fn leave_compiled() {
+    COMPILED.with(|stack| drop(stack.borrow_mut().pop()));
+}
+
+pub fn annotate(device: i8, pairs: Vec<(String, String)>) {
+    if !is_recording() {
+        return;
+    }
+    let mut list = ANNOTATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    push(&mut list, Annotation { device, time: now(), pairs });
+}
+
+#[must_use]
+pub fn annotations() -> Vec<Annotation> {
+    ANNOTATIONS.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
+}
+
+fn push<T>(list: &mut VecDeque<T>, entry: T) {
+    let most = MOST.load(Ordering::Relaxed);
+    while list.len() >= most {
+        list.pop_front();
+    }
+    list.push_back(entry);
+}
+
+/// A card's list, and the stacks of its live blocks.
+#[derive(Debug, Default)]
+pub struct History {
+    entries: VecDeque<Entry>,
+    stacks: HashMap<u64, Stack>,
+}
+
+impl History {
+    pub fn clear(&mut self) {
+        self.entries = VecDeque::new();
+    }
+
+    /// Nothing is recorded any more.
+    pub fn end(&mut self) {
+        self.clear();
+        self.stacks = HashMap::new();
+    }
+
+    #[must_use]
+    pub fn entries(&self) -> &VecDeque<Entry> {
+        &self.entries
+    }
+
+    /// Where the block at `addr` was allocated.
+    #[must_use]
+    pub fn stack_of(&self, addr: u64) -> Option<&Stack> {
+        self.stacks.get(&addr)
+    }
+
+    pub fn allocated(&mut self, device: i32, what: Event, stack: Option<Stack>) {
+        if let Some(stack) = &stack {
+            self.stacks.insert(what.addr, stack.clone());
+        }
+        self.add(device, Action::Alloc, what, stack);
+    }
+
+    pub fn free_requested(&mut self, device: i32, what: Event, stack: Option<Stack>) {
+        let stack = stack.or_else(|| self.stacks.get(&what.addr).cloned());
+        self.add(device, Action::FreeRequested, what, stack);
+    }
+
+    /// What the pool did since it was last asked. `caller` is the stack of the request or free that had it done.
+    pub fn changed(&mut self, device: i32, changes: Vec<Change>, caller: Option<&Stack>) {
+        for change in changes {
+            match change {
+                Change::Completed { addr, requested, stream, pool } => {
+                    let allocated = self.stacks.remove(&addr);
+                    let stack = caller.cloned().or(allocated);
+                    let what = Event { addr, size: requested, stream, pool };
+                    self.add(device, Action::FreeCompleted, what, stack);
+                }
+                Change::Mapped { addr, size, stream, pool } => {
+                    let what = Event { addr, size, stream, pool };
+                    self.add(device, Action::SegmentMap, what, caller.cloned());
+                }
+                Change::Unmapped { addr, size, stream, pool } => {
+                    let what = Event { addr, size, stream, pool };
+                    self.add(device, Action::SegmentUnmap, what, caller.cloned());
+                }
+            }
+        }
+    }
+
+    /// Records one action and tells it to the trackers.
+    pub fn add(&mut self, device: i32, action: Action, what: Event, stack: Option<Stack>) {
+        let Event { addr, size, stream, pool } = what;
+        let stack = stack.filter(|_| LEVEL.load(Ordering::Relaxed) >= level::ALLOC);
+        let entry = Entry {
+            action,
+            addr,
+            size,
+            stream,
+            pool,
+            time: now(),
+            stack,
+            compiled: COMPILED.with(|stack| stack.borrow().last().cloned()),
+            metadata: metadata(),
+        };
+        tell_trackers(device, &entry);
+        if is_recording() && SKIPPED.load(Ordering::Relaxed) & (1 << action as u16) == 0 {
+            push(&mut self.entries, entry);
+        }
+    }
+}
+
+/// Where and how much.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    pub addr: u64,
+    pub size: u64,
+    pub stream: StreamHandle,
+    pub pool: PoolKey,
+}
+
+fn tell_trackers(device: i32, entry: &Entry) {
+    let trackers = TRACKERS.read().unwrap_or_else(PoisonError::into_inner);
+    if trackers.is_empty() {
+        return;
+    }
+    let mut shown = std::mem::MaybeUninit::<TraceEntry>::uninit();
+    // SAFETY: built in place. Trackers only read it, so that what it owns (the stack's use) is given back below.
+    unsafe {
+        layout::write_trace_entry(shown.as_mut_ptr(), device, entry);
+        for tracker in trackers.iter() {
+            if let Some((invoke, callable)) = tracker.invoker() {
+                let invoke = std::mem::transmute::<
+                    unsafe extern "C-unwind" fn(),
+                    unsafe extern "C-unwind" fn(*const c_void, *const TraceEntry),
+                >(invoke);
+                invoke(callable, shown.as_ptr());
+            }
+        }
+        layout::end_trace_entry(shown.as_mut_ptr());
+    }
+}

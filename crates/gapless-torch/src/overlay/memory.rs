@@ -1,0 +1,319 @@
+//! Requests, frees and limits through the table. PyTorch's own wrapper of plug-ins, a map under one lock, is left out: the allocator knows its
+//! blocks itself.
+
+use super::layout::{CUDA, DataPtr, Device};
+use super::{C10, C10_CUDA, Refusal, This, answer, refuse};
+use crate::cxx::{CxxString, SharedPtr, find, find_global};
+use crate::exception::Kind;
+use crate::routing::MempoolId;
+use crate::{serve, state};
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+/// `c10::cuda::CUDAStream`: a device and a number.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Stream {
+    device: u64,
+    id: u64,
+}
+
+/// What of PyTorch is called.
+struct Torch {
+    current_device: unsafe extern "C-unwind" fn() -> i8,
+    current_stream: unsafe extern "C-unwind" fn(i8) -> Stream,
+    stream_handle: unsafe extern "C-unwind" fn(*const Stream) -> *mut c_void,
+    is_profiling: unsafe extern "C-unwind" fn() -> bool,
+    report: unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
+    copy_peer: Option<CopyPeer>,
+    copy: Option<Copy>,
+}
+
+type CopyPeer = unsafe extern "C" fn(*mut c_void, i32, *const c_void, i32, usize, *mut c_void) -> i32;
+type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize, i32, *mut c_void) -> i32;
+
+static TORCH: OnceLock<Option<Torch>> = OnceLock::new();
+
+/// Finds PyTorch's functions. Whether they are there.
+pub(super) fn prepare() -> bool {
+    TORCH.get_or_init(look_up).is_some()
+}
+
+fn look_up() -> Option<Torch> {
+    let device = find(&C10_CUDA, c"_ZN3c104cuda14current_deviceEv")?;
+    let stream = find(&C10_CUDA, c"_ZN3c104cuda20getCurrentCUDAStreamEa")?;
+    let handle = find(&C10_CUDA, c"_ZNK3c104cuda10CUDAStream6streamEv")?;
+    let is_profiling = find(&C10, c"_ZN3c1022memoryProfilingEnabledEv")?;
+    let report = find(&C10, c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")?;
+    // Through the library that links to the runtime, whichever version of it that is.
+    let copy_peer = find_global(&C10_CUDA, c"cudaMemcpyPeerAsync");
+    let copy = find_global(&C10_CUDA, c"cudaMemcpyAsync");
+    // SAFETY: these names have these types in PyTorch's and CUDA's headers.
+    unsafe {
+        Some(Torch {
+            current_device: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> i8>(device),
+            current_stream: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(i8) -> Stream>(
+                stream,
+            ),
+            stream_handle: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C-unwind" fn(*const Stream) -> *mut c_void,
+            >(handle),
+            is_profiling: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> bool>(
+                is_profiling,
+            ),
+            report: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
+            >(report),
+            copy_peer: copy_peer.map(|f| std::mem::transmute::<*mut c_void, CopyPeer>(f)),
+            copy: copy.map(|f| std::mem::transmute::<*mut c_void, Copy>(f)),
+        })
+    }
+}
+
+fn torch() -> &'static Torch {
+    match TORCH.get() {
+        Some(Some(torch)) => torch,
+        // No entry is installed before `prepare` said yes.
+        _ => std::process::abort(),
+    }
+}
+
+/// The current device of this thread.
+///
+/// # Safety
+/// Called where C++ may be thrown through.
+pub(super) unsafe fn current_device() -> i8 {
+    // SAFETY: as the caller says.
+    unsafe { (torch().current_device)() }
+}
+
+unsafe fn request(size: usize, device: i8, stream: *mut c_void) -> *mut c_void {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe {
+        let data = serve::request(size, i32::from(device), stream);
+        if (torch().is_profiling)() {
+            report(data, 1, Some(device));
+        }
+        data
+    }
+}
+
+unsafe fn give_back(pointer: *mut c_void) -> bool {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe {
+        if (torch().is_profiling)() {
+            report(pointer, -1, None);
+        }
+        serve::give_back(pointer, None)
+    }
+}
+
+/// Tells PyTorch's profiler about a block that came (`sign` 1), or that is about to go (-1).
+#[cold]
+unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
+    if pointer.is_null() || state::is_forked() {
+        return;
+    }
+    let found = crate::hooks::guarded(None, || {
+        let mut found = None;
+        state::for_each(|index, card| {
+            if found.is_none()
+                && device.is_none_or(|device| i32::from(device) == index)
+                && let Some(size) = card.pool.size_of(pointer as u64)
+            {
+                let stats = card.pool.stats();
+                let gone = if sign < 0 { size } else { 0 };
+                found = Some((index, size, stats.allocated.current - gone, stats.reserved.current));
+            }
+        });
+        found
+    });
+    if let Some((index, size, allocated, reserved)) = found {
+        let device = Device { kind: CUDA, index: index as i8 };
+        // SAFETY: C++ called, and may be thrown through; no card is locked.
+        unsafe {
+            (torch().report)(pointer, sign * size as i64, allocated as usize, reserved as usize, device);
+        }
+    }
+}
+
+/// `allocate(n)`.
+pub(super) unsafe extern "C-unwind" fn allocate(out: *mut DataPtr, _: This, size: usize) -> *mut DataPtr {
+    let torch = torch();
+    // SAFETY: C++ called: its functions may throw through this one, which owns nothing. `out` is the place for the result.
+    unsafe {
+        let index = (torch.current_device)();
+        let data = if size == 0 {
+            std::ptr::null_mut()
+        } else {
+            let stream = (torch.current_stream)(index);
+            request(size, index, (torch.stream_handle)(&raw const stream))
+        };
+        out.write(DataPtr { data, deleter: delete, context: data, device: Device { kind: CUDA, index } });
+    }
+    out
+}
+
+/// What ends the memory of a tensor. Nothing can be thrown from here: what is not known is ignored.
+pub(super) unsafe extern "C-unwind" fn delete(pointer: *mut c_void) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { give_back(pointer) };
+}
+
+/// `raw_deleter()`.
+pub(super) unsafe extern "C-unwind" fn raw_deleter(_: This) -> unsafe extern "C-unwind" fn(*mut c_void) {
+    delete
+}
+
+/// `raw_alloc(n)`.
+pub(super) unsafe extern "C-unwind" fn raw_alloc(_: This, size: usize) -> *mut c_void {
+    if size == 0 {
+        return std::ptr::null_mut();
+    }
+    let torch = torch();
+    // SAFETY: as in `allocate`.
+    unsafe {
+        let device = (torch.current_device)();
+        let stream = (torch.current_stream)(device);
+        request(size, device, (torch.stream_handle)(&raw const stream))
+    }
+}
+
+/// `raw_alloc_with_stream(n, stream)`.
+pub(super) unsafe extern "C-unwind" fn raw_alloc_with_stream(
+    _: This,
+    size: usize,
+    stream: *mut c_void,
+) -> *mut c_void {
+    if size == 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: as in `allocate`.
+    unsafe { request(size, (torch().current_device)(), stream) }
+}
+
+/// `raw_delete(pointer)`.
+pub(super) unsafe extern "C-unwind" fn raw_delete(_: This, pointer: *mut c_void) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe {
+        if !give_back(pointer) {
+            answer((), || refuse(format!("invalid device pointer: {pointer:?}")));
+        }
+    }
+}
+
+/// `emptyCache(pool)`.
+pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
+    if state::is_forked() {
+        return;
+    }
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe {
+        answer((), || {
+            state::for_each(|device, card| {
+                // Giving back waits for streams, which a capture forbids.
+                if card.routings.is_empty() {
+                    if id == MempoolId::default() {
+                        card.pool.trim();
+                    } else {
+                        card.pool.trim_pool(id.into());
+                    }
+                    card.note_changes(device, None);
+                }
+            });
+            Ok(())
+        });
+    }
+}
+
+/// `getMemoryFraction(device)`.
+pub(super) unsafe extern "C-unwind" fn memory_fraction(_: This, device: i8) -> f64 {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe {
+        answer(1.0, || {
+            let guard = state::existing(i32::from(device));
+            Ok(guard.and_then(|g| g.as_ref().map(|card| card.fraction)).unwrap_or(1.0))
+        })
+    }
+}
+
+/// `setMemoryFraction(fraction, device)`.
+pub(super) unsafe extern "C-unwind" fn set_memory_fraction(_: This, fraction: f64, device: i8) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe {
+        answer((), || {
+            if !(0.0..=1.0).contains(&fraction) {
+                return refuse(format!("invalid fraction:{fraction}. Please set within [0, 1]."));
+            }
+            on_card(device, |card| card.set_fraction(fraction))
+        });
+    }
+}
+
+/// `cacheInfo(device, largest)`: a number that is not 0 is what the caller knows of already.
+pub(super) unsafe extern "C-unwind" fn cache_info(_: This, device: i8, largest: *mut usize) {
+    // SAFETY: C++ called, and may be thrown through; `largest` is the caller's variable.
+    unsafe {
+        let most = answer(0, || on_card(device, |card| card.pool.largest_available() as usize));
+        *largest = most.max(*largest);
+    }
+}
+
+/// Runs `work` on a card.
+pub(super) fn on_card<T>(
+    device: i8,
+    work: impl FnOnce(&mut state::Card) -> T,
+) -> Result<T, Refusal> {
+    state::with_card(i32::from(device), work).or_else(|error| refuse(format!("gapless: {error}")))
+}
+
+const NOT_SHARED: &str = "gapless: its memory cannot be shared between processes by CUDA IPC yet. Send tensors through host memory \
+                          (tensor.cpu()), or run this program without gapless";
+
+/// `shareIpcHandle(pointer)`.
+pub(super) unsafe extern "C-unwind" fn share_handle(out: *mut c_void, _: This, _: *mut c_void) -> *mut c_void {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { answer((), || Err((Kind::NotImplemented, NOT_SHARED.to_owned()))) };
+    out
+}
+
+/// `getIpcDevPtr(handle)`.
+pub(super) unsafe extern "C-unwind" fn open_handle(
+    out: *mut SharedPtr,
+    _: This,
+    _: *const CxxString,
+) -> *mut SharedPtr {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { answer((), || Err((Kind::NotImplemented, NOT_SHARED.to_owned()))) };
+    out
+}
+
+/// Within one device.
+const DEVICE_TO_DEVICE: i32 = 3;
+const NOT_SUPPORTED: i32 = 801;
+
+/// `memcpyAsync`: between devices always the way that needs no mapping of one's memory on the other, since there is none.
+pub(super) unsafe extern "C-unwind" fn memcpy(
+    _: This,
+    to: *mut c_void,
+    to_device: i32,
+    from: *const c_void,
+    from_device: i32,
+    count: usize,
+    stream: *mut c_void,
+    _p2p_enabled: bool,
+) -> i32 {
+    let torch = torch();
+    // SAFETY: the caller's own arguments, to the functions that PyTorch's allocators call with them.
+    unsafe {
+        match (torch.copy_peer, torch.copy) {
+            (Some(copy), _) if to_device != from_device => {
+                copy(to, to_device, from, from_device, count, stream)
+            }
+            (_, Some(copy)) => copy(to, from, count, DEVICE_TO_DEVICE, stream),
+            _ => NOT_SUPPORTED,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `_record_memory_history` and those who listen, through the table. What is recorded and how is in [`crate::history`].
+
+use super::{This, answer, memory, refuse};
+use crate::cxx::{CxxString, CxxVec, Function};
+use crate::history::{self, Wanted};
+use crate::state;
+
+/// `isHistoryEnabled()`.
+pub(super) unsafe extern "C-unwind" fn is_enabled(_: This) -> bool {
+    history::is_recording()
+}
+
+/// `recordHistory(enabled, recorder, most, when, clear, skipped)`.
+pub(super) unsafe extern "C-unwind" fn record_history(
+    _: This,
+    enabled: bool,
+    recorder: usize,
+    most: usize,
+    when: i32,
+    clear: bool,
+    skipped: *const CxxVec<CxxString>,
+) {
+    // SAFETY: C++ called, and may be thrown through; the last argument is a live vector of strings.
+    unsafe {
+        answer((), || {
+            if when != 0 && recorder == 0 {
+                return refuse("recordHistory: stacks are asked for, and no function that gathers them was given");
+            }
+            let mut bits = 0;
+            for name in (*skipped).as_slice() {
+                let name = name.to_text();
+                match history::action_bit(&name) {
+                    Some(bit) => bits |= bit,
+                    None => return refuse(format!("Unknown TraceEntry action: {name}")),
+                }
+            }
+            let level = when.clamp(0, 3) as u8;
+            history::set_wanted(Wanted { on: enabled, recorder, most, level, skipped: bits }, clear);
+            state::for_each(|_, card| {
+                if !enabled {
+                    card.history.end();
+                } else if clear {
+                    card.history.clear();
+                }
+                card.pool.set_log(history::is_watched());
+            });
+            Ok(())
+        });
+    }
+}
+
+/// `recordAnnotation(pairs)`.
+pub(super) unsafe extern "C-unwind" fn annotate(_: This, pairs: *const CxxVec<[CxxString; 2]>) {
+    if !history::is_recording() {
+        return;
+    }
+    // SAFETY: C++ called, and may be thrown through; the argument is a live vector of pairs of strings.
+    unsafe {
+        let device = memory::current_device();
+        answer((), || {
+            let pairs = (*pairs).as_slice().iter().map(|[key, value]| (key.to_text(), value.to_text()));
+            let mut list: Vec<(String, String)> = Vec::new();
+            for (key, value) in pairs {
+                // The last one of a name counts.
+                list.retain(|(before, _)| *before != key);
+                list.push((key, value));
+            }
+            history::annotate(device, list);
+            Ok(())
+        });
+    }
+}
+
+/// `pushCompileContext(name)`.
+pub(super) unsafe extern "C-unwind" fn enter_compiled(_: This, name: *const CxxString) {
+    // SAFETY: C++ called, and may be thrown through; the argument is a live string.
+    unsafe {
+        answer((), || {
+            history::enter_compiled(&(*name).to_text());
+            Ok(())
+        });
+    }
+}
+
+/// `popCompileContext()`.
+pub(super) unsafe extern "C-unwind" fn leave_compiled(_: This) {
+    history::leave_compiled();
+}
+
+/// `setUserMetadata(text)`.
+pub(super) unsafe extern "C-unwind" fn set_metadata(_: This, text: *const CxxString) {
+    // SAFETY: C++ called, and may be thrown through; the argument is a live string.
+    unsafe {
+        answer((), || {
+            history::set_metadata(&(*text).to_text());
+            Ok(())
+        });
+    }
+}
+
+/// `getUserMetadata()`.
+pub(super) unsafe extern "C-unwind" fn metadata(out: *mut CxxString, _: This) -> *mut CxxString {
+    // SAFETY: `out` is the place for the result.
+    unsafe { CxxString::write(out, history::metadata().as_deref().unwrap_or("")) };
+    out
+}
+
+/// `attachOutOfMemoryObserver(observer)`.
+pub(super) unsafe extern "C-unwind" fn observe_failures(_: This, observer: *const Function) {
+    // SAFETY: C++ called; the argument is a live function object.
+    history::add_observer(unsafe { Function::copy_of(observer) });
+}
+
+/// `attachAllocatorTraceTracker(tracker)`.
+pub(super) unsafe extern "C-unwind" fn track(_: This, tracker: *const Function) {
+    // SAFETY: C++ called; the argument is a live function object.
+    history::add_tracker(unsafe { Function::copy_of(tracker) });
+    state::for_each(|_, card| card.pool.set_log(true));
+}

@@ -1,0 +1,183 @@
+//! `torch.cuda.memory._snapshot` through the table: segments with their blocks, the history, and the settings.
+//!
+//! The picture is that of [`gapless_pool::SegmentView`]: every physical byte once, where its present user has it. A stretch of a heap is an
+//! expandable segment, since it grows at its end; an allocation in a window is a segment of its own, and what it stands for at home is left out
+//! there. So `total_size` adds up to what is reserved, and the blocks to what is allocated.
+
+use super::layout::{
+    BlockInfo, ConfigInfo, SegmentInfo, SnapshotInfo, StreamSegmentSize, write_annotation, write_trace_entry,
+};
+use super::{Refusal, This, answer};
+use crate::cxx::{CxxString, CxxVec, SharedPtr};
+use crate::history::{self, Action, Entry, Event, Stack};
+use crate::routing::MempoolId;
+use crate::state::{self, Card};
+use gapless_pool::{BlockState, PoolKey, SegmentView, StreamHandle};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+
+/// What a card shows.
+struct Picture {
+    device: i32,
+    segments: Vec<(SegmentView, Vec<Option<Stack>>)>,
+    entries: Vec<Entry>,
+}
+
+/// `snapshot(pool, with history)`; the default pool's id means all pools.
+pub(super) unsafe extern "C-unwind" fn snapshot(
+    out: *mut SnapshotInfo,
+    _: This,
+    id: MempoolId,
+    with_history: bool,
+) -> *mut SnapshotInfo {
+    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
+    unsafe {
+        let pictures = answer(Vec::new(), || Ok::<_, Refusal>(take_pictures(id, with_history)));
+        let segments: Vec<_> =
+            pictures.iter().flat_map(|p| p.segments.iter().map(|segment| (p.device, segment))).collect();
+        let segments = CxxVec::build(segments.into_iter(), |place: *mut SegmentInfo, (device, segment)| {
+            place.write(segment_info(device, segment));
+        });
+        // A list for each card that PyTorch sees, used or not.
+        let cards = if with_history { state::device_count().max(0) } else { 0 };
+        let device_traces = CxxVec::build(0..cards as usize, |place: *mut CxxVec<_>, device| {
+            let picture = pictures.iter().find(|p| p.device == device as i32);
+            let entries = picture.map_or(&[][..], |p| &p.entries);
+            place.write(CxxVec::build(entries.iter(), |place, entry| {
+                write_trace_entry(place, device as i32, entry);
+            }));
+        });
+        let annotations = if with_history { history::annotations() } else { Vec::new() };
+        let external_annotations = CxxVec::build(annotations.iter(), |place, a| write_annotation(place, a));
+        (&raw mut (*out).segments).write(segments);
+        (&raw mut (*out).device_traces).write(device_traces);
+        (&raw mut (*out).external_annotations).write(external_annotations);
+        write_config(&raw mut (*out).config);
+    }
+    out
+}
+
+fn take_pictures(id: MempoolId, with_history: bool) -> Vec<Picture> {
+    let mut pictures = Vec::new();
+    state::for_each(|device, card| {
+        let entries =
+            if with_history { card.history.entries().iter().cloned().collect() } else { Vec::new() };
+        let wanted = PoolKey::from(id);
+        let mut shown = card.pool.segments();
+        shown.retain(|segment| !wanted.is_private() || segment.pool == wanted);
+        let stacks = |segment: &SegmentView| {
+            segment.blocks.iter().map(|block| card.history.stack_of(block.addr).cloned()).collect()
+        };
+        let segments = shown
+            .into_iter()
+            .map(|segment| {
+                let stacks = stacks(&segment);
+                (segment, stacks)
+            })
+            .collect();
+        pictures.push(Picture { device, segments, entries });
+        note_snapshot(device, card);
+    });
+    pictures
+}
+
+/// The next snapshot shows when this one was taken.
+fn note_snapshot(device: i32, card: &mut Card) {
+    if history::is_watched() {
+        let active = card.pool.stats().active.current;
+        let what = Event { addr: 0, size: active, stream: StreamHandle(0), pool: PoolKey(0, 0) };
+        card.history.add(device, Action::Snapshot, what, None);
+    }
+}
+
+/// # Safety
+/// Whoever gets it frees it.
+unsafe fn segment_info(device: i32, (segment, stacks): &(SegmentView, Vec<Option<Stack>>)) -> SegmentInfo {
+    let sum = |of: fn(&gapless_pool::BlockView) -> u64| segment.blocks.iter().map(of).sum::<u64>() as usize;
+    let blocks: Vec<_> = segment.blocks.iter().zip(stacks).collect();
+    // SAFETY: each block is written whole; the caller passes the vector on.
+    let blocks = unsafe {
+        CxxVec::build(blocks.into_iter(), |place: *mut BlockInfo, (block, stack)| {
+            place.write(BlockInfo {
+                size: block.size as usize,
+                requested_size: block.requested as usize,
+                gc_counter: 0,
+                allocated: block.state == BlockState::Allocated,
+                active: block.state != BlockState::Free,
+                context: stack.clone().unwrap_or(SharedPtr::NULL),
+            });
+        })
+    };
+    SegmentInfo {
+        device: device as i8,
+        registration_counter: -1,
+        address: segment.addr as usize,
+        total_size: segment.size as usize,
+        requested_size: sum(|b| b.requested),
+        allocated_size: sum(|b| if b.state == BlockState::Allocated { b.size } else { 0 }),
+        active_size: sum(|b| if b.state == BlockState::Free { 0 } else { b.size }),
+        stream: segment.stream.0 as *mut c_void,
+        is_large: segment.is_large,
+        is_expandable: true,
+        pool: segment.pool.into(),
+        blocks,
+        context: SharedPtr::NULL,
+    }
+}
+
+/// Sizes up to 32 GiB, in powers of two, that PyTorch can round up to: none is rounded here.
+const DIVISIONS: usize = 16;
+
+/// # Safety
+/// `place` is valid for a write; whoever gets it frees it.
+unsafe fn write_config(place: *mut ConfigInfo) {
+    let said = |name| std::env::var(name).unwrap_or_default();
+    let mut settings = said("PYTORCH_ALLOC_CONF");
+    if settings.is_empty() {
+        settings = said("PYTORCH_CUDA_ALLOC_CONF");
+    }
+    // SAFETY: every field is written, the string where it stays.
+    unsafe {
+        (&raw mut (*place).garbage_collection_threshold).write(0.0);
+        (&raw mut (*place).max_split_size).write(usize::MAX);
+        (&raw mut (*place).pinned_num_register_threads).write(1);
+        (&raw mut (*place).expandable_segments).write(true);
+        (&raw mut (*place).release_lock_on_malloc).write(false);
+        (&raw mut (*place).pinned_use_host_register).write(false);
+        (&raw mut (*place).graph_capture_record_stream_reuse).write(false);
+        CxxString::write(&raw mut (*place).last_allocator_settings, &settings);
+        (&raw mut (*place).roundup_power2_divisions).write(CxxVec::of(vec![0; DIVISIONS]));
+    }
+}
+
+/// `getExpandableSegmentSizes(device)`: what each stream's heaps hold.
+pub(super) unsafe extern "C-unwind" fn expandable_sizes(
+    out: *mut CxxVec<StreamSegmentSize>,
+    _: This,
+    device: i8,
+) -> *mut CxxVec<StreamSegmentSize> {
+    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
+    unsafe {
+        let sizes = answer(BTreeMap::new(), || {
+            let mut sizes: BTreeMap<(u64, bool), u64> = BTreeMap::new();
+            if let Some(guard) = state::existing(i32::from(device))
+                && let Some(card) = guard.as_ref()
+            {
+                for segment in card.pool.segments() {
+                    *sizes.entry((segment.stream.0, !segment.is_large)).or_default() += segment.size;
+                }
+            }
+            Ok::<_, Refusal>(sizes)
+        });
+        let list: Vec<StreamSegmentSize> = sizes
+            .into_iter()
+            .map(|((stream, is_small), size)| StreamSegmentSize {
+                stream: stream as *mut c_void,
+                is_small,
+                total_size: size as usize,
+            })
+            .collect();
+        out.write(CxxVec::of(list));
+    }
+    out
+}
