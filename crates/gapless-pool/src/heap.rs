@@ -84,6 +84,19 @@ impl Heap {
         self.end
     }
 
+    /// Where its addresses begin.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Whether an address is one of its own.
+    #[inline]
+    #[must_use]
+    pub fn holds(&self, addr: u64) -> bool {
+        (self.start..self.limit).contains(&addr)
+    }
+
     /// Reserved addresses that are not used yet.
     #[must_use]
     pub fn room(&self) -> u64 {
@@ -247,6 +260,22 @@ impl Heap {
         self.blocks[block].state = State::Hole;
         self.pages[page as usize].handle = None;
         handle
+    }
+
+    /// Gives up the addresses of holes at the end: growth uses them again.
+    pub fn draw_in(&mut self) {
+        while self.last != NONE && self.blocks[self.last].state == State::Hole {
+            let Block { addr, prev, .. } = self.blocks[self.last];
+            self.blocks.discard(self.last);
+            self.last = prev;
+            if prev != NONE {
+                self.blocks[prev].next = NONE;
+            }
+            // A hole is one page.
+            self.pages.pop();
+            self.page_at.truncate(((addr - self.start) >> GRANULE_BITS) as usize);
+            self.end = addr;
+        }
     }
 
     /// Puts a page that is mapped at a hole's addresses behind it again.

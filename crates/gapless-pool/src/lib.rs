@@ -3,19 +3,26 @@
 //!
 //! Read [`pool`] first: it says how requests are served and what happens when nothing fits. [`heap`] is the hot path.
 
+mod allocations;
 pub mod blocks;
 pub mod device;
 pub mod free_set;
+pub mod fronts;
 pub mod heap;
 pub mod options;
 pub mod pool;
+mod shard;
 pub mod sim;
 pub mod stats;
+mod sync;
+mod tally;
 
 pub use device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
+pub use fronts::{Fronts, Gathered, SharedPool};
 pub use options::Options;
 pub use pool::{
-    AllocError, AllocationView, BlockState, BlockView, Change, FreeError, Pool, PoolKey, RestoreError, Saved, SegmentView,
+    AllocError, AllocationView, BlockState, BlockView, Change, FreeError, Pool, PoolKey, RestoreError, Saved,
+    SegmentView,
 };
 pub use sim::SimDevice;
 pub use stats::{ClassStats, Gauge, Stats};

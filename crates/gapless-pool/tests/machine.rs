@@ -1,34 +1,11 @@
 //! The allocator under random programs: invariants after every step, no two live allocations over the same physical bytes, faults at every
 //! device call.
 
+mod support;
+
 use gapless_pool::{AllocError, FreeError, Options, Pool, PoolKey, SimDevice, StreamHandle};
 use std::collections::BTreeMap;
-
-/// Numbers that look random and are the same every time.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    /// Mostly small, sometimes huge, often on an edge.
-    fn size(&mut self) -> u64 {
-        const EDGES: [u64; 9] =
-            [1, 511, 512, 513, 1 << 20, (1 << 20) + 1, 2 << 20, (2 << 20) + 512, (16 << 20) - 512];
-        match self.below(4) {
-            0 => EDGES[self.below(EDGES.len() as u64) as usize],
-            _ => 1 + self.next() % (1 << (4 + self.below(23))),
-        }
-    }
-}
+use support::Numbers;
 
 struct Program {
     pool: Pool<SimDevice>,
@@ -133,6 +110,22 @@ fn random_programs_keep_every_invariant() {
         assert_eq!((stats.active.current, stats.allocated.current, stats.requested.current), (0, 0, 0));
         assert!(seed % 3 != 0 || program.failures > 0, "a small card runs out");
     }
+}
+
+#[test]
+fn ten_million_operations() {
+    let mut program = Program::new(77, 3 << 30, 3);
+    for i in 0..10_000_000u32 {
+        program.step(150);
+        if i % 250_000 == 0 {
+            program.check();
+            program.check_physical();
+        }
+    }
+    program.check();
+    program.check_physical();
+    let stats = program.pool.stats();
+    assert!(stats.allocations.total > 3_000_000 && stats.windows_made > 0 && stats.lent > 0);
 }
 
 #[test]

@@ -166,7 +166,10 @@ fn a_private_pools_state_comes_back() {
         churn(&mut pool, &mut live, 40);
         let saved = pool.save(PRIVATE);
         let then = pool.allocations_in(PRIVATE);
-        assert_eq!(saved.iter().map(|s| s.addr).collect::<Vec<_>>(), then.iter().map(|a| a.addr).collect::<Vec<_>>());
+        assert_eq!(
+            saved.iter().map(|s| s.addr).collect::<Vec<_>>(),
+            then.iter().map(|a| a.addr).collect::<Vec<_>>()
+        );
         churn(&mut pool, &mut live, 60);
         let mut before: Vec<u64> = pool.allocations_in(PRIVATE).iter().map(|a| a.addr).collect();
         let mut freed = pool.restore(PRIVATE, &saved).expect("nothing was given back");

@@ -12,7 +12,7 @@ impl<D: Device> Pool<D> {
     pub fn check(&self) -> Result<(), String> {
         let mut held = 0;
         let mut live = 0;
-        for heap in &self.heaps {
+        for heap in self.heaps() {
             heap.check()?;
             held += heap.pages().iter().filter(|p| p.handle.is_some()).map(|p| p.size).sum::<u64>();
             live += heap.blocks().filter(|b| b.state == State::Live).map(|b| b.size).sum::<u64>();
@@ -21,18 +21,17 @@ impl<D: Device> Pool<D> {
             return Err(format!("{held} bytes in pages, {} counted", self.stats.reserved.current));
         }
         let (mut sum, mut callers) = (0, 0);
-        for (&addr, &id) in &self.by_addr {
-            let a = &self.allocations[id as usize];
-            if a.addr != addr {
-                return Err(format!("the allocation at {addr:#x} says {:#x}", a.addr));
+        for id in self.ids() {
+            let a = self.allocation(id);
+            let addr = a.addr;
+            if self.find(addr) != Some(id) {
+                return Err(format!("the allocation at {addr:#x} is not found there"));
             }
             sum += a.size;
             callers += u64::from(a.waits == 0);
             let blocks: u64 = match &a.place {
-                Place::Home { heap, block } => self.heaps[*heap as usize].block(*block).size,
-                Place::Window { parts, .. } => {
-                    parts.iter().map(|(h, b)| self.heaps[*h as usize].block(*b).size).sum()
-                }
+                Place::Home { heap, block } => self.heap(*heap).block(*block).size,
+                Place::Window { parts, .. } => parts.iter().map(|(h, b)| self.heap(*h).block(*b).size).sum(),
             };
             if blocks != a.size {
                 return Err(format!("the allocation of {} at {addr:#x} has blocks of {blocks}", a.size));

@@ -27,20 +27,14 @@ impl<D: Device> Pool<D> {
     /// What callers hold in a private pool, in order of address.
     pub fn save(&self, pool: PoolKey) -> Vec<Saved> {
         let mut saved: Vec<Saved> = Vec::new();
-        for &id in self.by_addr.values() {
-            let a = &self.allocations[id as usize];
+        for id in self.ids() {
+            let a = self.allocation(id);
             // Windows are not made in private pools.
             if let Place::Home { heap, .. } = a.place
                 && a.waits == 0
                 && self.lanes[a.lane as usize].pool == pool
             {
-                saved.push(Saved {
-                    addr: a.addr,
-                    size: a.size,
-                    requested: a.requested,
-                    lane: a.lane,
-                    heap,
-                });
+                saved.push(Saved { addr: a.addr, size: a.size, requested: a.requested, lane: a.lane, heap });
             }
         }
         saved.sort_unstable_by_key(|s| s.addr);
@@ -58,7 +52,7 @@ impl<D: Device> Pool<D> {
         let now = self.allocations_in(pool);
         let live = |a: &&super::AllocationView| a.is_live;
         for s in saved {
-            let pages = self.heaps[s.heap as usize].pages();
+            let pages = self.heap(s.heap).pages();
             let first = pages.partition_point(|p| p.addr + p.size <= s.addr);
             let mut under = pages[first..].iter().take_while(|p| p.addr < s.addr + s.size);
             if self.lanes[s.lane as usize].pool != pool || under.any(|p| p.handle.is_none()) {
@@ -71,9 +65,9 @@ impl<D: Device> Pool<D> {
         let freed: Vec<u64> = now.iter().filter(live).map(|a| a.addr).collect();
         for &addr in &freed {
             // Other streams' work with it is in the graphs that were recorded: there is nothing to wait for.
-            let id = self.by_addr[&addr];
-            self.allocations[id as usize].uses.clear();
-            self.count_free(self.allocations[id as usize].size);
+            let Some(id) = self.find(addr) else { continue };
+            self.allocation_mut(id).uses.clear();
+            self.count_free(self.allocation(id).size);
             self.complete(id);
         }
         let mut around: (u32, Vec<u32>) = (u32::MAX, Vec::new());
@@ -81,9 +75,9 @@ impl<D: Device> Pool<D> {
         in_order.sort_unstable_by_key(|s| (s.heap, s.addr));
         for s in in_order {
             if around.0 != s.heap {
-                around = (s.heap, self.heaps[s.heap as usize].free_blocks(0));
+                around = (s.heap, self.heap(s.heap).free_blocks(0));
             }
-            let Some(block) = self.heaps[s.heap as usize].carve(&around.1, s.addr, s.size) else {
+            let Some(block) = self.heap_mut(s.heap).carve(&around.1, s.addr, s.size) else {
                 return Err(RestoreError::Gone { addr: s.addr });
             };
             self.hand_out(s.lane, s.requested, s.size, Place::Home { heap: s.heap, block });

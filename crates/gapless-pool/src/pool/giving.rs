@@ -27,7 +27,7 @@ impl<D: Device> Pool<D> {
             self.drop_window(id);
         }
         let before = self.stats.reserved.current;
-        for at in 0..self.heaps.len() {
+        for at in 0..2 * self.shards.len() {
             let pool = self.lanes[lane_of(at as u32) as usize].pool;
             if pool.is_private() && !self.released.contains(&pool) {
                 continue;
@@ -39,11 +39,11 @@ impl<D: Device> Pool<D> {
 
     /// Gives every wholly free page of a heap back. No queued work uses them any more.
     fn give_back_pages(&mut self, at: usize) {
-        for page in 0..self.heaps[at].pages().len() as u32 {
-            let Page { addr, size, windows, .. } = self.heaps[at].pages()[page as usize];
+        for page in 0..self.heap(at as u32).pages().len() as u32 {
+            let Page { addr, size, windows, .. } = self.heap(at as u32).pages()[page as usize];
             if windows == 0
-                && self.heaps[at].pages()[page as usize].is_free()
-                && let Some(handle) = self.heaps[at].give_up(page)
+                && self.heap(at as u32).pages()[page as usize].is_free()
+                && let Some(handle) = self.heap_mut(at as u32).give_up(page)
             {
                 let _ = self.device.unmap(addr, size);
                 self.device.release(handle, size);
@@ -52,13 +52,14 @@ impl<D: Device> Pool<D> {
                 self.log_pages(at as u32, addr, size, false);
             }
         }
+        self.heap_mut(at as u32).draw_in();
     }
 
     /// [`Pool::trim`] for one private pool, whether it is used or not: what is free in it goes.
     pub fn trim_pool(&mut self, pool: PoolKey) -> u64 {
         self.wait_for_pending();
         let before = self.stats.reserved.current;
-        for at in 0..self.heaps.len() {
+        for at in 0..2 * self.shards.len() {
             let lane = self.lanes[lane_of(at as u32) as usize];
             if lane.pool != pool {
                 continue;

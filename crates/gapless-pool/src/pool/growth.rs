@@ -3,6 +3,7 @@
 use super::{Pool, PoolKey};
 use crate::device::{Device, DeviceError, PageHandle, StreamHandle};
 use crate::heap::{GRANULE, Page};
+use std::ops::Range;
 
 impl<D: Device> Pool<D> {
     /// New pages at the end of a heap.
@@ -10,10 +11,10 @@ impl<D: Device> Pool<D> {
         if self.options.limit.is_some_and(|limit| self.stats.reserved.current + bytes > limit) {
             return Err(DeviceError::OutOfMemory);
         }
-        if self.heaps[heap as usize].room() < bytes {
+        if self.heap(heap).room() < bytes {
             return Err(DeviceError::OutOfMemory);
         }
-        let start = self.heaps[heap as usize].end();
+        let start = self.heap(heap).end();
         let mut made: Vec<(PageHandle, u64)> = Vec::new();
         let mut end = start;
         let mut failed = None;
@@ -47,7 +48,7 @@ impl<D: Device> Pool<D> {
             return Err(error);
         }
         for (page, size) in made {
-            self.heaps[heap as usize].grow(page, size);
+            self.heap_mut(heap).grow(page, size);
             self.count_page_in(heap, size);
         }
         self.log_pages(heap, start, bytes, true);
@@ -55,13 +56,21 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// Puts new pages behind holes that were left when memory was given back, where one stretch of them is enough.
-    pub(super) fn refill(&mut self, heap: u32, bytes: u64) -> bool {
+    /// New pages for a request of `size` bytes, in holes where a stretch is enough; else at the end, which misses `plain` bytes.
+    pub(super) fn grow_for(&mut self, heap: u32, size: u64, plain: u64) -> Result<(), DeviceError> {
+        match self.refill(heap, size.div_ceil(GRANULE) * GRANULE) {
+            Some(_) => Ok(()),
+            None => self.grow(heap, plain),
+        }
+    }
+
+    /// Puts new pages behind holes that were left when memory was given back, where one stretch of them is enough. Which pages.
+    pub(super) fn refill(&mut self, heap: u32, bytes: u64) -> Option<Range<usize>> {
         let limited = self.options.limit.is_some_and(|limit| self.stats.reserved.current + 2 * bytes > limit);
         if self.stats.device_frees == 0 || limited {
-            return false;
+            return None;
         }
-        let pages = self.heaps[heap as usize].pages();
+        let pages = self.heap(heap).pages();
         let mut run = 0..0;
         let mut found = 0;
         for (i, page) in pages.iter().enumerate() {
@@ -79,14 +88,14 @@ impl<D: Device> Pool<D> {
             }
         }
         if found < bytes {
-            return false;
+            return None;
         }
-        for at in run {
-            let Page { addr, size, .. } = self.heaps[heap as usize].pages()[at];
-            let Ok(page) = self.device.create(size) else { return false };
+        for at in run.clone() {
+            let Page { addr, size, .. } = self.heap(heap).pages()[at];
+            let Ok(page) = self.device.create(size) else { return None };
             let mapped = self.device.map(addr, size, page);
             if mapped.is_ok() && self.device.grant(addr, size).is_ok() {
-                self.heaps[heap as usize].refill(at as u32, page);
+                self.heap_mut(heap).refill(at as u32, page);
                 self.count_page_in(heap, size);
                 self.log_pages(heap, addr, size, true);
                 continue;
@@ -95,10 +104,10 @@ impl<D: Device> Pool<D> {
                 let _ = self.device.unmap(addr, size);
             }
             self.device.release(page, size);
-            return false;
+            return None;
         }
         self.stats.device_allocs += 1;
-        true
+        Some(run)
     }
 
     /// The size of the next page when of `wanted` bytes `left` are still missing.

@@ -3,7 +3,7 @@
 //! A page is shown where its present user has it: an allocation in a window takes its bytes away at home and puts them at the window's
 //! addresses, and gives them back when it ends. So each physical byte is mapped once at any time, as readers of a history expect.
 
-use super::{Allocation, Lane, Place, Pool, PoolKey, lane_of};
+use super::{Allocation, AllocationId, Lane, Place, Pool, PoolKey, lane_of};
 use crate::device::{Device, StreamHandle};
 
 /// One change.
@@ -50,21 +50,21 @@ impl<D: Device> Pool<D> {
     }
 
     #[cold]
-    pub(super) fn log_completed(&mut self, id: u32) {
-        let Allocation { addr, requested, lane, .. } = self.allocations[id as usize];
+    pub(super) fn log_completed(&mut self, id: AllocationId) {
+        let Allocation { addr, requested, lane, .. } = *self.allocation(id);
         let Lane { stream, pool, .. } = self.lanes[lane as usize];
         self.log(Change::Completed { addr, requested, stream, pool });
     }
 
     /// An allocation takes its window's bytes away at home, or gives them back.
     #[cold]
-    pub(super) fn log_window(&mut self, id: u32, taken: bool) {
-        let Allocation { addr, size, lane, ref place, .. } = self.allocations[id as usize];
+    pub(super) fn log_window(&mut self, id: AllocationId, taken: bool) {
+        let Allocation { addr, size, lane, ref place, .. } = *self.allocation(id);
         let Place::Window { parts, .. } = place else { return };
         let mut homes: Vec<(u32, u64, u64)> = parts
             .iter()
             .map(|&(heap, block)| {
-                let block = self.heaps[heap as usize].block(block);
+                let block = self.heap(heap).block(block);
                 (heap, block.addr, block.size)
             })
             .collect();

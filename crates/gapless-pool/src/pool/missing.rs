@@ -4,6 +4,8 @@ use super::{Lane, Piece, Pieces, Place, Pool, SMALL};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
 
+/// Slack is at least this: below it, sparing memory costs more than it is worth.
+const LEAST_SLACK: u64 = 16 << 20;
 /// Smaller pieces of free memory are left alone.
 const FRAGMENT: u64 = 64 << 10;
 
@@ -16,16 +18,15 @@ impl<D: Device> Pool<D> {
             return self.miss_in_private(lane, heap, size);
         }
         if size <= SMALL {
-            if self.refill(heap, GRANULE) {
-                return self.at_home(heap, size);
-            }
-            let missing = size - self.heaps[heap as usize].tail().min(size - 1);
-            if self.stats.reserved.current + GRANULE > self.allowed(size)
+            let missing = size - self.heap(heap).tail().min(size - 1);
+            // A first page is every lane's own: who lends is asked for each request, and hears of each free.
+            if self.heap(heap).end() > self.heap(heap).start()
+                && self.stats.reserved.current + GRANULE > self.allowed(size)
                 && let Some(place) = self.small_elsewhere(lane, size)
             {
                 return Ok(place);
             }
-            return match self.grow(heap, missing.div_ceil(GRANULE) * GRANULE) {
+            return match self.grow_for(heap, size, missing.div_ceil(GRANULE) * GRANULE) {
                 Ok(()) => self.at_home(heap, size),
                 // The last resort: memory of the large heap, whatever page that pins.
                 Err(error) => self.last_resort(lane, heap, size, error),
@@ -34,12 +35,10 @@ impl<D: Device> Pool<D> {
         if let Some(place) = self.reuse_window(lane, size) {
             return Ok(place);
         }
-        let tail = self.heaps[heap as usize].tail();
+        let tail = self.heap(heap).tail();
         let plain = (size - tail.min(size - 1)).div_ceil(GRANULE) * GRANULE;
         let allowed = self.allowed(size);
-        if self.stats.reserved.current + plain <= allowed
-            && (self.refill(heap, size.div_ceil(GRANULE) * GRANULE) || self.grow(heap, plain).is_ok())
-        {
+        if self.stats.reserved.current + plain <= allowed && self.grow_for(heap, size, plain).is_ok() {
             return self.at_home(heap, size);
         }
         if let Some(place) = self.lend_block(lane, size, |other| other.large, u64::MAX) {
@@ -51,11 +50,11 @@ impl<D: Device> Pool<D> {
     /// What may be held without harvesting first, once `size` more bytes are live.
     fn allowed(&self, size: u64) -> u64 {
         let peak = self.stats.active.peak.max(self.stats.active.current + size);
-        peak + peak / 1000 * self.options.slack
+        peak + (peak / 1000 * self.options.slack).max(LEAST_SLACK)
     }
 
     pub(super) fn at_home(&mut self, heap: u32, size: u64) -> Result<Place, DeviceError> {
-        let block = self.heaps[heap as usize].take(size).ok_or(DeviceError::OutOfMemory)?;
+        let block = self.heap_mut(heap).take(size).ok_or(DeviceError::OutOfMemory)?;
         Ok(Place::Home { heap, block })
     }
 
@@ -68,25 +67,31 @@ impl<D: Device> Pool<D> {
         let missing = size.saturating_sub(pieces.most()).div_ceil(GRANULE) * GRANULE;
         // A window over hundreds of pages to spare next to nothing is a bad bargain.
         if plain.saturating_sub(missing) <= self.stats.reserved.current / 1000 {
-            self.grow(heap, plain)?;
+            self.grow_for(heap, size, plain)?;
             return self.at_home(heap, size);
         }
         if missing > 0 {
-            let first = self.heaps[heap as usize].pages().len();
-            self.grow(heap, missing)?;
+            let made = if let Some(refilled) = self.refill(heap, missing) {
+                refilled
+            } else {
+                let first = self.heap(heap).pages().len();
+                self.grow(heap, missing)?;
+                first..self.heap(heap).pages().len()
+            };
             if let Ok(place) = self.at_home(heap, size) {
                 return Ok(place);
             }
-            let new = self.heaps[heap as usize].pages().iter().enumerate().skip(first);
-            let new = new.map(|(i, p)| Piece::page(heap, i as u32, p.size, u64::MAX));
+            let pages = self.heap(heap).pages();
+            let new: Vec<Piece> =
+                made.map(|i| Piece::page(heap, i as u32, pages[i].size, u64::MAX)).collect();
             pieces.pages.splice(0..0, new);
         }
         if let Some(chosen) = pieces.choose(size) {
             return self.make_window(lane, &chosen, size);
         }
         // Fragments that exclude each other were counted together.
-        let tail = self.heaps[heap as usize].tail();
-        self.grow(heap, (size - tail.min(size - 1)).div_ceil(GRANULE) * GRANULE)?;
+        let tail = self.heap(heap).tail();
+        self.grow_for(heap, size, (size - tail.min(size - 1)).div_ceil(GRANULE) * GRANULE)?;
         self.at_home(heap, size)
     }
 
@@ -94,7 +99,7 @@ impl<D: Device> Pool<D> {
     /// page of its own; or what other lanes have.
     fn small_elsewhere(&mut self, lane: u32, size: u64) -> Option<Place> {
         let heap = self.lanes[lane as usize].large;
-        if self.heaps[heap as usize].fits(size).is_some_and(|free| free < GRANULE) {
+        if self.heap(heap).fits(size).is_some_and(|free| free < GRANULE) {
             return self.at_home(heap, size).ok();
         }
         self.lend_block(lane, size, |other| other.small, u64::MAX)
@@ -112,14 +117,14 @@ impl<D: Device> Pool<D> {
         let lenders = self.lanes.iter().filter(|other| !other.pool.is_private() && other.large != own.large);
         let fits = lenders.filter_map(|other| {
             let heap = class(other);
-            self.heaps[heap as usize].fits(size).map(|free| (free, heap))
+            self.heap(heap).fits(size).map(|free| (free, heap))
         });
         let (_, heap) = fits.min().filter(|(free, _)| *free < most)?;
-        let block = self.heaps[heap as usize].take(size)?;
+        let block = self.heap_mut(heap).take(size)?;
         match self.borrow(lane, &[(heap, block)]) {
             Ok(()) => Some(Place::Home { heap, block }),
             Err(_) => {
-                self.heaps[heap as usize].release(block);
+                self.heap_mut(heap).release(block);
                 None
             }
         }
@@ -137,7 +142,7 @@ impl<D: Device> Pool<D> {
                 continue;
             }
             let heap = other.large;
-            let large = &self.heaps[heap as usize];
+            let large = self.heap(heap);
             for id in large.free_blocks(FRAGMENT) {
                 let block = large.block(id);
                 let end = block.addr + block.size;
@@ -180,12 +185,12 @@ impl<D: Device> Pool<D> {
             self.stats.retries += 1;
             self.wait_for_pending();
         }
-        if let Some(block) = self.heaps[heap as usize].take(size) {
+        if let Some(block) = self.heap_mut(heap).take(size) {
             return Ok(Place::Home { heap, block });
         }
         let large = self.lanes[lane as usize].large;
         if size <= SMALL
-            && let Some(block) = self.heaps[large as usize].take(size)
+            && let Some(block) = self.heap_mut(large).take(size)
         {
             return Ok(Place::Home { heap: large, block });
         }

@@ -9,6 +9,7 @@
 //! Streams: a lane's memory is used in the order of its stream. A page lent to another lane is handed over behind an event on the device,
 //! and handed back when an event says that the borrower's work is done.
 
+mod apart;
 mod check;
 mod checkpoint;
 mod counting;
@@ -25,10 +26,12 @@ pub use checkpoint::{RestoreError, Saved};
 pub use log::Change;
 pub use view::{AllocationView, BlockState, BlockView, SegmentView};
 
+use crate::allocations::{Allocation, Allocations, Place};
 use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
 use crate::free_set::FreeSet;
 use crate::heap::Heap;
 use crate::options::Options;
+use crate::shard::{RANGE, Shard, rounded};
 use crate::stats::Stats;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -37,10 +40,8 @@ use std::collections::VecDeque;
 pub const UNIT: u64 = 512;
 /// Requests up to this size have heaps of their own: they would pin the pages of large ones.
 pub const SMALL: u64 = 1 << 20;
-/// Addresses of a heap and of windows: reserved in one piece, they cost nothing.
-const RANGE: u64 = 512 << 30;
 /// A larger request is refused without asking the device.
-const LARGEST: u64 = 1 << 50;
+pub(crate) const LARGEST: u64 = 1 << 50;
 /// Cached windows that are looked at for one request.
 const TRIES: usize = 24;
 
@@ -80,27 +81,15 @@ struct Lane {
     large: u32,
 }
 
-/// Where an allocation lies.
-#[derive(Clone, Debug)]
-enum Place {
-    /// In a block of its lane's heap.
-    Home { heap: u32, block: u32 },
-    /// In a window, over blocks of one or more heaps.
-    Window { window: u32, parts: Vec<(u32, u32)> },
+/// The number of an allocation: the shard in whose addresses it begins, or [`WINDOWS`], and its place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllocationId {
+    shard: u32,
+    slot: u32,
 }
 
-#[derive(Clone, Debug)]
-struct Allocation {
-    addr: u64,
-    size: u64,
-    requested: u64,
-    lane: u32,
-    place: Place,
-    /// Other streams that use it.
-    uses: Vec<StreamHandle>,
-    /// Events that must pass before it can be used again; only after it was given back.
-    waits: u32,
-}
+/// Stands for a shard where an allocation lies in a window.
+const WINDOWS: u32 = u32::MAX;
 
 /// A second range of addresses for pages, side by side.
 #[derive(Clone, Debug)]
@@ -124,10 +113,11 @@ pub struct Pool<D> {
     device: D,
     options: Options,
     lanes: Vec<Lane>,
-    heaps: Vec<Heap>,
-    allocations: Vec<Allocation>,
-    unused: Vec<u32>,
-    by_addr: FxHashMap<u64, u32>,
+    /// One for each lane; boxed, since threads' fronts exchange them.
+    #[allow(clippy::vec_box, reason = "a pointer is exchanged for another, not a kilobyte")]
+    shards: Vec<Box<Shard>>,
+    /// What lies in windows.
+    in_windows: Allocations,
     windows: Vec<Option<Window>>,
     unused_windows: Vec<u32>,
     /// Windows that no allocation uses, by size, for each lane.
@@ -139,10 +129,10 @@ pub struct Pool<D> {
     /// Addresses of windows that are gone, to be used again.
     unused_addrs: Vec<(u64, u64)>,
     /// Events in the order of each stream, and the allocation that waits for it.
-    pending: Vec<(StreamHandle, VecDeque<(EventHandle, u32)>)>,
+    pending: Vec<(StreamHandle, VecDeque<(EventHandle, AllocationId)>)>,
     pending_count: usize,
     /// Given back, to be free when the caller says so.
-    later: Vec<u32>,
+    later: Vec<AllocationId>,
     /// Private pools that nobody uses.
     released: Vec<PoolKey>,
     quiet: bool,
@@ -158,10 +148,8 @@ impl<D: Device> Pool<D> {
             device,
             options,
             lanes: Vec::new(),
-            heaps: Vec::new(),
-            allocations: Vec::new(),
-            unused: Vec::new(),
-            by_addr: FxHashMap::default(),
+            shards: Vec::new(),
+            in_windows: Allocations::default(),
             windows: Vec::new(),
             unused_windows: Vec::new(),
             idle: FxHashMap::default(),
@@ -197,21 +185,64 @@ impl<D: Device> Pool<D> {
     }
 
     /// Every heap, for inspection.
-    pub fn heaps(&self) -> &[Heap] {
-        &self.heaps
+    pub fn heaps(&self) -> impl Iterator<Item = &Heap> {
+        self.shards.iter().flat_map(|shard| &shard.heaps)
+    }
+
+    #[inline]
+    fn heap(&self, heap: u32) -> &Heap {
+        &self.shards[lane_of(heap) as usize].heaps[(heap & 1) as usize]
+    }
+
+    #[inline]
+    fn heap_mut(&mut self, heap: u32) -> &mut Heap {
+        &mut self.shards[lane_of(heap) as usize].heaps[(heap & 1) as usize]
+    }
+
+    #[inline]
+    fn find(&self, addr: u64) -> Option<AllocationId> {
+        let home = self.shards.iter().position(|shard| shard.holds(addr));
+        let (shard, slot) = match home {
+            Some(shard) => (shard as u32, self.shards[shard].allocations.find(addr)?),
+            None => (WINDOWS, self.in_windows.find(addr)?),
+        };
+        Some(AllocationId { shard, slot })
+    }
+
+    fn ids(&self) -> impl Iterator<Item = AllocationId> + '_ {
+        let all = self.shards.iter().map(|shard| &shard.allocations).zip(0..);
+        let all = all.chain(std::iter::once((&self.in_windows, WINDOWS)));
+        all.flat_map(|(of, shard)| of.slots().map(move |slot| AllocationId { shard, slot }))
+    }
+
+    #[inline]
+    fn allocations_of(&mut self, shard: u32) -> &mut Allocations {
+        if shard == WINDOWS { &mut self.in_windows } else { &mut self.shards[shard as usize].allocations }
+    }
+
+    #[inline]
+    fn allocation(&self, id: AllocationId) -> &Allocation {
+        let of =
+            if id.shard == WINDOWS { &self.in_windows } else { &self.shards[id.shard as usize].allocations };
+        &of[id.slot]
+    }
+
+    #[inline]
+    fn allocation_mut(&mut self, id: AllocationId) -> &mut Allocation {
+        &mut self.allocations_of(id.shard)[id.slot]
     }
 
     /// Live and pending allocations as address, size and whether the caller still holds it.
     pub fn allocations(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
-        self.by_addr.values().map(|&id| {
-            let a = &self.allocations[id as usize];
+        self.ids().map(|id| {
+            let a = self.allocation(id);
             (a.addr, a.size, a.waits == 0)
         })
     }
 
     /// The block size of what was allocated at `addr`.
     pub fn size_of(&self, addr: u64) -> Option<u64> {
-        self.by_addr.get(&addr).map(|&id| self.allocations[id as usize].size)
+        self.find(addr).map(|id| self.allocation(id).size)
     }
 
     /// The most that may be held.
@@ -221,8 +252,8 @@ impl<D: Device> Pool<D> {
 
     /// Whether giving back what was allocated at `addr` concerns another stream: one that uses it, or one that lent its memory.
     pub fn concerns_others(&self, addr: u64) -> bool {
-        self.by_addr.get(&addr).is_some_and(|&id| {
-            let allocation = &self.allocations[id as usize];
+        self.find(addr).is_some_and(|id| {
+            let allocation = self.allocation(id);
             let is_lent = |heap: u32| lane_of(heap) != allocation.lane;
             !allocation.uses.is_empty()
                 || match &allocation.place {
@@ -261,14 +292,14 @@ impl<D: Device> Pool<D> {
         if self.pending_count > 0 && !self.quiet {
             self.poll();
         }
-        let rounded = size.div_ceil(UNIT).max(1) * UNIT;
+        let rounded = rounded(size);
         let lane = match self.lane(stream, pool) {
             Ok(lane) => lane,
             Err(device) => return Err(AllocError::OutOfMemory { size, device }),
         };
         let heap =
             if rounded <= SMALL { self.lanes[lane as usize].small } else { self.lanes[lane as usize].large };
-        if let Some(block) = self.heaps[heap as usize].take(rounded) {
+        if let Some(block) = self.heap_mut(heap).take(rounded) {
             return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }));
         }
         match self.miss(lane, heap, rounded) {
@@ -282,9 +313,9 @@ impl<D: Device> Pool<D> {
 
     /// Another stream uses what is at `addr`: its block is free only when that stream's present work is done.
     pub fn record_stream(&mut self, addr: u64, stream: StreamHandle) -> Result<(), FreeError> {
-        let id = *self.by_addr.get(&addr).ok_or(FreeError::Unknown { addr })?;
-        let own = self.lanes[self.allocations[id as usize].lane as usize].stream;
-        let uses = &mut self.allocations[id as usize].uses;
+        let id = self.find(addr).ok_or(FreeError::Unknown { addr })?;
+        let own = self.lanes[self.allocation(id).lane as usize].stream;
+        let uses = &mut self.allocation_mut(id).uses;
         if stream != own && !uses.contains(&stream) {
             uses.push(stream);
         }
@@ -296,8 +327,8 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// When there is nothing, or it was given back before. Nothing changes then.
     pub fn free(&mut self, addr: u64) -> Result<(), FreeError> {
-        let id = *self.by_addr.get(&addr).ok_or(FreeError::Unknown { addr })?;
-        let allocation = &mut self.allocations[id as usize];
+        let id = self.find(addr).ok_or(FreeError::Unknown { addr })?;
+        let allocation = self.allocation_mut(id);
         if allocation.waits > 0 {
             return Err(FreeError::Twice { addr });
         }
@@ -310,7 +341,7 @@ impl<D: Device> Pool<D> {
         for stream in uses {
             self.wait_for(stream, id);
         }
-        if self.allocations[id as usize].waits == 0 {
+        if self.allocation(id).waits == 0 {
             // No event could be recorded: the streams are gone, and with them their work.
             self.complete(id);
         }
@@ -319,48 +350,39 @@ impl<D: Device> Pool<D> {
 
     #[inline]
     fn hand_out(&mut self, lane: u32, requested: u64, size: u64, place: Place) -> u64 {
-        let addr = match &place {
-            Place::Home { heap, block } => self.heaps[*heap as usize].block(*block).addr,
+        let (addr, shard) = match &place {
+            Place::Home { heap, block } => (self.heap(*heap).block(*block).addr, lane_of(*heap)),
             Place::Window { window, .. } => {
                 let window = self.window(*window);
-                window.base + window.start
+                (window.base + window.start, WINDOWS)
             }
         };
         let allocation = Allocation { addr, size, requested, lane, place, uses: Vec::new(), waits: 0 };
-        let id = if let Some(id) = self.unused.pop() {
-            self.allocations[id as usize] = allocation;
-            id
-        } else {
-            self.allocations.push(allocation);
-            (self.allocations.len() - 1) as u32
-        };
-        self.by_addr.insert(addr, id);
+        let slot = self.allocations_of(shard).add(allocation);
         self.count_out(requested, size);
+        self.shards[lane as usize].tally.will_need(usize::from(size > SMALL), size, requested);
         if self.log.is_some() {
-            self.log_window(id, true);
+            self.log_window(AllocationId { shard, slot }, true);
         }
         addr
     }
 
     /// The memory of an allocation can be used again.
     #[inline]
-    fn complete(&mut self, id: u32) {
-        let Allocation { addr, size, requested, lane, .. } = self.allocations[id as usize];
+    fn complete(&mut self, id: AllocationId) {
+        let Allocation { size, requested, lane, .. } = *self.allocation(id);
         if self.log.is_some() {
             self.log_completed(id);
             self.log_window(id, false);
         }
-        let place =
-            std::mem::replace(&mut self.allocations[id as usize].place, Place::Home { heap: 0, block: 0 });
-        self.by_addr.remove(&addr);
-        self.unused.push(id);
+        let place = self.allocations_of(id.shard).remove(id.slot);
         self.count_completed(requested, size);
         match place {
             Place::Home { heap, block } => {
                 if lane_of(heap) != lane {
                     self.hand_back(lane, &[(heap, block)]);
                 }
-                self.heaps[heap as usize].release(block);
+                self.heap_mut(heap).release(block);
             }
             Place::Window { window, parts } => {
                 let lent = parts.iter().any(|(heap, _)| lane_of(*heap) != lane);
@@ -369,7 +391,7 @@ impl<D: Device> Pool<D> {
                     self.hand_back(lane, &parts);
                 }
                 for (heap, block) in parts {
-                    self.heaps[heap as usize].release(block);
+                    self.heap_mut(heap).release(block);
                 }
                 self.rest(window);
             }
@@ -383,14 +405,15 @@ impl<D: Device> Pool<D> {
         if let Some(at) = self.abandoned_lane() {
             self.lanes[at as usize].stream = stream;
             self.lanes[at as usize].pool = pool;
+            self.shards[at as usize].stream = stream;
+            self.shards[at as usize].pool = pool;
             return Ok(at);
         }
         let addr = self.device.reserve(2 * RANGE)?;
-        let small = self.heaps.len() as u32;
-        self.heaps.push(Heap::new(addr, RANGE));
-        self.heaps.push(Heap::new(addr + RANGE, RANGE));
-        self.lanes.push(Lane { stream, pool, small, large: small + 1 });
-        Ok((self.lanes.len() - 1) as u32)
+        let at = self.lanes.len() as u32;
+        self.shards.push(Box::new(Shard::new(at, stream, pool, addr)));
+        self.lanes.push(Lane { stream, pool, small: 2 * at, large: 2 * at + 1 });
+        Ok(at)
     }
 }
 

@@ -1,13 +1,13 @@
 //! Frees that wait for other streams: events in the order of each stream, looked at when memory is asked for.
 
-use super::{FreeError, Pool};
+use super::{AllocationId, FreeError, Pool};
 use crate::device::{Device, EventHandle, StreamHandle};
 use std::collections::VecDeque;
 
 impl<D: Device> Pool<D> {
-    pub(super) fn wait_for(&mut self, stream: StreamHandle, id: u32) {
+    pub(super) fn wait_for(&mut self, stream: StreamHandle, id: AllocationId) {
         let Ok(event) = self.device.record(stream) else { return };
-        self.allocations[id as usize].waits += 1;
+        self.allocation_mut(id).waits += 1;
         self.pending_count += 1;
         if let Some((_, queue)) = self.pending.iter_mut().find(|(s, _)| *s == stream) {
             queue.push_back((event, id));
@@ -29,10 +29,10 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    pub(super) fn passed(&mut self, event: EventHandle, id: u32) {
+    pub(super) fn passed(&mut self, event: EventHandle, id: AllocationId) {
         self.device.discard(event);
         self.pending_count -= 1;
-        let allocation = &mut self.allocations[id as usize];
+        let allocation = self.allocation_mut(id);
         allocation.waits -= 1;
         if allocation.waits == 0 {
             self.complete(id);
@@ -59,20 +59,20 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// As [`Pool::free`].
     pub fn free_later(&mut self, addr: u64) -> Result<(), FreeError> {
-        let id = *self.by_addr.get(&addr).ok_or(FreeError::Unknown { addr })?;
-        let allocation = &mut self.allocations[id as usize];
+        let id = self.find(addr).ok_or(FreeError::Unknown { addr })?;
+        let allocation = self.allocation_mut(id);
         if allocation.waits > 0 {
             return Err(FreeError::Twice { addr });
         }
         allocation.waits = 1;
         self.later.push(id);
-        self.count_free(self.allocations[id as usize].size);
+        self.count_free(self.allocation(id).size);
         Ok(())
     }
 
     /// What was given back with [`Pool::free_later`] is free now; nothing where a wait for all streams freed it before.
     pub fn free_now(&mut self, addr: u64) {
-        if let Some(&id) = self.by_addr.get(&addr)
+        if let Some(id) = self.find(addr)
             && let Some(at) = self.later.iter().position(|&later| later == id)
         {
             self.later.swap_remove(at);

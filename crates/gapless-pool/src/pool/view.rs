@@ -54,17 +54,17 @@ pub struct AllocationView {
 impl<D: Device> Pool<D> {
     /// What was allocated at `addr` and is not free yet.
     pub fn allocation_at(&self, addr: u64) -> Option<AllocationView> {
-        self.by_addr.get(&addr).map(|&id| self.view_of(&self.allocations[id as usize]))
+        self.find(addr).map(|id| self.view_of(self.allocation(id)))
     }
 
     /// Whether a caller has what was allocated at `addr`.
     pub fn is_live(&self, addr: u64) -> bool {
-        self.by_addr.get(&addr).is_some_and(|&id| self.allocations[id as usize].waits == 0)
+        self.find(addr).is_some_and(|id| self.allocation(id).waits == 0)
     }
 
     /// Everything that was allocated in a pool and is not free yet, in order of address.
     pub fn allocations_in(&self, pool: PoolKey) -> Vec<AllocationView> {
-        let all = self.by_addr.values().map(|&id| self.view_of(&self.allocations[id as usize]));
+        let all = self.ids().map(|id| self.view_of(self.allocation(id)));
         let mut found: Vec<AllocationView> = all.filter(|a| a.pool == pool).collect();
         found.sort_unstable_by_key(|a| a.addr);
         found
@@ -90,8 +90,8 @@ impl<D: Device> Pool<D> {
                 self.segments_of(lane, heap, is_large, &mut found);
             }
         }
-        for &id in self.by_addr.values() {
-            let a = &self.allocations[id as usize];
+        for id in self.ids() {
+            let a = self.allocation(id);
             if matches!(a.place, Place::Window { .. }) {
                 let Lane { stream, pool, .. } = self.lanes[a.lane as usize];
                 let blocks = vec![block_view(a)];
@@ -111,7 +111,7 @@ impl<D: Device> Pool<D> {
 
     fn segments_of(&self, lane: &Lane, heap: u32, is_large: bool, found: &mut Vec<SegmentView>) {
         let mut open: Option<SegmentView> = None;
-        for block in self.heaps[heap as usize].blocks() {
+        for block in self.heap(heap).blocks() {
             let here = match block.state {
                 State::Free => Some(BlockView {
                     addr: block.addr,
@@ -120,9 +120,7 @@ impl<D: Device> Pool<D> {
                     state: BlockState::Free,
                 }),
                 // A live block that is nobody's beginning is part of a window.
-                State::Live => {
-                    self.by_addr.get(&block.addr).map(|&id| block_view(&self.allocations[id as usize]))
-                }
+                State::Live => self.find(block.addr).map(|id| block_view(self.allocation(id))),
                 State::Hole => None,
             };
             match (here, &mut open) {
@@ -149,7 +147,7 @@ impl<D: Device> Pool<D> {
     /// Free blocks that cannot be given back to the device, since others use their pages, and their bytes there: for small and for large.
     pub fn stranded(&self) -> [(u64, u64); 2] {
         let mut found = [(0, 0); 2];
-        for (at, heap) in self.heaps.iter().enumerate() {
+        for (at, heap) in self.heaps().enumerate() {
             let pages = heap.pages();
             for block in heap.blocks().filter(|block| block.state == State::Free) {
                 let end = block.addr + block.size;
@@ -174,7 +172,7 @@ impl<D: Device> Pool<D> {
         let reserved = self.stats.reserved.current;
         let more = self.options.limit.map_or(free, |limit| free.min(limit.saturating_sub(reserved)));
         let lanes = self.lanes.iter().filter(|lane| !lane.pool.is_private());
-        let heaps = lanes.map(|lane| &self.heaps[lane.large as usize]);
+        let heaps = lanes.map(|lane| self.heap(lane.large));
         let (mut pages, mut largest) = (0, 0);
         for heap in heaps {
             pages += heap.pages().iter().filter(|page| page.is_free()).map(|page| page.size).sum::<u64>();

@@ -18,7 +18,7 @@ impl<D: Device> Pool<D> {
             if left == 0 {
                 break;
             }
-            let page = &self.heaps[heap as usize].pages()[id as usize];
+            let page = self.heap(heap).pages()[id as usize];
             let bytes = left.min(page.size - from);
             parts.push((heap, id, page.addr + from, bytes));
             left -= bytes;
@@ -33,7 +33,7 @@ impl<D: Device> Pool<D> {
         let mut around: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
         let mut fits = |entry: &Entry| {
             self.parts(self.window(entry.block), size).into_iter().all(|(heap, id, addr, bytes)| {
-                let home = &self.heaps[heap as usize];
+                let home = self.heap(heap);
                 let page = &home.pages()[id as usize];
                 // Part of a page that others hold some of: look closer.
                 page.is_free()
@@ -62,7 +62,7 @@ impl<D: Device> Pool<D> {
         let mut end = base;
         let mut failed = None;
         for piece in pieces {
-            let handle = self.heaps[piece.heap as usize].pages()[piece.page as usize].handle;
+            let handle = self.heap(piece.heap).pages()[piece.page as usize].handle;
             let done =
                 handle.ok_or(DeviceError::OutOfMemory).and_then(|h| self.device.map(end, piece.page_size, h));
             if let Err(error) = done {
@@ -92,7 +92,7 @@ impl<D: Device> Pool<D> {
             (self.windows.len() - 1) as u32
         };
         for piece in pieces {
-            self.heaps[piece.heap as usize].page_mut(piece.page).windows += 1;
+            self.heap_mut(piece.heap).page_mut(piece.page).windows += 1;
         }
         self.stats.windows_made += 1;
         self.stats.harvested += pieces.len() as u64;
@@ -115,9 +115,9 @@ impl<D: Device> Pool<D> {
         let mut failed = None;
         for (heap, _, addr, bytes) in wanted {
             if around.0 != heap {
-                around = (heap, self.heaps[heap as usize].free_blocks(0));
+                around = (heap, self.heap(heap).free_blocks(0));
             }
-            match self.heaps[heap as usize].carve(&around.1, addr, bytes) {
+            match self.heap_mut(heap).carve(&around.1, addr, bytes) {
                 Some(block) => parts.push((heap, block)),
                 None => {
                     failed = Some(DeviceError::OutOfMemory);
@@ -128,7 +128,7 @@ impl<D: Device> Pool<D> {
         let failed = failed.or_else(|| self.borrow(lane, &parts).err());
         if let Some(error) = failed {
             for (heap, block) in parts {
-                self.heaps[heap as usize].release(block);
+                self.heap_mut(heap).release(block);
             }
             self.rest(id);
             return Err(error);
@@ -208,7 +208,7 @@ impl<D: Device> Pool<D> {
         let Some(window) = self.windows[id as usize].take() else { return };
         self.unused_windows.push(id);
         for (heap, page) in &window.pages {
-            self.heaps[*heap as usize].page_mut(*page).windows -= 1;
+            self.heap_mut(*heap).page_mut(*page).windows -= 1;
         }
         if self.device.unmap(window.base, window.mapped).is_ok() {
             self.unused_addrs.push((window.base, window.mapped));

@@ -1,0 +1,92 @@
+//! `cargo xtask bench pool`: what a cached request and its free cost, alone and with threads on streams of their own, beside one lock around
+//! the plain machine.
+
+use gapless_pool::{Options, Pool, PoolKey, SharedPool, SimDevice, StreamHandle};
+use std::collections::VecDeque;
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+const DEFAULT: PoolKey = PoolKey(0, 0);
+const PAIRS: u32 = 400_000;
+/// What each thread holds while it frees the oldest and asks for the next.
+const HELD: usize = 32;
+/// A mix of small and large, as a training step asks for.
+const SIZES: [u64; 8] = [512, 4096, 70_000, 600_000, 2 << 20, 5 << 20, 24 << 20, 3 << 10];
+
+fn pool() -> Pool<SimDevice> {
+    Pool::new(SimDevice::new(64 << 30), Options::default())
+}
+
+/// Nanoseconds of a pair as each thread sees it, and pairs a second of all threads together.
+fn run(
+    threads: u64,
+    alloc: impl Fn(u64, StreamHandle) -> u64 + Sync,
+    free: impl Fn(u64) + Sync,
+) -> (f64, f64) {
+    let start = Barrier::new(threads as usize);
+    let times: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (start, times, alloc, free) = (&start, &times, &alloc, &free);
+            scope.spawn(move || {
+                let stream = StreamHandle(16 * (thread + 1));
+                let mut sizes = SIZES.iter().copied().cycle();
+                let mut held: VecDeque<u64> = sizes.by_ref().take(HELD).map(|s| alloc(s, stream)).collect();
+                let mut turn = |pairs: u32| {
+                    for size in sizes.by_ref().take(pairs as usize) {
+                        free(held.pop_front().expect("something is held"));
+                        held.push_back(alloc(size, stream));
+                    }
+                };
+                start.wait();
+                turn(10_000);
+                start.wait();
+                let began = Instant::now();
+                turn(PAIRS);
+                times.lock().expect("a lock").push(began.elapsed());
+                start.wait();
+                held.into_iter().for_each(free);
+            });
+        }
+    });
+    let times = times.into_inner().expect("a lock");
+    let longest = times.iter().max().copied().unwrap_or_default().as_secs_f64();
+    let mean = times.iter().map(Duration::as_secs_f64).sum::<f64>() / threads as f64;
+    (mean * 1e9 / f64::from(PAIRS), threads as f64 * f64::from(PAIRS) / longest / 1e6)
+}
+
+fn main() {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    println!("a cached request and its free; {cores} cores; median of 5");
+    println!(
+        "{:>8} {:>16} {:>12} {:>10} {:>22}",
+        "threads", "ns a pair", "M pairs/s", "ratio", "one lock: M pairs/s"
+    );
+    let median = |mut list: Vec<(f64, f64)>| {
+        list.sort_by(|a, b| a.1.total_cmp(&b.1));
+        list[list.len() / 2]
+    };
+    let mut first = 0.0;
+    for threads in [1, 2, 4, 8, 16].into_iter().filter(|&n| n <= cores.max(2)) {
+        let (mut apart, mut locked) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            let shared = SharedPool::new(pool());
+            apart.push(run(
+                threads,
+                |size, stream| shared.alloc(size, stream, DEFAULT).expect("memory"),
+                |addr| shared.free(addr).expect("its own"),
+            ));
+            let plain = Mutex::new(pool());
+            locked.push(run(
+                threads,
+                |size, stream| plain.lock().expect("a lock").alloc(size, stream, DEFAULT).expect("memory"),
+                |addr| plain.lock().expect("a lock").free(addr).expect("its own"),
+            ));
+        }
+        let ((ns, rate), (_, other)) = (median(apart), median(locked));
+        if threads == 1 {
+            first = rate;
+        }
+        println!("{threads:>8} {ns:>16.0} {rate:>12.2} {:>10.2} {other:>22.2}", rate / first);
+    }
+}

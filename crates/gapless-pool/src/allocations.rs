@@ -1,0 +1,83 @@
+//! What callers hold: a record for each allocation, found by its address.
+
+use crate::device::StreamHandle;
+use rustc_hash::FxHashMap;
+
+/// Where an allocation lies.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// In a block of a heap.
+    Home { heap: u32, block: u32 },
+    /// In a window, over blocks of one or more heaps.
+    Window { window: u32, parts: Vec<(u32, u32)> },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Allocation {
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    pub(crate) requested: u64,
+    pub(crate) lane: u32,
+    pub(crate) place: Place,
+    /// Other streams that use it.
+    pub(crate) uses: Vec<StreamHandle>,
+    /// Events that must pass before it can be used again; only after it was given back.
+    pub(crate) waits: u32,
+}
+
+/// Records with numbers that stay, and their addresses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Allocations {
+    records: Vec<Allocation>,
+    unused: Vec<u32>,
+    by_addr: FxHashMap<u64, u32>,
+}
+
+impl Allocations {
+    #[inline]
+    pub(crate) fn find(&self, addr: u64) -> Option<u32> {
+        self.by_addr.get(&addr).copied()
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, allocation: Allocation) -> u32 {
+        let addr = allocation.addr;
+        let slot = if let Some(slot) = self.unused.pop() {
+            self.records[slot as usize] = allocation;
+            slot
+        } else {
+            self.records.push(allocation);
+            (self.records.len() - 1) as u32
+        };
+        self.by_addr.insert(addr, slot);
+        slot
+    }
+
+    /// Takes a record out; its place with it.
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: u32) -> Place {
+        let record = &mut self.records[slot as usize];
+        self.by_addr.remove(&record.addr);
+        self.unused.push(slot);
+        std::mem::replace(&mut record.place, Place::Home { heap: 0, block: 0 })
+    }
+
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        self.by_addr.values().copied()
+    }
+}
+
+impl std::ops::Index<u32> for Allocations {
+    type Output = Allocation;
+    #[inline]
+    fn index(&self, slot: u32) -> &Allocation {
+        &self.records[slot as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Allocations {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut Allocation {
+        &mut self.records[slot as usize]
+    }
+}

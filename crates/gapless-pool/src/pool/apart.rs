@@ -1,0 +1,46 @@
+//! The pool's shards set apart, for threads, and put back: what [`Fronts`](crate::Fronts) asks of the pool.
+
+use super::Pool;
+use crate::device::Device;
+use crate::shard::Shard;
+use crate::tally;
+
+impl<D: Device> Pool<D> {
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Where the addresses of a shard begin.
+    pub(crate) fn start_of(&self, shard: usize) -> u64 {
+        self.shards[shard].heaps[0].start()
+    }
+
+    /// Exchanges the first shards for those of `others` that are `wanted`.
+    pub(crate) fn exchange_shards<'a>(
+        &mut self,
+        others: impl Iterator<Item = &'a mut Box<Shard>>,
+        wanted: impl Fn(&Shard) -> bool,
+    ) {
+        for (mine, other) in self.shards.iter_mut().zip(others).filter(|(_, other)| wanted(other)) {
+            std::mem::swap(mine, other);
+        }
+    }
+
+    /// Counts what shards did on their own.
+    pub(crate) fn settle(&mut self) {
+        for shard in &mut self.shards {
+            shard.tally.settle(&mut self.stats);
+        }
+        debug_assert!(self.stats.allocated.current <= self.stats.allocated.peak, "shards kept to their room");
+    }
+
+    /// Divides the room below the peaks among the shards.
+    pub(crate) fn give_room(&mut self) {
+        tally::divide(&self.stats, self.shards.iter_mut().map(|shard| &mut shard.tally));
+    }
+
+    /// Whether frees are pending, which requests look after; or whether each change is recorded.
+    pub(crate) fn needs_polling(&self) -> bool {
+        self.pending_count > 0 || self.log.is_some()
+    }
+}

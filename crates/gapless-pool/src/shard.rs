@@ -1,0 +1,115 @@
+//! One lane's part of the pool: its two heaps, and what is allocated in their addresses. A request that its own heap can serve, and its free,
+//! touch nothing else, so that threads with streams of their own need not wait for each other.
+
+use crate::allocations::{Allocation, Allocations, Place};
+use crate::device::StreamHandle;
+use crate::heap::Heap;
+use crate::pool::{PoolKey, SMALL, UNIT};
+use crate::tally::Tally;
+
+/// Addresses of a heap: reserved in one piece, they cost nothing.
+pub(crate) const RANGE: u64 = 512 << 30;
+
+#[derive(Debug)]
+pub(crate) struct Shard {
+    /// Which lane it is.
+    pub(crate) lane: u32,
+    pub(crate) stream: StreamHandle,
+    pub(crate) pool: PoolKey,
+    /// Of small and of large requests: side by side, each [`RANGE`] long.
+    pub(crate) heaps: [Heap; 2],
+    /// What begins in the heaps' addresses, whichever lane asked for it.
+    pub(crate) allocations: Allocations,
+    pub(crate) tally: Tally,
+}
+
+/// What a request of `size` bytes takes.
+#[inline]
+pub(crate) fn rounded(size: u64) -> u64 {
+    size.div_ceil(UNIT).max(1) * UNIT
+}
+
+impl Shard {
+    pub(crate) fn new(lane: u32, stream: StreamHandle, pool: PoolKey, start: u64) -> Shard {
+        Shard {
+            lane,
+            stream,
+            pool,
+            heaps: [Heap::new(start, RANGE), Heap::new(start + RANGE, RANGE)],
+            allocations: Allocations::default(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// A place holder, for as long as the real one is elsewhere.
+    pub(crate) fn nowhere() -> Shard {
+        Shard::new(u32::MAX, StreamHandle(u64::MAX), PoolKey(u64::MAX, u64::MAX), 0)
+    }
+
+    pub(crate) fn is_nowhere(&self) -> bool {
+        self.lane == u32::MAX
+    }
+
+    pub(crate) fn is_of(&self, stream: StreamHandle, pool: PoolKey) -> bool {
+        self.stream == stream && self.pool == pool
+    }
+
+    /// Whether an address belongs to one of its heaps.
+    #[inline]
+    pub(crate) fn holds(&self, addr: u64) -> bool {
+        self.heaps[0].holds(addr) || self.heaps[1].holds(addr)
+    }
+
+    /// Serves a request from its own heap; `None`: the whole pool must look, for memory or because a peak may rise.
+    #[inline]
+    pub(crate) fn alloc(&mut self, requested: u64) -> Option<u64> {
+        let size = rounded(requested);
+        let class = usize::from(size > SMALL);
+        if !self.tally.has_room(class, size, requested) {
+            return None;
+        }
+        let block = self.heaps[class].take(size)?;
+        let addr = self.heaps[class].block(block).addr;
+        let place = Place::Home { heap: 2 * self.lane + class as u32, block };
+        self.allocations.add(Allocation {
+            addr,
+            size,
+            requested,
+            lane: self.lane,
+            place,
+            uses: Vec::new(),
+            waits: 0,
+        });
+        self.tally.out(class, size, requested);
+        Some(addr)
+    }
+
+    /// Notes that another stream uses what begins at `addr`. Whether that is here.
+    pub(crate) fn record_stream(&mut self, addr: u64, stream: StreamHandle) -> bool {
+        let Some(slot) = self.allocations.find(addr) else { return false };
+        let allocation = &mut self.allocations[slot];
+        // Another lane's: only the pool knows its stream.
+        if allocation.lane != self.lane {
+            return false;
+        }
+        if stream != self.stream && !allocation.uses.contains(&stream) {
+            allocation.uses.push(stream);
+        }
+        true
+    }
+
+    /// Takes back what lies in its own heap and concerns no other stream. Whether it did; the whole pool must look where not.
+    #[inline]
+    pub(crate) fn free(&mut self, addr: u64) -> bool {
+        let Some(slot) = self.allocations.find(addr) else { return false };
+        let Allocation { size, requested, lane, waits, ref place, ref uses, .. } = self.allocations[slot];
+        let Place::Home { heap, block } = *place else { return false };
+        if waits > 0 || !uses.is_empty() || lane != self.lane {
+            return false;
+        }
+        self.allocations.remove(slot);
+        self.heaps[(heap & 1) as usize].release(block);
+        self.tally.back(usize::from(size > SMALL), size, requested);
+        true
+    }
+}

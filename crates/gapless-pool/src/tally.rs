@@ -1,0 +1,131 @@
+//! What one shard counted on its own since the pool last looked, within the room it was given.
+//!
+//! The pool's peaks are exact although shards count apart: the room below the peaks is divided among them, so as long as each keeps to
+//! its share the sums stay below. A request that would exceed its shard's share goes through the pool, which adds everything up.
+//! Shares follow what each shard needed of late, so that in a loop of equal steps none runs out.
+
+use crate::stats::{ClassStats, Gauge, Stats};
+
+/// Allocations, their block bytes, and what was asked for: in all, of small requests, of large ones.
+pub(crate) type Amounts = [[u64; 3]; 3];
+
+/// Amounts made of other amounts, each by itself.
+fn each(of: impl Fn(usize, usize) -> u64) -> Amounts {
+    std::array::from_fn(|kind| std::array::from_fn(|what| of(kind, what)))
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    given: Amounts,
+    /// What may still be added, and the least that this ever was.
+    room: Amounts,
+    low: Amounts,
+    /// All that was added; in all and of large ones follow from the classes.
+    added: [[u64; 3]; 2],
+    /// The most that was needed at once, of late.
+    needed: Amounts,
+}
+
+impl Tally {
+    #[inline]
+    pub(crate) fn has_room(&self, class: usize, size: u64, requested: u64) -> bool {
+        let fits = |room: &[u64; 3]| room[0] >= 1 && room[1] >= size && room[2] >= requested;
+        fits(&self.room[0]) && fits(&self.room[1 + class])
+    }
+
+    #[inline]
+    pub(crate) fn out(&mut self, class: usize, size: u64, requested: u64) {
+        for (what, amount) in [1, size, requested].into_iter().enumerate() {
+            for kind in [0, 1 + class] {
+                self.room[kind][what] -= amount;
+                self.low[kind][what] = self.low[kind][what].min(self.room[kind][what]);
+            }
+            self.added[class][what] += amount;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn back(&mut self, class: usize, size: u64, requested: u64) {
+        for (what, amount) in [1, size, requested].into_iter().enumerate() {
+            self.room[0][what] += amount;
+            self.room[1 + class][what] += amount;
+        }
+    }
+
+    /// Adds what was counted to the pool's own, and starts again with no room.
+    pub(crate) fn settle(&mut self, stats: &mut Stats) {
+        let Stats { allocations, allocated, requested, active_blocks, active, classes, .. } = stats;
+        for (class, c) in classes.iter_mut().enumerate() {
+            let now = |what: usize| {
+                let kind = 1 + class;
+                (self.given[kind][what].wrapping_sub(self.room[kind][what]), self.added[class][what])
+            };
+            let (blocks, bytes, asked) = (now(0), now(1), now(2));
+            for (gauge, (more, added)) in [
+                (&mut c.allocations, blocks),
+                (&mut c.active_blocks, blocks),
+                (&mut c.allocated, bytes),
+                (&mut c.active, bytes),
+                (&mut c.requested, asked),
+                (&mut *allocations, blocks),
+                (&mut *active_blocks, blocks),
+                (&mut *allocated, bytes),
+                (&mut *active, bytes),
+                (&mut *requested, asked),
+            ] {
+                gauge.current = gauge.current.wrapping_add(more);
+                gauge.total += added;
+            }
+        }
+        let needed = each(|kind, what| {
+            // From where it stands now: what it may get back, and what it needed beyond.
+            (self.room[kind][what] - self.low[kind][what]).max(self.needed[kind][what] / 8 * 7)
+        });
+        *self = Tally { needed, ..Tally::default() };
+    }
+
+    /// A request of this shard goes through the pool: it will need as much again.
+    pub(crate) fn will_need(&mut self, class: usize, size: u64, requested: u64) {
+        for kind in [0, 1 + class] {
+            for (what, amount) in [1, size, requested].into_iter().enumerate() {
+                self.needed[kind][what] = self.needed[kind][what].max(amount);
+            }
+        }
+    }
+
+    pub(crate) fn give(&mut self, room: Amounts) {
+        self.given = room;
+        self.room = room;
+        self.low = room;
+    }
+}
+
+/// What is left below the peaks.
+fn below_peaks(stats: &Stats) -> Amounts {
+    let Stats { allocations, allocated, requested, active_blocks, active, classes, .. } = *stats;
+    let left = |a: Gauge, b: Gauge| (a.peak - a.current).min(b.peak - b.current);
+    let of = |c: ClassStats| {
+        [left(c.allocations, c.active_blocks), left(c.allocated, c.active), left(c.requested, c.requested)]
+    };
+    let all = [left(allocations, active_blocks), left(allocated, active), left(requested, requested)];
+    [all, of(classes[0]), of(classes[1])]
+}
+
+/// Divides what is left below the peaks: to each what it needed of late, and of the rest the same; where that is too much, in proportion.
+pub(crate) fn divide<'a>(stats: &Stats, tallies: impl Iterator<Item = &'a mut Tally>) {
+    let mut tallies: Vec<&mut Tally> = tallies.collect();
+    let count = tallies.len() as u64;
+    let left = below_peaks(stats);
+    let wanted = each(|kind, what| tallies.iter().map(|t| t.needed[kind][what]).sum());
+    for tally in &mut tallies {
+        let needed = tally.needed;
+        tally.give(each(|kind, what| {
+            let (left, wanted, needed) = (left[kind][what], wanted[kind][what], needed[kind][what]);
+            if wanted <= left {
+                needed + (left - wanted) / count
+            } else {
+                (u128::from(needed) * u128::from(left) / u128::from(wanted)) as u64
+            }
+        }));
+    }
+}

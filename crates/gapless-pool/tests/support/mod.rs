@@ -1,0 +1,31 @@
+//! What the tests share.
+
+#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(unreachable_pub, reason = "a module of tests")]
+
+/// Numbers that look random and are the same every time.
+#[derive(Debug)]
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// Mostly small, sometimes huge, often on an edge.
+    pub fn size(&mut self) -> u64 {
+        const EDGES: [u64; 9] =
+            [1, 511, 512, 513, 1 << 20, (1 << 20) + 1, 2 << 20, (2 << 20) + 512, (16 << 20) - 512];
+        match self.below(4) {
+            0 => EDGES[self.below(EDGES.len() as u64) as usize],
+            _ => 1 + self.next() % (1 << (4 + self.below(23))),
+        }
+    }
+}
