@@ -29,11 +29,13 @@ static pid_t owner;
 
 static void called(int hook) { __atomic_add_fetch(&calls[hook], 1, __ATOMIC_RELAXED); }
 
-const char *gapless_last_error(void) { return "the double was told to fail"; }
+static const char *error = "";
+const char *gapless_last_error(void) { return error; }
 
 int gapless_enable(const char *text) {
     owner = getpid();
     snprintf(options, sizeof options, "%s", text);
+    error = "the double was told to fail";
     return strcmp(text, "limit=1") == 0 ? -1 : 0;
 }
 
@@ -81,7 +83,11 @@ void gapless_end_pool(int device, pool_id id) { (void)device; (void)id; called(E
 void gapless_release_pool(int device, pool_id id) { (void)device; (void)id; called(RELEASE); }
 size_t gapless_trim(int device) { (void)device; called(TRIM); return 0; }
 int gapless_reserve(int device, uint64_t size) { (void)device; called(RESERVE); return size > (uint64_t)1 << 40 ? -1 : 0; }
-int gapless_overlay(const char *version, const char *git) { (void)version; (void)git; return 1; }
+int gapless_overlay(const char *version, const char *git) {
+    (void)version; (void)git;
+    error = "the double knows no torch";
+    return 1;
+}
 
 void gapless_reset_peaks(int device) {
     (void)device;

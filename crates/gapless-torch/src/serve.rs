@@ -13,7 +13,11 @@ use std::ffi::c_void;
 /// A request that failed.
 enum Failure {
     /// With what observers are told: the card's size, or what of it may be held, and what of it is free.
-    OutOfMemory { message: String, total: u64, free: u64 },
+    OutOfMemory {
+        message: String,
+        total: u64,
+        free: u64,
+    },
     Other(String),
 }
 

@@ -298,7 +298,14 @@ impl Card {
     }
 
     #[cold]
-    pub fn note_failure(&mut self, device: i32, size: u64, stream: *mut c_void, free: u64, stack: Option<Stack>) {
+    pub fn note_failure(
+        &mut self,
+        device: i32,
+        size: u64,
+        stream: *mut c_void,
+        free: u64,
+        stack: Option<Stack>,
+    ) {
         let changes = self.pool.take_changes();
         self.history.changed(device, changes, None);
         let what = Event { addr: free, size, stream: StreamHandle(stream as u64), pool: PoolKey(0, 0) };

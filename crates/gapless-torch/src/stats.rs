@@ -75,10 +75,7 @@ pub fn of(card: &mut Card) -> DeviceStats {
 
 /// Totals start again from 0.
 fn restart_totals(card: &mut Card) {
-    card.since = Since {
-        stats: *card.pool.stats(),
-        failed: card.failed,
-    };
+    card.since = Since { stats: *card.pool.stats(), failed: card.failed };
 }
 
 /// Peaks start again from what is there now.
@@ -143,7 +140,9 @@ pub fn json(card: &mut Card) -> String {
         ("inactive_split_bytes", stats.inactive_split_bytes),
         ("requested_bytes", stats.requested_bytes),
     ] {
-        for (class, Stat { current, peak, allocated, freed }) in ["all", "small_pool", "large_pool"].iter().zip(array) {
+        for (class, Stat { current, peak, allocated, freed }) in
+            ["all", "small_pool", "large_pool"].iter().zip(array)
+        {
             let _ = write!(
                 out,
                 "\"{name}.{class}.current\":{current},\"{name}.{class}.peak\":{peak},\"{name}.{class}.allocated\":{allocated},\

@@ -7,6 +7,7 @@
 use crate::events::Action;
 use crate::heap::RunInfo;
 use crate::history::HistoryError;
+use crate::mapped::LargeRanges;
 use crate::settings::AllocatorSettings;
 use crate::stacks::StackId;
 use crate::torch_rules;
@@ -101,7 +102,7 @@ pub(crate) fn find(
         segments: finals.segments.iter().map(|s| (s.addr, *s)).collect(),
         blocks: finals.blocks.iter().map(|b| (b.addr, *b)).collect(),
     };
-    let events = &device.events;
+    let (events, large) = (&device.events, LargeRanges::of(device));
     let one_free = events.count(Action::FreeCompleted) == 0 || events.count(Action::FreeRequested) == 0;
     for index in events.indices().rev() {
         let event = events.get(index);
@@ -134,7 +135,9 @@ pub(crate) fn find(
             }
             Action::SegmentFree | Action::SegmentUnmap => {
                 let expandable = event.action == Action::SegmentUnmap;
-                let small = settings.is_some() && event.size <= torch_rules::SMALL_SEGMENT;
+                let small =
+                    if expandable { !large.contain(addr) } else { event.size <= torch_rules::SMALL_SEGMENT };
+                let small = settings.is_some() && small;
                 let class = if small { SizeClass::Small } else { SizeClass::Large };
                 let info = RunInfo { stream: event.stream, pool: event.pool, class, expandable };
                 undo.segments.insert(addr, InitialSegment { addr, size, info, stack: event.stack });

@@ -27,6 +27,7 @@ pub mod words;
 
 mod heap;
 mod initial;
+mod mapped;
 #[cfg(test)]
 mod testing;
 

@@ -7,6 +7,7 @@
 use super::{Allocation, Lane, Place, Pool, PoolKey, SMALL};
 use crate::blocks::State;
 use crate::device::{Device, StreamHandle};
+use crate::heap::GRANULE;
 
 /// Whose hands a block is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +172,7 @@ impl<D: Device> Pool<D> {
         let (free, _) = self.device.memory();
         let reserved = self.stats.reserved.current;
         let more = self.options.limit.map_or(free, |limit| free.min(limit.saturating_sub(reserved)));
+        let more = more / GRANULE * GRANULE;
         let lanes = self.lanes.iter().filter(|lane| !lane.pool.is_private());
         let heaps = lanes.map(|lane| self.heap(lane.large));
         let (mut pages, mut largest) = (0, 0);

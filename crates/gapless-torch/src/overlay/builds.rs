@@ -91,11 +91,8 @@ const SLOTS_2_11: Slots = Slots {
     name: 51,
 };
 
-const BUILDS: &[Build] = &[Build {
-    version: "2.11.0",
-    commit: "70d99e998b4955e0049d13a98d77ae1b14db1f45",
-    slots: &SLOTS_2_11,
-}];
+const BUILDS: &[Build] =
+    &[Build { version: "2.11.0", commit: "70d99e998b4955e0049d13a98d77ae1b14db1f45", slots: &SLOTS_2_11 }];
 
 /// The build that this is, if it is known.
 #[must_use]

@@ -63,12 +63,8 @@ unsafe extern "C" fn destroy(control: *mut Control) {
     drop(unsafe { Box::from_raw(control.cast::<Kept>()) });
 }
 
-static CONTROL: ControlTable = ControlTable {
-    destructors: [no_destructor; 2],
-    dispose,
-    destroy,
-    deleter: no_deleter,
-};
+static CONTROL: ControlTable =
+    ControlTable { destructors: [no_destructor; 2], dispose, destroy, deleter: no_deleter };
 
 /// The table of states; `None`: this C++ library has no classes.
 fn state_table() -> Option<*const c_void> {
@@ -102,8 +98,7 @@ pub(super) unsafe extern "C-unwind" fn save(
     unsafe {
         let state = answer(SharedPtr::NULL, || {
             let pool = PoolKey::from(id);
-            let saved =
-                on_card(device, |card| card.uses_of(pool).map(|uses| (uses, card.pool.save(pool))))?;
+            let saved = on_card(device, |card| card.uses_of(pool).map(|uses| (uses, card.pool.save(pool))))?;
             match saved {
                 None => refuse("Could not find pool of id"),
                 Some((0, _)) => refuse("Not expected to checkpoint freeable graph"),
@@ -148,7 +143,8 @@ pub(super) unsafe extern "C-unwind" fn restore(
                     Err((Kind::Error, message))
                 }
                 Err(RestoreError::Pending { addr }) => {
-                    let message = format!("Events should have synchronized when checkpointing block ({addr:#x})");
+                    let message =
+                        format!("Events should have synchronized when checkpointing block ({addr:#x})");
                     Err((Kind::Error, message))
                 }
             }

@@ -164,7 +164,9 @@ pub struct StreamSegmentSize {
 
 const _: () = {
     assert!(size_of::<DeviceStats>() == 976 && offset_of!(DeviceStats, num_alloc_retries) == 864);
-    assert!(offset_of!(DeviceStats, requested_bytes) == 768 && offset_of!(DeviceStats, max_split_size) == 968);
+    assert!(
+        offset_of!(DeviceStats, requested_bytes) == 768 && offset_of!(DeviceStats, max_split_size) == 968
+    );
     assert!(size_of::<BlockInfo>() == 40 && offset_of!(BlockInfo, context) == 24);
     assert!(offset_of!(BlockInfo, allocated) == 20 && offset_of!(BlockInfo, active) == 21);
     assert!(size_of::<SegmentInfo>() == 120 && offset_of!(SegmentInfo, stream) == 48);

@@ -262,10 +262,7 @@ pub(super) unsafe extern "C-unwind" fn cache_info(_: This, device: i8, largest: 
 }
 
 /// Runs `work` on a card.
-pub(super) fn on_card<T>(
-    device: i8,
-    work: impl FnOnce(&mut state::Card) -> T,
-) -> Result<T, Refusal> {
+pub(super) fn on_card<T>(device: i8, work: impl FnOnce(&mut state::Card) -> T) -> Result<T, Refusal> {
     state::with_card(i32::from(device), work).or_else(|error| refuse(format!("gapless: {error}")))
 }
 
@@ -273,7 +270,11 @@ const NOT_SHARED: &str = "gapless: its memory cannot be shared between processes
                           (tensor.cpu()), or run this program without gapless";
 
 /// `shareIpcHandle(pointer)`.
-pub(super) unsafe extern "C-unwind" fn share_handle(out: *mut c_void, _: This, _: *mut c_void) -> *mut c_void {
+pub(super) unsafe extern "C-unwind" fn share_handle(
+    out: *mut c_void,
+    _: This,
+    _: *mut c_void,
+) -> *mut c_void {
     // SAFETY: C++ called, and may be thrown through.
     unsafe { answer((), || Err((Kind::NotImplemented, NOT_SHARED.to_owned()))) };
     out

@@ -22,7 +22,12 @@ pub(super) unsafe extern "C-unwind" fn use_count(_: This, device: i8, id: Mempoo
 }
 
 /// `createOrIncrefPool(device, pool, allocator)`.
-pub(super) unsafe extern "C-unwind" fn create(_: This, device: i8, id: MempoolId, allocator: *const SharedPtr) {
+pub(super) unsafe extern "C-unwind" fn create(
+    _: This,
+    device: i8,
+    id: MempoolId,
+    allocator: *const SharedPtr,
+) {
     // SAFETY: C++ called, and may be thrown through; the last argument is a live shared pointer.
     unsafe {
         answer((), || {

@@ -24,7 +24,9 @@ pub(super) unsafe extern "C-unwind" fn record_history(
     unsafe {
         answer((), || {
             if when != 0 && recorder == 0 {
-                return refuse("recordHistory: stacks are asked for, and no function that gathers them was given");
+                return refuse(
+                    "recordHistory: stacks are asked for, and no function that gathers them was given",
+                );
             }
             let mut bits = 0;
             for name in (*skipped).as_slice() {

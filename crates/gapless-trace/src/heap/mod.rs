@@ -16,6 +16,7 @@ use crate::curve::Curve;
 use crate::events::{Action, Event};
 use crate::history::{Allocation, History, HistoryError, PoolUsage, SegmentSpan};
 use crate::initial::{self, InitialState};
+use crate::mapped::LargeRanges;
 use crate::settings::AllocatorSettings;
 use crate::stacks::StackId;
 use crate::torch_rules;
@@ -55,7 +56,7 @@ struct FinalPool {
 }
 
 /// The segments at the end by address; empty where there is only the default pool.
-fn final_pools(device: &DeviceTrace) -> BTreeMap<u64, FinalPool> {
+fn final_pools(device: &DeviceTrace, large: &LargeRanges) -> BTreeMap<u64, FinalPool> {
     let mut pools = BTreeMap::new();
     if device.pools.len() <= 1 || device.events.has_pools() {
         return pools;
@@ -71,7 +72,7 @@ fn final_pools(device: &DeviceTrace) -> BTreeMap<u64, FinalPool> {
             },
         );
     }
-    widen_to_ranges(device, &mut pools);
+    widen_to_ranges(device, large, &mut pools);
     for index in device.events.indices().filter(|&i| device.events.action(i) == Action::SegmentAlloc) {
         if let Some(pool) = pools.get_mut(&device.events.addr(index).0) {
             pool.taken_by = Some(index);
@@ -82,12 +83,12 @@ fn final_pools(device: &DeviceTrace) -> BTreeMap<u64, FinalPool> {
 
 /// A range is one pool's as a whole, and at the end may have less memory behind it than before: its pool counts for all addresses that
 /// were ever mapped in one piece with those of the end. Otherwise one block could lie in two pools.
-fn widen_to_ranges(device: &DeviceTrace, pools: &mut BTreeMap<u64, FinalPool>) {
+fn widen_to_ranges(device: &DeviceTrace, large: &LargeRanges, pools: &mut BTreeMap<u64, FinalPool>) {
     let maps = device.events.indices().filter(|&i| device.events.action(i) == Action::SegmentMap);
     let mut pieces: Vec<((u16, bool), u64, u64)> = maps
         .map(|i| device.events.get(i))
         .map(|e| {
-            let small = e.size <= torch_rules::SMALL_SEGMENT;
+            let small = !large.contain(e.addr.0);
             ((e.stream, small), e.addr.0, e.addr.0.saturating_add(e.size.0))
         })
         .collect();
@@ -128,6 +129,7 @@ pub(crate) struct Heap<'a> {
     pieces: BTreeMap<u64, u32>,
     /// Pools of the segments in the final snapshot: events before torch 2.12 do not name theirs.
     final_pools: BTreeMap<u64, FinalPool>,
+    large: LargeRanges,
     history: History,
     native_segments: u32,
     repairs: Repairs,
@@ -167,6 +169,7 @@ impl<'a> Heap<'a> {
         };
         history.allocations.reserve(events.count(Action::Alloc));
         debug_assert_eq!(history.forever(), forever);
+        let large = LargeRanges::of(device);
         Heap {
             device,
             settings: trace.settings.clone().unwrap_or_default(),
@@ -177,7 +180,8 @@ impl<'a> Heap<'a> {
             info_ids: FxHashMap::default(),
             group_ids: FxHashMap::default(),
             pieces: BTreeMap::new(),
-            final_pools: final_pools(device),
+            final_pools: final_pools(device, &large),
+            large,
             history,
             native_segments: 0,
             repairs: Repairs::default(),
@@ -634,18 +638,22 @@ impl<'a> Heap<'a> {
     }
 
     fn run_info(&self, index: EventIndex, event: &Event, expandable: bool) -> RunInfo {
+        let small = if expandable {
+            !self.large.contain(event.addr.0)
+        } else {
+            event.size <= torch_rules::SMALL_SEGMENT
+        };
         let pool = if self.device.events.has_pools() {
             event.pool
         } else {
             let at =
                 self.final_pools.range(..=event.addr.0).next_back().filter(|(_, f)| event.addr.0 < f.end);
             // Addresses are used again: only the last segment there is the one that the end knows.
-            let range = (event.stream, event.size <= torch_rules::SMALL_SEGMENT);
+            let range = (event.stream, small);
             at.filter(|(_, f)| if expandable { f.range_of == Some(range) } else { f.taken_by == Some(index) })
                 .map_or(0, |(_, f)| f.pool)
         };
-        let small = self.torch_rules && event.size <= torch_rules::SMALL_SEGMENT;
-        let class = if small { SizeClass::Small } else { SizeClass::Large };
+        let class = if self.torch_rules && small { SizeClass::Small } else { SizeClass::Large };
         RunInfo { stream: event.stream, pool, class, expandable }
     }
 

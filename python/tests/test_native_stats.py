@@ -1,0 +1,162 @@
+"""Statistics through torch's own table: the same program gives the same figures as on torch's own allocator."""
+
+import json
+
+PROGRAM = """
+import json, sys, torch
+if "gapless" in sys.argv:
+    import gapless
+    gapless.enable()
+shown = []
+
+def show():
+    stats = torch.cuda.memory_stats()
+    amounts = ("allocation", "allocated_bytes", "active", "active_bytes", "requested_bytes")
+    chosen = {key: value for key, value in stats.items() if key.split(".")[0] in amounts}
+    # Not the retries: nothing is flushed here before a request fails.
+    for key in ("num_ooms", "max_split_size", "oversize_allocations.current", "oversize_segments.peak"):
+        chosen[key] = stats[key]
+    shown.append(chosen)
+
+MIB = 1 << 20
+def of(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+kept = [of(100), of(3000), of(5 * MIB)]
+show()
+kept += [of(20 * MIB), of(30 * MIB), of(700)]
+del kept[1]
+show()
+torch.cuda.reset_peak_memory_stats()
+del kept[2]
+show()
+torch.cuda.reset_accumulated_memory_stats()
+show()
+kept.append(of(12 * MIB))
+del kept[0]
+show()
+try:
+    of(1 << 45)
+except torch.OutOfMemoryError:
+    pass
+show()
+torch.cuda.reset_accumulated_memory_stats()
+show()
+print(json.dumps(shown))
+"""
+
+
+def shown(bench, program, *words):
+    done = bench.start([__import__("sys").executable, "-c", program, *words])
+    assert done.code == 0 and done.err == "", done.out + done.err
+    return json.loads(done.out)
+
+
+def test_the_same_program_gives_the_same_figures(real):
+    native, ours = shown(real, PROGRAM), shown(real, PROGRAM, "gapless")
+    assert len(native) == len(ours) == 7
+    for step, (expected, got) in enumerate(zip(native, ours)):
+        assert got == expected, (step, {key: (expected[key], got[key]) for key in expected if got.get(key) != expected[key]})
+
+
+def test_every_key_is_there_and_gapless_stats_agree(real):
+    keys = "import json, sys, torch\nif 'gapless' in sys.argv:\n    import gapless; gapless.enable()\nx = torch.empty(1 << 22, device='cuda')\n"
+    keys += "print(json.dumps(torch.cuda.memory_stats()))"
+    assert shown(real, keys).keys() == shown(real, keys, "gapless").keys()
+    real.passes(
+        """
+        import gapless, torch
+        gapless.enable()
+        kept = [torch.empty(size, device="cuda") for size in (10, 1 << 20, 7 << 20, 100)]
+        del kept[1]
+        ours, torchs = gapless.stats(), torch.cuda.memory_stats()
+        differ = {key for key in torchs if ours[key] != torchs[key]}
+        assert differ <= {"max_split_size"}, differ
+        assert torchs["segment.all.current"] == torchs["segment.small_pool.current"] + torchs["segment.large_pool.current"] > 0
+        assert torchs["reserved_bytes.all.current"] == torch.cuda.memory_reserved()
+        """
+    )
+
+
+def test_torch_accelerator_asks_the_same_allocator_without_patches(real):
+    real.passes(
+        """
+        import gapless, torch
+        before = torch.accelerator.memory_stats, torch.cuda.memory_stats, torch.cuda.memory.memory_stats_as_nested_dict
+        gapless.enable()
+        assert before == (torch.accelerator.memory_stats, torch.cuda.memory_stats, torch.cuda.memory.memory_stats_as_nested_dict)
+        x = torch.empty(1 << 20, device="cuda")
+        accelerator = torch.accelerator
+        assert accelerator.memory_allocated() == accelerator.max_memory_allocated() == 4 << 20
+        assert accelerator.memory_stats() == torch.cuda.memory_stats()
+        free, total = accelerator.get_memory_info()
+        assert 0 < free < total
+        del x
+        accelerator.reset_peak_memory_stats()
+        assert accelerator.max_memory_allocated() == 0
+        accelerator.empty_cache()
+        assert torch.cuda.memory_reserved() == 0
+        """
+    )
+
+
+def test_the_memory_fraction_is_checked(real):
+    real.passes(
+        """
+        import gapless, torch
+        gapless.enable()
+        torch.cuda.init()
+        assert torch.cuda.get_per_process_memory_fraction() == 1.0
+        torch.cuda.set_per_process_memory_fraction(0.5)
+        assert torch.cuda.get_per_process_memory_fraction() == 0.5
+        try:
+            torch._C._cuda_setMemoryFraction(1.5, 0)
+        except RuntimeError as error:
+            assert "invalid fraction" in str(error), error
+        else:
+            raise SystemExit("no error")
+        assert torch.cuda.get_allocator_backend() == "pluggable"
+        """
+    )
+
+
+def test_pointers_that_are_not_ours_are_refused(real):
+    real.passes(
+        """
+        import gapless, torch
+        gapless.enable()
+        good = torch.cuda.caching_allocator_alloc(1000)
+        torch.cuda.caching_allocator_delete(good)
+        for wrong in (good, 4096, good + 512):
+            try:
+                torch.cuda.caching_allocator_delete(wrong)
+            except RuntimeError as error:
+                assert "invalid device pointer" in str(error), error
+            else:
+                raise SystemExit("no error")
+        assert torch.cuda.memory_allocated() == 0
+        x = torch.empty(10, device="cuda")
+        try:
+            x.untyped_storage()._share_cuda_()
+        except NotImplementedError as error:
+            assert "host memory" in str(error), error
+        else:
+            raise SystemExit("no error")
+        """
+    )
+
+
+def test_the_profiler_sees_memory(real):
+    program = """
+import json, sys, torch
+if "gapless" in sys.argv:
+    import gapless
+    gapless.enable()
+torch.cuda.init()
+with torch.autograd.profiler.profile(profile_memory=True, use_kineto=True) as profile:
+    x = torch.empty(1 << 20, device="cuda")
+    y = torch.empty(3 << 20, device="cuda")
+    del x
+print(json.dumps(sorted(event.nbytes() for event in profile.kineto_results.events() if event.name() == "[memory]")))
+"""
+    run = lambda *words: json.loads(real.start([__import__("sys").executable, "-c", program, *words]).out)  # noqa: E731
+    assert run() == run("gapless") == [-4 << 20, 4 << 20, 12 << 20]
