@@ -283,6 +283,7 @@ assert sorted((sizes.begin[3 * i + 1] & 1, sizes.begin[3 * i + 2]) for i in rang
 copy = slot(48, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_bool)
 assert copy(this, x.data_ptr(), 0, y.data_ptr(), 0, 100, None, True) == 0
 assert copy(this, x.data_ptr(), 0, y.data_ptr(), 1, 100, None, True) == 0
+assert copy(this, x.data_ptr(), 0, y.data_ptr(), 1, 100, None, False) == 0
 """
     )
 

@@ -16,6 +16,8 @@ pub struct CudaDevice {
     context: Handle,
     /// Events that nobody uses.
     events: Vec<Handle>,
+    /// Other cards that may use this one's memory.
+    peers: Vec<i32>,
     /// Time spent in calls that map memory, in nanoseconds.
     pub driver_ns: u64,
     pub creates: u64,
@@ -73,10 +75,23 @@ impl CudaDevice {
             ordinal: device,
             context,
             events: Vec::new(),
+            peers: Vec::new(),
             driver_ns: 0,
             creates: 0,
             maps: 0,
         })
+    }
+
+    /// Lets another card use what is granted from now on; whether it could not before.
+    pub fn add_peer(&mut self, ordinal: i32) -> bool {
+        let mut device = 0;
+        // SAFETY: a valid out-pointer.
+        let known = unsafe { (self.driver.device_get)(&mut device, ordinal) } == SUCCESS;
+        let new = known && device != self.ordinal && !self.peers.contains(&device);
+        if new {
+            self.peers.push(device);
+        }
+        new
     }
 
     fn enter(&self) -> Entered<'static> {
@@ -142,12 +157,21 @@ impl Device for CudaDevice {
     fn grant(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
         self.timed(|this| {
             let _entered = this.enter();
-            let access = AccessDescription {
-                location: Location { kind: LOCATION_DEVICE, id: this.ordinal },
+            let access = |&id: &i32| AccessDescription {
+                location: Location { kind: LOCATION_DEVICE, id },
                 flags: ACCESS_READ_WRITE,
             };
+            let own = access(&this.ordinal);
             // SAFETY: the whole range was mapped before.
-            check(unsafe { (this.driver.set_access)(addr, size as usize, &access, 1) })
+            check(unsafe {
+                if this.peers.is_empty() {
+                    (this.driver.set_access)(addr, size as usize, &own, 1)
+                } else {
+                    let mut all = vec![own];
+                    all.extend(this.peers.iter().map(access));
+                    (this.driver.set_access)(addr, size as usize, all.as_ptr(), all.len())
+                }
+            })
         })
     }
 

@@ -230,3 +230,19 @@ fn what_one_request_can_get_is_there() {
     pool.alloc(most, StreamHandle(0), PoolKey(0, 0)).expect("what was said to be there");
     check(&pool);
 }
+
+#[test]
+fn everything_can_be_granted_again() {
+    let mut pool = pool(1 << 30);
+    let held: Vec<u64> =
+        (0..20).map(|_| pool.alloc(10 * MIB, StreamHandle(0), PoolKey(0, 0)).expect("room")).collect();
+    for addr in held.iter().step_by(2) {
+        pool.free(*addr).expect("live");
+    }
+    pool.alloc(95 * MIB, StreamHandle(0), PoolKey(0, 0)).expect("a window");
+    assert!(pool.stats().windows_made > 0);
+    assert_eq!(pool.grant_again(), Ok(()));
+    pool.trim();
+    assert_eq!(pool.grant_again(), Ok(()));
+    check(&pool);
+}

@@ -14,6 +14,7 @@ mod check;
 mod checkpoint;
 mod counting;
 mod giving;
+mod granting;
 mod growth;
 mod log;
 mod missing;

@@ -1,7 +1,7 @@
 //! Which function of this library stands where in the table.
 
 use super::builds::Slots;
-use super::{checkpoint, memory, pools, recording, snapshot};
+use super::{checkpoint, memory, peers, pools, recording, snapshot};
 use crate::stats;
 
 /// Every entry with its place.
@@ -23,7 +23,8 @@ pub(super) fn all(slots: &Slots) -> Vec<(usize, usize)> {
         cache_info: memory::cache_info,
         share_handle: memory::share_handle,
         open_handle: memory::open_handle,
-        memcpy: memory::memcpy,
+        enable_peer: peers::enable,
+        memcpy: peers::memcpy,
         device_stats: stats::device_stats,
         reset_accumulated: stats::reset_accumulated,
         reset_peak: stats::reset_peak,

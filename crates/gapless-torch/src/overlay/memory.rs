@@ -3,7 +3,7 @@
 
 use super::layout::{CUDA, DataPtr, Device};
 use super::{C10, C10_CUDA, Refusal, This, answer, refuse};
-use crate::cxx::{CxxString, SharedPtr, find, find_global};
+use crate::cxx::{CxxString, SharedPtr, find};
 use crate::exception::Kind;
 use crate::routing::MempoolId;
 use crate::{serve, state};
@@ -25,12 +25,7 @@ struct Torch {
     stream_handle: unsafe extern "C-unwind" fn(*const Stream) -> *mut c_void,
     is_profiling: unsafe extern "C-unwind" fn() -> bool,
     report: unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
-    copy_peer: Option<CopyPeer>,
-    copy: Option<Copy>,
 }
-
-type CopyPeer = unsafe extern "C" fn(*mut c_void, i32, *const c_void, i32, usize, *mut c_void) -> i32;
-type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize, i32, *mut c_void) -> i32;
 
 static TORCH: OnceLock<Option<Torch>> = OnceLock::new();
 
@@ -45,10 +40,7 @@ fn look_up() -> Option<Torch> {
     let handle = find(&C10_CUDA, c"_ZNK3c104cuda10CUDAStream6streamEv")?;
     let is_profiling = find(&C10, c"_ZN3c1022memoryProfilingEnabledEv")?;
     let report = find(&C10, c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")?;
-    // Through the library that links to the runtime, whichever version of it that is.
-    let copy_peer = find_global(&C10_CUDA, c"cudaMemcpyPeerAsync");
-    let copy = find_global(&C10_CUDA, c"cudaMemcpyAsync");
-    // SAFETY: these names have these types in PyTorch's and CUDA's headers.
+    // SAFETY: these names have these types in PyTorch's headers.
     unsafe {
         Some(Torch {
             current_device: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> i8>(device),
@@ -66,8 +58,6 @@ fn look_up() -> Option<Torch> {
                 *mut c_void,
                 unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
             >(report),
-            copy_peer: copy_peer.map(|f| std::mem::transmute::<*mut c_void, CopyPeer>(f)),
-            copy: copy.map(|f| std::mem::transmute::<*mut c_void, Copy>(f)),
         })
     }
 }
@@ -289,32 +279,4 @@ pub(super) unsafe extern "C-unwind" fn open_handle(
     // SAFETY: C++ called, and may be thrown through.
     unsafe { answer((), || Err((Kind::NotImplemented, NOT_SHARED.to_owned()))) };
     out
-}
-
-/// Within one device.
-const DEVICE_TO_DEVICE: i32 = 3;
-const NOT_SUPPORTED: i32 = 801;
-
-/// `memcpyAsync`: between devices always the way that needs no mapping of one's memory on the other, since there is none.
-pub(super) unsafe extern "C-unwind" fn memcpy(
-    _: This,
-    to: *mut c_void,
-    to_device: i32,
-    from: *const c_void,
-    from_device: i32,
-    count: usize,
-    stream: *mut c_void,
-    _p2p_enabled: bool,
-) -> i32 {
-    let torch = torch();
-    // SAFETY: the caller's own arguments, to the functions that PyTorch's allocators call with them.
-    unsafe {
-        match (torch.copy_peer, torch.copy) {
-            (Some(copy), _) if to_device != from_device => {
-                copy(to, to_device, from, from_device, count, stream)
-            }
-            (_, Some(copy)) => copy(to, from, count, DEVICE_TO_DEVICE, stream),
-            _ => NOT_SUPPORTED,
-        }
-    }
 }

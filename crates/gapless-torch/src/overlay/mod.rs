@@ -13,6 +13,7 @@ mod checkpoint;
 mod entries;
 pub mod layout;
 mod memory;
+mod peers;
 mod pools;
 mod recording;
 mod snapshot;
@@ -57,7 +58,7 @@ const TORCH_CUDA: [&CStr; 1] = [c"libtorch_cuda.so"];
 const HEADER: usize = 2;
 
 /// PyTorch's own functions at their places, by which a table is recognised.
-fn landmarks(slots: &Slots) -> [(usize, &'static CStr); 12] {
+fn landmarks(slots: &Slots) -> [(usize, &'static CStr); 13] {
     macro_rules! method {
         ($name:literal) => {
             // SAFETY: the literal ends with the only NUL.
@@ -79,6 +80,7 @@ fn landmarks(slots: &Slots) -> [(usize, &'static CStr); 12] {
         (slots.cache_info, method!("9cacheInfoEaPm")),
         (slots.snapshot, method!("8snapshotESt4pairIyyEb")),
         (slots.share_handle, method!("14shareIpcHandleEPv")),
+        (slots.enable_peer, method!("16enablePeerAccessEaa")),
         (slots.memcpy, method!("11memcpyAsyncEPviPKvimP11CUstream_stb")),
         (slots.checkpoint, method!("18getCheckpointStateEaSt4pairIyyE")),
         (slots.name, method!("4nameB5cxx11Ev")),
@@ -121,6 +123,7 @@ pub fn install(version: &str, commit: &str) -> Result<(), String> {
             return Err("torch's current allocator is not the plug-in".to_owned());
         }
         check_landmarks(build, table)?;
+        peers::prepare(table.add(build.slots.enable_peer).read());
         let mut copy: Vec<usize> = std::slice::from_raw_parts(table, build.slots.words).to_vec();
         for (slot, function) in entries::all(build.slots) {
             copy[slot] = function;
