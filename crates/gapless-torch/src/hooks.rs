@@ -5,7 +5,7 @@
 
 use crate::cxx::Function;
 use crate::routing::{Filter, MempoolId, Routing};
-use crate::state::{self, CardError};
+use crate::state::{self, CARDS, CardError};
 use crate::{options, overlay, serve, stats};
 use gapless_pool::StreamHandle;
 use std::cell::RefCell;
@@ -106,11 +106,7 @@ pub extern "C" fn gapless_reset() {
 /// Gives cached memory of a card back; the bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_trim(device: i32) -> usize {
-    guarded(0, || {
-        state::existing(device)
-            .and_then(|mut g| g.as_mut().map(|card| card.pool.trim() as usize))
-            .unwrap_or(0)
-    })
+    guarded(0, || state::existing(device).map_or(0, |mut card| card.pool.trim() as usize))
 }
 
 /// Takes memory from a card until `bytes` are held. 0, or -1.
@@ -163,9 +159,13 @@ pub extern "C" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_voi
         return;
     }
     guarded((), || {
-        state::for_each(|_, card| {
-            let _ = card.pool.record_stream(pointer as u64, StreamHandle(stream as u64));
-        });
+        let (addr, stream) = (pointer as u64, StreamHandle(stream as u64));
+        let mut fronts = (0..CARDS as i32).filter_map(state::fronts);
+        if !fronts.any(|fronts| fronts.record_stream(addr, stream)) {
+            state::for_each(|_, card| {
+                let _ = card.pool.record_stream(addr, stream);
+            });
+        }
     });
 }
 
@@ -207,8 +207,7 @@ pub extern "C" fn gapless_release_pool(device: i32, id: MempoolId) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_stats_json(device: i32, out: *mut c_char, room: usize) -> usize {
     let text = guarded(String::new(), || {
-        let guard = state::existing(device);
-        guard.and_then(|mut g| g.as_mut().map(|card| stats::json(card))).unwrap_or_else(|| "{}".to_owned())
+        state::existing(device).map_or_else(|| "{}".to_owned(), |mut card| stats::json(&mut card))
     });
     if text.len() < room && !out.is_null() {
         // SAFETY: as the caller says, and the text with its end fits.
@@ -224,10 +223,8 @@ pub unsafe extern "C" fn gapless_stats_json(device: i32, out: *mut c_char, room:
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_reset_peaks(device: i32) {
     guarded((), || {
-        if let Some(mut guard) = state::existing(device)
-            && let Some(card) = guard.as_mut()
-        {
-            stats::restart_peaks(card);
+        if let Some(mut card) = state::existing(device) {
+            stats::restart_peaks(&mut card);
         }
     });
 }

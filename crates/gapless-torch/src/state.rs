@@ -1,11 +1,12 @@
-//! The allocators of this process, one a card, each behind a lock.
+//! The allocators of this process, one a card, each behind a lock; and their fronts, which serve most requests without it.
 
 use crate::history::{self, Action, Event, History, Stack};
 use crate::options::Settings;
 use crate::routing::Routing;
 use gapless_cuda::CudaDevice;
-use gapless_pool::{AllocError, DeviceError, Pool, PoolKey, Stats, StreamHandle};
+use gapless_pool::{AllocError, DeviceError, Fronts, Gathered, Pool, PoolKey, Stats, StreamHandle};
 use std::ffi::c_void;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock};
 
@@ -42,6 +43,8 @@ pub struct Since {
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 static CARD: [Mutex<Option<Box<Card>>>; CARDS] = [const { Mutex::new(None) }; CARDS];
+/// What serves requests while nobody has the whole card; set when the card is made.
+static FRONTS: [OnceLock<Fronts>; CARDS] = [const { OnceLock::new() }; CARDS];
 /// Set in a forked child: CUDA does not survive a fork, so nothing may be touched there.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
@@ -108,13 +111,58 @@ impl std::fmt::Display for CardError {
     }
 }
 
+/// A card's fronts, if it was used already.
+#[inline]
+#[must_use]
+pub fn fronts(device: i32) -> Option<&'static Fronts> {
+    FRONTS.get(usize::try_from(device).ok()?)?.get()
+}
+
+/// A whole card in one hand: its fronts wait.
+#[derive(Debug)]
+pub struct Locked {
+    card: MutexGuard<'static, Option<Box<Card>>>,
+    gathered: Option<Gathered<'static>>,
+}
+
+impl Locked {
+    /// Takes a card that is there.
+    fn new(mut card: MutexGuard<'static, Option<Box<Card>>>, fronts: &'static Fronts) -> Option<Locked> {
+        let gathered = Some(fronts.gather(&mut card.as_mut()?.pool));
+        Some(Locked { card, gathered })
+    }
+}
+
+impl Deref for Locked {
+    type Target = Card;
+    fn deref(&self) -> &Card {
+        self.card.as_ref().expect("a card that is there")
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut Card {
+        self.card.as_mut().expect("a card that is there")
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if let (Some(gathered), Some(card)) = (self.gathered.take(), self.card.as_mut()) {
+            // While a routing is open its filter must see each request.
+            let detour = !card.routings.is_empty() || !card.deferred.is_empty();
+            gathered.scatter(&mut card.pool, detour);
+        }
+    }
+}
+
 /// The locked allocator of a card, if it was used already.
 #[must_use]
-pub fn existing(device: i32) -> Option<MutexGuard<'static, Option<Box<Card>>>> {
+pub fn existing(device: i32) -> Option<Locked> {
+    let fronts = fronts(device)?;
     let slot = CARD.get(usize::try_from(device).ok()?)?;
     // A panic while the lock was held left the state as the last completed step had it.
-    let guard = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    guard.is_some().then_some(guard)
+    Locked::new(slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner), fronts)
 }
 
 /// Runs `work` on a card's allocator, made on first use.
@@ -125,8 +173,8 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
     if is_forked() {
         return Err(CardError::Forked);
     }
-    let slot =
-        usize::try_from(device).ok().and_then(|at| CARD.get(at)).ok_or(CardError::NoSuchCard(device))?;
+    let at = usize::try_from(device).ok().filter(|at| *at < CARDS).ok_or(CardError::NoSuchCard(device))?;
+    let slot = &CARD[at];
     let mut guard = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if guard.is_none() {
         let settings = SETTINGS.get().copied().unwrap_or_default();
@@ -155,19 +203,16 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
         }
         *guard = Some(card);
     }
-    match guard.as_mut() {
-        Some(card) => Ok(work(card)),
-        None => Err(CardError::NoSuchCard(device)),
-    }
+    let fronts = FRONTS[at].get_or_init(Fronts::default);
+    let mut card = Locked::new(guard, fronts).ok_or(CardError::NoSuchCard(device))?;
+    Ok(work(&mut card))
 }
 
 /// Every card that was used.
 pub fn for_each(mut work: impl FnMut(i32, &mut Card)) {
     for device in 0..CARDS as i32 {
-        if let Some(mut guard) = existing(device)
-            && let Some(card) = guard.as_mut()
-        {
-            work(device, card);
+        if let Some(mut card) = existing(device) {
+            work(device, &mut card);
         }
     }
 }

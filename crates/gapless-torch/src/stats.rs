@@ -86,10 +86,8 @@ pub fn restart_peaks(card: &mut Card) {
 
 fn on_existing(device: i32, work: impl FnOnce(&mut Card)) {
     guarded((), || {
-        if let Some(mut guard) = state::existing(device)
-            && let Some(card) = guard.as_mut()
-        {
-            work(card);
+        if let Some(mut card) = state::existing(device) {
+            work(&mut card);
         }
     });
 }
@@ -163,6 +161,7 @@ pub fn json(card: &mut Card) -> String {
         ("gapless.window_hits", pool.window_hits),
         ("gapless.pages_harvested", pool.harvested),
         ("gapless.pages_lent", pool.lent),
+        ("gapless.host_waits", pool.waits),
         ("gapless.driver_ns", device.driver_ns),
     ] {
         let _ = write!(out, "\"{name}\":{value},");

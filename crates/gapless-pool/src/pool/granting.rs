@@ -9,7 +9,7 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// When the device refuses; what was granted until then stays so.
     pub fn grant_again(&mut self) -> Result<(), DeviceError> {
-        let pages = self.heaps.iter().flat_map(|heap| heap.pages());
+        let pages = self.heaps().flat_map(crate::heap::Heap::pages);
         let homes = pages.filter(|page| page.handle.is_some()).map(|page| (page.addr, page.size));
         let windows = self.windows.iter().flatten().map(|window| (window.base, window.mapped));
         for (addr, size) in homes.chain(windows).collect::<Vec<_>>() {

@@ -221,12 +221,7 @@ pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
 /// `getMemoryFraction(device)`.
 pub(super) unsafe extern "C-unwind" fn memory_fraction(_: This, device: i8) -> f64 {
     // SAFETY: C++ called, and may be thrown through.
-    unsafe {
-        answer(1.0, || {
-            let guard = state::existing(i32::from(device));
-            Ok(guard.and_then(|g| g.as_ref().map(|card| card.fraction)).unwrap_or(1.0))
-        })
-    }
+    unsafe { answer(1.0, || Ok(state::existing(i32::from(device)).map_or(1.0, |card| card.fraction))) }
 }
 
 /// `setMemoryFraction(fraction, device)`.

@@ -14,8 +14,7 @@ pub(super) unsafe extern "C-unwind" fn use_count(_: This, device: i8, id: Mempoo
     // SAFETY: C++ called, and may be thrown through.
     unsafe {
         answer(0, || {
-            let guard = state::existing(i32::from(device));
-            let uses = guard.and_then(|g| g.as_ref().and_then(|card| card.uses_of(id.into())));
+            let uses = state::existing(i32::from(device)).and_then(|card| card.uses_of(id.into()));
             Ok(uses.unwrap_or(0) as i32)
         })
     }

@@ -160,9 +160,7 @@ pub(super) unsafe extern "C-unwind" fn expandable_sizes(
     unsafe {
         let sizes = answer(BTreeMap::new(), || {
             let mut sizes: BTreeMap<(u64, bool), u64> = BTreeMap::new();
-            if let Some(guard) = state::existing(i32::from(device))
-                && let Some(card) = guard.as_ref()
-            {
+            if let Some(card) = state::existing(i32::from(device)) {
                 for segment in card.pool.segments() {
                     *sizes.entry((segment.stream.0, !segment.is_large)).or_default() += segment.size;
                 }
