@@ -59,8 +59,8 @@ fn main() {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     println!("a cached request and its free; {cores} cores; median of 5");
     println!(
-        "{:>8} {:>16} {:>12} {:>10} {:>22}",
-        "threads", "ns a pair", "M pairs/s", "ratio", "one lock: M pairs/s"
+        "{:>8} {:>16} {:>12} {:>10} {:>22} {:>10}",
+        "threads", "ns a pair", "M pairs/s", "ratio", "one lock: M pairs/s", "gathered"
     );
     let median = |mut list: Vec<(f64, f64)>| {
         list.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -68,14 +68,16 @@ fn main() {
     };
     let mut first = 0.0;
     for threads in [1, 2, 4, 8, 16].into_iter().filter(|&n| n <= cores.max(2)) {
-        let (mut apart, mut locked) = (Vec::new(), Vec::new());
+        let (mut apart, mut locked, mut gathered) = (Vec::new(), Vec::new(), 0);
         for _ in 0..5 {
             let shared = SharedPool::new(pool());
-            apart.push(run(
+            let run_apart = run(
                 threads,
                 |size, stream| shared.alloc(size, stream, DEFAULT).expect("memory"),
                 |addr| shared.free(addr).expect("its own"),
-            ));
+            );
+            apart.push(run_apart);
+            gathered = shared.fronts().gathers();
             let plain = Mutex::new(pool());
             locked.push(run(
                 threads,
@@ -87,6 +89,6 @@ fn main() {
         if threads == 1 {
             first = rate;
         }
-        println!("{threads:>8} {ns:>16.0} {rate:>12.2} {:>10.2} {other:>22.2}", rate / first);
+        println!("{threads:>8} {ns:>16.0} {rate:>12.2} {:>10.2} {other:>22.2} {gathered:>10}", rate / first);
     }
 }

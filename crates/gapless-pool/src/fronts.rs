@@ -39,6 +39,8 @@ pub struct Fronts {
     count: AtomicUsize,
     /// Requests must go through the pool: something is pending, or somebody wants to see each of them.
     detour: AtomicBool,
+    /// How often the shards were gathered.
+    gathers: AtomicU64,
 }
 
 impl Default for Fronts {
@@ -47,6 +49,7 @@ impl Default for Fronts {
             fronts: (0..FRONTS).map(|_| OnceLock::new()).collect(),
             count: AtomicUsize::new(0),
             detour: AtomicBool::new(false),
+            gathers: AtomicU64::new(0),
         }
     }
 }
@@ -83,8 +86,15 @@ impl Fronts {
         self.holding(addr).is_some_and(|front| lock(&front.shard).record_stream(addr, stream))
     }
 
+    /// How often the shards were gathered: requests that their own heaps could not serve, and everything else that needs the whole pool.
+    #[must_use]
+    pub fn gathers(&self) -> u64 {
+        self.gathers.load(Ordering::Relaxed)
+    }
+
     /// Puts the shards back into their pool, whose lock the caller holds, until [`Gathered::scatter`].
     pub fn gather<D: Device>(&self, pool: &mut Pool<D>) -> Gathered<'_> {
+        self.gathers.fetch_add(1, Ordering::Relaxed);
         let mut held: Vec<MutexGuard<'_, Box<Shard>>> = self.iter().map(|front| lock(&front.shard)).collect();
         // A panic while they were gathered left them in the pool.
         let apart = held.iter_mut().map(|guard| &mut **guard);
@@ -139,6 +149,11 @@ pub struct SharedPool<D> {
 impl<D: Device> SharedPool<D> {
     pub fn new(pool: Pool<D>) -> SharedPool<D> {
         SharedPool { pool: Mutex::new(pool), fronts: Fronts::default() }
+    }
+
+    #[must_use]
+    pub fn fronts(&self) -> &Fronts {
+        &self.fronts
     }
 
     /// Runs `work` on the whole pool, while everybody else waits.

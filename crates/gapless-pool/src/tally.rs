@@ -2,7 +2,7 @@
 //!
 //! The pool's peaks are exact although shards count apart: the room below the peaks is divided among them, so as long as each keeps to
 //! its share the sums stay below. A request that would exceed its shard's share goes through the pool, which adds everything up.
-//! Shares follow what each shard needed of late, so that in a loop of equal steps none runs out.
+//! What a shard gave back since is its own to take again: a loop of equal steps at the very peak stays within its shares.
 
 use crate::stats::{ClassStats, Gauge, Stats};
 
@@ -22,8 +22,8 @@ pub(crate) struct Tally {
     low: Amounts,
     /// All that was added; in all and of large ones follow from the classes.
     added: [[u64; 3]; 2],
-    /// The most that was needed at once, of late.
-    needed: Amounts,
+    /// What it gave back since it last had least: it will ask for as much again.
+    due: Amounts,
 }
 
 impl Tally {
@@ -77,20 +77,8 @@ impl Tally {
                 gauge.total += added;
             }
         }
-        let needed = each(|kind, what| {
-            // From where it stands now: what it may get back, and what it needed beyond.
-            (self.room[kind][what] - self.low[kind][what]).max(self.needed[kind][what] / 8 * 7)
-        });
-        *self = Tally { needed, ..Tally::default() };
-    }
-
-    /// A request of this shard goes through the pool: it will need as much again.
-    pub(crate) fn will_need(&mut self, class: usize, size: u64, requested: u64) {
-        for kind in [0, 1 + class] {
-            for (what, amount) in [1, size, requested].into_iter().enumerate() {
-                self.needed[kind][what] = self.needed[kind][what].max(amount);
-            }
-        }
+        let due = each(|kind, what| self.room[kind][what] - self.low[kind][what]);
+        *self = Tally { due, ..Tally::default() };
     }
 
     pub(crate) fn give(&mut self, room: Amounts) {
@@ -111,21 +99,18 @@ fn below_peaks(stats: &Stats) -> Amounts {
     [all, of(classes[0]), of(classes[1])]
 }
 
-/// Divides what is left below the peaks: to each what it needed of late, and of the rest the same; where that is too much, in proportion.
+/// Divides what is left below the peaks: to each what it is due, and of the rest the same.
 pub(crate) fn divide<'a>(stats: &Stats, tallies: impl Iterator<Item = &'a mut Tally>) {
     let mut tallies: Vec<&mut Tally> = tallies.collect();
     let count = tallies.len() as u64;
     let left = below_peaks(stats);
-    let wanted = each(|kind, what| tallies.iter().map(|t| t.needed[kind][what]).sum());
+    let due = each(|kind, what| tallies.iter().map(|tally| tally.due[kind][what]).sum());
     for tally in &mut tallies {
-        let needed = tally.needed;
+        let own = tally.due;
         tally.give(each(|kind, what| {
-            let (left, wanted, needed) = (left[kind][what], wanted[kind][what], needed[kind][what]);
-            if wanted <= left {
-                needed + (left - wanted) / count
-            } else {
-                (u128::from(needed) * u128::from(left) / u128::from(wanted)) as u64
-            }
+            // Work on the whole pool, and peaks that were reset, can leave less than is due.
+            let rest = left[kind][what].checked_sub(due[kind][what]);
+            rest.map_or(left[kind][what] / count, |rest| own[kind][what] + rest / count)
         }));
     }
 }

@@ -361,7 +361,6 @@ impl<D: Device> Pool<D> {
         let allocation = Allocation { addr, size, requested, lane, place, uses: Vec::new(), waits: 0 };
         let slot = self.allocations_of(shard).add(allocation);
         self.count_out(requested, size);
-        self.shards[lane as usize].tally.will_need(usize::from(size > SMALL), size, requested);
         if self.log.is_some() {
             self.log_window(AllocationId { shard, slot }, true);
         }
