@@ -223,13 +223,15 @@ pub struct EncoderDecoder {
     pub dtype: Option<Dtype>,
 }
 
-/// Image models: torchvision's, by their own names, and Hugging Face's ViT.
+/// Image models: torchvision's, and Hugging Face's ViT.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Vision {
     /// Residual networks: blocks of each stage, bottleneck or basic, groups and base width.
     ResNet { blocks: Vec<u64>, bottleneck: bool, groups: u64, base_width: u64, classes: u64 },
     /// Vision transformers.
     Vit { layers: u64, hidden: u64, heads: u64, intermediate: u64, patch: u64, image: u64, classes: u64 },
+    /// Hugging Face's ViT with a classification head: other saved tensors than torchvision's.
+    HfVit { layers: u64, hidden: u64, heads: u64, intermediate: u64, patch: u64, image: u64, classes: u64 },
     /// ConvNeXt: channels and blocks of each stage.
     ConvNext { channels: Vec<u64>, blocks: Vec<u64>, classes: u64 },
     /// VGG: channels of each convolution, 0 for a pooling; batch norm.

@@ -1,0 +1,196 @@
+//! Scaled dot-product attention: which kernel PyTorch takes on Hopper, what it keeps, and its workspace.
+
+use crate::eager::sim::{Grads, Sim};
+use crate::eager::tensor::Tensor;
+use crate::model::Dtype;
+
+/// The shape of one attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    pub batch: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub queries: u64,
+    pub keys: u64,
+    /// Of queries and keys.
+    pub dim: u64,
+    pub value_dim: u64,
+}
+
+impl Heads {
+    fn rows(&self) -> u64 {
+        self.batch * self.heads * self.queries
+    }
+
+    fn scores(&self) -> u64 {
+        self.rows() * self.keys
+    }
+}
+
+impl Sim {
+    /// `scaled_dot_product_attention`. `causal`: without a mask, by the flag.
+    ///
+    /// 16-bit tensors go to cuDNN's kernel (heads of up to 128, as its backward pass needs), or to flash attention; 32-bit ones to the memory-efficient
+    /// kernel, which knows no groups of heads: with these the scores become a tensor.
+    pub fn sdpa(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, causal: bool, dropout: f64) -> Tensor {
+        let (v, k, q) = match self.amp.get() {
+            Some(_) => (self.for_product(v), self.for_product(k), self.for_product(q)),
+            None => (v.clone(), k.clone(), q.clone()),
+        };
+        if q.dtype == Dtype::F32 {
+            return if h.heads == h.kv_heads {
+                self.efficient(&q, &k, &v, h, causal)
+            } else {
+                self.written_out(&q, &k, &v, h, causal)
+            };
+        }
+        let _ = dropout;
+        if h.dim <= 128 && h.value_dim <= 128 { self.cudnn(&q, &k, &v, h) } else { self.flash(&q, &k, &v, h) }
+    }
+
+    /// cuDNN: keeps inputs, output, and a number a row. Its backward sums the queries' gradient in 32 bits, and keys' and values' for every
+    /// query head where these share them.
+    fn cudnn(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads) -> Tensor {
+        let mut op = self.op("_scaled_dot_product_cudnn_attention", &[q, k, v]);
+        op.save(q);
+        op.save(k);
+        op.save(v);
+        let out = self.alloc(h.rows() * h.value_dim, q.dtype);
+        let wanted = op.wanted();
+        let row = if wanted { self.alloc(h.rows(), Dtype::F32) } else { self.alloc(0, Dtype::F32) };
+        let (seed, offset) = (self.alloc(1, Dtype::I64), self.alloc(1, Dtype::I64));
+        self.touch(256);
+        op.save(&out);
+        op.save(&row);
+        op.save(&seed);
+        op.save(&offset);
+        let sizes = [q.n, k.n, v.n];
+        op.finish(out, move |s, c| {
+            s.begin("_scaled_dot_product_cudnn_attention_backward");
+            let grads = grads_of(s, sizes, c.grad().dtype);
+            let mut workspace = h.rows() * h.dim * 4 + h.rows() * 4 + 256;
+            if h.heads != h.kv_heads {
+                workspace += h.batch * h.heads * h.keys * (h.dim + h.value_dim) * 2;
+            }
+            s.touch(workspace);
+            grads
+        })
+    }
+
+    /// Flash attention: as cuDNN's, with the sums padded to 128 rows and 32 columns.
+    fn flash(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads) -> Tensor {
+        let mut op = self.op("_scaled_dot_product_flash_attention", &[q, k, v]);
+        op.save(q);
+        op.save(k);
+        op.save(v);
+        let out = self.alloc(h.rows() * h.value_dim, q.dtype);
+        let row = self.alloc(h.rows(), Dtype::F32);
+        let state = self.alloc(2, Dtype::I64);
+        op.save(&out);
+        op.save(&row);
+        op.save(&state);
+        let sizes = [q.n, k.n, v.n];
+        op.finish(out, move |s, c| {
+            s.begin("_scaled_dot_product_flash_attention_backward");
+            let grads = grads_of(s, sizes, c.grad().dtype);
+            let rounded = h.queries.next_multiple_of(128);
+            let row = s.alloc(h.batch * h.heads * rounded, Dtype::F32);
+            let sum = s.alloc(h.batch * h.heads * rounded * h.dim.next_multiple_of(32), Dtype::F32);
+            let shared = (h.heads != h.kv_heads)
+                .then(|| s.alloc(h.batch * h.heads * h.keys * (h.dim + h.value_dim), Dtype::Bf16));
+            drop((row, sum, shared));
+            grads
+        })
+    }
+
+    /// The memory-efficient kernel for 32 bits: its backward keeps blocks of 64 x 64 of the queries' gradient.
+    fn efficient(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, causal: bool) -> Tensor {
+        let mut op = self.op("_scaled_dot_product_efficient_attention", &[q, k, v]);
+        op.save(q);
+        op.save(k);
+        op.save(v);
+        let out = self.alloc(h.rows() * h.value_dim, q.dtype);
+        let padded = h.batch * h.heads * h.queries.next_multiple_of(32);
+        let row = self.alloc(if op.wanted() { padded } else { 0 }, Dtype::F32);
+        op.save(&out);
+        op.save(&row);
+        let sizes = [q.n, k.n, v.n];
+        op.finish(out, move |s, c| {
+            s.begin("_scaled_dot_product_efficient_attention_backward");
+            let grads = grads_of(s, sizes, c.grad().dtype);
+            let delta = s.alloc(h.rows(), Dtype::F32);
+            let blocks = h.batch * h.heads * h.queries.div_ceil(64) * h.dim.div_ceil(64);
+            s.touch(blocks * (64 * 64 * 4 + if causal { 256 } else { 16 }));
+            drop(delta);
+            grads
+        })
+    }
+
+    /// PyTorch's own attention in single operators, for 32-bit tensors whose query heads share keys.
+    fn written_out(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, causal: bool) -> Tensor {
+        let q = self.scale(q);
+        let mask = causal.then(|| {
+            let ones = self.alloc(h.queries * h.keys, Dtype::Bool);
+            let lower = self.alloc(h.queries * h.keys, Dtype::Bool);
+            drop(ones);
+            let mask = self.alloc(h.queries * h.keys, q.dtype);
+            drop(lower);
+            mask
+        });
+        let repeat = h.heads / h.kv_heads;
+        let k = self.repeat_heads(k, repeat);
+        let v = self.repeat_heads(v, repeat);
+        let k = self.scale(&k);
+        let q = self.contiguous(&q);
+        let scores = self.bmm(&q, &k, h.scores());
+        drop(q);
+        let scores = match &mask {
+            Some(mask) => self.add(&scores, mask),
+            None => scores,
+        };
+        let weights = self.safe_softmax(&scores, h);
+        drop(scores);
+        self.bmm(&weights, &v, h.rows() * h.value_dim)
+    }
+
+    /// `expand` and `reshape`: a copy for each query head; the gradient is summed back.
+    pub fn repeat_heads(&self, x: &Tensor, repeat: u64) -> Tensor {
+        if repeat == 1 {
+            return x.clone();
+        }
+        let op = self.op("clone", &[x]);
+        let out = self.alloc(x.n * repeat, x.dtype);
+        let n = x.n;
+        op.finish(out, move |s, c| {
+            s.begin("sum");
+            vec![Some(s.alloc(n, c.grad().dtype))]
+        })
+    }
+
+    fn safe_softmax(&self, x: &Tensor, h: Heads) -> Tensor {
+        let mut op = self.op("_safe_softmax", &[x]);
+        let out = self.like(x);
+        let masked = self.alloc(x.n, Dtype::Bool);
+        let rows = self.alloc(h.rows(), Dtype::Bool);
+        self.touch(4);
+        drop((masked, rows));
+        op.save(&out);
+        op.finish(out, |s, c| {
+            s.begin("_softmax_backward_data");
+            let product = s.like(c.grad());
+            let out = s.like(c.grad());
+            drop(product);
+            vec![Some(out)]
+        })
+    }
+
+    /// A mask in memory, made once for all layers: `[batch, 1, queries, keys]` of bytes.
+    pub fn mask(&self, n: u64) -> Tensor {
+        self.begin("mask");
+        self.alloc(n, Dtype::Bool)
+    }
+}
+
+fn grads_of(s: &Sim, sizes: [u64; 3], dtype: Dtype) -> Grads {
+    sizes.iter().map(|&n| Some(s.alloc(n, dtype))).collect()
+}

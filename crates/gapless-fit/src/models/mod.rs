@@ -1,0 +1,35 @@
+//! The modeling code, family by family, as its Python original allocates: one small file each.
+
+mod llama;
+mod moe;
+mod parts;
+
+use crate::eager::{Run, Sim, Tensor};
+use crate::model::Architecture;
+use std::rc::Rc;
+
+/// A model whose weights are allocated.
+pub(crate) trait Network {
+    /// A forward pass with labels; gives the loss, and drops everything else that Python would.
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor;
+
+    /// A forward pass without: what the caller holds afterwards.
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor>;
+}
+
+/// Why a model cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    #[error("{0} is not followed operator by operator yet: its weights are exact, its activations are not known")]
+    Unsupported(&'static str),
+    #[error("{0}")]
+    Shape(String),
+}
+
+/// Allocates the weights of `architecture`.
+pub(crate) fn build(sim: &Sim, architecture: &Architecture, run: &Run) -> Result<Rc<dyn Network>, BuildError> {
+    match architecture {
+        Architecture::Decoder(d) => llama::build(sim, d, run),
+        _ => Err(BuildError::Unsupported("this architecture")),
+    }
+}
