@@ -11,15 +11,19 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 struct Layer {
-    q: Linear,
-    k: Linear,
-    v: Linear,
+    qkv: Qkv,
     o: Linear,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     mlp: Mlp,
     input_norm: RmsNorm,
     post_norm: RmsNorm,
+}
+
+enum Qkv {
+    Apart { q: Linear, k: Linear, v: Linear },
+    /// Phi-3: one matrix for all.
+    Fused(Linear),
 }
 
 enum Mlp {
@@ -45,7 +49,6 @@ struct Shared {
     /// Of bytes; for sliding windows that bite.
     mask: Option<Tensor>,
     cache: Option<RefCell<Vec<Tensor>>>,
-    training: bool,
 }
 
 pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>, BuildError> {
@@ -58,10 +61,17 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
         .map(|at| {
             sim.scope(Scope::Block(at as u16));
             let linear = |i, o, bias| Linear::new(sim, i, o, bias, dtype);
-            let q = linear(d.hidden, queries, d.qkv_bias);
-            let k = linear(d.hidden, keys, d.qkv_bias);
-            let v = linear(d.hidden, keys, d.qkv_bias);
-            let o = linear(queries, d.hidden, d.out_bias);
+            let (o, qkv);
+            if d.style == DecoderStyle::Phi3 {
+                o = linear(queries, d.hidden, d.out_bias);
+                qkv = Qkv::Fused(linear(d.hidden, queries + 2 * keys, d.qkv_bias));
+            } else {
+                let q = linear(d.hidden, queries, d.qkv_bias);
+                let k = linear(d.hidden, keys, d.qkv_bias);
+                let v = linear(d.hidden, keys, d.qkv_bias);
+                qkv = Qkv::Apart { q, k, v };
+                o = linear(queries, d.hidden, d.out_bias);
+            }
             let norm = || has_norms.then(|| RmsNorm::new(sim, d.head_dim, dtype));
             let (q_norm, k_norm) = (norm(), norm());
             let mlp = match &d.moe {
@@ -78,7 +88,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             };
             let input_norm = RmsNorm::new(sim, d.hidden, dtype);
             let post_norm = RmsNorm::new(sim, d.hidden, dtype);
-            Layer { q, k, v, o, q_norm, k_norm, mlp, input_norm, post_norm }
+            Layer { qkv, o, q_norm, k_norm, mlp, input_norm, post_norm }
         })
         .collect();
     sim.scope(Scope::Head);
@@ -104,7 +114,8 @@ impl Llama {
         let tokens = run.batch * run.length;
         sim.scope(Scope::Embedding);
         let ids = super::parts::tokens(sim, tokens);
-        let mut hidden = sim.embedding(&ids, &self.embed, d.hidden);
+        let embeds = sim.embedding(&ids, &self.embed, d.hidden);
+        let mut hidden = embeds.clone();
         let positions = super::parts::tokens(sim, run.length);
         let heads = Heads {
             batch: run.batch,
@@ -116,8 +127,10 @@ impl Llama {
             value_dim: d.head_dim,
         };
         let sliding = d.sliding_window.is_some_and(|w| run.length > w);
-        let mask = (sliding || run.attention(d.attention) == Attention::Eager)
-            .then(|| sim.mask(run.batch * run.length * run.length));
+        let mask = match run.attention(d.attention) {
+            Attention::Eager => Some(sim.mask(heads, Some(hidden.dtype))),
+            _ => sliding.then(|| sim.mask(heads, None)),
+        };
         let (cos, sin) = rotary(sim, run.length, d.head_dim, hidden.dtype);
         let training = run.mode == Mode::Train;
         let shared = Rc::new(Shared {
@@ -126,7 +139,6 @@ impl Llama {
             sin,
             mask,
             cache: (!training).then(|| RefCell::new(Vec::new())),
-            training,
         });
         for at in 0..self.layers.len() {
             sim.scope(Scope::Block(at as u16));
@@ -139,7 +151,7 @@ impl Llama {
         }
         sim.scope(Scope::Head);
         hidden = self.norm.forward(sim, &hidden);
-        drop(positions);
+        drop((positions, embeds));
         let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
         (hidden, cache)
     }
@@ -188,18 +200,49 @@ impl Llama {
                 None => out,
             }
         };
-        let mut q = project(&layer.q, &layer.q_norm);
-        let mut k = project(&layer.k, &layer.k_norm);
-        let mut v = layer.v.forward(sim, x);
+        // Where the scores become a tensor, or keys are repeated, the values' gradient comes back in another order too.
+        let how = run.attention(self.d.attention);
+        let fp32 = sim.amp.get().is_none() && x.dtype == Dtype::F32;
+        let repeated = h.heads != h.kv_heads && (fp32 || shared.mask.is_some());
+        let whole = how == Attention::Eager || repeated;
+        let (mut q, mut k, mut v) = match &layer.qkv {
+            Qkv::Apart { q, k, v } => {
+                let q = project(q, &layer.q_norm);
+                let k = project(k, &layer.k_norm);
+                let v = v.forward(sim, x);
+                (q, k, if whole { sim.copied_back(&v) } else { v })
+            }
+            Qkv::Fused(linear) => {
+                let all = linear.forward(sim, x);
+                let tokens = h.batch * h.queries;
+                let part = |heads| sim.slice(&all, tokens * heads * h.dim);
+                let (q, k, v) = (part(h.heads), part(h.kv_heads), part(h.kv_heads));
+                (sim.copied_back(&q), sim.copied_back(&k), if whole { sim.copied_back(&v) } else { v })
+            }
+        };
         (q, k) = {
-            let q = rotate(sim, &q, &shared.cos, &shared.sin);
-            let k = rotate(sim, &k, &shared.cos, &shared.sin);
+            let turn = |x: &Tensor| {
+                if matches!(layer.qkv, Qkv::Fused(_)) {
+                    // All of a head is turned, and what is left, nothing, is appended by a copy.
+                    let rest = sim.slice(x, 0);
+                    let turned = rotate(sim, x, &shared.cos, &shared.sin);
+                    sim.cat(&[&turned, &rest])
+                } else {
+                    rotate(sim, x, &shared.cos, &shared.sin)
+                }
+            };
+            let q = turn(&q);
+            let k = turn(&k);
             (q, k)
         };
         if let Some(cache) = &shared.cache {
             (k, v) = update(sim, cache, &k, &v);
         }
-        let attended = attend(sim, run.attention(self.d.attention), &q, &k, &v, h, shared.mask.as_ref(), self.d.attention_dropout, shared.training);
+        let mut attended = attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
+        if matches!(layer.qkv, Qkv::Fused(_)) && !fp32 {
+            // Heads came in order, so they leave in order, and have to be transposed by a copy.
+            attended = sim.contiguous(&attended);
+        }
         layer.o.forward(sim, &attended)
     }
 }
@@ -213,47 +256,26 @@ pub(crate) fn update(sim: &Sim, cache: &RefCell<Vec<Tensor>>, k: &Tensor, v: &Te
     (k, v)
 }
 
-/// Attention by the chosen implementation, up to the copy that makes heads contiguous.
-#[allow(clippy::too_many_arguments)]
+/// Attention by the chosen implementation, heads contiguous again.
 pub(crate) fn attend(
     sim: &Sim,
     how: Attention,
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
+    (q, k, v): (&Tensor, &Tensor, &Tensor),
     h: Heads,
     mask: Option<&Tensor>,
     dropout: f64,
-    training: bool,
 ) -> Tensor {
     match how {
         Attention::Sdpa | Attention::Flash => {
             let repeat = h.heads / h.kv_heads;
             if mask.is_some() && repeat > 1 {
                 let (k, v) = (sim.repeat_heads(k, repeat), sim.repeat_heads(v, repeat));
-                sim.sdpa(q, &k, &v, Heads { kv_heads: h.heads, ..h }, false, dropout)
+                sim.sdpa(q, &k, &v, Heads { kv_heads: h.heads, ..h }, mask)
             } else {
-                sim.sdpa(q, k, v, h, mask.is_none(), dropout)
+                sim.sdpa(q, k, v, h, mask)
             }
         }
-        Attention::Eager => {
-            let repeat = h.heads / h.kv_heads;
-            let (k, v) = (sim.repeat_heads(k, repeat), sim.repeat_heads(v, repeat));
-            let mut weights = {
-                let scores = sim.bmm(q, &k, h.batch * h.heads * h.queries * h.keys);
-                sim.scale(&scores)
-            };
-            if let Some(mask) = mask {
-                weights = sim.add(&weights, &sim.alloc(mask.n, weights.dtype));
-            }
-            weights = {
-                let probabilities = sim.softmax(&weights, Dtype::F32);
-                sim.to(&probabilities, q.dtype)
-            };
-            weights = sim.dropout(&weights, dropout, training);
-            let out = sim.bmm(&weights, &v, h.batch * h.heads * h.queries * h.value_dim);
-            sim.contiguous(&out)
-        }
+        Attention::Eager => sim.eager_attention((q, k, v), h, mask, true, dropout),
     }
 }
 

@@ -1,11 +1,13 @@
 //! The modeling code, family by family, as its Python original allocates: one small file each.
 
+mod bert;
+mod gpt2;
 mod llama;
 mod moe;
 mod parts;
 
 use crate::eager::{Run, Sim, Tensor};
-use crate::model::Architecture;
+use crate::model::{Architecture, DecoderStyle};
 use std::rc::Rc;
 
 /// A model whose weights are allocated.
@@ -29,7 +31,11 @@ pub enum BuildError {
 /// Allocates the weights of `architecture`.
 pub(crate) fn build(sim: &Sim, architecture: &Architecture, run: &Run) -> Result<Rc<dyn Network>, BuildError> {
     match architecture {
-        Architecture::Decoder(d) => llama::build(sim, d, run),
+        Architecture::Decoder(d) => match d.style {
+            DecoderStyle::Gpt2 => gpt2::build(sim, d, run),
+            _ => llama::build(sim, d, run),
+        },
+        Architecture::Encoder(e) => bert::build(sim, e, run),
         _ => Err(BuildError::Unsupported("this architecture")),
     }
 }

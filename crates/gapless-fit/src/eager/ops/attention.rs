@@ -28,33 +28,43 @@ impl Heads {
 }
 
 impl Sim {
-    /// `scaled_dot_product_attention`. `causal`: without a mask, by the flag.
+    /// `scaled_dot_product_attention`, causal or over everything. A mask of bytes becomes one of numbers, for each layer again, and is kept.
     ///
     /// 16-bit tensors go to cuDNN's kernel (heads of up to 128, as its backward pass needs), or to flash attention; 32-bit ones to the memory-efficient
     /// kernel, which knows no groups of heads: with these the scores become a tensor.
-    pub fn sdpa(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, causal: bool, dropout: f64) -> Tensor {
+    pub fn sdpa(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, mask: Option<&Tensor>) -> Tensor {
         let (v, k, q) = match self.amp.get() {
             Some(_) => (self.for_product(v), self.for_product(k), self.for_product(q)),
             None => (v.clone(), k.clone(), q.clone()),
         };
+        let bias = mask.map(|_| {
+            self.begin("where");
+            self.alloc(h.batch * h.queries * h.keys, q.dtype)
+        });
         if q.dtype == Dtype::F32 {
             return if h.heads == h.kv_heads {
-                self.efficient(&q, &k, &v, h, causal)
+                self.efficient(&q, &k, &v, h, bias.as_ref())
             } else {
-                self.written_out(&q, &k, &v, h, causal)
+                self.written_out(&q, &k, &v, h)
             };
         }
-        let _ = dropout;
-        if h.dim <= 128 && h.value_dim <= 128 { self.cudnn(&q, &k, &v, h) } else { self.flash(&q, &k, &v, h) }
+        if h.dim <= 128 && h.value_dim <= 128 {
+            self.cudnn(&q, &k, &v, h, bias.as_ref())
+        } else {
+            self.flash(&q, &k, &v, h)
+        }
     }
 
     /// cuDNN: keeps inputs, output, and a number a row. Its backward sums the queries' gradient in 32 bits, and keys' and values' for every
     /// query head where these share them.
-    fn cudnn(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads) -> Tensor {
+    fn cudnn(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, bias: Option<&Tensor>) -> Tensor {
         let mut op = self.op("_scaled_dot_product_cudnn_attention", &[q, k, v]);
         op.save(q);
         op.save(k);
         op.save(v);
+        if let Some(bias) = bias {
+            op.save(bias);
+        }
         let out = self.alloc(h.rows() * h.value_dim, q.dtype);
         let wanted = op.wanted();
         let row = if wanted { self.alloc(h.rows(), Dtype::F32) } else { self.alloc(0, Dtype::F32) };
@@ -104,11 +114,14 @@ impl Sim {
     }
 
     /// The memory-efficient kernel for 32 bits: its backward keeps blocks of 64 x 64 of the queries' gradient.
-    fn efficient(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, causal: bool) -> Tensor {
+    fn efficient(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, bias: Option<&Tensor>) -> Tensor {
         let mut op = self.op("_scaled_dot_product_efficient_attention", &[q, k, v]);
         op.save(q);
         op.save(k);
         op.save(v);
+        if let Some(bias) = bias {
+            op.save(bias);
+        }
         let out = self.alloc(h.rows() * h.value_dim, q.dtype);
         let padded = h.batch * h.heads * h.queries.next_multiple_of(32);
         let row = self.alloc(if op.wanted() { padded } else { 0 }, Dtype::F32);
@@ -120,23 +133,23 @@ impl Sim {
             let grads = grads_of(s, sizes, c.grad().dtype);
             let delta = s.alloc(h.rows(), Dtype::F32);
             let blocks = h.batch * h.heads * h.queries.div_ceil(64) * h.dim.div_ceil(64);
-            s.touch(blocks * (64 * 64 * 4 + if causal { 256 } else { 16 }));
+            s.touch(blocks * (64 * 64 * 4 + if h.queries % 64 == 0 && h.dim <= 64 { 256 } else { 16 }));
             drop(delta);
             grads
         })
     }
 
     /// PyTorch's own attention in single operators, for 32-bit tensors whose query heads share keys.
-    fn written_out(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, causal: bool) -> Tensor {
+    fn written_out(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads) -> Tensor {
         let q = self.scale(q);
-        let mask = causal.then(|| {
+        let mask = {
             let ones = self.alloc(h.queries * h.keys, Dtype::Bool);
             let lower = self.alloc(h.queries * h.keys, Dtype::Bool);
             drop(ones);
             let mask = self.alloc(h.queries * h.keys, q.dtype);
             drop(lower);
             mask
-        });
+        };
         let repeat = h.heads / h.kv_heads;
         let k = self.repeat_heads(k, repeat);
         let v = self.repeat_heads(v, repeat);
@@ -144,13 +157,55 @@ impl Sim {
         let q = self.contiguous(&q);
         let scores = self.bmm(&q, &k, h.scores());
         drop(q);
-        let scores = match &mask {
-            Some(mask) => self.add(&scores, mask),
-            None => scores,
-        };
+        let scores = self.add(&scores, &mask);
         let weights = self.safe_softmax(&scores, h);
         drop(scores);
-        self.bmm(&weights, &v, h.rows() * h.value_dim)
+        let out = self.bmm(&weights, &v, h.rows() * h.value_dim);
+        self.contiguous(&out)
+    }
+
+    /// Hugging Face's eager attention: scores, softmax and dropout as tensors. `full`: softmax in 32 bits whatever the type.
+    pub fn eager_attention(
+        &self,
+        (q, k, v): (&Tensor, &Tensor, &Tensor),
+        h: Heads,
+        mask: Option<&Tensor>,
+        full: bool,
+        dropout: f64,
+    ) -> Tensor {
+        let repeat = h.heads / h.kv_heads;
+        let dtype = q.dtype;
+        let (k, v) = (self.repeat_heads(k, repeat), self.repeat_heads(v, repeat));
+        let mut weights = {
+            // Transposed heads are copied before a batched product; repeated ones were already.
+            let scores = {
+                let (k, q) = (self.for_product(&k), self.for_product(q));
+                let q = self.contiguous(&q);
+                let k = if repeat == 1 { self.contiguous(&k) } else { k };
+                self.bmm(&q, &k, h.scores())
+            };
+            self.scale(&scores)
+        };
+        if let Some(mask) = mask {
+            weights = self.add(&weights, mask);
+        }
+        weights = {
+            let scores = if full { self.to(&weights, Dtype::F32) } else { self.for_full(&weights) };
+            drop(weights);
+            let probabilities = self.softmax(&scores, scores.dtype);
+            drop(scores);
+            if full { self.to(&probabilities, dtype) } else { probabilities }
+        };
+        if !full {
+            weights = self.to(&weights, v.dtype);
+        }
+        weights = self.dropout(&weights, dropout, self.grad_enabled.get());
+        let out = {
+            let (v, weights) = (self.for_product(&v), self.for_product(&weights));
+            let v = if repeat == 1 { self.contiguous(&v) } else { v };
+            self.bmm(&weights, &v, h.rows() * h.value_dim)
+        };
+        self.contiguous(&out)
     }
 
     /// `expand` and `reshape`: a copy for each query head; the gradient is summed back.
@@ -184,10 +239,17 @@ impl Sim {
         })
     }
 
-    /// A mask in memory, made once for all layers: `[batch, 1, queries, keys]` of bytes.
-    pub fn mask(&self, n: u64) -> Tensor {
+    /// A mask made once for all layers: of bytes for `sdpa`, one for the whole batch; of numbers for eager attention, one for each.
+    pub fn mask(&self, h: Heads, numbers: Option<Dtype>) -> Tensor {
         self.begin("mask");
-        self.alloc(n, Dtype::Bool)
+        let n = h.queries * h.keys;
+        let parts = (self.alloc(n, Dtype::Bool), self.alloc(n, Dtype::Bool));
+        let bytes = self.alloc(n, Dtype::Bool);
+        drop(parts);
+        match numbers {
+            Some(dtype) => self.alloc(h.batch * n, dtype),
+            None => bytes,
+        }
     }
 }
 

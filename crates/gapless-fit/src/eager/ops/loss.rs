@@ -5,17 +5,18 @@ use crate::eager::tensor::Tensor;
 use crate::model::Dtype;
 
 impl Sim {
-    /// `cross_entropy` over `classes`; autocast computes it in 32 bits. The log-softmax is kept.
+    /// `cross_entropy`: the log-softmax is kept, in the logits' type; autocast takes the loss itself in 32 bits.
     pub fn cross_entropy(&self, logits: &Tensor, labels: &Tensor) -> Tensor {
-        let logits = self.for_full(logits);
-        let mut op = self.op("_log_softmax", &[&logits]);
-        let probabilities = self.like(&logits);
+        let mut op = self.op("_log_softmax", &[logits]);
+        let probabilities = self.like(logits);
         op.save(&probabilities);
         let dtype = logits.dtype;
         let probabilities = op.finish(probabilities, move |s, c| {
             s.begin("_log_softmax_backward_data");
             vec![Some(s.alloc(c.grad().n, dtype))]
         });
+        let probabilities = self.for_full(&probabilities);
+        let dtype = probabilities.dtype;
         let mut op = self.op("nll_loss_forward", &[&probabilities]);
         op.save(&probabilities);
         op.save(labels);
