@@ -1,9 +1,13 @@
 //! The modeling code, family by family, as its Python original allocates: one small file each.
 
 mod bert;
+mod deepseek;
+mod gemma;
 mod gpt2;
 mod llama;
 mod moe;
+mod neox;
+mod opt;
 mod parts;
 
 use crate::eager::{Run, Sim, Tensor};
@@ -33,6 +37,10 @@ pub(crate) fn build(sim: &Sim, architecture: &Architecture, run: &Run) -> Result
     match architecture {
         Architecture::Decoder(d) => match d.style {
             DecoderStyle::Gpt2 => gpt2::build(sim, d, run),
+            DecoderStyle::GptNeox => neox::build(sim, d, run),
+            DecoderStyle::Opt => opt::build(sim, d, run),
+            DecoderStyle::Gemma | DecoderStyle::Gemma2 | DecoderStyle::Gemma3 => gemma::build(sim, d, run),
+            DecoderStyle::DeepseekV3 => deepseek::build(sim, d, run),
             _ => llama::build(sim, d, run),
         },
         Architecture::Encoder(e) => bert::build(sim, e, run),

@@ -112,3 +112,28 @@ impl Sim {
         (values, indices)
     }
 }
+
+impl Sim {
+    /// A new tensor of `n` elements, filled by two assignments to slices: `a`, and `b` spread over `heads`. Each assignment's gradient copies
+    /// the whole and the part.
+    pub fn filled(&self, a: &Tensor, b: &Tensor, n: u64, heads: u64) -> Tensor {
+        let op = self.op("copy_", &[a, b]);
+        let out = self.alloc(n, a.dtype);
+        let (a_n, b_n) = (a.n, b.n);
+        op.finish(out, move |s, c| {
+            let dtype = c.grad().dtype;
+            s.begin("copy_");
+            let whole = s.alloc(n, dtype);
+            let part = s.alloc(b_n * heads, dtype);
+            drop(s.alloc(b_n * heads, dtype));
+            let again = s.alloc(n, dtype);
+            drop(whole);
+            let of_a = s.alloc(a_n, dtype);
+            drop(again);
+            s.begin("sum");
+            let of_b = s.alloc(b_n, dtype);
+            drop(part);
+            vec![Some(of_a), Some(of_b)]
+        })
+    }
+}
