@@ -77,8 +77,6 @@ pub struct Run {
     pub steps: u32,
     /// Whether to note where each operator began.
     pub note_ops: bool,
-    /// As under a dispatch mode, which recordings were made with: sums of gradients never in place.
-    pub observed: bool,
 }
 
 impl Default for Run {
@@ -94,7 +92,6 @@ impl Default for Run {
             accumulation: 1,
             steps: 3,
             note_ops: false,
-            observed: false,
         }
     }
 }
@@ -138,7 +135,6 @@ pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildEr
     if run.note_ops {
         sim.log.borrow_mut().ops = Some(Vec::new());
     }
-    sim.observed.set(run.observed);
     sim.begin("workspace");
     let workspaces: Vec<Tensor> =
         WORKSPACES.iter().map(|&n| sim.alloc_as(n, Dtype::U8, Kind::Workspace)).collect();

@@ -77,8 +77,6 @@ pub struct Sim {
     pub(crate) recomputing: RefCell<Option<Rc<Frame>>>,
     /// A recomputation has all that it needs: what follows in the code does not run.
     pub(crate) stopped: Cell<bool>,
-    /// A dispatch mode looks on: gradients are not summed in place.
-    pub(crate) observed: Cell<bool>,
 }
 
 impl std::fmt::Debug for Sim {
@@ -122,7 +120,6 @@ impl Sim {
             packing: RefCell::default(),
             recomputing: RefCell::default(),
             stopped: Cell::new(false),
-            observed: Cell::new(false),
         }
     }
 
@@ -295,16 +292,11 @@ impl Sim {
         }
     }
 
-    /// Two gradients of one tensor become their sum: in place where nobody else has the first.
+    /// Two gradients of one tensor become their sum, a third one.
     fn accumulate(&self, before: Option<Tensor>, grad: Tensor) -> Tensor {
         let Some(before) = before else { return grad };
-        if before.only_owner() && !self.observed.get() {
-            self.begin("add_");
-            before
-        } else {
-            self.begin("add");
-            self.like(&before)
-        }
+        self.begin("add");
+        self.like(&before)
     }
 
     /// The gradient of a parameter is complete. It is taken over where nobody else has it, else copied.

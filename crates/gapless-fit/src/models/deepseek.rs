@@ -197,13 +197,10 @@ impl Deepseek {
     fn route(&self, sim: &Sim, router: &Param, x: &Tensor) -> (Tensor, Tensor) {
         let moe = self.moe.as_ref().expect("a layer with experts");
         let logits = {
-            let amp = sim.amp.get();
             let full = sim.to(x, Dtype::F32);
             let weight = sim.to(&router.tensor, Dtype::F32);
             let weight = Param { tensor: weight, id: router.id };
-            let logits = sim.linear(&full, &weight, None, moe.experts);
-            sim.amp.set(amp);
-            logits
+            sim.linear(&full, &weight, None, moe.experts)
         };
         let scores = sim.keeps_output("sigmoid", &logits);
         let (values, indices) = sim.topk(&scores, moe.top_k, moe.experts);
@@ -231,17 +228,19 @@ impl Deepseek {
         let kv_low = layer.kv_norm.forward(sim, &low_parts[0]);
         let q_turn = turn_pairs(sim, &q_parts[1], &shared.cos, &shared.sin);
         let k_turn = turn_pairs(sim, &low_parts[1], &shared.cos, &shared.sin);
+        // What is cached is the latent, and the turned part that all heads share.
+        let (kv_low, k_turn) = match &shared.cache {
+            Some(cache) => update(sim, cache, &kv_low, &k_turn),
+            None => (kv_low, k_turn),
+        };
         let q_all = sim.cat(&[&q_parts[0], &q_turn]);
         let kv = sim.copied_back(&layer.kv_up.forward(sim, &kv_low));
         let kv_parts = sim.split(&kv, &[rows * d.heads * mla.nope_dim, rows * d.heads * mla.value_dim]);
-        let mut k = sim.filled(&kv_parts[0], &k_turn, rows * d.heads * (mla.nope_dim + mla.rope_dim), d.heads);
-        let mut v = kv_parts[1].clone();
-        if let Some(cache) = &shared.cache {
-            (k, v) = update(sim, cache, &k, &v);
-        }
+        let k = sim.filled(&kv_parts[0], &k_turn, rows * d.heads * (mla.nope_dim + mla.rope_dim), d.heads);
+        let v = kv_parts[1].clone();
         let how = run.attention(d.attention);
         let mut out = super::llama::attend(sim, how, (&q_all, &k, &v), h, shared.mask.as_ref(), d.attention_dropout);
-        if how != Attention::Eager && q_all.dtype != Dtype::F32 {
+        if how != Attention::Eager && (q_all.dtype != Dtype::F32 || sim.amp.get().is_some()) {
             out = sim.contiguous(&out);
         }
         layer.o.forward(sim, &out)

@@ -1,6 +1,7 @@
 //! The modeling code, family by family, as its Python original allocates: one small file each.
 
 mod bert;
+mod convnext;
 mod deepseek;
 mod gemma;
 mod gpt2;
@@ -9,9 +10,13 @@ mod moe;
 mod neox;
 mod opt;
 mod parts;
+mod resnet;
+mod vgg;
+mod vision;
+mod vit;
 
 use crate::eager::{Run, Sim, Tensor};
-use crate::model::{Architecture, DecoderStyle};
+use crate::model::{Architecture, DecoderStyle, Vision};
 use std::rc::Rc;
 
 /// A model whose weights are allocated.
@@ -44,6 +49,26 @@ pub(crate) fn build(sim: &Sim, architecture: &Architecture, run: &Run) -> Result
             _ => llama::build(sim, d, run),
         },
         Architecture::Encoder(e) => bert::build(sim, e, run),
-        _ => Err(BuildError::Unsupported("this architecture")),
+        Architecture::Vision(v) => build_vision(sim, v, run),
+        Architecture::EncoderDecoder(_) => Err(BuildError::Unsupported("T5")),
+        Architecture::Graph(_) => Err(BuildError::Unsupported("an exported graph")),
+    }
+}
+
+fn build_vision(sim: &Sim, vision: &Vision, run: &Run) -> Result<Rc<dyn Network>, BuildError> {
+    match *vision {
+        Vision::ResNet { ref blocks, bottleneck, groups, base_width, classes } => {
+            resnet::build(sim, run, blocks, bottleneck, groups, base_width, classes)
+        }
+        Vision::Vit { layers, hidden, heads, intermediate, patch, image, classes } => {
+            let hugging_face = false;
+            vit::build(sim, run, vit::Shape { layers, hidden, heads, intermediate, patch, image, classes, hugging_face })
+        }
+        Vision::HfVit { layers, hidden, heads, intermediate, patch, image, classes } => {
+            let hugging_face = true;
+            vit::build(sim, run, vit::Shape { layers, hidden, heads, intermediate, patch, image, classes, hugging_face })
+        }
+        Vision::ConvNext { ref channels, ref blocks, classes } => convnext::build(sim, run, channels, blocks, classes),
+        Vision::Vgg { ref layers, batch_norm, classes } => vgg::build(sim, run, layers, batch_norm, classes),
     }
 }

@@ -141,7 +141,7 @@ impl Neox {
         }
         let how = run.attention(self.d.attention);
         let mut out = attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
-        if how != Attention::Eager && q.dtype != Dtype::F32 {
+        if how != Attention::Eager && (q.dtype != Dtype::F32 || sim.amp.get().is_some()) {
             // Heads came in order, so they leave in order, and have to be transposed by a copy.
             out = sim.contiguous(&out);
         }

@@ -45,6 +45,11 @@ impl LayerNorm {
     pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
         sim.layer_norm(x, &self.weight, &self.bias, self.width)
     }
+
+    /// Of what is not contiguous.
+    pub(crate) fn forward_strided(&self, sim: &Sim, x: &Tensor) -> Tensor {
+        sim.layer_norm_strided(x, &self.weight, &self.bias, self.width)
+    }
 }
 
 /// Hugging Face's RMSNorm, written out in Python.

@@ -5,6 +5,7 @@
 pub mod reduce;
 
 mod attention;
+mod conv;
 mod elementwise;
 mod index;
 mod loss;
@@ -12,3 +13,4 @@ mod matmul;
 mod norm;
 
 pub use attention::Heads;
+pub use conv::Conv;
