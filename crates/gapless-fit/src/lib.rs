@@ -4,8 +4,10 @@
 //! execution allocates and frees, and leaves a trace; `account` says what is alive at the peak. `formulas` are the closed forms that check it,
 //! `checkpoint` chooses what to recompute, `search` finds the cheapest configuration that fits.
 
+pub mod account;
 pub mod eager;
 pub mod model;
+pub mod profile;
 
 mod models;
 

@@ -50,6 +50,17 @@ pub enum Scope {
     Optimizer,
 }
 
+/// Which kind of layer within a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layer {
+    Norm,
+    Attention,
+    FeedForward,
+    Convolution,
+    /// Additions between layers, and what has no layer.
+    Other,
+}
+
 /// What the run is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
@@ -71,6 +82,7 @@ pub struct Allocation {
     pub kind: Kind,
     pub op: &'static str,
     pub scope: Scope,
+    pub layer: Layer,
     pub phase: Phase,
 }
 
@@ -116,8 +128,11 @@ pub struct Log {
     pub events: Vec<LogEvent>,
     pub marks: Vec<PhaseMark>,
     pub ops: Option<Vec<OpMark>>,
+    /// Floating-point operations of the forward pass, part by part in order.
+    pub flops: Vec<(Scope, u64)>,
     pub(crate) op: &'static str,
     pub(crate) scope: Scope,
+    pub(crate) layer: Layer,
     pub(crate) phase: Phase,
 }
 
@@ -129,15 +144,24 @@ impl Log {
             events: Vec::with_capacity(16384),
             marks: Vec::new(),
             ops: None,
+            flops: Vec::new(),
             op: "",
             scope: Scope::Model,
+            layer: Layer::Other,
             phase: Phase::Build,
         }
     }
 
     pub(crate) fn alloc(&mut self, bytes: u64, kind: Kind) -> u32 {
         let slot = self.allocations.len() as u32;
-        self.allocations.push(Allocation { bytes, kind, op: self.op, scope: self.scope, phase: self.phase });
+        self.allocations.push(Allocation {
+            bytes,
+            kind,
+            op: self.op,
+            scope: self.scope,
+            layer: self.layer,
+            phase: self.phase,
+        });
         self.events.push(LogEvent(slot << 1));
         slot
     }
@@ -150,6 +174,17 @@ impl Log {
         self.op = op;
         if let Some(ops) = &mut self.ops {
             ops.push(OpMark { op, phase: self.phase, scope: self.scope, event: self.events.len() as u32 });
+        }
+    }
+
+    /// Counts operations of the forward pass.
+    pub(crate) fn count(&mut self, flops: u64) {
+        if self.phase != Phase::Forward {
+            return;
+        }
+        match self.flops.last_mut() {
+            Some((scope, sum)) if *scope == self.scope => *sum += flops,
+            _ => self.flops.push((self.scope, flops)),
         }
     }
 

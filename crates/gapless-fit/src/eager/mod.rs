@@ -14,7 +14,7 @@ mod optimizer;
 mod replay;
 mod run;
 
-pub use log::{Kind, Log, Phase, Scope};
+pub use log::{Kind, Layer, Log, Phase, Scope};
 pub use optimizer::Optimizer;
 pub use replay::{Figures, PhaseFigures};
 pub use run::{Checkpointing, Mode, Precision, Run, Steps, simulate};

@@ -5,7 +5,7 @@
 //! then what it saved, then what it gave on.
 
 use super::checkpoint::Frame;
-use super::log::{Kind, Log, Phase, PhaseMark, Scope};
+use super::log::{Kind, Layer, Log, Phase, PhaseMark, Scope};
 use super::tensor::{Edge, Param, SharedLog, Storage, Tensor};
 use crate::model::Dtype;
 use std::cell::{Cell, RefCell};
@@ -46,6 +46,7 @@ pub(crate) enum Saved {
 struct Node {
     name: &'static str,
     scope: Scope,
+    layer: Layer,
     saved: Vec<Saved>,
     edges: Vec<Option<Edge>>,
     grads: Vec<Option<Tensor>>,
@@ -157,8 +158,16 @@ impl Sim {
         self.log.borrow_mut().scope = scope;
     }
 
-    pub(crate) fn current_scope(&self) -> Scope {
-        self.log.borrow().scope
+    /// The kind of layer that runs now; gives what ran before.
+    pub fn layer(&self, layer: Layer) -> Layer {
+        std::mem::replace(&mut self.log.borrow_mut().layer, layer)
+    }
+
+    /// Counts operations of the forward pass.
+    pub fn count(&self, flops: u64) {
+        if !self.stopped.get() {
+            self.log.borrow_mut().count(flops);
+        }
     }
 
     pub fn phase(&self, phase: Phase) {
@@ -215,7 +224,7 @@ impl Sim {
         let one = self.alloc(loss.n, loss.dtype);
         self.nodes.borrow_mut()[root as usize].grads[0] = Some(one);
         for at in (0..=root as usize).rev() {
-            let (name, scope, saved, edges, grads, backward) = {
+            let (name, (scope, layer), saved, edges, grads, backward) = {
                 let mut nodes = self.nodes.borrow_mut();
                 let node = &mut nodes[at];
                 if node.grads.iter().all(Option::is_none) {
@@ -223,12 +232,13 @@ impl Sim {
                 }
                 let Some(backward) = node.backward.take() else { continue };
                 let (saved, edges) = (std::mem::take(&mut node.saved), std::mem::take(&mut node.edges));
-                (node.name, node.scope, saved, edges, std::mem::take(&mut node.grads), backward)
+                (node.name, (node.scope, node.layer), saved, edges, std::mem::take(&mut node.grads), backward)
             };
             self.scope(scope);
             let needs: Vec<bool> = edges.iter().map(Option::is_some).collect();
             let unpacked: Vec<Tensor> = saved.into_iter().map(|s| self.unpack(s)).collect();
             self.scope(scope);
+            self.layer(layer);
             self.log.borrow_mut().op = name;
             let out = backward(self, &Ctx { grads: &grads, saved: &unpacked, needs: &needs });
             drop(grads);
@@ -361,10 +371,14 @@ impl Recording<'_> {
         } else {
             let mut nodes = self.sim.nodes.borrow_mut();
             let id = nodes.len() as u32;
-            let scope = self.sim.log.borrow().scope;
+            let (scope, layer) = {
+                let log = self.sim.log.borrow();
+                (log.scope, log.layer)
+            };
             nodes.push(Node {
                 name: self.name,
                 scope,
+                layer,
                 saved: self.saved,
                 edges: self.edges,
                 grads: vec![None; outputs.len()],

@@ -1,14 +1,14 @@
 //! BERT and RoBERTa, with the masked-language-model head.
 
-use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype};
+use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Attention, Encoder, EncoderStyle};
 use std::rc::Rc;
 
-struct Layer {
+struct Block {
     q: Linear,
     k: Linear,
     v: Linear,
@@ -25,7 +25,7 @@ struct Bert {
     positions: Param,
     types: Param,
     norm: LayerNorm,
-    layers: Vec<Layer>,
+    layers: Vec<Block>,
     transform: Linear,
     transform_norm: LayerNorm,
     head: Linear,
@@ -43,7 +43,7 @@ pub(crate) fn build(sim: &Sim, e: &Encoder, run: &Run) -> Result<Rc<dyn Network>
         .map(|at| {
             sim.scope(Scope::Block(at as u16));
             let linear = |i, o| Linear::new(sim, i, o, true, dtype);
-            Layer {
+            Block {
                 q: linear(e.hidden, e.hidden),
                 k: linear(e.hidden, e.hidden),
                 v: linear(e.hidden, e.hidden),
@@ -119,7 +119,7 @@ impl Bert {
             dim: e.hidden / e.heads,
             value_dim: e.hidden / e.heads,
         };
-        let attended = {
+        let attended = within(sim, Layer::Attention, || {
             let context = {
                 let q = layer.q.forward(sim, x);
                 let k = layer.k.forward(sim, x);
@@ -130,12 +130,14 @@ impl Bert {
                 }
             };
             self.residual(sim, &layer.out, &layer.out_norm, &context, x, training)
-        };
-        let inner = {
-            let up = layer.up.forward(sim, &attended);
-            activate(sim, e.activation, &up)
-        };
-        self.residual(sim, &layer.down, &layer.down_norm, &inner, &attended, training)
+        });
+        within(sim, Layer::FeedForward, || {
+            let inner = {
+                let up = layer.up.forward(sim, &attended);
+                activate(sim, e.activation, &up)
+            };
+            self.residual(sim, &layer.down, &layer.down_norm, &inner, &attended, training)
+        })
     }
 
     /// `LayerNorm(dropout(dense(x)) + residual)`.

@@ -1,11 +1,11 @@
 //! torchvision's ConvNeXt.
 
-use super::parts::{LayerNorm, Linear, activate, weight_dtype};
+use super::parts::{LayerNorm, Linear, activate, weight_dtype, within};
 use super::vision::{Conv2d, class_loss, images};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
 use crate::eager::tensor::Param;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Activation, Dtype};
 use std::rc::Rc;
 
@@ -111,7 +111,7 @@ impl ConvNext {
     }
 
     fn block(&self, sim: &Sim, run: &Run, block: &Block, x: Tensor, side: u64, drops: bool) -> Tensor {
-        let mut result = {
+        let mut result = within(sim, Layer::FeedForward, || {
             let mut inner = block.conv.forward(sim, run, &x, side).0;
             inner = block.norm.forward(sim, &inner);
             inner = block.up.forward(sim, &inner);
@@ -119,7 +119,7 @@ impl ConvNext {
             inner = block.down.forward(sim, &inner);
             let inner = sim.copied_back(&inner);
             sim.mul(&block.scale.tensor, &inner)
-        };
+        });
         if drops {
             let noise = sim.alloc(run.batch, Dtype::F32);
             result = sim.mul_rows(&result, &noise);

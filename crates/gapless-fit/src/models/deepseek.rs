@@ -2,11 +2,11 @@
 
 use super::llama::{head, update};
 use super::moe::run_experts;
-use super::parts::{Linear, RmsNorm, activate, rotary, tokens, weight_dtype};
+use super::parts::{Linear, RmsNorm, activate, rotary, tokens, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Attention, Decoder, Dtype, Mla, Moe};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -46,7 +46,7 @@ enum Query {
     Low { down: Linear, norm: RmsNorm, up: Linear },
 }
 
-struct Layer {
+struct Block {
     q: Query,
     kv_down: Linear,
     kv_norm: RmsNorm,
@@ -62,7 +62,7 @@ struct Deepseek {
     mla: Mla,
     moe: Option<Moe>,
     embed: Param,
-    layers: Vec<Layer>,
+    layers: Vec<Block>,
     norm: RmsNorm,
     head: Linear,
 }
@@ -111,7 +111,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             };
             let input_norm = RmsNorm::new(sim, d.hidden, dtype);
             let post_norm = RmsNorm::new(sim, d.hidden, dtype);
-            Layer { q, kv_down, kv_norm, kv_up, o, feed, input_norm, post_norm }
+            Block { q, kv_down, kv_norm, kv_up, o, feed, input_norm, post_norm }
         })
         .collect();
     sim.scope(Scope::Head);
@@ -174,11 +174,11 @@ impl Deepseek {
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let layer = &self.layers[at];
         let mut hidden = layer.input_norm.forward(sim, x);
-        hidden = self.attention(sim, run, layer, &hidden, shared);
+        hidden = within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
         hidden = sim.add(x, &hidden);
         let residual = hidden.clone();
         hidden = layer.post_norm.forward(sim, &hidden);
-        hidden = match &layer.feed {
+        hidden = within(sim, Layer::FeedForward, || match &layer.feed {
             Feed::Dense(gated) => gated.forward(sim, &self.d, &hidden),
             Feed::Experts { router, gate_up, down, shared } => {
                 let (weights, indices) = self.route(sim, router, &hidden);
@@ -189,7 +189,7 @@ impl Deepseek {
                 let shared = shared.forward(sim, &self.d, &hidden);
                 sim.add(&out, &shared)
             }
-        };
+        });
         sim.add(&residual, &hidden)
     }
 
@@ -208,7 +208,7 @@ impl Deepseek {
         (sim.scale(&weights), indices)
     }
 
-    fn attention(&self, sim: &Sim, run: &Run, layer: &Layer, x: &Tensor, shared: &Shared) -> Tensor {
+    fn attention(&self, sim: &Sim, run: &Run, layer: &Block, x: &Tensor, shared: &Shared) -> Tensor {
         let (d, mla, h) = (&self.d, &self.mla, shared.heads);
         let rows = h.batch * h.queries;
         let q = match &layer.q {

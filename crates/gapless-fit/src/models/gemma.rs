@@ -1,16 +1,16 @@
 //! Gemma 1, 2 and 3 (text).
 
 use super::llama::{attend, head, update};
-use super::parts::{Linear, RmsNorm, activate, rotary, rotate, tokens, weight_dtype};
+use super::parts::{Linear, RmsNorm, activate, rotary, rotate, tokens, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Attention, Decoder, DecoderStyle, Dtype};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-struct Layer {
+struct Block {
     q: Linear,
     k: Linear,
     v: Linear,
@@ -29,7 +29,7 @@ struct Layer {
 struct Gemma {
     d: Decoder,
     embed: Param,
-    layers: Vec<Layer>,
+    layers: Vec<Block>,
     norm: RmsNorm,
     head: Linear,
 }
@@ -65,7 +65,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             let input_norm = norm(d.hidden);
             let post_attention_norm = norm(d.hidden);
             let feed_norms = (d.style != DecoderStyle::Gemma).then(|| (norm(d.hidden), norm(d.hidden)));
-            Layer { q, k, v, o, head_norms, gate, up, down, input_norm, post_attention_norm, feed_norms }
+            Block { q, k, v, o, head_norms, gate, up, down, input_norm, post_attention_norm, feed_norms }
         })
         .collect();
     sim.scope(Scope::Head);
@@ -126,7 +126,7 @@ impl Gemma {
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let layer = &self.layers[at];
         let mut hidden = layer.input_norm.forward_gemma(sim, x);
-        hidden = self.attention(sim, run, at, &hidden, shared);
+        hidden = within(sim, Layer::Attention, || self.attention(sim, run, at, &hidden, shared));
         if layer.feed_norms.is_some() {
             hidden = layer.post_attention_norm.forward_gemma(sim, &hidden);
         }
@@ -136,7 +136,7 @@ impl Gemma {
             Some((before, _)) => before.forward_gemma(sim, &hidden),
             None => layer.post_attention_norm.forward_gemma(sim, &hidden),
         };
-        hidden = {
+        hidden = within(sim, Layer::FeedForward, || {
             let product = {
                 let gate = {
                     let gate = layer.gate.forward(sim, &hidden);
@@ -146,7 +146,7 @@ impl Gemma {
                 sim.mul(&gate, &up)
             };
             layer.down.forward(sim, &product)
-        };
+        });
         if let Some((_, after)) = &layer.feed_norms {
             hidden = after.forward_gemma(sim, &hidden);
         }

@@ -1,11 +1,11 @@
 //! GPT-2.
 
 use super::llama::head;
-use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype};
+use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Attention, Decoder};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ impl Conv1d {
     }
 }
 
-struct Layer {
+struct Block {
     ln_1: LayerNorm,
     attention: Conv1d,
     projection: Conv1d,
@@ -41,7 +41,7 @@ struct Gpt2 {
     d: Decoder,
     words: Param,
     positions: Param,
-    layers: Vec<Layer>,
+    layers: Vec<Block>,
     ln_f: LayerNorm,
     head: Linear,
 }
@@ -63,7 +63,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             sim.scope(Scope::Block(at as u16));
             let norm = || LayerNorm::new(sim, d.hidden, dtype);
             let conv = |i, o| Conv1d::new(sim, i, o, run);
-            Layer {
+            Block {
                 ln_1: norm(),
                 attention: conv(d.hidden, 3 * d.hidden),
                 projection: conv(d.hidden, d.hidden),
@@ -121,20 +121,20 @@ impl Gpt2 {
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let layer = &self.layers[at];
         let mut hidden = layer.ln_1.forward(sim, x);
-        let attended = self.attention(sim, run, layer, &hidden, shared);
+        let attended = within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
         hidden = sim.add(&attended, x);
         let residual = hidden.clone();
         hidden = layer.ln_2.forward(sim, &hidden);
-        let fed = {
+        let fed = within(sim, Layer::FeedForward, || {
             let mut inner = layer.up.forward(sim, &hidden);
             inner = activate(sim, self.d.activation, &inner);
             inner = layer.down.forward(sim, &inner);
             sim.dropout(&inner, self.d.residual_dropout, shared.training)
-        };
+        });
         sim.add(&residual, &fed)
     }
 
-    fn attention(&self, sim: &Sim, run: &Run, layer: &Layer, x: &Tensor, shared: &Shared) -> Tensor {
+    fn attention(&self, sim: &Sim, run: &Run, layer: &Block, x: &Tensor, shared: &Shared) -> Tensor {
         let d = &self.d;
         let all = layer.attention.forward(sim, x);
         let third = all.n / 3;

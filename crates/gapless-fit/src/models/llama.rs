@@ -1,16 +1,16 @@
 //! Llama and its close relatives: Mistral, Qwen 2 and 3, Phi-3, and with experts Mixtral and Qwen 3 MoE.
 
 use super::moe::Experts;
-use super::parts::{Linear, RmsNorm, activate, rotary, rotate, weight_dtype};
+use super::parts::{Linear, RmsNorm, activate, rotary, rotate, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
-use crate::eager::{Kind, Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Kind, Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Attention, Decoder, DecoderStyle, Dtype};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-struct Layer {
+struct Block {
     qkv: Qkv,
     o: Linear,
     q_norm: Option<RmsNorm>,
@@ -36,7 +36,7 @@ enum Mlp {
 struct Llama {
     d: Decoder,
     embed: Param,
-    layers: Vec<Layer>,
+    layers: Vec<Block>,
     norm: RmsNorm,
     head: Linear,
 }
@@ -88,7 +88,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             };
             let input_norm = RmsNorm::new(sim, d.hidden, dtype);
             let post_norm = RmsNorm::new(sim, d.hidden, dtype);
-            Layer { qkv, o, q_norm, k_norm, mlp, input_norm, post_norm }
+            Block { qkv, o, q_norm, k_norm, mlp, input_norm, post_norm }
         })
         .collect();
     sim.scope(Scope::Head);
@@ -160,11 +160,11 @@ impl Llama {
         let layer = &self.layers[at];
         let residual = x;
         let mut hidden = layer.input_norm.forward(sim, x);
-        hidden = self.attention(sim, run, layer, &hidden, shared);
+        hidden = within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
         hidden = sim.add(residual, &hidden);
         let residual = hidden.clone();
         hidden = layer.post_norm.forward(sim, &hidden);
-        hidden = match &layer.mlp {
+        hidden = within(sim, Layer::FeedForward, || match &layer.mlp {
             Mlp::Gated { gate, up, down } => {
                 let product = {
                     let gate = {
@@ -186,11 +186,11 @@ impl Llama {
                 down.forward(sim, &product)
             }
             Mlp::Experts(experts) => experts.forward(sim, &hidden),
-        };
+        });
         sim.add(&residual, &hidden)
     }
 
-    fn attention(&self, sim: &Sim, run: &Run, layer: &Layer, x: &Tensor, shared: &Shared) -> Tensor {
+    fn attention(&self, sim: &Sim, run: &Run, layer: &Block, x: &Tensor, shared: &Shared) -> Tensor {
         let h = shared.heads;
         let project = |linear: &Linear, norm: &Option<RmsNorm>| {
             let out = linear.forward(sim, x);

@@ -80,7 +80,7 @@ pub(crate) fn run_experts(
     let sentinel = sim.alloc(rows, Dtype::Bool);
     let selected = sim.masked_fill_(selected, &sentinel);
     let mut out = {
-        let both = sim.grouped_mm(&selected, gate_up, rows * 2 * inner);
+        let both = sim.grouped_mm(&selected, gate_up, rows, 2 * inner);
         sim.masked_fill(&both, &sentinel)
     };
     out = {
@@ -88,7 +88,7 @@ pub(crate) fn run_experts(
         let gate = activate(sim, activation, &parts[0]);
         sim.mul(&gate, &parts[1])
     };
-    out = sim.grouped_mm(&out, down, rows * hidden);
+    out = sim.grouped_mm(&out, down, rows, hidden);
     out = sim.masked_fill(&out, &sentinel);
     let mut weighted = sim.mul_rows(&out, &sample);
     let inverse = integers();

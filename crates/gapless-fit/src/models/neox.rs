@@ -1,16 +1,16 @@
 //! GPT-NeoX and Pythia: attention and feed-forward side by side, a quarter of each head turned.
 
 use super::llama::{attend, head, update};
-use super::parts::{LayerNorm, Linear, activate, rotary, rotate, tokens, weight_dtype};
+use super::parts::{LayerNorm, Linear, activate, rotary, rotate, tokens, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Attention, Decoder, Dtype};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-struct Layer {
+struct Block {
     input_norm: LayerNorm,
     post_norm: LayerNorm,
     qkv: Linear,
@@ -22,7 +22,7 @@ struct Layer {
 struct Neox {
     d: Decoder,
     words: Param,
-    layers: Vec<Layer>,
+    layers: Vec<Block>,
     norm: LayerNorm,
     head: Linear,
 }
@@ -47,7 +47,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             sim.scope(Scope::Block(at as u16));
             let linear = |i, o| Linear::new(sim, i, o, true, dtype);
             let norm = || LayerNorm::new(sim, d.hidden, dtype);
-            Layer {
+            Block {
                 input_norm: norm(),
                 post_norm: norm(),
                 qkv: linear(d.hidden, 3 * d.hidden),
@@ -104,19 +104,19 @@ impl Neox {
         let layer = &self.layers[at];
         let attended = {
             let normed = layer.input_norm.forward(sim, x);
-            self.attention(sim, run, layer, &normed, shared)
+            within(sim, Layer::Attention, || self.attention(sim, run, layer, &normed, shared))
         };
-        let fed = {
+        let fed = within(sim, Layer::FeedForward, || {
             let normed = layer.post_norm.forward(sim, x);
             let mut inner = layer.up.forward(sim, &normed);
             inner = activate(sim, self.d.activation, &inner);
             layer.down.forward(sim, &inner)
-        };
+        });
         let sum = sim.add(&fed, &attended);
         sim.add(&sum, x)
     }
 
-    fn attention(&self, sim: &Sim, run: &Run, layer: &Layer, x: &Tensor, shared: &Shared) -> Tensor {
+    fn attention(&self, sim: &Sim, run: &Run, layer: &Block, x: &Tensor, shared: &Shared) -> Tensor {
         let h = shared.heads;
         let all = {
             let all = layer.qkv.forward(sim, x);

@@ -1,16 +1,16 @@
 //! OPT (with the norm before each part, as all but the smallest odd one have it).
 
 use super::llama::{attend, head, update};
-use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype};
+use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Attention, Decoder};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-struct Layer {
+struct Block {
     k: Linear,
     v: Linear,
     q: Linear,
@@ -25,7 +25,7 @@ struct Opt {
     d: Decoder,
     words: Param,
     positions: Param,
-    layers: Vec<Layer>,
+    layers: Vec<Block>,
     norm: LayerNorm,
     head: Linear,
 }
@@ -50,7 +50,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
         .map(|at| {
             sim.scope(Scope::Block(at as u16));
             let linear = |i, o| Linear::new(sim, i, o, true, dtype);
-            Layer {
+            Block {
                 k: linear(d.hidden, d.hidden),
                 v: linear(d.hidden, d.hidden),
                 q: linear(d.hidden, d.hidden),
@@ -108,7 +108,7 @@ impl Opt {
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let (layer, d) = (&self.layers[at], &self.d);
         let mut hidden = layer.attention_norm.forward(sim, x);
-        hidden = {
+        hidden = within(sim, Layer::Attention, || {
             let q = {
                 let q = layer.q.forward(sim, &hidden);
                 sim.scale(&q)
@@ -121,14 +121,16 @@ impl Opt {
             let how = run.attention(d.attention);
             let out = attend(sim, how, (&q, &k, &v), shared.heads, shared.mask.as_ref(), d.attention_dropout);
             layer.out.forward(sim, &out)
-        };
+        });
         hidden = sim.dropout(&hidden, d.residual_dropout, shared.training);
         hidden = sim.add(x, &hidden);
         let residual = hidden.clone();
         hidden = layer.final_norm.forward(sim, &hidden);
+        let before = sim.layer(Layer::FeedForward);
         hidden = layer.up.forward(sim, &hidden);
         hidden = activate(sim, d.activation, &hidden);
         hidden = layer.down.forward(sim, &hidden);
+        sim.layer(before);
         hidden = sim.dropout(&hidden, d.residual_dropout, shared.training);
         sim.add(&residual, &hidden)
     }

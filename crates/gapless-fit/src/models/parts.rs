@@ -1,7 +1,7 @@
 //! What several families share.
 
-use crate::eager::{Kind, Run, Sim, Tensor};
 use crate::eager::tensor::Param;
+use crate::eager::{Kind, Layer, Run, Sim, Tensor};
 use crate::model::{Activation, Dtype};
 
 /// A linear layer's parameters.
@@ -43,12 +43,12 @@ impl LayerNorm {
     }
 
     pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
-        sim.layer_norm(x, &self.weight, &self.bias, self.width)
+        within(sim, Layer::Norm, || sim.layer_norm(x, &self.weight, &self.bias, self.width))
     }
 
     /// Of what is not contiguous.
     pub(crate) fn forward_strided(&self, sim: &Sim, x: &Tensor) -> Tensor {
-        sim.layer_norm_strided(x, &self.weight, &self.bias, self.width)
+        within(sim, Layer::Norm, || sim.layer_norm_strided(x, &self.weight, &self.bias, self.width))
     }
 }
 
@@ -65,23 +65,27 @@ impl RmsNorm {
     }
 
     pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
-        let dtype = x.dtype;
-        let hidden = sim.to(x, Dtype::F32);
-        let hidden = normalised(sim, hidden, self.width);
-        let cast = sim.to(&hidden, dtype);
-        sim.mul(&self.weight.tensor, &cast)
+        within(sim, Layer::Norm, || {
+            let dtype = x.dtype;
+            let hidden = sim.to(x, Dtype::F32);
+            let hidden = normalised(sim, hidden, self.width);
+            let cast = sim.to(&hidden, dtype);
+            sim.mul(&self.weight.tensor, &cast)
+        })
     }
 
     /// Gemma's: the weight is added to one, and all of it is in 32 bits.
     pub(crate) fn forward_gemma(&self, sim: &Sim, x: &Tensor) -> Tensor {
-        let hidden = sim.to(x, Dtype::F32);
-        let output = normalised(sim, hidden, self.width);
-        let output = {
-            let weight = sim.to(&self.weight.tensor, Dtype::F32);
-            let weight = sim.shift(&weight);
-            sim.mul(&output, &weight)
-        };
-        sim.to(&output, x.dtype)
+        within(sim, Layer::Norm, || {
+            let hidden = sim.to(x, Dtype::F32);
+            let output = normalised(sim, hidden, self.width);
+            let output = {
+                let weight = sim.to(&self.weight.tensor, Dtype::F32);
+                let weight = sim.shift(&weight);
+                sim.mul(&output, &weight)
+            };
+            sim.to(&output, x.dtype)
+        })
     }
 }
 
@@ -95,6 +99,14 @@ fn normalised(sim: &Sim, hidden: Tensor, width: u64) -> Tensor {
         sim.rsqrt(&shifted)
     };
     sim.mul_rows(&hidden, &deviation)
+}
+
+/// Runs `code` as a layer of that kind.
+pub(crate) fn within<T>(sim: &Sim, layer: Layer, code: impl FnOnce() -> T) -> T {
+    let before = sim.layer(layer);
+    let out = code();
+    sim.layer(before);
+    out
 }
 
 /// The activation of a feed-forward block.

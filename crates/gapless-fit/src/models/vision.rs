@@ -1,9 +1,9 @@
 //! What torchvision's models share: convolutions with their norms, the classifier's loss, images.
 
-use super::parts::weight_dtype;
+use super::parts::{weight_dtype, within};
 use crate::eager::ops::Conv;
 use crate::eager::tensor::Param;
-use crate::eager::{Kind, Run, Scope, Sim, Tensor};
+use crate::eager::{Kind, Layer, Run, Scope, Sim, Tensor};
 use crate::model::Dtype;
 
 /// `nn.Conv2d`.
@@ -22,7 +22,9 @@ impl Conv2d {
 
     /// With the side of what comes out.
     pub(crate) fn forward(&self, sim: &Sim, run: &Run, x: &Tensor, side: u64) -> (Tensor, u64) {
-        let out = sim.conv(x, &self.weight, self.bias.as_ref(), self.shape, run.batch, side);
+        let out = within(sim, Layer::Convolution, || {
+            sim.conv(x, &self.weight, self.bias.as_ref(), self.shape, run.batch, side)
+        });
         (out, self.shape.side(side))
     }
 }
@@ -46,7 +48,7 @@ impl BatchNorm {
 
     pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
         if sim.grad_enabled.get() {
-            sim.batch_norm(x, &self.weight, &self.bias, self.channels)
+            within(sim, Layer::Norm, || sim.batch_norm(x, &self.weight, &self.bias, self.channels))
         } else {
             sim.begin("batch_norm");
             sim.like(x)

@@ -1,11 +1,11 @@
 //! Vision transformers: torchvision's (with `nn.MultiheadAttention`) and Hugging Face's.
 
-use super::parts::{LayerNorm, Linear, activate, weight_dtype};
+use super::parts::{LayerNorm, Linear, activate, weight_dtype, within};
 use super::vision::{Conv2d, class_loss, images};
 use super::{BuildError, Network};
 use crate::eager::ops::{Conv, Heads};
 use crate::eager::tensor::Param;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Activation, Dtype};
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ enum Attention {
     Apart { q: Linear, k: Linear, v: Linear, out: Linear },
 }
 
-struct Layer {
+struct Block {
     norm_1: LayerNorm,
     attention: Attention,
     norm_2: LayerNorm,
@@ -41,7 +41,7 @@ struct Vit {
     class: Param,
     positions: Param,
     patches: Conv2d,
-    layers: Vec<Layer>,
+    layers: Vec<Block>,
     norm: LayerNorm,
     head: Linear,
 }
@@ -89,7 +89,7 @@ pub(crate) fn build(sim: &Sim, run: &Run, s: Shape) -> Result<Rc<dyn Network>, B
             };
             let norm_2 = norm();
             let up = linear(s.hidden, s.intermediate);
-            Layer { norm_1, attention, norm_2, up, down: linear(s.intermediate, s.hidden) }
+            Block { norm_1, attention, norm_2, up, down: linear(s.intermediate, s.hidden) }
         })
         .collect();
     sim.scope(Scope::Head);
@@ -142,7 +142,7 @@ impl Vit {
             value_dim: s.hidden / s.heads,
         };
         let mut hidden = self.normed(sim, &layer.norm_1, x);
-        hidden = match &layer.attention {
+        hidden = within(sim, Layer::Attention, || match &layer.attention {
             Attention::Apart { q, k, v, out } => {
                 let context = {
                     let q = q.forward(sim, &hidden);
@@ -168,15 +168,15 @@ impl Vit {
                 let out = out.forward(sim, &context);
                 sim.copied_back(&out)
             }
-        };
+        });
         let residual = sim.add(&hidden, x);
         drop(hidden);
-        let fed = {
+        let fed = within(sim, Layer::FeedForward, || {
             let mut inner = self.normed(sim, &layer.norm_2, &residual);
             inner = layer.up.forward(sim, &inner);
             inner = activate(sim, Activation::Gelu, &inner);
             layer.down.forward(sim, &inner)
-        };
+        });
         sim.add(&residual, &fed)
     }
 

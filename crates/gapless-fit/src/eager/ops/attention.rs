@@ -25,6 +25,11 @@ impl Heads {
     fn scores(&self) -> u64 {
         self.rows() * self.keys
     }
+
+    /// Of both products, without regard to a mask.
+    fn flops(&self) -> u64 {
+        2 * self.scores() * (self.dim + self.value_dim)
+    }
 }
 
 impl Sim {
@@ -37,6 +42,7 @@ impl Sim {
             Some(_) => (self.for_product(v), self.for_product(k), self.for_product(q)),
             None => (v.clone(), k.clone(), q.clone()),
         };
+        self.count(h.flops());
         let bias = mask.map(|_| {
             self.begin("where");
             self.alloc(h.batch * h.queries * h.keys, q.dtype)
@@ -173,6 +179,7 @@ impl Sim {
         full: bool,
         dropout: f64,
     ) -> Tensor {
+        self.count(h.flops());
         let repeat = h.heads / h.kv_heads;
         let dtype = q.dtype;
         let (k, v) = (self.repeat_heads(k, repeat), self.repeat_heads(v, repeat));

@@ -76,6 +76,7 @@ impl Sim {
         }
         let out_side = c.side(side);
         let out = self.alloc(batch * c.outputs * out_side * out_side, x.dtype);
+        self.count(2 * out.n * w.n / c.outputs);
         let sizes = [x.bytes(), w.bytes(), out.bytes()];
         self.workspace(c.forward_workspace(sizes[0], sizes[1], sizes[2]));
         let (x_n, w_n, dtype) = (x.n, w.n, x.dtype);

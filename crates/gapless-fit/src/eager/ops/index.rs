@@ -66,12 +66,13 @@ impl Sim {
     }
 
     /// `_grouped_mm`: rows sorted by expert times each expert's matrix. Autocast does not know it.
-    pub fn grouped_mm(&self, x: &Tensor, weight: &Param, n: u64) -> Tensor {
+    pub fn grouped_mm(&self, x: &Tensor, weight: &Param, rows: u64, outputs: u64) -> Tensor {
         let w = &weight.tensor;
         let mut op = self.op("_grouped_mm", &[x, w]);
         op.save(x);
         op.save(w);
-        let out = self.alloc(n, x.dtype);
+        let out = self.alloc(rows * outputs, x.dtype);
+        self.count(2 * x.n * outputs);
         let pointers = if x.dtype == Dtype::F32 { 0 } else { 68_096 };
         self.touch(pointers);
         let (x_n, w_n) = (x.n, w.n);

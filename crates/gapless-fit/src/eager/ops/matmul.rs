@@ -34,6 +34,7 @@ impl Sim {
             op.save(w);
         }
         let out = self.alloc(x.n / inputs * outputs, x.dtype);
+        self.count(2 * x.n * outputs);
         let (x_n, w_n, b_n, dtype) = (x.n, w.n, b.map(|b| (b.n, b.dtype)), x.dtype);
         op.finish(out, move |s, c| {
             let of_x = || {
