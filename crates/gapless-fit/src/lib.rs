@@ -5,3 +5,5 @@
 //! `checkpoint` chooses what to recompute, `search` finds the cheapest configuration that fits.
 
 pub mod model;
+pub mod parameters;
+pub mod read;
