@@ -86,7 +86,11 @@ pub fn buffers(architecture: &Architecture) -> Vec<Buffer> {
         Architecture::Graph(graph) => {
             let tensors = graph.buffers.iter().map(|at| &graph.tensors[*at as usize]);
             tensors
-                .map(|tensor| Buffer { name: tensor.name.clone(), shape: tensor.shape.clone(), dtype: tensor.dtype })
+                .map(|tensor| Buffer {
+                    name: tensor.name.clone(),
+                    shape: tensor.shape.clone(),
+                    dtype: tensor.dtype,
+                })
                 .collect()
         }
     }

@@ -41,8 +41,10 @@ fn lists_equal_those_of_transformers_and_torchvision() {
             .collect();
         assert_eq!(ours, theirs, "{what}");
         let Some(buffers) = row.get("buffers") else { continue };
-        let mut ours: Vec<(String, Dtype, Vec<u64>)> =
-            parameters::buffers(&architecture).into_iter().map(|one| (one.name, one.dtype, one.shape)).collect();
+        let mut ours: Vec<(String, Dtype, Vec<u64>)> = parameters::buffers(&architecture)
+            .into_iter()
+            .map(|one| (one.name, one.dtype, one.shape))
+            .collect();
         let mut theirs: Vec<(String, Dtype, Vec<u64>)> = buffers
             .as_array()
             .expect("buffers")

@@ -162,7 +162,11 @@ fn experts(decoder: &Decoder, moe: &Moe, name: &str, list: &mut List) {
         router(list);
     }
     let inner = moe.expert_intermediate;
-    list.push(format!("{name}.experts.gate_up_proj"), &[moe.experts, 2 * inner, decoder.hidden], Role::Expert);
+    list.push(
+        format!("{name}.experts.gate_up_proj"),
+        &[moe.experts, 2 * inner, decoder.hidden],
+        Role::Expert,
+    );
     list.push(format!("{name}.experts.down_proj"), &[moe.experts, decoder.hidden, inner], Role::Expert);
     if !first {
         router(list);
@@ -174,14 +178,19 @@ fn experts(decoder: &Decoder, moe: &Moe, name: &str, list: &mut List) {
 
 pub(super) fn buffers(decoder: &Decoder) -> Vec<Buffer> {
     let mut buffers = Vec::new();
-    let mut push = |name: String, shape: &[u64], dtype| buffers.push(Buffer { name, shape: shape.to_vec(), dtype });
+    let mut push =
+        |name: String, shape: &[u64], dtype| buffers.push(Buffer { name, shape: shape.to_vec(), dtype });
     let gemma = matches!(decoder.style, DecoderStyle::Gemma | DecoderStyle::Gemma2 | DecoderStyle::Gemma3);
     if gemma {
         push("model.embed_tokens.embed_scale".into(), &[], Dtype::F32);
     }
     if let (DecoderStyle::DeepseekV3, Some(moe)) = (decoder.style, &decoder.moe) {
         for layer in moe.dense_layers..decoder.layers {
-            push(format!("model.layers.{layer}.mlp.gate.e_score_correction_bias"), &[moe.experts], Dtype::F32);
+            push(
+                format!("model.layers.{layer}.mlp.gate.e_score_correction_bias"),
+                &[moe.experts],
+                Dtype::F32,
+            );
         }
     }
     let root = if decoder.style == DecoderStyle::GptNeox { "gpt_neox" } else { "model" };

@@ -57,7 +57,9 @@ pub(super) fn bert_buffers(encoder: &Encoder) -> Vec<Buffer> {
 
 pub(super) fn t5(model: &EncoderDecoder, list: &mut List) {
     list.push("shared.weight", &[model.vocab, model.hidden], Role::Embedding);
-    for (side, layers, cross) in [("encoder", model.encoder_layers, false), ("decoder", model.decoder_layers, true)] {
+    for (side, layers, cross) in
+        [("encoder", model.encoder_layers, false), ("decoder", model.decoder_layers, true)]
+    {
         for layer in 0..layers {
             let block = format!("{side}.block.{layer}.layer");
             t5_attention(model, &format!("{block}.0"), "SelfAttention", layer == 0, list);
@@ -67,7 +69,12 @@ pub(super) fn t5(model: &EncoderDecoder, list: &mut List) {
             let feed = format!("{block}.{}", if cross { 2 } else { 1 });
             let names: &[&str] = if model.gated { &["wi_0", "wi_1"] } else { &["wi"] };
             for name in names {
-                list.linear(&format!("{feed}.DenseReluDense.{name}"), model.hidden, model.intermediate, false);
+                list.linear(
+                    &format!("{feed}.DenseReluDense.{name}"),
+                    model.hidden,
+                    model.intermediate,
+                    false,
+                );
             }
             list.linear(&format!("{feed}.DenseReluDense.wo"), model.intermediate, model.hidden, false);
             list.rms(&format!("{feed}.layer_norm"), model.hidden);

@@ -30,7 +30,9 @@ pub(crate) fn text(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
 pub(crate) fn read(folder: &Path) -> Result<Model, ReadError> {
     let config = folder.join("config.json");
     let weights = weights(folder)?;
-    let name = fs::canonicalize(folder).ok().and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    let name = fs::canonicalize(folder)
+        .ok()
+        .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
     let name = name.unwrap_or_else(|| folder.display().to_string());
     combine(name, config.is_file().then_some(config.as_path()), weights, folder)
 }
@@ -52,7 +54,9 @@ pub(crate) fn read_config(path: &Path) -> Result<Model, ReadError> {
     } else {
         Weights { list: None, notes: Vec::new() }
     };
-    let parent = fs::canonicalize(folder).ok().and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    let parent = fs::canonicalize(folder)
+        .ok()
+        .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
     let name = parent.unwrap_or_else(|| path.display().to_string());
     combine(name, Some(path), weights, folder)
 }
@@ -89,7 +93,10 @@ fn combine(name: String, config: Option<&Path>, weights: Weights, folder: &Path)
 
 /// A file that stores other numbers of elements than the architecture has is worth a word: a head stored twice, an adapter, packed weights.
 fn compare(architecture: &Architecture, weights: &[Weight], notes: &mut Vec<String>) {
-    let stored: u128 = weights.iter().map(|weight| weight.shape.iter().map(|size| u128::from(*size)).product::<u128>()).sum();
+    let stored: u128 = weights
+        .iter()
+        .map(|weight| weight.shape.iter().map(|size| u128::from(*size)).product::<u128>())
+        .sum();
     let counted = parameters::count(architecture).map_or(0, u128::from);
     if stored != counted {
         notes.push(format!("the files store {stored} elements, the architecture has {counted} parameters"));
@@ -147,9 +154,14 @@ fn shards(folder: &Path, index: &Path) -> Result<Weights, ReadError> {
         let Some(file_name) = file.text() else {
             return malformed(file.at, format!("tensor \"{}\" has no file name", brief(tensor))).named(&name);
         };
-        let plain = !file_name.is_empty() && !file_name.contains(['/', '\\', '\0', ':']) && !file_name.starts_with('.');
+        let plain = !file_name.is_empty()
+            && !file_name.contains(['/', '\\', '\0', ':'])
+            && !file_name.starts_with('.');
         if !plain {
-            let what = format!("\"{}\" is not the name of a file in this folder, so it is not opened", brief(file_name));
+            let what = format!(
+                "\"{}\" is not the name of a file in this folder, so it is not opened",
+                brief(file_name)
+            );
             return malformed(file.at, what).named(&name);
         }
         files.entry(file_name).or_default().insert(tensor);
@@ -160,7 +172,9 @@ fn shards(folder: &Path, index: &Path) -> Result<Weights, ReadError> {
         return Ok(Weights { list: None, notes: vec![note.into()] });
     }
     if let Some(first) = missing.first() {
-        let problem = Problem::Missing { help: "it is named in the index: download the missing files, or remove the index" };
+        let problem = Problem::Missing {
+            help: "it is named in the index: download the missing files, or remove the index",
+        };
         return Err(Box::new(problem)).named(&folder.join(first).display().to_string());
     }
     let mut list = Vec::new();

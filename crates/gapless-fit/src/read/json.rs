@@ -114,7 +114,9 @@ impl Parser<'_> {
         self.left -= 1;
         let Some(&first) = self.text.get(self.at) else { return self.ended() };
         let value = match first {
-            b'{' | b'[' if depth == 0 => return malformed(at, format!("JSON is nested deeper than {DEPTH} levels")),
+            b'{' | b'[' if depth == 0 => {
+                return malformed(at, format!("JSON is nested deeper than {DEPTH} levels"));
+            }
             b'{' => self.entries(depth - 1)?,
             b'[' => self.items(depth - 1)?,
             b'"' => Value::Text(self.string()?),
@@ -221,7 +223,9 @@ impl Parser<'_> {
     fn hex(&mut self) -> Result<u32, Fault> {
         let Some(digits) = self.text.get(self.at..self.at + 4) else { return self.ended() };
         let code = std::str::from_utf8(digits).ok().and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        let Some(code) = code else { return malformed(self.at as u64, "\\u without four hexadecimal digits") };
+        let Some(code) = code else {
+            return malformed(self.at as u64, "\\u without four hexadecimal digits");
+        };
         self.at += 4;
         Ok(code)
     }
@@ -243,7 +247,9 @@ impl Parser<'_> {
                     self.at += 1;
                     return Ok(Value::List(items));
                 }
-                Some(&other) => return malformed(self.at as u64, format!("expected , or ] but found {}", shown(other))),
+                Some(&other) => {
+                    return malformed(self.at as u64, format!("expected , or ] but found {}", shown(other)));
+                }
                 None => return self.ended(),
             }
         }
@@ -265,7 +271,9 @@ impl Parser<'_> {
             let at = self.at as u64;
             match self.text.get(self.at) {
                 Some(b'"') => {}
-                Some(&other) => return malformed(at, format!("expected a key in quotes but found {}", shown(other))),
+                Some(&other) => {
+                    return malformed(at, format!("expected a key in quotes but found {}", shown(other)));
+                }
                 None => return self.ended(),
             }
             let key = self.string()?;
@@ -283,7 +291,9 @@ impl Parser<'_> {
             self.space();
             match self.text.get(self.at) {
                 Some(b':') => self.at += 1,
-                Some(&other) => return malformed(self.at as u64, format!("expected : but found {}", shown(other))),
+                Some(&other) => {
+                    return malformed(self.at as u64, format!("expected : but found {}", shown(other)));
+                }
                 None => return self.ended(),
             }
             let value = self.value(depth)?;
@@ -295,7 +305,9 @@ impl Parser<'_> {
                     self.at += 1;
                     return Ok(Value::Object(entries));
                 }
-                Some(&other) => return malformed(self.at as u64, format!("expected , or }} but found {}", shown(other))),
+                Some(&other) => {
+                    return malformed(self.at as u64, format!("expected , or }} but found {}", shown(other)));
+                }
                 None => return self.ended(),
             }
         }

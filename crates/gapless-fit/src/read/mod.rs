@@ -7,15 +7,22 @@ mod config;
 mod error;
 mod fields;
 mod folder;
+mod gguf;
+mod gguf_model;
+mod gguf_types;
 mod json;
+mod onnx;
 mod presets;
+mod protobuf;
+mod pt2;
 mod safetensors;
 mod source;
+mod zip;
 
 pub use error::{Problem, ReadError};
 pub use presets::names;
 
-use crate::model::Model;
+use crate::model::{Graph, Model};
 use error::{Fault, Named, unsupported};
 use std::fs::{self, File};
 use std::io::{Cursor, Read};
@@ -47,8 +54,12 @@ pub fn open_with(text: &str, options: &Options) -> Result<Model, ReadError> {
         let model = folder::read(path);
         return match (model, presets::preset(text)) {
             // A folder that happens to have the name of a model.
-            (Err(ReadError { problem: Problem::Unsupported { .. }, .. }), Some(mut preset)) if !text.contains('/') => {
-                preset.notes.push(format!("the folder {text} holds no model: the built-in one of that name is used"));
+            (Err(ReadError { problem: Problem::Unsupported { .. }, .. }), Some(mut preset))
+                if !text.contains('/') =>
+            {
+                preset
+                    .notes
+                    .push(format!("the folder {text} holds no model: the built-in one of that name is used"));
                 Ok(preset)
             }
             (model, _) => model,
@@ -71,12 +82,23 @@ pub fn open_with(text: &str, options: &Options) -> Result<Model, ReadError> {
     match kind(path, &start[..filled]) {
         Some(Kind::Config) => folder::read_config(path),
         Some(Kind::Safetensors) => folder::read_safetensors(path),
+        Some(Kind::Gguf) => {
+            let read = || gguf_model::model(stem(path), gguf::read(File::open(path).map_err(Problem::Open)?)?);
+            read().named(text)
+        }
+        Some(Kind::Pt2) => {
+            let read = || pt2::read(stem(path), File::open(path).map_err(Problem::Open)?);
+            read().named(text)
+        }
+        Some(Kind::Onnx) => {
+            let read = || onnx::read(stem(path), File::open(path).map_err(Problem::Open)?, options.batch);
+            read().named(text)
+        }
         None => unsupported(
             "this is not the description of a model",
             "give a config.json or its folder, a .safetensors, .gguf, .pt2 or .onnx file, or a built-in model's name",
         )
         .named(text),
-        _ => unsupported("not yet", "").named(&format!("{options:?}")),
     }
 }
 
@@ -108,6 +130,10 @@ fn kind(path: &Path, start: &[u8]) -> Option<Kind> {
     })
 }
 
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
 fn named(text: &str) -> Result<Model, ReadError> {
     if let Some(model) = presets::preset(text) {
         return Ok(model);
@@ -121,6 +147,20 @@ fn named(text: &str) -> Result<Model, ReadError> {
         Problem::Unknown { help: format!("the nearest names are {}", presets::nearest(text).join(", ")) }
     };
     Err(Box::new(problem)).named(text)
+}
+
+/// Refuses a graph whose tensors together are more than can be counted.
+fn bounded(graph: &Graph) -> Result<(), Fault> {
+    let bytes = graph.tensors.iter().try_fold(0u64, |sum, tensor| {
+        let elements = tensor.shape.iter().try_fold(1u64, |product, side| product.checked_mul(*side))?;
+        sum.checked_add(elements.checked_mul(tensor.dtype.bytes())?).filter(|sum| *sum < 1 << 60)
+    });
+    match bytes {
+        Some(_) => Ok(()),
+        None => {
+            unsupported("the graph's tensors have more than 2^60 bytes together", "check the file's sizes")
+        }
+    }
 }
 
 /// The text of a `config.json`, without its folder.
@@ -140,4 +180,28 @@ pub fn config(name: &str, text: &[u8]) -> Result<Model, ReadError> {
 pub fn safetensors(name: &str, bytes: &[u8]) -> Result<Model, ReadError> {
     let weights = safetensors::read(Cursor::new(bytes)).named(name)?;
     Ok(Model { name: name.to_owned(), architecture: None, weights: Some(weights), notes: Vec::new() })
+}
+
+/// The bytes of a `.gguf` file.
+///
+/// # Errors
+/// The header is not one, or describes an impossible model.
+pub fn gguf(name: &str, bytes: &[u8]) -> Result<Model, ReadError> {
+    gguf::read(Cursor::new(bytes)).and_then(|gguf| gguf_model::model(name.to_owned(), gguf)).named(name)
+}
+
+/// The bytes of a `.pt2` archive.
+///
+/// # Errors
+/// It is not an archive, or holds no exported program.
+pub fn pt2(name: &str, bytes: &[u8]) -> Result<Model, ReadError> {
+    pt2::read(name.to_owned(), Cursor::new(bytes)).named(name)
+}
+
+/// The bytes of an ONNX file.
+///
+/// # Errors
+/// It is not one, or the shape of a tensor cannot be told.
+pub fn onnx(name: &str, bytes: &[u8], options: &Options) -> Result<Model, ReadError> {
+    onnx::read(name.to_owned(), Cursor::new(bytes), options.batch).named(name)
 }

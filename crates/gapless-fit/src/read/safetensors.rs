@@ -45,7 +45,10 @@ pub(crate) fn read<R: Read + Seek>(file: R) -> Result<Vec<Weight>, Fault> {
     for (begin, weight, at) in &ranges {
         if *begin != end {
             let what = if *begin < end { "overlaps the tensor before it" } else { "leaves a hole before it" };
-            return malformed(*at, format!("tensor \"{}\" {what} (its data begins at {begin}, not {end})", brief(&weight.name)));
+            return malformed(
+                *at,
+                format!("tensor \"{}\" {what} (its data begins at {begin}, not {end})", brief(&weight.name)),
+            );
         }
         // Checked in `tensor`: the end is one of the file's own numbers.
         end = begin + weight.bytes;
@@ -57,7 +60,10 @@ pub(crate) fn read<R: Read + Seek>(file: R) -> Result<Vec<Weight>, Fault> {
         }));
     }
     if end < data {
-        return malformed(8 + length + end, format!("{} bytes after the last tensor belong to none", data - end));
+        return malformed(
+            8 + length + end,
+            format!("{} bytes after the last tensor belong to none", data - end),
+        );
     }
     Ok(ranges.into_iter().map(|(_, weight, _)| weight).collect())
 }
@@ -82,18 +88,27 @@ fn tensor(name: &str, entry: &Json) -> Result<(u64, Weight, u64), Fault> {
         return fail(&format!("the dtype \"{}\" is not known", brief(dtype)));
     };
     let Some(shape) = entry.get("shape").and_then(Json::list) else { return fail("it has no shape") };
-    let Some(offsets) = entry.get("data_offsets").and_then(Json::list) else { return fail("it has no data_offsets") };
+    let Some(offsets) = entry.get("data_offsets").and_then(Json::list) else {
+        return fail("it has no data_offsets");
+    };
     let sizes: Option<Vec<u64>> = shape.iter().map(Json::unsigned).collect();
     let Some(shape) = sizes else { return fail("its shape is not a list of sizes") };
-    let [Some(begin), Some(end)] = [offsets.first(), offsets.get(1)].map(|offset| offset.and_then(Json::unsigned)) else {
+    let [Some(begin), Some(end)] =
+        [offsets.first(), offsets.get(1)].map(|offset| offset.and_then(Json::unsigned))
+    else {
         return fail("its data_offsets are not two sizes");
     };
     if offsets.len() != 2 || end < begin {
         return fail(&format!("its data ends at {end}, before it begins at {begin}"));
     }
     let elements = shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size));
-    let bytes = elements.and_then(|elements| elements.checked_mul(bits)).filter(|bits| bits % 8 == 0).map(|bits| bits / 8);
-    let Some(bytes) = bytes else { return fail("its shape has more elements than can be counted, or ends within a byte") };
+    let bytes = elements
+        .and_then(|elements| elements.checked_mul(bits))
+        .filter(|bits| bits % 8 == 0)
+        .map(|bits| bits / 8);
+    let Some(bytes) = bytes else {
+        return fail("its shape has more elements than can be counted, or ends within a byte");
+    };
     if bytes != end - begin {
         return fail(&format!("its shape needs {bytes} bytes, its data_offsets hold {}", end - begin));
     }

@@ -76,7 +76,9 @@ impl<R: Read + Seek> Source<R> {
         if to > self.size {
             return Err(self.short(reading));
         }
-        self.inner.seek(SeekFrom::Start(to)).map_err(|source| Box::new(Problem::Io { offset: to, source }))?;
+        self.inner
+            .seek(SeekFrom::Start(to))
+            .map_err(|source| Box::new(Problem::Io { offset: to, source }))?;
         self.at = to;
         Ok(())
     }

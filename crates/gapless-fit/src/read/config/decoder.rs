@@ -51,8 +51,7 @@ const GEMMA: Defaults = Defaults {
 const GEMMA2: Defaults =
     Defaults { hidden: 2304, intermediate: 9216, layers: 26, heads: 8, kv_heads: 4, ..GEMMA };
 const GEMMA3: Defaults = Defaults { vocab: 262_208, positions: 131_072, ..GEMMA2 };
-const PHI3: Defaults =
-    Defaults { vocab: 32064, hidden: 3072, intermediate: 8192, positions: 4096, ..LLAMA };
+const PHI3: Defaults = Defaults { vocab: 32064, hidden: 3072, intermediate: 8192, positions: 4096, ..LLAMA };
 const NEOX: Defaults = Defaults {
     vocab: 50432,
     hidden: 6144,
@@ -118,16 +117,21 @@ fn check(decoder: &Decoder, fields: Fields<'_>) -> Outcome<()> {
     let key = if fields.has("n_head") { "n_head" } else { "num_attention_heads" };
     let one_to_one = matches!(decoder.style, DecoderStyle::Gpt2 | DecoderStyle::Opt | DecoderStyle::GptNeox);
     if one_to_one && decoder.hidden % decoder.heads != 0 {
-        return fields.fault(key, format!("{} heads do not divide the hidden size {}", decoder.heads, decoder.hidden));
+        return fields
+            .fault(key, format!("{} heads do not divide the hidden size {}", decoder.heads, decoder.hidden));
     }
     if decoder.mla.is_none() && decoder.heads % decoder.kv_heads != 0 {
         return fields.fault(
             "num_key_value_heads",
-            format!("{} heads cannot share {} heads of keys and values evenly", decoder.heads, decoder.kv_heads),
+            format!(
+                "{} heads cannot share {} heads of keys and values evenly",
+                decoder.heads, decoder.kv_heads
+            ),
         );
     }
     if decoder.head_dim == 0 {
-        return fields.fault(key, format!("{} heads leave none of the hidden size {}", decoder.heads, decoder.hidden));
+        return fields
+            .fault(key, format!("{} heads leave none of the hidden size {}", decoder.heads, decoder.hidden));
     }
     if let Some(moe) = &decoder.moe {
         if moe.top_k > moe.experts {
@@ -199,7 +203,9 @@ fn llama_like(style: DecoderStyle, fields: Fields<'_>, notes: &mut Vec<String>) 
     };
     let mut decoder = base(style, fields, &defaults)?;
     decoder.activation = match style {
-        DecoderStyle::Gemma2 | DecoderStyle::Gemma3 => fields.activation("hidden_activation", Activation::GeluTanh)?,
+        DecoderStyle::Gemma2 | DecoderStyle::Gemma3 => {
+            fields.activation("hidden_activation", Activation::GeluTanh)?
+        }
         // Gemma's first checkpoints say "gelu" and mean the tanh form; transformers reads hidden_act alone.
         DecoderStyle::Gemma => fields.activation("hidden_act", Activation::GeluTanh)?,
         _ => fields.activation("hidden_act", Activation::Silu)?,
@@ -298,10 +304,10 @@ fn sliding(decoder: &mut Decoder, fields: Fields<'_>, notes: &mut Vec<String>) -
         _ => return Ok(()),
     };
     let Some(window) = window.filter(|window| *window > 0) else { return Ok(()) };
-    let kinds: Option<Vec<bool>> =
-        fields.get("layer_types").and_then(|kinds| kinds.list()).map(|kinds| {
-            kinds.iter().map(|kind| kind.text() == Some("sliding_attention")).collect()
-        });
+    let kinds: Option<Vec<bool>> = fields
+        .get("layer_types")
+        .and_then(|kinds| kinds.list())
+        .map(|kinds| kinds.iter().map(|kind| kind.text() == Some("sliding_attention")).collect());
     let layers = decoder.layers;
     let slides: Vec<bool> = match (decoder.style, kinds) {
         (
@@ -476,7 +482,8 @@ fn deepseek(style: DecoderStyle, fields: Fields<'_>) -> Outcome<Decoder> {
         out_bias: bias,
         mlp_bias: !third && fields.flag("mlp_bias", false)?,
         moe: Some(Moe {
-            experts: fields.number_of(&["n_routed_experts", "num_local_experts"], if third { 256 } else { 64 })?,
+            experts: fields
+                .number_of(&["n_routed_experts", "num_local_experts"], if third { 256 } else { 64 })?,
             top_k,
             expert_intermediate: expert,
             shared,

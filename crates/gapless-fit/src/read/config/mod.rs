@@ -26,7 +26,10 @@ const NEEDED: [&str; 5] =
 pub(crate) fn read(text: &[u8], weights: bool, notes: &mut Vec<String>) -> Outcome<Option<Architecture>> {
     let json = Json::parse(text, VALUES)?;
     if json.object().is_none() {
-        return super::error::malformed(json.at, format!("a configuration is an object, but this is {}", json.kind()));
+        return super::error::malformed(
+            json.at,
+            format!("a configuration is an object, but this is {}", json.kind()),
+        );
     }
     from_fields(Fields(&json), weights, notes)
 }
@@ -40,7 +43,12 @@ pub(crate) fn from_fields(
     let architecture = dispatch(fields, weights, notes)?;
     if let Some(architecture) = &architecture {
         parameters::count(architecture).map_or_else(
-            || unsupported("the sizes multiply to more than 2^60 parameters", "check the configuration's numbers"),
+            || {
+                unsupported(
+                    "the sizes multiply to more than 2^60 parameters",
+                    "check the configuration's numbers",
+                )
+            },
             Ok,
         )?;
     }
@@ -72,7 +80,9 @@ fn dispatch(fields: Fields<'_>, weights: bool, notes: &mut Vec<String>) -> Outco
         "vit" => Architecture::Vision(vision::vit(fields, notes)?),
         "resnet" => Architecture::Vision(vision::resnet(fields, notes)?),
         "convnext" => Architecture::Vision(vision::convnext(fields, notes)?),
-        other if other.starts_with("torchvision_") => Architecture::Vision(vision::torchvision(other, fields)?),
+        other if other.starts_with("torchvision_") => {
+            Architecture::Vision(vision::torchvision(other, fields)?)
+        }
         other => {
             let what = format!("the model_type \"{}\" is not known", brief(other));
             return unknown(&what, fields, weights, notes);
@@ -101,12 +111,12 @@ fn unknown(
         "linear_num_key_heads",
     ]
     .into_iter()
-    .filter(|key| {
-        fields.has(key) && fields.flag(key, true).unwrap_or(true)
-    })
+    .filter(|key| fields.has(key) && fields.flag(key, true).unwrap_or(true))
     .collect();
     if missing.is_empty() && foreign.is_empty() {
-        notes.push(format!("{what}: it has the keys of a Llama-like model and is read as one, which may be wrong"));
+        notes.push(format!(
+            "{what}: it has the keys of a Llama-like model and is read as one, which may be wrong"
+        ));
         return Ok(Some(Architecture::Decoder(decoder::read(DecoderStyle::Llama, fields, notes)?)));
     }
     let why = if missing.is_empty() {

@@ -28,7 +28,8 @@ pub(super) fn vit(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Vision
     let (hidden, heads) = (fields.size("hidden_size", 768)?, fields.size("num_attention_heads", 12)?);
     let (image, patch) = (fields.side("image_size", 224)?, fields.side("patch_size", 16)?);
     if hidden % heads != 0 {
-        return fields.fault("num_attention_heads", format!("{heads} heads do not divide the hidden size {hidden}"));
+        return fields
+            .fault("num_attention_heads", format!("{heads} heads do not divide the hidden size {hidden}"));
     }
     if image < patch {
         return fields.fault("patch_size", format!("a patch of {patch} is larger than the image of {image}"));
@@ -54,8 +55,13 @@ pub(super) fn resnet(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Vis
     let channels = fields.sizes("hidden_sizes")?.unwrap_or_else(|| vec![256, 512, 1024, 2048]);
     let first = if bottleneck { 256 } else { 64 };
     let usual: Vec<u64> = (0..4).map(|stage| first << stage).collect();
-    let unusual = fields.flag("downsample_in_first_stage", false)? || fields.flag("downsample_in_bottleneck", false)?;
-    if channels != usual || fields.size("embedding_size", 64)? != 64 || fields.size("num_channels", 3)? != 3 || unusual {
+    let unusual =
+        fields.flag("downsample_in_first_stage", false)? || fields.flag("downsample_in_bottleneck", false)?;
+    if channels != usual
+        || fields.size("embedding_size", 64)? != 64
+        || fields.size("num_channels", 3)? != 3
+        || unusual
+    {
         return unsupported(
             "this ResNet differs from the published ones in more than its depth",
             "export the model with torch.export.save and give the .pt2",
@@ -68,7 +74,8 @@ pub(super) fn resnet(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Vis
 
 pub(super) fn convnext(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Vision> {
     if fields.side("patch_size", 4)? != 4 || fields.size("num_channels", 3)? != 3 {
-        return fields.fault("patch_size", "only ConvNeXt with patches of 4 and images of 3 channels is modelled");
+        return fields
+            .fault("patch_size", "only ConvNeXt with patches of 4 and images of 3 channels is modelled");
     }
     let channels = stages(fields, "hidden_sizes", vec![96, 192, 384, 768])?;
     let blocks = stages(fields, "depths", vec![3, 3, 9, 3])?;
