@@ -7,7 +7,9 @@
 pub mod account;
 pub mod eager;
 pub mod model;
+pub mod parameters;
 pub mod profile;
+pub mod read;
 
 mod models;
 

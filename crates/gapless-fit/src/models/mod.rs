@@ -45,7 +45,7 @@ pub(crate) fn build(sim: &Sim, architecture: &Architecture, run: &Run) -> Result
             DecoderStyle::GptNeox => neox::build(sim, d, run),
             DecoderStyle::Opt => opt::build(sim, d, run),
             DecoderStyle::Gemma | DecoderStyle::Gemma2 | DecoderStyle::Gemma3 => gemma::build(sim, d, run),
-            DecoderStyle::DeepseekV3 => deepseek::build(sim, d, run),
+            DecoderStyle::DeepseekV2 | DecoderStyle::DeepseekV3 => deepseek::build(sim, d, run),
             _ => llama::build(sim, d, run),
         },
         Architecture::Encoder(e) => bert::build(sim, e, run),
@@ -60,12 +60,7 @@ fn build_vision(sim: &Sim, vision: &Vision, run: &Run) -> Result<Rc<dyn Network>
         Vision::ResNet { ref blocks, bottleneck, groups, base_width, classes } => {
             resnet::build(sim, run, blocks, bottleneck, groups, base_width, classes)
         }
-        Vision::Vit { layers, hidden, heads, intermediate, patch, image, classes } => {
-            let hugging_face = false;
-            vit::build(sim, run, vit::Shape { layers, hidden, heads, intermediate, patch, image, classes, hugging_face })
-        }
-        Vision::HfVit { layers, hidden, heads, intermediate, patch, image, classes } => {
-            let hugging_face = true;
+        Vision::Vit { layers, hidden, heads, intermediate, patch, image, classes, hugging_face } => {
             vit::build(sim, run, vit::Shape { layers, hidden, heads, intermediate, patch, image, classes, hugging_face })
         }
         Vision::ConvNext { ref channels, ref blocks, classes } => convnext::build(sim, run, channels, blocks, classes),

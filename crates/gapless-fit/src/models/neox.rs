@@ -1,4 +1,4 @@
-//! GPT-NeoX and Pythia: attention and feed-forward side by side, a quarter of each head turned.
+//! GPT-NeoX and Pythia: attention and feed-forward side by side, or one after the other; a part of each head turned.
 
 use super::llama::{attend, head, update};
 use super::parts::{LayerNorm, Linear, activate, rotary, rotate, tokens, weight_dtype, within};
@@ -34,9 +34,6 @@ struct Shared {
     mask: Option<Tensor>,
     cache: Option<RefCell<Vec<Tensor>>>,
 }
-
-/// `rotary_pct`: what all published models have.
-const TURNED: u64 = 4;
 
 pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>, BuildError> {
     let dtype = weight_dtype(run);
@@ -81,7 +78,7 @@ impl Neox {
             value_dim: d.head_dim,
         };
         let mask = (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
-        let (cos, sin) = rotary(sim, run.length, d.head_dim / TURNED, hidden.dtype);
+        let (cos, sin) = rotary(sim, run.length, d.rotary_dim, hidden.dtype);
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, cos, sin, mask, cache });
         for at in 0..self.layers.len() {
@@ -106,14 +103,23 @@ impl Neox {
             let normed = layer.input_norm.forward(sim, x);
             within(sim, Layer::Attention, || self.attention(sim, run, layer, &normed, shared))
         };
-        let fed = within(sim, Layer::FeedForward, || {
+        if !self.d.parallel_residual {
+            let sum = sim.add(&attended, x);
+            let fed = self.feed(sim, layer, &sum);
+            return sim.add(&fed, &sum);
+        }
+        let fed = self.feed(sim, layer, x);
+        let sum = sim.add(&fed, &attended);
+        sim.add(&sum, x)
+    }
+
+    fn feed(&self, sim: &Sim, layer: &Block, x: &Tensor) -> Tensor {
+        within(sim, Layer::FeedForward, || {
             let normed = layer.post_norm.forward(sim, x);
             let mut inner = layer.up.forward(sim, &normed);
             inner = activate(sim, self.d.activation, &inner);
             layer.down.forward(sim, &inner)
-        });
-        let sum = sim.add(&fed, &attended);
-        sim.add(&sum, x)
+        })
     }
 
     fn attention(&self, sim: &Sim, run: &Run, layer: &Block, x: &Tensor, shared: &Shared) -> Tensor {
@@ -125,7 +131,7 @@ impl Neox {
         let third = all.n / 3;
         let parts = sim.split(&all, &[third, third, third]);
         drop(all);
-        let turned = third / TURNED;
+        let turned = third / self.d.head_dim * self.d.rotary_dim;
         let (q_turn, q_rest) = (sim.slice(&parts[0], turned), sim.slice(&parts[0], third - turned));
         let (k_turn, k_rest) = (sim.slice(&parts[1], turned), sim.slice(&parts[1], third - turned));
         let (q, mut k) = {

@@ -1,4 +1,4 @@
-//! OPT (with the norm before each part, as all but the smallest odd one have it).
+//! OPT: the norm before each part, or after it (350M, which also projects a narrower embedding).
 
 use super::llama::{attend, head, update};
 use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype, within};
@@ -25,8 +25,10 @@ struct Opt {
     d: Decoder,
     words: Param,
     positions: Param,
+    /// From the embedding's width and back.
+    projections: Option<(Linear, Linear)>,
     layers: Vec<Block>,
-    norm: LayerNorm,
+    norm: Option<LayerNorm>,
     head: Linear,
 }
 
@@ -43,9 +45,14 @@ const OFFSET: u64 = 2;
 pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>, BuildError> {
     let dtype = weight_dtype(run);
     sim.scope(Scope::Embedding);
-    let words = sim.param(&[d.vocab, d.hidden], dtype);
+    let width = d.embed_dim.unwrap_or(d.hidden);
+    let words = sim.param(&[d.vocab, width], dtype);
     let positions = sim.param(&[d.max_positions + OFFSET, d.hidden], dtype);
-    let norm = LayerNorm::new(sim, d.hidden, dtype);
+    let projections = d.embed_dim.map(|width| {
+        let out = Linear::new(sim, d.hidden, width, false, dtype);
+        (Linear::new(sim, width, d.hidden, false, dtype), out)
+    });
+    let norm = (!d.post_norm).then(|| LayerNorm::new(sim, d.hidden, dtype));
     let layers = (0..d.layers)
         .map(|at| {
             sim.scope(Scope::Block(at as u16));
@@ -63,8 +70,9 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
         })
         .collect();
     sim.scope(Scope::Head);
-    let head = head(sim, d, &words, dtype);
-    Ok(Rc::new(Opt { d: d.clone(), words, positions, layers, norm, head }))
+    let narrow = Decoder { hidden: width, ..d.clone() };
+    let head = head(sim, &narrow, &words, dtype);
+    Ok(Rc::new(Opt { d: d.clone(), words, positions, projections, layers, norm, head }))
 }
 
 impl Opt {
@@ -73,7 +81,10 @@ impl Opt {
         let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
         let ids = tokens(sim, run.batch * run.length);
-        let words = sim.embedding(&ids, &self.words, d.hidden);
+        let mut words = sim.embedding(&ids, &self.words, d.embed_dim.unwrap_or(d.hidden));
+        if let Some((project_in, _)) = &self.projections {
+            words = project_in.forward(sim, &words);
+        }
         let places = tokens(sim, run.batch * run.length);
         let positions = sim.embedding(&places, &self.positions, d.hidden);
         let mut hidden = sim.add(&words, &positions);
@@ -99,7 +110,12 @@ impl Opt {
             };
         }
         sim.scope(Scope::Head);
-        hidden = self.norm.forward(sim, &hidden);
+        if let Some(norm) = &self.norm {
+            hidden = norm.forward(sim, &hidden);
+        }
+        if let Some((_, project_out)) = &self.projections {
+            hidden = project_out.forward(sim, &hidden);
+        }
         drop((words, positions));
         let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
         (hidden, cache)
@@ -107,7 +123,8 @@ impl Opt {
 
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let (layer, d) = (&self.layers[at], &self.d);
-        let mut hidden = layer.attention_norm.forward(sim, x);
+        let normed = |norm: &LayerNorm, x: &Tensor, here: bool| if here { norm.forward(sim, x) } else { x.clone() };
+        let mut hidden = normed(&layer.attention_norm, x, !d.post_norm);
         hidden = within(sim, Layer::Attention, || {
             let q = {
                 let q = layer.q.forward(sim, &hidden);
@@ -124,15 +141,17 @@ impl Opt {
         });
         hidden = sim.dropout(&hidden, d.residual_dropout, shared.training);
         hidden = sim.add(x, &hidden);
+        hidden = normed(&layer.attention_norm, &hidden, d.post_norm);
         let residual = hidden.clone();
-        hidden = layer.final_norm.forward(sim, &hidden);
+        hidden = normed(&layer.final_norm, &hidden, !d.post_norm);
         let before = sim.layer(Layer::FeedForward);
         hidden = layer.up.forward(sim, &hidden);
         hidden = activate(sim, d.activation, &hidden);
         hidden = layer.down.forward(sim, &hidden);
         sim.layer(before);
         hidden = sim.dropout(&hidden, d.residual_dropout, shared.training);
-        sim.add(&residual, &hidden)
+        hidden = sim.add(&residual, &hidden);
+        normed(&layer.final_norm, &hidden, d.post_norm)
     }
 }
 
