@@ -11,36 +11,17 @@ use std::time::Instant;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().unwrap_or_else(|| "testdata/fit".to_owned());
+    let folder = arguments.next().unwrap_or_else(support::folder);
     let file = arguments.next().unwrap_or_else(|| format!("{folder}/h200_cells.jsonl"));
     let filter = arguments.next().unwrap_or_default();
-    let text = std::fs::read_to_string(&file).expect("cells");
     let (mut allocated, mut reserved) = (Vec::new(), Vec::new());
     println!("{:<62} {:>14} {:>14} {:>8} {:>14} {:>8}", "cell", "measured", "predicted", "error %", "reserved", "error %");
-    for line in text.lines() {
-        let cell: Value = serde_json::from_str(line).expect("a cell");
-        let name = cell["model"].as_str().unwrap();
-        let label = format!(
-            "{name} {}x{} {} {} {} {}",
-            cell["batch"],
-            cell["seq"],
-            cell["precision"].as_str().unwrap(),
-            if cell["checkpointing"] == true { "ckpt" } else { "-" },
-            cell["optimizer"].as_str().unwrap(),
-            cell["mode"].as_str().unwrap()
-        );
+    for (cell, config) in support::cells(&folder, &file) {
+        let label = support::label(&cell);
         if !label.contains(&filter) {
             continue;
         }
         let Some(measured) = cell["peak_allocated"].as_u64() else { continue };
-        let config = if cell["config"].is_null() {
-            match std::fs::read_to_string(format!("{folder}/models/{name}/config.json")) {
-                Ok(text) => serde_json::from_str(&text).expect("a configuration"),
-                Err(_) => Value::String(name.to_owned()),
-            }
-        } else {
-            cell["config"].clone()
-        };
         let Some(architecture) = support::architecture(&config) else {
             println!("{label:<62} no architecture");
             continue;

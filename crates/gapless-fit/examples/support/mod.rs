@@ -1,4 +1,6 @@
-//! Cells as measured: settings, and the model's numbers from its configuration.
+//! Cells as measured: settings, the model's numbers from its configuration, and where the files are.
+
+#![allow(dead_code)] // each program uses a part
 
 use gapless_fit::eager::{Checkpointing, Mode, Optimizer, Precision, Run};
 use gapless_fit::model::Architecture;
@@ -42,4 +44,48 @@ pub fn architecture(config: &Value) -> Option<Architecture> {
         config["attn_implementation"] = Value::String(how);
     }
     gapless_fit::read::config("cell", config.to_string().as_bytes()).ok()?.architecture
+}
+
+/// The folder of test data.
+pub fn folder() -> String {
+    format!("{}/../../testdata/fit", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The cells of a file, with their configurations.
+pub fn cells(folder: &str, file: &str) -> Vec<(Value, Value)> {
+    let text = std::fs::read_to_string(file).expect("a file of cells");
+    text.lines()
+        .map(|line| {
+            let cell: Value = serde_json::from_str(line).expect("a cell");
+            let name = cell["model"].as_str().unwrap_or_default();
+            let config = match &cell["config"] {
+                Value::Null => std::fs::read_to_string(format!("{folder}/models/{name}/config.json"))
+                    .map_or_else(|_| Value::String(name.to_owned()), |text| serde_json::from_str(&text).expect("JSON")),
+                inline => inline.clone(),
+            };
+            (cell, config)
+        })
+        .collect()
+}
+
+/// Recordings, operator by operator.
+pub fn oplogs() -> Vec<Value> {
+    let file = std::fs::File::open(format!("{}/oplogs.jsonl.gz", folder())).expect("recordings");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(file), &mut text).expect("gzip");
+    text.lines().map(|line| serde_json::from_str(line).expect("a recording")).collect()
+}
+
+/// A cell in one line.
+pub fn label(cell: &Value) -> String {
+    format!(
+        "{} {}x{} {}{} {} {}",
+        cell["model"].as_str().unwrap_or_default(),
+        cell["batch"],
+        cell["seq"],
+        cell["precision"].as_str().unwrap_or_default(),
+        if cell["checkpointing"] == true { " ckpt" } else { "" },
+        cell["optimizer"].as_str().unwrap_or_default(),
+        cell["mode"].as_str().unwrap_or_default()
+    )
 }

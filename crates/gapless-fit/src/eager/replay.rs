@@ -33,6 +33,17 @@ pub struct Figures {
     pub phases: Vec<PhaseFigures>,
 }
 
+/// The allocator's allocated bytes, event by event.
+#[derive(Debug, Default)]
+struct Curve(Vec<u64>);
+
+impl Watch for Curve {
+    #[inline]
+    fn after(&mut self, _op: u32, _tick: Tick, stats: &Stats) {
+        self.0.push(stats.allocated.current);
+    }
+}
+
 struct Watcher<'a> {
     log: &'a Log,
     figures: Figures,
@@ -53,6 +64,12 @@ impl Watch for Watcher<'_> {
             self.next += 1;
         }
     }
+}
+
+/// PyTorch's allocator with its defaults, on a card without end.
+fn torch(script: &Script) -> Torch<SimDevice> {
+    let device = SimDevice::placing(gapless_replay::outcome::ENDLESS.0, Placement::Lowest);
+    Torch::new(TorchSettings::default(), TorchVersion::DEFAULT, device, &script.lanes)
 }
 
 impl Steps {
@@ -87,8 +104,7 @@ impl Steps {
     #[must_use]
     pub fn figures(&self) -> Figures {
         let script = self.script();
-        let device = SimDevice::placing(gapless_replay::outcome::ENDLESS.0, Placement::Lowest);
-        let mut torch = Torch::new(TorchSettings::default(), TorchVersion::DEFAULT, device, &script.lanes);
+        let mut torch = torch(&script);
         let mut watcher = Watcher { log: &self.log, figures: Figures::default(), next: 0 };
         run::replay(&script, &mut torch, &mut watcher);
         let stats = torch.stats();
@@ -96,6 +112,15 @@ impl Steps {
         figures.peak_requested = Bytes(stats.requested.peak);
         figures.peak_reserved = Bytes(stats.reserved.peak);
         figures
+    }
+
+    /// Allocated bytes after each event of the log, as the allocator counts them.
+    #[must_use]
+    pub fn curve(&self) -> Vec<u64> {
+        let script = self.script();
+        let mut curve = Curve(Vec::with_capacity(script.ops.len()));
+        run::replay(&script, &mut torch(&script), &mut curve);
+        curve.0
     }
 
     /// Whether the run gets to its end on a card that leaves `capacity` bytes to `machine`.

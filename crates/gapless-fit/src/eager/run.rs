@@ -145,11 +145,14 @@ pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildEr
         Mode::Train => {
             let mut states = run.optimizer.create(&sim);
             let mut loss: Option<Tensor> = None;
+            let mut x: Option<Tensor> = None;
             for step in 0..run.steps {
                 for _ in 0..run.accumulation.max(1) {
                     sim.phase(Phase::Forward);
+                    // As a loop in Python does: the last batch and loss go when there are new ones.
+                    let batch = x.insert(network.batch(&sim, run));
                     sim.autocast(run.precision.autocast());
-                    let new = network.clone().loss(&sim, run);
+                    let new = network.clone().loss(&sim, run, batch);
                     sim.autocast(None);
                     loss = Some(new);
                     sim.mark(step, Phase::Forward);
@@ -168,18 +171,18 @@ pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildEr
                 }
                 sim.mark(step, Phase::Zero);
             }
-            drop(loss);
-            drop(states);
+            drop((loss, x, states));
         }
         Mode::Infer => {
             sim.grad_enabled.set(false);
             for step in 0..run.steps.min(2) {
                 sim.phase(Phase::Forward);
+                let batch = network.batch(&sim, run);
                 sim.autocast(run.precision.autocast());
-                let held = network.clone().infer(&sim, run);
+                let held = network.clone().infer(&sim, run, &batch);
                 sim.autocast(None);
                 sim.mark(step, Phase::Forward);
-                drop(held);
+                drop((held, batch));
                 sim.mark(step, Phase::Zero);
             }
         }

@@ -68,10 +68,10 @@ pub(crate) fn build(sim: &Sim, e: &Encoder, run: &Run) -> Result<Rc<dyn Network>
 }
 
 impl Bert {
-    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
+    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let e = &self.e;
         let training = run.mode == Mode::Train;
-        let mut hidden = self.embed(sim, run, training);
+        let mut hidden = self.embed(sim, run, x, training);
         for at in 0..self.layers.len() {
             sim.scope(Scope::Block(at as u16));
             hidden = if training && run.checkpoints(at) {
@@ -90,11 +90,10 @@ impl Bert {
         self.head.forward(sim, &transformed)
     }
 
-    fn embed(&self, sim: &Sim, run: &Run, training: bool) -> Tensor {
+    fn embed(&self, sim: &Sim, run: &Run, ids: &Tensor, training: bool) -> Tensor {
         let e = &self.e;
         sim.scope(Scope::Embedding);
-        let ids = tokens(sim, run.batch * run.length);
-        let words = sim.embedding(&ids, &self.words, e.hidden);
+        let words = sim.embedding(ids, &self.words, e.hidden);
         let kinds = tokens(sim, run.batch * run.length);
         let types = sim.embedding(&kinds, &self.types, e.hidden);
         let mut sum = sim.add(&words, &types);
@@ -150,14 +149,13 @@ impl Bert {
 }
 
 impl Network for Bert {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let logits = self.logits(sim, run);
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let logits = self.logits(sim, run, x);
         sim.scope(Scope::Loss);
-        let labels = tokens(sim, run.batch * run.length);
-        sim.cross_entropy(&logits, &labels)
+        sim.cross_entropy(&logits, x)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        vec![self.logits(sim, run)]
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        vec![self.logits(sim, run, x)]
     }
 }

@@ -85,10 +85,10 @@ pub(crate) fn build(
 }
 
 impl ConvNext {
-    fn logits(&self, sim: &Sim, run: &Run) -> Tensor {
+    fn logits(&self, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let training = run.mode == Mode::Train;
-        let x = images(sim, run);
-        let (mut hidden, mut side) = self.stem.0.forward(sim, run, &x, run.length);
+        sim.scope(Scope::Embedding);
+        let (mut hidden, mut side) = self.stem.0.forward(sim, run, x, run.length);
         hidden = self.stem.1.forward_strided(sim, &hidden);
         let mut at = 0;
         for stage in &self.stages {
@@ -121,7 +121,7 @@ impl ConvNext {
             sim.mul(&block.scale.tensor, &inner)
         });
         if drops {
-            let noise = sim.alloc(run.batch, Dtype::F32);
+            let noise = sim.alloc(run.batch, result.dtype);
             result = sim.mul_rows(&result, &noise);
         }
         sim.add_(result, &x)
@@ -129,12 +129,16 @@ impl ConvNext {
 }
 
 impl Network for ConvNext {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let logits = self.logits(sim, run);
+    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
+        images(sim, run)
+    }
+
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let logits = self.logits(sim, run, x);
         class_loss(sim, run, &logits)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        vec![self.logits(sim, run)]
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        vec![self.logits(sim, run, x)]
     }
 }

@@ -135,12 +135,11 @@ fn turn_pairs(sim: &Sim, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
 }
 
 impl Deepseek {
-    fn body(self: &Rc<Self>, sim: &Sim, run: &Run) -> (Tensor, Option<Vec<Tensor>>) {
+    fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
         let (d, mla) = (&self.d, &self.mla);
         let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
-        let ids = tokens(sim, run.batch * run.length);
-        let embeds = sim.embedding(&ids, &self.embed, d.hidden);
+        let embeds = sim.embedding(ids, &self.embed, d.hidden);
         let mut hidden = embeds.clone();
         let heads = Heads {
             batch: run.batch,
@@ -248,15 +247,15 @@ impl Deepseek {
 }
 
 impl Network for Deepseek {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let (hidden, _) = self.body(sim, run);
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let (hidden, _) = self.body(sim, run, x);
         let logits = self.head.forward(sim, &hidden);
         sim.scope(Scope::Loss);
         sim.causal_loss(&logits, run.batch * run.length, run.batch)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run);
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        let (hidden, cache) = self.body(sim, run, x);
         let logits = self.head.forward(sim, &hidden);
         let mut out = cache.unwrap_or_default();
         out.push(logits);

@@ -80,12 +80,11 @@ impl Gemma {
         self.d.sliding_window.is_some() && (pattern == 1 || (at + 1) % pattern != 0)
     }
 
-    fn body(self: &Rc<Self>, sim: &Sim, run: &Run) -> (Tensor, Option<Vec<Tensor>>) {
+    fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
         let d = &self.d;
         let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
-        let ids = tokens(sim, run.batch * run.length);
-        let mut hidden = sim.embedding(&ids, &self.embed, d.hidden);
+        let mut hidden = sim.embedding(ids, &self.embed, d.hidden);
         hidden = sim.scale(&hidden);
         let embeds = hidden.clone();
         let heads = Heads {
@@ -195,15 +194,15 @@ impl Gemma {
 }
 
 impl Network for Gemma {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let (hidden, _) = self.body(sim, run);
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let (hidden, _) = self.body(sim, run, x);
         let logits = self.logits(sim, &hidden);
         sim.scope(Scope::Loss);
         sim.causal_loss(&logits, run.batch * run.length, run.batch)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run);
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        let (hidden, cache) = self.body(sim, run, x);
         let logits = self.logits(sim, &hidden);
         let mut out = cache.unwrap_or_default();
         out.push(logits);

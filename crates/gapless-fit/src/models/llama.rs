@@ -109,12 +109,11 @@ pub(crate) fn head(sim: &Sim, d: &Decoder, embed: &Param, dtype: Dtype) -> Linea
 
 impl Llama {
     /// Hidden states after the last norm.
-    fn body(self: &Rc<Self>, sim: &Sim, run: &Run) -> (Tensor, Option<Vec<Tensor>>) {
+    fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
         let d = &self.d;
         let tokens = run.batch * run.length;
         sim.scope(Scope::Embedding);
-        let ids = super::parts::tokens(sim, tokens);
-        let embeds = sim.embedding(&ids, &self.embed, d.hidden);
+        let embeds = sim.embedding(ids, &self.embed, d.hidden);
         let mut hidden = embeds.clone();
         let positions = super::parts::tokens(sim, run.length);
         let heads = Heads {
@@ -280,15 +279,15 @@ pub(crate) fn attend(
 }
 
 impl Network for Llama {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let (hidden, _) = self.body(sim, run);
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let (hidden, _) = self.body(sim, run, x);
         let logits = self.head.forward(sim, &hidden);
         sim.scope(Scope::Loss);
         sim.causal_loss(&logits, run.batch * run.length, run.batch)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run);
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        let (hidden, cache) = self.body(sim, run, x);
         let logits = self.head.forward(sim, &hidden);
         let mut out = cache.unwrap_or_default();
         out.push(logits);

@@ -21,11 +21,16 @@ use std::rc::Rc;
 
 /// A model whose weights are allocated.
 pub(crate) trait Network {
+    /// A batch, as the caller makes and holds it: tokens where a model does not say otherwise, which are the labels too.
+    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
+        parts::tokens(sim, run.batch * run.length)
+    }
+
     /// A forward pass with labels; gives the loss, and drops everything else that Python would.
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor;
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor;
 
     /// A forward pass without: what the caller holds afterwards.
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor>;
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor>;
 }
 
 /// Why a model cannot be run.

@@ -61,12 +61,11 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
 }
 
 impl Neox {
-    fn body(self: &Rc<Self>, sim: &Sim, run: &Run) -> (Tensor, Option<Vec<Tensor>>) {
+    fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
         let d = &self.d;
         let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
-        let ids = tokens(sim, run.batch * run.length);
-        let words = sim.embedding(&ids, &self.words, d.hidden);
+        let words = sim.embedding(ids, &self.words, d.hidden);
         let mut hidden = words.clone();
         let heads = Heads {
             batch: run.batch,
@@ -156,15 +155,15 @@ impl Neox {
 }
 
 impl Network for Neox {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let (hidden, _) = self.body(sim, run);
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let (hidden, _) = self.body(sim, run, x);
         let logits = self.head.forward(sim, &hidden);
         sim.scope(Scope::Loss);
         sim.causal_loss(&logits, run.batch * run.length, run.batch)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run);
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        let (hidden, cache) = self.body(sim, run, x);
         let logits = self.head.forward(sim, &hidden);
         let mut out = cache.unwrap_or_default();
         out.push(logits);

@@ -76,12 +76,11 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
 }
 
 impl Opt {
-    fn body(self: &Rc<Self>, sim: &Sim, run: &Run) -> (Tensor, Option<Vec<Tensor>>) {
+    fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
         let d = &self.d;
         let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
-        let ids = tokens(sim, run.batch * run.length);
-        let mut words = sim.embedding(&ids, &self.words, d.embed_dim.unwrap_or(d.hidden));
+        let mut words = sim.embedding(ids, &self.words, d.embed_dim.unwrap_or(d.hidden));
         if let Some((project_in, _)) = &self.projections {
             words = project_in.forward(sim, &words);
         }
@@ -156,15 +155,15 @@ impl Opt {
 }
 
 impl Network for Opt {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let (hidden, _) = self.body(sim, run);
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let (hidden, _) = self.body(sim, run, x);
         let logits = self.head.forward(sim, &hidden);
         sim.scope(Scope::Loss);
         sim.causal_loss(&logits, run.batch * run.length, run.batch)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run);
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        let (hidden, cache) = self.body(sim, run, x);
         let logits = self.head.forward(sim, &hidden);
         let mut out = cache.unwrap_or_default();
         out.push(logits);

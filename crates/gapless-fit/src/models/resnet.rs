@@ -67,9 +67,9 @@ pub(crate) fn build(
 }
 
 impl ResNet {
-    fn logits(&self, sim: &Sim, run: &Run) -> Tensor {
-        let x = images(sim, run);
-        let (mut hidden, mut side) = conv_norm(sim, run, &self.stem, &x, run.length, true);
+    fn logits(&self, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        sim.scope(Scope::Embedding);
+        let (mut hidden, mut side) = conv_norm(sim, run, &self.stem, x, run.length, true);
         side = (side + 2 - 3) / 2 + 1;
         hidden = sim.max_pool(&hidden, run.batch * 64 * side * side);
         for (at, block) in self.blocks.iter().enumerate() {
@@ -97,12 +97,16 @@ impl ResNet {
 }
 
 impl Network for ResNet {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let logits = self.logits(sim, run);
+    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
+        images(sim, run)
+    }
+
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let logits = self.logits(sim, run, x);
         class_loss(sim, run, &logits)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        vec![self.logits(sim, run)]
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        vec![self.logits(sim, run, x)]
     }
 }

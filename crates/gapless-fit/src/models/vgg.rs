@@ -53,9 +53,9 @@ pub(crate) fn build(
 }
 
 impl Vgg {
-    fn logits(&self, sim: &Sim, run: &Run) -> Tensor {
+    fn logits(&self, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let training = run.mode == Mode::Train;
-        let mut hidden = images(sim, run);
+        let mut hidden = x.clone();
         let mut side = run.length;
         let mut channels = 3;
         for (at, layer) in self.layers.iter().enumerate() {
@@ -93,12 +93,16 @@ impl Vgg {
 }
 
 impl Network for Vgg {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let logits = self.logits(sim, run);
+    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
+        images(sim, run)
+    }
+
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let logits = self.logits(sim, run, x);
         class_loss(sim, run, &logits)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        vec![self.logits(sim, run)]
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        vec![self.logits(sim, run, x)]
     }
 }

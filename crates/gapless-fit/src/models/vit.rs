@@ -99,13 +99,13 @@ pub(crate) fn build(sim: &Sim, run: &Run, s: Shape) -> Result<Rc<dyn Network>, B
 }
 
 impl Vit {
-    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
+    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let s = self.s;
-        let x = images(sim, run);
+        sim.scope(Scope::Embedding);
         let training = run.mode == Mode::Train;
         let tokens = (run.length / s.patch) * (run.length / s.patch) + 1;
         let mut hidden = {
-            let (patches, _) = self.patches.forward(sim, run, &x, run.length);
+            let (patches, _) = self.patches.forward(sim, run, x, run.length);
             let class = sim.spread(&self.class.tensor, run.batch);
             sim.cat(&[&class, &patches])
         };
@@ -200,12 +200,16 @@ impl Vit {
 }
 
 impl Network for Vit {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run) -> Tensor {
-        let logits = self.logits(sim, run);
+    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
+        images(sim, run)
+    }
+
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let logits = self.logits(sim, run, x);
         class_loss(sim, run, &logits)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run) -> Vec<Tensor> {
-        vec![self.logits(sim, run)]
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        vec![self.logits(sim, run, x)]
     }
 }
