@@ -6,7 +6,7 @@ use gapless_fit::eager::{Checkpointing, Mode, Optimizer, Precision, Run};
 use gapless_fit::model::Architecture;
 use serde_json::Value;
 
-pub fn run_of(cell: &Value) -> Run {
+pub(crate) fn run_of(cell: &Value) -> Run {
     let text = |key: &str| cell[key].as_str().unwrap_or_default();
     Run {
         mode: if text("mode") == "infer" { Mode::Infer } else { Mode::Train },
@@ -34,7 +34,7 @@ pub fn run_of(cell: &Value) -> Run {
 }
 
 /// What a cell's configuration, or torchvision name, describes.
-pub fn architecture(config: &Value) -> Option<Architecture> {
+pub(crate) fn architecture(config: &Value) -> Option<Architecture> {
     if let Some(name) = config.as_str() {
         return gapless_fit::read::open(name).ok()?.architecture;
     }
@@ -47,12 +47,12 @@ pub fn architecture(config: &Value) -> Option<Architecture> {
 }
 
 /// The folder of test data.
-pub fn folder() -> String {
+pub(crate) fn folder() -> String {
     format!("{}/../../testdata/fit", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The cells of a file, with their configurations.
-pub fn cells(folder: &str, file: &str) -> Vec<(Value, Value)> {
+pub(crate) fn cells(folder: &str, file: &str) -> Vec<(Value, Value)> {
     let text = std::fs::read_to_string(file).expect("a file of cells");
     text.lines()
         .map(|line| {
@@ -69,7 +69,7 @@ pub fn cells(folder: &str, file: &str) -> Vec<(Value, Value)> {
 }
 
 /// Recordings, operator by operator.
-pub fn oplogs() -> Vec<Value> {
+pub(crate) fn oplogs() -> Vec<Value> {
     let file = std::fs::File::open(format!("{}/oplogs.jsonl.gz", folder())).expect("recordings");
     let mut text = String::new();
     std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(file), &mut text).expect("gzip");
@@ -77,7 +77,7 @@ pub fn oplogs() -> Vec<Value> {
 }
 
 /// A cell in one line.
-pub fn label(cell: &Value) -> String {
+pub(crate) fn label(cell: &Value) -> String {
     format!(
         "{} {}x{} {}{} {} {}",
         cell["model"].as_str().unwrap_or_default(),

@@ -119,13 +119,13 @@ impl Bert {
             value_dim: e.hidden / e.heads,
         };
         let attended = within(sim, Layer::Attention, || {
-            let context = {
+            let (context, _weights) = {
                 let q = layer.q.forward(sim, x);
                 let k = layer.k.forward(sim, x);
                 let v = layer.v.forward(sim, x);
                 match run.attention(e.attention) {
                     Attention::Eager => sim.eager_attention((&q, &k, &v), h, None, false, e.attention_dropout),
-                    _ => sim.sdpa(&q, &k, &v, h, None),
+                    _ => (sim.sdpa(&q, &k, &v, h, None), None),
                 }
             };
             self.residual(sim, &layer.out, &layer.out_norm, &context, x, training)

@@ -92,12 +92,15 @@ impl ConvNext {
         hidden = self.stem.1.forward_strided(sim, &hidden);
         let mut at = 0;
         for stage in &self.stages {
+            // The caller of a stage holds what it gave to it.
+            let given = hidden.clone();
             for block in &stage.blocks {
                 sim.scope(Scope::Block(at));
                 // The first block is never left out.
                 hidden = self.block(sim, run, block, hidden, side, training && at > 0);
                 at += 1;
             }
+            drop(given);
             if let Some((norm, conv)) = &stage.down {
                 hidden = norm.forward(sim, &hidden);
                 (hidden, side) = conv.forward(sim, run, &hidden, side);

@@ -238,7 +238,7 @@ impl Deepseek {
         let k = sim.filled(&kv_parts[0], &k_turn, rows * d.heads * (mla.nope_dim + mla.rope_dim), d.heads);
         let v = kv_parts[1].clone();
         let how = run.attention(d.attention);
-        let mut out = super::llama::attend(sim, how, (&q_all, &k, &v), h, shared.mask.as_ref(), d.attention_dropout);
+        let (mut out, _weights) = super::llama::attend(sim, how, (&q_all, &k, &v), h, shared.mask.as_ref(), d.attention_dropout);
         if how != Attention::Eager && (q_all.dtype != Dtype::F32 || sim.amp.get().is_some()) {
             out = sim.contiguous(&out);
         }

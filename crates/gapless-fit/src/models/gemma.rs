@@ -178,7 +178,7 @@ impl Gemma {
         if let Some(cache) = &shared.cache {
             (k, v) = update(sim, cache, &k, &v);
         }
-        let out = attend(sim, how, (&q, &k, &v), h, mask, self.d.attention_dropout);
+        let (out, _weights) = attend(sim, how, (&q, &k, &v), h, mask, self.d.attention_dropout);
         layer.o.forward(sim, &out)
     }
 

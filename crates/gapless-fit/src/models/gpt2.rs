@@ -120,7 +120,7 @@ impl Gpt2 {
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let layer = &self.layers[at];
         let mut hidden = layer.ln_1.forward(sim, x);
-        let attended = within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
+        let (attended, _weights) = within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
         hidden = sim.add(&attended, x);
         let residual = hidden.clone();
         hidden = layer.ln_2.forward(sim, &hidden);
@@ -133,7 +133,14 @@ impl Gpt2 {
         sim.add(&residual, &fed)
     }
 
-    fn attention(&self, sim: &Sim, run: &Run, layer: &Block, x: &Tensor, shared: &Shared) -> Tensor {
+    fn attention(
+        &self,
+        sim: &Sim,
+        run: &Run,
+        layer: &Block,
+        x: &Tensor,
+        shared: &Shared,
+    ) -> (Tensor, Option<Tensor>) {
         let d = &self.d;
         let all = layer.attention.forward(sim, x);
         let third = all.n / 3;
@@ -143,14 +150,14 @@ impl Gpt2 {
         if let Some(cache) = &shared.cache {
             (k, v) = super::llama::update(sim, cache, &k, &v);
         }
-        let mut out = match run.attention(d.attention) {
+        let (mut out, weights) = match run.attention(d.attention) {
             Attention::Eager => {
                 sim.eager_attention((&q, &k, &v), shared.heads, shared.mask.as_ref(), false, d.attention_dropout)
             }
-            _ => sim.sdpa(&q, &k, &v, shared.heads, None),
+            _ => (sim.sdpa(&q, &k, &v, shared.heads, None), None),
         };
         out = layer.projection.forward(sim, &out);
-        sim.dropout(&out, d.residual_dropout, shared.training)
+        (sim.dropout(&out, d.residual_dropout, shared.training), weights)
     }
 }
 

@@ -159,7 +159,8 @@ impl Llama {
         let layer = &self.layers[at];
         let residual = x;
         let mut hidden = layer.input_norm.forward(sim, x);
-        hidden = within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
+        let _weights;
+        (hidden, _weights) = within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
         hidden = sim.add(residual, &hidden);
         let residual = hidden.clone();
         hidden = layer.post_norm.forward(sim, &hidden);
@@ -189,7 +190,14 @@ impl Llama {
         sim.add(&residual, &hidden)
     }
 
-    fn attention(&self, sim: &Sim, run: &Run, layer: &Block, x: &Tensor, shared: &Shared) -> Tensor {
+    fn attention(
+        &self,
+        sim: &Sim,
+        run: &Run,
+        layer: &Block,
+        x: &Tensor,
+        shared: &Shared,
+    ) -> (Tensor, Option<Tensor>) {
         let h = shared.heads;
         let project = |linear: &Linear, norm: &Option<RmsNorm>| {
             let out = linear.forward(sim, x);
@@ -237,12 +245,12 @@ impl Llama {
         if let Some(cache) = &shared.cache {
             (k, v) = update(sim, cache, &k, &v);
         }
-        let mut attended = attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
+        let (mut attended, weights) = attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
         if matches!(layer.qkv, Qkv::Fused(_)) && !fp32 {
             // Heads came in order, so they leave in order, and have to be transposed by a copy.
             attended = sim.contiguous(&attended);
         }
-        layer.o.forward(sim, &attended)
+        (layer.o.forward(sim, &attended), weights)
     }
 }
 
@@ -255,7 +263,7 @@ pub(crate) fn update(sim: &Sim, cache: &RefCell<Vec<Tensor>>, k: &Tensor, v: &Te
     (k, v)
 }
 
-/// Attention by the chosen implementation, heads contiguous again.
+/// Attention by the chosen implementation, heads contiguous again; and the weights, where there are any.
 pub(crate) fn attend(
     sim: &Sim,
     how: Attention,
@@ -263,15 +271,15 @@ pub(crate) fn attend(
     h: Heads,
     mask: Option<&Tensor>,
     dropout: f64,
-) -> Tensor {
+) -> (Tensor, Option<Tensor>) {
     match how {
         Attention::Sdpa | Attention::Flash => {
             let repeat = h.heads / h.kv_heads;
             if mask.is_some() && repeat > 1 {
                 let (k, v) = (sim.repeat_heads(k, repeat), sim.repeat_heads(v, repeat));
-                sim.sdpa(q, &k, &v, Heads { kv_heads: h.heads, ..h }, mask)
+                (sim.sdpa(q, &k, &v, Heads { kv_heads: h.heads, ..h }, mask), None)
             } else {
-                sim.sdpa(q, k, v, h, mask)
+                (sim.sdpa(q, k, v, h, mask), None)
             }
         }
         Attention::Eager => sim.eager_attention((q, k, v), h, mask, true, dropout),

@@ -3,7 +3,7 @@
 use super::parts::activate;
 use crate::eager::tensor::Param;
 use crate::eager::{Sim, Tensor};
-use crate::model::{Activation, Decoder, Dtype, Moe};
+use crate::model::{Activation, Decoder, DecoderStyle, Dtype, Moe};
 
 /// A router and its experts.
 pub(crate) struct Experts {
@@ -15,6 +15,8 @@ pub(crate) struct Experts {
     top_k: u64,
     inner: u64,
     activation: Activation,
+    /// Qwen 3: the router's weights in the logits' type.
+    narrow: bool,
 }
 
 impl Experts {
@@ -31,6 +33,7 @@ impl Experts {
             top_k: moe.top_k,
             inner: moe.expert_intermediate,
             activation: d.activation,
+            narrow: d.style == DecoderStyle::Qwen3Moe,
         }
     }
 
@@ -42,7 +45,7 @@ impl Experts {
                 sim.softmax(&full, Dtype::F32)
             };
             let (values, indices) = sim.topk(&probabilities, self.top_k, self.experts);
-            (sim.scale(&values), indices)
+            (if self.narrow { sim.to(&values, logits.dtype) } else { sim.scale(&values) }, indices)
         };
         run_experts(sim, x, &weights, &indices, &self.gate_up, &self.down, self.hidden, self.inner, self.activation)
     }

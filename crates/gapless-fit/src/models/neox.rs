@@ -145,7 +145,7 @@ impl Neox {
             (k, v) = update(sim, cache, &k, &v);
         }
         let how = run.attention(self.d.attention);
-        let mut out = attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
+        let (mut out, _weights) = attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
         if how != Attention::Eager && (q.dtype != Dtype::F32 || sim.amp.get().is_some()) {
             // Heads came in order, so they leave in order, and have to be transposed by a copy.
             out = sim.contiguous(&out);

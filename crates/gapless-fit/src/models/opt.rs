@@ -124,7 +124,8 @@ impl Opt {
         let (layer, d) = (&self.layers[at], &self.d);
         let normed = |norm: &LayerNorm, x: &Tensor, here: bool| if here { norm.forward(sim, x) } else { x.clone() };
         let mut hidden = normed(&layer.attention_norm, x, !d.post_norm);
-        hidden = within(sim, Layer::Attention, || {
+        let _weights;
+        (hidden, _weights) = within(sim, Layer::Attention, || {
             let q = {
                 let q = layer.q.forward(sim, &hidden);
                 sim.scale(&q)
@@ -135,8 +136,8 @@ impl Opt {
                 (k, v) = update(sim, cache, &k, &v);
             }
             let how = run.attention(d.attention);
-            let out = attend(sim, how, (&q, &k, &v), shared.heads, shared.mask.as_ref(), d.attention_dropout);
-            layer.out.forward(sim, &out)
+            let (out, weights) = attend(sim, how, (&q, &k, &v), shared.heads, shared.mask.as_ref(), d.attention_dropout);
+            (layer.out.forward(sim, &out), weights)
         });
         hidden = sim.dropout(&hidden, d.residual_dropout, shared.training);
         hidden = sim.add(x, &hidden);

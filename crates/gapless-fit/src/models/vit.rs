@@ -172,8 +172,8 @@ impl Vit {
         let residual = sim.add(&hidden, x);
         drop(hidden);
         let fed = within(sim, Layer::FeedForward, || {
-            let mut inner = self.normed(sim, &layer.norm_2, &residual);
-            inner = layer.up.forward(sim, &inner);
+            let normed = self.normed(sim, &layer.norm_2, &residual);
+            let mut inner = layer.up.forward(sim, &normed);
             inner = activate(sim, Activation::Gelu, &inner);
             layer.down.forward(sim, &inner)
         });

@@ -170,7 +170,8 @@ impl Sim {
         self.contiguous(&out)
     }
 
-    /// Hugging Face's eager attention: scores, softmax and dropout as tensors. `full`: softmax in 32 bits whatever the type.
+    /// Hugging Face's eager attention: scores, softmax and dropout as tensors. `full`: softmax in 32 bits whatever the type. The weights are
+    /// given back too, and the block holds them to its end.
     pub fn eager_attention(
         &self,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
@@ -178,7 +179,7 @@ impl Sim {
         mask: Option<&Tensor>,
         full: bool,
         dropout: f64,
-    ) -> Tensor {
+    ) -> (Tensor, Option<Tensor>) {
         self.count(h.flops());
         let repeat = h.heads / h.kv_heads;
         let dtype = q.dtype;
@@ -198,7 +199,6 @@ impl Sim {
         }
         weights = {
             let scores = if full { self.to(&weights, Dtype::F32) } else { self.for_full(&weights) };
-            drop(weights);
             let probabilities = self.softmax(&scores, scores.dtype);
             drop(scores);
             if full { self.to(&probabilities, dtype) } else { probabilities }
@@ -212,7 +212,7 @@ impl Sim {
             let v = if repeat == 1 { self.contiguous(&v) } else { v };
             self.bmm(&weights, &v, h.rows() * h.value_dim)
         };
-        self.contiguous(&out)
+        (self.contiguous(&out), Some(weights))
     }
 
     /// `expand` and `reshape`: a copy for each query head; the gradient is summed back.
