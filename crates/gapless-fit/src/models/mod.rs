@@ -11,6 +11,7 @@ mod neox;
 mod opt;
 mod parts;
 mod resnet;
+mod t5;
 mod vgg;
 mod vision;
 mod vit;
@@ -55,7 +56,7 @@ pub(crate) fn build(sim: &Sim, architecture: &Architecture, run: &Run) -> Result
         },
         Architecture::Encoder(e) => bert::build(sim, e, run),
         Architecture::Vision(v) => build_vision(sim, v, run),
-        Architecture::EncoderDecoder(_) => Err(BuildError::Unsupported("T5")),
+        Architecture::EncoderDecoder(e) => t5::build(sim, e, run),
         Architecture::Graph(_) => Err(BuildError::Unsupported("an exported graph")),
     }
 }

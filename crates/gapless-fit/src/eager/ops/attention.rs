@@ -215,6 +215,42 @@ impl Sim {
         (self.contiguous(&out), Some(weights))
     }
 
+    /// `scaled_dot_product_attention` with a bias that wants a gradient: no kernel gives one, so the scores become a tensor, in 32 bits whatever
+    /// the type. `strided`: keys and values are transposed views.
+    pub fn biased_attention(
+        &self,
+        (q, k, v): (&Tensor, &Tensor, &Tensor),
+        h: Heads,
+        bias: &Tensor,
+        dropout: f64,
+        strided: bool,
+    ) -> Tensor {
+        self.count(h.flops());
+        let (bias, v, k, q) = (self.for_product(bias), self.for_product(v), self.for_product(k), self.for_product(q));
+        let amp = self.amp.replace(None);
+        let dtype = q.dtype;
+        let (q, k, v) = (self.to(&q, Dtype::F32), self.to(&k, Dtype::F32), self.to(&v, Dtype::F32));
+        let weights = {
+            let scores = {
+                let (q, k) = (self.scale(&q), self.scale(&k));
+                let q = self.contiguous(&q);
+                let k = if strided { self.contiguous(&k) } else { k };
+                self.bmm(&q, &k, h.scores())
+            };
+            let biased = self.add(&scores, &bias);
+            drop(scores);
+            self.safe_softmax(&biased, h)
+        };
+        let weights = self.dropout(&weights, dropout, true);
+        let given = (dtype != Dtype::F32).then(|| self.alloc(weights.n, dtype));
+        let v = if strided { self.contiguous(&v) } else { v };
+        let out = self.bmm(&weights, &v, h.rows() * h.value_dim);
+        let out = self.to(&out, dtype);
+        drop((given, weights));
+        self.amp.set(amp);
+        self.contiguous(&out)
+    }
+
     /// `expand` and `reshape`: a copy for each query head; the gradient is summed back.
     pub fn repeat_heads(&self, x: &Tensor, repeat: u64) -> Tensor {
         if repeat == 1 {
