@@ -4,4 +4,13 @@
 //! execution allocates and frees, and leaves a trace; `account` says what is alive at the peak. `formulas` are the closed forms that check it,
 //! `checkpoint` chooses what to recompute, `search` finds the cheapest configuration that fits.
 
+pub mod account;
+pub mod eager;
 pub mod model;
+pub mod parameters;
+pub mod profile;
+pub mod read;
+
+mod models;
+
+pub use models::BuildError;

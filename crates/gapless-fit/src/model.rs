@@ -85,6 +85,7 @@ pub enum DecoderStyle {
     Gemma2,
     Gemma3,
     Phi3,
+    DeepseekV2,
     DeepseekV3,
 }
 
@@ -122,7 +123,12 @@ pub struct Decoder {
     pub hidden: u64,
     pub heads: u64,
     pub kv_heads: u64,
+    /// Of queries and keys: with latent attention, both parts of them together.
     pub head_dim: u64,
+    /// Elements of a head that rotate; 0 where positions are learned.
+    pub rotary_dim: u64,
+    /// Width of the embedding, where it is projected to the hidden size and back (OPT 350M).
+    pub embed_dim: Option<u64>,
     /// Inner size of the dense feed-forward block.
     pub intermediate: u64,
     pub vocab: u64,
@@ -134,6 +140,10 @@ pub struct Decoder {
     pub qkv_bias: bool,
     pub out_bias: bool,
     pub mlp_bias: bool,
+    /// Norms stand after what is added to the residual, and there is no last one (OPT 350M).
+    pub post_norm: bool,
+    /// Attention and feed-forward block read the same input (GPT-NeoX).
+    pub parallel_residual: bool,
     /// Dropout of the embedding, of attention probabilities, of what is added to the residual.
     pub embed_dropout: f64,
     pub attention_dropout: f64,
@@ -228,8 +238,17 @@ pub struct EncoderDecoder {
 pub enum Vision {
     /// Residual networks: blocks of each stage, bottleneck or basic, groups and base width.
     ResNet { blocks: Vec<u64>, bottleneck: bool, groups: u64, base_width: u64, classes: u64 },
-    /// Vision transformers.
-    Vit { layers: u64, hidden: u64, heads: u64, intermediate: u64, patch: u64, image: u64, classes: u64 },
+    /// Vision transformers: torchvision's, or Hugging Face's.
+    Vit {
+        layers: u64,
+        hidden: u64,
+        heads: u64,
+        intermediate: u64,
+        patch: u64,
+        image: u64,
+        classes: u64,
+        hugging_face: bool,
+    },
     /// ConvNeXt: channels and blocks of each stage.
     ConvNext { channels: Vec<u64>, blocks: Vec<u64>, classes: u64 },
     /// VGG: channels of each convolution, 0 for a pooling; batch norm.
@@ -244,6 +263,8 @@ pub struct Graph {
     /// Tensors by place in `tensors`.
     pub inputs: Vec<u32>,
     pub parameters: Vec<u32>,
+    /// What lives as long as the parameters and takes no gradient.
+    pub buffers: Vec<u32>,
     pub outputs: Vec<u32>,
     /// Whether the graph holds the backward pass too.
     pub joint: bool,

@@ -1,0 +1,22 @@
+//! A step as PyTorch's eager execution allocates and frees, operator by operator, without running anything.
+//!
+//! `sim` is the machine (allocations, tape, backward pass), `ops` what operators allocate and keep, `checkpoint` recomputation, `optimizer` the
+//! step of each optimizer. The modeling code in `models` is written against it as the Python code is against torch. What comes out is a log
+//! ([`log::Log`]), which `run` turns into figures and a trace.
+
+pub mod log;
+pub mod ops;
+pub mod sim;
+pub mod tensor;
+
+mod checkpoint;
+mod optimizer;
+mod replay;
+mod run;
+
+pub use log::{Kind, Layer, Log, Phase, Scope};
+pub use optimizer::Optimizer;
+pub use replay::{Figures, PhaseFigures};
+pub use run::{Checkpointing, Mode, Precision, Run, Steps, simulate};
+pub use sim::Sim;
+pub use tensor::Tensor;

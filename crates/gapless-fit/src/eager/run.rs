@@ -1,0 +1,198 @@
+//! A whole run: what is set, the steps one after the other, and what they left.
+
+use super::log::{Kind, Log, Phase, Scope};
+use super::optimizer::Optimizer;
+use super::sim::Sim;
+use super::tensor::Tensor;
+use crate::model::{Architecture, Attention, Dtype};
+use crate::models::{self, BuildError};
+
+/// Training or serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    #[default]
+    Train,
+    /// One forward pass under `no_grad`, with a KV cache where there is one.
+    Infer,
+}
+
+/// What weights are kept in and products are computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    #[default]
+    Fp32,
+    Bf16,
+    Fp16,
+    /// 32-bit weights under `torch.autocast`.
+    AmpBf16,
+    AmpFp16,
+}
+
+impl Precision {
+    /// Of weights, gradients and states.
+    #[must_use]
+    pub fn weights(self) -> Dtype {
+        match self {
+            Precision::Fp32 | Precision::AmpBf16 | Precision::AmpFp16 => Dtype::F32,
+            Precision::Bf16 => Dtype::Bf16,
+            Precision::Fp16 => Dtype::F16,
+        }
+    }
+
+    /// What autocast computes in.
+    #[must_use]
+    pub fn autocast(self) -> Option<Dtype> {
+        match self {
+            Precision::AmpBf16 => Some(Dtype::Bf16),
+            Precision::AmpFp16 => Some(Dtype::F16),
+            _ => None,
+        }
+    }
+}
+
+/// Which blocks are run again in the backward pass.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Checkpointing {
+    #[default]
+    None,
+    All,
+    /// Block by block, in order; those beyond its end are not.
+    Blocks(Vec<bool>),
+}
+
+/// What is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub mode: Mode,
+    pub batch: u64,
+    /// Tokens, or pixels a side.
+    pub length: u64,
+    pub precision: Precision,
+    pub optimizer: Optimizer,
+    pub checkpointing: Checkpointing,
+    /// Where it is not the model's own.
+    pub attention: Option<Attention>,
+    /// Forward and backward passes before each step of the optimizer.
+    pub accumulation: u64,
+    pub steps: u32,
+    /// Whether to note where each operator began.
+    pub note_ops: bool,
+}
+
+impl Default for Run {
+    fn default() -> Run {
+        Run {
+            mode: Mode::Train,
+            batch: 1,
+            length: 1,
+            precision: Precision::Fp32,
+            optimizer: Optimizer::AdamW,
+            checkpointing: Checkpointing::None,
+            attention: None,
+            accumulation: 1,
+            steps: 3,
+            note_ops: false,
+        }
+    }
+}
+
+impl Run {
+    /// Whether block `at` is run again.
+    #[must_use]
+    pub fn checkpoints(&self, at: usize) -> bool {
+        match &self.checkpointing {
+            Checkpointing::None => false,
+            Checkpointing::All => true,
+            Checkpointing::Blocks(blocks) => blocks.get(at).copied().unwrap_or(false),
+        }
+    }
+
+    /// The attention that is used by a model whose own is `own`.
+    #[must_use]
+    pub fn attention(&self, own: Attention) -> Attention {
+        self.attention.unwrap_or(own)
+    }
+}
+
+/// What a run left.
+#[derive(Clone, Debug)]
+pub struct Steps {
+    pub log: Log,
+    /// Events before the first that belongs to the model: libraries' workspaces.
+    pub base: u32,
+    pub parameters: u64,
+}
+
+/// cuBLAS keeps 32 MiB for each thread that calls it on Hopper, cuBLASLt 1 MiB; and a flag somewhere.
+const WORKSPACES: [u64; 5] = [32 << 20, 1 << 20, 32 << 20, 1 << 20, 512];
+
+/// Runs `run` on `architecture`.
+///
+/// # Errors
+/// When the architecture is one that is not followed, or its numbers do not fit together.
+pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildError> {
+    let sim = Sim::new();
+    if run.note_ops {
+        sim.log.borrow_mut().ops = Some(Vec::new());
+    }
+    sim.begin("workspace");
+    let workspaces: Vec<Tensor> =
+        WORKSPACES.iter().map(|&n| sim.alloc_as(n, Dtype::U8, Kind::Workspace)).collect();
+    let base = sim.log.borrow().events.len() as u32;
+    let network = models::build(&sim, architecture, run)?;
+    let parameters = sim.params.borrow().iter().map(|(p, _)| p.tensor.n).sum();
+    match run.mode {
+        Mode::Train => {
+            let mut states = run.optimizer.create(&sim);
+            let mut loss: Option<Tensor> = None;
+            let mut x: Option<Tensor> = None;
+            for step in 0..run.steps {
+                for _ in 0..run.accumulation.max(1) {
+                    sim.phase(Phase::Forward);
+                    // As a loop in Python does: the last batch and loss go when there are new ones.
+                    let batch = x.insert(network.batch(&sim, run));
+                    sim.autocast(run.precision.autocast());
+                    let new = network.clone().loss(&sim, run, batch);
+                    sim.autocast(None);
+                    loss = Some(new);
+                    sim.mark(step, Phase::Forward);
+                    sim.phase(Phase::Backward);
+                    if let Some(loss) = &loss {
+                        sim.backward(loss);
+                    }
+                    sim.mark(step, Phase::Backward);
+                }
+                run.optimizer.step(&sim, &mut states);
+                sim.mark(step, Phase::Step);
+                sim.phase(Phase::Zero);
+                let count = sim.params.borrow().len() as u32;
+                for id in 0..count {
+                    drop(sim.take_grad(id));
+                }
+                sim.mark(step, Phase::Zero);
+            }
+            drop((loss, x, states));
+        }
+        Mode::Infer => {
+            sim.grad_enabled.set(false);
+            for step in 0..run.steps.min(2) {
+                sim.phase(Phase::Forward);
+                let batch = network.batch(&sim, run);
+                sim.autocast(run.precision.autocast());
+                let held = network.clone().infer(&sim, run, &batch);
+                sim.autocast(None);
+                sim.mark(step, Phase::Forward);
+                drop((held, batch));
+                sim.mark(step, Phase::Zero);
+            }
+        }
+    }
+    sim.scope(Scope::Model);
+    let end = sim.log.borrow().events.len();
+    drop(network);
+    drop(workspaces);
+    let mut log = sim.log.replace(Log::new());
+    // What is freed when the process ends is no part of the run.
+    log.events.truncate(end);
+    Ok(Steps { log, base, parameters })
+}

@@ -1,0 +1,197 @@
+//! What several families share.
+
+use crate::eager::tensor::Param;
+use crate::eager::{Kind, Layer, Run, Sim, Tensor};
+use crate::model::{Activation, Dtype};
+
+/// A linear layer's parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct Linear {
+    weight: Param,
+    bias: Option<Param>,
+    outputs: u64,
+}
+
+impl Linear {
+    pub(crate) fn new(sim: &Sim, inputs: u64, outputs: u64, bias: bool, dtype: Dtype) -> Linear {
+        let weight = sim.param(&[outputs, inputs], dtype);
+        let bias = bias.then(|| sim.param(&[outputs], dtype));
+        Linear { weight, bias, outputs }
+    }
+
+    /// With another layer's matrix.
+    pub(crate) fn tied(weight: &Param, bias: Option<Param>, outputs: u64) -> Linear {
+        Linear { weight: weight.clone(), bias, outputs }
+    }
+
+    pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
+        sim.linear(x, &self.weight, self.bias.as_ref(), self.outputs)
+    }
+}
+
+/// `nn.LayerNorm`.
+#[derive(Clone, Debug)]
+pub(crate) struct LayerNorm {
+    weight: Param,
+    bias: Param,
+    width: u64,
+}
+
+impl LayerNorm {
+    pub(crate) fn new(sim: &Sim, width: u64, dtype: Dtype) -> LayerNorm {
+        LayerNorm { weight: sim.param(&[width], dtype), bias: sim.param(&[width], dtype), width }
+    }
+
+    pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
+        within(sim, Layer::Norm, || sim.layer_norm(x, &self.weight, &self.bias, self.width))
+    }
+
+    /// Of what is not contiguous.
+    pub(crate) fn forward_strided(&self, sim: &Sim, x: &Tensor) -> Tensor {
+        within(sim, Layer::Norm, || sim.layer_norm_strided(x, &self.weight, &self.bias, self.width))
+    }
+}
+
+/// Hugging Face's RMSNorm, written out in Python.
+#[derive(Clone, Debug)]
+pub(crate) struct RmsNorm {
+    weight: Param,
+    width: u64,
+}
+
+impl RmsNorm {
+    pub(crate) fn new(sim: &Sim, width: u64, dtype: Dtype) -> RmsNorm {
+        RmsNorm { weight: sim.param(&[width], dtype), width }
+    }
+
+    pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
+        within(sim, Layer::Norm, || {
+            let dtype = x.dtype;
+            let hidden = sim.to(x, Dtype::F32);
+            let hidden = normalised(sim, hidden, self.width);
+            let cast = sim.to(&hidden, dtype);
+            sim.mul(&self.weight.tensor, &cast)
+        })
+    }
+
+    /// Gemma's: the weight is added to one, and all of it is in 32 bits.
+    pub(crate) fn forward_gemma(&self, sim: &Sim, x: &Tensor) -> Tensor {
+        within(sim, Layer::Norm, || {
+            let hidden = sim.to(x, Dtype::F32);
+            let output = normalised(sim, hidden, self.width);
+            let output = {
+                let weight = sim.to(&self.weight.tensor, Dtype::F32);
+                let weight = sim.shift(&weight);
+                sim.mul(&output, &weight)
+            };
+            sim.to(&output, x.dtype)
+        })
+    }
+}
+
+fn normalised(sim: &Sim, hidden: Tensor, width: u64) -> Tensor {
+    let variance = {
+        let squares = sim.pow(&hidden);
+        sim.mean(&squares, width)
+    };
+    let deviation = {
+        let shifted = sim.shift(&variance);
+        sim.rsqrt(&shifted)
+    };
+    sim.mul_rows(&hidden, &deviation)
+}
+
+/// Runs `code` as a layer of that kind.
+pub(crate) fn within<T>(sim: &Sim, layer: Layer, code: impl FnOnce() -> T) -> T {
+    let before = sim.layer(layer);
+    let out = code();
+    sim.layer(before);
+    out
+}
+
+/// The activation of a feed-forward block.
+pub(crate) fn activate(sim: &Sim, kind: Activation, x: &Tensor) -> Tensor {
+    match kind {
+        Activation::Gelu => sim.activation("gelu", x),
+        Activation::GeluTanh => sim.activation("gelu", x),
+        Activation::Silu => sim.activation("silu", x),
+        Activation::Relu => sim.keeps_output("relu", x),
+        Activation::GeluNew => gelu_new(sim, x),
+        Activation::Quick => {
+            let gate = {
+                let scaled = sim.scale(x);
+                sim.keeps_output("sigmoid", &scaled)
+            };
+            sim.mul(x, &gate)
+        }
+    }
+}
+
+/// GPT-2's own: `0.5 * x * (1 + tanh(c * (x + 0.044715 * x ** 3)))`.
+fn gelu_new(sim: &Sim, x: &Tensor) -> Tensor {
+    let half = sim.scale(x);
+    let inner = {
+        let cube = {
+            let power = sim.pow(x);
+            sim.scale(&power)
+        };
+        let sum = sim.add(x, &cube);
+        drop(cube);
+        let scaled = sim.scale(&sum);
+        drop(sum);
+        sim.keeps_output("tanh", &scaled)
+    };
+    let one = sim.shift(&inner);
+    drop(inner);
+    sim.mul(&half, &one)
+}
+
+/// Cosines and sines of rotary positions, `[1, length, dim]` each.
+pub(crate) fn rotary(sim: &Sim, length: u64, dim: u64, dtype: Dtype) -> (Tensor, Tensor) {
+    sim.begin("rotary");
+    let angle = || sim.alloc_as(length * dim, Dtype::F32, Kind::Input);
+    let freqs = sim.alloc(length * dim / 2, Dtype::F32);
+    let both = angle();
+    let raw = angle();
+    let cos = angle();
+    drop(raw);
+    let raw = angle();
+    let sin = angle();
+    drop(raw);
+    let out = if dtype == Dtype::F32 {
+        (cos, sin)
+    } else {
+        let cast = || sim.alloc_as(length * dim, dtype, Kind::Input);
+        (cast(), cast())
+    };
+    drop((freqs, both));
+    out
+}
+
+fn rotate_half(sim: &Sim, x: &Tensor) -> Tensor {
+    let first = sim.slice(x, x.n / 2);
+    let second = sim.slice(x, x.n / 2);
+    let negative = sim.free_unary("neg", &second);
+    sim.cat(&[&negative, &first])
+}
+
+/// `q * cos + rotate_half(q) * sin`.
+pub(crate) fn rotate(sim: &Sim, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
+    let direct = sim.mul(x, cos);
+    let turned = {
+        let half = rotate_half(sim, x);
+        sim.mul(&half, sin)
+    };
+    sim.add(&direct, &turned)
+}
+
+/// The dtype that weights are kept in.
+pub(crate) fn weight_dtype(run: &Run) -> Dtype {
+    run.precision.weights()
+}
+
+/// Indices of one batch of tokens.
+pub(crate) fn tokens(sim: &Sim, n: u64) -> Tensor {
+    sim.begin("input");
+    sim.alloc_as(n, Dtype::I64, Kind::Input)
+}

@@ -1,0 +1,196 @@
+//! A folder as the Hugging Face hub lays it out: `config.json`, and the weights in one `.safetensors` file or in shards with an index. The index
+//! names files of the folder itself: a name that leads out of it is refused.
+
+use super::error::{Fault, Named, Problem, ReadError, malformed, unsupported};
+use super::json::{Json, brief};
+use super::{config, safetensors};
+use crate::model::{Architecture, Model, Weight};
+use crate::parameters;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+const INDEX: &str = "model.safetensors.index.json";
+/// The index of the largest models is some megabytes.
+const LARGEST_INDEX: u64 = 256 << 20;
+
+/// A small file, wholly.
+pub(crate) fn text(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
+    let name = path.display().to_string();
+    let read = || -> Result<Vec<u8>, Fault> {
+        let file = File::open(path).map_err(Problem::Open)?;
+        let mut source = super::source::Source::new(file)?;
+        let size = source.size();
+        source.bytes(size, limit, "the file")
+    };
+    read().named(&name)
+}
+
+/// The model in `folder`; its name is the folder's.
+pub(crate) fn read(folder: &Path) -> Result<Model, ReadError> {
+    let config = folder.join("config.json");
+    let weights = weights(folder)?;
+    let name = fs::canonicalize(folder)
+        .ok()
+        .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    let name = name.unwrap_or_else(|| folder.display().to_string());
+    combine(name, config.is_file().then_some(config.as_path()), weights, folder)
+}
+
+/// One `.safetensors` file, with the `config.json` beside it where there is one.
+pub(crate) fn read_safetensors(path: &Path) -> Result<Model, ReadError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let config = folder.join("config.json");
+    let weights = Weights { list: Some(one(path)?), notes: Vec::new() };
+    let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    combine(name, config.is_file().then_some(config.as_path()), weights, folder)
+}
+
+/// A `config.json` by its own path: the folder's weights belong to it.
+pub(crate) fn read_config(path: &Path) -> Result<Model, ReadError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let weights = if path.file_name().is_some_and(|name| name == "config.json") {
+        weights(folder)?
+    } else {
+        Weights { list: None, notes: Vec::new() }
+    };
+    let parent = fs::canonicalize(folder)
+        .ok()
+        .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    let name = parent.unwrap_or_else(|| path.display().to_string());
+    combine(name, Some(path), weights, folder)
+}
+
+struct Weights {
+    list: Option<Vec<Weight>>,
+    notes: Vec<String>,
+}
+
+fn combine(name: String, config: Option<&Path>, weights: Weights, folder: &Path) -> Result<Model, ReadError> {
+    let Weights { list, mut notes } = weights;
+    let architecture = match config {
+        Some(path) => {
+            let text = text(path, config::LARGEST)?;
+            config::read(&text, list.is_some(), &mut notes).named(&path.display().to_string())?
+        }
+        None if list.is_some() => {
+            notes.push("there is no config.json beside the weights: only they are known".into());
+            None
+        }
+        None => {
+            return unsupported(
+                "the folder holds neither config.json nor .safetensors files",
+                "give a model's folder, a file, or the name of a built-in model",
+            )
+            .named(&folder.display().to_string());
+        }
+    };
+    if let (Some(architecture), Some(list)) = (&architecture, &list) {
+        compare(architecture, list, &mut notes);
+    }
+    Ok(Model { name, architecture, weights: list, notes })
+}
+
+/// A file that stores other numbers of elements than the architecture has is worth a word: a head stored twice, an adapter, packed weights.
+fn compare(architecture: &Architecture, weights: &[Weight], notes: &mut Vec<String>) {
+    let stored: u128 = weights
+        .iter()
+        .map(|weight| weight.shape.iter().map(|size| u128::from(*size)).product::<u128>())
+        .sum();
+    let counted = parameters::count(architecture).map_or(0, u128::from);
+    if stored != counted {
+        notes.push(format!("the files store {stored} elements, the architecture has {counted} parameters"));
+    }
+}
+
+/// Whatever weights the folder holds.
+fn weights(folder: &Path) -> Result<Weights, ReadError> {
+    let index = folder.join(INDEX);
+    if index.is_file() {
+        return shards(folder, &index);
+    }
+    let single = folder.join("model.safetensors");
+    if single.is_file() {
+        return Ok(Weights { list: Some(one(&single)?), notes: Vec::new() });
+    }
+    let mut others: Vec<PathBuf> = fs::read_dir(folder)
+        .map_err(|error| Box::new(Problem::Open(error)))
+        .named(&folder.display().to_string())?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors") && path.is_file())
+        .collect();
+    others.sort();
+    if others.is_empty() {
+        return Ok(Weights { list: None, notes: Vec::new() });
+    }
+    let mut seen: BTreeMap<String, PathBuf> = BTreeMap::new();
+    let mut list = Vec::new();
+    for path in others {
+        for weight in one(&path)? {
+            if let Some(other) = seen.insert(weight.name.clone(), path.clone()) {
+                let what = format!("tensor \"{}\" is in {} too", brief(&weight.name), other.display());
+                return malformed(8, what).named(&path.display().to_string());
+            }
+            list.push(weight);
+        }
+    }
+    Ok(Weights { list: Some(list), notes: Vec::new() })
+}
+
+fn one(path: &Path) -> Result<Vec<Weight>, ReadError> {
+    let read = || safetensors::read(File::open(path).map_err(Problem::Open)?);
+    read().named(&path.display().to_string())
+}
+
+fn shards(folder: &Path, index: &Path) -> Result<Weights, ReadError> {
+    let name = index.display().to_string();
+    let text = text(index, LARGEST_INDEX)?;
+    let json = Json::parse(&text, 5_000_000).named(&name)?;
+    let Some(map) = json.get("weight_map").and_then(Json::object) else {
+        return malformed(json.at, "the index has no weight_map").named(&name);
+    };
+    let mut files: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (tensor, file) in map {
+        let Some(file_name) = file.text() else {
+            return malformed(file.at, format!("tensor \"{}\" has no file name", brief(tensor))).named(&name);
+        };
+        let plain = !file_name.is_empty()
+            && !file_name.contains(['/', '\\', '\0', ':'])
+            && !file_name.starts_with('.');
+        if !plain {
+            let what = format!(
+                "\"{}\" is not the name of a file in this folder, so it is not opened",
+                brief(file_name)
+            );
+            return malformed(file.at, what).named(&name);
+        }
+        files.entry(file_name).or_default().insert(tensor);
+    }
+    let missing: Vec<&str> = files.keys().copied().filter(|file| !folder.join(file).is_file()).collect();
+    if missing.len() == files.len() {
+        let note = "the index of the weights is there but none of its files: weights are computed, not read";
+        return Ok(Weights { list: None, notes: vec![note.into()] });
+    }
+    if let Some(first) = missing.first() {
+        let problem = Problem::Missing {
+            help: "it is named in the index: download the missing files, or remove the index",
+        };
+        return Err(Box::new(problem)).named(&folder.join(first).display().to_string());
+    }
+    let mut list = Vec::new();
+    for (file, mut expected) in files {
+        let path = folder.join(file);
+        for weight in one(&path)? {
+            if !expected.remove(weight.name.as_str()) {
+                let what = format!("tensor \"{}\" is here, but not in the index", brief(&weight.name));
+                return malformed(8, what).named(&path.display().to_string());
+            }
+            list.push(weight);
+        }
+        if let Some(tensor) = expected.first() {
+            let what = format!("tensor \"{}\" is in the index, but not here", brief(tensor));
+            return malformed(8, what).named(&path.display().to_string());
+        }
+    }
+    Ok(Weights { list: Some(list), notes: Vec::new() })
+}

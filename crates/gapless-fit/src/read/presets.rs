@@ -1,0 +1,79 @@
+//! Models by name, from the table in `presets.txt`: a name, and the keys of the configuration that it stands for.
+
+use super::config;
+use crate::model::Model;
+
+const TABLE: &str = include_str!("presets.txt");
+
+/// What checkpoints add to the name of their architecture.
+const SUFFIXES: [&str; 8] = ["hf", "instruct", "chat", "it", "base", "pt", "uncased", "2507"];
+
+/// The first name of every row, in the table's order.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    rows().map(|(names, _)| names.split(' ').next().unwrap_or(names)).collect()
+}
+
+fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TABLE.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(": "))
+}
+
+/// What is left of a name without case, dashes and underscores.
+fn bare(name: &str) -> String {
+    name.chars().filter(|letter| *letter != '-' && *letter != '_').flat_map(char::to_lowercase).collect()
+}
+
+fn find(name: &str) -> Option<(&'static str, &'static str)> {
+    rows().find(|(names, _)| names.split(' ').any(|known| bare(known) == name))
+}
+
+/// The model of that name, where there is one.
+pub(crate) fn preset(text: &str) -> Option<Model> {
+    let name = text.rsplit('/').next().unwrap_or(text);
+    if name.len() > 100 {
+        return None;
+    }
+    let mut name = bare(name);
+    let (names, keys) = loop {
+        if let Some(row) = find(&name) {
+            break row;
+        }
+        if let Some(row) = name.strip_prefix("meta").or_else(|| name.strip_prefix("google")).and_then(find) {
+            break row;
+        }
+        let shorter = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix))?.to_owned();
+        name = shorter;
+    };
+    let mut notes = Vec::new();
+    let architecture = config::read(keys.as_bytes(), false, &mut notes).ok().flatten()?;
+    let name = names.split(' ').next().unwrap_or(names).to_owned();
+    Some(Model { name, architecture: Some(architecture), weights: None, notes })
+}
+
+/// The known names that are nearest to one that is not, nearest first.
+pub(crate) fn nearest(text: &str) -> Vec<&'static str> {
+    let name: String = bare(text.rsplit('/').next().unwrap_or(text)).chars().take(60).collect();
+    let mut scored: Vec<(usize, &'static str)> = rows()
+        .flat_map(|(names, _)| names.split(' '))
+        .map(|known| (distance(&name, &bare(known)), known))
+        .collect();
+    scored.sort_by_key(|(distance, _)| *distance);
+    scored.truncate(4);
+    scored.into_iter().map(|(_, known)| known).collect()
+}
+
+/// Edits from one word to the other: insertions, deletions, replacements.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (line, letter) in from.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = line + 1;
+        for (at, other) in to.iter().enumerate() {
+            let replaced = corner + usize::from(letter != *other);
+            corner = row[at + 1];
+            row[at + 1] = replaced.min(row[at] + 1).min(corner + 1);
+        }
+    }
+    row[to.len()]
+}
