@@ -140,7 +140,7 @@ fn errors_name_the_key_and_the_byte() {
             "must not be negative or that large",
         ),
         (r#"{"model_type":"llama","vocab_size":4294967296}"#, "larger than any model's"),
-        (r#"{"model_type":"llama","num_hidden_layers":1000000000}"#, "must be between 1 and 100000"),
+        (r#"{"model_type":"llama","num_hidden_layers":1000000000}"#, "must be between 1 and 10000"),
         (r#"{"model_type":"llama","num_key_value_heads":5}"#, "32 heads cannot share 5"),
         (r#"{"model_type":"gpt2","n_head":7}"#, "7 heads do not divide the hidden size 768"),
         (r#"{"model_type":"gpt2","resid_pdrop":1.5}"#, "must be between 0 and 1"),
@@ -148,7 +148,7 @@ fn errors_name_the_key_and_the_byte() {
         (r#"{"model_type":"deepseek_v2"}"#, "key \"num_experts_per_tok\": is missing"),
         (r#"{"model_type":"llama","hidden_act":"wavy"}"#, "the activation \"wavy\" is not known"),
         (
-            r#"{"model_type":"llama","hidden_size":2147483647,"num_hidden_layers":100000,"vocab_size":2147483647}"#,
+            r#"{"model_type":"llama","hidden_size":2147483647,"num_hidden_layers":10000,"vocab_size":2147483647}"#,
             "2^60 parameters",
         ),
         (r#"{"model_type":"llama","model_type":"gpt2"}"#, "byte 22: the key \"model_type\" stands twice"),

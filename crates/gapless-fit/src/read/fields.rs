@@ -8,7 +8,7 @@ use crate::model::Activation;
 /// No dimension of a model is larger, and the product of two of them fits 64 bits, so that shapes can be computed without a look at each step.
 const LARGEST: u64 = (1 << 31) - 1;
 /// Layers, experts, stages: what becomes a list.
-const LONGEST: u64 = 100_000;
+const LONGEST: u64 = 10_000;
 
 /// The object of a configuration.
 #[derive(Clone, Copy, Debug)]

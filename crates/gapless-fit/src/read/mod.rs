@@ -15,6 +15,7 @@ mod onnx;
 mod presets;
 mod protobuf;
 mod pt2;
+mod pt2_graph;
 mod safetensors;
 mod source;
 mod zip;

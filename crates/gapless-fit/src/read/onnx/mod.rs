@@ -4,6 +4,7 @@
 mod infer;
 mod operators;
 mod proto;
+mod windows;
 
 use super::error::{Fault, unsupported};
 use super::json::brief;
@@ -113,9 +114,9 @@ fn build(proto: &Proto, batch: Option<u64>, notes: &mut Vec<String>) -> Result<G
         let at = push(&mut graph, &one.name, one.shape.clone(), dtype);
         let floating = matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F8);
         if floating {
-            graph.parameters.push(at)
+            graph.parameters.push(at);
         } else {
-            graph.buffers.push(at)
+            graph.buffers.push(at);
         }
         values.set(&one.name, at, one.integers.clone());
     }
