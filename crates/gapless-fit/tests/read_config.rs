@@ -90,9 +90,25 @@ fn gemma_3_with_a_vision_tower_is_its_text_part() {
     let text = r#"{"model_type":"gemma3","torch_dtype":"bfloat16","text_config":{"model_type":"gemma3_text","hidden_size":2560,
         "intermediate_size":10240,"num_hidden_layers":34,"sliding_window":1024}}"#;
     let model = read::config("config.json", text.as_bytes()).expect("reads");
-    assert!(model.notes[0].contains("vision tower"));
+    assert!(model.notes[0].contains("the text part of \"gemma3\" alone"));
     let gemma = decoder(text);
     assert_eq!((gemma.style, gemma.layers, gemma.dtype), (DecoderStyle::Gemma3, 34, Some(Dtype::Bf16)));
+}
+
+#[test]
+fn a_language_model_within_another_is_found() {
+    let text = r#"{"model_type":"llava","text_config":{"model_type":"llama","num_hidden_layers":3},"architectures":["LlavaForConditionalGeneration"]}"#;
+    assert_eq!((decoder(text).style, decoder(text).layers), (DecoderStyle::Llama, 3));
+}
+
+#[test]
+fn another_head_and_quantised_checkpoints_are_noted() {
+    let text = r#"{"model_type":"bert","architectures":["BertForSequenceClassification"],"quantization_config":{"quant_method":"gptq"}}"#;
+    let notes = read::config("config.json", text.as_bytes()).expect("reads").notes;
+    assert!(
+        notes[0].contains("quantised (gptq)") && notes[1].contains("BertForSequenceClassification"),
+        "{notes:?}"
+    );
 }
 
 #[test]

@@ -66,6 +66,13 @@ pub fn open_with(text: &str, options: &Options) -> Result<Model, ReadError> {
             (model, _) => model,
         };
     }
+    if !about.is_file() {
+        return unsupported(
+            "this is neither a file nor a folder",
+            "give a model's file, its folder, or a name",
+        )
+        .named(text);
+    }
     let mut start = [0; 8];
     let filled = || -> Result<usize, Fault> {
         let mut file = File::open(path).map_err(Problem::Open)?;

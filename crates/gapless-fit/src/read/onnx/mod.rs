@@ -107,6 +107,9 @@ fn concrete(shape: &[Dim], symbols: &HashMap<String, u64>) -> Option<Vec<u64>> {
 
 fn build(proto: &Proto, batch: Option<u64>, notes: &mut Vec<String>) -> Result<Graph, Fault> {
     let symbols = symbols(proto, batch, notes)?;
+    if let (Some(batch), true) = (batch, symbols.is_empty()) {
+        notes.push(format!("the file's shapes are fixed: the batch of {batch} is not used"));
+    }
     let mut graph = Graph::default();
     let mut values = Values::default();
     for one in &proto.initializers {
