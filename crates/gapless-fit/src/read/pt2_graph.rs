@@ -3,7 +3,7 @@
 use super::error::{Fault, malformed, unsupported};
 use super::json::{Json, Value, brief};
 use crate::model::{Dtype, Graph, GraphNode, GraphTensor};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// The graph of a program. `aliases` has the stored member of each parameter: two of one member are one tensor.
 pub(crate) fn build(
@@ -74,6 +74,7 @@ impl<'a> Builder<'a> {
         self.inputs()?;
         self.nodes(self.graph)?;
         self.outputs()?;
+        self.unused();
         if let Some(symbol) = &self.unsized_symbol {
             return unsupported(
                 format!("the dimension {} has no size", brief(symbol)),
@@ -88,6 +89,20 @@ impl<'a> Builder<'a> {
             ));
         }
         Ok(self.out)
+    }
+
+    /// Old archives do not say which parameters are one tensor; a tied one shows in that no node uses its second name.
+    fn unused(&mut self) {
+        if !self.aliases.is_empty() {
+            return;
+        }
+        let used: HashSet<u32> = self.out.nodes.iter().flat_map(|node| node.inputs.iter().copied()).collect();
+        for at in self.out.parameters.iter().filter(|at| !used.contains(at)).take(8) {
+            let name = brief(&self.out.tensors[*at as usize].name);
+            self.notes.push(format!(
+                "no operator uses the parameter \"{name}\": it is counted, though it may be another one's second name"
+            ));
+        }
     }
 
     /// The tensors of a graph, but for those that it shares with the one around it.
