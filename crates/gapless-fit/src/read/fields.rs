@@ -139,8 +139,9 @@ impl<'a> Fields<'a> {
 pub(crate) fn activation(name: &str) -> Option<Activation> {
     Some(match name {
         "gelu" | "gelu_python" => Activation::Gelu,
-        "gelu_new" => Activation::GeluNew,
-        "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
+        // Both are written out in operators.
+        "gelu_new" | "gelu_fast" => Activation::GeluNew,
+        "gelu_pytorch_tanh" => Activation::GeluTanh,
         "relu" => Activation::Relu,
         "silu" | "swish" => Activation::Silu,
         "quick_gelu" => Activation::Quick,

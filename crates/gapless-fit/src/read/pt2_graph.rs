@@ -19,7 +19,9 @@ struct Builder<'a> {
     signature: Option<&'a Json>,
     aliases: &'a HashMap<String, String>,
     notes: &'a mut Vec<String>,
+    /// Tensors and sizes by their names in the graph that is being read.
     places: HashMap<&'a str, u32>,
+    lengths: HashMap<&'a str, &'a Json>,
     out: Graph,
     symbols: BTreeSet<String>,
     unsized_symbol: Option<String>,
@@ -63,6 +65,7 @@ impl<'a> Builder<'a> {
             aliases,
             notes,
             places: HashMap::new(),
+            lengths: HashMap::new(),
             out: Graph::default(),
             symbols: BTreeSet::new(),
             unsized_symbol: None,
@@ -127,6 +130,8 @@ impl<'a> Builder<'a> {
             };
             self.places.insert(name, place);
         }
+        let lengths = graph.get("sym_int_values").and_then(Json::object).unwrap_or_default();
+        self.lengths.extend(lengths.iter().map(|(name, value)| (name.as_str(), value)));
         Ok(())
     }
 
@@ -179,10 +184,10 @@ impl<'a> Builder<'a> {
                 shared.entry(output).or_insert(place);
             }
         }
-        let (places, graph) = (std::mem::take(&mut self.places), std::mem::replace(&mut self.graph, inner));
+        let (places, lengths) = (std::mem::take(&mut self.places), std::mem::take(&mut self.lengths));
         self.tensors(inner, &format!("{}.", brief(name)), &shared)?;
         self.nodes(inner)?;
-        (self.places, self.graph) = (places, graph);
+        (self.places, self.lengths) = (places, lengths);
         Ok(true)
     }
 
@@ -430,7 +435,7 @@ impl<'a> Builder<'a> {
                 .or_else(|_| malformed(value.at, "an integer that does not fit 64 bits"));
         }
         let name = value.get("as_name").and_then(Json::text).unwrap_or_default();
-        match self.graph.get("sym_int_values").and_then(|values| values.get(name)) {
+        match self.lengths.get(name).copied() {
             Some(meaning) => self.size(meaning),
             None => malformed(value.at, format!("the size \"{}\" is used but not described", brief(name))),
         }

@@ -12,7 +12,7 @@ use super::source::Source;
 use crate::model::{Architecture, Dtype, Graph, GraphNode, GraphTensor, Model, Weight};
 use infer::Values;
 use proto::{Dim, Node, Proto};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Seek};
 
 /// The model in a file, with `batch` for the dimension that the file leaves open.
@@ -68,9 +68,8 @@ fn symbols(
     notes: &mut Vec<String>,
 ) -> Result<HashMap<String, u64>, Fault> {
     let mut symbols = HashMap::new();
-    for input in
-        proto.inputs.iter().filter(|input| !proto.initializers.iter().any(|one| one.name == input.name))
-    {
+    let stored: HashSet<&str> = proto.initializers.iter().map(|one| one.name.as_str()).collect();
+    for input in proto.inputs.iter().filter(|input| !stored.contains(input.name.as_str())) {
         for (axis, dim) in input.shape.iter().flatten().enumerate() {
             let symbol = match dim {
                 Dim::Size(_) => continue,
