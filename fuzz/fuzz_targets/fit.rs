@@ -19,7 +19,14 @@ pub fn archive(text: &[u8]) -> Vec<u8> {
     let mut crc = flate2::Crc::new();
     crc.update(text);
     let size = (text.len() as u32).to_le_bytes();
-    let common = [&[20, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &crc.sum().to_le_bytes(), &size, &size, &[NAME.len() as u8, 0, 0, 0]].concat();
+    let common = [
+        &[20, 0, 0, 0, 0, 0, 0, 0, 0, 0][..],
+        &crc.sum().to_le_bytes(),
+        &size,
+        &size,
+        &[NAME.len() as u8, 0, 0, 0],
+    ]
+    .concat();
     let member = [b"PK\x03\x04", &common[..], NAME, text].concat();
     let entry = [b"PK\x01\x02\x14\0", &common[..], &[0; 14], NAME].concat();
     let lengths = [(entry.len() as u32).to_le_bytes(), (member.len() as u32).to_le_bytes()].concat();

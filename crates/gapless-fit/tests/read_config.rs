@@ -90,9 +90,25 @@ fn gemma_3_with_a_vision_tower_is_its_text_part() {
     let text = r#"{"model_type":"gemma3","torch_dtype":"bfloat16","text_config":{"model_type":"gemma3_text","hidden_size":2560,
         "intermediate_size":10240,"num_hidden_layers":34,"sliding_window":1024}}"#;
     let model = read::config("config.json", text.as_bytes()).expect("reads");
-    assert!(model.notes[0].contains("vision tower"));
+    assert!(model.notes[0].contains("the text part of \"gemma3\" alone"));
     let gemma = decoder(text);
     assert_eq!((gemma.style, gemma.layers, gemma.dtype), (DecoderStyle::Gemma3, 34, Some(Dtype::Bf16)));
+}
+
+#[test]
+fn a_language_model_within_another_is_found() {
+    let text = r#"{"model_type":"llava","text_config":{"model_type":"llama","num_hidden_layers":3},"architectures":["LlavaForConditionalGeneration"]}"#;
+    assert_eq!((decoder(text).style, decoder(text).layers), (DecoderStyle::Llama, 3));
+}
+
+#[test]
+fn another_head_and_quantised_checkpoints_are_noted() {
+    let text = r#"{"model_type":"bert","architectures":["BertForSequenceClassification"],"quantization_config":{"quant_method":"gptq"}}"#;
+    let notes = read::config("config.json", text.as_bytes()).expect("reads").notes;
+    assert!(
+        notes[0].contains("quantised (gptq)") && notes[1].contains("BertForSequenceClassification"),
+        "{notes:?}"
+    );
 }
 
 #[test]
@@ -140,7 +156,7 @@ fn errors_name_the_key_and_the_byte() {
             "must not be negative or that large",
         ),
         (r#"{"model_type":"llama","vocab_size":4294967296}"#, "larger than any model's"),
-        (r#"{"model_type":"llama","num_hidden_layers":1000000000}"#, "must be between 1 and 100000"),
+        (r#"{"model_type":"llama","num_hidden_layers":1000000000}"#, "must be between 1 and 10000"),
         (r#"{"model_type":"llama","num_key_value_heads":5}"#, "32 heads cannot share 5"),
         (r#"{"model_type":"gpt2","n_head":7}"#, "7 heads do not divide the hidden size 768"),
         (r#"{"model_type":"gpt2","resid_pdrop":1.5}"#, "must be between 0 and 1"),
@@ -148,7 +164,7 @@ fn errors_name_the_key_and_the_byte() {
         (r#"{"model_type":"deepseek_v2"}"#, "key \"num_experts_per_tok\": is missing"),
         (r#"{"model_type":"llama","hidden_act":"wavy"}"#, "the activation \"wavy\" is not known"),
         (
-            r#"{"model_type":"llama","hidden_size":2147483647,"num_hidden_layers":100000,"vocab_size":2147483647}"#,
+            r#"{"model_type":"llama","hidden_size":2147483647,"num_hidden_layers":10000,"vocab_size":2147483647}"#,
             "2^60 parameters",
         ),
         (r#"{"model_type":"llama","model_type":"gpt2"}"#, "byte 22: the key \"model_type\" stands twice"),

@@ -122,7 +122,7 @@ fn files_that_lie_are_refused() {
         (file(&[x.clone(), node("Relu", &["x"], &["x"])]), "two nodes make \"x\""),
         (file(&[x.clone(), field(12, &value("q", &[]))]), "no node makes the output \"q\""),
         (field(1, b"abc"), "there is no graph"),
-        ([file(&[x.clone()]), file(&[x])].concat(), "a second graph"),
+        ([file(std::slice::from_ref(&x)), file(std::slice::from_ref(&x))].concat(), "a second graph"),
         (vec![7 << 3 | 2, 100, 0], "a field of 100 bytes passes the end of its message"),
         (
             vec![1 << 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],

@@ -97,6 +97,16 @@ fn a_joint_graph_holds_the_gradients() {
     assert!(graph.nodes.iter().any(|node| node.op == "aten.mm"));
 }
 
+#[test]
+fn a_wrapped_graph_takes_the_place_of_its_node() {
+    let graph = graph("nograd");
+    let operators: Vec<&str> = graph.nodes.iter().map(|node| node.op.as_str()).collect();
+    assert_eq!(operators, ["aten.sin", "aten.mul", "aten.add", "aten.linear", "aten.add"]);
+    assert_eq!(graph.nodes[0].inputs, graph.inputs);
+    assert_eq!(graph.nodes[3].inputs[0], graph.nodes[1].outputs[0]);
+    assert_eq!(graph.nodes[4].inputs[1], graph.nodes[2].outputs[0]);
+}
+
 /// A zip archive with these members: name, method, declared size, packed content.
 fn archive(members: &[(&str, u16, u32, &[u8])]) -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());

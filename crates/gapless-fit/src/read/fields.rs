@@ -8,7 +8,7 @@ use crate::model::Activation;
 /// No dimension of a model is larger, and the product of two of them fits 64 bits, so that shapes can be computed without a look at each step.
 const LARGEST: u64 = (1 << 31) - 1;
 /// Layers, experts, stages: what becomes a list.
-const LONGEST: u64 = 100_000;
+const LONGEST: u64 = 10_000;
 
 /// The object of a configuration.
 #[derive(Clone, Copy, Debug)]
@@ -139,8 +139,9 @@ impl<'a> Fields<'a> {
 pub(crate) fn activation(name: &str) -> Option<Activation> {
     Some(match name {
         "gelu" | "gelu_python" => Activation::Gelu,
-        "gelu_new" => Activation::GeluNew,
-        "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
+        // Both are written out in operators.
+        "gelu_new" | "gelu_fast" => Activation::GeluNew,
+        "gelu_pytorch_tanh" => Activation::GeluTanh,
         "relu" => Activation::Relu,
         "silu" | "swish" => Activation::Silu,
         "quick_gelu" => Activation::Quick,

@@ -11,10 +11,10 @@ use crate::parameters;
 pub(crate) fn model(name: String, gguf: Gguf) -> Result<Model, Fault> {
     let mut notes = Vec::new();
     let architecture = Reader { gguf: &gguf }.architecture(&mut notes)?;
-    if let Some(architecture) = &architecture {
-        if parameters::count(architecture).is_none() {
-            return fault("general.architecture", "the sizes multiply to more than 2^60 parameters");
-        }
+    if let Some(architecture) = &architecture
+        && parameters::count(architecture).is_none()
+    {
+        return fault("general.architecture", "the sizes multiply to more than 2^60 parameters");
     }
     if let Some(Meta::Int(parts @ 2..)) = gguf.meta.get("split.count") {
         notes.push(format!("this is one of {parts} parts of the model: only its own weights are listed"));
@@ -104,8 +104,8 @@ impl Reader<'_> {
             }
         };
         let layers = needed("block_count")?;
-        if layers > 100_000 {
-            return fault(&key("block_count"), "no model has more than 100,000 layers");
+        if layers > 10_000 {
+            return fault(&key("block_count"), "no model has more than 10,000 layers");
         }
         let hidden = needed("embedding_length")?;
         let heads = needed("attention.head_count")?;
@@ -173,7 +173,8 @@ impl Reader<'_> {
         };
         self.experts(family, &mut decoder, notes)?;
         self.latent(family, &mut decoder)?;
-        if decoder.head_dim == 0 || (decoder.mla.is_none() && decoder.heads % decoder.kv_heads != 0) {
+        if decoder.head_dim == 0 || (decoder.mla.is_none() && !decoder.heads.is_multiple_of(decoder.kv_heads))
+        {
             return fault(
                 &key("attention.head_count"),
                 format!("{heads} heads do not share {kv_heads} of keys over {hidden}"),

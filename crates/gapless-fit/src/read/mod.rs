@@ -15,6 +15,7 @@ mod onnx;
 mod presets;
 mod protobuf;
 mod pt2;
+mod pt2_graph;
 mod safetensors;
 mod source;
 mod zip;
@@ -64,6 +65,13 @@ pub fn open_with(text: &str, options: &Options) -> Result<Model, ReadError> {
             }
             (model, _) => model,
         };
+    }
+    if !about.is_file() {
+        return unsupported(
+            "this is neither a file nor a folder",
+            "give a model's file, its folder, or a name",
+        )
+        .named(text);
     }
     let mut start = [0; 8];
     let filled = || -> Result<usize, Fault> {

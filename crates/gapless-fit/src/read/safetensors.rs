@@ -31,7 +31,7 @@ pub(crate) fn read<R: Read + Seek>(file: R) -> Result<Vec<Weight>, Fault> {
     if text.first() != Some(&b'{') {
         return malformed(8, "the header does not begin with {: this is not a safetensors file");
     }
-    let header = Json::parse(&text, VALUES).map_err(shifted)?;
+    let header = Json::parse(&text, VALUES).map_err(|fault| shifted(*fault))?;
     let data = source.left();
     let mut ranges = Vec::new();
     for (name, entry) in header.object().unwrap_or_default() {
@@ -69,8 +69,8 @@ pub(crate) fn read<R: Read + Seek>(file: R) -> Result<Vec<Weight>, Fault> {
 }
 
 /// Offsets in the header begin after its length.
-fn shifted(fault: Fault) -> Fault {
-    Box::new(match *fault {
+fn shifted(problem: Problem) -> Fault {
+    Box::new(match problem {
         Problem::Malformed { offset, what } => Problem::Malformed { offset: offset + 8, what },
         Problem::Truncated { offset, reading } => Problem::Truncated { offset: offset + 8, reading },
         Problem::TooLarge { offset, what, limit } => Problem::TooLarge { offset: offset + 8, what, limit },

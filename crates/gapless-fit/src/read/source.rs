@@ -15,7 +15,7 @@ impl<R: Read + Seek> Source<R> {
     pub(crate) fn new(mut inner: R) -> Result<Source<R>, Fault> {
         let size = inner.seek(SeekFrom::End(0)).and_then(|size| inner.rewind().map(|()| size));
         let size = size.map_err(|source| Problem::Io { offset: 0, source })?;
-        Ok(Source { inner: BufReader::with_capacity(64 << 10, inner), at: 0, size })
+        Ok(Source { inner: BufReader::with_capacity(16 << 10, inner), at: 0, size })
     }
 
     pub(crate) fn at(&self) -> u64 {

@@ -116,11 +116,11 @@ pub(crate) fn read(style: DecoderStyle, fields: Fields<'_>, notes: &mut Vec<Stri
 fn check(decoder: &Decoder, fields: Fields<'_>) -> Outcome<()> {
     let key = if fields.has("n_head") { "n_head" } else { "num_attention_heads" };
     let one_to_one = matches!(decoder.style, DecoderStyle::Gpt2 | DecoderStyle::Opt | DecoderStyle::GptNeox);
-    if one_to_one && decoder.hidden % decoder.heads != 0 {
+    if one_to_one && !decoder.hidden.is_multiple_of(decoder.heads) {
         return fields
             .fault(key, format!("{} heads do not divide the hidden size {}", decoder.heads, decoder.hidden));
     }
-    if decoder.mla.is_none() && decoder.heads % decoder.kv_heads != 0 {
+    if decoder.mla.is_none() && !decoder.heads.is_multiple_of(decoder.kv_heads) {
         return fields.fault(
             "num_key_value_heads",
             format!(
@@ -133,10 +133,10 @@ fn check(decoder: &Decoder, fields: Fields<'_>) -> Outcome<()> {
         return fields
             .fault(key, format!("{} heads leave none of the hidden size {}", decoder.heads, decoder.hidden));
     }
-    if let Some(moe) = &decoder.moe {
-        if moe.top_k > moe.experts {
-            return fields.fault("num_experts_per_tok", format!("{} of {} experts", moe.top_k, moe.experts));
-        }
+    if let Some(moe) = &decoder.moe
+        && moe.top_k > moe.experts
+    {
+        return fields.fault("num_experts_per_tok", format!("{} of {} experts", moe.top_k, moe.experts));
     }
     Ok(())
 }
@@ -275,7 +275,7 @@ fn experts(decoder: &mut Decoder, fields: Fields<'_>) -> Outcome<()> {
 fn leading_dense(layers: u64, fields: Fields<'_>) -> Outcome<u64> {
     let step = fields.size("decoder_sparse_step", 1)?;
     let listed = fields.sizes("mlp_only_layers")?.unwrap_or_default();
-    let dense = |layer: u64| listed.contains(&layer) || (layer + 1) % step != 0;
+    let dense = |layer: u64| listed.contains(&layer) || !(layer + 1).is_multiple_of(step);
     let leading = (0..layers).take_while(|layer| dense(*layer)).count() as u64;
     if (leading..layers).any(dense) {
         let key = if step == 1 { "mlp_only_layers" } else { "decoder_sparse_step" };

@@ -22,7 +22,7 @@ pub(super) fn bert(model_type: &str, fields: Fields<'_>, notes: &mut Vec<String>
         attention: attention(fields, notes)?,
         dtype: dtype(fields, notes)?,
     };
-    if encoder.hidden % encoder.heads != 0 {
+    if !encoder.hidden.is_multiple_of(encoder.heads) {
         let what = format!("{} heads do not divide the hidden size {}", encoder.heads, encoder.hidden);
         return fields.fault("num_attention_heads", what);
     }

@@ -56,24 +56,25 @@ pub(crate) fn from_fields(
 }
 
 fn dispatch(fields: Fields<'_>, weights: bool, notes: &mut Vec<String>) -> Outcome<Option<Architecture>> {
+    remarks(fields, notes)?;
     let Some(model_type) = fields.text("model_type")? else {
         return unknown("the configuration has no model_type", fields, weights, notes);
     };
+    if let Some((style, text)) = text_part(model_type, fields) {
+        notes.push(format!(
+            "the text part of \"{}\" alone: what it sees and hears with is left out",
+            brief(model_type)
+        ));
+        let mut decoder = decoder::read(style, text, notes)?;
+        if decoder.dtype.is_none() {
+            decoder.dtype = dtype(fields, notes)?;
+        }
+        return Ok(Some(Architecture::Decoder(decoder)));
+    }
     if let Some(style) = decoder::style(model_type) {
         return Ok(Some(Architecture::Decoder(decoder::read(style, fields, notes)?)));
     }
     Ok(Some(match model_type {
-        "gemma3" if fields.has("text_config") => {
-            let Some(inner) = fields.get("text_config").filter(|inner| inner.object().is_some()) else {
-                return fields.fault("text_config", "must be an object");
-            };
-            notes.push("the text part of Gemma 3 alone: the vision tower is left out".into());
-            let mut decoder = decoder::read(DecoderStyle::Gemma3, Fields(inner), notes)?;
-            if decoder.dtype.is_none() {
-                decoder.dtype = dtype(fields, notes)?;
-            }
-            Architecture::Decoder(decoder)
-        }
         "gemma3" => Architecture::Decoder(decoder::read(DecoderStyle::Gemma3, fields, notes)?),
         "bert" | "roberta" => Architecture::Encoder(encoder::bert(model_type, fields, notes)?),
         "t5" => Architecture::EncoderDecoder(encoder::t5(fields, notes)?),
@@ -88,6 +89,42 @@ fn dispatch(fields: Fields<'_>, weights: bool, notes: &mut Vec<String>) -> Outco
             return unknown(&what, fields, weights, notes);
         }
     }))
+}
+
+/// The language model within a model of several media, where its family is known.
+fn text_part<'a>(model_type: &str, fields: Fields<'a>) -> Option<(DecoderStyle, Fields<'a>)> {
+    if decoder::style(model_type).is_some() {
+        return None;
+    }
+    let text = Fields(fields.get("text_config").filter(|text| text.object().is_some())?);
+    // Gemma 3's own files leave the inner type out in places.
+    let inner = text.text("model_type").ok().flatten().unwrap_or(if model_type == "gemma3" {
+        "gemma3_text"
+    } else {
+        ""
+    });
+    Some((decoder::style(inner)?, text))
+}
+
+/// What the configuration says beside the architecture that changes what is stored or which head runs.
+fn remarks(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<()> {
+    if let Some(quantized) = fields.get("quantization_config").filter(|value| value.object().is_some()) {
+        let method = quantized.get("quant_method").and_then(Json::text).unwrap_or("unnamed");
+        notes.push(format!(
+            "the checkpoint is quantised ({}): parameters are counted as before it",
+            brief(method)
+        ));
+    }
+    let first = fields.get("architectures").and_then(Json::list).and_then(|list| list.first()?.text());
+    let heads =
+        ["ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForImageClassification"];
+    if let Some(class) = first.filter(|class| !heads.iter().any(|head| class.ends_with(head))) {
+        notes.push(format!(
+            "the configuration names {}: the family's usual head is counted instead of its own",
+            brief(class)
+        ));
+    }
+    Ok(())
 }
 
 fn unknown(

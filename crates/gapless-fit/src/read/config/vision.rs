@@ -86,8 +86,8 @@ pub(super) fn convnext(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<V
 /// Four stages, none of them empty nor absurd.
 fn stages(fields: Fields<'_>, key: &str, default: Vec<u64>) -> Outcome<Vec<u64>> {
     let stages = fields.sizes(key)?.unwrap_or(default);
-    if stages.len() != 4 || stages.iter().any(|stage| !(1..=100_000).contains(stage)) {
-        return fields.fault(key, "must be four numbers between 1 and 100,000");
+    if stages.len() != 4 || stages.iter().any(|stage| !(1..=10_000).contains(stage)) {
+        return fields.fault(key, "must be four numbers between 1 and 10,000");
     }
     Ok(stages)
 }

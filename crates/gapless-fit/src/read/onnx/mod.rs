@@ -4,6 +4,7 @@
 mod infer;
 mod operators;
 mod proto;
+mod windows;
 
 use super::error::{Fault, unsupported};
 use super::json::brief;
@@ -11,7 +12,7 @@ use super::source::Source;
 use crate::model::{Architecture, Dtype, Graph, GraphNode, GraphTensor, Model, Weight};
 use infer::Values;
 use proto::{Dim, Node, Proto};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Seek};
 
 /// The model in a file, with `batch` for the dimension that the file leaves open.
@@ -67,9 +68,8 @@ fn symbols(
     notes: &mut Vec<String>,
 ) -> Result<HashMap<String, u64>, Fault> {
     let mut symbols = HashMap::new();
-    for input in
-        proto.inputs.iter().filter(|input| !proto.initializers.iter().any(|one| one.name == input.name))
-    {
+    let stored: HashSet<&str> = proto.initializers.iter().map(|one| one.name.as_str()).collect();
+    for input in proto.inputs.iter().filter(|input| !stored.contains(input.name.as_str())) {
         for (axis, dim) in input.shape.iter().flatten().enumerate() {
             let symbol = match dim {
                 Dim::Size(_) => continue,
@@ -106,6 +106,9 @@ fn concrete(shape: &[Dim], symbols: &HashMap<String, u64>) -> Option<Vec<u64>> {
 
 fn build(proto: &Proto, batch: Option<u64>, notes: &mut Vec<String>) -> Result<Graph, Fault> {
     let symbols = symbols(proto, batch, notes)?;
+    if let (Some(batch), true) = (batch, symbols.is_empty()) {
+        notes.push(format!("the file's shapes are fixed: the batch of {batch} is not used"));
+    }
     let mut graph = Graph::default();
     let mut values = Values::default();
     for one in &proto.initializers {
@@ -113,9 +116,9 @@ fn build(proto: &Proto, batch: Option<u64>, notes: &mut Vec<String>) -> Result<G
         let at = push(&mut graph, &one.name, one.shape.clone(), dtype);
         let floating = matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F8);
         if floating {
-            graph.parameters.push(at)
+            graph.parameters.push(at);
         } else {
-            graph.buffers.push(at)
+            graph.buffers.push(at);
         }
         values.set(&one.name, at, one.integers.clone());
     }
