@@ -4,4 +4,5 @@
 //! execution allocates and frees, and leaves a trace; `account` says what is alive at the peak. `formulas` are the closed forms that check it,
 //! `checkpoint` chooses what to recompute, `search` finds the cheapest configuration that fits.
 
+pub mod checkpoint;
 pub mod model;
