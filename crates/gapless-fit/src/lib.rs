@@ -5,4 +5,5 @@
 //! `checkpoint` chooses what to recompute, `search` finds the cheapest configuration that fits.
 
 pub mod checkpoint;
+pub mod formulas;
 pub mod model;
