@@ -6,4 +6,6 @@
 
 pub mod checkpoint;
 pub mod formulas;
+pub mod hardware;
 pub mod model;
+pub mod search;

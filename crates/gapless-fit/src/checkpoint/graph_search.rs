@@ -44,7 +44,7 @@ pub(super) fn solve(graph: &Graph, budget: u64, limit: u64) -> Result<Solution, 
     search.patterns();
     if search.best.as_ref().is_none_or(|(cost, _)| *cost > root) {
         let mut fate = vec![true; search.n];
-        search.branch(&mut fate, search.n, 0, root);
+        search.branch(&mut fate, search.n, root);
     }
     let examined = search.examined;
     let lower_bound = search.open;
@@ -118,7 +118,7 @@ impl<'a> Search<'a> {
         (uses, again)
     }
 
-    /// Bytes at each stage with all tensors settled or, where `from` > 0, those before it at their known uses only. `work` is scratch.
+    /// Bytes at each stage with all tensors settled or, where `from` > 0, those before it at their known uses only.
     fn settled_memory(&self, fate: &[bool], from: usize, uses: &[Option<Uses>], again: &[bool]) -> Vec<u64> {
         let mut change = vec![0i128; 2 * self.n + 1];
         for v in 0..self.n {
@@ -197,7 +197,7 @@ impl<'a> Search<'a> {
         Ok(paid + (worst * (1.0 - 1e-12)).ceil() as u64)
     }
 
-    fn branch(&mut self, fate: &mut Vec<bool>, from: usize, depth: usize, bound: u64) {
+    fn branch(&mut self, fate: &mut Vec<bool>, from: usize, bound: u64) {
         self.examined += 1;
         if self.best.as_ref().is_some_and(|(best, _)| bound >= *best) {
             return;
@@ -223,7 +223,7 @@ impl<'a> Search<'a> {
         branches.sort_by_key(|&(bound, kept)| (bound, !kept));
         for (bound, kept) in branches {
             fate[v] = kept;
-            self.branch(fate, v, depth + 1, bound);
+            self.branch(fate, v, bound);
         }
     }
 

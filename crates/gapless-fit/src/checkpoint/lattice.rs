@@ -51,8 +51,11 @@ struct Trail {
     arc: u32,
 }
 
-/// Labels kept at a position by the first, inexact pass.
+/// Labels kept at a position by the first, inexact pass; by a second one, where the exact pass grows beyond `NARROW` because costs go with
+/// bytes, as in a subset sum: then a path closer to the optimum saves most.
 const BEAM: usize = 256;
+const WIDE_BEAM: usize = 1024;
+const NARROW: usize = 8192;
 
 impl Lattice {
     fn len(&self) -> usize {
@@ -82,20 +85,30 @@ impl Lattice {
         let reach = self.reach();
         reach[0]?;
         let bounds = self.bounds(&reach);
-        let beam = self
-            .sweep(&reach, &bounds, u64::MAX, BEAM, true)
-            .expect("a feasible label is never dropped by the beam");
         let root = bounds[0].iter().map(|bound| bound.at(0)).max().unwrap_or(0);
-        if beam.cost <= root {
-            return Some(Path { lower_bound: beam.cost, ..beam });
-        }
-        match self.sweep(&reach, &bounds, beam.cost, limit, false) {
-            // Nothing cheaper than the beam's path: it is the optimum, or the limit was hit and the bound says what is known.
-            Ok(path) => Some(path),
-            Err((lower_bound, examined)) => {
-                Some(Path { lower_bound, examined: beam.examined + examined, ..beam })
+        let mut examined = 0;
+        let mut best: Option<Path> = None;
+        // Each pass is exact below the best path known so far, as far as its width allows.
+        let passes = [(BEAM, true), (NARROW, false), (WIDE_BEAM, true), (limit, false)];
+        let mut lower_bound = root;
+        for (width, narrow) in passes {
+            let below = best.as_ref().map_or(u64::MAX, |path| path.cost);
+            if below <= lower_bound {
+                break;
+            }
+            match self.sweep(&reach, &bounds, below, width, narrow) {
+                Ok(path) => {
+                    examined += path.examined;
+                    lower_bound = lower_bound.max(path.lower_bound);
+                    best = Some(path);
+                }
+                Err((proven, looked)) => {
+                    examined += looked;
+                    lower_bound = lower_bound.max(proven);
+                }
             }
         }
+        best.map(|path| Path { lower_bound, examined, ..path })
     }
 
     /// One pass over the positions, for a path that costs less than `below`. The error carries the lower bound proven and the labels examined.
@@ -108,39 +121,28 @@ impl Lattice {
         narrow: bool,
     ) -> Result<Path, (u64, u64)> {
         let n = self.len();
-        let mut pending: Vec<Vec<Label>> = vec![Vec::new(); n + 1];
+        let mut pending: Vec<Vec<Vec<Label>>> = vec![Vec::new(); n + 1];
         let mut trails: Vec<Vec<Trail>> = Vec::with_capacity(n + 1);
-        pending[0].push(Label { bytes: 0, cost: 0, from: 0, at: 0, arc: 0 });
+        pending[0].push(vec![Label { bytes: 0, cost: 0, from: 0, at: 0, arc: 0 }]);
         let mut examined = 0;
+        // A beam that never had to leave a label out has proven as much as an exact pass.
+        let mut thinned = false;
         for position in 0..=n {
-            let mut labels = std::mem::take(&mut pending[position]);
-            examined += labels.len() as u64;
-            // Runs that come from one arc are sorted already, which the sort makes use of.
-            labels.sort_by_key(|label| (label.bytes, label.cost));
-            let mut cursors = vec![0; bounds[position].len()];
-            let mut best = u64::MAX;
-            labels.retain(|label| {
-                let stays = label.cost < best
-                    && reach[position].is_some_and(|most| label.bytes <= most)
-                    && label.cost + least(&bounds[position], &mut cursors, label.bytes) < below;
-                if stays {
-                    best = label.cost;
-                }
-                stays
-            });
+            let mut labels = merge(std::mem::take(&mut pending[position]));
             if labels.len() > width {
                 if !narrow {
                     let rest = self.least_of(&labels, bounds, position, &pending);
                     return Err((rest.min(below), examined));
                 }
+                thinned = true;
                 thin(&mut labels, &bounds[position], width);
             }
             trails.push(labels.iter().map(|&Label { from, at, arc, .. }| Trail { from, at, arc }).collect());
             if position == n {
                 let Some(last) = labels.iter().enumerate().min_by_key(|(_, label)| label.cost) else {
-                    return Err((below, examined));
+                    return Err((if thinned { 0 } else { below }, examined));
                 };
-                let lower_bound = if narrow { 0 } else { last.1.cost };
+                let lower_bound = if thinned { 0 } else { last.1.cost };
                 let arcs = walk_back(&trails, last.0);
                 return Ok(Path { arcs, cost: last.1.cost, lower_bound, examined });
             }
@@ -148,15 +150,21 @@ impl Lattice {
                 let (Some(cap), Some(most)) = (arc.cap, reach[arc.to as usize]) else { continue };
                 let Some(most) = most.checked_sub(arc.retained) else { continue };
                 let open = labels.partition_point(|label| label.bytes <= cap.min(most));
-                pending[arc.to as usize].extend(labels[..open].iter().enumerate().map(|(from, label)| {
-                    Label {
-                        bytes: label.bytes + arc.retained,
-                        cost: label.cost + arc.cost,
-                        from: from as u32,
-                        at: position as u32,
-                        arc: place as u32,
-                    }
-                }));
+                let to = &bounds[arc.to as usize];
+                let mut cursors = vec![0; to.len()];
+                let next = labels[..open].iter().enumerate().map(|(from, label)| Label {
+                    bytes: label.bytes + arc.retained,
+                    cost: label.cost + arc.cost,
+                    from: from as u32,
+                    at: position as u32,
+                    arc: place as u32,
+                });
+                examined += open as u64;
+                let run: Vec<Label> =
+                    next.filter(|label| label.cost + least(to, &mut cursors, label.bytes) < below).collect();
+                if !run.is_empty() {
+                    pending[arc.to as usize].push(run);
+                }
             }
         }
         unreachable!("the last position returns")
@@ -167,11 +175,11 @@ impl Lattice {
         labels: &[Label],
         bounds: &[Vec<Bound>],
         position: usize,
-        pending: &[Vec<Label>],
+        pending: &[Vec<Vec<Label>>],
     ) -> u64 {
         let here = labels.iter().map(|label| label.cost + least_at(&bounds[position], label.bytes));
         let later = pending.iter().enumerate().flat_map(|(place, labels)| {
-            labels.iter().map(move |label| label.cost + least_at(&bounds[place], label.bytes))
+            labels.iter().flatten().map(move |label| label.cost + least_at(&bounds[place], label.bytes))
         });
         here.chain(later).min().unwrap_or(u64::MAX)
     }
@@ -219,16 +227,52 @@ impl Lattice {
                 if reach[position].is_none() {
                     return Vec::new();
                 }
-                goals
-                    .iter()
-                    .filter(|&&(_, goal)| goal > position)
-                    .filter_map(|&(_, goal)| {
-                        Some(Bound::new(&self.relaxed, &steps, position, goal, level(goal)?))
-                    })
+                let ahead = goals.iter().map(|&(_, goal)| goal).filter(|&goal| goal > position);
+                ahead
+                    .filter_map(|goal| Some(Bound::new(&self.relaxed, &steps, position, goal, level(goal)?)))
                     .collect()
             })
             .collect()
     }
+}
+
+/// Runs sorted by bytes into one, without labels that another beats in both: two by two, so that a run is copied few times.
+fn merge(mut runs: Vec<Vec<Label>>) -> Vec<Label> {
+    while runs.len() > 1 {
+        let mut halved = Vec::with_capacity(runs.len().div_ceil(2));
+        let mut pairs = runs.into_iter();
+        while let Some(first) = pairs.next() {
+            halved.push(match pairs.next() {
+                Some(second) => merge_two(&first, &second),
+                None => first,
+            });
+        }
+        runs = halved;
+    }
+    runs.pop().unwrap_or_default()
+}
+
+fn merge_two(a: &[Label], b: &[Label]) -> Vec<Label> {
+    let mut merged = Vec::with_capacity(a.len() + b.len());
+    let (mut i, mut j) = (0, 0);
+    let mut best = u64::MAX;
+    while i < a.len() || j < b.len() {
+        let from_a = match (a.get(i), b.get(j)) {
+            (Some(x), Some(y)) => (x.bytes, x.cost) <= (y.bytes, y.cost),
+            (x, _) => x.is_some(),
+        };
+        let label = if from_a { a[i] } else { b[j] };
+        if from_a {
+            i += 1;
+        } else {
+            j += 1;
+        }
+        if label.cost < best {
+            best = label.cost;
+            merged.push(label);
+        }
+    }
+    merged
 }
 
 /// Keeps the most promising labels, in their order.
@@ -238,7 +282,7 @@ fn thin(labels: &mut Vec<Label>, bounds: &[Bound], width: usize) {
         .enumerate()
         .map(|(place, label)| (label.cost + least_at(bounds, label.bytes), place as u32))
         .collect();
-    order.sort_unstable();
+    order.select_nth_unstable(width - 1);
     let mut keep: Vec<u32> = order[..width].iter().map(|&(_, place)| place).collect();
     keep.sort_unstable();
     *labels = keep.into_iter().map(|place| labels[place as usize]).collect();

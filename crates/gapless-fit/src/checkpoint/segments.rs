@@ -100,15 +100,15 @@ impl Segmented {
             let mut backward = 0;
             // The worst of running it again, without the gradients that are there by then.
             let mut again = 0;
-            for to in from + 1..=n.min(from + self.longest.max(1)) {
+            for (to, &later) in later.iter().enumerate().skip(from + 1).take(self.longest.max(1)) {
                 let block = &self.blocks[to - 1];
                 let passed_on = if to - 1 == from { 0 } else { block.input };
                 forward = forward.max(first.input + passed_on + block.forward_working);
                 saved += block.saved;
-                backward = backward.max(first.input + saved + block.backward_working + later[to]);
+                backward = backward.max(first.input + saved + block.backward_working + later);
                 again = again.max(first.input + saved + block.forward_working);
                 cost += block.forward_cost;
-                let last = again + block.output_gradient + later[to];
+                let last = again + block.output_gradient + later;
                 out.push(Arc {
                     to: to as u32,
                     retained: first.input,

@@ -232,8 +232,8 @@ pub fn graph(graph: &Graph, kept: &[bool]) -> Outcome {
         let working = graph.nodes[stage].backward_working.max(running);
         peak = peak.max(graph.base + held + gradients + parameters + working);
         gradient[stage] = false;
-        for v in 0..n {
-            there[v] = there[v] && (0..stage).any(|later| used_at(later, v));
+        for (v, there) in there.iter_mut().enumerate() {
+            *there = *there && (0..stage).any(|later| used_at(later, v));
         }
     }
     Outcome { peak, cost }

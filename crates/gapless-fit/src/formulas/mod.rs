@@ -76,7 +76,7 @@ impl fmt::Display for Term {
             Unit::Bytes => write!(f, "{}: {} = {}", self.name, Bytes(self.value), self.equation)?,
             Unit::Parameters => write!(f, "{}: {} parameters = {}", self.name, self.value, self.equation)?,
             Unit::MicroBatches => {
-                write!(f, "{}: {} micro-batches = {}", self.name, self.value, self.equation)?
+                write!(f, "{}: {} micro-batches = {}", self.name, self.value, self.equation)?;
             }
         }
         let inputs: Vec<String> =

@@ -81,7 +81,7 @@ pub(crate) fn graph(seed: u64, nodes: usize) -> Graph {
     for i in 0..nodes {
         let mut inputs = Vec::new();
         if i > 0 {
-            inputs.push(i - 1 - (dice.within(0, 5) == 0 && i > 1) as usize);
+            inputs.push(i - 1 - usize::from(dice.within(0, 5) == 0 && i > 1));
             if dice.within(0, 2) == 0 {
                 inputs.push(i - 1 - dice.within(0, (i as u64 - 1).min(6)) as usize);
             }

@@ -1,0 +1,498 @@
+//! Bytes of one point of the space on its worst rank.
+//!
+//! `Layout` holds what follows from model and degrees, for a micro-batch of one sequence, on each pipeline stage that can be the worst;
+//! `Holding` what follows from sharding and offloading on one of them; `Holding::fit` adds micro-batch and checkpointing, and picks the
+//! fewest operations to recompute. A stage holds `in flight x retained` of all its blocks and the working set of the worst block at once: for
+//! equal blocks that is its peak, for different ones an upper bound (`checkpoint::chain` refines it for a single stage).
+
+use super::profile::Profile;
+use super::space::{Checkpointing, Config, Lora, Offload};
+use crate::formulas::head::{self, Loss};
+use crate::formulas::overhead;
+use crate::formulas::parameters::Divided;
+use crate::formulas::pipeline::Schedule;
+use crate::formulas::sharding::{self, Degrees, RankParameters, Sharding};
+use crate::formulas::states::Precision;
+use crate::hardware::Cluster;
+
+/// Elements of DeepSpeed's buckets, here and in what `emit` writes: a tenth of its default, which alone would take 9 GB.
+pub const BUCKET: u64 = 50_000_000;
+
+/// Bytes and operations of a block for one sequence on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BlockBytes {
+    pub kept: f64,
+    /// Once, not for each sequence.
+    pub once: f64,
+    pub selective: f64,
+    pub input: f64,
+    pub forward_working: f64,
+    pub backward_working: f64,
+    pub flops: f64,
+    pub core_flops: f64,
+}
+
+/// A pipeline stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stage {
+    pub rank: u64,
+    pub is_last: bool,
+    /// Blocks of each kind.
+    pub counts: Vec<u64>,
+    pub parameters: RankParameters,
+    /// Of those, what is trained.
+    pub trained: RankParameters,
+    /// Parameters of the largest unit that is gathered at once.
+    pub unit: u64,
+    /// Operations of one sequence's forward.
+    pub flops: f64,
+}
+
+/// What degrees make of a model.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub blocks: Vec<BlockBytes>,
+    pub stages: Vec<Stage>,
+    /// The loss of one sequence, and of its boundary tensors.
+    pub head: f64,
+    pub overhead: f64,
+    pub tensor: u64,
+    pub pipeline: u64,
+    pub chunks: u64,
+    pub largest: u64,
+    pub host: f64,
+    pub selective_helps: bool,
+}
+
+/// Bytes by component, on the worst rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Account {
+    pub stage: u64,
+    pub weights: f64,
+    pub gradients: f64,
+    pub states: f64,
+    pub gathered: f64,
+    pub activations: f64,
+    pub working: f64,
+    pub head: f64,
+    pub optimizer_step: f64,
+    pub overhead: f64,
+    /// The largest phase, overhead included.
+    pub peak: f64,
+}
+
+/// How many blocks of each kind are kept, half recomputed, recomputed.
+pub type Counts = Vec<[u64; 3]>;
+
+/// A stage's fewest operations to recompute, for one micro-batch of one sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    pub recompute: f64,
+    pub counts: Counts,
+    pub retained: f64,
+    pub working: f64,
+    /// Activations on the host.
+    pub host: f64,
+}
+
+impl Layout {
+    #[must_use]
+    pub fn new(profile: &Profile, cluster: &Cluster, config: &Config) -> Layout {
+        let (t, c) = (config.tensor as f64, config.context as f64);
+        let tokens = config.length as f64 / c;
+        let x = config.precision.bytes().activation as f64;
+        let wide = if config.sequence_parallel { t } else { 1.0 };
+        let blocks: Vec<BlockBytes> = profile
+            .kinds
+            .iter()
+            .map(|kind| {
+                let kept = kind.kept(config.precision);
+                let scores = kept.scores * config.length as f64 * tokens / t;
+                let all = tokens * (kept.wide / wide + kept.cut / t) + scores;
+                let ring = if config.context > 1 { 4.0 * x * kind.kv * tokens / t } else { 0.0 };
+                let core = kind.core_flops * config.length as f64 * tokens / t;
+                BlockBytes {
+                    kept: all,
+                    once: kept.once / t,
+                    selective: all - scores,
+                    input: x * kind.input * tokens / wide,
+                    forward_working: x * kind.forward_working * tokens / t + ring,
+                    backward_working: x * kind.backward_working * tokens / t + ring,
+                    flops: kind.flops * tokens / t + core,
+                    core_flops: core,
+                }
+            })
+            .collect();
+        let stages = stages(profile, config, &blocks, tokens / t);
+        let vocab = head::factor(config.precision, Loss::HuggingFace) * profile.vocab as f64 / t;
+        let communicators = [
+            config.data * config.context,
+            config.tensor,
+            config.pipeline.min(2),
+            config.context,
+            config.expert,
+        ];
+        let overhead = overhead::context(true).value
+            + overhead::cublas_workspace(cluster.gpu.compute_capability).value
+            + overhead::nccl(&communicators, cluster.gpu.is_rocm()).value;
+        Layout {
+            selective_helps: profile.kinds.iter().any(|kind| kind.kept(config.precision).scores > 0.0),
+            blocks,
+            stages,
+            head: tokens * (vocab + x * 5.0 * profile.hidden as f64 / wide),
+            overhead: overhead as f64,
+            tensor: config.tensor,
+            pipeline: config.pipeline,
+            chunks: config.chunks,
+            largest: profile.largest.div_ceil(config.tensor),
+            host: cluster.host_memory as f64,
+        }
+    }
+}
+
+/// Blocks spread evenly, the remainder over the first stages; of stages that are alike only the first, which holds most.
+fn stages(profile: &Profile, config: &Config, blocks: &[BlockBytes], head_share: f64) -> Vec<Stage> {
+    let p = config.pipeline;
+    let n = profile.blocks();
+    let degrees = Degrees {
+        data: config.data,
+        tensor: config.tensor,
+        context: config.context,
+        expert: config.expert,
+        expert_tensor: 1,
+    };
+    let mut stages: Vec<Stage> = Vec::new();
+    for rank in 0..p {
+        let from = rank * (n / p) + rank.min(n % p);
+        let to = from + n / p + u64::from(rank < n % p);
+        let mut counts = vec![0; profile.kinds.len()];
+        for &kind in &profile.order[from as usize..to as usize] {
+            counts[kind] += 1;
+        }
+        let is_last = rank + 1 == p;
+        // With one chunk after another on each stage, kinds mix: the worst stage is still one of these.
+        if stages.iter().any(|s| s.counts == counts && s.rank > 0 && !s.is_last && !is_last) {
+            continue;
+        }
+        let mut sum = Divided::default();
+        let mut add = |d: &Divided, times: u64| {
+            sum.sharded += d.sharded * times;
+            sum.replicated += d.replicated * times;
+            sum.experts += d.experts * times;
+        };
+        for (kind, &count) in profile.kinds.iter().zip(&counts) {
+            add(&kind.parameters, count);
+        }
+        let mut flops: f64 =
+            blocks.iter().zip(&counts).map(|(block, &count)| block.flops * count as f64).sum();
+        if rank == 0 {
+            add(&profile.first, 1);
+        }
+        if is_last {
+            add(&profile.last, 1);
+            flops += profile.head_flops() * head_share;
+            // A tied head on another stage than the embedding has a copy of it.
+            if profile.tied && p > 1 {
+                add(&profile.first, 1);
+            }
+        }
+        let parameters = sharding::rank_parameters(&sum, &degrees);
+        let unit = |d: &Divided| {
+            let rank = sharding::rank_parameters(d, &degrees);
+            rank.dense + rank.experts
+        };
+        let largest = profile.kinds.iter().map(|kind| unit(&kind.parameters)).max().unwrap_or(0);
+        let trained = match config.lora {
+            None => parameters,
+            Some(Lora { rank }) => {
+                let per: f64 =
+                    profile.kinds.iter().zip(&counts).map(|(kind, &count)| kind.adapter * count as f64).sum();
+                RankParameters {
+                    dense: (per * rank as f64 / config.tensor as f64) as u64,
+                    experts: 0,
+                    ..parameters
+                }
+            }
+        };
+        stages.push(Stage { rank, is_last, counts, parameters, trained, unit: largest, flops });
+    }
+    stages
+}
+
+/// What sharding and offloading leave on a rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Holding {
+    pub weights: f64,
+    pub gradients: f64,
+    pub states: f64,
+    pub gathered: f64,
+    pub optimizer_step: f64,
+    /// On the host: states and weights that were sent there.
+    pub host: f64,
+}
+
+impl Holding {
+    #[must_use]
+    pub fn new(layout: &Layout, stage: &Stage, config: &Config) -> Holding {
+        let widths = config.precision.bytes();
+        let Offload { optimizer: states_away, parameters: weights_away, .. } = config.offload;
+        let RankParameters { dense, experts, dense_shards, expert_shards } = stage.parameters;
+        let (w, g, k) = config.sharding.divisors(dense_shards);
+        let (we, ge, ke) = config.sharding.divisors(expert_shards);
+        let split =
+            |dense: u64, experts: u64, d: u64, e: u64| dense as f64 / d as f64 + experts as f64 / e as f64;
+        let frozen = config.lora.is_some();
+        let weight = if frozen { config.format.bits() / 8.0 } else { widths.weight as f64 };
+        let x = widths.activation as f64;
+        let (trained, trained_experts) = (stage.trained.dense, stage.trained.experts);
+        let adapters = if frozen { split(trained, 0, w, we) * widths.weight as f64 } else { 0.0 };
+        let gathers = matches!(config.sharding, Sharding::Zero3 | Sharding::Fsdp);
+        let unit = stage.unit as f64;
+        let weights =
+            if weights_away { 4.0 * unit * x } else { split(dense, experts, w, we) * weight + adapters };
+        let all_gradients = split(trained, trained_experts, g, ge) * widths.gradient as f64;
+        let leaves = states_away && (config.sharding >= Sharding::Zero2 || config.data * config.context == 1);
+        let gradients =
+            if leaves { all_gradients.min((2 * BUCKET * widths.gradient) as f64) } else { all_gradients };
+        let mine = split(trained, trained_experts, k, ke);
+        let per = widths.master as f64 + config.optimizer.state_bytes(widths.state);
+        let (every, largest) = config.optimizer.transient(widths.state);
+        let mut gathered = 0.0;
+        if gathers {
+            // fp32 weights under autocast are gathered as they are.
+            let compute = if config.precision == Precision::AmpBf16 { 4.0 } else { x };
+            gathered += sharding::fsdp_transient(stage.unit, compute, widths.gradient as f64).value as f64;
+        }
+        if matches!(config.sharding, Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3) {
+            let bucket = BUCKET.min(trained + trained_experts);
+            gathered += sharding::deepspeed_buckets(bucket, bucket).value as f64;
+        }
+        // DeepSpeed's estimator: half as much again for buffers.
+        let sent = if states_away { mine * (per + 2.0 * widths.gradient as f64) } else { 0.0 }
+            + if weights_away { split(dense, experts, w, we) * weight } else { 0.0 };
+        Holding {
+            host: 1.5 * sent,
+            weights,
+            gradients,
+            states: if states_away { 0.0 } else { mine * per },
+            gathered,
+            optimizer_step: if states_away {
+                0.0
+            } else {
+                every * mine + largest * (layout.largest as f64).min(mine)
+            },
+        }
+    }
+
+    /// What is there whatever the batch and checkpointing: a lower bound of the peak.
+    #[must_use]
+    pub fn floor(&self) -> f64 {
+        self.weights + self.states + self.gathered + self.gradients.max(0.0)
+    }
+
+    /// Bytes that are left for activations, of `room`.
+    fn left(&self, room: f64, accumulates: bool) -> f64 {
+        room - self.weights - self.states - self.gathered - if accumulates { self.gradients } else { 0.0 }
+    }
+
+    /// The fewest operations to recompute with which the stage stays within `room` (overhead taken off); none where nothing fits.
+    #[must_use]
+    pub fn fit(&self, layout: &Layout, stage: &Stage, config: &Config, room: f64) -> Option<Chosen> {
+        if self.weights + self.states + self.gradients + self.optimizer_step > room {
+            return None;
+        }
+        let accumulates = config.accumulation > 1 || config.pipeline > 1;
+        let left = self.left(room, accumulates);
+        let batch = config.micro_batch as f64;
+        let head = if stage.is_last { layout.head * batch } else { 0.0 };
+        let chosen = choose(layout, stage, config, left, head)?;
+        if self.host + chosen.host > layout.host {
+            return None;
+        }
+        // The end of backward, where gradients that did not accumulate are all there, with one block's working set.
+        let end = self.gradients + chosen.working;
+        (accumulates || end <= left).then_some(chosen)
+    }
+
+    /// The components of a fitting point.
+    #[must_use]
+    pub fn account(&self, layout: &Layout, stage: &Stage, config: &Config, chosen: &Chosen) -> Account {
+        let accumulates = config.accumulation > 1 || config.pipeline > 1;
+        let head = if stage.is_last { layout.head * config.micro_batch as f64 } else { 0.0 };
+        let base = self.weights + self.states;
+        let running = base
+            + self.gathered
+            + if accumulates { self.gradients } else { 0.0 }
+            + chosen.retained
+            + chosen.working.max(head);
+        let ending = base + self.gathered + self.gradients + chosen.working;
+        let stepping = base + self.gradients + self.optimizer_step;
+        Account {
+            stage: stage.rank,
+            weights: self.weights,
+            gradients: self.gradients,
+            states: self.states,
+            gathered: self.gathered,
+            activations: chosen.retained,
+            working: chosen.working,
+            head,
+            optimizer_step: self.optimizer_step,
+            overhead: layout.overhead,
+            peak: layout.overhead + running.max(ending).max(stepping),
+        }
+    }
+}
+
+/// A way to treat the blocks of a kind: retained by all in flight, working set, operations.
+#[derive(Clone, Copy)]
+struct Way {
+    retained: f64,
+    working: f64,
+    cost: f64,
+    host: f64,
+}
+
+fn choose(layout: &Layout, stage: &Stage, config: &Config, left: f64, head: f64) -> Option<Chosen> {
+    let schedule = if layout.chunks > 1 {
+        Schedule::Interleaved(layout.chunks)
+    } else {
+        Schedule::OneForwardOneBackward
+    };
+    let in_flight = schedule.in_flight(stage.rank, layout.pipeline, config.accumulation);
+    let batch = config.micro_batch as f64;
+    let away = config.offload.activations;
+    let ways = |block: &BlockBytes| {
+        let working = block.backward_working.max(block.forward_working) * batch;
+        let way = |retained: f64, once: f64, again: f64, cost: f64| {
+            let all = retained * batch * in_flight + once;
+            // What is on the host is fetched one block ahead.
+            let buffer = 2.0 * (retained * batch + once);
+            Way {
+                retained: if away { 0.0 } else { all },
+                working: working + again * batch + if away { buffer } else { 0.0 },
+                cost,
+                host: if away { all } else { 0.0 },
+            }
+        };
+        [
+            way(block.kept, block.once, 0.0, 0.0),
+            way(block.selective, block.once, block.kept - block.selective, block.core_flops),
+            way(block.input, 0.0, block.kept + block.once / batch, block.flops),
+        ]
+    };
+    let mut kinds: Vec<(usize, u64, [Way; 3])> = Vec::with_capacity(stage.counts.len());
+    for (kind, &count) in stage.counts.iter().enumerate() {
+        if count > 0 {
+            kinds.push((kind, count, ways(&layout.blocks[kind])));
+        }
+    }
+    // The most numerous kind comes last: its count follows from the others'.
+    kinds.sort_by_key(|&(_, count, _)| count);
+    let mut picker = Picker {
+        kinds: &kinds,
+        left,
+        head,
+        mode: config.checkpointing,
+        selective: layout.selective_helps,
+        best: None,
+        current: Vec::with_capacity(kinds.len()),
+    };
+    picker.pick(0, Sum { retained: 0.0, working: 0.0, cost: 0.0, host: 0.0 });
+    let (sum, picked) = picker.best?;
+    let mut counts = vec![[0; 3]; stage.counts.len()];
+    for (&(kind, ..), picked) in kinds.iter().zip(picked) {
+        counts[kind] = picked;
+    }
+    Some(Chosen { recompute: sum.cost, counts, retained: sum.retained, working: sum.working, host: sum.host })
+}
+
+#[derive(Clone, Copy)]
+struct Sum {
+    retained: f64,
+    working: f64,
+    cost: f64,
+    host: f64,
+}
+
+struct Picker<'a> {
+    kinds: &'a [(usize, u64, [Way; 3])],
+    left: f64,
+    head: f64,
+    mode: Checkpointing,
+    selective: bool,
+    best: Option<(Sum, Vec<[u64; 3]>)>,
+    current: Vec<[u64; 3]>,
+}
+
+impl Picker<'_> {
+    /// Tries every count of the kinds from `place` on; of the last kind, recomputed blocks follow from what is left.
+    fn pick(&mut self, place: usize, sum: Sum) {
+        let Some(&(_, count, ways)) = self.kinds.get(place) else {
+            return self.offer(sum);
+        };
+        match self.mode {
+            Checkpointing::None => self.take(place, sum, [count, 0, 0], &ways),
+            Checkpointing::Selective => self.take(place, sum, [0, count, 0], &ways),
+            Checkpointing::Full => self.take(place, sum, [0, 0, count], &ways),
+            Checkpointing::Optimal => {
+                let most_half = if self.selective { count } else { 0 };
+                let is_last = place + 1 == self.kinds.len();
+                for half in 0..=most_half {
+                    let rest = count - half;
+                    if !is_last {
+                        (0..=rest).for_each(|full| self.take(place, sum, [rest - full, half, full], &ways));
+                        continue;
+                    }
+                    // Without any, then with the fewest that fit: one more costs more, one less does not fit.
+                    self.take(place, sum, [rest, half, 0], &ways);
+                    let [kept, halved, full] = &ways;
+                    let retained = sum.retained + rest as f64 * kept.retained + half as f64 * halved.retained;
+                    let working = sum
+                        .working
+                        .max(full.working)
+                        .max(kept.working)
+                        .max(halved.working * (half.min(1) as f64));
+                    let excess = retained + working.max(self.head) - self.left;
+                    let saves = kept.retained - full.retained;
+                    let needed = if excess <= 0.0 { 1 } else { (excess / saves).ceil() as u64 };
+                    if rest > 0 && saves > 0.0 {
+                        // One more, should rounding have cut a hair.
+                        self.take(
+                            place,
+                            sum,
+                            [rest - needed.clamp(1, rest), half, needed.clamp(1, rest)],
+                            &ways,
+                        );
+                        self.take(place, sum, [0, half, rest], &ways);
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, place: usize, sum: Sum, counts: [u64; 3], ways: &[Way; 3]) {
+        let mut next = sum;
+        for (&count, way) in counts.iter().zip(ways) {
+            if count > 0 {
+                next.retained += count as f64 * way.retained;
+                next.working = next.working.max(way.working);
+                next.cost += count as f64 * way.cost;
+                next.host += count as f64 * way.host;
+            }
+        }
+        let cheaper = self.best.as_ref().is_none_or(|(best, _)| next.cost < best.cost);
+        if next.retained > self.left || !cheaper {
+            return;
+        }
+        self.current.push(counts);
+        self.pick(place + 1, next);
+        self.current.pop();
+    }
+
+    fn offer(&mut self, sum: Sum) {
+        let fits = sum.retained + sum.working.max(self.head) <= self.left;
+        if fits && self.best.as_ref().is_none_or(|(best, _)| sum.cost < best.cost) {
+            self.best = Some((sum, self.current.clone()));
+        }
+    }
+}
