@@ -5,6 +5,7 @@
 //! `checkpoint` chooses what to recompute, `search` finds the cheapest configuration that fits.
 
 pub mod checkpoint;
+pub mod emit;
 pub mod formulas;
 pub mod hardware;
 pub mod model;
