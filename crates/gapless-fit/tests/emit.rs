@@ -189,15 +189,13 @@ fn deepspeeds_file_has_its_keys() {
 
 #[test]
 fn accelerates_file_says_what_is_sharded() {
-    let sharded =
-        Config { precision: Precision::Mixed, sharding: Sharding::Fsdp, data: 4, tensor: 2, ..config() };
+    let sharded = Config { precision: Precision::Mixed, sharding: Sharding::Fsdp, data: 8, ..config() };
     let files = recipe(sharded).emit(Target::Accelerate).expect("sharded");
     compile("accelerate", &files);
     let keys = yaml(&files[1].text);
     let value = |key: &str| keys.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
     assert_eq!(value("distributed_type"), Some("FSDP"));
     assert_eq!(value("fsdp_version"), Some("2"));
-    assert_eq!(value("parallelism_config_tp_size"), Some("2"));
     assert_eq!((value("num_processes"), value("mixed_precision")), (Some("8"), Some("'bf16'")));
     let alone = recipe(config()).emit(Target::Accelerate).expect("alone");
     compile("accelerate-alone", &alone);
@@ -244,8 +242,8 @@ fn a_plan_that_a_target_cannot_realise_is_refused_with_the_way_out() {
         |config: Config, target: Target| recipe(config).emit(target).expect_err("refused").to_string();
     let text = refuse(Config { sharding: Sharding::Zero1, data: 2, ..config() }, Target::Torch);
     assert_eq!(text, "torch cannot realise sharding by zero1: emit it for fsdp or deepspeed");
-    assert!(refuse(Config { pipeline: 2, ..config() }, Target::Fsdp).contains("2 pipeline stages"));
-    assert!(refuse(Config { tensor: 2, ..config() }, Target::Fsdp).contains("accelerate"));
+    assert!(refuse(Config { pipeline: 2, ..config() }, Target::Fsdp).contains("pipeline parallelism of 2"));
+    assert!(refuse(Config { tensor: 2, ..config() }, Target::Accelerate).contains("tensor parallelism of 2"));
     assert!(refuse(config(), Target::DeepSpeed).contains("mixed or fp32"));
     let optimizer = Offload { optimizer: true, ..Offload::default() };
     assert!(refuse(Config { offload: optimizer, ..config() }, Target::Torch).contains("offloaded states"));
@@ -268,4 +266,25 @@ fn a_plan_of_the_search_becomes_a_script() {
     assert_eq!(recipe.recompute.len() as u64, plan.counts[0][2]);
     assert!(recipe.recompute.iter().copied().eq(0..plan.counts[0][2]), "the first blocks");
     compile("searched", &recipe.emit(Target::Torch).expect("one device"));
+}
+
+#[test]
+fn within_what_a_target_can_do_every_plan_is_emitted() {
+    let profile = Profile::from_decoder("llama-3-8b", &models::llama3_8b());
+    for gpus in [1, 8] {
+        let cluster = Cluster::new(*hardware::find("h200").expect("known"), gpus, 1);
+        for target in [Target::Torch, Target::Fsdp, Target::DeepSpeed, Target::Accelerate] {
+            let mut space =
+                Space::open(&profile, &cluster, 16, 4096, Precision::Mixed, Optimizer::AdamWFused);
+            space.precisions = vec![Precision::Mixed, Precision::Bf16, Precision::AmpBf16, Precision::Fp32];
+            target.restrict(&mut space);
+            let found = search(&profile, &cluster, &space, &CostModel::default(), 30).expect("sensible");
+            assert!(!found.plans.is_empty(), "{target:?} on {gpus}");
+            for plan in &found.plans {
+                let recipe = Recipe::from_plan(&profile, plan, tiny(), gpus, 1);
+                let emitted = recipe.emit(target);
+                assert!(emitted.is_ok(), "{:?}: {:?}", emitted, plan.config);
+            }
+        }
+    }
 }

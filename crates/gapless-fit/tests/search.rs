@@ -4,6 +4,7 @@
 #[allow(dead_code)]
 mod models;
 
+use gapless_fit::checkpoint::simulate;
 use gapless_fit::formulas::sharding::Sharding;
 use gapless_fit::formulas::states::{Optimizer, Precision};
 use gapless_fit::formulas::weights::Format;
@@ -320,4 +321,34 @@ fn serving_divides_over_a_node() {
     let served = serving.search(&latent, &node).expect("sensible");
     let plan = served.plans.iter().find(|plan| plan.tensor == 8).expect("671 GB over eight");
     assert_eq!(plan.cache_per_token, 70_272, "a latent is whole on every rank");
+}
+
+#[test]
+fn a_plans_estimate_bounds_its_chain_and_the_chain_needs_no_more_recomputation() {
+    let profile = Profile::from_decoder("8B", &models::llama3_8b());
+    for (name, batch) in [("h100", 1), ("h200", 16), ("b200", 64)] {
+        let cluster = Cluster::new(gpu(name), 1, 1);
+        let mut space = Space::open(&profile, &cluster, batch, 4096, Precision::Bf16, Optimizer::AdamWFused);
+        space.offloads = vec![Offload::default()];
+        let found = search(&profile, &cluster, &space, &CostModel::default(), 1).expect("sensible");
+        let Some(plan) = found.plans.first() else { panic!("{name}: needs {:?}", found.least_needed) };
+        let layout = Layout::new(&profile, &cluster, &plan.config);
+        let holding = Holding::new(&layout, &layout.stages[0], &plan.config);
+        let chain = gapless_fit::search::memory::chain(&profile, &layout, &holding, &plan.config);
+        let recomputed = plan.counts[0][2] as usize;
+        let choices: Vec<usize> = (0..32).map(|block| usize::from(block < recomputed)).collect();
+        let walked = simulate::chain(&chain, &choices);
+        assert!(
+            walked.peak as f64 <= plan.account.peak * 1.001,
+            "{name}: {walked:?} against {:?}",
+            plan.account
+        );
+        let budget = (cluster.gpu.memory() as f64 * (1.0 - space.headroom)) as u64;
+        let best = chain.solve(budget).expect("the plan fits");
+        assert!(
+            best.is_optimal() && best.cost <= walked.cost,
+            "{name}: {} blocks against {recomputed}",
+            best.choices.iter().sum::<usize>()
+        );
+    }
 }

@@ -61,8 +61,8 @@ pub enum GraphError {
     Backward { node: usize, reads: usize },
 }
 
-/// Search nodes after which `solve` settles for a lower bound: a few seconds.
-const LIMIT: u64 = 2_000_000;
+/// Search nodes times graph nodes after which `solve` settles for a lower bound: about a second.
+const LIMIT: u64 = 60_000_000;
 
 impl Graph {
     /// Whether all reads point backwards.
@@ -80,7 +80,7 @@ impl Graph {
 
     /// The cheapest kept set whose peak is at most `budget`: proven on small graphs, else with its lower bound. The graph must pass `check`.
     pub fn solve(&self, budget: u64) -> Result<Solution, Infeasible> {
-        self.solve_within(budget, LIMIT)
+        self.solve_within(budget, LIMIT / self.nodes.len().max(1) as u64)
     }
 
     /// As `solve`, with at most `limit` search nodes.

@@ -35,6 +35,9 @@ struct Search<'a> {
     open: u64,
 }
 
+/// Nodes beyond which the search, which recurses over them, is left to the heuristic and its bound.
+const DEEPEST: usize = 4096;
+
 pub(super) fn solve(graph: &Graph, budget: u64, limit: u64) -> Result<Solution, Infeasible> {
     let mut search = Search::new(graph, budget, limit);
     let root = search.bound(&[], graph.nodes.len());
@@ -42,7 +45,9 @@ pub(super) fn solve(graph: &Graph, budget: u64, limit: u64) -> Result<Solution, 
         return Err(Infeasible { budget, least: search.least_possible() });
     };
     search.patterns();
-    if search.best.as_ref().is_none_or(|(cost, _)| *cost > root) {
+    if search.n > DEEPEST {
+        search.open = root;
+    } else if search.best.as_ref().is_none_or(|(cost, _)| *cost > root) {
         let mut fate = vec![true; search.n];
         search.branch(&mut fate, search.n, root);
     }

@@ -4,25 +4,64 @@ use super::{EmitError, File, Recipe, Target};
 use crate::formulas::sharding::Sharding;
 use crate::formulas::states::{Optimizer, Precision};
 use crate::search::memory::BUCKET;
+use crate::search::space::{Config, Offload, Space};
 use serde_json::{Map, Value, json};
+
+/// Leaves of a space what the target can realise.
+pub(super) fn restrict(target: Target, space: &mut Space) {
+    for degrees in
+        [&mut space.tensor, &mut space.pipeline, &mut space.context, &mut space.expert, &mut space.chunks]
+    {
+        degrees.retain(|&degree| degree == 1);
+    }
+    let mixed = |p: &Precision| matches!(p, Precision::Mixed | Precision::MixedMainGrad);
+    let both = |offload: &Offload| offload.optimizer == offload.parameters;
+    match target {
+        Target::Torch => {
+            space.shardings.retain(|sharding| *sharding == Sharding::Ddp);
+            space.precisions.retain(|p| !mixed(p) && *p != Precision::Bf16Fp32States);
+            space.offloads.retain(|offload| !offload.optimizer && !offload.parameters);
+        }
+        Target::Fsdp => {
+            // Alone there is nothing to share, and one rank's shard is the whole.
+            let shared = space.shardings.contains(&Sharding::Fsdp);
+            space
+                .shardings
+                .retain(|sharding| *sharding == if shared { Sharding::Fsdp } else { Sharding::Ddp });
+            space.offloads.retain(both);
+        }
+        Target::DeepSpeed => {
+            space.shardings.retain(|sharding| *sharding != Sharding::Fsdp);
+            space.precisions.retain(|p| mixed(p) || *p == Precision::Fp32);
+        }
+        Target::Accelerate => {
+            space.shardings.retain(|sharding| matches!(sharding, Sharding::Fsdp | Sharding::Ddp));
+            space.precisions.retain(|p| *p != Precision::Fp16);
+            space.offloads.retain(both);
+        }
+    }
+}
 
 /// Whether the target can realise the plan.
 pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
     let config = &recipe.config;
     let cannot = |what: String, hint| Err(EmitError::Cannot { target: target.name(), what, hint });
-    let megatron = "take a plan without it, or set these degrees in Megatron-LM";
-    if config.pipeline > 1 {
-        return cannot(format!("{} pipeline stages", config.pipeline), megatron);
-    }
-    if config.expert > 1 {
-        return cannot(format!("expert parallelism of {}", config.expert), megatron);
+    for (what, degree) in [
+        ("pipeline", config.pipeline),
+        ("expert", config.expert),
+        ("tensor", config.tensor),
+        ("context", config.context),
+    ] {
+        if degree > 1 {
+            // A model has to be rewritten for these; a script that only looks as if it did would be worse than none.
+            return cannot(
+                format!("{what} parallelism of {degree}"),
+                "search without it, or set these degrees in Megatron-LM",
+            );
+        }
     }
     if config.lora.is_some() {
         return cannot("adapters".to_owned(), "wrap the model with peft in build()");
-    }
-    let inner = config.tensor * config.context;
-    if inner > 1 && target != Target::Accelerate {
-        return cannot("tensor or context parallelism".to_owned(), "emit it for accelerate");
     }
     let mixed = matches!(config.precision, Precision::Mixed | Precision::MixedMainGrad);
     let gathers = matches!(config.sharding, Sharding::Zero3 | Sharding::Fsdp);
@@ -63,7 +102,7 @@ pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
                     "DeepSpeed keeps fp32 master copies: plan with mixed or fp32",
                 );
             }
-            if config.offload.parameters && config.sharding != Sharding::Zero3 {
+            if config.offload.parameters && config.sharding != Sharding::Zero3 && config.data > 1 {
                 return cannot("offloaded parameters".to_owned(), "they need zero 3");
             }
             let adam = matches!(config.optimizer, Optimizer::AdamW | Optimizer::AdamWFused);
@@ -84,26 +123,32 @@ pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
                     "fully_shard moves both or none: emit it for deepspeed",
                 );
             }
-            if inner > 1 && !gathers {
-                return cannot("tensor or context parallelism without fsdp".to_owned(), "shard by fsdp");
-            }
         }
     }
     Ok(())
 }
 
-fn stage(sharding: Sharding) -> u64 {
-    match sharding {
+/// ZeRO's stage; what is offloaded needs at least the one that can.
+fn stage(config: &Config) -> u64 {
+    let shards = match config.sharding {
         Sharding::Ddp => 0,
         Sharding::Zero1 => 1,
         Sharding::Zero2 => 2,
         Sharding::Zero3 | Sharding::Fsdp => 3,
-    }
+    };
+    let offload = match (config.offload.parameters, config.offload.optimizer) {
+        (true, _) => 3,
+        // Alone, gradients leave as they are made.
+        (false, true) if config.data == 1 => 2,
+        (false, true) => 1,
+        (false, false) => 0,
+    };
+    shards.max(offload)
 }
 
 pub(super) fn deepspeed(recipe: &Recipe) -> File {
     let config = &recipe.config;
-    let stage = stage(config.sharding);
+    let stage = stage(config);
     let mut zero = Map::new();
     let mut set = |key: &str, value: Value| zero.insert(key.to_owned(), value);
     set("stage", json!(stage));
@@ -175,13 +220,6 @@ pub(super) fn accelerate(recipe: &Recipe) -> File {
         if mixed { "bf16" } else { "no" },
         recipe.nodes
     );
-    if gathers && config.tensor * config.context > 1 {
-        text += &format!(
-            "parallelism_config:\n  parallelism_config_dp_replicate_size: 1\n  parallelism_config_dp_shard_size: {}\n  \
-             parallelism_config_tp_size: {}\n  parallelism_config_cp_size: {}\n",
-            config.data, config.tensor, config.context
-        );
-    }
     text += &format!("rdzv_backend: static\nsame_network: true\nuse_cpu: {}\n", false);
     File { name: "accelerate.yaml", text }
 }

@@ -12,7 +12,7 @@ pub use serve::{ServeRecipe, vllm};
 
 use crate::model::Attention;
 use crate::search::profile::Profile;
-use crate::search::space::Config;
+use crate::search::space::{Config, Space};
 use crate::search::train::Plan;
 use serde_json::Value;
 
@@ -36,6 +36,12 @@ impl Target {
             Target::DeepSpeed => "deepspeed",
             Target::Accelerate => "accelerate",
         }
+    }
+
+    /// Narrows a space to what this target can realise, so that the cheapest plan of it can be emitted. A dimension of which nothing is left
+    /// is an error of the search, which names it.
+    pub fn restrict(self, space: &mut Space) {
+        configuration::restrict(self, space);
     }
 }
 

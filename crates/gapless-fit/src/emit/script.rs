@@ -95,6 +95,7 @@ fn plan(recipe: &Recipe, target: Target) -> Value {
         "recompute": recipe.recompute,
         "selective": recipe.selective,
         "reshard_after_forward": config.sharding != Sharding::Zero2,
+        "sharded": matches!(config.sharding, Sharding::Zero3 | Sharding::Fsdp),
         "offload_parameters": config.offload.parameters,
         "offload_activations": config.offload.activations,
         "predicted_peak_allocated": recipe.predicted_peak_allocated,

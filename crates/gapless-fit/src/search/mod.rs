@@ -6,6 +6,7 @@
 
 pub mod cost;
 pub mod memory;
+mod pick;
 pub mod profile;
 pub mod serve;
 pub mod space;

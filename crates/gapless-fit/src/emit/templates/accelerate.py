@@ -14,7 +14,8 @@ def main():
 
     torch.manual_seed(0)
     accelerator = Accelerator(gradient_accumulation_steps=PLAN["accumulation"])
-    model = build(DEVICE)
+    # What is sharded is built on the host: no device has to hold all of it.
+    model = build("cpu" if PLAN["sharded"] else DEVICE)
     model.train()
     checkpoint_blocks(model)
     optimizer = make_optimizer(model)

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import torch
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 PLAN = json.loads(r'''@PLAN@''')
 CONFIG = json.loads(r'''@CONFIG@''')
@@ -55,33 +55,30 @@ def blocks_of(model):
     return blocks
 
 
-# What the attention core runs: selective recomputation keeps everything else.
-CORE = {
-    torch.ops.aten.bmm.default,
-    torch.ops.aten.baddbmm.default,
-    torch.ops.aten._softmax.default,
-    torch.ops.aten._to_copy.default,
-    torch.ops.aten.native_dropout.default,
-    torch.ops.aten.mul.Tensor,
-    torch.ops.aten.add.Tensor,
-}
-
-
-def keep_but_core(context, operator, *args, **kwargs):
-    return CheckpointPolicy.PREFER_RECOMPUTE if operator in CORE else CheckpointPolicy.MUST_SAVE
-
-
 def checkpoint_blocks(model):
-    """Recomputes exactly the blocks that the plan names."""
+    """Recomputes exactly the blocks that the plan names, and of others the attention core alone."""
     blocks = blocks_of(model)
-    contexts = partial(create_selective_checkpoint_contexts, keep_but_core)
-    for numbers, function in (
-        (PLAN["recompute"], partial(checkpoint, use_reentrant=False)),
-        (PLAN["selective"], partial(checkpoint, use_reentrant=False, context_fn=contexts)),
-    ):
-        for number in numbers:
-            blocks[number].gradient_checkpointing = True
-            blocks[number]._gradient_checkpointing_func = function
+    for number in PLAN["recompute"]:
+        blocks[number].gradient_checkpointing = True
+        blocks[number]._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+    if PLAN["selective"]:
+        checkpoint_cores(blocks, PLAN["selective"])
+
+
+def checkpoint_cores(blocks, numbers):
+    """Scores and probabilities are computed again from the queries, keys and values, which stay."""
+    chosen = {id(module) for number in numbers for module in blocks[number].modules()}
+    home = sys.modules[type(blocks[numbers[0]]).__module__]
+    plain = getattr(home, "eager_attention_forward", None)
+    if plain is None or PLAN["attention"] != "eager":
+        sys.exit("selective recomputation is for eager attention, whose scores are tensors: plan this model without it")
+
+    def core(attention, *args, **kwargs):
+        if id(attention) in chosen and attention.training:
+            return checkpoint(plain, attention, *args, use_reentrant=False, **kwargs)
+        return plain(attention, *args, **kwargs)
+
+    home.eager_attention_forward = core
 
 
 class Lion(torch.optim.Optimizer):
