@@ -17,6 +17,7 @@ use gapless_fit::search::profile::Profile;
 use gapless_fit::search::serve::Serving;
 use gapless_fit::search::space::{Checkpointing, Config, Lora, Offload, Space, divisors};
 use gapless_fit::search::train::{self, search};
+use gapless_fit::search::why;
 
 fn gpu(name: &str) -> Gpu {
     *hardware::find(name).expect("a known device")
@@ -351,4 +352,21 @@ fn a_plans_estimate_bounds_its_chain_and_the_chain_needs_no_more_recomputation()
             best.choices.iter().sum::<usize>()
         );
     }
+}
+
+#[test]
+fn every_number_of_a_plan_says_where_it_comes_from() {
+    let profile = Profile::from_decoder("70B", &models::llama3_70b());
+    let cluster = Cluster::new(gpu("h100"), 8, 4);
+    let found = search(&profile, &cluster, &open(&profile, &cluster, 64), &CostModel::default(), 1)
+        .expect("sensible");
+    let plan = &found.plans[0];
+    let terms = why::account(&profile, &plan.config, &plan.account);
+    let value = |name: &str| terms.iter().find(|term| term.name == name).map(|term| term.value);
+    assert_eq!(value("peak"), Some(plan.account.peak.round() as u64));
+    assert_eq!(value("weights"), Some(plan.account.weights.round() as u64));
+    assert!(terms.iter().all(|term| !term.equation.is_empty() && term.to_string().contains("t = ")));
+    let parts = why::cost(&plan.cost, &CostModel::default());
+    let sum: f64 = parts.iter().map(|(_, seconds, _)| seconds).sum();
+    assert!((sum - plan.cost.total()).abs() < 1e-9 * sum, "the parts are the whole");
 }

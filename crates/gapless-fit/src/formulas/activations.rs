@@ -2,7 +2,7 @@
 
 use super::Term;
 use super::states::Precision;
-use crate::model::{Attention, Decoder, DecoderStyle};
+use crate::model::{Activation, Attention, Decoder, DecoderStyle};
 
 /// What is recomputed in Korthikanti's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +114,8 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
     let scores = decoder.attention == Attention::Eager;
     let ungated = matches!(decoder.style, DecoderStyle::Gpt2 | DecoderStyle::GptNeox | DecoderStyle::Opt);
     let normed = matches!(decoder.style, DecoderStyle::Qwen3 | DecoderStyle::Qwen3Moe | DecoderStyle::Gemma3);
+    // On CUDA, flash kernels want 16 bits and the memory-efficient ones know no grouped heads: then scores are tensors, keys and values repeated.
+    let math = !scores && precision == Precision::Fp32 && decoder.kv_heads != decoder.heads;
     let mut kept = PerToken::default();
     if ungated {
         let dropout = if decoder.residual_dropout > 0.0 { 2.0 * x * h } else { 0.0 };
@@ -121,11 +123,17 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
         // Of 16 h in 16 bits: queries, keys, values and the core's output are 8 h.
         let core = x * 4.0 * h + if scores { 0.0 } else { 4.0 * a };
         kept.core = core;
-        kept.cut = core + 5.0 * x * f;
+        // GELU written out, five operators; under CUDA's autocast `pow` and what follows it run in fp32 (on CPU it does not).
+        let written = decoder.activation == Activation::GeluNew;
+        kept.cut = core + if autocast && written { 16.0 } else { 5.0 * x } * f;
         kept.wide = x * 4.0 * h + dropout + if autocast { 4.0 * h + 16.0 } else { 8.0 };
         kept.scores = if scores { a * (square + if autocast { 2.0 } else { 0.0 }) } else { 0.0 };
     } else {
-        let core = x * 2.0 * (a * d + k * d) + if scores { 0.0 } else { 4.0 * a };
+        let core = if math {
+            4.0 * x * a * d
+        } else {
+            x * 2.0 * (a * d + k * d) + if scores { 0.0 } else { 4.0 * a }
+        };
         let norms = if normed { 6.0 * (a * d + k * d) + 4.0 * (a + k) } else { 0.0 };
         kept.core = core;
         kept.cut = core + norms + 4.0 * x * f;
@@ -135,6 +143,9 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
             Precision::AmpBf16 => 26.0 * h,
             _ => 16.0 * h,
         } + 8.0;
+        if math {
+            kept.scores = x * a;
+        }
         if scores {
             // Repeated keys and values, scores in both widths, probabilities.
             kept.cut += 2.0 * x * (a - k) * d;
@@ -145,7 +156,7 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
     if let Some(moe) = decoder.moe.as_ref().filter(|moe| layer >= moe.dense_layers) {
         let e = moe.top_k as f64;
         // Instead of the dense part: permuted inputs and outputs, the experts' own, routing in fp32; then the shared expert.
-        kept.cut -= if ungated { 5.0 } else { 4.0 } * x * f;
+        kept.cut -= 4.0 * x * f;
         kept.cut += 4.0 * x * e * moe.expert_intermediate as f64 + 4.0 * x * moe.shared_intermediate as f64;
         kept.wide += 2.0 * x * e * h + 4.0 * moe.experts as f64 + 40.0 * e;
     }

@@ -44,6 +44,19 @@ pub fn peak(tokens: u64, vocab: u64, t: u64, precision: Precision, loss: Loss) -
     )
 }
 
+/// Autocast's 16-bit copy of the head's weights, which stays until its backward.
+#[must_use]
+pub fn autocast_copy(vocab: u64, hidden: u64, t: u64, precision: Precision) -> Term {
+    let x = if precision == Precision::AmpBf16 { 2.0 } else { 0.0 };
+    Term::bytes(
+        "copy of the head's weights",
+        x * (vocab * hidden) as f64 / t as f64,
+        "x V h / t",
+        &[("x", x), ("V", vocab as f64), ("h", hidden as f64), ("t", t as f64)],
+        "torch.autocast's cache, which autograd keeps",
+    )
+}
+
 /// What the head keeps from forward to backward.
 #[must_use]
 pub fn saved(tokens: u64, vocab: u64, precision: Precision) -> Term {

@@ -34,6 +34,12 @@ impl Precision {
         Widths { weight, gradient, master, state, activation }
     }
 
+    /// Bytes of an element of the residual stream: under autocast sums with fp32 weights' outputs stay fp32.
+    #[must_use]
+    pub fn residual(self) -> u64 {
+        if matches!(self, Precision::Fp32 | Precision::AmpBf16) { 4 } else { 2 }
+    }
+
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

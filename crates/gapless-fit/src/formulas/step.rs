@@ -34,9 +34,11 @@ pub struct Step {
     /// Every block below a checkpoint.
     pub checkpointing: bool,
     pub accumulation: bool,
+    /// Whether the caller holds the logits through backward; `model(...).loss` does not.
+    pub logits_kept: bool,
 }
 
-/// `loss`: W + O + sum A + T (8 h + 4) + 14 V T; `backward` of layer l: W + O + sum_{j<=l} A_j + sum_{j>l} G_j + G_head + T (2 h + 6 f) + 2 V T;
+/// `loss`: W + O + sum A + T (8 h + 4) + 14 V T (12 where the logits are not kept); `backward` of layer l: W + O + sum_{j<=l} A_j + sum_{j>l} G_j + G_head + T (2 h + 6 f) (+ 2 V T);
 /// `optimizer`: W + O + G + transient. With checkpointing the sum of A_j is 2 h T l + A_l; with accumulation G is there from the beginning.
 #[must_use]
 pub fn peak(decoder: &Decoder, step: &Step) -> StepPeak {
@@ -56,11 +58,13 @@ pub fn peak(decoder: &Decoder, step: &Step) -> StepPeak {
             kept.total(step.length) * t + kept.once
         })
         .collect();
-    let input = x * decoder.hidden as f64 * t;
+    let input = step.precision.residual() as f64 * decoder.hidden as f64 * t;
     let retained = |layer: usize| if step.checkpointing { input } else { saved[layer] };
     let all: f64 = (0..saved.len()).map(retained).sum();
-    let logits = decoder.vocab as f64 * t;
-    let head = head::peak(tokens, decoder.vocab, 1, step.precision, Loss::HuggingFace).value as f64;
+    let logits = if step.logits_kept { decoder.vocab as f64 * t } else { 0.0 };
+    let held = if step.logits_kept { Loss::HuggingFace } else { Loss::Released };
+    let head = head::peak(tokens, decoder.vocab, 1, step.precision, held).value as f64
+        + head::autocast_copy(decoder.vocab, decoder.hidden, 1, step.precision).value as f64;
     let loss = base + all + t * (8.0 * decoder.hidden as f64 + 4.0) + head;
     let gradient = |count: u64| if step.accumulation { 0.0 } else { (count * widths.gradient) as f64 };
     let head_gradient = gradient(if decoder.tied { first.sharded } else { last.total() });

@@ -56,6 +56,8 @@ pub struct Layout {
     pub stages: Vec<Stage>,
     /// The loss of one sequence, and of its boundary tensors.
     pub head: f64,
+    /// Of the head, once whatever the sequences.
+    pub head_once: f64,
     pub overhead: f64,
     pub tensor: u64,
     pub pipeline: u64,
@@ -102,6 +104,7 @@ impl Layout {
         let (t, c) = (config.tensor as f64, config.context as f64);
         let tokens = config.length as f64 / c;
         let x = config.precision.bytes().activation as f64;
+        let residual = config.precision.residual() as f64;
         let wide = if config.sequence_parallel { t } else { 1.0 };
         let blocks: Vec<BlockBytes> = profile
             .kinds
@@ -116,7 +119,7 @@ impl Layout {
                     kept: all,
                     once: kept.once / t,
                     selective: all - scores,
-                    input: x * kind.input * tokens / wide,
+                    input: residual * kind.input * tokens / wide,
                     forward_working: x * kind.forward_working * tokens / t + ring,
                     backward_working: x * kind.backward_working * tokens / t + ring,
                     flops: kind.flops * tokens / t + core,
@@ -125,7 +128,8 @@ impl Layout {
             })
             .collect();
         let stages = stages(profile, config, &blocks, tokens / t);
-        let vocab = head::factor(config.precision, Loss::HuggingFace) * profile.vocab as f64 / t;
+        // `model(...).loss` lets go of the logits before backward.
+        let vocab = head::factor(config.precision, Loss::Released) * profile.vocab as f64 / t;
         let communicators = [
             config.data * config.context,
             config.tensor,
@@ -137,10 +141,13 @@ impl Layout {
             + overhead::cublas_workspace(cluster.gpu.compute_capability).value
             + overhead::nccl(&communicators, cluster.gpu.is_rocm()).value;
         Layout {
-            selective_helps: profile.kinds.iter().any(|kind| kind.kept(config.precision).scores > 0.0),
+            selective_helps: profile.selective
+                && profile.kinds.iter().any(|kind| kind.kept(config.precision).scores > 0.0),
             blocks,
             stages,
             head: tokens * (vocab + x * 5.0 * profile.hidden as f64 / wide),
+            head_once: head::autocast_copy(profile.vocab, profile.hidden, config.tensor, config.precision)
+                .value as f64,
             overhead: overhead as f64,
             tensor: config.tensor,
             pipeline: config.pipeline,
@@ -305,7 +312,7 @@ impl Holding {
         let accumulates = config.accumulation > 1 || config.pipeline > 1;
         let left = self.left(room, accumulates);
         let batch = config.micro_batch as f64;
-        let head = if stage.is_last { layout.head * batch } else { 0.0 };
+        let head = if stage.is_last { layout.head * batch + layout.head_once } else { 0.0 };
         let chosen = choose(layout, stage, config, left, head)?;
         if self.host + chosen.host > layout.host {
             return None;
@@ -319,7 +326,8 @@ impl Holding {
     #[must_use]
     pub fn account(&self, layout: &Layout, stage: &Stage, config: &Config, chosen: &Chosen) -> Account {
         let accumulates = config.accumulation > 1 || config.pipeline > 1;
-        let head = if stage.is_last { layout.head * config.micro_batch as f64 } else { 0.0 };
+        let head =
+            if stage.is_last { layout.head * config.micro_batch as f64 + layout.head_once } else { 0.0 };
         let base = self.weights + self.states;
         let running = base
             + self.gathered
@@ -375,7 +383,7 @@ pub fn chain(profile: &Profile, layout: &Layout, holding: &Holding, config: &Con
     Chain {
         base: (base + layout.overhead) as u64,
         blocks: blocks.collect(),
-        head_peak: (layout.head * batch) as u64,
+        head_peak: (layout.head * batch + layout.head_once) as u64,
         head_gradient: gradient(profile.last.total()),
     }
 }

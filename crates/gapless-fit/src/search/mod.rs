@@ -11,6 +11,7 @@ pub mod profile;
 pub mod serve;
 pub mod space;
 pub mod train;
+pub mod why;
 
 /// What is wrong with a question.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

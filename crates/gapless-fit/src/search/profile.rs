@@ -63,6 +63,8 @@ pub struct Profile {
     pub experts: u64,
     /// Elements of the largest parameter.
     pub largest: u64,
+    /// Whether the attention core can be recomputed by itself: where scores are tensors of the program, not of a kernel.
+    pub selective: bool,
 }
 
 impl Profile {
@@ -93,6 +95,7 @@ impl Profile {
             vocab: decoder.vocab,
             experts: decoder.moe.as_ref().map_or(0, |moe| moe.experts),
             largest,
+            selective: decoder.attention == Attention::Eager,
         }
     }
 
