@@ -5,11 +5,16 @@
 //! `checkpoint` chooses what to recompute, `search` finds the cheapest configuration that fits.
 
 pub mod account;
+pub mod checkpoint;
 pub mod eager;
+pub mod emit;
+pub mod formulas;
+pub mod hardware;
 pub mod model;
 pub mod parameters;
 pub mod profile;
 pub mod read;
+pub mod search;
 
 mod models;
 

@@ -1,0 +1,144 @@
+//! A model as the search sees it: kinds of blocks with their parameters, bytes and operations, and the order in which blocks come.
+
+use crate::formulas::activations::{self, PerToken};
+use crate::formulas::parameters::{self, Divided};
+use crate::formulas::states::Precision;
+use crate::model::{Attention, Decoder};
+
+/// Blocks that are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kind {
+    pub parameters: Divided,
+    /// What a token leaves for backward, by precision.
+    pub kept: Vec<(Precision, PerToken)>,
+    /// Elements a token of the block's input: what a checkpoint keeps.
+    pub input: f64,
+    /// Elements a token that forward holds beyond what it saves, and backward beyond what was saved; cut by tensor parallelism.
+    pub forward_working: f64,
+    pub backward_working: f64,
+    /// Operations of one token's forward, the attention core apart; and the core's, for each position looked at.
+    pub flops: f64,
+    pub core_flops: f64,
+    /// Elements of keys and values a token: what a ring passes on, and what a cache keeps.
+    pub kv: f64,
+    /// Whether the cache is a latent that tensor parallelism cannot cut.
+    pub latent: bool,
+    /// Elements a token that experts exchange in one direction.
+    pub routed: f64,
+    /// Parameters that adapters of rank 1 on all its matrices have.
+    pub adapter: f64,
+}
+
+impl Kind {
+    /// What a token leaves, of the precision or the nearest known.
+    #[must_use]
+    pub fn kept(&self, precision: Precision) -> PerToken {
+        let width = |p: &Precision| p.bytes().activation;
+        let known = |wanted: &dyn Fn(&Precision) -> bool| {
+            self.kept.iter().find(|(p, _)| wanted(p)).map(|&(_, kept)| kept)
+        };
+        known(&|p| *p == precision)
+            .or_else(|| known(&|p| width(p) == width(&precision) && *p != Precision::AmpBf16))
+            .or_else(|| self.kept.first().map(|&(_, kept)| kept))
+            .unwrap_or_default()
+    }
+}
+
+/// A model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    pub name: String,
+    pub kinds: Vec<Kind>,
+    /// The kind of each block, in the order of forward.
+    pub order: Vec<usize>,
+    /// Before the blocks: embeddings. After: norm, and the head where it has weights of its own.
+    pub first: Divided,
+    pub last: Divided,
+    pub tied: bool,
+    pub hidden: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub vocab: u64,
+    /// 0 without experts.
+    pub experts: u64,
+    /// Elements of the largest parameter.
+    pub largest: u64,
+    /// Whether the attention core can be recomputed by itself: where scores are tensors of the program, not of a kernel.
+    pub selective: bool,
+}
+
+impl Profile {
+    /// From the closed forms of Hugging Face's eager execution.
+    #[must_use]
+    pub fn from_decoder(name: &str, decoder: &Decoder) -> Profile {
+        let dense = decoder.moe.as_ref().map_or(decoder.layers, |moe| moe.dense_layers.min(decoder.layers));
+        let mut kinds = Vec::new();
+        let mut order = Vec::new();
+        for (from, to) in [(0, dense), (dense, decoder.layers)] {
+            if from < to {
+                order.extend((from..to).map(|_| kinds.len()));
+                kinds.push(kind(decoder, from));
+            }
+        }
+        let (first, last) = parameters::ends(decoder);
+        let largest = decoder.vocab * decoder.hidden;
+        Profile {
+            name: name.to_owned(),
+            kinds,
+            order,
+            first,
+            last,
+            tied: decoder.tied,
+            hidden: decoder.hidden,
+            heads: decoder.heads,
+            kv_heads: decoder.kv_heads,
+            vocab: decoder.vocab,
+            experts: decoder.moe.as_ref().map_or(0, |moe| moe.experts),
+            largest,
+            selective: decoder.attention == Attention::Eager,
+        }
+    }
+
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.order.len() as u64
+    }
+
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        let blocks: u64 = self.order.iter().map(|&kind| self.kinds[kind].parameters.total()).sum();
+        blocks + self.first.total() + self.last.total()
+    }
+
+    /// Operations of the head for a token.
+    #[must_use]
+    pub fn head_flops(&self) -> f64 {
+        2.0 * (self.vocab * self.hidden) as f64
+    }
+}
+
+fn kind(decoder: &Decoder, layer: u64) -> Kind {
+    let Decoder { hidden: h, heads: a, kv_heads: k, head_dim: d, intermediate, .. } = *decoder;
+    let parameters = parameters::layer(decoder, layer);
+    let moe = decoder.moe.as_ref().filter(|moe| layer >= moe.dense_layers);
+    let active = moe.map_or(0.0, |moe| (moe.top_k * 3 * h * moe.expert_intermediate) as f64);
+    let inner = moe.map_or(intermediate, |moe| moe.top_k * moe.expert_intermediate + moe.shared_intermediate);
+    let precisions = [Precision::Bf16, Precision::Fp32, Precision::AmpBf16];
+    let width = decoder.mla.as_ref().map_or(d, |mla| mla.nope_dim + mla.rope_dim);
+    let scores = if decoder.attention == Attention::Eager { 2.0 * a as f64 } else { 0.0 };
+    let adapter = 4 * h + (2 * a + 2 * k) * d + 3 * (h + if moe.is_some() { 0 } else { intermediate });
+    Kind {
+        parameters,
+        kept: precisions.map(|p| (p, activations::eager(decoder, p, layer))).to_vec(),
+        input: h as f64,
+        forward_working: (2 * inner + 2 * h) as f64 + scores,
+        backward_working: (3 * inner + h) as f64 + scores,
+        flops: 2.0 * (parameters.sharded as f64 + active),
+        // Scores and their product with the values, half of them behind the mask.
+        core_flops: 2.0 * (a * width) as f64,
+        kv: decoder.mla.as_ref().map_or(2 * k * d, |mla| mla.kv_rank + mla.rope_dim) as f64,
+        latent: decoder.mla.is_some(),
+        routed: moe.map_or(0.0, |moe| (moe.top_k * h) as f64),
+        adapter: adapter as f64,
+    }
+}

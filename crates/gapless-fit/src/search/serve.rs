@@ -1,0 +1,270 @@
+//! Serving: weights, cache and the activation peak of a batch, over formats and degrees; how many tokens fit, cheapest first.
+//!
+//! The cost is GPU-seconds for a generated token when as many sequences run at once as asked (or as fit): a decode step reads the weights that
+//! are active and the whole cache once, and reduces twice a block over tensor-parallel ranks.
+
+use super::SearchError;
+use super::memory::Layout;
+use super::profile::Profile;
+use super::space::{Checkpointing, Config, Offload, divisors};
+use crate::formulas::overhead;
+use crate::formulas::sharding::Sharding;
+use crate::formulas::states::{Optimizer, Precision};
+use crate::formulas::weights::Format;
+use crate::hardware::Cluster;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Serving {
+    /// Tokens of context of one sequence, and sequences at once over all replicas.
+    pub context: u64,
+    pub sequences: u64,
+    /// Tokens of one forward at most: vLLM's `max_num_batched_tokens`.
+    pub batched_tokens: u64,
+    pub formats: Vec<Format>,
+    /// Bytes of an element of the cache.
+    pub cache_bytes: Vec<u64>,
+    pub tensor: Vec<u64>,
+    pub pipeline: Vec<u64>,
+    /// Whether experts may be spread over the tensor-parallel ranks instead of cut.
+    pub expert: Vec<bool>,
+    /// vLLM's `gpu_memory_utilization`.
+    pub utilization: f64,
+    /// Half of the weights pruned, 2:4.
+    pub sparse: bool,
+}
+
+/// A way to serve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ServePlan {
+    pub format: Format,
+    pub cache_bytes: u64,
+    pub tensor: u64,
+    pub pipeline: u64,
+    pub expert_parallel: bool,
+    pub replicas: u64,
+    pub sparse: bool,
+    /// On the worst rank, bytes.
+    pub weights: u64,
+    pub cache_per_token: u64,
+    pub activations: u64,
+    pub overhead: u64,
+    /// Tokens that fit in the cache of one replica.
+    pub tokens: u64,
+    pub seconds_per_token: f64,
+    pub context: u64,
+    pub batched_tokens: u64,
+    pub utilization: f64,
+}
+
+/// Plans that hold what is asked, cheapest first; and how many points were looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Served {
+    pub plans: Vec<ServePlan>,
+    pub examined: u64,
+    /// Of those that do not hold it, the one with the most tokens.
+    pub nearest: Option<ServePlan>,
+}
+
+/// Tokens of one page of the cache.
+pub const PAGE: u64 = 16;
+
+impl Serving {
+    /// Everything free but the format, which is the model's own.
+    #[must_use]
+    pub fn open(profile: &Profile, cluster: &Cluster, context: u64, sequences: u64) -> Serving {
+        let gpus = divisors(cluster.gpus().max(1));
+        let heads = profile.heads.max(1);
+        let tensor = gpus.iter().copied().filter(|&t| heads.is_multiple_of(t) && t <= cluster.gpus_per_node);
+        Serving {
+            context,
+            sequences,
+            batched_tokens: 8192,
+            formats: vec![Format::Half],
+            cache_bytes: vec![2],
+            tensor: tensor.collect(),
+            pipeline: gpus.iter().copied().filter(|&p| p <= profile.blocks()).collect(),
+            expert: if profile.experts > 0 { vec![false, true] } else { vec![false] },
+            utilization: 0.9,
+            sparse: false,
+        }
+    }
+
+    fn check(&self, cluster: &Cluster) -> Result<(), SearchError> {
+        for (what, value) in [
+            ("the context", self.context),
+            ("the number of sequences", self.sequences),
+            ("the number of batched tokens", self.batched_tokens),
+            ("the number of GPUs", cluster.gpus()),
+        ] {
+            if value == 0 {
+                return Err(SearchError::Zero { what });
+            }
+        }
+        for (what, list) in
+            [("the tensor-parallel degree", &self.tensor), ("the pipeline-parallel degree", &self.pipeline)]
+        {
+            if list.is_empty() {
+                return Err(SearchError::Empty { what });
+            }
+            if list.contains(&0) {
+                return Err(SearchError::Zero { what });
+            }
+        }
+        if self.formats.is_empty() || self.cache_bytes.is_empty() {
+            return Err(SearchError::Empty { what: "the format of weights or cache" });
+        }
+        if let ([t], [p]) = (&self.tensor[..], &self.pipeline[..]) {
+            let gpus = cluster.gpus();
+            if !gpus.is_multiple_of(t * p) {
+                let hint = "give degrees whose product divides it".to_owned();
+                let what = "the product of the degrees,";
+                return Err(SearchError::DoesNotDivide {
+                    what,
+                    degree: t * p,
+                    of: "the number of GPUs",
+                    count: gpus,
+                    hint,
+                });
+            }
+        }
+        if !(self.utilization > 0.0 && self.utilization <= 1.0) {
+            return Err(SearchError::Contradiction {
+                first: format!("a utilization of {}", self.utilization),
+                second: "a share of the memory".to_owned(),
+                hint: "give a number above 0 and up to 1".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// All ways that hold what is asked.
+    pub fn search(&self, profile: &Profile, cluster: &Cluster) -> Result<Served, SearchError> {
+        self.check(cluster)?;
+        let mut plans = Vec::new();
+        let mut nearest: Option<ServePlan> = None;
+        let mut examined = 0;
+        for &format in &self.formats {
+            for &cache_bytes in &self.cache_bytes {
+                for &tensor in &self.tensor {
+                    for &pipeline in &self.pipeline {
+                        for &expert in &self.expert {
+                            if !cluster.gpus().is_multiple_of(tensor * pipeline) {
+                                continue;
+                            }
+                            examined += 1;
+                            let plan =
+                                self.plan(profile, cluster, format, cache_bytes, tensor, pipeline, expert);
+                            let share = self.sequences.div_ceil(plan.replicas);
+                            let asked = share * self.context.next_multiple_of(PAGE);
+                            if plan.tokens >= asked {
+                                plans.push(plan);
+                            } else if nearest.is_none_or(|near| plan.tokens > near.tokens) {
+                                nearest = Some(plan);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        plans.sort_by(|a, b| a.seconds_per_token.total_cmp(&b.seconds_per_token));
+        Ok(Served { plans, examined, nearest })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn plan(
+        &self,
+        profile: &Profile,
+        cluster: &Cluster,
+        format: Format,
+        cache_bytes: u64,
+        tensor: u64,
+        pipeline: u64,
+        expert_parallel: bool,
+    ) -> ServePlan {
+        // Experts are divided by the tensor degree either way: cut, or spread.
+        let config = Config {
+            precision: Precision::Bf16,
+            optimizer: Optimizer::Sgd,
+            checkpointing: Checkpointing::None,
+            sharding: Sharding::Ddp,
+            data: 1,
+            tensor,
+            pipeline,
+            context: 1,
+            expert: if profile.experts > 0 { tensor.min(profile.experts) } else { 1 },
+            chunks: 1,
+            micro_batch: 1,
+            accumulation: 1,
+            length: self.context,
+            offload: Offload::default(),
+            lora: None,
+            format,
+            sequence_parallel: false,
+        };
+        let layout = Layout::new(profile, cluster, &config);
+        let bits = if self.sparse { format.bits() / 2.0 + 1.0 } else { format.bits() };
+        let t = tensor as f64;
+        let kv = |kind: usize| {
+            let kind = &profile.kinds[kind];
+            let heads = profile.kv_heads.max(1);
+            // Heads are copied where there are more ranks than heads; a latent is whole on every rank.
+            let cut = if kind.latent { 1.0 } else { heads as f64 / heads.div_ceil(tensor) as f64 };
+            kind.kv * cache_bytes as f64 / cut
+        };
+        let mut worst = (0f64, 0f64);
+        for stage in &layout.stages {
+            // Embeddings and head stay in 16 bits whatever the blocks' format.
+            let ends = if stage.rank == 0 { profile.first.total() } else { 0 }
+                + if stage.is_last { profile.last.total() } else { 0 };
+            let ends = (ends as f64 / t).min((stage.parameters.dense + stage.parameters.experts) as f64);
+            let blocks = (stage.parameters.dense + stage.parameters.experts) as f64 - ends;
+            let weights = blocks * bits / 8.0 + ends * 2.0;
+            let cache: f64 = stage.counts.iter().enumerate().map(|(kind, &n)| n as f64 * kv(kind)).sum();
+            worst = (worst.0.max(weights), worst.1.max(cache));
+        }
+        let (weights, cache) = worst;
+        let working = profile.kinds.iter().map(|kind| kind.forward_working).fold(0.0, f64::max);
+        let tokens = self.batched_tokens as f64;
+        // One block's working set, the residual in and out, and the logits of the sequences of a batch in both widths.
+        let logits = self.sequences.min(256).min(self.batched_tokens) as f64 * profile.vocab as f64 * 6.0 / t;
+        let activations = 2.0 * tokens * (working / t + 2.0 * profile.hidden as f64) + logits;
+        let overhead = overhead::context(true).value
+            + overhead::cublas_workspace(cluster.gpu.compute_capability).value
+            + overhead::nccl(&[tensor, pipeline.min(2)], cluster.gpu.is_rocm()).value;
+        let room = cluster.gpu.memory() as f64 * self.utilization - weights - activations - overhead as f64;
+        let pages = (room / (cache * PAGE as f64)).floor().max(0.0);
+        let replicas = cluster.gpus() / (tensor * pipeline);
+        let running = self.sequences.div_ceil(replicas).max(1) as f64;
+        let held = (running * self.context as f64).min(pages * PAGE as f64);
+        let step = pipeline as f64
+            * ((weights + cache * held) / (cluster.gpu.memory_gbs * 1e9 * 0.7)
+                + if tensor > 1 {
+                    // Two reductions a block: what a kernel waits, and the bytes.
+                    let blocks = profile.blocks() as f64 / pipeline as f64;
+                    let bytes = 2.0 * running * 2.0 * profile.hidden as f64 * (t - 1.0) / t;
+                    2.0 * blocks * (10e-6 + bytes / cluster.bandwidth(tensor))
+                } else {
+                    0.0
+                });
+        let fits = (held / self.context as f64).clamp(1e-9, running);
+        ServePlan {
+            format,
+            cache_bytes,
+            tensor,
+            pipeline,
+            expert_parallel,
+            replicas,
+            sparse: self.sparse,
+            weights: weights as u64,
+            cache_per_token: cache as u64,
+            activations: activations as u64,
+            overhead,
+            tokens: (pages as u64) * PAGE,
+            seconds_per_token: step * tensor as f64 / fits,
+            context: self.context,
+            batched_tokens: self.batched_tokens,
+            utilization: self.utilization,
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The search over training configurations: every group of degrees, sharding and offloading, each with its best micro-batch and checkpointing.
+//!
+//! Points are left out only where that is proven to lose nothing: `by_memory`, where states alone, or a smaller micro-batch, do not fit;
+//! `by_cost`, where computing and waiting without any recomputation already costs more than the last plan that is kept; `by_rule`, where a
+//! dimension has no meaning (offloaded parameters that nobody gathers, chunks of one stage) or optimal checkpointing covers the point.
+//! `examined` and these add up to the whole space.
+
+use super::SearchError;
+use super::cost::{Cost, CostModel};
+use super::memory::{Account, Chosen, Counts, Holding, Layout};
+use super::profile::Profile;
+use super::space::{Checkpointing, Config, Space, divisors};
+use crate::formulas::sharding::Sharding;
+use crate::hardware::Cluster;
+
+/// A configuration that fits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub config: Config,
+    pub cost: Cost,
+    /// On the worst rank.
+    pub account: Account,
+    /// How blocks of each kind are treated on that rank's stage: kept, half recomputed, recomputed.
+    pub counts: Counts,
+    /// The largest micro-batch that fits with everything else the same (checkpointing free to rise where it is optimal).
+    pub largest_micro_batch: u64,
+}
+
+/// How many points there were, and what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    pub points: u64,
+    pub examined: u64,
+    pub fit: u64,
+    pub by_memory: u64,
+    pub by_cost: u64,
+    pub by_rule: u64,
+}
+
+/// Plans, cheapest first, and the proof that the first is the cheapest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    pub plans: Vec<Plan>,
+    pub census: Census,
+    /// Where nothing fits: the least bytes that a point needed of the memory there is, at least.
+    pub least_needed: Option<u64>,
+}
+
+struct Best {
+    plans: Vec<Plan>,
+    keep: usize,
+}
+
+impl Best {
+    /// What a plan has to cost less than.
+    fn bar(&self) -> f64 {
+        if self.plans.len() < self.keep {
+            f64::INFINITY
+        } else {
+            self.plans.last().map_or(f64::INFINITY, |p| p.cost.total())
+        }
+    }
+
+    fn offer(&mut self, plan: Plan) {
+        let place = self.plans.partition_point(|other| other.cost.total() <= plan.cost.total());
+        if place < self.keep {
+            self.plans.insert(place, plan);
+            self.plans.truncate(self.keep);
+        }
+    }
+}
+
+/// The `keep` cheapest plans that fit, each of another group.
+pub fn search(
+    profile: &Profile,
+    cluster: &Cluster,
+    space: &Space,
+    model: &CostModel,
+    keep: usize,
+) -> Result<Found, SearchError> {
+    space.check(profile, cluster)?;
+    let mut best = Best { plans: Vec::new(), keep: keep.max(1) };
+    let mut census = Census::default();
+    let mut least = f64::INFINITY;
+    for layout in layouts(profile, cluster, space) {
+        Group { profile, cluster, space, model, usable: usable(cluster, space) }.run(
+            &layout,
+            &mut best,
+            &mut census,
+            &mut least,
+        );
+    }
+    for plan in &mut best.plans {
+        plan.largest_micro_batch = largest_micro_batch(profile, cluster, space, &plan.config);
+    }
+    let least_needed = (best.plans.is_empty() && least.is_finite()).then_some(least as u64);
+    Ok(Found { plans: best.plans, census, least_needed })
+}
+
+fn usable(cluster: &Cluster, space: &Space) -> f64 {
+    cluster.gpu.memory() as f64 * (1.0 - space.headroom)
+}
+
+/// All points that differ in more than sharding, offloading, micro-batch and checkpointing; those four hold their first value.
+fn layouts(profile: &Profile, cluster: &Cluster, space: &Space) -> Vec<Config> {
+    let gpus = cluster.gpus();
+    let mut configs = Vec::new();
+    for &precision in &space.precisions {
+        for &optimizer in &space.optimizers {
+            for &format in &space.formats {
+                for &tensor in &space.tensor {
+                    for &pipeline in &space.pipeline {
+                        for &context in &space.context {
+                            let inner = tensor * pipeline * context;
+                            if !gpus.is_multiple_of(inner) || pipeline > profile.blocks() {
+                                continue;
+                            }
+                            let data = gpus / inner;
+                            if !space.global_batch.is_multiple_of(data) {
+                                continue;
+                            }
+                            for &expert in &space.expert {
+                                if !(data * context * tensor).is_multiple_of(expert) {
+                                    continue;
+                                }
+                                configs.extend(space.chunks.iter().map(|&chunks| Config {
+                                    precision,
+                                    optimizer,
+                                    checkpointing: space.checkpointing[0],
+                                    sharding: space.shardings[0],
+                                    data,
+                                    tensor,
+                                    pipeline,
+                                    context,
+                                    expert,
+                                    chunks,
+                                    micro_batch: 1,
+                                    accumulation: space.global_batch / data,
+                                    length: space.length,
+                                    offload: space.offloads[0],
+                                    lora: space.lora,
+                                    format,
+                                    sequence_parallel: space.sequence_parallel,
+                                }));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    configs
+}
+
+struct Group<'a> {
+    profile: &'a Profile,
+    cluster: &'a Cluster,
+    space: &'a Space,
+    model: &'a CostModel,
+    usable: f64,
+}
+
+impl Group<'_> {
+    fn run(&self, first: &Config, best: &mut Best, census: &mut Census, least: &mut f64) {
+        let local = self.space.global_batch / first.data;
+        let micro_batches: Vec<u64> = divisors(local)
+            .into_iter()
+            .filter(|b| self.space.micro_batches.is_empty() || self.space.micro_batches.contains(b))
+            .collect();
+        let modes = self.space.checkpointing.len() as u64;
+        let inner = micro_batches.len() as u64 * modes;
+        let groups = (self.space.shardings.len() * self.space.offloads.len()) as u64;
+        census.points += groups * inner;
+        let interleaves = first.chunks > 1;
+        if interleaves
+            && (first.pipeline == 1 || !self.profile.blocks().is_multiple_of(first.pipeline * first.chunks))
+        {
+            census.by_rule += groups * inner;
+            return;
+        }
+        let layout = Layout::new(self.profile, self.cluster, first);
+        let traffic = self.model.traffic(self.profile, self.cluster, &layout, first);
+        for &sharding in &self.space.shardings {
+            for &offload in &self.space.offloads {
+                let mut config = Config { sharding, offload, ..*first };
+                let gathers = matches!(sharding, Sharding::Zero3 | Sharding::Fsdp);
+                let alone = config.data * config.context == 1;
+                // A shard of one rank is no shard; parameters come from the host block by block only where they are gathered so.
+                if alone && sharding != Sharding::Ddp && !only(&self.space.shardings, sharding)
+                    || offload.parameters && !gathers && !alone
+                    || config.pipeline > 1 && gathers && config.accumulation > 1 && offload.parameters
+                {
+                    census.by_rule += inner;
+                    continue;
+                }
+                let holdings: Vec<Holding> =
+                    layout.stages.iter().map(|stage| Holding::new(&layout, stage, &config)).collect();
+                let room = self.usable - layout.overhead;
+                let floor = holdings.iter().map(Holding::floor).fold(0.0, f64::max);
+                let host = holdings.iter().map(|holding| holding.host).fold(0.0, f64::max);
+                if floor > room || host > layout.host {
+                    if host <= layout.host {
+                        *least = least.min(floor + layout.overhead);
+                    }
+                    census.by_memory += inner;
+                    continue;
+                }
+                self.points(&mut config, &layout, &traffic, &holdings, &micro_batches, best, census, least);
+            }
+        }
+    }
+
+    /// The best micro-batch and checkpointing of one group.
+    #[allow(clippy::too_many_arguments)]
+    fn points(
+        &self,
+        config: &mut Config,
+        layout: &Layout,
+        traffic: &super::cost::Traffic,
+        holdings: &[Holding],
+        micro_batches: &[u64],
+        best: &mut Best,
+        census: &mut Census,
+        least: &mut f64,
+    ) {
+        let room = self.usable - layout.overhead;
+        let local = self.space.global_batch / config.data;
+        let modes = &self.space.checkpointing;
+        let optimal = modes.contains(&Checkpointing::Optimal);
+        let mut mine: Option<Plan> = None;
+        for (place, &micro_batch) in micro_batches.iter().enumerate() {
+            let later = (micro_batches.len() - place) as u64 * modes.len() as u64;
+            (config.micro_batch, config.accumulation) = (micro_batch, local / micro_batch);
+            let bound = self.model.step(self.cluster, layout, traffic, holdings, config, 0.0).total();
+            let bar = mine.as_ref().map_or(best.bar(), |plan| plan.cost.total().min(best.bar()));
+            if bound >= bar {
+                census.by_cost += modes.len() as u64;
+                continue;
+            }
+            let mut fits = false;
+            for &mode in modes {
+                if optimal && mode != Checkpointing::Optimal {
+                    census.by_rule += 1;
+                    continue;
+                }
+                if mode == Checkpointing::Selective
+                    && !layout.selective_helps
+                    && modes.contains(&Checkpointing::None)
+                {
+                    census.by_rule += 1;
+                    continue;
+                }
+                census.examined += 1;
+                config.checkpointing = mode;
+                let Some(chosen) = fit_all(layout, holdings, config, room) else { continue };
+                fits = true;
+                census.fit += 1;
+                let recompute = chosen.iter().map(|chosen| chosen.recompute).fold(0.0, f64::max);
+                let cost = self.model.step(self.cluster, layout, traffic, holdings, config, recompute);
+                if cost.total() < mine.as_ref().map_or(best.bar(), |plan| plan.cost.total()) {
+                    mine = Some(plan(layout, holdings, config, cost, &chosen));
+                }
+            }
+            if !fits && place == 0 && best.plans.is_empty() {
+                *least = least.min(self.least_peak(layout, holdings, config));
+            }
+            // In a pipeline fewer micro-batches are in flight where they are larger, so a larger one may fit again.
+            if !fits && config.pipeline == 1 {
+                census.by_memory += later - modes.len() as u64;
+                break;
+            }
+        }
+        if let Some(plan) = mine {
+            best.offer(plan);
+        }
+    }
+}
+
+impl Group<'_> {
+    /// What the point needs with the most recomputation that is allowed.
+    fn least_peak(&self, layout: &Layout, holdings: &[Holding], config: &Config) -> f64 {
+        let modes = &self.space.checkpointing;
+        let most = modes.iter().copied().max().unwrap_or(Checkpointing::Full);
+        let checkpointing = if most == Checkpointing::Optimal { Checkpointing::Full } else { most };
+        let config = Config { checkpointing, ..*config };
+        let peaks = layout.stages.iter().zip(holdings).filter_map(|(stage, holding)| {
+            let chosen = holding.fit(layout, stage, &config, f64::MAX / 4.0)?;
+            // (A stage whose host is full is left out: the least is a lower bound.)
+            Some(holding.account(layout, stage, &config, &chosen).peak)
+        });
+        peaks.fold(0.0, f64::max)
+    }
+}
+
+fn only(shardings: &[Sharding], sharding: Sharding) -> bool {
+    shardings.iter().all(|other| *other == sharding)
+}
+
+fn fit_all(layout: &Layout, holdings: &[Holding], config: &Config, room: f64) -> Option<Vec<Chosen>> {
+    layout
+        .stages
+        .iter()
+        .zip(holdings)
+        .map(|(stage, holding)| holding.fit(layout, stage, config, room))
+        .collect()
+}
+
+fn plan(layout: &Layout, holdings: &[Holding], config: &Config, cost: Cost, chosen: &[Chosen]) -> Plan {
+    let accounts = layout.stages.iter().zip(holdings).zip(chosen);
+    let (account, counts) = accounts
+        .map(|((stage, holding), chosen)| (holding.account(layout, stage, config, chosen), &chosen.counts))
+        .max_by(|a, b| a.0.peak.total_cmp(&b.0.peak))
+        .map(|(account, counts)| (account, counts.clone()))
+        .unwrap_or_default();
+    Plan { config: *config, cost, account, counts, largest_micro_batch: config.micro_batch }
+}
+
+/// The largest micro-batch that fits, whether or not it divides the batch, with the same number of micro-batches.
+#[must_use]
+pub fn largest_micro_batch(profile: &Profile, cluster: &Cluster, space: &Space, config: &Config) -> u64 {
+    let layout = Layout::new(profile, cluster, config);
+    let holdings: Vec<Holding> =
+        layout.stages.iter().map(|stage| Holding::new(&layout, stage, config)).collect();
+    let room = usable(cluster, space) - layout.overhead;
+    let fits =
+        |micro_batch: u64| fit_all(&layout, &holdings, &Config { micro_batch, ..*config }, room).is_some();
+    let (mut low, mut high) = (0, 1);
+    while fits(high) && high < 1 << 32 {
+        (low, high) = (high, high * 2);
+    }
+    while low + 1 < high {
+        let middle = low + (high - low) / 2;
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+/// The account of one given point, whether it fits or not: with everything that can be recomputed recomputed where nothing less fits.
+#[must_use]
+pub fn account(profile: &Profile, cluster: &Cluster, config: &Config) -> Account {
+    let layout = Layout::new(profile, cluster, config);
+    let room = f64::MAX / 4.0;
+    let mut worst = Account::default();
+    for stage in &layout.stages {
+        let holding = Holding::new(&layout, stage, config);
+        if let Some(chosen) = holding.fit(&layout, stage, config, room) {
+            let account = holding.account(&layout, stage, config, &chosen);
+            if account.peak > worst.peak {
+                worst = account;
+            }
+        }
+    }
+    worst
+}
