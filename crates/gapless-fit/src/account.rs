@@ -142,7 +142,9 @@ fn component(kind: Kind, scope: Scope, layer: Layer) -> Component {
         Kind::Workspace => Component::Workspaces,
         Kind::Input => Component::Inputs,
         Kind::KvCache => Component::KvCache,
-        Kind::Activation | Kind::Temporary if matches!(scope, Scope::Head | Scope::Loss) => Component::LossHead,
+        Kind::Activation | Kind::Temporary if matches!(scope, Scope::Head | Scope::Loss) => {
+            Component::LossHead
+        }
         Kind::Temporary => Component::Temporaries,
         Kind::Activation => match layer {
             Layer::Attention => Component::AttentionActivations,

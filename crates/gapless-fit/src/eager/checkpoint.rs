@@ -66,7 +66,9 @@ impl Sim {
                 if frame.recomputed.borrow().is_empty() {
                     self.recompute(&frame);
                 }
-                frame.recomputed.borrow_mut()[index as usize].take().expect("a saved tensor is asked for once")
+                frame.recomputed.borrow_mut()[index as usize]
+                    .take()
+                    .expect("a saved tensor is asked for once")
             }
         }
     }
@@ -78,7 +80,8 @@ impl Sim {
         self.phase(Phase::Recompute);
         self.recomputing.replace(Some(Rc::clone(frame)));
         let casts = self.casts.take();
-        let input = Tensor { edge: Some(Edge::Node(u32::MAX, 0)), ..input };
+        let edge = input.edge.map(|_| Edge::Node(u32::MAX, 0));
+        let input = Tensor { edge, ..input };
         let output = block(self, &input);
         self.casts.replace(casts);
         drop(output);

@@ -17,6 +17,6 @@ mod run;
 pub use log::{Kind, Layer, Log, Phase, Scope};
 pub use optimizer::Optimizer;
 pub use replay::{Figures, PhaseFigures};
-pub use run::{Checkpointing, Mode, Precision, Run, Steps, simulate};
+pub use run::{Checkpointing, Lora, LoraTargets, Mode, Precision, Run, Steps, simulate};
 pub use sim::Sim;
 pub use tensor::Tensor;

@@ -60,7 +60,12 @@ impl Watch for Watcher<'_> {
         }
         while let Some(mark) = self.log.marks.get(self.next).filter(|m| m.event == op + 1) {
             let peak_allocated = self.figures.peak_allocated;
-            self.figures.phases.push(PhaseFigures { step: mark.step, phase: mark.phase, allocated, peak_allocated });
+            self.figures.phases.push(PhaseFigures {
+                step: mark.step,
+                phase: mark.phase,
+                allocated,
+                peak_allocated,
+            });
             self.next += 1;
         }
     }
@@ -153,7 +158,8 @@ impl Steps {
         for (time, event) in self.log.events.iter().enumerate() {
             let allocation = &self.log.allocations[event.slot() as usize];
             let key = (allocation.scope, allocation.op, allocation.phase);
-            let stack = known.iter().rev().find(|(k, _)| *k == key).map(|(_, s)| *s).unwrap_or_else(|| {
+            let stack = known.iter().rev().find(|(k, _)| *k == key).map(|(_, s)| *s);
+            let stack = stack.unwrap_or_else(|| {
                 let file = trace.strings.intern(&format!("{:?}", allocation.phase).to_lowercase());
                 let name = trace.strings.intern(allocation.op);
                 let inner = trace.frames.intern(Frame { name, file, line: 0 });
