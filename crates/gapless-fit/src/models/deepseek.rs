@@ -36,11 +36,13 @@ impl Gated {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Feed {
     Dense(Gated),
     Experts { router: Param, gate_up: Param, down: Param, shared: Gated },
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Query {
     Whole(Linear),
     Low { down: Linear, norm: RmsNorm, up: Linear },

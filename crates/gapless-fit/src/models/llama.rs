@@ -20,6 +20,7 @@ struct Block {
     post_norm: RmsNorm,
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Qkv {
     Apart {
         q: Linear,
@@ -30,6 +31,7 @@ enum Qkv {
     Fused(Linear),
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Mlp {
     Gated {
         gate: Linear,

@@ -11,7 +11,7 @@ pub(crate) struct Linear {
     bias: Option<Param>,
     outputs: u64,
     /// The two matrices of an adapter, and its rank.
-    adapter: Option<(Param, Param, u64)>,
+    adapter: Option<Box<(Param, Param, u64)>>,
 }
 
 impl Linear {
@@ -33,7 +33,7 @@ impl Linear {
             let (inputs, dtype) = (self.weight.tensor.n / self.outputs, self.weight.tensor.dtype);
             let down = sim.param_as(&[lora.rank, inputs], dtype, true);
             let up = sim.param_as(&[self.outputs, lora.rank], dtype, true);
-            self.adapter = Some((down, up, lora.rank));
+            self.adapter = Some(Box::new((down, up, lora.rank)));
         }
         self
     }
@@ -45,7 +45,7 @@ impl Linear {
 
     pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
         let out = sim.linear(x, &self.weight, self.bias.as_ref(), self.outputs);
-        let Some((down, up, rank)) = &self.adapter else { return out };
+        let Some((down, up, rank)) = self.adapter.as_deref() else { return out };
         let low = sim.linear(x, down, None, *rank);
         let high = sim.linear(&low, up, None, self.outputs);
         drop(low);

@@ -22,6 +22,7 @@ pub(crate) struct Shape {
     pub(crate) hugging_face: bool,
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Attention {
     /// One matrix for queries, keys and values, in the order of tokens first.
     Packed {
