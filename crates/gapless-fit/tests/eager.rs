@@ -4,7 +4,7 @@ use gapless_fit::account::{Account, Component};
 use gapless_fit::eager::{
     Checkpointing, Lora, LoraTargets, Mode, Optimizer, Phase, Precision, Run, Steps, simulate,
 };
-use gapless_fit::model::Architecture;
+use gapless_fit::model::{Architecture, Attention};
 use gapless_fit::profile::profile;
 use gapless_fit::read;
 
@@ -137,6 +137,8 @@ fn optimizers_keep_what_their_formulas_say() {
 fn a_profile_adds_up_to_the_run_it_describes() {
     for precision in [Precision::Bf16, Precision::AmpBf16, Precision::Fp32] {
         let run = Run { precision, steps: 1, ..run() };
+        let tied = profile(&model("gpt2"), &run).expect("a profile");
+        assert_eq!(tied.parts().map(|p| p.parameters).sum::<u64>(), 124_439_808);
         let profile = profile(&llama(), &run).expect("a profile");
         assert_eq!(profile.blocks.len(), 6);
         let steps = simulate(&llama(), &run).expect("a run");
@@ -172,6 +174,46 @@ fn presets_of_every_family_run_with_the_parameters_they_have() {
         let steps = simulate(&architecture, &run).unwrap_or_else(|error| panic!("{name}: {error}"));
         let count = gapless_fit::parameters::count(&architecture).expect("a number");
         assert_eq!(steps.parameters, count, "{name}");
+    }
+}
+
+#[test]
+fn every_preset_trains_under_every_setting() {
+    for name in read::names() {
+        let architecture = model(name);
+        let length = if matches!(architecture, Architecture::Vision(_)) { 224 } else { 96 };
+        for precision in [Precision::Bf16, Precision::AmpBf16, Precision::Fp32] {
+            for checkpointing in [Checkpointing::None, Checkpointing::All] {
+                for attention in [None, Some(Attention::Eager)] {
+                    for lora in [None, Some(Lora { rank: 4, targets: LoraTargets::All })] {
+                        let run = Run {
+                            length,
+                            precision,
+                            checkpointing: checkpointing.clone(),
+                            attention,
+                            lora,
+                            steps: 1,
+                            ..run()
+                        };
+                        let steps =
+                            simulate(&architecture, &run).unwrap_or_else(|error| panic!("{name}: {error}"));
+                        let left = live(&steps, 0, Phase::Zero);
+                        let held: u64 = steps
+                            .log
+                            .allocations
+                            .iter()
+                            .filter(|a| a.op == "parameter" || a.op == "state")
+                            .map(|a| gapless_fit::eager::Log::rounded(a.bytes))
+                            .sum();
+                        // Workspaces, the batch, the last loss, running figures: nothing else outlives a step.
+                        assert!(
+                            left >= held && left < held + (80 << 20),
+                            "{name}, {run:?}: {left} left, {held} held"
+                        );
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) fn build(sim: &Sim, e: &Encoder, run: &Run) -> Result<Rc<dyn Network>
     let transform = Linear::new(sim, e.hidden, e.hidden, true, dtype);
     let transform_norm = LayerNorm::new(sim, e.hidden, dtype);
     let head = if e.tied {
+        sim.begin("tied");
         drop(sim.alloc_as(e.vocab * e.hidden, dtype, crate::eager::Kind::Weight));
         Linear::tied(&words, Some(sim.param(&[e.vocab], dtype)), e.vocab)
     } else {

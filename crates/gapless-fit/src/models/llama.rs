@@ -113,6 +113,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
 /// The language-model head. A tied one is allocated too, before it is replaced by the embedding.
 pub(crate) fn head(sim: &Sim, d: &Decoder, embed: &Param, dtype: Dtype) -> Linear {
     if d.tied {
+        sim.begin("tied");
         drop(sim.alloc_as(d.vocab * d.hidden, dtype, Kind::Weight));
         Linear::tied(embed, None, d.vocab)
     } else {

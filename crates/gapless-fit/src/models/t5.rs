@@ -106,6 +106,7 @@ pub(crate) fn build(sim: &Sim, e: &EncoderDecoder, run: &Run) -> Result<Rc<dyn N
     let decoder = stack(e.decoder_layers, true);
     sim.scope(Scope::Head);
     let head = if e.tied {
+        sim.begin("tied");
         drop(sim.alloc_as(e.vocab * e.hidden, dtype, Kind::Weight));
         Linear::tied(&words, None, e.vocab)
     } else {
