@@ -5,6 +5,7 @@
 //! `checkpoint` chooses what to recompute, `search` finds the cheapest configuration that fits.
 
 pub mod account;
+pub mod answer;
 pub mod checkpoint;
 pub mod eager;
 pub mod emit;
@@ -12,9 +13,12 @@ pub mod formulas;
 pub mod hardware;
 pub mod model;
 pub mod parameters;
+pub mod portrait;
 pub mod profile;
 pub mod read;
 pub mod search;
+pub mod timeline;
+pub mod tune;
 
 mod models;
 

@@ -1,5 +1,7 @@
 //! The command line: every flag, its help, and the examples that teach.
 
+pub(crate) mod fit;
+
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -35,6 +37,7 @@ Examples:
   gapless replay snapshot.pickle --min-capacity  what would other allocators have held?
   gapless oom snapshot.pickle                    why did the last request fail?
   gapless plan buffers.csv --capacity 1MiB       where should each buffer go?
+  gapless fit llama-3-8b --batch 4 --gpu a100-80 will it fit, and how do I make it fit?
   gapless run -- python train.py                 the program, on an allocator without gaps
   gapless explain GAP101                         what a finding means
 
@@ -79,6 +82,8 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Find an offset for each buffer, so that the peak is as low as it can be
     Plan(PlanArgs),
+    /// Say what a model will take on a device before it runs, and find a configuration that fits
+    Fit(Box<fit::FitArgs>),
     /// Run a PyTorch program on Gapless' own allocator, without a change to it
     Run(RunArgs),
     /// Explain a finding code

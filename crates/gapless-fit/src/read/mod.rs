@@ -21,7 +21,7 @@ mod source;
 mod zip;
 
 pub use error::{Problem, ReadError};
-pub use presets::names;
+pub use presets::{names, preset_config};
 
 use crate::model::{Graph, Model};
 use error::{Fault, Named, unsupported};

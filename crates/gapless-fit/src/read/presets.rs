@@ -27,23 +27,34 @@ fn find(name: &str) -> Option<(&'static str, &'static str)> {
     rows().find(|(names, _)| names.split(' ').any(|known| bare(known) == name))
 }
 
-/// The model of that name, where there is one.
-pub(crate) fn preset(text: &str) -> Option<Model> {
+/// The row of the table that a text names, whatever its case, organisation and suffixes.
+fn row(text: &str) -> Option<(&'static str, &'static str)> {
     let name = text.rsplit('/').next().unwrap_or(text);
     if name.len() > 100 {
         return None;
     }
     let mut name = bare(name);
-    let (names, keys) = loop {
+    loop {
         if let Some(row) = find(&name) {
-            break row;
+            return Some(row);
         }
         if let Some(row) = name.strip_prefix("meta").or_else(|| name.strip_prefix("google")).and_then(find) {
-            break row;
+            return Some(row);
         }
         let shorter = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix))?.to_owned();
         name = shorter;
-    };
+    }
+}
+
+/// The keys of the configuration that a name stands for, as JSON; what they leave out has the defaults of transformers.
+#[must_use]
+pub fn preset_config(text: &str) -> Option<&'static str> {
+    row(text).map(|(_, keys)| keys)
+}
+
+/// The model of that name, where there is one.
+pub(crate) fn preset(text: &str) -> Option<Model> {
+    let (names, keys) = row(text)?;
     let mut notes = Vec::new();
     let architecture = config::read(keys.as_bytes(), false, &mut notes).ok().flatten()?;
     let name = names.split(' ').next().unwrap_or(names).to_owned();

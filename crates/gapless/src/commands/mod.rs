@@ -7,6 +7,7 @@ mod demo;
 mod diff;
 mod explain;
 mod export;
+mod fit;
 mod oom;
 mod plan;
 mod replay;
@@ -27,6 +28,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Oom(args) => oom::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Fit(args) => fit::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Completions(args) => completions::run(&args),

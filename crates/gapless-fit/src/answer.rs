@@ -1,0 +1,100 @@
+//! The answer to "what will it take": one run simulated, its peaks on PyTorch's allocator and on ours, and whether a card holds it.
+//!
+//! A card holds a run when the run gets to its end on what context and error bar leave of the card: PyTorch gives cached memory back before
+//! it fails, so less than the reserved peak can do, and only a replay on a card of that size tells.
+
+use crate::account::Account;
+use crate::eager::{Figures, Run, Steps, simulate};
+use crate::hardware::Gpu;
+use crate::model::Architecture;
+use crate::models::BuildError;
+use gapless_replay::machine::{Drive, Machine, Spec, TorchMachine};
+use gapless_replay::torch::{TorchSettings, TorchVersion};
+use gapless_trace::{Bytes, Trace};
+
+/// Share of the peak by which predictions of followed models may be off: the promise of `cargo xtask bench fit` for 95 % of measured cells.
+pub const ERROR: f64 = 0.03;
+/// The same for accounts from closed forms: several GPUs, adapters, offloading.
+pub const CLOSED_FORM_ERROR: f64 = 0.1;
+/// Share of the peak that is left free before a run is said to fit: the median error that is promised.
+const RESERVE: f64 = 0.01;
+
+/// What the driver counts for a process beside torch's own memory: context, modules, libraries.
+///
+/// Measured on an H200 with torch 2.11 and CUDA 13.0: 767 to 797 MiB over 71 runs; on an RTX 6000 Ada 426 MiB.
+#[must_use]
+pub fn context(gpu: &Gpu) -> Bytes {
+    let mib = if gpu.is_rocm() || gpu.compute_capability >= 90 { 800 } else { 450 };
+    Bytes(mib << 20)
+}
+
+/// Whether a card holds a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Fits,
+    /// It gets to its end, but the allocator has to give cached memory back to the card on the way.
+    FitsTightly,
+    DoesNotFit,
+}
+
+impl Verdict {
+    #[must_use]
+    pub fn fits(self) -> bool {
+        self != Verdict::DoesNotFit
+    }
+}
+
+/// One run, simulated.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub run: Run,
+    pub steps: Steps,
+    pub figures: Figures,
+    pub account: Account,
+}
+
+impl Answer {
+    /// Simulates `run`.
+    ///
+    /// # Errors
+    /// As [`simulate`].
+    pub fn of(architecture: &Architecture, run: &Run) -> Result<Answer, BuildError> {
+        let steps = simulate(architecture, run)?;
+        let figures = steps.figures();
+        let account = Account::at_peak(&steps, &figures);
+        Ok(Answer { run: run.clone(), steps, figures, account })
+    }
+
+    /// With what the driver counts for the process.
+    #[must_use]
+    pub fn process_total(&self, gpu: &Gpu) -> Bytes {
+        self.figures.peak_reserved + context(gpu)
+    }
+
+    /// What Gapless' own allocator would hold at most.
+    #[must_use]
+    pub fn gapless_reserved(&self) -> Bytes {
+        let Ok(machine) = Spec::Gapless.machine(&Trace::default()) else { return Bytes::ZERO };
+        let endless = Drive::on(gapless_replay::outcome::ENDLESS.0);
+        Bytes(machine.drive(&self.steps.script(), endless, &mut ()).stats.reserved.peak)
+    }
+
+    /// Whether a card of `memory` bytes holds it.
+    #[must_use]
+    pub fn verdict(&self, gpu: &Gpu, memory: Bytes) -> Verdict {
+        let reserve = (self.figures.peak_allocated.0 as f64 * RESERVE) as u64;
+        let left = memory.saturating_sub(context(gpu)).saturating_sub(Bytes(reserve));
+        if self.figures.peak_reserved <= left {
+            return Verdict::Fits;
+        }
+        if self.figures.peak_allocated > left {
+            return Verdict::DoesNotFit;
+        }
+        if self.steps.survives(&torch(), left) { Verdict::FitsTightly } else { Verdict::DoesNotFit }
+    }
+}
+
+/// PyTorch's allocator as it is without any setting.
+fn torch() -> Machine {
+    Machine::Torch(TorchMachine { version: TorchVersion::DEFAULT, settings: TorchSettings::default(), recorded: false })
+}

@@ -1,0 +1,122 @@
+//! A model as the search sees it, drawn from a simulated step instead of closed forms: what each block keeps, needs and computes is what the
+//! simulation counted; how tensor parallelism cuts it stays the closed forms' share.
+
+use crate::eager::{self, Run};
+use crate::formulas::activations::PerToken;
+use crate::formulas::parameters::Divided;
+use crate::formulas::states::Precision;
+use crate::model::{Architecture, Attention, Vision};
+use crate::models::BuildError;
+use crate::profile::{BlockProfile, profile};
+use crate::search::profile::{Kind, Profile};
+
+/// The search's profile of `architecture`, exact at `run`'s length and precision; the batch is taken as 1, or 2 where the search tries more.
+///
+/// # Errors
+/// As [`eager::simulate`].
+pub fn portrait(name: &str, architecture: &Architecture, run: &Run) -> Result<Profile, BuildError> {
+    let run = Run { batch: 1, ..run.clone() };
+    let exact = profile(architecture, &run)?;
+    let precision = closed_precision(run.precision);
+    let tokens = tokens(architecture, run.length);
+    let width = precision.bytes().activation as f64;
+    let mut drawn = match architecture {
+        Architecture::Decoder(decoder) => Profile::from_decoder(name, decoder),
+        _ => plain(name, architecture, &exact),
+    };
+    drawn.selective = drawn.selective && run.attention.is_none_or(|a| a == Attention::Eager);
+    for (at, kind) in drawn.kinds.iter_mut().enumerate() {
+        // Blocks of a kind are alike to the search: the most demanding one speaks for them.
+        let blocks = || drawn.order.iter().zip(&exact.blocks).filter(move |(k, _)| **k == at).map(|(_, b)| b);
+        let most = |value: &dyn Fn(&BlockProfile) -> u64| blocks().map(value).max().unwrap_or(0) as f64;
+        let closed = kind.kept(precision);
+        let saved = (most(&|b| b.saved) - closed.once).max(0.0);
+        let guess = closed.total(run.length) * tokens;
+        let share = if guess > 0.0 { saved / guess } else { 0.0 };
+        let kept = if share > 0.0 {
+            PerToken {
+                wide: closed.wide * share,
+                cut: closed.cut * share,
+                core: closed.core * share,
+                scores: closed.scores * share,
+                once: closed.once,
+            }
+        } else {
+            PerToken { cut: saved / tokens, ..PerToken::default() }
+        };
+        kind.kept = vec![(precision, kept)];
+        let beyond = |bytes: f64| bytes.max(0.0) / tokens / width;
+        kind.forward_working = beyond(most(&|b| b.forward_peak.saturating_sub(b.saved)));
+        // Gradients of weights are counted apart; the gradient of the block's output is there when its backward begins.
+        kind.backward_working = beyond(most(&|b| {
+            let again = b.recompute_peak.saturating_sub(b.saved);
+            (b.backward_peak.max(again) + b.input).saturating_sub(b.weight_bytes + b.saved.min(b.backward_peak))
+        }))
+        .max(kind.backward_working.min(kind.forward_working));
+    }
+    Ok(drawn)
+}
+
+/// Positions of one sequence: tokens, or one for a picture, whose bytes are all the block's.
+fn tokens(architecture: &Architecture, length: u64) -> f64 {
+    if matches!(architecture, Architecture::Vision(_)) { 1.0 } else { length as f64 }
+}
+
+/// The closed forms' name of a simulated precision.
+#[must_use]
+pub fn closed_precision(precision: eager::Precision) -> Precision {
+    match precision {
+        eager::Precision::Fp32 => Precision::Fp32,
+        eager::Precision::Bf16 => Precision::Bf16,
+        eager::Precision::Fp16 => Precision::Fp16,
+        eager::Precision::AmpBf16 | eager::Precision::AmpFp16 => Precision::AmpBf16,
+    }
+}
+
+/// An architecture without closed forms of its own: every block a kind where it differs, cut by tensor parallelism only where it has heads.
+fn plain(name: &str, architecture: &Architecture, exact: &crate::profile::Profile) -> Profile {
+    let (heads, hidden, vocab) = match architecture {
+        Architecture::Encoder(e) => (e.heads, e.hidden, e.vocab),
+        Architecture::EncoderDecoder(e) => (e.heads, e.hidden, e.vocab),
+        Architecture::Vision(Vision::Vit { heads, hidden, classes, .. }) => (*heads, *hidden, *classes),
+        _ => (1, 1, 1000),
+    };
+    let mut seen: Vec<BlockProfile> = Vec::new();
+    let mut kinds = Vec::new();
+    let mut order = Vec::new();
+    for block in &exact.blocks {
+        let kind = seen.iter().position(|other| other == block).unwrap_or_else(|| {
+            seen.push(*block);
+            kinds.push(Kind {
+                parameters: Divided { sharded: block.parameters, ..Divided::default() },
+                kept: Vec::new(),
+                input: hidden as f64,
+                forward_working: 0.0,
+                backward_working: 0.0,
+                flops: block.flops as f64,
+                core_flops: 0.0,
+                kv: 0.0,
+                latent: false,
+                routed: 0.0,
+                adapter: 0.0,
+            });
+            seen.len() - 1
+        });
+        order.push(kind);
+    }
+    Profile {
+        name: name.to_owned(),
+        kinds,
+        order,
+        first: Divided { sharded: exact.embedding.parameters, ..Divided::default() },
+        last: Divided { sharded: exact.head.parameters, ..Divided::default() },
+        tied: false,
+        hidden,
+        heads,
+        kv_heads: heads,
+        vocab,
+        experts: 0,
+        largest: exact.parts().map(|part| part.parameters).max().unwrap_or(0),
+        selective: false,
+    }
+}

@@ -1,0 +1,264 @@
+//! The flags of `gapless fit`.
+
+use clap::{Args as ClapArgs, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fit llama-3-8b                                       training, batch 1, bf16, AdamW: does an H200 hold it?
+  gapless fit llama-3-8b --batch 4 --seq 4096 --gpu a100-80    and if not, the cheapest plans that fit
+  gapless fit ./my-model --precision amp-bf16 --max-batch      the largest batch, without trial runs
+  gapless fit qwen3-32b --infer --gpu l40s --quantize int4 --kv-tokens 32768
+  gapless fit llama-3-70b --gpus 8 --nodes 2 --gpu h100        a plan over 16 GPUs
+  gapless fit gpt2 --gpu 4090 --batch 64 --emit torch --out plan/
+  gapless fit llama-3-8b --why                                 every number with its equation, inputs and source
+  gapless fit llama-3-8b --compare optimizer=adamw optimizer=adamw8bit,batch=2
+  gapless fit --compare llama-3-8b qwen3-8b
+  gapless fit resnet50 --image 224 --batch 256 --html step.html
+
+MODEL is a Hugging Face config.json or its folder, a .safetensors, .gguf, .pt2 or .onnx file, or a built-in name (`--list` prints them).
+What is not given is chosen and said: training, one GPU (h200), batch 1, 2048 tokens or what the model can take, bf16, AdamW, no
+checkpointing. A step takes batch x grad-accum sequences on each data-parallel GPU.
+
+Exit code: 0 it fits, 1 it does not, 2 the question is wrong.")]
+pub(crate) struct FitArgs {
+    /// What is to run: a file, a folder, or a built-in name
+    pub(crate) model: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+
+    /// Look for cheaper plans even where it fits
+    #[arg(long)]
+    pub(crate) optimize: bool,
+
+    /// Find the largest batch that fits
+    #[arg(long)]
+    pub(crate) max_batch: bool,
+
+    /// How many plans to list
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub(crate) top: usize,
+
+    /// Print for each number its equation, inputs and source
+    #[arg(long)]
+    pub(crate) why: bool,
+
+    /// Explain the difference between two settings (batch=8,precision=fp32) or two models
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["emit", "max_batch", "html"])]
+    pub(crate) compare: Option<Vec<String>>,
+
+    /// Write the configuration or the lines of code that realise the plan
+    #[arg(long, value_enum, value_name = "TARGET")]
+    pub(crate) emit: Option<EmitTarget>,
+
+    /// The folder for what --emit writes [default: standard output]
+    #[arg(long, value_name = "DIR", requires = "emit")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Draw the step's memory over time, in the report's own page
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// List the built-in models
+    #[arg(long, exclusive = true)]
+    pub(crate) list: bool,
+
+    #[arg(long, value_enum, default_value_t = super::DiffFormat::Text)]
+    pub(crate) format: super::DiffFormat,
+
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// What is run and where. `--compare` changes any of it by name.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct Settings {
+    /// Forward, backward, optimizer [default]
+    #[arg(long, conflicts_with = "infer", help_heading = "The run")]
+    pub(crate) train: bool,
+
+    /// One forward pass with a key-value cache
+    #[arg(long, help_heading = "The run")]
+    pub(crate) infer: bool,
+
+    /// Sequences, or pictures, of one forward pass on one GPU [default: 1]
+    #[arg(long, value_name = "N", help_heading = "The run")]
+    pub(crate) batch: Option<u64>,
+
+    /// Tokens of a sequence [default: 2048, or the model's positions where they are fewer]
+    #[arg(long, value_name = "TOKENS", help_heading = "The run")]
+    pub(crate) seq: Option<u64>,
+
+    /// Pixels a side, for models of pictures [default: 224]
+    #[arg(long, value_name = "PIXELS", help_heading = "The run")]
+    pub(crate) image: Option<u64>,
+
+    /// What weights are kept in and products computed in [default: bf16]
+    #[arg(long, value_enum, value_name = "PRECISION", help_heading = "The run")]
+    pub(crate) precision: Option<PrecisionArg>,
+
+    /// What updates the weights [default: adamw]
+    #[arg(long, value_enum, value_name = "OPTIMIZER", help_heading = "The run")]
+    pub(crate) optimizer: Option<OptimizerArg>,
+
+    /// What is run again in backward instead of kept; auto: as few blocks as fit [default: none]
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "The run")]
+    pub(crate) checkpointing: Option<CheckpointingArg>,
+
+    /// How attention is computed [default: the model's own, else sdpa]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "The run")]
+    pub(crate) attention: Option<AttentionArg>,
+
+    /// Train low-rank adapters on a frozen model: r=16, or r=16,base=nf4
+    #[arg(long, value_name = "r=N[,base=FORMAT]", help_heading = "The run")]
+    pub(crate) lora: Option<String>,
+
+    /// Forward and backward passes before each step of the optimizer [default: 1]
+    #[arg(long, value_name = "N", help_heading = "The run")]
+    pub(crate) grad_accum: Option<u64>,
+
+    /// Tokens that the key-value cache holds, all sequences together [default: batch x seq]
+    #[arg(long, value_name = "TOKENS", help_heading = "The run")]
+    pub(crate) kv_tokens: Option<u64>,
+
+    /// Format of the weights, when serving
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "The run")]
+    pub(crate) quantize: Option<QuantizeArg>,
+
+    /// Half of the weights pruned in the pattern 2:4, when serving
+    #[arg(long, value_name = "PATTERN", value_parser = ["2:4"], help_heading = "The run")]
+    pub(crate) sparsity: Option<String>,
+
+    /// The device: h200, h100, a100-80, a100-40, l40s, 4090, t4, mi300x, ... [default: h200]
+    #[arg(long, value_name = "NAME", help_heading = "The hardware")]
+    pub(crate) gpu: Option<String>,
+
+    /// Memory of the device, as 24GiB, instead of the named one's
+    #[arg(long, value_name = "BYTES", help_heading = "The hardware")]
+    pub(crate) memory: Option<String>,
+
+    /// Devices of a node [default: 1, or as many as the degrees need]
+    #[arg(long, value_name = "N", help_heading = "The hardware")]
+    pub(crate) gpus: Option<u64>,
+
+    /// Nodes [default: 1]
+    #[arg(long, value_name = "M", help_heading = "The hardware")]
+    pub(crate) nodes: Option<u64>,
+
+    /// Memory of the host for each GPU, for offloading [default: 128GiB]
+    #[arg(long, value_name = "BYTES", help_heading = "The hardware")]
+    pub(crate) host_memory: Option<String>,
+
+    /// Data-parallel degree
+    #[arg(long, value_name = "N", help_heading = "Over several GPUs")]
+    pub(crate) dp: Option<u64>,
+
+    /// Tensor-parallel degree
+    #[arg(long, value_name = "N", help_heading = "Over several GPUs")]
+    pub(crate) tp: Option<u64>,
+
+    /// Pipeline-parallel degree
+    #[arg(long, value_name = "N", help_heading = "Over several GPUs")]
+    pub(crate) pp: Option<u64>,
+
+    /// Context-parallel degree
+    #[arg(long, value_name = "N", help_heading = "Over several GPUs")]
+    pub(crate) cp: Option<u64>,
+
+    /// Expert-parallel degree
+    #[arg(long, value_name = "N", help_heading = "Over several GPUs")]
+    pub(crate) ep: Option<u64>,
+
+    /// What data-parallel ranks share: ZeRO's stage, or fsdp
+    #[arg(long, value_enum, value_name = "STAGE", help_heading = "Over several GPUs")]
+    pub(crate) zero: Option<ZeroArg>,
+
+    /// What lives on the host while it is not used: optimizer, params, activations
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT", help_heading = "Over several GPUs")]
+    pub(crate) offload: Option<Vec<OffloadArg>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrecisionArg {
+    Fp32,
+    Bf16,
+    Fp16,
+    /// fp32 weights under torch.autocast
+    AmpBf16,
+    AmpFp16,
+    /// 16-bit weights and gradients, fp32 master copies and states (ZeRO, DeepSpeed)
+    Mixed,
+    /// The same with fp32 gradients (Megatron)
+    MixedFp32Grad,
+    /// Weights in 8 bits, when serving
+    Fp8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OptimizerArg {
+    Adamw,
+    AdamwFused,
+    Adamw8bit,
+    Sgd,
+    SgdMomentum,
+    Adafactor,
+    Rmsprop,
+    Adagrad,
+    Lion,
+    Muon,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckpointingArg {
+    None,
+    Full,
+    Selective,
+    Auto,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AttentionArg {
+    Sdpa,
+    Eager,
+    Flash,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum QuantizeArg {
+    Int8,
+    Int4,
+    Nf4,
+    Fp8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ZeroArg {
+    #[value(name = "0")]
+    Zero0,
+    #[value(name = "1")]
+    Zero1,
+    #[value(name = "2")]
+    Zero2,
+    #[value(name = "3")]
+    Zero3,
+    Fsdp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OffloadArg {
+    Optimizer,
+    Params,
+    Activations,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EmitTarget {
+    Torch,
+    Fsdp,
+    Deepspeed,
+    Accelerate,
+    Vllm,
+}

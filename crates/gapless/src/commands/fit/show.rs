@@ -1,0 +1,284 @@
+//! An answer for people: the verdict first, then the account, then the step over time, then plans.
+
+use super::estimate::{Estimate, Method};
+use super::plans::{Plans, Row};
+use super::question::Question;
+use gapless_fit::answer::Verdict;
+use gapless_fit::tune::LargestBatch;
+use gapless_trace::Bytes;
+use std::fmt::Write;
+
+pub(super) const BOLD: &str = "\x1b[1m";
+pub(super) const DIM: &str = "\x1b[2m";
+const RED: &str = "\x1b[1;31m";
+const GREEN: &str = "\x1b[1;32m";
+const YELLOW: &str = "\x1b[1;33m";
+const CYAN: &str = "\x1b[36m";
+pub(super) const RESET: &str = "\x1b[0m";
+const WIDTH: usize = 72;
+
+/// A style for each component, so that bar and table belong together.
+fn style(component: &str) -> &'static str {
+    match component {
+        "weights" => "\x1b[34m",
+        "autocast_weights" => "\x1b[94m",
+        "gradients" => "\x1b[36m",
+        "optimizer_state" => "\x1b[35m",
+        "optimizer_temporaries" => "\x1b[95m",
+        "loss_head" => "\x1b[33m",
+        "temporaries" | "gathered" => "\x1b[31m",
+        "kv_cache" => "\x1b[93m",
+        "inputs" | "workspaces" | "rounding" => "\x1b[90m",
+        _ => "\x1b[32m",
+    }
+}
+
+/// `attention_activations` as one reads it.
+pub(super) fn words(component: &str) -> String {
+    component.replace('_', " ").replace("kv cache", "KV cache")
+}
+
+pub(super) fn billions(count: u64) -> String {
+    match count {
+        0..1_000_000 => format!("{count}"),
+        1_000_000..1_000_000_000 => format!("{:.1} M", count as f64 / 1e6),
+        1_000_000_000..1_000_000_000_000 => format!("{:.2} B", count as f64 / 1e9),
+        _ => format!("{:.2} T", count as f64 / 1e12),
+    }
+}
+
+/// Names come from files: control characters must not reach the terminal.
+pub(super) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Words wrapped to the page.
+pub(super) fn paragraph(out: &mut String, first: &str, rest: &str, text: &str, style: &str) {
+    let (mut line, mut lead) = (String::new(), first);
+    for word in text.split_whitespace() {
+        if !line.is_empty() && lead.chars().count() + line.chars().count() + 1 + word.chars().count() > 100 {
+            let _ = writeln!(out, "{lead}{style}{line}{RESET}");
+            lead = rest;
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let _ = writeln!(out, "{lead}{style}{line}{RESET}");
+}
+
+pub(super) fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64) {
+    let mut facts = vec![format!("{} parameters", billions(parameters))];
+    if blocks > 0 {
+        facts.push(format!("{blocks} blocks"));
+    }
+    let _ = writeln!(out, "{BOLD}{}{RESET}  {DIM}{}{RESET}", clean(&q.model.name), facts.join(" · "));
+    let _ = writeln!(out, "{}", q.headline());
+    for note in &q.notes {
+        paragraph(out, "", "      ", &format!("note: {}", clean(note)), DIM);
+    }
+}
+
+pub(super) fn account(out: &mut String, q: &Question, e: &Estimate) {
+    verdict(out, q, e);
+    peaks(out, q, e);
+    components(out, e);
+    shape(out, e);
+}
+
+fn verdict(out: &mut String, q: &Question, e: &Estimate) {
+    let (total, memory) = (e.process_total(), q.memory());
+    let share = total.share_of(memory) * 100.0;
+    let each = if q.cluster.gpus() > 1 { " each" } else { "" };
+    let _ = match e.verdict {
+        Verdict::Fits => writeln!(
+            out,
+            "\n  {GREEN}fits{RESET} on {BOLD}{}{RESET}: {total} of {memory}{each}, {share:.0} %",
+            q.gpu_name
+        ),
+        Verdict::FitsTightly => writeln!(
+            out,
+            "\n  {YELLOW}fits tightly{RESET} on {BOLD}{}{RESET}: {total} of {memory}, {share:.0} %; the allocator has to give cached memory back",
+            q.gpu_name
+        ),
+        Verdict::DoesNotFit => writeln!(
+            out,
+            "\n  {RED}does not fit{RESET} on {BOLD}{}{RESET}: {total} of {memory}{each}, {share:.0} %",
+            q.gpu_name
+        ),
+    };
+    // All of the card, and what would be beyond it.
+    let scale = total.0.max(memory.0).max(1);
+    let cells = |bytes: u64| (bytes as f64 / scale as f64 * WIDTH as f64).round() as usize;
+    let mut bar = String::new();
+    let mut used = 0;
+    let mut sum = 0;
+    let beyond = e.process_total().0.saturating_sub(e.peak_allocated.0);
+    let parts = e.components.iter().map(|(name, bytes)| (style(name), '█', *bytes));
+    for (style, letter, bytes) in parts.chain([("\x1b[90m", '▒', beyond)]) {
+        sum += bytes;
+        let to = cells(sum);
+        if to > used {
+            let _ = write!(bar, "{style}{}{RESET}", letter.to_string().repeat(to - used));
+            used = to;
+        }
+    }
+    let left = WIDTH.saturating_sub(used);
+    let _ = writeln!(out, "  {bar}{DIM}{}{RESET}", "·".repeat(left));
+    if total > memory {
+        let at = cells(memory.0).min(WIDTH.saturating_sub(1));
+        let _ = writeln!(out, "  {}{RED}▲ the card ends here{RESET}", " ".repeat(at));
+    }
+}
+
+fn peaks(out: &mut String, q: &Question, e: &Estimate) {
+    let _ = writeln!(out);
+    let row = |out: &mut String, name: &str, bytes: Bytes, aside: String| {
+        let _ = writeln!(out, "  {name:<16} {bytes:>9}  {DIM}{aside}{RESET}");
+    };
+    row(out, "peak allocated", e.peak_allocated, format!("± {:.0} %: {}", e.error * 100.0, source(e.method)));
+    let ours = e.gapless_reserved.map_or_else(String::new, |bytes| format!("; Gapless' own would hold {bytes}"));
+    let how = if e.method == Method::ClosedForms { "2 % more, as PyTorch's allocator typically holds" } else { "PyTorch's allocator, replayed over the step" };
+    row(out, "peak reserved", e.peak_reserved, format!("{how}{ours}"));
+    let mut beside = format!("with {} of context and libraries", e.context);
+    if e.outside > Bytes::ZERO {
+        let _ = write!(beside, ", {} of communication buffers", e.outside);
+    }
+    if q.cluster.gpus() > 1 {
+        beside += ", on the worst GPU";
+    }
+    row(out, "process total", e.process_total(), beside);
+    if !e.recomputed.is_empty() && e.blocks > 0 {
+        let _ = writeln!(out, "  {:<16} {:>9}  {DIM}{}{RESET}", "recomputed", format!("{} of {}", e.recomputed.len(), e.blocks), "blocks run forward again in backward");
+    }
+}
+
+fn source(method: Method) -> &'static str {
+    match method {
+        Method::Simulated => "simulated operator by operator",
+        Method::Adjusted => "simulated, with weights or cache counted in the asked format",
+        Method::ClosedForms => "closed forms over simulated blocks",
+    }
+}
+
+fn components(out: &mut String, e: &Estimate) {
+    let _ = writeln!(out, "\n  {BOLD}Alive at the peak{RESET}  {DIM}{}{RESET}", clean(&e.peak_at.words()));
+    let total = e.peak_allocated.0.max(1);
+    let mut rows = e.components.clone();
+    rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let largest = rows.first().map_or(1, |(_, bytes)| (*bytes).max(1));
+    for (name, bytes) in rows {
+        let cells = (bytes as f64 / largest as f64 * 36.0).round() as usize;
+        let _ = writeln!(
+            out,
+            "    {:<26} {:>9}  {:>5.1} %  {}{}{RESET}",
+            words(name),
+            Bytes(bytes).to_string(),
+            bytes as f64 / total as f64 * 100.0,
+            style(name),
+            "█".repeat(cells)
+        );
+    }
+}
+
+fn shape(out: &mut String, e: &Estimate) {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let Some(shape) = e.shape.as_ref().filter(|s| !s.most.is_empty()) else { return };
+    // Serving has one phase: a picture of it says nothing.
+    if shape.phases.len() < 2 || shape.phases.len() > 9 {
+        return;
+    }
+    let top = shape.most.iter().copied().max().unwrap_or(1).max(1);
+    let _ = writeln!(out, "\n  {BOLD}One step over time{RESET}  {DIM}allocated bytes, allocation by allocation{RESET}");
+    for row in [1u64, 0] {
+        let line: String = shape
+            .most
+            .iter()
+            .map(|&bytes| {
+                let eighths = (bytes as f64 / top as f64 * 16.0).round() as u64;
+                match eighths.saturating_sub(row * 8).min(8) {
+                    0 => ' ',
+                    n => BARS[n as usize - 1],
+                }
+            })
+            .collect();
+        let _ = writeln!(out, "    {CYAN}{}{RESET}", line.trim_end());
+    }
+    let mut names = String::new();
+    let mut peaks = String::new();
+    for (name, columns, peak) in &shape.phases {
+        let width = (*columns).max(name.len() + 3).max(11);
+        let _ = write!(names, "{:<width$}", format!("└ {name}"));
+        let _ = write!(peaks, "{:<width$}", format!("  {}", Bytes(*peak)));
+    }
+    let _ = writeln!(out, "    {DIM}{}{RESET}", names.trim_end());
+    let _ = writeln!(out, "    {DIM}{}{RESET}", peaks.trim_end());
+}
+
+pub(super) fn largest_batch(out: &mut String, q: &Question, found: Option<&LargestBatch>) {
+    match found {
+        None => {
+            let _ = writeln!(out, "\n  {RED}no batch fits{RESET}: not even 1 on {}", q.gpu_name);
+        }
+        Some(found) => {
+            let tight = if found.verdict == Verdict::FitsTightly { ", tightly" } else { "" };
+            let _ = writeln!(
+                out,
+                "\n  largest batch on {BOLD}{}{RESET}: {GREEN}{}{RESET}{tight}  {DIM}{} would take {}; {} simulations, no trial run{RESET}",
+                q.gpu_name,
+                found.batch,
+                found.batch + 1,
+                found.next,
+                found.looked_at
+            );
+        }
+    }
+}
+
+pub(super) fn plans(out: &mut String, plans: &Plans) {
+    let _ = writeln!(out, "\n  {BOLD}{}{RESET}  {DIM}cheapest first{RESET}", plans.title);
+    if plans.rows.is_empty() {
+        let least = plans.least_needed.map_or_else(String::new, |bytes| format!(": the least that any needs is {}", Bytes(bytes)));
+        let _ = writeln!(out, "    {RED}none{RESET}{least}");
+    }
+    for (place, row) in plans.rows.iter().enumerate() {
+        plan(out, place + 1, row);
+    }
+    paragraph(out, "    ", "    ", &plans.proof, DIM);
+    for note in &plans.notes {
+        paragraph(out, "    ", "    ", note, DIM);
+    }
+}
+
+fn plan(out: &mut String, place: usize, row: &Row) {
+    let _ = writeln!(out, "   {BOLD}{place:>2}{RESET}  {}", row.words);
+    let exact = if row.exact { "" } else { "~" };
+    let batch = row.largest_batch.map_or_else(String::new, |b| format!(" · up to batch {b}"));
+    let _ = writeln!(
+        out,
+        "       {GREEN}{exact}{}{RESET} of memory{batch} · {CYAN}{}{RESET} {}{DIM}{}{RESET}",
+        row.process_total,
+        seconds(row.seconds),
+        row.unit,
+        if row.cost.is_empty() {
+            String::new()
+        } else {
+            let terms: Vec<String> = row.cost.iter().map(|(name, s)| format!("{name} {}", seconds(*s))).collect();
+            format!(": {}", terms.join(", "))
+        }
+    );
+}
+
+pub(super) fn seconds(s: f64) -> String {
+    if s >= 10.0 {
+        format!("{s:.1} s")
+    } else if s >= 1.0 {
+        format!("{s:.2} s")
+    } else if s >= 1e-3 {
+        format!("{:.1} ms", s * 1e3)
+    } else {
+        format!("{:.1} µs", s * 1e6)
+    }
+}

@@ -1,0 +1,249 @@
+//! `gapless fit` as a user runs it: accounts, plans, what is written down, and what is refused.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use support::{Run, run, run_in, schema, shown};
+
+fn json(args: &[&str]) -> (i32, Value) {
+    let mut all = vec!["fit"];
+    all.extend_from_slice(args);
+    all.extend_from_slice(&["--format", "json"]);
+    let done = run(&all);
+    assert!(done.code < 2, "{args:?}: {}", done.err);
+    (done.code, serde_json::from_str(&done.out).expect("JSON"))
+}
+
+fn refused(args: &[&str]) -> Run {
+    let mut all = vec!["fit"];
+    all.extend_from_slice(args);
+    let done = run(&all);
+    assert_eq!((done.code, done.out.as_str()), (2, ""), "{args:?}: {}", done.err);
+    assert!(done.err.contains("error: ") && done.err.contains("help: "), "{args:?}: {}", done.err);
+    done
+}
+
+#[test]
+fn an_account_says_the_verdict_first_and_then_where_every_byte_goes() {
+    insta::assert_snapshot!(shown(&run(&["fit", "gpt2", "--batch", "4", "--seq", "512", "--gpu", "4090"])));
+}
+
+#[test]
+fn json_keeps_its_contract() {
+    for args in [
+        &["gpt2", "--batch", "2", "--seq", "512"][..],
+        &["gpt2", "--infer", "--kv-tokens", "4096", "--quantize", "int8"],
+        &["llama-3.2-1b", "--batch", "8", "--memory", "24GiB"],
+        &["llama-3.2-1b", "--gpus", "8", "--gpu", "4090", "--why"],
+        &["llama-3-8b", "--gpus", "4", "--tp", "2", "--zero", "1"],
+        &["resnet18", "--image", "64", "--max-batch", "--memory", "2GiB"],
+        &["llama-3-70b", "--infer", "--gpus", "2", "--gpu", "h100"],
+        &["llama-3-8b", "--lora", "r=16,base=nf4", "--gpu", "t4"],
+        &["vit_b_16", "--optimize"],
+    ] {
+        let (code, value) = json(args);
+        let wrong = schema::against("fit", &value);
+        assert!(wrong.is_empty(), "{args:?}: {wrong:#?}");
+        assert_eq!(code == 0, value["fits"] == true, "{args:?}");
+        if let (Some(sum), Some(parts)) = (value["peak_allocated"].as_u64(), value["components"].as_object()) {
+            assert_eq!(parts.values().filter_map(Value::as_u64).sum::<u64>(), sum, "{args:?}: components add up");
+            assert!(value["peak_reserved"].as_u64() >= Some(sum), "{args:?}");
+            assert!(value["process_total"].as_u64() > value["peak_reserved"].as_u64(), "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_gets_plans_that_do_cheapest_first() {
+    let (code, value) = json(&["llama-3.2-1b", "--batch", "8", "--seq", "2048", "--memory", "24GiB"]);
+    assert_eq!((code, &value["fits"]), (1, &Value::Bool(false)));
+    let plans = value["plans"].as_array().expect("plans");
+    assert!(!plans.is_empty());
+    let costs: Vec<f64> = plans.iter().map(|p| p["seconds"].as_f64().expect("a cost")).collect();
+    assert!(costs.is_sorted(), "{costs:?}");
+    for plan in plans {
+        assert!(plan["process_total"].as_u64() <= Some(24 << 30), "{plan:#}");
+    }
+    let search = &value["search"];
+    assert!(search["simulated"].as_u64() > Some(0), "one GPU is simulated exactly");
+}
+
+#[test]
+fn automatic_checkpointing_recomputes_as_few_blocks_as_fit() {
+    let ask = |memory: &str| {
+        json(&["gpt2", "--batch", "8", "--seq", "1024", "--checkpointing", "auto", "--memory", memory]).1
+    };
+    let (wide, narrow) = (ask("40GiB"), ask("9GiB"));
+    assert_eq!(wide["recomputed"].as_array().map(Vec::len), Some(0));
+    let again = narrow["recomputed"].as_array().map_or(0, Vec::len);
+    assert!((1..=12).contains(&again) && narrow["fits"] == true, "{narrow:#}");
+    assert!(narrow["process_total"].as_u64() <= Some(9 << 30));
+}
+
+#[test]
+fn the_largest_batch_fits_and_one_more_does_not() {
+    let at = |batch: &str| json(&["gpt2", "--batch", batch, "--seq", "512", "--memory", "12GiB"]).1["fits"].clone();
+    let (_, value) = json(&["gpt2", "--seq", "512", "--memory", "12GiB", "--max-batch"]);
+    let most = value["max_batch"].as_u64().expect("a batch");
+    assert!(most > 1);
+    assert_eq!(at(&most.to_string()), true);
+    assert_eq!(at(&(most + 1).to_string()), false);
+}
+
+#[test]
+fn an_emitted_script_carries_the_peak_that_was_simulated_for_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("plan");
+    let name = out.to_str().expect("UTF-8");
+    let args = ["fit", "gpt2", "--batch", "16", "--seq", "1024", "--memory", "12GiB", "--emit", "torch", "--out", name, "--format", "json"];
+    let done = run(&args);
+    assert_eq!(done.code, 1, "what was asked for does not fit: {}", done.err);
+    let value: Value = serde_json::from_str(&done.out).expect("JSON");
+    let script = fs::read_to_string(out.join("train.py")).expect("a script");
+    let peak = value["plans"][0]["peak_allocated"].as_u64().expect("simulated");
+    assert!(script.contains(&format!("\"predicted_peak_allocated\": {peak}")));
+    let done = run(&["fit", "resnet18", "--emit", "torch"]);
+    assert_eq!(done.code, 2);
+    assert!(done.err.contains("Hugging Face"), "{}", done.err);
+}
+
+#[test]
+fn serving_plans_become_a_command_line() {
+    let done = run(&["fit", "llama-3-70b", "--infer", "--gpus", "4", "--gpu", "h100", "--emit", "vllm"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.contains("vllm serve 'llama-3-70b'") && done.out.contains("--tensor-parallel-size 4"), "{}", done.out);
+}
+
+#[test]
+fn two_settings_are_told_apart() {
+    insta::assert_snapshot!(shown(&run(&[
+        "fit", "gpt2", "--batch", "4", "--seq", "512", "--compare", "optimizer=adamw", "optimizer=sgd,batch=8"
+    ])));
+    let models = run(&["fit", "--seq", "128", "--compare", "gpt2", "opt-125m"]);
+    assert_eq!(models.code, 0, "{}", models.err);
+    assert!(models.out.contains("opt-125m"));
+    assert_eq!(run(&["fit", "gpt2", "--compare", "batch=x", "batch=2"]).code, 2);
+}
+
+#[test]
+fn why_names_equation_inputs_and_source() {
+    let (_, value) = json(&["llama-3.2-1b", "--why"]);
+    let why = value["why"].as_array().expect("terms");
+    for name in ["weights", "gradients", "optimizer_state", "peak allocated", "peak reserved", "context"] {
+        let term = why.iter().find(|t| t["name"] == name).unwrap_or_else(|| panic!("{name} is explained"));
+        assert!(term["equation"].as_str().is_some_and(|e| !e.is_empty()) && term["source"].as_str().is_some_and(|s| !s.is_empty()));
+    }
+    let text = run(&["fit", "llama-3.2-1b", "--why"]).out;
+    assert!(text.contains("Where the numbers come from"), "{text}");
+}
+
+#[test]
+fn the_page_is_the_report_of_the_simulated_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let done = run_in(folder.path(), &["fit", "gpt2", "--batch", "1", "--seq", "128", "--html", "step.html"], None);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let page = fs::read_to_string(folder.path().join("step.html")).expect("a page");
+    assert!(page.contains("<html") && page.contains("gpt2"));
+}
+
+#[test]
+fn wrong_questions_get_an_error_that_says_what_to_do() {
+    let mut all = String::new();
+    for args in [
+        &["gpt2", "--batch", "0"][..],
+        &["gpt2", "--seq", "4096"],
+        &["gtp2"],
+        &["gpt2", "--gpu", "h2000"],
+        &["gpt2", "--infer", "--optimizer", "sgd"],
+        &["gpt2", "--quantize", "int4"],
+        &["gpt2", "--kv-tokens", "100"],
+        &["gpt2", "--image", "224"],
+        &["resnet50", "--seq", "128"],
+        &["vit_b_16", "--image", "225"],
+        &["gpt2", "--gpus", "8", "--tp", "3"],
+        &["llama-3-8b", "--gpus", "8", "--tp", "5", "--dp", "1"],
+        &["gpt2", "--gpus", "5", "--tp", "5"],
+        &["gpt2", "--gpus", "4", "--ep", "4"],
+        &["gpt2", "--zero", "3"],
+        &["gpt2", "--lora", "r=0"],
+        &["gpt2", "--memory", "lots"],
+        &["gpt2", "--precision", "fp8"],
+        &["--seq", "128"],
+    ] {
+        let done = refused(args);
+        all += &format!("gapless fit {}\n{}\n", args.join(" "), done.err);
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn broken_files_are_refused_with_what_and_where() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let unknown = write("config.json", br#"{"model_type": "martian", "hidden_size": 64}"#);
+    let done = refused(&[&unknown]);
+    for key in ["num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"] {
+        assert!(done.err.contains(key), "the missing key {key} is named: {}", done.err);
+    }
+    let cut = write("cut.safetensors", &[0, 16, 0, 0, 0, 0, 0, 0, b'{', b'"']);
+    assert!(refused(&[&cut]).err.contains("ends at byte"));
+    let cut = write("cut.gguf", b"GGUF\x03\x00\x00\x00\x10\x00");
+    assert!(refused(&[&cut]).err.contains("ends at byte"));
+    let bomb = write("bomb.pt2", &bomb());
+    let done = refused(&[&bomb]);
+    assert!(done.err.contains("bomb.pt2"), "{}", done.err);
+}
+
+#[test]
+fn weights_of_an_unknown_architecture_are_still_exact() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let header = br#"{"w":{"dtype":"BF16","shape":[4,8],"data_offsets":[0,64]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header);
+    bytes.extend_from_slice(&[0; 64]);
+    fs::write(folder.path().join("model.safetensors"), bytes).expect("written");
+    fs::write(folder.path().join("config.json"), br#"{"model_type": "martian"}"#).expect("written");
+    let done = refused(&[folder.path().to_str().expect("UTF-8")]);
+    assert!(done.err.contains("32 parameters") && done.err.contains("64 B"), "{}", done.err);
+}
+
+/// A zip whose one member says that it becomes far more than it is: an archive of `models/model.json`.
+fn bomb() -> Vec<u8> {
+    let name = b"bomb/models/model.json";
+    let mut body = Vec::new();
+    // 4 GiB - 2 of zeros in a few bytes, as its header claims; what follows is no valid deflate of that size.
+    body.extend_from_slice(&[0x4b, 0x4c, 0x04, 0x00]);
+    let mut zip = Vec::new();
+    let field = |zip: &mut Vec<u8>| {
+        let _ = zip.write_all(&20u16.to_le_bytes());
+        let _ = zip.write_all(&[0, 0]);
+        let _ = zip.write_all(&8u16.to_le_bytes());
+        let _ = zip.write_all(&[0; 8]);
+        let _ = zip.write_all(&4u32.to_le_bytes());
+        let _ = zip.write_all(&0xffff_fffeu32.to_le_bytes());
+        let _ = zip.write_all(&(name.len() as u16).to_le_bytes());
+        let _ = zip.write_all(&[0, 0]);
+    };
+    zip.extend_from_slice(b"PK\x03\x04");
+    field(&mut zip);
+    zip.extend_from_slice(name);
+    zip.extend_from_slice(&body);
+    let directory = zip.len() as u32;
+    zip.extend_from_slice(b"PK\x01\x02");
+    zip.extend_from_slice(&20u16.to_le_bytes());
+    field(&mut zip);
+    zip.extend_from_slice(&[0; 14]);
+    zip.extend_from_slice(name);
+    let size = zip.len() as u32 - directory;
+    zip.extend_from_slice(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
+    zip.extend_from_slice(&size.to_le_bytes());
+    zip.extend_from_slice(&directory.to_le_bytes());
+    zip.extend_from_slice(&[0, 0]);
+    zip
+}
