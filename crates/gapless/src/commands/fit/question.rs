@@ -115,6 +115,7 @@ impl Question {
                 _ => Checkpointing::None,
             },
             attention,
+            lora: None,
             accumulation: settings.grad_accum.unwrap_or(1),
             steps: 3,
             note_ops: false,
