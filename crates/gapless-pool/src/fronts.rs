@@ -15,27 +15,48 @@ const FRONTS: usize = 512;
 /// A shard behind its lock, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Front {
-    /// The lane's stream and pool, to find it without its lock; its shard has the last word.
+struct Front(OnceLock<Mutex<Box<Shard>>>);
+
+/// What a shard is looked for by, apart from its lock: threads read all of these for each request, and nobody writes them.
+#[derive(Debug)]
+struct Key {
+    /// The lane's stream and pool; its shard has the last word.
     stream: AtomicU64,
     pool: [AtomicU64; 2],
     /// Where its addresses begin.
-    start: u64,
-    shard: Mutex<Box<Shard>>,
+    start: AtomicU64,
 }
 
-impl Front {
+impl Key {
+    fn nowhere() -> Key {
+        let none = || AtomicU64::new(u64::MAX);
+        Key { stream: none(), pool: [none(), none()], start: none() }
+    }
+
     fn is_of(&self, stream: StreamHandle, pool: PoolKey) -> bool {
         self.stream.load(Ordering::Relaxed) == stream.0
             && self.pool[0].load(Ordering::Relaxed) == pool.0
             && self.pool[1].load(Ordering::Relaxed) == pool.1
+    }
+
+    fn holds(&self, addr: u64) -> bool {
+        let start = self.start.load(Ordering::Relaxed);
+        addr >= start && addr - start < 2 * RANGE
+    }
+
+    fn set(&self, shard: &Shard) {
+        self.stream.store(shard.stream.0, Ordering::Relaxed);
+        self.pool[0].store(shard.pool.0, Ordering::Relaxed);
+        self.pool[1].store(shard.pool.1, Ordering::Relaxed);
+        self.start.store(shard.heaps[0].start(), Ordering::Relaxed);
     }
 }
 
 /// The shards of a pool while nobody has the whole of it.
 #[derive(Debug)]
 pub struct Fronts {
-    fronts: Box<[OnceLock<Front>]>,
+    fronts: Box<[Front]>,
+    keys: Box<[Key]>,
     count: AtomicUsize,
     /// Requests must go through the pool: something is pending, or somebody wants to see each of them.
     detour: AtomicBool,
@@ -46,7 +67,8 @@ pub struct Fronts {
 impl Default for Fronts {
     fn default() -> Fronts {
         Fronts {
-            fronts: (0..FRONTS).map(|_| OnceLock::new()).collect(),
+            fronts: (0..FRONTS).map(|_| Front(OnceLock::new())).collect(),
+            keys: (0..FRONTS).map(|_| Key::nowhere()).collect(),
             count: AtomicUsize::new(0),
             detour: AtomicBool::new(false),
             gathers: AtomicU64::new(0),
@@ -55,9 +77,15 @@ impl Default for Fronts {
 }
 
 impl Fronts {
-    fn iter(&self) -> impl Iterator<Item = &Front> {
-        let count = self.count.load(Ordering::Acquire);
-        self.fronts[..count].iter().filter_map(OnceLock::get)
+    fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// The first shard whose key is the one.
+    #[inline]
+    fn find(&self, is_it: impl Fn(&Key) -> bool) -> Option<&Mutex<Box<Shard>>> {
+        let at = self.keys[..self.count()].iter().position(is_it)?;
+        self.fronts[at].0.get()
     }
 
     /// Serves a request from its lane's own heap; `None`: the gathered pool must.
@@ -66,24 +94,19 @@ impl Fronts {
         if self.detour.load(Ordering::Relaxed) || size > crate::pool::LARGEST {
             return None;
         }
-        let front = self.iter().find(|front| front.is_of(stream, pool))?;
-        let mut shard = lock(&front.shard);
+        let mut shard = lock(self.find(|key| key.is_of(stream, pool))?);
         if shard.is_of(stream, pool) { shard.alloc(size) } else { None }
-    }
-
-    fn holding(&self, addr: u64) -> Option<&Front> {
-        self.iter().find(|front| (front.start..front.start + 2 * RANGE).contains(&addr))
     }
 
     /// Takes back what concerns its own lane alone. Whether it did; the gathered pool must look where not.
     #[inline]
     pub fn free(&self, addr: u64) -> bool {
-        self.holding(addr).is_some_and(|front| lock(&front.shard).free(addr))
+        self.find(|key| key.holds(addr)).is_some_and(|shard| lock(shard).free(addr))
     }
 
     /// Notes that another stream uses what is at `addr`. Whether it did; the gathered pool must look where not.
     pub fn record_stream(&self, addr: u64, stream: StreamHandle) -> bool {
-        self.holding(addr).is_some_and(|front| lock(&front.shard).record_stream(addr, stream))
+        self.find(|key| key.holds(addr)).is_some_and(|shard| lock(shard).record_stream(addr, stream))
     }
 
     /// How often the shards were gathered: requests that their own heaps could not serve, and everything else that needs the whole pool.
@@ -95,7 +118,9 @@ impl Fronts {
     /// Puts the shards back into their pool, whose lock the caller holds, until [`Gathered::scatter`].
     pub fn gather<D: Device>(&self, pool: &mut Pool<D>) -> Gathered<'_> {
         self.gathers.fetch_add(1, Ordering::Relaxed);
-        let mut held: Vec<MutexGuard<'_, Box<Shard>>> = self.iter().map(|front| lock(&front.shard)).collect();
+        let fronts = self.fronts[..self.count()].iter();
+        let mut held: Vec<MutexGuard<'_, Box<Shard>>> =
+            fronts.filter_map(|front| front.0.get()).map(lock).collect();
         // A panic while they were gathered left them in the pool.
         let apart = held.iter_mut().map(|guard| &mut **guard);
         pool.exchange_shards(apart, |shard| !shard.is_nowhere());
@@ -119,20 +144,13 @@ impl Gathered<'_> {
         pool.give_room();
         // Lanes that are new since.
         for at in self.held.len()..pool.shard_count().min(FRONTS) {
-            let start = pool.start_of(at);
-            let shard = Mutex::new(Box::new(Shard::nowhere()));
-            let key = || AtomicU64::new(u64::MAX);
-            let front = Front { stream: key(), pool: [key(), key()], start, shard };
-            if let Some(front) = self.fronts.fronts.get(at).filter(|slot| slot.set(front).is_ok()) {
-                self.held.extend(front.get().map(|front| lock(&front.shard)));
-            }
+            let front = self.fronts.fronts[at].0.get_or_init(|| Mutex::new(Box::new(Shard::nowhere())));
+            self.held.push(lock(front));
         }
         pool.exchange_shards(self.held.iter_mut().map(|guard| &mut **guard), |_| true);
-        for (slot, guard) in self.fronts.fronts.iter().zip(&self.held) {
-            if let Some(front) = slot.get() {
-                front.stream.store(guard.stream.0, Ordering::Relaxed);
-                front.pool[0].store(guard.pool.0, Ordering::Relaxed);
-                front.pool[1].store(guard.pool.1, Ordering::Relaxed);
+        for (key, shard) in self.fronts.keys.iter().zip(&self.held) {
+            if !key.is_of(shard.stream, shard.pool) {
+                key.set(shard);
             }
         }
         self.fronts.count.store(self.held.len(), Ordering::Release);

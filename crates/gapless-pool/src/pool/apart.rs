@@ -10,11 +10,6 @@ impl<D: Device> Pool<D> {
         self.shards.len()
     }
 
-    /// Where the addresses of a shard begin.
-    pub(crate) fn start_of(&self, shard: usize) -> u64 {
-        self.shards[shard].heaps[0].start()
-    }
-
     /// Exchanges the first shards for those of `others` that are `wanted`.
     pub(crate) fn exchange_shards<'a>(
         &mut self,
