@@ -71,10 +71,12 @@ struct Found {
     fits: bool,
     /// The configuration of the estimate, where it is not simulated.
     config: Option<gapless_fit::search::space::Config>,
+    /// Whether the estimate is the first plan's.
+    is_plan: bool,
 }
 
 fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
-    let mut found = Found { estimate: None, plans: None, largest: None, fits: false, config: None };
+    let mut found = Found { estimate: None, plans: None, largest: None, fits: false, config: None, is_plan: false };
     let target = args.emit.and_then(emit::target);
     let serves = !q.trains();
     if args.max_batch {
@@ -85,6 +87,9 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
             )
             .into());
         }
+        if q.is_graph() {
+            return Err(Failure::new("--max-batch needs a batch to vary, and an exported graph has its shapes", "export it with other shapes, or give its config.json").into());
+        }
         let full = q.checkpointing == crate::cli::fit::CheckpointingArg::Auto;
         let run = if full {
             gapless_fit::eager::Run { checkpointing: gapless_fit::eager::Checkpointing::All, ..q.run.clone() }
@@ -94,7 +99,7 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
         let largest = tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory())
             .map_err(|error| Failure::new(format!("{}: {error}", q.path), "give a model whose steps are followed"))?;
         found.fits = largest.is_some();
-        found.estimate = largest.as_ref().map(|l| Estimate::of(&at_batch(q, l.batch), l.answer.clone()));
+        found.estimate = largest.as_ref().map(|l| Estimate::of(&at_batch(q, l.batch), l.answer.clone(), None));
         found.largest = Some(largest);
         if found.fits {
             return Ok(found);
@@ -103,6 +108,8 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
     if serves && (q.cluster.gpus() > 1 || args.emit.is_some()) {
         let plans = plans::serve(q, args.top)?;
         found.fits = !plans.rows.is_empty();
+        found.estimate = plans.rows.first().and_then(|row| row.estimate.clone());
+        found.is_plan = true;
         found.plans = Some(plans);
         return Ok(found);
     }
@@ -119,7 +126,8 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
         found.estimate = Some(estimate);
         found.config = Some(config);
     }
-    if found.fits && !args.optimize {
+    // There is nothing to vary in an exported graph.
+    if found.fits && !args.optimize || q.is_graph() {
         return Ok(found);
     }
     let plans = if serves {
@@ -135,6 +143,7 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
         found.fits = !plans.rows.is_empty();
         found.estimate = plans.rows.first().and_then(|row| row.estimate.clone());
         found.config = plans.rows.first().and_then(|row| row.config);
+        found.is_plan = true;
     }
     found.plans = Some(plans);
     Ok(found)
@@ -159,7 +168,7 @@ fn text(q: &Question, args: &FitArgs, found: &Found, terms: Option<&[gapless_fit
         show::largest_batch(&mut out, q, largest.as_ref());
     }
     if let Some(estimate) = &found.estimate {
-        show::account(&mut out, &shown, estimate);
+        show::account(&mut out, &shown, estimate, found.is_plan);
     }
     if let Some(plans) = &found.plans {
         show::plans(&mut out, plans);
@@ -172,6 +181,7 @@ fn text(q: &Question, args: &FitArgs, found: &Found, terms: Option<&[gapless_fit
                 "--emit torch|fsdp|deepspeed|accelerate writes the first plan down; --why shows where numbers come from"
             }
             Some(plans) if !plans.rows.is_empty() => "--emit vllm writes the first plan down",
+            _ if !q.trains() => "--why shows where numbers come from, --max-batch the largest batch",
             _ => "--why shows where numbers come from, --optimize looks for cheaper plans, --max-batch for the largest batch",
         };
         out += &format!("\n{}{hint}{}\n", show::DIM, show::RESET);

@@ -3,7 +3,7 @@
 use super::question::Question;
 use crate::failure::Failure;
 use anyhow::Result;
-use gapless_fit::answer::{Answer, CLOSED_FORM_ERROR, ERROR, Verdict, context};
+use gapless_fit::answer::{Answer, CLOSED_FORM_ERROR, ERROR, GRAPH_ERROR, Verdict, context};
 use gapless_fit::eager::{Checkpointing, Layer, Log, Phase, Scope};
 use gapless_fit::formulas::{cache, weights};
 use gapless_fit::model::Architecture;
@@ -96,19 +96,21 @@ impl Estimate {
         if auto
             && let Some(tuned) = tune::least_recomputation(&q.architecture, &q.run, q.gpu(), q.memory()).map_err(wrong)?
         {
-            return Ok(Estimate::of(q, tuned.answer));
+            return Ok(Estimate::of(q, tuned.answer, None));
         }
         let run = if auto {
             gapless_fit::eager::Run { checkpointing: Checkpointing::All, ..q.run.clone() }
         } else {
             q.run.clone()
         };
-        let answer = Answer::of(&q.architecture, &run).map_err(wrong)?;
-        Ok(Estimate::of(q, answer))
+        let (answer, ours) = Answer::with_gapless(&q.architecture, &run).map_err(wrong)?;
+        Ok(Estimate::of(q, answer, Some(ours)))
     }
 
-    /// An answer as the renderers show it.
-    pub(super) fn of(q: &Question, answer: Answer) -> Estimate {
+    /// An answer as the renderers show it; `ours` is what our allocator would hold, where that is known already.
+    pub(super) fn of(q: &Question, answer: Answer, ours: Option<Bytes>) -> Estimate {
+        let verdict = answer.verdict(q.gpu(), q.memory());
+        let graph = matches!(q.architecture, Architecture::Graph(_));
         let account = &answer.account;
         let blocks = blocks(&answer);
         let recomputed: Vec<u64> = if q.trains() {
@@ -118,10 +120,13 @@ impl Estimate {
         };
         let mut estimate = Estimate {
             method: Method::Simulated,
-            verdict: answer.verdict(q.gpu(), q.memory()),
+            verdict,
             parameters: answer.steps.parameters,
             peak_allocated: answer.figures.peak_allocated,
-            peak_reserved: answer.figures.peak_reserved,
+            peak_reserved: match verdict {
+                Verdict::FitsTightly => answer.reserved_on(q.gpu(), q.memory()),
+                _ => answer.figures.peak_reserved,
+            },
             context: context(q.gpu()),
             outside: Bytes::ZERO,
             components: account.components.iter().map(|(c, bytes)| (c.name(), bytes.0)).collect(),
@@ -129,10 +134,11 @@ impl Estimate {
                 step: Some(account.at.step),
                 phase: phase(account.at.phase),
                 part: part(account.at.scope, account.at.layer),
-                op: account.at.op.to_owned(),
+                // The optimizer's step is one operator: naming it says nothing.
+                op: if account.at.phase == Phase::Step { String::new() } else { account.at.op.to_owned() },
             },
-            error: ERROR,
-            gapless_reserved: Some(answer.gapless_reserved()),
+            error: if graph { GRAPH_ERROR } else { ERROR },
+            gapless_reserved: Some(ours.unwrap_or_else(|| answer.gapless_reserved())),
             floor: Some(answer.figures.peak_requested),
             blocks,
             recomputed,
@@ -183,6 +189,11 @@ impl Estimate {
             let stored = weights::stored(count.saturating_sub(kept), format, q.sparse).value;
             set("weights", stored + (kept as f64 * width / 8.0) as u64);
         }
+        // A file in block formats says what its weights take.
+        let stored = q.model.weights.as_ref().filter(|list| list.iter().any(|w| w.dtype.is_none()));
+        if let (Some(list), Format::Half) = (stored, q.format) {
+            set("weights", list.iter().map(|w| w.bytes).sum());
+        }
         if let (Some(tokens), Architecture::Decoder(d)) = (q.kv_tokens, &q.architecture) {
             set("kv_cache", cache::total(d, 1, tokens, width / 8.0, 1, 1).value);
         }
@@ -190,6 +201,34 @@ impl Estimate {
             let left = q.memory().0 as f64 * 0.98;
             let total = self.process_total().0 as f64;
             self.verdict = if total <= left { Verdict::Fits } else { Verdict::DoesNotFit };
+        }
+    }
+
+    /// One GPU that serves, of a plan.
+    pub(super) fn serving(q: &Question, plan: &gapless_fit::search::serve::ServePlan, cache: u64) -> Estimate {
+        let gpu = q.gpu();
+        let workspace = gapless_fit::formulas::overhead::cublas_workspace(gpu.compute_capability).value;
+        let base = gapless_fit::formulas::overhead::context(true).value;
+        let components =
+            vec![("weights", plan.weights), ("kv_cache", cache), ("temporaries", plan.activations), ("workspaces", workspace)];
+        let peak = Bytes(components.iter().map(|(_, bytes)| bytes).sum());
+        Estimate {
+            method: Method::ClosedForms,
+            verdict: Verdict::Fits,
+            parameters: gapless_fit::parameters::count(&q.architecture).unwrap_or(0),
+            peak_allocated: peak,
+            peak_reserved: peak,
+            context: context(gpu),
+            outside: Bytes(plan.overhead.saturating_sub(workspace + base)),
+            components,
+            peak_at: PeakAt { phase: "forward", ..PeakAt::default() },
+            error: CLOSED_FORM_ERROR,
+            gapless_reserved: None,
+            floor: None,
+            blocks: 0,
+            recomputed: Vec::new(),
+            shape: None,
+            answer: None,
         }
     }
 

@@ -195,6 +195,9 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     }
     plans.rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     plans.rows.truncate(top.max(1));
+    for row in plans.rows.iter_mut().filter(|row| row.exact) {
+        row.largest_batch = largest(q, row, &mut plans.simulated)?;
+    }
     let c = &plans.census;
     let simulated = if plans.simulated > 0 {
         format!("{} runs were simulated from beginning to end; ", plans.simulated)
@@ -245,6 +248,17 @@ fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &m
     Ok(())
 }
 
+/// The largest micro-batch of an exact plan, checkpointing free to rise where it was not given.
+fn largest(q: &Question, row: &Row, simulated: &mut u64) -> Result<Option<u64>> {
+    let Some(answer) = row.estimate.as_ref().and_then(|e| e.answer.as_ref()) else { return Ok(None) };
+    let checkpointing = if q.given.checkpointing { answer.run.checkpointing.clone() } else { gapless_fit::eager::Checkpointing::All };
+    let run = Run { checkpointing, ..answer.run.clone() };
+    let found = tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory()).map_err(|error| wrong_build(q, &error))?;
+    *simulated += found.as_ref().map_or(1, |f| f.looked_at);
+    // Recomputing costs bytes too: where nothing had to be, the batch at hand may be the larger one.
+    Ok(Some(found.map_or(0, |f| f.batch).max(answer.run.batch)))
+}
+
 fn simulates(q: &Question) -> bool {
     let mut alone = q.clone();
     alone.offload = None;
@@ -276,7 +290,8 @@ fn exactly(q: &Question, profile: &Profile, space: &Space, optimizer: Optimizer,
             break;
         };
         plans.census.fit += 1;
-        let mut estimate = Estimate::of(q, answer);
+        let mut estimate = Estimate::of(q, answer, Some(Bytes::ZERO));
+        estimate.gapless_reserved = None;
         let config = Config {
             precision: q.precision,
             optimizer,
@@ -439,7 +454,7 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
         examined += served.examined;
     }
     let least = served.nearest.map(|plan| plan.weights + plan.activations + plan.overhead + plan.cache_per_token * context * sequences);
-    let rows = served.plans.iter().take(top.max(1)).map(|plan| serve_row(plan, context * sequences)).collect::<Vec<_>>();
+    let rows = served.plans.iter().take(top.max(1)).map(|plan| serve_row(q, plan, context * sequences)).collect::<Vec<_>>();
     let nothing = if rows.is_empty() { "nothing in this space fits" } else { "the first is the cheapest of all that hold the cache" };
     Ok(Plans {
         title,
@@ -452,7 +467,7 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
     })
 }
 
-fn serve_row(plan: &ServePlan, tokens: u64) -> Row {
+fn serve_row(q: &Question, plan: &ServePlan, tokens: u64) -> Row {
     let mut words = vec![format!("{} weights", plan.format.name())];
     if plan.cache_bytes == 1 {
         words.push("fp8 cache".to_owned());
@@ -467,11 +482,12 @@ fn serve_row(plan: &ServePlan, tokens: u64) -> Row {
     }
     words.push(format!("room for {} tokens of cache", plan.tokens));
     let cache = plan.cache_per_token * tokens.div_ceil(plan.replicas.max(1));
+    let estimate = Estimate::serving(q, plan, cache);
     Row {
         words: words.join(" · "),
         exact: false,
-        estimate: None,
-        process_total: Bytes(plan.weights + plan.activations + plan.overhead + cache),
+        process_total: estimate.process_total(),
+        estimate: Some(estimate),
         largest_batch: Some(plan.tokens / plan.context.max(1)),
         seconds: plan.seconds_per_token,
         unit: "of GPU time a token",

@@ -93,6 +93,9 @@ impl Question {
             }
         }
         contradictions(settings, mode)?;
+        if matches!(architecture, Architecture::Graph(_)) {
+            graph_contradictions(settings)?;
+        }
         let length = length(settings, &architecture, &mut notes)?;
         let (gpu, gpu_name) = device(settings)?;
         let precision = settings.precision.unwrap_or(PrecisionArg::Bf16);
@@ -223,8 +226,20 @@ impl Question {
         matches!(self.architecture, Architecture::Vision(_))
     }
 
+    pub(super) fn is_graph(&self) -> bool {
+        matches!(self.architecture, Architecture::Graph(_))
+    }
+
     /// The run in one line.
     pub(super) fn headline(&self) -> String {
+        if let Architecture::Graph(graph) = &self.architecture {
+            let pass = match (self.trains(), graph.joint) {
+                (false, _) => "infer · one forward pass",
+                (true, true) => "train · forward and backward as exported",
+                (true, false) => "train · forward, and a backward pass that keeps what each kind of operator reads",
+            };
+            return format!("{pass} · {} operators, shapes as exported", graph.nodes.len());
+        }
         let run = &self.run;
         let unit = if self.is_picture() { "pixels" } else { "tokens" };
         let mut words = vec![
@@ -321,6 +336,29 @@ fn contradictions(settings: &Settings, mode: Mode) -> Result<()> {
     Ok(())
 }
 
+/// A graph is what it is: nothing of how it runs can be changed.
+fn graph_contradictions(settings: &Settings) -> Result<()> {
+    for (flag, given) in [
+        ("--precision", settings.precision.is_some()),
+        ("--checkpointing", settings.checkpointing.is_some()),
+        ("--attention", settings.attention.is_some()),
+        ("--lora", settings.lora.is_some()),
+        ("--quantize", settings.quantize.is_some()),
+        ("--sparsity", settings.sparsity.is_some()),
+        ("--kv-tokens", settings.kv_tokens.is_some()),
+        ("--gpus", settings.gpus.is_some_and(|n| n > 1)),
+    ] {
+        if given {
+            return Err(Failure::new(
+                format!("{flag} cannot change an exported graph"),
+                "export it so, or give the model's config.json",
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
 /// Tokens, or pixels a side.
 fn length(settings: &Settings, architecture: &Architecture, notes: &mut Vec<String>) -> Result<u64> {
     if let Architecture::Vision(vision) = architecture {
@@ -342,6 +380,12 @@ fn length(settings: &Settings, architecture: &Architecture, notes: &mut Vec<Stri
     }
     if settings.image.is_some() {
         return Err(Failure::new("--image has no meaning for a model of text", "give --seq, the tokens of a sequence").into());
+    }
+    if matches!(architecture, Architecture::Graph(_)) {
+        if settings.seq.is_some() {
+            return Err(Failure::new("--seq cannot change an exported graph: its shapes are its own", "export it with other shapes, or give its config.json").into());
+        }
+        return Ok(1);
     }
     let (most, learned) = match architecture {
         Architecture::Decoder(d) => (d.max_positions, matches!(d.style, DecoderStyle::Gpt2 | DecoderStyle::Opt)),
