@@ -131,5 +131,9 @@ fn gapless_reserved(steps: &Steps) -> Bytes {
 
 /// PyTorch's allocator as it is without any setting.
 fn torch() -> Machine {
-    Machine::Torch(TorchMachine { version: TorchVersion::DEFAULT, settings: TorchSettings::default(), recorded: false })
+    Machine::Torch(TorchMachine {
+        version: TorchVersion::DEFAULT,
+        settings: TorchSettings::default(),
+        recorded: false,
+    })
 }

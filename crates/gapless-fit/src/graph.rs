@@ -95,7 +95,11 @@ fn kind(op: &str) -> (&'static str, Keeps) {
 fn elements(tensor: &GraphTensor) -> u64 {
     // What lies in memory reaches as far as the strides do.
     if tensor.strides.len() == tensor.shape.len() && !tensor.strides.is_empty() {
-        let reach = tensor.shape.iter().zip(&tensor.strides).map(|(n, stride)| n.saturating_sub(1).saturating_mul(*stride));
+        let reach = tensor
+            .shape
+            .iter()
+            .zip(&tensor.strides)
+            .map(|(n, stride)| n.saturating_sub(1).saturating_mul(*stride));
         return if tensor.shape.contains(&0) { 0 } else { reach.fold(1, u64::saturating_add) };
     }
     tensor.shape.iter().fold(1, |product, n| product.saturating_mul(*n))
@@ -196,7 +200,8 @@ fn run_node(sim: &Sim, graph: &Graph, node: &GraphNode, places: &mut [Option<Ten
     }
     let refs: Vec<&Tensor> = inputs.iter().collect();
     let mut op = sim.op(name, &refs);
-    let floats = |t: &Tensor| matches!(t.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F8);
+    let floats =
+        |t: &Tensor| matches!(t.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F8);
     let mut outputs: Vec<Tensor> = node
         .outputs
         .iter()

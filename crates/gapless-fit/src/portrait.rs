@@ -3,6 +3,7 @@
 
 use crate::eager::{self, Run};
 use crate::formulas::activations::PerToken;
+use crate::formulas::head::{self, Loss};
 use crate::formulas::parameters::Divided;
 use crate::formulas::states::Precision;
 use crate::model::{Architecture, Attention, Vision};
@@ -51,11 +52,23 @@ pub fn portrait(name: &str, architecture: &Architecture, run: &Run) -> Result<Pr
         // Gradients of weights are counted apart; the gradient of the block's output is there when its backward begins.
         kind.backward_working = beyond(most(&|b| {
             let again = b.recompute_peak.saturating_sub(b.saved);
-            (b.backward_peak.max(again) + b.input).saturating_sub(b.weight_bytes + b.saved.min(b.backward_peak))
+            (b.backward_peak.max(again) + b.input)
+                .saturating_sub(b.weight_bytes + b.saved.min(b.backward_peak))
         }))
         .max(kind.backward_working.min(kind.forward_working));
     }
+    drawn.vocab = vocab(&drawn, &exact.head, tokens, precision);
     Ok(drawn)
+}
+
+/// The vocabulary with which the closed form of the loss gives what the simulated head takes: losses differ in how many copies of the logits they make.
+fn vocab(drawn: &Profile, head: &BlockProfile, tokens: f64, precision: Precision) -> u64 {
+    let backward = (head.saved + head.backward_peak).saturating_sub(head.weight_bytes);
+    let peak = head.forward_peak.max(backward) as f64 / tokens;
+    let beside = 5.0 * precision.bytes().activation as f64 * drawn.hidden as f64;
+    let fitting = (peak - beside) / head::factor(precision, Loss::Released);
+    let own = drawn.vocab as f64;
+    if (fitting / own - 1.0).abs() < 0.03 { drawn.vocab } else { fitting.max(1.0) as u64 }
 }
 
 /// The closed forms' name of a simulated precision.
@@ -70,7 +83,13 @@ pub fn closed_precision(precision: eager::Precision) -> Precision {
 }
 
 /// An architecture without closed forms of its own: every block a kind where it differs, cut by tensor parallelism only where it has heads.
-fn plain(name: &str, architecture: &Architecture, exact: &crate::profile::Profile, tokens: f64, residual: f64) -> Profile {
+fn plain(
+    name: &str,
+    architecture: &Architecture,
+    exact: &crate::profile::Profile,
+    tokens: f64,
+    residual: f64,
+) -> Profile {
     let (heads, hidden, vocab) = match architecture {
         Architecture::Encoder(e) => (e.heads, e.hidden, e.vocab),
         Architecture::EncoderDecoder(e) => (e.heads, e.hidden, e.vocab),

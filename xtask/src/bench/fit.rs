@@ -32,7 +32,11 @@ pub(crate) fn run() -> Result<()> {
             search["seconds"].as_f64().unwrap_or(0.0) * 1e3
         );
     }
-    println!("{:<28} {:>9.0} configurations a second, every one priced", "one core", speeds["evaluated_per_second"].as_f64().unwrap_or(0.0));
+    println!(
+        "{:<28} {:>9.0} configurations a second, every one priced",
+        "one core",
+        speeds["evaluated_per_second"].as_f64().unwrap_or(0.0)
+    );
     let chains = &speeds["chains"];
     println!(
         "{:<28} {:>9.2} ms at worst of {}",
@@ -51,7 +55,8 @@ fn cold() -> Result<()> {
     for _ in 0..ROUNDS {
         let mut child = command(".", program.to_str().context("a UTF-8 path")?, &["fit", CONFIG]);
         let began = Instant::now();
-        let status = child.stdin(Stdio::null()).stdout(Stdio::null()).status().context("cannot start gapless")?;
+        let status =
+            child.stdin(Stdio::null()).stdout(Stdio::null()).status().context("cannot start gapless")?;
         times.push(began.elapsed().as_secs_f64() * 1e3);
         ensure!(status.success(), "gapless fit {CONFIG} failed with {status}");
     }

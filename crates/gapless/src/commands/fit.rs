@@ -30,7 +30,11 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
         return versus::run(args, &pair[0], &pair[1]);
     }
     let Some(path) = &args.model else {
-        return Err(Failure::new("which model?", "give a config.json, its folder, a file, or a built-in name; `gapless fit --list` prints those").into());
+        return Err(Failure::new(
+            "which model?",
+            "give a config.json, its folder, a file, or a built-in name; `gapless fit --list` prints those",
+        )
+        .into());
     };
     let q = Question::read(path, &args.settings)?;
     let found = answer(&q, args)?;
@@ -55,7 +59,9 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
             let text = serde_json::to_string_pretty(&value)? + "\n";
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;
         }
-        DiffFormat::Text => output::write_text(args.output.as_deref(), &text(&q, args, &found, terms.as_deref()))?,
+        DiffFormat::Text => {
+            output::write_text(args.output.as_deref(), &text(&q, args, &found, terms.as_deref()))?
+        }
     }
     let fits = found.fits;
     // The process ends here: nobody waits for a log of a hundred thousand events to be taken apart.
@@ -76,7 +82,8 @@ struct Found {
 }
 
 fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
-    let mut found = Found { estimate: None, plans: None, largest: None, fits: false, config: None, is_plan: false };
+    let mut found =
+        Found { estimate: None, plans: None, largest: None, fits: false, config: None, is_plan: false };
     let target = args.emit.and_then(emit::target);
     let serves = !q.trains();
     if args.max_batch {
@@ -88,7 +95,11 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
             .into());
         }
         if q.is_graph() {
-            return Err(Failure::new("--max-batch needs a batch to vary, and an exported graph has its shapes", "export it with other shapes, or give its config.json").into());
+            return Err(Failure::new(
+                "--max-batch needs a batch to vary, and an exported graph has its shapes",
+                "export it with other shapes, or give its config.json",
+            )
+            .into());
         }
         let full = q.checkpointing == crate::cli::fit::CheckpointingArg::Auto;
         let run = if full {
@@ -96,10 +107,12 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
         } else {
             q.run.clone()
         };
-        let largest = tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory())
-            .map_err(|error| Failure::new(format!("{}: {error}", q.path), "give a model whose steps are followed"))?;
+        let largest = tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory()).map_err(|error| {
+            Failure::new(format!("{}: {error}", q.path), "give a model whose steps are followed")
+        })?;
         found.fits = largest.is_some();
-        found.estimate = largest.as_ref().map(|l| Estimate::of(&at_batch(q, l.batch), l.answer.clone(), None));
+        found.estimate =
+            largest.as_ref().map(|l| Estimate::of(&at_batch(q, l.batch), l.answer.clone(), None));
         found.largest = Some(largest);
         if found.fits {
             return Ok(found);
@@ -155,10 +168,19 @@ fn at_batch(q: &Question, batch: u64) -> Question {
     q
 }
 
-fn text(q: &Question, args: &FitArgs, found: &Found, terms: Option<&[gapless_fit::formulas::Term]>) -> String {
+fn text(
+    q: &Question,
+    args: &FitArgs,
+    found: &Found,
+    terms: Option<&[gapless_fit::formulas::Term]>,
+) -> String {
     let mut out = String::new();
-    let parameters =
-        found.estimate.as_ref().map(|e| e.parameters).or_else(|| gapless_fit::parameters::count(&q.architecture)).unwrap_or(0);
+    let parameters = found
+        .estimate
+        .as_ref()
+        .map(|e| e.parameters)
+        .or_else(|| gapless_fit::parameters::count(&q.architecture))
+        .unwrap_or(0);
     let shown = match &found.largest {
         Some(Some(largest)) => at_batch(q, largest.batch),
         _ => q.clone(),
@@ -182,7 +204,9 @@ fn text(q: &Question, args: &FitArgs, found: &Found, terms: Option<&[gapless_fit
             }
             Some(plans) if !plans.rows.is_empty() => "--emit vllm writes the first plan down",
             _ if !q.trains() => "--why shows where numbers come from, --max-batch the largest batch",
-            _ => "--why shows where numbers come from, --optimize looks for cheaper plans, --max-batch for the largest batch",
+            _ => {
+                "--why shows where numbers come from, --optimize looks for cheaper plans, --max-batch for the largest batch"
+            }
         };
         out += &format!("\n{}{hint}{}\n", show::DIM, show::RESET);
     }

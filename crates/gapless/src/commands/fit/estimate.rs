@@ -45,7 +45,11 @@ pub(super) struct PeakAt {
 impl PeakAt {
     pub(super) fn words(&self) -> String {
         let step = self.step.map_or_else(String::new, |step| format!("step {step}, "));
-        let part = if self.part.is_empty() || self.part == "optimizer" { String::new() } else { format!(" of {}", self.part) };
+        let part = if self.part.is_empty() || self.part == "optimizer" {
+            String::new()
+        } else {
+            format!(" of {}", self.part)
+        };
         let op = if self.op.is_empty() { String::new() } else { format!(", at {}", self.op) };
         format!("{step}{}{part}{op}", self.phase)
     }
@@ -92,9 +96,11 @@ impl Estimate {
     /// One GPU, simulated.
     pub(super) fn simulated(q: &Question) -> Result<Estimate> {
         let auto = q.checkpointing == crate::cli::fit::CheckpointingArg::Auto && q.trains();
-        let wrong = |error: gapless_fit::BuildError| Failure::new(format!("{}: {error}", q.path), help(&error));
+        let wrong =
+            |error: gapless_fit::BuildError| Failure::new(format!("{}: {error}", q.path), help(&error));
         if auto
-            && let Some(tuned) = tune::least_recomputation(&q.architecture, &q.run, q.gpu(), q.memory()).map_err(wrong)?
+            && let Some(tuned) =
+                tune::least_recomputation(&q.architecture, &q.run, q.gpu(), q.memory()).map_err(wrong)?
         {
             return Ok(Estimate::of(q, tuned.answer, None));
         }
@@ -205,12 +211,20 @@ impl Estimate {
     }
 
     /// One GPU that serves, of a plan.
-    pub(super) fn serving(q: &Question, plan: &gapless_fit::search::serve::ServePlan, cache: u64) -> Estimate {
+    pub(super) fn serving(
+        q: &Question,
+        plan: &gapless_fit::search::serve::ServePlan,
+        cache: u64,
+    ) -> Estimate {
         let gpu = q.gpu();
         let workspace = gapless_fit::formulas::overhead::cublas_workspace(gpu.compute_capability).value;
         let base = gapless_fit::formulas::overhead::context(true).value;
-        let components =
-            vec![("weights", plan.weights), ("kv_cache", cache), ("temporaries", plan.activations), ("workspaces", workspace)];
+        let components = vec![
+            ("weights", plan.weights),
+            ("kv_cache", cache),
+            ("temporaries", plan.activations),
+            ("workspaces", workspace),
+        ];
         let peak = Bytes(components.iter().map(|(_, bytes)| bytes).sum());
         Estimate {
             method: Method::ClosedForms,
@@ -233,9 +247,18 @@ impl Estimate {
     }
 
     /// One rank of a configuration over several GPUs, or with what a simulation does not cover.
-    pub(super) fn closed(q: &Question, config: &Config, account: &memory::Account, parameters: u64, recomputed: Vec<u64>) -> Estimate {
+    pub(super) fn closed(
+        q: &Question,
+        config: &Config,
+        account: &memory::Account,
+        parameters: u64,
+        recomputed: Vec<u64>,
+    ) -> Estimate {
         let gpu = q.gpu();
         let accumulates = config.accumulation > 1 || config.pipeline > 1;
+        let widths = config.precision.bytes();
+        let each = widths.master as f64 + config.optimizer.state_bytes(widths.state);
+        let masters = if each > 0.0 { account.states * widths.master as f64 / each } else { 0.0 };
         let workspace = gapless_fit::formulas::overhead::cublas_workspace(gpu.compute_capability).value;
         let base_context = gapless_fit::formulas::overhead::context(true).value;
         let outside = (account.overhead as u64).saturating_sub(workspace + base_context);
@@ -243,9 +266,18 @@ impl Estimate {
         let running = account.gathered + gradients + account.activations + account.working.max(account.head);
         let ending = account.gathered + account.gradients + account.working;
         let stepping = account.gradients + account.optimizer_step;
-        let mut components = vec![("weights", account.weights), ("optimizer_state", account.states), ("workspaces", workspace as f64)];
+        let mut components = vec![
+            ("weights", account.weights),
+            ("optimizer_state", account.states - masters),
+            ("master_copies", masters),
+            ("workspaces", workspace as f64),
+        ];
         let phase = if running >= ending && running >= stepping {
-            components.extend([("gradients", gradients), ("activations", account.activations), ("gathered", account.gathered)]);
+            components.extend([
+                ("gradients", gradients),
+                ("activations", account.activations),
+                ("gathered", account.gathered),
+            ]);
             if account.head > account.working {
                 components.push(("loss_head", account.head));
                 "loss"
@@ -254,14 +286,24 @@ impl Estimate {
                 "backward"
             }
         } else if ending >= stepping {
-            components.extend([("gradients", account.gradients), ("temporaries", account.working), ("gathered", account.gathered)]);
+            components.extend([
+                ("gradients", account.gradients),
+                ("temporaries", account.working),
+                ("gathered", account.gathered),
+            ]);
             "end of backward"
         } else {
-            components.extend([("gradients", account.gradients), ("optimizer_temporaries", account.optimizer_step)]);
+            components.extend([
+                ("gradients", account.gradients),
+                ("optimizer_temporaries", account.optimizer_step),
+            ]);
             "optimizer step"
         };
-        let components: Vec<(&'static str, u64)> =
-            components.into_iter().map(|(name, bytes)| (name, bytes as u64)).filter(|(_, bytes)| *bytes > 0).collect();
+        let components: Vec<(&'static str, u64)> = components
+            .into_iter()
+            .map(|(name, bytes)| (name, bytes as u64))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
         let peak_allocated = Bytes(components.iter().map(|(_, bytes)| bytes).sum());
         // What PyTorch holds beyond what is allocated, typically.
         let peak_reserved = Bytes((peak_allocated.0 as f64 * 1.02) as u64);
@@ -281,7 +323,8 @@ impl Estimate {
                 part: if config.pipeline > 1 { format!("stage {}", account.stage) } else { String::new() },
                 op: String::new(),
             },
-            error: CLOSED_FORM_ERROR,
+            // The worst block's working set stands for all: far from it where blocks differ as much as those of convolutional networks.
+            error: if q.is_picture() { 2.5 * CLOSED_FORM_ERROR } else { CLOSED_FORM_ERROR },
             gapless_reserved: None,
             floor: None,
             blocks: 0,
@@ -342,7 +385,8 @@ const COLUMNS: usize = 72;
 fn shape(answer: &Answer) -> Shape {
     let log = &answer.steps.log;
     let last = log.marks.iter().map(|m| m.step).max().unwrap_or(0);
-    let begin = log.marks.iter().filter(|m| m.step < last).map(|m| m.event).max().unwrap_or(answer.steps.base) as usize;
+    let begin = log.marks.iter().filter(|m| m.step < last).map(|m| m.event).max().unwrap_or(answer.steps.base)
+        as usize;
     let end = log.events.len();
     let mut live = 0u64;
     let mut curve = Vec::with_capacity(end - begin);

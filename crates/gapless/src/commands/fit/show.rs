@@ -21,7 +21,7 @@ const WIDTH: usize = 72;
 fn style(component: &str) -> &'static str {
     match component {
         "weights" => "\x1b[34m",
-        "autocast_weights" => "\x1b[94m",
+        "autocast_weights" | "master_copies" => "\x1b[94m",
         "gradients" => "\x1b[36m",
         "optimizer_state" => "\x1b[35m",
         "optimizer_temporaries" => "\x1b[95m",
@@ -139,7 +139,8 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
         let _ = writeln!(out, "  {name:<16} {bytes:>9}  {DIM}{aside}{RESET}");
     };
     row(out, "peak allocated", e.peak_allocated, format!("± {:.0} %: {}", e.error * 100.0, source(e.method)));
-    let ours = e.gapless_reserved.map_or_else(String::new, |bytes| format!("; Gapless' own would hold {bytes}"));
+    let ours =
+        e.gapless_reserved.map_or_else(String::new, |bytes| format!("; Gapless' own would hold {bytes}"));
     let how = match (e.method, e.verdict) {
         (Method::ClosedForms, _) => "as PyTorch's allocator typically holds",
         (_, Verdict::FitsTightly) => "PyTorch's allocator, replayed over the step on a card of this size",
@@ -155,7 +156,13 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     }
     row(out, "process total", e.process_total(), beside);
     if !e.recomputed.is_empty() && e.blocks > 0 {
-        let _ = writeln!(out, "  {:<16} {:>9}  {DIM}{}{RESET}", "recomputed", format!("{} of {}", e.recomputed.len(), e.blocks), "blocks run forward again in backward");
+        let _ = writeln!(
+            out,
+            "  {:<16} {:>9}  {DIM}{}{RESET}",
+            "recomputed",
+            format!("{} of {}", e.recomputed.len(), e.blocks),
+            "blocks run forward again in backward"
+        );
     }
 }
 
@@ -201,7 +208,10 @@ fn shape(out: &mut String, e: &Estimate) {
         return;
     }
     let top = shape.most.iter().copied().max().unwrap_or(1).max(1);
-    let _ = writeln!(out, "\n  {BOLD}One step over time{RESET}  {DIM}allocated bytes, allocation by allocation{RESET}");
+    let _ = writeln!(
+        out,
+        "\n  {BOLD}One step over time{RESET}  {DIM}allocated bytes, allocation by allocation{RESET}"
+    );
     for row in [1u64, 0] {
         let line: String = shape
             .most
@@ -250,7 +260,9 @@ pub(super) fn largest_batch(out: &mut String, q: &Question, found: Option<&Large
 pub(super) fn plans(out: &mut String, plans: &Plans) {
     let _ = writeln!(out, "\n  {BOLD}{}{RESET}  {DIM}cheapest first{RESET}", plans.title);
     if plans.rows.is_empty() {
-        let least = plans.least_needed.map_or_else(String::new, |bytes| format!(": the least that any needs is {}", Bytes(bytes)));
+        let least = plans
+            .least_needed
+            .map_or_else(String::new, |bytes| format!(": the least that any needs is {}", Bytes(bytes)));
         let _ = writeln!(out, "    {RED}none{RESET}{least}");
     }
     for (place, row) in plans.rows.iter().enumerate() {
@@ -275,7 +287,8 @@ fn plan(out: &mut String, place: usize, row: &Row) {
         if row.cost.is_empty() {
             String::new()
         } else {
-            let terms: Vec<String> = row.cost.iter().map(|(name, s)| format!("{name} {}", seconds(*s))).collect();
+            let terms: Vec<String> =
+                row.cost.iter().map(|(name, s)| format!("{name} {}", seconds(*s))).collect();
             format!(": {}", terms.join(", "))
         }
     );
