@@ -298,10 +298,13 @@ fn exactly(
 ) -> Result<()> {
     let Some(stepped) = simulated_optimizer(optimizer) else { return Ok(()) };
     let local = space.global_batch;
-    let micro_batches = divisors(local)
+    let micro_batches: Vec<u64> = divisors(local)
         .into_iter()
-        .filter(|b| space.micro_batches.is_empty() || space.micro_batches.contains(b));
-    for micro_batch in micro_batches {
+        .filter(|b| space.micro_batches.is_empty() || space.micro_batches.contains(b))
+        .collect();
+    let modes = space.checkpointing.len() as u64;
+    plans.census.points += micro_batches.len() as u64 * modes;
+    for (place, micro_batch) in micro_batches.iter().copied().enumerate() {
         let accumulation = local / micro_batch;
         // Gradients are there from the second pass on; more passes change nothing.
         let run = Run {
@@ -310,7 +313,6 @@ fn exactly(
             optimizer: stepped,
             ..q.run.clone()
         };
-        plans.census.points += space.checkpointing.len() as u64;
         let answer = if q.given.checkpointing {
             plans.simulated += 1;
             let answer = Answer::of(&q.architecture, &run).map_err(|error| wrong_build(q, &error))?;
@@ -321,9 +323,10 @@ fn exactly(
             plans.simulated += tuned.as_ref().map_or(2, |t| t.looked_at);
             tuned.map(|t| t.answer)
         };
-        plans.census.examined += space.checkpointing.len() as u64;
+        plans.census.examined += modes;
         let Some(answer) = answer else {
             // A larger micro-batch needs more.
+            plans.census.by_memory += (micro_batches.len() - place - 1) as u64 * modes;
             break;
         };
         plans.census.fit += 1;
