@@ -57,18 +57,18 @@ pub fn portrait(name: &str, architecture: &Architecture, run: &Run) -> Result<Pr
         }))
         .max(kind.backward_working.min(kind.forward_working));
     }
-    drawn.vocab = vocab(&drawn, &exact.head, tokens, precision);
+    if !matches!(architecture, Architecture::Decoder(_)) {
+        drawn.vocab = vocab(&drawn, &exact.head, tokens, precision);
+    }
     Ok(drawn)
 }
 
 /// The vocabulary with which the closed form of the loss gives what the simulated head takes: losses differ in how many copies of the logits they make.
 fn vocab(drawn: &Profile, head: &BlockProfile, tokens: f64, precision: Precision) -> u64 {
-    let backward = (head.saved + head.backward_peak).saturating_sub(head.weight_bytes);
-    let peak = head.forward_peak.max(backward) as f64 / tokens;
+    let peak = head.forward_peak.max(head.saved + head.backward_peak) as f64 / tokens;
     let beside = 5.0 * precision.bytes().activation as f64 * drawn.hidden as f64;
     let fitting = (peak - beside) / head::factor(precision, Loss::Released);
-    let own = drawn.vocab as f64;
-    if (fitting / own - 1.0).abs() < 0.03 { drawn.vocab } else { fitting.max(1.0) as u64 }
+    fitting.max(1.0) as u64
 }
 
 /// The closed forms' name of a simulated precision.
