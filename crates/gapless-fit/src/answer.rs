@@ -16,8 +16,10 @@ use gapless_trace::{Bytes, Trace};
 pub const ERROR: f64 = 0.03;
 /// The same for accounts from closed forms: several GPUs, adapters, offloading.
 pub const CLOSED_FORM_ERROR: f64 = 0.1;
-/// Share of the peak that is left free before a run is said to fit: the median error that is promised.
-const RESERVE: f64 = 0.01;
+/// The same for exported graphs, whose operators' workspaces are not in the file.
+pub const GRAPH_ERROR: f64 = 0.1;
+/// Share of the peak that is left free before a run is said to fit.
+const RESERVE: f64 = 0.02;
 
 /// What the driver counts for a process beside torch's own memory: context, modules, libraries.
 ///
@@ -59,10 +61,24 @@ impl Answer {
     /// # Errors
     /// As [`simulate`].
     pub fn of(architecture: &Architecture, run: &Run) -> Result<Answer, BuildError> {
-        let steps = simulate(architecture, run)?;
+        let steps = steps(architecture, run)?;
         let figures = steps.figures();
         let account = Account::at_peak(&steps, &figures);
         Ok(Answer { run: run.clone(), steps, figures, account })
+    }
+
+    /// The same, and what Gapless' own allocator would hold at most: both replays side by side.
+    ///
+    /// # Errors
+    /// As [`simulate`].
+    pub fn with_gapless(architecture: &Architecture, run: &Run) -> Result<(Answer, Bytes), BuildError> {
+        let steps = steps(architecture, run)?;
+        let (figures, ours) = std::thread::scope(|scope| {
+            let ours = scope.spawn(|| gapless_reserved(&steps));
+            (steps.figures(), ours.join().unwrap_or_default())
+        });
+        let account = Account::at_peak(&steps, &figures);
+        Ok((Answer { run: run.clone(), steps, figures, account }, ours))
     }
 
     /// With what the driver counts for the process.
@@ -74,9 +90,14 @@ impl Answer {
     /// What Gapless' own allocator would hold at most.
     #[must_use]
     pub fn gapless_reserved(&self) -> Bytes {
-        let Ok(machine) = Spec::Gapless.machine(&Trace::default()) else { return Bytes::ZERO };
-        let endless = Drive::on(gapless_replay::outcome::ENDLESS.0);
-        Bytes(machine.drive(&self.steps.script(), endless, &mut ()).stats.reserved.peak)
+        gapless_reserved(&self.steps)
+    }
+
+    /// What PyTorch's allocator holds at most on a card of `memory` bytes: less than without a limit, where it has to give back.
+    #[must_use]
+    pub fn reserved_on(&self, gpu: &Gpu, memory: Bytes) -> Bytes {
+        let drive = Drive::on(memory.saturating_sub(context(gpu)).0);
+        Bytes(torch().drive(&self.steps.script(), drive, &mut ()).stats.reserved.peak)
     }
 
     /// Whether a card of `memory` bytes holds it.
@@ -94,7 +115,25 @@ impl Answer {
     }
 }
 
+/// A followed model operator by operator, an exported graph node by node.
+fn steps(architecture: &Architecture, run: &Run) -> Result<Steps, BuildError> {
+    match architecture {
+        Architecture::Graph(graph) => Ok(crate::graph::simulate(graph, run)),
+        _ => simulate(architecture, run),
+    }
+}
+
+fn gapless_reserved(steps: &Steps) -> Bytes {
+    let Ok(machine) = Spec::Gapless.machine(&Trace::default()) else { return Bytes::ZERO };
+    let endless = Drive::on(gapless_replay::outcome::ENDLESS.0);
+    Bytes(machine.drive(&steps.script(), endless, &mut ()).stats.reserved.peak)
+}
+
 /// PyTorch's allocator as it is without any setting.
 fn torch() -> Machine {
-    Machine::Torch(TorchMachine { version: TorchVersion::DEFAULT, settings: TorchSettings::default(), recorded: false })
+    Machine::Torch(TorchMachine {
+        version: TorchVersion::DEFAULT,
+        settings: TorchSettings::default(),
+        recorded: false,
+    })
 }

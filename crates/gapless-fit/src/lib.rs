@@ -10,6 +10,7 @@ pub mod checkpoint;
 pub mod eager;
 pub mod emit;
 pub mod formulas;
+pub mod graph;
 pub mod hardware;
 pub mod model;
 pub mod parameters;

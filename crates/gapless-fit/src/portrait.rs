@@ -3,6 +3,7 @@
 
 use crate::eager::{self, Run};
 use crate::formulas::activations::PerToken;
+use crate::formulas::head::{self, Loss};
 use crate::formulas::parameters::Divided;
 use crate::formulas::states::Precision;
 use crate::model::{Architecture, Attention, Vision};
@@ -10,7 +11,7 @@ use crate::models::BuildError;
 use crate::profile::{BlockProfile, profile};
 use crate::search::profile::{Kind, Profile};
 
-/// The search's profile of `architecture`, exact at `run`'s length and precision; the batch is taken as 1, or 2 where the search tries more.
+/// The search's profile of `architecture`, exact at `run`'s length and precision; for one sequence.
 ///
 /// # Errors
 /// As [`eager::simulate`].
@@ -18,11 +19,12 @@ pub fn portrait(name: &str, architecture: &Architecture, run: &Run) -> Result<Pr
     let run = Run { batch: 1, ..run.clone() };
     let exact = profile(architecture, &run)?;
     let precision = closed_precision(run.precision);
-    let tokens = tokens(architecture, run.length);
+    // Of a picture too the search counts by its length: all per-token figures here are shares of one sequence or picture.
+    let tokens = run.length as f64;
     let width = precision.bytes().activation as f64;
     let mut drawn = match architecture {
         Architecture::Decoder(decoder) => Profile::from_decoder(name, decoder),
-        _ => plain(name, architecture, &exact),
+        _ => plain(name, architecture, &exact, tokens, precision.residual() as f64),
     };
     drawn.selective = drawn.selective && run.attention.is_none_or(|a| a == Attention::Eager);
     for (at, kind) in drawn.kinds.iter_mut().enumerate() {
@@ -50,16 +52,23 @@ pub fn portrait(name: &str, architecture: &Architecture, run: &Run) -> Result<Pr
         // Gradients of weights are counted apart; the gradient of the block's output is there when its backward begins.
         kind.backward_working = beyond(most(&|b| {
             let again = b.recompute_peak.saturating_sub(b.saved);
-            (b.backward_peak.max(again) + b.input).saturating_sub(b.weight_bytes + b.saved.min(b.backward_peak))
+            (b.backward_peak.max(again) + b.input)
+                .saturating_sub(b.weight_bytes + b.saved.min(b.backward_peak))
         }))
         .max(kind.backward_working.min(kind.forward_working));
+    }
+    if !matches!(architecture, Architecture::Decoder(_)) {
+        drawn.vocab = vocab(&drawn, &exact.head, tokens, precision);
     }
     Ok(drawn)
 }
 
-/// Positions of one sequence: tokens, or one for a picture, whose bytes are all the block's.
-fn tokens(architecture: &Architecture, length: u64) -> f64 {
-    if matches!(architecture, Architecture::Vision(_)) { 1.0 } else { length as f64 }
+/// The vocabulary with which the closed form of the loss gives what the simulated head takes: losses differ in how many copies of the logits they make.
+fn vocab(drawn: &Profile, head: &BlockProfile, tokens: f64, precision: Precision) -> u64 {
+    let peak = head.forward_peak.max(head.saved + head.backward_peak) as f64 / tokens;
+    let beside = 5.0 * precision.bytes().activation as f64 * drawn.hidden as f64;
+    let fitting = (peak - beside) / head::factor(precision, Loss::Released);
+    fitting.max(1.0) as u64
 }
 
 /// The closed forms' name of a simulated precision.
@@ -74,7 +83,13 @@ pub fn closed_precision(precision: eager::Precision) -> Precision {
 }
 
 /// An architecture without closed forms of its own: every block a kind where it differs, cut by tensor parallelism only where it has heads.
-fn plain(name: &str, architecture: &Architecture, exact: &crate::profile::Profile) -> Profile {
+fn plain(
+    name: &str,
+    architecture: &Architecture,
+    exact: &crate::profile::Profile,
+    tokens: f64,
+    residual: f64,
+) -> Profile {
     let (heads, hidden, vocab) = match architecture {
         Architecture::Encoder(e) => (e.heads, e.hidden, e.vocab),
         Architecture::EncoderDecoder(e) => (e.heads, e.hidden, e.vocab),
@@ -90,10 +105,10 @@ fn plain(name: &str, architecture: &Architecture, exact: &crate::profile::Profil
             kinds.push(Kind {
                 parameters: Divided { sharded: block.parameters, ..Divided::default() },
                 kept: Vec::new(),
-                input: hidden as f64,
+                input: block.input as f64 / tokens / residual,
                 forward_working: 0.0,
                 backward_working: 0.0,
-                flops: block.flops as f64,
+                flops: block.flops as f64 / tokens,
                 core_flops: 0.0,
                 kv: 0.0,
                 latent: false,

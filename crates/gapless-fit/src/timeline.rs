@@ -1,7 +1,9 @@
 //! A simulated run as a trace whose stacks read like the model: operator, kind of layer, part, phase. What the report's page groups by.
 
 use crate::eager::{Layer, Log, Phase, Scope, Steps};
-use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Micros, Source, StackId, StreamId, Trace};
+use gapless_trace::{
+    Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Micros, Source, StackId, StreamId, Trace,
+};
 use std::collections::HashMap;
 
 /// The run as a trace; one microsecond an event.

@@ -87,7 +87,12 @@ fn chain(exact: &Profile, run: &Run, base: u64) -> Chain {
     let accumulates = run.accumulation > 1;
     let blocks = exact.blocks.iter().map(|b| Block {
         choices: vec![
-            Choice { retained: b.saved, forward_peak: b.forward_peak, backward_peak: b.saved + b.backward_peak, cost: 0 },
+            Choice {
+                retained: b.saved,
+                forward_peak: b.forward_peak,
+                backward_peak: b.saved + b.backward_peak,
+                cost: 0,
+            },
             Choice {
                 retained: b.input,
                 forward_peak: b.forward_peak,

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: the figures that the project promises, each as a ratio of two things measured side by side in one run.
 
+mod fit;
 mod page;
 mod plan;
 mod pool;
@@ -9,7 +10,7 @@ mod report;
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report", "page", "plan", "pool", "replay"];
+    let known = ["report", "page", "plan", "pool", "replay", "fit"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -25,6 +26,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("replay") {
         replay::run()?;
+    }
+    if wanted("fit") {
+        fit::run()?;
     }
     if wanted("plan") {
         plan::run()?;

@@ -30,7 +30,11 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
         return versus::run(args, &pair[0], &pair[1]);
     }
     let Some(path) = &args.model else {
-        return Err(Failure::new("which model?", "give a config.json, its folder, a file, or a built-in name; `gapless fit --list` prints those").into());
+        return Err(Failure::new(
+            "which model?",
+            "give a config.json, its folder, a file, or a built-in name; `gapless fit --list` prints those",
+        )
+        .into());
     };
     let q = Question::read(path, &args.settings)?;
     let found = answer(&q, args)?;
@@ -55,7 +59,9 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
             let text = serde_json::to_string_pretty(&value)? + "\n";
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;
         }
-        DiffFormat::Text => output::write_text(args.output.as_deref(), &text(&q, args, &found, terms.as_deref()))?,
+        DiffFormat::Text => {
+            output::write_text(args.output.as_deref(), &text(&q, args, &found, terms.as_deref()))?
+        }
     }
     let fits = found.fits;
     // The process ends here: nobody waits for a log of a hundred thousand events to be taken apart.
@@ -71,10 +77,13 @@ struct Found {
     fits: bool,
     /// The configuration of the estimate, where it is not simulated.
     config: Option<gapless_fit::search::space::Config>,
+    /// Whether the estimate is the first plan's.
+    is_plan: bool,
 }
 
 fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
-    let mut found = Found { estimate: None, plans: None, largest: None, fits: false, config: None };
+    let mut found =
+        Found { estimate: None, plans: None, largest: None, fits: false, config: None, is_plan: false };
     let target = args.emit.and_then(emit::target);
     let serves = !q.trains();
     if args.max_batch {
@@ -85,16 +94,25 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
             )
             .into());
         }
+        if q.is_graph() {
+            return Err(Failure::new(
+                "--max-batch needs a batch to vary, and an exported graph has its shapes",
+                "export it with other shapes, or give its config.json",
+            )
+            .into());
+        }
         let full = q.checkpointing == crate::cli::fit::CheckpointingArg::Auto;
         let run = if full {
             gapless_fit::eager::Run { checkpointing: gapless_fit::eager::Checkpointing::All, ..q.run.clone() }
         } else {
             q.run.clone()
         };
-        let largest = tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory())
-            .map_err(|error| Failure::new(format!("{}: {error}", q.path), "give a model whose steps are followed"))?;
+        let largest = tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory()).map_err(|error| {
+            Failure::new(format!("{}: {error}", q.path), "give a model whose steps are followed")
+        })?;
         found.fits = largest.is_some();
-        found.estimate = largest.as_ref().map(|l| Estimate::of(&at_batch(q, l.batch), l.answer.clone()));
+        found.estimate =
+            largest.as_ref().map(|l| Estimate::of(&at_batch(q, l.batch), l.answer.clone(), None));
         found.largest = Some(largest);
         if found.fits {
             return Ok(found);
@@ -103,6 +121,8 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
     if serves && (q.cluster.gpus() > 1 || args.emit.is_some()) {
         let plans = plans::serve(q, args.top)?;
         found.fits = !plans.rows.is_empty();
+        found.estimate = plans.rows.first().and_then(|row| row.estimate.clone());
+        found.is_plan = true;
         found.plans = Some(plans);
         return Ok(found);
     }
@@ -119,7 +139,8 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
         found.estimate = Some(estimate);
         found.config = Some(config);
     }
-    if found.fits && !args.optimize {
+    // There is nothing to vary in an exported graph.
+    if found.fits && !args.optimize || q.is_graph() {
         return Ok(found);
     }
     let plans = if serves {
@@ -135,6 +156,7 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
         found.fits = !plans.rows.is_empty();
         found.estimate = plans.rows.first().and_then(|row| row.estimate.clone());
         found.config = plans.rows.first().and_then(|row| row.config);
+        found.is_plan = true;
     }
     found.plans = Some(plans);
     Ok(found)
@@ -146,10 +168,19 @@ fn at_batch(q: &Question, batch: u64) -> Question {
     q
 }
 
-fn text(q: &Question, args: &FitArgs, found: &Found, terms: Option<&[gapless_fit::formulas::Term]>) -> String {
+fn text(
+    q: &Question,
+    args: &FitArgs,
+    found: &Found,
+    terms: Option<&[gapless_fit::formulas::Term]>,
+) -> String {
     let mut out = String::new();
-    let parameters =
-        found.estimate.as_ref().map(|e| e.parameters).or_else(|| gapless_fit::parameters::count(&q.architecture)).unwrap_or(0);
+    let parameters = found
+        .estimate
+        .as_ref()
+        .map(|e| e.parameters)
+        .or_else(|| gapless_fit::parameters::count(&q.architecture))
+        .unwrap_or(0);
     let shown = match &found.largest {
         Some(Some(largest)) => at_batch(q, largest.batch),
         _ => q.clone(),
@@ -159,7 +190,7 @@ fn text(q: &Question, args: &FitArgs, found: &Found, terms: Option<&[gapless_fit
         show::largest_batch(&mut out, q, largest.as_ref());
     }
     if let Some(estimate) = &found.estimate {
-        show::account(&mut out, &shown, estimate);
+        show::account(&mut out, &shown, estimate, found.is_plan);
     }
     if let Some(plans) = &found.plans {
         show::plans(&mut out, plans);
@@ -172,7 +203,10 @@ fn text(q: &Question, args: &FitArgs, found: &Found, terms: Option<&[gapless_fit
                 "--emit torch|fsdp|deepspeed|accelerate writes the first plan down; --why shows where numbers come from"
             }
             Some(plans) if !plans.rows.is_empty() => "--emit vllm writes the first plan down",
-            _ => "--why shows where numbers come from, --optimize looks for cheaper plans, --max-batch for the largest batch",
+            _ if !q.trains() => "--why shows where numbers come from, --max-batch the largest batch",
+            _ => {
+                "--why shows where numbers come from, --optimize looks for cheaper plans, --max-batch for the largest batch"
+            }
         };
         out += &format!("\n{}{hint}{}\n", show::DIM, show::RESET);
     }

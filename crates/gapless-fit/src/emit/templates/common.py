@@ -41,6 +41,8 @@ def build(device):
         return loaded.to(device)
     numbers = {key: value for key, value in CONFIG.items() if key not in ("model_type", "attn_implementation", "dtype", "torch_dtype")}
     config = AutoConfig.for_model(CONFIG["model_type"], **numbers)
+    if CONFIG["model_type"] == "t5" and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = config.pad_token_id or 0
     with torch.device(device):
         return model_class().from_config(config, dtype=WEIGHT_TYPE, attn_implementation=PLAN["attention"])
 
@@ -149,13 +151,20 @@ def make_optimizer(model):
     }[PLAN["optimizer"]]()
 
 
+def vocabulary():
+    """How many tokens there are: a key that a configuration leaves out has its class's default."""
+    from transformers import AutoConfig
+
+    return CONFIG.get("vocab_size") or AutoConfig.for_model(CONFIG["model_type"]).vocab_size
+
+
 def batch():
     """One micro-batch of made-up data: put your own here."""
     size, length = PLAN["micro_batch"], PLAN["length"]
     if CONFIG.get("model_type") == "vit":
         pixels = torch.randn(size, CONFIG.get("num_channels", 3), length, length, device=DEVICE, dtype=WEIGHT_TYPE)
         return {"pixel_values": pixels, "labels": torch.randint(0, 2, (size,), device=DEVICE)}
-    tokens = torch.randint(0, CONFIG["vocab_size"], (size, length), device=DEVICE)
+    tokens = torch.randint(0, vocabulary(), (size, length), device=DEVICE)
     inputs = {"input_ids": tokens, "labels": tokens}
     if CONFIG.get("model_type") not in ("bert", "roberta", "t5"):
         inputs["use_cache"] = False

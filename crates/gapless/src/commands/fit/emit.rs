@@ -1,8 +1,8 @@
 //! `--emit`: the first plan, or the given configuration, as files that run.
 
+use super::Found;
 use super::plans::{self, Row};
 use super::question::Question;
-use super::Found;
 use crate::cli::fit::{EmitTarget, FitArgs};
 use crate::failure::Failure;
 use crate::output;
@@ -43,7 +43,8 @@ pub(super) fn write(args: &FitArgs, q: &Question, found: &Found, wanted: EmitTar
 }
 
 fn save(folder: &Path, files: &[File]) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     for file in files {
         let path = folder.join(file.name);
         output::write_to(Some(&path), |out| Ok(out.write_all(file.text.as_bytes())?))?;
@@ -64,14 +65,23 @@ fn serve(q: &Question, found: &Found) -> Result<Vec<File>> {
     if q.trains() {
         return Err(Failure::new("--emit vllm serves a model", "add --infer").into());
     }
-    let plan = found.plans.as_ref().and_then(|plans| plans.rows.iter().find_map(|row| row.serve)).ok_or_else(|| nothing(q))?;
-    let recipe = ServeRecipe { model: q.path.clone(), plan, sequences: q.run.batch.div_ceil(plan.replicas.max(1)) };
+    let plan = found
+        .plans
+        .as_ref()
+        .and_then(|plans| plans.rows.iter().find_map(|row| row.serve))
+        .ok_or_else(|| nothing(q))?;
+    let recipe =
+        ServeRecipe { model: q.path.clone(), plan, sequences: q.run.batch.div_ceil(plan.replicas.max(1)) };
     Ok(vec![vllm(&recipe).map_err(|error| Failure::new(error.to_string(), "plan with another --quantize"))?])
 }
 
 fn train(q: &Question, found: &Found, target: Target) -> Result<Vec<File>> {
     if !q.trains() {
-        return Err(Failure::new(format!("--emit {} trains a model", target.name()), "leave out --infer, or --emit vllm").into());
+        return Err(Failure::new(
+            format!("--emit {} trains a model", target.name()),
+            "leave out --infer, or --emit vllm",
+        )
+        .into());
     }
     let (config, recomputed, selective, peak) = chosen(q, found)?;
     let recipe = Recipe {
@@ -93,9 +103,10 @@ fn train(q: &Question, found: &Found, target: Target) -> Result<Vec<File>> {
         nodes: q.cluster.nodes,
         steps: 3,
     };
-    recipe
-        .emit(target)
-        .map_err(|error| Failure::new(error.to_string(), "another --emit target, or a --precision and --zero that it knows").into())
+    recipe.emit(target).map_err(|error| {
+        Failure::new(error.to_string(), "another --emit target, or a --precision and --zero that it knows")
+            .into()
+    })
 }
 
 type Chosen = (Config, Vec<u64>, Vec<u64>, Option<u64>);
@@ -118,7 +129,11 @@ fn chosen(q: &Question, found: &Found) -> Result<Chosen> {
     let config = Config {
         precision: q.precision,
         optimizer: q.optimizer,
-        checkpointing: if estimate.recomputed.is_empty() { Checkpointing::None } else { Checkpointing::Optimal },
+        checkpointing: if estimate.recomputed.is_empty() {
+            Checkpointing::None
+        } else {
+            Checkpointing::Optimal
+        },
         sharding: Sharding::Ddp,
         data: 1,
         tensor: 1,
@@ -147,7 +162,9 @@ fn configuration(q: &Question) -> Result<Value> {
     };
     let value: Option<Value> = serde_json::from_str(&text).ok();
     value
-        .filter(|v| v.get("model_type").and_then(Value::as_str).is_some_and(|t| !t.starts_with("torchvision_")))
+        .filter(|v| {
+            v.get("model_type").and_then(Value::as_str).is_some_and(|t| !t.starts_with("torchvision_"))
+        })
         .ok_or_else(|| {
             Failure::new(
                 format!("{}: scripts are written for Hugging Face models, from their config.json", q.path),

@@ -3,7 +3,7 @@
 use super::question::Question;
 use crate::failure::Failure;
 use anyhow::Result;
-use gapless_fit::answer::{Answer, CLOSED_FORM_ERROR, ERROR, Verdict, context};
+use gapless_fit::answer::{Answer, CLOSED_FORM_ERROR, ERROR, GRAPH_ERROR, Verdict, context};
 use gapless_fit::eager::{Checkpointing, Layer, Log, Phase, Scope};
 use gapless_fit::formulas::{cache, weights};
 use gapless_fit::model::Architecture;
@@ -45,7 +45,11 @@ pub(super) struct PeakAt {
 impl PeakAt {
     pub(super) fn words(&self) -> String {
         let step = self.step.map_or_else(String::new, |step| format!("step {step}, "));
-        let part = if self.part.is_empty() || self.part == "optimizer" { String::new() } else { format!(" of {}", self.part) };
+        let part = if self.part.is_empty() || self.part == "optimizer" {
+            String::new()
+        } else {
+            format!(" of {}", self.part)
+        };
         let op = if self.op.is_empty() { String::new() } else { format!(", at {}", self.op) };
         format!("{step}{}{part}{op}", self.phase)
     }
@@ -92,23 +96,27 @@ impl Estimate {
     /// One GPU, simulated.
     pub(super) fn simulated(q: &Question) -> Result<Estimate> {
         let auto = q.checkpointing == crate::cli::fit::CheckpointingArg::Auto && q.trains();
-        let wrong = |error: gapless_fit::BuildError| Failure::new(format!("{}: {error}", q.path), help(&error));
+        let wrong =
+            |error: gapless_fit::BuildError| Failure::new(format!("{}: {error}", q.path), help(&error));
         if auto
-            && let Some(tuned) = tune::least_recomputation(&q.architecture, &q.run, q.gpu(), q.memory()).map_err(wrong)?
+            && let Some(tuned) =
+                tune::least_recomputation(&q.architecture, &q.run, q.gpu(), q.memory()).map_err(wrong)?
         {
-            return Ok(Estimate::of(q, tuned.answer));
+            return Ok(Estimate::of(q, tuned.answer, None));
         }
         let run = if auto {
             gapless_fit::eager::Run { checkpointing: Checkpointing::All, ..q.run.clone() }
         } else {
             q.run.clone()
         };
-        let answer = Answer::of(&q.architecture, &run).map_err(wrong)?;
-        Ok(Estimate::of(q, answer))
+        let (answer, ours) = Answer::with_gapless(&q.architecture, &run).map_err(wrong)?;
+        Ok(Estimate::of(q, answer, Some(ours)))
     }
 
-    /// An answer as the renderers show it.
-    pub(super) fn of(q: &Question, answer: Answer) -> Estimate {
+    /// An answer as the renderers show it; `ours` is what our allocator would hold, where that is known already.
+    pub(super) fn of(q: &Question, answer: Answer, ours: Option<Bytes>) -> Estimate {
+        let verdict = answer.verdict(q.gpu(), q.memory());
+        let graph = matches!(q.architecture, Architecture::Graph(_));
         let account = &answer.account;
         let blocks = blocks(&answer);
         let recomputed: Vec<u64> = if q.trains() {
@@ -118,10 +126,13 @@ impl Estimate {
         };
         let mut estimate = Estimate {
             method: Method::Simulated,
-            verdict: answer.verdict(q.gpu(), q.memory()),
+            verdict,
             parameters: answer.steps.parameters,
             peak_allocated: answer.figures.peak_allocated,
-            peak_reserved: answer.figures.peak_reserved,
+            peak_reserved: match verdict {
+                Verdict::FitsTightly => answer.reserved_on(q.gpu(), q.memory()),
+                _ => answer.figures.peak_reserved,
+            },
             context: context(q.gpu()),
             outside: Bytes::ZERO,
             components: account.components.iter().map(|(c, bytes)| (c.name(), bytes.0)).collect(),
@@ -129,10 +140,11 @@ impl Estimate {
                 step: Some(account.at.step),
                 phase: phase(account.at.phase),
                 part: part(account.at.scope, account.at.layer),
-                op: account.at.op.to_owned(),
+                // The optimizer's step is one operator: naming it says nothing.
+                op: if account.at.phase == Phase::Step { String::new() } else { account.at.op.to_owned() },
             },
-            error: ERROR,
-            gapless_reserved: Some(answer.gapless_reserved()),
+            error: if graph { GRAPH_ERROR } else { ERROR },
+            gapless_reserved: Some(ours.unwrap_or_else(|| answer.gapless_reserved())),
             floor: Some(answer.figures.peak_requested),
             blocks,
             recomputed,
@@ -183,6 +195,11 @@ impl Estimate {
             let stored = weights::stored(count.saturating_sub(kept), format, q.sparse).value;
             set("weights", stored + (kept as f64 * width / 8.0) as u64);
         }
+        // A file in block formats says what its weights take.
+        let stored = q.model.weights.as_ref().filter(|list| list.iter().any(|w| w.dtype.is_none()));
+        if let (Some(list), Format::Half) = (stored, q.format) {
+            set("weights", list.iter().map(|w| w.bytes).sum());
+        }
         if let (Some(tokens), Architecture::Decoder(d)) = (q.kv_tokens, &q.architecture) {
             set("kv_cache", cache::total(d, 1, tokens, width / 8.0, 1, 1).value);
         }
@@ -193,10 +210,55 @@ impl Estimate {
         }
     }
 
+    /// One GPU that serves, of a plan.
+    pub(super) fn serving(
+        q: &Question,
+        plan: &gapless_fit::search::serve::ServePlan,
+        cache: u64,
+    ) -> Estimate {
+        let gpu = q.gpu();
+        let workspace = gapless_fit::formulas::overhead::cublas_workspace(gpu.compute_capability).value;
+        let base = gapless_fit::formulas::overhead::context(true).value;
+        let components = vec![
+            ("weights", plan.weights),
+            ("kv_cache", cache),
+            ("temporaries", plan.activations),
+            ("workspaces", workspace),
+        ];
+        let peak = Bytes(components.iter().map(|(_, bytes)| bytes).sum());
+        Estimate {
+            method: Method::ClosedForms,
+            verdict: Verdict::Fits,
+            parameters: gapless_fit::parameters::count(&q.architecture).unwrap_or(0),
+            peak_allocated: peak,
+            peak_reserved: peak,
+            context: context(gpu),
+            outside: Bytes(plan.overhead.saturating_sub(workspace + base)),
+            components,
+            peak_at: PeakAt { phase: "forward", ..PeakAt::default() },
+            error: CLOSED_FORM_ERROR,
+            gapless_reserved: None,
+            floor: None,
+            blocks: 0,
+            recomputed: Vec::new(),
+            shape: None,
+            answer: None,
+        }
+    }
+
     /// One rank of a configuration over several GPUs, or with what a simulation does not cover.
-    pub(super) fn closed(q: &Question, config: &Config, account: &memory::Account, parameters: u64, recomputed: Vec<u64>) -> Estimate {
+    pub(super) fn closed(
+        q: &Question,
+        config: &Config,
+        account: &memory::Account,
+        parameters: u64,
+        recomputed: Vec<u64>,
+    ) -> Estimate {
         let gpu = q.gpu();
         let accumulates = config.accumulation > 1 || config.pipeline > 1;
+        let widths = config.precision.bytes();
+        let each = widths.master as f64 + config.optimizer.state_bytes(widths.state);
+        let masters = if each > 0.0 { account.states * widths.master as f64 / each } else { 0.0 };
         let workspace = gapless_fit::formulas::overhead::cublas_workspace(gpu.compute_capability).value;
         let base_context = gapless_fit::formulas::overhead::context(true).value;
         let outside = (account.overhead as u64).saturating_sub(workspace + base_context);
@@ -204,9 +266,18 @@ impl Estimate {
         let running = account.gathered + gradients + account.activations + account.working.max(account.head);
         let ending = account.gathered + account.gradients + account.working;
         let stepping = account.gradients + account.optimizer_step;
-        let mut components = vec![("weights", account.weights), ("optimizer_state", account.states), ("workspaces", workspace as f64)];
+        let mut components = vec![
+            ("weights", account.weights),
+            ("optimizer_state", account.states - masters),
+            ("master_copies", masters),
+            ("workspaces", workspace as f64),
+        ];
         let phase = if running >= ending && running >= stepping {
-            components.extend([("gradients", gradients), ("activations", account.activations), ("gathered", account.gathered)]);
+            components.extend([
+                ("gradients", gradients),
+                ("activations", account.activations),
+                ("gathered", account.gathered),
+            ]);
             if account.head > account.working {
                 components.push(("loss_head", account.head));
                 "loss"
@@ -215,14 +286,24 @@ impl Estimate {
                 "backward"
             }
         } else if ending >= stepping {
-            components.extend([("gradients", account.gradients), ("temporaries", account.working), ("gathered", account.gathered)]);
+            components.extend([
+                ("gradients", account.gradients),
+                ("temporaries", account.working),
+                ("gathered", account.gathered),
+            ]);
             "end of backward"
         } else {
-            components.extend([("gradients", account.gradients), ("optimizer_temporaries", account.optimizer_step)]);
+            components.extend([
+                ("gradients", account.gradients),
+                ("optimizer_temporaries", account.optimizer_step),
+            ]);
             "optimizer step"
         };
-        let components: Vec<(&'static str, u64)> =
-            components.into_iter().map(|(name, bytes)| (name, bytes as u64)).filter(|(_, bytes)| *bytes > 0).collect();
+        let components: Vec<(&'static str, u64)> = components
+            .into_iter()
+            .map(|(name, bytes)| (name, bytes as u64))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
         let peak_allocated = Bytes(components.iter().map(|(_, bytes)| bytes).sum());
         // What PyTorch holds beyond what is allocated, typically.
         let peak_reserved = Bytes((peak_allocated.0 as f64 * 1.02) as u64);
@@ -242,7 +323,8 @@ impl Estimate {
                 part: if config.pipeline > 1 { format!("stage {}", account.stage) } else { String::new() },
                 op: String::new(),
             },
-            error: CLOSED_FORM_ERROR,
+            // The worst block's working set stands for all: far from it where blocks differ as much as those of convolutional networks.
+            error: if q.is_picture() { 2.5 * CLOSED_FORM_ERROR } else { CLOSED_FORM_ERROR },
             gapless_reserved: None,
             floor: None,
             blocks: 0,
@@ -303,7 +385,8 @@ const COLUMNS: usize = 72;
 fn shape(answer: &Answer) -> Shape {
     let log = &answer.steps.log;
     let last = log.marks.iter().map(|m| m.step).max().unwrap_or(0);
-    let begin = log.marks.iter().filter(|m| m.step < last).map(|m| m.event).max().unwrap_or(answer.steps.base) as usize;
+    let begin = log.marks.iter().filter(|m| m.step < last).map(|m| m.event).max().unwrap_or(answer.steps.base)
+        as usize;
     let end = log.events.len();
     let mut live = 0u64;
     let mut curve = Vec::with_capacity(end - begin);

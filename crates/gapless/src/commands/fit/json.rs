@@ -89,7 +89,9 @@ fn settings(q: &Question) -> Value {
 }
 
 fn components(e: &Estimate) -> Value {
-    Value::Object(e.components.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect::<Map<_, _>>())
+    Value::Object(
+        e.components.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect::<Map<_, _>>(),
+    )
 }
 
 fn peak_at(e: &Estimate) -> Value {
@@ -102,7 +104,8 @@ fn peak_at(e: &Estimate) -> Value {
 }
 
 fn row(row: &Row) -> Value {
-    let cost: Map<String, Value> = row.cost.iter().map(|(name, seconds)| ((*name).to_owned(), json!(seconds))).collect();
+    let cost: Map<String, Value> =
+        row.cost.iter().map(|(name, seconds)| ((*name).to_owned(), json!(seconds))).collect();
     let e = row.estimate.as_ref();
     json!({
         "plan": row.words,
@@ -148,7 +151,8 @@ fn row(row: &Row) -> Value {
 }
 
 pub(super) fn term(term: &Term) -> Value {
-    let inputs: Map<String, Value> = term.inputs.iter().map(|(symbol, value)| ((*symbol).to_owned(), json!(value))).collect();
+    let inputs: Map<String, Value> =
+        term.inputs.iter().map(|(symbol, value)| ((*symbol).to_owned(), json!(value))).collect();
     json!({
         "name": term.name,
         "value": term.value,

@@ -14,6 +14,7 @@ use gapless_fit::formulas::states::Optimizer;
 use gapless_fit::formulas::weights::Format;
 use gapless_fit::model::Architecture;
 use gapless_fit::portrait::portrait;
+use gapless_fit::search::SearchError;
 use gapless_fit::search::cost::{Cost, CostModel};
 use gapless_fit::search::memory::{Holding, Layout};
 use gapless_fit::search::profile::Profile;
@@ -53,12 +54,16 @@ pub(super) struct Plans {
 
 const UNIT: &str = "a step";
 
-pub(super) fn wrong_search(error: &gapless_fit::search::SearchError) -> anyhow::Error {
+pub(super) fn wrong_search(error: &SearchError) -> anyhow::Error {
     Failure::new(error.to_string(), "`gapless fit --help` shows the degrees and what they divide").into()
 }
 
 fn wrong_build(q: &Question, error: &gapless_fit::BuildError) -> anyhow::Error {
-    Failure::new(format!("{}: {error}", q.path), "give the model's config.json, or the name of a built-in model").into()
+    Failure::new(
+        format!("{}: {error}", q.path),
+        "give the model's config.json, or the name of a built-in model",
+    )
+    .into()
 }
 
 /// The model for the search: its blocks simulated.
@@ -162,7 +167,14 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     if let Some(target) = target {
         target.restrict(&mut space);
     }
-    space.check(&profile, &q.cluster).map_err(|error| wrong_search(&error))?;
+    space.check(&profile, &q.cluster).map_err(|error| match (target, &error) {
+        (Some(target), SearchError::Empty { what }) => Failure::new(
+            format!("--emit {} knows none of the values that {what} was given", target.name()),
+            "torch knows fp32, bf16 and amp-bf16 on plain data parallelism, deepspeed mixed and fp32; fsdp and accelerate shard",
+        )
+        .into(),
+        _ => wrong_search(&error),
+    })?;
     let mut plans = Plans {
         title: "Plans that keep the recipe".to_owned(),
         rows: Vec::new(),
@@ -175,7 +187,8 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     collect(q, &profile, &space, top, &mut plans)?;
     if plans.rows.is_empty() && !q.given.optimizer && q.lora.is_none() {
         let kept = plans.least_needed;
-        plans.title = "Nothing fits that keeps the recipe. Plans with another optimizer, or with adapters".to_owned();
+        plans.title =
+            "Nothing fits that keeps the recipe. Plans with another optimizer, or with adapters".to_owned();
         for optimizer in [Optimizer::AdamW8bit, Optimizer::Adafactor, Optimizer::Sgd] {
             let other = Space { optimizers: vec![optimizer], ..space.clone() };
             collect(q, &profile, &other, top, &mut plans)?;
@@ -195,13 +208,20 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     }
     plans.rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     plans.rows.truncate(top.max(1));
+    for row in plans.rows.iter_mut().filter(|row| row.exact) {
+        row.largest_batch = largest(q, row, &mut plans.simulated)?;
+    }
     let c = &plans.census;
     let simulated = if plans.simulated > 0 {
         format!("{} runs were simulated from beginning to end; ", plans.simulated)
     } else {
         String::new()
     };
-    let nothing = if plans.rows.is_empty() { "nothing in this space fits" } else { "nothing cheaper in this space fits" };
+    let nothing = if plans.rows.is_empty() {
+        "nothing in this space fits"
+    } else {
+        "nothing cheaper in this space fits"
+    };
     plans.proof = format!(
         "{simulated}{} configurations: {} priced, {} left out because states alone or a smaller batch do not fit, {} because they cost more \
          before anything is recomputed, {} because another covers them; {nothing}",
@@ -229,7 +249,8 @@ fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &m
             return Ok(());
         }
     }
-    let found = train::search(profile, &q.cluster, &rest, &CostModel::default(), top.max(1)).map_err(|error| wrong_search(&error))?;
+    let found = train::search(profile, &q.cluster, &rest, &CostModel::default(), top.max(1))
+        .map_err(|error| wrong_search(&error))?;
     let c = &mut plans.census;
     c.points += found.census.points;
     c.examined += found.census.examined;
@@ -245,6 +266,22 @@ fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &m
     Ok(())
 }
 
+/// The largest micro-batch of an exact plan, checkpointing free to rise where it was not given.
+fn largest(q: &Question, row: &Row, simulated: &mut u64) -> Result<Option<u64>> {
+    let Some(answer) = row.estimate.as_ref().and_then(|e| e.answer.as_ref()) else { return Ok(None) };
+    let checkpointing = if q.given.checkpointing {
+        answer.run.checkpointing.clone()
+    } else {
+        gapless_fit::eager::Checkpointing::All
+    };
+    let run = Run { checkpointing, ..answer.run.clone() };
+    let found = tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory())
+        .map_err(|error| wrong_build(q, &error))?;
+    *simulated += found.as_ref().map_or(1, |f| f.looked_at);
+    // Recomputing costs bytes too: where nothing had to be, the batch at hand may be the larger one.
+    Ok(Some(found.map_or(0, |f| f.batch).max(answer.run.batch)))
+}
+
 fn simulates(q: &Question) -> bool {
     let mut alone = q.clone();
     alone.offload = None;
@@ -252,35 +289,57 @@ fn simulates(q: &Question) -> bool {
 }
 
 /// Every micro-batch of one optimizer on one GPU, each with as little recomputation as its simulation allows.
-fn exactly(q: &Question, profile: &Profile, space: &Space, optimizer: Optimizer, plans: &mut Plans) -> Result<()> {
+fn exactly(
+    q: &Question,
+    profile: &Profile,
+    space: &Space,
+    optimizer: Optimizer,
+    plans: &mut Plans,
+) -> Result<()> {
     let Some(stepped) = simulated_optimizer(optimizer) else { return Ok(()) };
     let local = space.global_batch;
-    let micro_batches = divisors(local).into_iter().filter(|b| space.micro_batches.is_empty() || space.micro_batches.contains(b));
-    for micro_batch in micro_batches {
+    let micro_batches: Vec<u64> = divisors(local)
+        .into_iter()
+        .filter(|b| space.micro_batches.is_empty() || space.micro_batches.contains(b))
+        .collect();
+    let modes = space.checkpointing.len() as u64;
+    plans.census.points += micro_batches.len() as u64 * modes;
+    for (place, micro_batch) in micro_batches.iter().copied().enumerate() {
         let accumulation = local / micro_batch;
         // Gradients are there from the second pass on; more passes change nothing.
-        let run = Run { batch: micro_batch, accumulation: accumulation.min(2), optimizer: stepped, ..q.run.clone() };
-        plans.census.points += space.checkpointing.len() as u64;
+        let run = Run {
+            batch: micro_batch,
+            accumulation: accumulation.min(2),
+            optimizer: stepped,
+            ..q.run.clone()
+        };
         let answer = if q.given.checkpointing {
             plans.simulated += 1;
             let answer = Answer::of(&q.architecture, &run).map_err(|error| wrong_build(q, &error))?;
             answer.verdict(q.gpu(), q.memory()).fits().then_some(answer)
         } else {
-            let tuned = tune::least_recomputation(&q.architecture, &run, q.gpu(), q.memory()).map_err(|error| wrong_build(q, &error))?;
+            let tuned = tune::least_recomputation(&q.architecture, &run, q.gpu(), q.memory())
+                .map_err(|error| wrong_build(q, &error))?;
             plans.simulated += tuned.as_ref().map_or(2, |t| t.looked_at);
             tuned.map(|t| t.answer)
         };
-        plans.census.examined += space.checkpointing.len() as u64;
+        plans.census.examined += modes;
         let Some(answer) = answer else {
             // A larger micro-batch needs more.
+            plans.census.by_memory += (micro_batches.len() - place - 1) as u64 * modes;
             break;
         };
         plans.census.fit += 1;
-        let mut estimate = Estimate::of(q, answer);
+        let mut estimate = Estimate::of(q, answer, Some(Bytes::ZERO));
+        estimate.gapless_reserved = None;
         let config = Config {
             precision: q.precision,
             optimizer,
-            checkpointing: if estimate.recomputed.is_empty() { Checkpointing::None } else { Checkpointing::Optimal },
+            checkpointing: if estimate.recomputed.is_empty() {
+                Checkpointing::None
+            } else {
+                Checkpointing::Optimal
+            },
             sharding: Sharding::Ddp,
             data: 1,
             tensor: 1,
@@ -297,7 +356,8 @@ fn exactly(q: &Question, profile: &Profile, space: &Space, optimizer: Optimizer,
             sequence_parallel: true,
         };
         let layout = Layout::new(profile, &q.cluster, &config);
-        let holdings: Vec<Holding> = layout.stages.iter().map(|stage| Holding::new(&layout, stage, &config)).collect();
+        let holdings: Vec<Holding> =
+            layout.stages.iter().map(|stage| Holding::new(&layout, stage, &config)).collect();
         let model = CostModel::default();
         let traffic = model.traffic(profile, &q.cluster, &layout, &config);
         let recompute = estimate
@@ -331,7 +391,8 @@ fn exactly(q: &Question, profile: &Profile, space: &Space, optimizer: Optimizer,
 /// A plan of the search over closed forms.
 fn searched(q: &Question, profile: &Profile, plan: &Plan) -> Row {
     let recipe = gapless_fit::emit::Recipe::from_plan(profile, plan, serde_json::Value::Null, 1, 1);
-    let estimate = Estimate::closed(q, &plan.config, &plan.account, profile.parameters(), recipe.recompute.clone());
+    let estimate =
+        Estimate::closed(q, &plan.config, &plan.account, profile.parameters(), recipe.recompute.clone());
     let counts = |which: usize| plan.counts.iter().map(|c| c[which]).sum::<u64>();
     let blocks: u64 = plan.counts.iter().flatten().sum();
     Row {
@@ -373,7 +434,9 @@ fn terms(cost: &Cost) -> Vec<(&'static str, f64)> {
 pub(super) fn describe(c: &Config, full: u64, half: u64, blocks: u64) -> String {
     let mut words = Vec::new();
     if c.gpus() > 1 {
-        for (name, degree) in [("dp", c.data), ("tp", c.tensor), ("pp", c.pipeline), ("cp", c.context), ("ep", c.expert)] {
+        for (name, degree) in
+            [("dp", c.data), ("tp", c.tensor), ("pp", c.pipeline), ("cp", c.context), ("ep", c.expert)]
+        {
             if degree > 1 {
                 words.push(format!("{name} {degree}"));
             }
@@ -413,7 +476,11 @@ pub(super) fn describe(c: &Config, full: u64, half: u64, blocks: u64) -> String 
 /// The plans for serving.
 pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
     let Architecture::Decoder(decoder) = &q.architecture else {
-        return Err(Failure::new("plans for serving are for models that generate text", "give more --memory, or another --gpu").into());
+        return Err(Failure::new(
+            "plans for serving are for models that generate text",
+            "give more --memory, or another --gpu",
+        )
+        .into());
     };
     let profile = Profile::from_decoder(&q.model.name, decoder);
     let sequences = q.run.batch;
@@ -438,9 +505,20 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
         served = serving.search(&profile, &q.cluster).map_err(|error| wrong_search(&error))?;
         examined += served.examined;
     }
-    let least = served.nearest.map(|plan| plan.weights + plan.activations + plan.overhead + plan.cache_per_token * context * sequences);
-    let rows = served.plans.iter().take(top.max(1)).map(|plan| serve_row(plan, context * sequences)).collect::<Vec<_>>();
-    let nothing = if rows.is_empty() { "nothing in this space fits" } else { "the first is the cheapest of all that hold the cache" };
+    let least = served.nearest.map(|plan| {
+        plan.weights + plan.activations + plan.overhead + plan.cache_per_token * context * sequences
+    });
+    let rows = served
+        .plans
+        .iter()
+        .take(top.max(1))
+        .map(|plan| serve_row(q, plan, context * sequences))
+        .collect::<Vec<_>>();
+    let nothing = if rows.is_empty() {
+        "nothing in this space fits"
+    } else {
+        "the first is the cheapest of all that hold the cache"
+    };
     Ok(Plans {
         title,
         proof: format!("{examined} configurations looked at, none left out; {nothing}"),
@@ -452,7 +530,7 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
     })
 }
 
-fn serve_row(plan: &ServePlan, tokens: u64) -> Row {
+fn serve_row(q: &Question, plan: &ServePlan, tokens: u64) -> Row {
     let mut words = vec![format!("{} weights", plan.format.name())];
     if plan.cache_bytes == 1 {
         words.push("fp8 cache".to_owned());
@@ -467,11 +545,12 @@ fn serve_row(plan: &ServePlan, tokens: u64) -> Row {
     }
     words.push(format!("room for {} tokens of cache", plan.tokens));
     let cache = plan.cache_per_token * tokens.div_ceil(plan.replicas.max(1));
+    let estimate = Estimate::serving(q, plan, cache);
     Row {
         words: words.join(" · "),
         exact: false,
-        estimate: None,
-        process_total: Bytes(plan.weights + plan.activations + plan.overhead + cache),
+        process_total: estimate.process_total(),
+        estimate: Some(estimate),
         largest_batch: Some(plan.tokens / plan.context.max(1)),
         seconds: plan.seconds_per_token,
         unit: "of GPU time a token",

@@ -66,7 +66,10 @@ impl Question {
     pub(super) fn read(path: &str, settings: &Settings) -> Result<Question> {
         let options = read::Options { batch: settings.batch };
         let model = read::open_with(path, &options).map_err(|error| {
-            Failure::new(error.to_string(), "`gapless fit --help` shows what a MODEL can be, `gapless fit --list` the built-in ones")
+            Failure::new(
+                error.to_string(),
+                "`gapless fit --help` shows what a MODEL can be, `gapless fit --list` the built-in ones",
+            )
         })?;
         let Some(architecture) = model.architecture.clone() else { return Err(weights_alone(path, &model)) };
         let mut notes = model.notes.clone();
@@ -86,13 +89,20 @@ impl Question {
             ("--ep", settings.ep),
         ] {
             if value == Some(0) {
-                return Err(Failure::new(format!("{flag} 0 runs nothing"), "give 1 or more, or leave it out").into());
+                return Err(Failure::new(
+                    format!("{flag} 0 runs nothing"),
+                    "give 1 or more, or leave it out",
+                )
+                .into());
             }
             if value.is_some_and(|value| value > 1 << 40) {
                 return Err(Failure::new(format!("{flag} is more than 2^40"), "check the number").into());
             }
         }
         contradictions(settings, mode)?;
+        if matches!(architecture, Architecture::Graph(_)) {
+            graph_contradictions(settings)?;
+        }
         let length = length(settings, &architecture, &mut notes)?;
         let (gpu, gpu_name) = device(settings)?;
         let precision = settings.precision.unwrap_or(PrecisionArg::Bf16);
@@ -141,7 +151,8 @@ impl Question {
             context: settings.cp,
             expert: settings.ep,
         };
-        let product: u64 = [settings.dp, settings.tp, settings.pp, settings.cp].iter().map(|d| d.unwrap_or(1)).product();
+        let product: u64 =
+            [settings.dp, settings.tp, settings.pp, settings.cp].iter().map(|d| d.unwrap_or(1)).product();
         let nodes = settings.nodes.unwrap_or(1);
         let per_node = match settings.gpus {
             Some(gpus) => gpus,
@@ -154,6 +165,14 @@ impl Question {
             return Err(Failure::new(
                 format!("the degrees multiply to {product}, which does not divide {gpus} GPUs evenly"),
                 "dp x tp x pp x cp is the number of GPUs: change a degree, --gpus or --nodes",
+            )
+            .into());
+        }
+        if gpus == 1 && settings.zero.is_some_and(|zero| zero != ZeroArg::Zero0) {
+            let what = "--zero shares states between GPUs, and there is one";
+            return Err(Failure::new(
+                what,
+                "add --gpus, or leave it out; --offload moves states to the host",
             )
             .into());
         }
@@ -206,7 +225,10 @@ impl Question {
 
     /// Whether one simulated GPU is the whole answer.
     pub(super) fn is_simulated(&self) -> bool {
-        let known = matches!(self.precision, Precision::Fp32 | Precision::Bf16 | Precision::Fp16 | Precision::AmpBf16);
+        let known = matches!(
+            self.precision,
+            Precision::Fp32 | Precision::Bf16 | Precision::Fp16 | Precision::AmpBf16
+        );
         let stays = self.offload.is_none_or(|o| o == Offload::default());
         let selective = self.checkpointing == CheckpointingArg::Selective
             && self.run.attention(own_attention(&self.architecture)) == Attention::Eager;
@@ -224,14 +246,33 @@ impl Question {
         matches!(self.architecture, Architecture::Vision(_))
     }
 
+    pub(super) fn is_graph(&self) -> bool {
+        matches!(self.architecture, Architecture::Graph(_))
+    }
+
     /// The run in one line.
     pub(super) fn headline(&self) -> String {
+        if let Architecture::Graph(graph) = &self.architecture {
+            let pass = match (self.trains(), graph.joint) {
+                (false, _) => "infer · one forward pass",
+                (true, true) => "train · forward and backward as exported",
+                (true, false) => {
+                    "train · forward, and a backward pass that keeps what each kind of operator reads"
+                }
+            };
+            return format!("{pass} · {} operators, shapes as exported", graph.nodes.len());
+        }
         let run = &self.run;
         let unit = if self.is_picture() { "pixels" } else { "tokens" };
         let mut words = vec![
             if self.trains() { "train" } else { "infer" }.to_owned(),
             format!("batch {} x {} {unit}", run.batch, run.length),
-            if self.trains() || matches!(self.format, Format::Half) { self.precision.name() } else { self.format.name() }.to_owned(),
+            if self.trains() || matches!(self.format, Format::Half) {
+                self.precision.name()
+            } else {
+                self.format.name()
+            }
+            .to_owned(),
         ];
         if self.trains() {
             words.push(self.optimizer.name().to_owned());
@@ -317,7 +358,33 @@ fn contradictions(settings: &Settings, mode: Mode) -> Result<()> {
         }
     }
     if settings.quantize.is_some() && settings.precision.is_some_and(|p| p == PrecisionArg::Fp8) {
-        return no("--quantize and --precision fp8 both name the format of the weights", "leave one of them out");
+        return no(
+            "--quantize and --precision fp8 both name the format of the weights",
+            "leave one of them out",
+        );
+    }
+    Ok(())
+}
+
+/// A graph is what it is: nothing of how it runs can be changed.
+fn graph_contradictions(settings: &Settings) -> Result<()> {
+    for (flag, given) in [
+        ("--precision", settings.precision.is_some()),
+        ("--checkpointing", settings.checkpointing.is_some()),
+        ("--attention", settings.attention.is_some()),
+        ("--lora", settings.lora.is_some()),
+        ("--quantize", settings.quantize.is_some()),
+        ("--sparsity", settings.sparsity.is_some()),
+        ("--kv-tokens", settings.kv_tokens.is_some()),
+        ("--gpus", settings.gpus.is_some_and(|n| n > 1)),
+    ] {
+        if given {
+            return Err(Failure::new(
+                format!("{flag} cannot change an exported graph"),
+                "export it so, or give the model's config.json",
+            )
+            .into());
+        }
     }
     Ok(())
 }
@@ -326,7 +393,11 @@ fn contradictions(settings: &Settings, mode: Mode) -> Result<()> {
 fn length(settings: &Settings, architecture: &Architecture, notes: &mut Vec<String>) -> Result<u64> {
     if let Architecture::Vision(vision) = architecture {
         if settings.seq.is_some() {
-            return Err(Failure::new("--seq has no meaning for a model of pictures", "give --image, the pixels a side").into());
+            return Err(Failure::new(
+                "--seq has no meaning for a model of pictures",
+                "give --image, the pixels a side",
+            )
+            .into());
         }
         let own = if let Vision::Vit { image, .. } = vision { *image } else { 224 };
         let image = settings.image.unwrap_or(own);
@@ -334,18 +405,42 @@ fn length(settings: &Settings, architecture: &Architecture, notes: &mut Vec<Stri
             && !image.is_multiple_of(*patch)
         {
             let help = format!("give a multiple of {patch}, as {}", image.next_multiple_of(*patch));
-            return Err(Failure::new(format!("--image {image} does not divide into patches of {patch} pixels"), help).into());
+            return Err(Failure::new(
+                format!("--image {image} does not divide into patches of {patch} pixels"),
+                help,
+            )
+            .into());
         }
         if image < 32 {
-            return Err(Failure::new(format!("--image {image} is less than these models can halve five times"), "give 32 or more").into());
+            return Err(Failure::new(
+                format!("--image {image} is less than these models can halve five times"),
+                "give 32 or more",
+            )
+            .into());
         }
         return Ok(image);
     }
     if settings.image.is_some() {
-        return Err(Failure::new("--image has no meaning for a model of text", "give --seq, the tokens of a sequence").into());
+        return Err(Failure::new(
+            "--image has no meaning for a model of text",
+            "give --seq, the tokens of a sequence",
+        )
+        .into());
+    }
+    if matches!(architecture, Architecture::Graph(_)) {
+        if settings.seq.is_some() {
+            return Err(Failure::new(
+                "--seq cannot change an exported graph: its shapes are its own",
+                "export it with other shapes, or give its config.json",
+            )
+            .into());
+        }
+        return Ok(1);
     }
     let (most, learned) = match architecture {
-        Architecture::Decoder(d) => (d.max_positions, matches!(d.style, DecoderStyle::Gpt2 | DecoderStyle::Opt)),
+        Architecture::Decoder(d) => {
+            (d.max_positions, matches!(d.style, DecoderStyle::Gpt2 | DecoderStyle::Opt))
+        }
         // RoBERTa's first two positions are padding's.
         Architecture::Encoder(e) => {
             let padding = u64::from(e.style == gapless_fit::model::EncoderStyle::Roberta) * 2;
@@ -371,7 +466,13 @@ fn length(settings: &Settings, architecture: &Architecture, notes: &mut Vec<Stri
 
 fn device(settings: &Settings) -> Result<(Gpu, String)> {
     let named = settings.gpu.as_deref().map(hardware::find).transpose().map_err(|error| {
-        Failure::new(format!("--gpu: no GPU is known as {:?}", error.asked), format!("did you mean {}? Or give its memory, as --memory 24GiB. Known: {}", error.nearest, error.known))
+        Failure::new(
+            format!("--gpu: no GPU is known as {:?}", error.asked),
+            format!(
+                "did you mean {}? Or give its memory, as --memory 24GiB. Known: {}",
+                error.nearest, error.known
+            ),
+        )
     })?;
     let Some(text) = &settings.memory else {
         let gpu = match named {
@@ -383,14 +484,21 @@ fn device(settings: &Settings) -> Result<(Gpu, String)> {
     let memory = bytes("--memory", text)?;
     let base = named.copied().unwrap_or_else(|| hardware::unnamed(memory.0));
     let gpu = Gpu { memory_mib: memory.0 >> 20, ..base };
-    let name = named.map_or_else(|| format!("a GPU of {memory}"), |gpu| format!("{} with {memory}", gpu.name));
+    let name =
+        named.map_or_else(|| format!("a GPU of {memory}"), |gpu| format!("{} with {memory}", gpu.name));
     Ok((gpu, name))
 }
 
 fn bytes(flag: &str, text: &str) -> Result<Bytes> {
-    let value: Bytes = text.parse().map_err(|error| Failure::new(format!("{flag}: {error}"), format!("as in {flag} 24GiB")))?;
+    let value: Bytes = text
+        .parse()
+        .map_err(|error| Failure::new(format!("{flag}: {error}"), format!("as in {flag} 24GiB")))?;
     if value.0 < 1 << 20 {
-        return Err(Failure::new(format!("{flag} {text} is less than 1 MiB"), format!("name the unit, as in {flag} 24GiB")).into());
+        return Err(Failure::new(
+            format!("{flag} {text} is less than 1 MiB"),
+            format!("name the unit, as in {flag} 24GiB"),
+        )
+        .into());
     }
     Ok(value)
 }
@@ -398,13 +506,17 @@ fn bytes(flag: &str, text: &str) -> Result<Bytes> {
 /// `r=16,base=nf4`, or a bare rank.
 fn lora(text: Option<&str>) -> Result<(Option<Lora>, Format)> {
     let Some(text) = text else { return Ok((None, Format::Half)) };
-    let wrong = |what: String| anyhow::Error::from(Failure::new(what, "as in --lora r=16 or --lora r=16,base=nf4"));
+    let wrong =
+        |what: String| anyhow::Error::from(Failure::new(what, "as in --lora r=16 or --lora r=16,base=nf4"));
     let (mut rank, mut base) = (None, Format::Half);
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').unwrap_or(("r", part));
         match key.trim() {
             "r" | "rank" => {
-                let number: u64 = value.trim().parse().map_err(|_| wrong(format!("--lora {text}: {value:?} is no rank")))?;
+                let number: u64 = value
+                    .trim()
+                    .parse()
+                    .map_err(|_| wrong(format!("--lora {text}: {value:?} is no rank")))?;
                 if number == 0 || number > 1 << 16 {
                     return Err(wrong(format!("--lora {text}: a rank is from 1 to 65536")));
                 }
@@ -418,7 +530,11 @@ fn lora(text: Option<&str>) -> Result<(Option<Lora>, Format)> {
                     "int8" => Format::Int8,
                     "fp8" => Format::Fp8,
                     "int4" => Format::Int4(128),
-                    other => return Err(wrong(format!("--lora {text}: no base format is called {other:?}: bf16, int8, fp8, int4, nf4, nf4-double"))),
+                    other => {
+                        return Err(wrong(format!(
+                            "--lora {text}: no base format is called {other:?}: bf16, int8, fp8, int4, nf4, nf4-double"
+                        )));
+                    }
                 };
             }
             other => return Err(wrong(format!("--lora {text}: {other:?} is not known"))),
@@ -432,7 +548,8 @@ fn lora(text: Option<&str>) -> Result<(Option<Lora>, Format)> {
 fn weights_alone(path: &str, model: &Model) -> anyhow::Error {
     let notes = if model.notes.is_empty() { String::new() } else { format!(": {}", model.notes.join("; ")) };
     let known = model.weights.as_ref().map_or_else(String::new, |weights| {
-        let elements: u128 = weights.iter().map(|w| w.shape.iter().map(|&s| u128::from(s)).product::<u128>()).sum();
+        let elements: u128 =
+            weights.iter().map(|w| w.shape.iter().map(|&s| u128::from(s)).product::<u128>()).sum();
         let bytes: u64 = weights.iter().map(|w| w.bytes).sum();
         format!(
             ". What is exact: {} tensors, {elements} parameters, {} as stored ({bytes} B)",
@@ -453,7 +570,9 @@ fn simulated(precision: PrecisionArg) -> eager::Precision {
         PrecisionArg::Fp16 => eager::Precision::Fp16,
         PrecisionArg::AmpBf16 => eager::Precision::AmpBf16,
         PrecisionArg::AmpFp16 => eager::Precision::AmpFp16,
-        PrecisionArg::Bf16 | PrecisionArg::Mixed | PrecisionArg::MixedFp32Grad | PrecisionArg::Fp8 => eager::Precision::Bf16,
+        PrecisionArg::Bf16 | PrecisionArg::Mixed | PrecisionArg::MixedFp32Grad | PrecisionArg::Fp8 => {
+            eager::Precision::Bf16
+        }
     }
 }
 

@@ -21,7 +21,7 @@ const WIDTH: usize = 72;
 fn style(component: &str) -> &'static str {
     match component {
         "weights" => "\x1b[34m",
-        "autocast_weights" => "\x1b[94m",
+        "autocast_weights" | "master_copies" => "\x1b[94m",
         "gradients" => "\x1b[36m",
         "optimizer_state" => "\x1b[35m",
         "optimizer_temporaries" => "\x1b[95m",
@@ -72,7 +72,7 @@ pub(super) fn paragraph(out: &mut String, first: &str, rest: &str, text: &str, s
 pub(super) fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64) {
     let mut facts = vec![format!("{} parameters", billions(parameters))];
     if blocks > 0 {
-        facts.push(format!("{blocks} blocks"));
+        facts.push(format!("{blocks} block{}", if blocks == 1 { "" } else { "s" }));
     }
     let _ = writeln!(out, "{BOLD}{}{RESET}  {DIM}{}{RESET}", clean(&q.model.name), facts.join(" · "));
     let _ = writeln!(out, "{}", q.headline());
@@ -81,21 +81,21 @@ pub(super) fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64)
     }
 }
 
-pub(super) fn account(out: &mut String, q: &Question, e: &Estimate) {
-    verdict(out, q, e);
+pub(super) fn account(out: &mut String, q: &Question, e: &Estimate, is_plan: bool) {
+    verdict(out, q, e, if is_plan { " with plan 1 below" } else { "" });
     peaks(out, q, e);
     components(out, e);
     shape(out, e);
 }
 
-fn verdict(out: &mut String, q: &Question, e: &Estimate) {
+fn verdict(out: &mut String, q: &Question, e: &Estimate, how: &str) {
     let (total, memory) = (e.process_total(), q.memory());
     let share = total.share_of(memory) * 100.0;
     let each = if q.cluster.gpus() > 1 { " each" } else { "" };
     let _ = match e.verdict {
         Verdict::Fits => writeln!(
             out,
-            "\n  {GREEN}fits{RESET} on {BOLD}{}{RESET}: {total} of {memory}{each}, {share:.0} %",
+            "\n  {GREEN}fits{RESET} on {BOLD}{}{RESET}{how}: {total} of {memory}{each}, {share:.0} %",
             q.gpu_name
         ),
         Verdict::FitsTightly => writeln!(
@@ -139,8 +139,13 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
         let _ = writeln!(out, "  {name:<16} {bytes:>9}  {DIM}{aside}{RESET}");
     };
     row(out, "peak allocated", e.peak_allocated, format!("± {:.0} %: {}", e.error * 100.0, source(e.method)));
-    let ours = e.gapless_reserved.map_or_else(String::new, |bytes| format!("; Gapless' own would hold {bytes}"));
-    let how = if e.method == Method::ClosedForms { "2 % more, as PyTorch's allocator typically holds" } else { "PyTorch's allocator, replayed over the step" };
+    let ours =
+        e.gapless_reserved.map_or_else(String::new, |bytes| format!("; Gapless' own would hold {bytes}"));
+    let how = match (e.method, e.verdict) {
+        (Method::ClosedForms, _) => "as PyTorch's allocator typically holds",
+        (_, Verdict::FitsTightly) => "PyTorch's allocator, replayed over the step on a card of this size",
+        _ => "PyTorch's allocator, replayed over the step",
+    };
     row(out, "peak reserved", e.peak_reserved, format!("{how}{ours}"));
     let mut beside = format!("with {} of context and libraries", e.context);
     if e.outside > Bytes::ZERO {
@@ -151,7 +156,13 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     }
     row(out, "process total", e.process_total(), beside);
     if !e.recomputed.is_empty() && e.blocks > 0 {
-        let _ = writeln!(out, "  {:<16} {:>9}  {DIM}{}{RESET}", "recomputed", format!("{} of {}", e.recomputed.len(), e.blocks), "blocks run forward again in backward");
+        let _ = writeln!(
+            out,
+            "  {:<16} {:>9}  {DIM}{}{RESET}",
+            "recomputed",
+            format!("{} of {}", e.recomputed.len(), e.blocks),
+            "blocks run forward again in backward"
+        );
     }
 }
 
@@ -169,6 +180,12 @@ fn components(out: &mut String, e: &Estimate) {
     let mut rows = e.components.clone();
     rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let largest = rows.first().map_or(1, |(_, bytes)| (*bytes).max(1));
+    // What is less than a thousandth is one row.
+    let small: u64 = rows.iter().filter(|(_, bytes)| bytes * 1000 < total).map(|(_, bytes)| bytes).sum();
+    if rows.iter().filter(|(_, bytes)| bytes * 1000 < total).count() > 1 {
+        rows.retain(|(_, bytes)| bytes * 1000 >= total);
+        rows.push(("all else", small));
+    }
     for (name, bytes) in rows {
         let cells = (bytes as f64 / largest as f64 * 36.0).round() as usize;
         let _ = writeln!(
@@ -191,7 +208,10 @@ fn shape(out: &mut String, e: &Estimate) {
         return;
     }
     let top = shape.most.iter().copied().max().unwrap_or(1).max(1);
-    let _ = writeln!(out, "\n  {BOLD}One step over time{RESET}  {DIM}allocated bytes, allocation by allocation{RESET}");
+    let _ = writeln!(
+        out,
+        "\n  {BOLD}One step over time{RESET}  {DIM}allocated bytes, allocation by allocation{RESET}"
+    );
     for row in [1u64, 0] {
         let line: String = shape
             .most
@@ -240,7 +260,9 @@ pub(super) fn largest_batch(out: &mut String, q: &Question, found: Option<&Large
 pub(super) fn plans(out: &mut String, plans: &Plans) {
     let _ = writeln!(out, "\n  {BOLD}{}{RESET}  {DIM}cheapest first{RESET}", plans.title);
     if plans.rows.is_empty() {
-        let least = plans.least_needed.map_or_else(String::new, |bytes| format!(": the least that any needs is {}", Bytes(bytes)));
+        let least = plans
+            .least_needed
+            .map_or_else(String::new, |bytes| format!(": the least that any needs is {}", Bytes(bytes)));
         let _ = writeln!(out, "    {RED}none{RESET}{least}");
     }
     for (place, row) in plans.rows.iter().enumerate() {
@@ -265,7 +287,8 @@ fn plan(out: &mut String, place: usize, row: &Row) {
         if row.cost.is_empty() {
             String::new()
         } else {
-            let terms: Vec<String> = row.cost.iter().map(|(name, s)| format!("{name} {}", seconds(*s))).collect();
+            let terms: Vec<String> =
+                row.cost.iter().map(|(name, s)| format!("{name} {}", seconds(*s))).collect();
             format!(": {}", terms.join(", "))
         }
     );

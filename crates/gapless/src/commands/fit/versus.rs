@@ -21,7 +21,11 @@ pub(super) fn run(args: &FitArgs, a: &str, b: &str) -> Result<Answer> {
     let (fa, fb) = (answer(&qa, args)?, answer(&qb, args)?);
     let fits = fa.fits && fb.fits;
     let (Some(ea), Some(eb)) = (&fa.estimate, &fb.estimate) else {
-        return Err(Failure::new("one of the two has no account to compare", "ask for each of them alone to see why").into());
+        return Err(Failure::new(
+            "one of the two has no account to compare",
+            "ask for each of them alone to see why",
+        )
+        .into());
     };
     let rows = rows(ea, eb);
     match args.format {
@@ -68,24 +72,37 @@ fn side(args: &FitArgs, text: &str) -> Result<Question> {
             None => model = Some(part.to_owned()),
         }
     }
-    let command = Settings::augment_args_for_update(clap::Command::new("compare").no_binary_name(true).disable_help_flag(true));
+    let command = Settings::augment_args_for_update(
+        clap::Command::new("compare").no_binary_name(true).disable_help_flag(true),
+    );
     let matches = command.try_get_matches_from(flags).map_err(|error| {
         let line = error.to_string();
         let line = line.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        Failure::new(format!("--compare {text}: {line}"), "flags without their dashes, as in batch=8,precision=fp32; or a model")
+        Failure::new(
+            format!("--compare {text}: {line}"),
+            "flags without their dashes, as in batch=8,precision=fp32; or a model",
+        )
     })?;
     settings.update_from_arg_matches(&matches).map_err(|error| {
-        Failure::new(format!("--compare {text}: {error}"), "flags without their dashes, as in batch=8,precision=fp32")
+        Failure::new(
+            format!("--compare {text}: {error}"),
+            "flags without their dashes, as in batch=8,precision=fp32",
+        )
     })?;
     let Some(model) = model else {
-        return Err(Failure::new(format!("--compare {text}: of which model?"), "gapless fit MODEL --compare batch=8 batch=16").into());
+        return Err(Failure::new(
+            format!("--compare {text}: of which model?"),
+            "gapless fit MODEL --compare batch=8 batch=16",
+        )
+        .into());
     };
     Question::read(&model, &settings)
 }
 
 /// Components of both, the largest difference first.
 fn rows(a: &Estimate, b: &Estimate) -> Vec<(&'static str, u64, u64)> {
-    let mut rows: Vec<(&'static str, u64, u64)> = a.components.iter().map(|(name, bytes)| (*name, *bytes, 0)).collect();
+    let mut rows: Vec<(&'static str, u64, u64)> =
+        a.components.iter().map(|(name, bytes)| (*name, *bytes, 0)).collect();
     for (name, bytes) in &b.components {
         match rows.iter_mut().find(|(n, ..)| n == name) {
             Some(row) => row.2 = *bytes,
@@ -104,17 +121,28 @@ fn signed(a: u64, b: u64) -> String {
     }
 }
 
-fn text(a: (&str, &Question, &Estimate), b: (&str, &Question, &Estimate), rows: &[(&'static str, u64, u64)]) -> String {
+fn text(
+    a: (&str, &Question, &Estimate),
+    b: (&str, &Question, &Estimate),
+    rows: &[(&'static str, u64, u64)],
+) -> String {
     let mut out = String::new();
     for (letter, (asked, q, e)) in [("A", a), ("B", b)] {
-        let _ = writeln!(out, "{BOLD}{letter}  {}{RESET}  {DIM}{}{RESET}", clean(asked), clean(&q.model.name));
+        let _ =
+            writeln!(out, "{BOLD}{letter}  {}{RESET}  {DIM}{}{RESET}", clean(asked), clean(&q.model.name));
         let _ = writeln!(out, "   {}", q.headline());
         let fits = if e.verdict.fits() { "fits" } else { "does not fit" };
         let _ = writeln!(out, "   {fits} on {}; the peak is in {}", q.gpu_name, clean(&e.peak_at.words()));
     }
     let _ = writeln!(out, "\n  {BOLD}{:<26} {:>10} {:>10} {:>11}{RESET}", "", "A", "B", "B - A");
     let line = |out: &mut String, name: &str, a: u64, b: u64, style: &str| {
-        let _ = writeln!(out, "  {style}{name:<26} {:>10} {:>10} {:>11}{RESET}", Bytes(a).to_string(), Bytes(b).to_string(), signed(a, b));
+        let _ = writeln!(
+            out,
+            "  {style}{name:<26} {:>10} {:>10} {:>11}{RESET}",
+            Bytes(a).to_string(),
+            Bytes(b).to_string(),
+            signed(a, b)
+        );
     };
     line(&mut out, "process total", a.2.process_total().0, b.2.process_total().0, BOLD);
     line(&mut out, "peak reserved", a.2.peak_reserved.0, b.2.peak_reserved.0, "");

@@ -10,7 +10,8 @@ use gapless_fit::model::{Architecture, DecoderStyle};
 use gapless_trace::Bytes;
 use std::fmt::Write;
 
-const SIMULATED: &str = "the step simulated operator by operator, as PyTorch's eager execution allocates and frees";
+const SIMULATED: &str =
+    "the step simulated operator by operator, as PyTorch's eager execution allocates and frees";
 
 pub(super) fn terms(q: &Question, found: &Found) -> Result<Vec<Term>> {
     let mut all = Vec::new();
@@ -23,9 +24,21 @@ pub(super) fn terms(q: &Question, found: &Found) -> Result<Vec<Term>> {
         }
         if e.answer.is_some() {
             let sum: &[(&'static str, f64)] = &[("components", e.components.len() as f64)];
-            all.push(Term::bytes("peak allocated", e.peak_allocated.0 as f64, "the sum of the components", sum, SIMULATED));
+            all.push(Term::bytes(
+                "peak allocated",
+                e.peak_allocated.0 as f64,
+                "the sum of the components",
+                sum,
+                SIMULATED,
+            ));
             let replayed = "PyTorch's caching allocator, replayed over the simulated step without a limit";
-            all.push(Term::bytes("peak reserved", e.peak_reserved.0 as f64, "the most segments held at once", &[], replayed));
+            all.push(Term::bytes(
+                "peak reserved",
+                e.peak_reserved.0 as f64,
+                "the most segments held at once",
+                &[],
+                replayed,
+            ));
         }
         all.push(Term::bytes(
             "context",
@@ -42,7 +55,13 @@ pub(super) fn terms(q: &Question, found: &Found) -> Result<Vec<Term>> {
     }
     if let Architecture::Decoder(d) = &q.architecture {
         let learned = matches!(d.style, DecoderStyle::Gpt2);
-        if d.moe.is_none() && d.mla.is_none() && matches!(d.style, DecoderStyle::Llama | DecoderStyle::Mistral | DecoderStyle::Qwen2 | DecoderStyle::Qwen3) {
+        if d.moe.is_none()
+            && d.mla.is_none()
+            && matches!(
+                d.style,
+                DecoderStyle::Llama | DecoderStyle::Mistral | DecoderStyle::Qwen2 | DecoderStyle::Qwen3
+            )
+        {
             all.push(parameters::llama(d));
         } else if learned {
             all.push(parameters::gpt(d.layers, d.hidden, d.vocab, d.max_positions));
@@ -72,10 +91,19 @@ fn equation(name: &str, q: &Question, parameters: u64) -> (&'static str, Vec<(&'
     let tokens = [("b", q.run.batch as f64), ("s", q.run.length as f64)];
     match name {
         "weights" => ("w P, each tensor on its own", vec![("w", widths.weight as f64), p]),
-        "gradients" => ("g P of the parameters whose gradients exist then", vec![("g", widths.gradient as f64), p]),
-        "optimizer_state" => ("k P and a step counter for each tensor", vec![("k", q.optimizer.state_bytes(widths.state)), p]),
-        "optimizer_temporaries" => ("what the optimizer's step makes and drops", vec![("x", q.optimizer.transient(widths.state).0), p]),
-        "loss_head" => ("logits, their fp32 copy, log-probabilities and their gradients alive then", tokens.to_vec()),
+        "gradients" => {
+            ("g P of the parameters whose gradients exist then", vec![("g", widths.gradient as f64), p])
+        }
+        "optimizer_state" => {
+            ("k P and a step counter for each tensor", vec![("k", q.optimizer.state_bytes(widths.state)), p])
+        }
+        "optimizer_temporaries" => (
+            "what the optimizer's step makes and drops",
+            vec![("x", q.optimizer.transient(widths.state).0), p],
+        ),
+        "loss_head" => {
+            ("logits, their fp32 copy, log-probabilities and their gradients alive then", tokens.to_vec())
+        }
         "temporaries" => ("what the operator at the peak and its neighbours hold", tokens.to_vec()),
         "kv_cache" => ("keys and values of all layers", tokens.to_vec()),
         "workspaces" => ("cuBLAS and cuBLASLt, for the forward and the backward thread", vec![]),
@@ -87,7 +115,10 @@ fn equation(name: &str, q: &Question, parameters: u64) -> (&'static str, Vec<(&'
 }
 
 pub(super) fn text(out: &mut String, terms: &[Term]) {
-    let _ = writeln!(out, "\n  {BOLD}Where the numbers come from{RESET}  {DIM}simulated first, closed forms beside them{RESET}");
+    let _ = writeln!(
+        out,
+        "\n  {BOLD}Where the numbers come from{RESET}  {DIM}simulated first, closed forms beside them{RESET}"
+    );
     for term in terms {
         let value = match term.unit {
             Unit::Bytes => Bytes(term.value).to_string(),
@@ -96,7 +127,8 @@ pub(super) fn text(out: &mut String, terms: &[Term]) {
         let _ = writeln!(out, "    {BOLD}{}{RESET}  {value}", words(term.name));
         let _ = writeln!(out, "      = {}", term.equation);
         if !term.inputs.is_empty() {
-            let inputs: Vec<String> = term.inputs.iter().map(|(symbol, value)| format!("{symbol} = {value}")).collect();
+            let inputs: Vec<String> =
+                term.inputs.iter().map(|(symbol, value)| format!("{symbol} = {value}")).collect();
             paragraph(out, "        ", "        ", &inputs.join(", "), "");
         }
         paragraph(out, "        ", "        ", term.source, DIM);
