@@ -1,11 +1,12 @@
 //! The Python lines that led to a request, through Python's public C API, found in the running process.
 //!
-//! Only a thread that has Python's lock looks: backward threads and others without it get no stack. A stack is known by its code objects and
-//! instructions; names and line numbers are asked for when it is first seen. A code object that was seen is kept for the life of the process,
+//! PyTorch lets go of Python's lock before it asks for memory, so it is taken here, as PyTorch's own recorder does; only by threads that Python
+//! knows, and rarely by those that run no Python, such as those of a backward pass. A stack is known by its code objects and instructions; names and line numbers are asked for when it is first seen. A code object that was seen is kept for the life of the process,
 //! so that its address names it. No lock is held while Python runs: reading a name may run a finalizer, and that may allocate.
 
 use crate::cxx::find_global;
 use rustc_hash::FxHashMap;
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -20,6 +21,8 @@ type Object = *mut c_void;
 struct Python {
     this_thread: unsafe extern "C" fn() -> Object,
     current_thread: unsafe extern "C" fn() -> Object,
+    take_lock: unsafe extern "C" fn() -> c_int,
+    leave_lock: unsafe extern "C" fn(c_int),
     error: unsafe extern "C" fn() -> Object,
     clear_error: unsafe extern "C" fn(),
     frame: unsafe extern "C" fn() -> Object,
@@ -53,6 +56,8 @@ fn look_up() -> Option<Python> {
         this_thread: function!(c"PyGILState_GetThisThreadState"),
         // SAFETY: as above.
         current_thread: unsafe { std::mem::transmute::<*mut c_void, _>(current_thread) },
+        take_lock: function!(c"PyGILState_Ensure"),
+        leave_lock: function!(c"PyGILState_Release"),
         error: function!(c"PyErr_Occurred"),
         clear_error: function!(c"PyErr_Clear"),
         frame: function!(c"PyEval_GetFrame"),
@@ -98,6 +103,13 @@ static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
 /// For the writer, in order. Taken after `SEEN`.
 static NEWS: Mutex<Vec<News>> = Mutex::new(Vec::new());
 
+/// Requests of a thread that ran no Python, before it is looked at again.
+const RARELY: u32 = 15;
+
+thread_local! {
+    static IDLE: Cell<u32> = const { Cell::new(0) };
+}
+
 /// Whether this process has a Python that can be asked.
 #[must_use]
 pub fn can_look() -> bool {
@@ -108,14 +120,27 @@ pub fn can_look() -> bool {
 #[must_use]
 pub fn current() -> u32 {
     let Some(python) = python() else { return 0 };
-    // SAFETY: the first two calls need nothing. They agree where this thread has the lock, and only then Python is looked at; an error that
-    // is being handled is left alone. Every new reference is given back, except those to code objects that are kept.
+    // SAFETY: the first two calls need nothing; they agree where this thread has the lock. A thread that Python knows may take it: no lock of
+    // ours is held. An error that is being handled is left alone.
     unsafe {
         let thread = (python.this_thread)();
-        if thread.is_null() || thread != (python.current_thread)() || !(python.error)().is_null() {
+        if thread.is_null() {
             return 0;
         }
-        python.stack().unwrap_or(0)
+        if thread == (python.current_thread)() {
+            return python.stack().unwrap_or(0);
+        }
+        if let left @ 1.. = IDLE.get() {
+            IDLE.set(left - 1);
+            return 0;
+        }
+        let state = (python.take_lock)();
+        let found = python.stack();
+        (python.leave_lock)(state);
+        if found.is_none() {
+            IDLE.set(RARELY);
+        }
+        found.unwrap_or(0)
     }
 }
 
@@ -130,15 +155,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Python {
     /// # Safety
-    /// This thread has Python's lock, and no error is set.
+    /// This thread has Python's lock.
     unsafe fn stack(&self) -> Option<u32> {
         let mut key = [0u64; 2 * DEPTH];
         let mut lines = [0u32; DEPTH];
         let mut depth = 0;
-        // SAFETY: frames are live while they are held: the first by its thread, the others by us.
+        // SAFETY: frames are live while they are held: the first by its thread, the others by us. Every new reference is given back, except
+        // those to code objects that are kept.
         unsafe {
             let innermost = (self.frame)();
-            if innermost.is_null() {
+            if innermost.is_null() || !(self.error)().is_null() {
                 return None;
             }
             (self.keep)(innermost);
