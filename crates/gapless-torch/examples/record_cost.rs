@@ -3,7 +3,7 @@
 //! `cargo run --release -p gapless-torch --example record_cost`
 
 use gapless_pool::{Options, Pool, PoolKey, SharedPool, SimDevice, StreamHandle};
-use gapless_torch::recorder::{self, Config, Entry, Recorder, scribe};
+use gapless_torch::recorder::{Config, Entry, Recorder, scribe};
 use gapless_trace::Action;
 use std::time::Instant;
 
@@ -57,7 +57,7 @@ fn main() {
                 size,
                 stream: STREAM,
                 pool: POOL,
-                time: recorder::now(),
+                time: recorder.clock.now(),
             });
         };
         let fronts = shared.fronts();
@@ -77,7 +77,7 @@ fn main() {
     let _ = std::fs::remove_file(&path);
     let clock = least(|| {
         for _ in 0..PAIRS {
-            std::hint::black_box(recorder::now());
+            std::hint::black_box(recorder.clock.now());
         }
     });
     println!("a pair without the recorder   {plain:8.1} ns");

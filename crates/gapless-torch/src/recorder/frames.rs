@@ -16,25 +16,33 @@ const DEPTH: usize = 32;
 const MOST: usize = 1 << 18;
 
 type Object = *mut c_void;
+type Get = unsafe extern "C" fn() -> Object;
+type Of = unsafe extern "C" fn(Object) -> Object;
+type Number = unsafe extern "C" fn(Object) -> c_int;
+type Use = unsafe extern "C" fn(Object);
+type Named = unsafe extern "C" fn(Object, *const c_char) -> Object;
+type Text = unsafe extern "C" fn(Object) -> *const c_char;
+type TakeLock = unsafe extern "C" fn() -> c_int;
+type LeaveLock = unsafe extern "C" fn(c_int);
 
 /// What of Python is called.
 struct Python {
-    this_thread: unsafe extern "C" fn() -> Object,
-    current_thread: unsafe extern "C" fn() -> Object,
-    take_lock: unsafe extern "C" fn() -> c_int,
-    leave_lock: unsafe extern "C" fn(c_int),
-    error: unsafe extern "C" fn() -> Object,
+    this_thread: Get,
+    current_thread: Get,
+    take_lock: TakeLock,
+    leave_lock: LeaveLock,
+    error: Get,
     clear_error: unsafe extern "C" fn(),
-    frame: unsafe extern "C" fn() -> Object,
-    code: unsafe extern "C" fn(Object) -> Object,
-    back: unsafe extern "C" fn(Object) -> Object,
-    line: unsafe extern "C" fn(Object) -> c_int,
+    frame: Get,
+    code: Of,
+    back: Of,
+    line: Number,
     /// Cheaper than the line; Python 3.11 and later.
-    instruction: Option<unsafe extern "C" fn(Object) -> c_int>,
-    attribute: unsafe extern "C" fn(Object, *const c_char) -> Object,
-    text: unsafe extern "C" fn(Object) -> *const c_char,
-    keep: unsafe extern "C" fn(Object),
-    release: unsafe extern "C" fn(Object),
+    instruction: Option<Number>,
+    attribute: Named,
+    text: Text,
+    keep: Use,
+    release: Use,
 }
 
 fn python() -> Option<&'static Python> {
@@ -45,31 +53,33 @@ fn python() -> Option<&'static Python> {
 fn look_up() -> Option<Python> {
     let find = |name: &CStr| find_global(&[], name);
     macro_rules! function {
-        ($name:literal) => {
+        ($name:literal, $kind:ty) => {
             // SAFETY: these names have these types in Python's headers, in all versions since 3.9.
-            unsafe { std::mem::transmute::<*mut c_void, _>(find($name)?) }
+            unsafe { std::mem::transmute::<*mut c_void, $kind>(find($name)?) }
         };
     }
     let current_thread =
         find(c"PyThreadState_GetUnchecked").or_else(|| find(c"_PyThreadState_UncheckedGet"))?;
     Some(Python {
-        this_thread: function!(c"PyGILState_GetThisThreadState"),
+        this_thread: function!(c"PyGILState_GetThisThreadState", Get),
         // SAFETY: as above.
-        current_thread: unsafe { std::mem::transmute::<*mut c_void, _>(current_thread) },
-        take_lock: function!(c"PyGILState_Ensure"),
-        leave_lock: function!(c"PyGILState_Release"),
-        error: function!(c"PyErr_Occurred"),
-        clear_error: function!(c"PyErr_Clear"),
-        frame: function!(c"PyEval_GetFrame"),
-        code: function!(c"PyFrame_GetCode"),
-        back: function!(c"PyFrame_GetBack"),
-        line: function!(c"PyFrame_GetLineNumber"),
-        // SAFETY: as above.
-        instruction: find(c"PyFrame_GetLasti").map(|f| unsafe { std::mem::transmute::<*mut c_void, _>(f) }),
-        attribute: function!(c"PyObject_GetAttrString"),
-        text: function!(c"PyUnicode_AsUTF8"),
-        keep: function!(c"Py_IncRef"),
-        release: function!(c"Py_DecRef"),
+        current_thread: unsafe { std::mem::transmute::<*mut c_void, Get>(current_thread) },
+        take_lock: function!(c"PyGILState_Ensure", TakeLock),
+        leave_lock: function!(c"PyGILState_Release", LeaveLock),
+        error: function!(c"PyErr_Occurred", Get),
+        clear_error: function!(c"PyErr_Clear", unsafe extern "C" fn()),
+        frame: function!(c"PyEval_GetFrame", Get),
+        code: function!(c"PyFrame_GetCode", Of),
+        back: function!(c"PyFrame_GetBack", Of),
+        line: function!(c"PyFrame_GetLineNumber", Number),
+        instruction: find(c"PyFrame_GetLasti").map(|found| {
+            // SAFETY: as above.
+            unsafe { std::mem::transmute::<*mut c_void, Number>(found) }
+        }),
+        attribute: function!(c"PyObject_GetAttrString", Named),
+        text: function!(c"PyUnicode_AsUTF8", Text),
+        keep: function!(c"Py_IncRef", Use),
+        release: function!(c"Py_DecRef", Use),
     })
 }
 

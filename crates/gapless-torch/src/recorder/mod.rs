@@ -5,11 +5,13 @@
 //! there is no file. Where the ring is full entries are left out, counted, and the scribe sets its picture right from the cards themselves.
 //! A forked child records nothing.
 
+pub mod clock;
 pub mod frames;
 pub mod held;
 pub mod ring;
 pub mod scribe;
 
+use clock::Clock;
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use gapless_trace::{Action, Stage};
 use ring::{Ring, Words};
@@ -17,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Entries that wait for the scribe: 8 MiB. A training process makes them fast in 10 ms bursts, and a disk may pause for half a second.
 const SLOTS: usize = 1 << 17;
@@ -87,6 +89,7 @@ pub struct Recorder {
     pub config: Config,
     /// The process whose name the path is.
     owner: u32,
+    pub clock: Clock,
     ring: Ring,
     marks: Mutex<Vec<Mark>>,
     /// Entries and marks that found no room.
@@ -102,6 +105,7 @@ impl Recorder {
         Recorder {
             config,
             owner: std::process::id(),
+            clock: Clock::default(),
             ring: Ring::new(slots),
             marks: Mutex::new(Vec::new()),
             lost: AtomicU64::new(0),
@@ -163,12 +167,6 @@ impl Recorder {
     pub fn end(&self) {
         self.ending.store(true, Ordering::Release);
     }
-}
-
-/// The time, as entries have it.
-#[must_use]
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -311,7 +309,16 @@ pub fn note(
     pool: PoolKey,
 ) {
     if let Some(recorder) = on() {
-        recorder.push(&Entry { action, device: device as u8, stack, addr, size, stream, pool, time: now() });
+        recorder.push(&Entry {
+            action,
+            device: device as u8,
+            stack,
+            addr,
+            size,
+            stream,
+            pool,
+            time: recorder.clock.now(),
+        });
     }
 }
 
@@ -333,6 +340,6 @@ pub fn note_changes(device: i32, changes: &[Change]) {
 /// The beginning or end of a scope; a stage is PyTorch's word for it.
 pub fn mark(name: &str, stage: Stage, device: u32) {
     if let Some(recorder) = on() {
-        recorder.mark(Mark { name: name.to_owned(), stage, device, time: now() });
+        recorder.mark(Mark { name: name.to_owned(), stage, device, time: recorder.clock.now() });
     }
 }

@@ -5,7 +5,7 @@
 //! file can be read alone, to whatever block it reaches. With a limit, the file that is full becomes the older one, in place of the one before.
 
 use super::frames::{self, News};
-use super::{Entry, Recorder, lock, now};
+use super::{Entry, Recorder, lock};
 use crate::recorder::held::{Block, Held, Picture, Piece};
 use gapless_trace::gtrace::{EventBatch, GtraceError, Tables, Writer};
 use gapless_trace::stacks::{Frame, Frames, Stacks};
@@ -237,6 +237,7 @@ impl Scribe<'_> {
             return Ok(());
         }
         self.flush()?;
+        self.recorder.clock.compare();
         let limit = self.recorder.config.limit;
         let written = self.writer.as_ref().map_or(0, Writer::bytes_written);
         // A beginning that is large by itself must not make the next file begin at once.
@@ -330,7 +331,7 @@ impl Scribe<'_> {
 
     /// After a gap: what the cards really hold.
     fn set_right(&mut self, pictures: Vec<Picture>) {
-        let time = now();
+        let time = self.recorder.clock.now();
         for picture in pictures {
             let at = self.card(picture.device);
             let card = &mut self.cards[at];
