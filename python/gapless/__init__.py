@@ -8,7 +8,7 @@ Importing this package does nothing: no torch, no library, no environment variab
 
 from ._errors import GaplessError, GaplessWarning, OptionError
 from ._plan import plan
-from ._session import disable_reason, enable, enabled, reserve, snapshot, stats, trim
+from ._session import disable_reason, enable, enabled, reserve, snapshot, stats, step, trim
 from ._version import __version__, version
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "reserve",
     "snapshot",
     "stats",
+    "step",
     "trim",
     "version",
 ]

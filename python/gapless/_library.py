@@ -24,6 +24,9 @@ _CALLED = {
 }
 _OPTIONAL = {
     "gapless_reset_peaks": (None, [ctypes.c_int]),
+    "gapless_record": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64]),
+    "gapless_record_end": (ctypes.c_uint64, []),
+    "gapless_mark": (None, [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]),
     "gapless_snapshot": (ctypes.c_int, [ctypes.c_char_p]),
 }
 

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 from ._errors import OptionError
 
 PREFIX = "GAPLESS_"
-# Variables that are no options: which library to load, and whether `gapless run` started this process.
-_OTHER_VARIABLES = ("LIBRARY", "PROGRAM", "RUN")
+# Variables that are no options: which library and program to use, whether `gapless run` started this process, and which one records.
+_OTHER_VARIABLES = ("LIBRARY", "PROGRAM", "RUN", "RECORD_OWNER")
 
 _UNITS = {
     "": 1,
@@ -78,6 +78,20 @@ def _flag(value: Any) -> bool:
     raise ValueError("1 or 0")
 
 
+def _path(value: Any) -> str:
+    path = os.fspath(value)
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ValueError("the name of a file, such as run.gtrace")
+    return path
+
+
+def _stacks(value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word in ("python", "off"):
+        return word == "python"
+    raise ValueError("python or off")
+
+
 class Option(NamedTuple):
     parse: Callable[[Any], Any]
     # Whether the library reads it; otherwise it is for Python alone.
@@ -91,6 +105,9 @@ OPTIONS: Dict[str, Option] = {
     "largest_page": Option(_page, True, "the largest physical page that is taken, 2MiB to 512MiB"),
     "slack": Option(_count, True, "what may be held beyond the live peak before free pages are mapped again, in thousandths"),
     "windows": Option(_count, True, "address windows that stay mapped for the next request of their size"),
+    "record": Option(_path, False, "write every allocation and free to this file, which gapless report and the others open"),
+    "record_stacks": Option(_stacks, False, "python: with the Python lines that asked; off: without (off)"),
+    "record_limit": Option(_positive_bytes, False, "what the recording may take on disk: the newest is kept"),
     "overlay": Option(_flag, False, "answer torch's own memory tools natively where the build of torch is known (1)"),
     "stats": Option(_flag, False, "print one line about memory at exit (0)"),
 }

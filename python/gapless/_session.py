@@ -3,6 +3,7 @@
 State is set once, under a lock, and only after torch accepted the allocator: a failed enable() leaves torch as it was.
 """
 
+import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Optional, Union
@@ -24,7 +25,8 @@ _reason: Optional[str] = "gapless.enable() was not called"
 def enable(**options: Any) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
-    Options are those of `gapless run --help`: reserve, limit, largest_page, slack, windows, overlay, stats; each can also be set as an
+    Options are those of `gapless run --help`: reserve, limit, largest_page, slack, windows, overlay, stats, record, record_stacks,
+    record_limit; each can also be set as an
     environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
 
     True: it is on. False: this machine or this torch cannot, a warning said so, disable_reason() tells why, and torch's own allocator
@@ -49,6 +51,10 @@ def enable(**options: Any) -> bool:
         if reason is None:
             library = native.Library(native.path())
             reason = library.enable(_options.text_for_library(chosen))
+            if reason is None and "record" in chosen:
+                from . import _record
+
+                _record.start(torch, library, chosen)
         if reason is not None:
             _reason = reason
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)
@@ -110,6 +116,16 @@ def snapshot(path: str) -> None:
             raise GaplessError(f"{path} was not written: {library.last_error()}")
     else:
         raise GaplessError("a snapshot needs a build of torch that this version of gapless knows: see gapless.enable's warning")
+
+
+def step() -> None:
+    """Marks in the recording that a training step begins here, and that the one before has ended.
+
+    Without a recording it does nothing, so that it can stay in a program.
+    """
+    record = sys.modules.get(f"{__package__}._record")
+    if record is not None:
+        record.step()
 
 
 def _on() -> "Library":

@@ -127,6 +127,7 @@ def _write(folder, files):
     files = files + [
         (f"{info}/METADATA", _metadata(), 0o644),
         (f"{info}/WHEEL", wheel.encode(), 0o644),
+        (f"{info}/entry_points.txt", b"[pytest11]\ngapless = gapless.pytest_plugin\n", 0o644),
         (f"{info}/licenses/LICENSE-MIT", _read("LICENSE-MIT"), 0o644),
         (f"{info}/licenses/LICENSE-APACHE", _read("LICENSE-APACHE"), 0o644),
     ]

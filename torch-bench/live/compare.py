@@ -1,6 +1,6 @@
 """The allocators of PyTorch and Gapless on real workloads, on a GPU: one process a run, interleaved, as a table.
 
-usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--caps] [--steady] [--json FILE]
+usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--caps] [--steady] [--record] [--json FILE]
 
 Needs torch, transformers and torchvision, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/.
 Every figure is the run's own: torch.cuda.memory_stats and the clock around each step. Peaks are the largest of the repeats, times their medians.
@@ -22,12 +22,19 @@ MODES = {
     "expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
     "gapless": {"GAPLESS": "1"},
 }
+# With --record: what the flight recorder costs, without and with the Python lines that asked.
+RECORDED = {
+    "gapless+record": {"GAPLESS": "1", "GAPLESS_RECORD": "run.gtrace"},
+    "gapless+stacks": {"GAPLESS": "1", "GAPLESS_RECORD": "run.gtrace", "GAPLESS_RECORD_STACKS": "python"},
+}
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 def run(workload, mode, folder, what="time", **more):
     env = {k: v for k, v in os.environ.items() if k not in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "GAPLESS")}
     env.update(MODES[mode], **more)
+    if "GAPLESS_RECORD" in env:
+        env["GAPLESS_RECORD"] = os.path.join(folder, env["GAPLESS_RECORD"])
     command = [sys.executable, str(HERE / "workloads.py"), workload, what, folder]
     began = time.time()
     done = subprocess.run(command, env=env, capture_output=True, text=True)
@@ -39,7 +46,7 @@ def run(workload, mode, folder, what="time", **more):
 
 def table(results):
     """Prints a row for each workload and allocator; the ratios of each allocator."""
-    print(f"{'workload':20} {'allocator':11} {'reserved/allocated':>18} {'reserved GiB':>13} {'median step ms':>15} {'against best':>13} {'run s':>7} {'losses':>8}")
+    print(f"{'workload':20} {'allocator':14} {'reserved/allocated':>18} {'reserved GiB':>13} {'median step ms':>15} {'against best':>13} {'run s':>7} {'losses':>8}")
     ratios = {}
     for workload in dict.fromkeys(w for w, _ in results):
         good = {mode: [r for r in results[workload, mode] if r.get("ok")] for mode in MODES}
@@ -49,7 +56,7 @@ def table(results):
             for mode, runs in good.items()
             if runs
         }
-        best = min((steps[m] for m in steps if m != "gapless"), default=0)
+        best = min((steps[m] for m in steps if not m.startswith("gapless")), default=0)
         losses = good["native"][0]["losses"] if good["native"] else None
         for mode, runs in good.items():
             if not runs:
@@ -60,11 +67,22 @@ def table(results):
             whole = statistics.median(r["setup_s"] + r["total_step_s"] for r in runs)
             same = "equal" if all(r["losses"] == losses for r in runs) else "differ"
             print(
-                f"{workload:20} {mode:11} {ratio:18.4f} {reserved:13.3f} {steps[mode] * 1e3:15.2f} {steps[mode] / best if best else 0:13.3f} {whole:7.2f} {same:>8}",
+                f"{workload:20} {mode:14} {ratio:18.4f} {reserved:13.3f} {steps[mode] * 1e3:15.2f} {steps[mode] / best if best else 0:13.3f} {whole:7.2f} {same:>8}",
                 flush=True,
             )
     for mode, list_of in ratios.items():
-        print(f"{'mean':20} {mode:11} {statistics.mean(list_of):18.4f}")
+        if mode in RECORDED and "gapless" in ratios:
+            # Of one workload after the other, so that a slow one does not weigh more.
+            pairs = [(steps_of(results[w, mode]), steps_of(results[w, "gapless"])) for w in dict.fromkeys(w for w, _ in results)]
+            cost = statistics.mean(with_it / without for with_it, without in pairs if with_it and without)
+            print(f"{'step time':20} {mode:14} {cost:18.4f} of gapless without it")
+        print(f"{'mean':20} {mode:14} {statistics.mean(list_of):18.4f}")
+
+
+def steps_of(runs):
+    """The median step of runs that went well, in seconds; 0 where none did."""
+    good = [r["times"] for r in runs if r.get("ok")]
+    return statistics.median(statistics.median(times) for times in zip(*good)) if good else 0
 
 
 def caps(results, folder):
@@ -95,15 +113,18 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--caps", action="store_true", help="also try each under 1.01 x its live peak + 64 MiB")
     parser.add_argument("--steady", action="store_true", help="also count driver calls of steps that repeat")
+    parser.add_argument("--record", action="store_true", help="also with the flight recorder, without and with Python lines")
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.record:
+        MODES.update(RECORDED)
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(args.repeats):
             for workload in args.workloads.split(","):
                 # Whoever runs first finds another machine than whoever runs last.
                 modes = list(MODES)
-                for mode in modes[repeat % 3:] + modes[:repeat % 3]:
+                for mode in modes[repeat % len(modes):] + modes[:repeat % len(modes)]:
                     record = run(workload, mode, folder)
                     results.setdefault((workload, mode), []).append(record)
                     if not record.get("ok"):

@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-plan", &["gapless-trace"]),
     ("gapless-pool", &[]),
     ("gapless-cuda", &["gapless-pool"]),
-    ("gapless-torch", &["gapless-pool", "gapless-cuda"]),
+    ("gapless-torch", &["gapless-pool", "gapless-cuda", "gapless-trace"]),
     ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
     ("gapless-fit", &["gapless-trace", "gapless-plan", "gapless-replay"]),
     ("gapless-report", &["gapless-trace", "gapless-replay"]),

@@ -10,7 +10,7 @@ pub struct PageHandle(pub u64);
 pub struct EventHandle(pub u64);
 
 /// A stream as the device knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamHandle(pub u64);
 
 /// Why the device refused.

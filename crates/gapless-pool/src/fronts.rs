@@ -91,17 +91,40 @@ impl Fronts {
     /// Serves a request from its lane's own heap; `None`: the gathered pool must.
     #[inline]
     pub fn alloc(&self, size: u64, stream: StreamHandle, pool: PoolKey) -> Option<u64> {
+        self.alloc_then(size, stream, pool, |_| ())
+    }
+
+    /// [`Fronts::alloc`]; `then` sees the address before anybody can free it or anything beside it can change: under the lane's lock.
+    #[inline]
+    pub fn alloc_then(
+        &self,
+        size: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+        then: impl FnOnce(u64),
+    ) -> Option<u64> {
         if self.detour.load(Ordering::Relaxed) || size > crate::pool::LARGEST {
             return None;
         }
         let mut shard = lock(self.find(|key| key.is_of(stream, pool))?);
-        if shard.is_of(stream, pool) { shard.alloc(size) } else { None }
+        if !shard.is_of(stream, pool) {
+            return None;
+        }
+        let addr = shard.alloc(size)?;
+        then(addr);
+        Some(addr)
     }
 
     /// Takes back what concerns its own lane alone. Whether it did; the gathered pool must look where not.
     #[inline]
     pub fn free(&self, addr: u64) -> bool {
-        self.find(|key| key.holds(addr)).is_some_and(|shard| lock(shard).free(addr))
+        self.free_after(addr, |_, _, _| ())
+    }
+
+    /// [`Fronts::free`]; `before` sees what was asked for, with its stream and pool, before the memory can serve anybody else.
+    #[inline]
+    pub fn free_after(&self, addr: u64, before: impl FnOnce(u64, StreamHandle, PoolKey)) -> bool {
+        self.find(|key| key.holds(addr)).is_some_and(|shard| lock(shard).free_after(addr, before))
     }
 
     /// Notes that another stream uses what is at `addr`. Whether it did; the gathered pool must look where not.

@@ -99,14 +99,16 @@ impl Shard {
     }
 
     /// Takes back what lies in its own heap and concerns no other stream. Whether it did; the whole pool must look where not.
+    /// `before` is told what was asked for, while the memory is still taken.
     #[inline]
-    pub(crate) fn free(&mut self, addr: u64) -> bool {
+    pub(crate) fn free_after(&mut self, addr: u64, before: impl FnOnce(u64, StreamHandle, PoolKey)) -> bool {
         let Some(slot) = self.allocations.find(addr) else { return false };
         let Allocation { size, requested, lane, waits, ref place, ref uses, .. } = self.allocations[slot];
         let Place::Home { heap, block } = *place else { return false };
         if waits > 0 || !uses.is_empty() || lane != self.lane {
             return false;
         }
+        before(requested, self.stream, self.pool);
         self.allocations.remove(slot);
         self.heaps[(heap & 1) as usize].release(block);
         self.tally.back(usize::from(size > SMALL), size, requested);

@@ -4,12 +4,15 @@
 //! throws PyTorch's own exception when there is no memory.
 
 use crate::cxx::Function;
+use crate::recorder::{self, Config};
 use crate::routing::{Filter, MempoolId, Routing};
 use crate::state::{self, CARDS, CardError};
 use crate::{options, overlay, serve, stats};
 use gapless_pool::StreamHandle;
+use gapless_trace::Stage;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
@@ -47,6 +50,50 @@ pub unsafe extern "C" fn gapless_enable(text: *const c_char) -> i32 {
             }
         }
     })
+}
+
+/// Records all requests from now on into the file `path`, with the Python lines that asked where `stacks` is not 0, within `limit` bytes
+/// where that is not 0. Before a card is used. 0, or -1 with a message in `gapless_last_error`.
+///
+/// # Safety
+/// `path` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_record(path: *const c_char, stacks: i32, limit: u64) -> i32 {
+    guarded(-1, || {
+        // SAFETY: as the caller says.
+        let path = std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()).into();
+        let can_look = stacks == 0 || recorder::frames::can_look();
+        match recorder::set(Config { path, stacks: stacks != 0 && can_look, limit }) {
+            Ok(()) => 0,
+            Err(message) => {
+                set_error(&message);
+                -1
+            }
+        }
+    })
+}
+
+/// Ends the recording, once its file is whole; how many events are missing in it.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_record_end() -> u64 {
+    if state::is_forked() {
+        return 0;
+    }
+    guarded(0, recorder::finish)
+}
+
+/// A named scope of a device begins (`stage` 0) or ends.
+///
+/// # Safety
+/// `name` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_mark(name: *const c_char, stage: i32, device: i32) {
+    guarded((), || {
+        // SAFETY: as the caller says.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+        let stage = if stage == 0 { Stage::Start } else { Stage::End };
+        recorder::mark(&name, stage, device.max(0) as u32);
+    });
 }
 
 /// What went wrong in this thread's last call that failed.

@@ -1,12 +1,15 @@
 //! What a request and a free do, whichever way PyTorch came: through the plain hooks or the overlay.
 //!
-//! Stacks for a history are gathered before the card is locked, observers of failures are called after: both may take Python's lock.
+//! What is recorded is told under the lock that orders it: of the lane, or of the card.
+//! Stacks for a history or a recording are gathered before the card is locked, observers of failures are called after: both may take Python's lock.
 
 use crate::exception::{self, Kind};
 use crate::history::{self, level};
 use crate::hooks::{guarded, set_error};
+use crate::recorder;
 use crate::state::{self, CARDS, Card};
 use gapless_pool::{AllocError, PoolKey, StreamHandle};
+use gapless_trace::Action;
 use std::cell::Cell;
 use std::ffi::c_void;
 
@@ -34,7 +37,18 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
         // SAFETY: as the caller says.
         return unsafe { watched_request(size, device, stream) };
     }
-    let quick = || state::fronts(device)?.alloc(size as u64, StreamHandle(stream as u64), PoolKey(0, 0));
+    let is_recorded = recorder::is_on();
+    let line = if is_recorded { guarded(0, recorder::stack) } else { 0 };
+    let quick = || {
+        let (fronts, size, stream, pool) =
+            (state::fronts(device)?, size as u64, StreamHandle(stream as u64), PoolKey(0, 0));
+        if is_recorded {
+            let tell = |addr| recorder::note(Action::Alloc, device, line, (addr, size), stream, pool);
+            fronts.alloc_then(size, stream, pool, tell)
+        } else {
+            fronts.alloc(size, stream, pool)
+        }
+    };
     if !state::is_forked()
         && let Some(addr) = guarded(None, quick)
     {
@@ -43,7 +57,17 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
     let served = guarded(Err(inside()), || {
         state::with_card(device, |card| {
-            card.alloc(size as u64, stream).map_err(|error| explain(card, device, error))
+            let served = card.alloc(size as u64, stream).map_err(|error| explain(card, device, error));
+            if is_recorded {
+                match &served {
+                    Ok(addr) => card.record_alloc(device, *addr, line),
+                    Err(Failure::OutOfMemory { free, .. }) => {
+                        card.record_failure(device, *free, size as u64, stream, line);
+                    }
+                    Err(Failure::Other(_)) => {}
+                }
+            }
+            served
         })
         .unwrap_or_else(|error| Err(Failure::Other(error.to_string())))
     });
@@ -58,17 +82,20 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
 unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
     // SAFETY: as the caller says.
     let stack = unsafe { history::stack(level::STATE) };
+    let line = guarded(0, recorder::stack);
     let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
     let served = guarded(Err(inside()), || {
         state::with_card(device, |card| match card.alloc(size as u64, stream) {
             Ok(addr) => {
                 card.note_alloc(device, addr, stack);
+                card.record_alloc(device, addr, line);
                 Ok(addr)
             }
             Err(error) => {
                 let failure = explain(card, device, error);
                 if let Failure::OutOfMemory { free, .. } = failure {
                     card.note_failure(device, size as u64, stream, free, stack);
+                    card.record_failure(device, free, size as u64, stream, line);
                 }
                 Err(failure)
             }
@@ -128,12 +155,21 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
     guarded(true, || {
         let free_on = |device: i32| {
             let addr = pointer as u64;
-            if !history::is_watched() && state::fronts(device).is_some_and(|fronts| fronts.free(addr)) {
+            let is_recorded = recorder::is_on();
+            let quick = |fronts: &gapless_pool::Fronts| {
+                if !is_recorded {
+                    return fronts.free(addr);
+                }
+                fronts.free_after(addr, |size, stream, pool| {
+                    recorder::note(Action::FreeCompleted, device, 0, (addr, size), stream, pool);
+                })
+            };
+            if !history::is_watched() && state::fronts(device).is_some_and(quick) {
                 return true;
             }
             let Some(mut card) = state::existing(device) else { return false };
             if !history::is_watched() {
-                return card.free(addr);
+                return if is_recorded { card.free_recorded(device, addr) } else { card.free(addr) };
             }
             if !card.pool.is_live(addr) {
                 return false;

@@ -2,9 +2,14 @@
 
 use crate::history::{self, Action, Event, History, Stack};
 use crate::options::Settings;
+use crate::recorder;
+use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::Routing;
 use gapless_cuda::CudaDevice;
-use gapless_pool::{AllocError, DeviceError, Fronts, Gathered, Pool, PoolKey, Stats, StreamHandle};
+use gapless_pool::{
+    AllocError, BlockState, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Stats, StreamHandle,
+};
+use gapless_trace::{Action as Recorded, StackId};
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -61,6 +66,7 @@ unsafe extern "C" {
 
 unsafe extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
+    recorder::forked();
 }
 
 /// Cards that PyTorch sees.
@@ -121,15 +127,20 @@ pub fn fronts(device: i32) -> Option<&'static Fronts> {
 /// A whole card in one hand: its fronts wait.
 #[derive(Debug)]
 pub struct Locked {
+    device: i32,
     card: MutexGuard<'static, Option<Box<Card>>>,
     gathered: Option<Gathered<'static>>,
 }
 
 impl Locked {
     /// Takes a card that is there.
-    fn new(mut card: MutexGuard<'static, Option<Box<Card>>>, fronts: &'static Fronts) -> Option<Locked> {
+    fn new(
+        device: i32,
+        mut card: MutexGuard<'static, Option<Box<Card>>>,
+        fronts: &'static Fronts,
+    ) -> Option<Locked> {
         let gathered = Some(fronts.gather(&mut card.as_mut()?.pool));
-        Some(Locked { card, gathered })
+        Some(Locked { device, card, gathered })
     }
 }
 
@@ -149,6 +160,9 @@ impl DerefMut for Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if let (Some(gathered), Some(card)) = (self.gathered.take(), self.card.as_mut()) {
+            if recorder::is_set() {
+                card.note_changes(self.device, None);
+            }
             // While a routing is open its filter must see each request.
             let detour = !card.routings.is_empty() || !card.deferred.is_empty();
             gathered.scatter(&mut card.pool, detour);
@@ -162,7 +176,7 @@ pub fn existing(device: i32) -> Option<Locked> {
     let fronts = fronts(device)?;
     let slot = CARD.get(usize::try_from(device).ok()?)?;
     // A panic while the lock was held left the state as the last completed step had it.
-    Locked::new(slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner), fronts)
+    Locked::new(device, slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner), fronts)
 }
 
 /// Runs `work` on a card's allocator, made on first use.
@@ -196,7 +210,8 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
             since: Since::default(),
             most_stranded: [(0, 0); 3],
         });
-        card.pool.set_log(history::is_watched());
+        recorder::start();
+        card.pool.set_log(needs_log());
         if settings.reserve > 0 {
             // Less than asked for is no reason not to start.
             let _ = card.pool.hold(settings.reserve, StreamHandle(0));
@@ -204,8 +219,30 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
         *guard = Some(card);
     }
     let fronts = FRONTS[at].get_or_init(Fronts::default);
-    let mut card = Locked::new(guard, fronts).ok_or(CardError::NoSuchCard(device))?;
+    let mut card = Locked::new(device, guard, fronts).ok_or(CardError::NoSuchCard(device))?;
     Ok(work(&mut card))
+}
+
+/// Whether somebody wants to know what pools do.
+#[must_use]
+pub fn needs_log() -> bool {
+    history::is_watched() || recorder::is_set()
+}
+
+/// Every card that was used as it stands, all at one moment, at which `then` is called.
+pub fn pictures(then: &dyn Fn()) -> Vec<Picture> {
+    if is_forked() {
+        return Vec::new();
+    }
+    // By number, so that two who want all of them do not wait for each other.
+    let mut cards: Vec<Locked> = (0..CARDS as i32).filter_map(existing).collect();
+    let picture = |card: &mut Locked| {
+        let device = card.device;
+        card.picture(device)
+    };
+    let pictures = cards.iter_mut().map(picture).collect();
+    then();
+    pictures
 }
 
 /// Every card that was used.
@@ -314,12 +351,72 @@ impl Card {
         self.pool.set_limit(limit);
     }
 
+    // ---- the recording ----
+
+    /// After a request was served.
+    pub fn record_alloc(&mut self, device: i32, addr: u64, stack: u32) {
+        self.note_changes(device, None);
+        self.tell_alloc(device, addr, stack);
+    }
+
+    fn tell_alloc(&self, device: i32, addr: u64, stack: u32) {
+        if let Some(a) = self.pool.allocation_at(addr) {
+            recorder::note(Recorded::Alloc, device, stack, (addr, a.requested), a.stream, a.pool);
+        }
+    }
+
+    /// [`Card::free`], recorded: as one event where the memory can be used again at once.
+    pub fn free_recorded(&mut self, device: i32, addr: u64) -> bool {
+        let before = self.pool.allocation_at(addr).filter(|a| a.is_live);
+        let freed = self.free(addr);
+        let changes = self.pool.take_changes();
+        let is_this =
+            |change: &Change| matches!(change, Change::Completed { addr: other, .. } if *other == addr);
+        if let Some(a) = before.filter(|_| freed && !changes.iter().any(is_this)) {
+            recorder::note(Recorded::FreeRequested, device, 0, (addr, a.requested), a.stream, a.pool);
+        }
+        recorder::note_changes(device, &changes);
+        freed
+    }
+
+    /// A request failed: what the device has left, and what was asked for.
+    pub fn record_failure(&mut self, device: i32, free: u64, size: u64, stream: *mut c_void, stack: u32) {
+        self.note_changes(device, None);
+        let stream = StreamHandle(stream as u64);
+        recorder::note(Recorded::Oom, device, stack, (free, size), stream, PoolKey(0, 0));
+    }
+
+    /// Blocks that are live again without a request: a graph's pool is as it was.
+    pub fn record_restored(&mut self, device: i32, addrs: impl Iterator<Item = u64>) {
+        for addr in addrs {
+            self.tell_alloc(device, addr, 0);
+        }
+    }
+
+    fn picture(&mut self, device: i32) -> Picture {
+        // What is in the log is in the picture too.
+        let changes = self.pool.take_changes();
+        if history::is_watched() {
+            self.history.changed(device, changes, None);
+        }
+        let mut picture = Picture { device: device as u32, ..Picture::default() };
+        for segment in self.pool.segments() {
+            let (stream, pool) = (segment.stream, segment.pool);
+            picture.pieces.push(Piece { addr: segment.addr, size: segment.size, stream, pool });
+            for block in segment.blocks.iter().filter(|block| block.state != BlockState::Free) {
+                let is_pending = block.state == BlockState::Pending;
+                let held = Block { size: block.requested, stream, pool, stack: StackId::NONE, is_pending };
+                picture.blocks.push((block.addr, held));
+            }
+        }
+        picture
+    }
+
     // ---- history: only while somebody records or listens ----
 
     #[cold]
     pub fn note_alloc(&mut self, device: i32, addr: u64, stack: Option<Stack>) {
-        let changes = self.pool.take_changes();
-        self.history.changed(device, changes, stack.as_ref());
+        self.note_changes(device, stack.as_ref());
         if let Some(a) = self.pool.allocation_at(addr) {
             let what = Event { addr, size: a.requested, stream: a.stream, pool: a.pool };
             self.history.allocated(device, what, stack);
@@ -332,6 +429,7 @@ impl Card {
         if let Some(a) = self.pool.allocation_at(addr).filter(|a| a.is_live) {
             let what = Event { addr, size: a.requested, stream: a.stream, pool: a.pool };
             self.history.free_requested(device, what, stack);
+            recorder::note(Recorded::FreeRequested, device, 0, (addr, a.requested), a.stream, a.pool);
         }
     }
 
@@ -339,7 +437,10 @@ impl Card {
     #[cold]
     pub fn note_changes(&mut self, device: i32, stack: Option<&Stack>) {
         let changes = self.pool.take_changes();
-        self.history.changed(device, changes, stack);
+        recorder::note_changes(device, &changes);
+        if history::is_watched() {
+            self.history.changed(device, changes, stack);
+        }
     }
 
     #[cold]
@@ -351,8 +452,7 @@ impl Card {
         free: u64,
         stack: Option<Stack>,
     ) {
-        let changes = self.pool.take_changes();
-        self.history.changed(device, changes, None);
+        self.note_changes(device, None);
         let what = Event { addr: free, size, stream: StreamHandle(stream as u64), pool: PoolKey(0, 0) };
         self.history.add(device, Action::Oom, what, stack);
     }

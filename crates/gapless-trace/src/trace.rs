@@ -34,6 +34,20 @@ pub struct Source {
     pub notes: Vec<Note>,
 }
 
+impl Source {
+    /// What our own allocator's recordings say of who wrote them.
+    #[must_use]
+    pub fn gapless(version: &str) -> String {
+        format!("gapless {version}")
+    }
+
+    /// Whether our own allocator served the run. Blocks are then what was asked for, rounded up to 512 bytes, wherever they lie.
+    #[must_use]
+    pub fn is_gapless(&self) -> bool {
+        !self.torch_rules && self.producer.starts_with("gapless ")
+    }
+}
+
 /// Something a reader or the rebuilding did that the user must know: never silent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {

@@ -514,6 +514,18 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) stats: bool,
 
+    /// Write every allocation and free to this file (.gtrace), which report, diff, check, replay, advise and plan open
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+
+    /// What the recording keeps of who asked: the Python lines, or nothing
+    #[arg(long, value_enum, requires = "record", default_value_t = RecordStacks::Off)]
+    pub(crate) stacks: RecordStacks,
+
+    /// What the recording may take on disk: the newest is kept, in FILE and in the older file beside it
+    #[arg(long, value_name = "BYTES", requires = "record")]
+    pub(crate) record_limit: Option<String>,
+
     /// Any other option of gapless.enable(); may be given more than once
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub(crate) set: Vec<String>,
@@ -521,6 +533,12 @@ pub(crate) struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RecordStacks {
+    Python,
+    Off,
 }
 
 #[derive(Debug, ClapArgs)]

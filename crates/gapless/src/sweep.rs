@@ -62,6 +62,10 @@ fn settings(trace: &Trace) -> (TorchSettings, TorchVersion) {
 
 /// The settings that the run had. Settings of PyTorch are no answer for another allocator's run.
 pub(crate) fn recorded(trace: &Trace, path: &str) -> Result<(TorchSettings, TorchVersion)> {
+    if trace.source.is_gapless() {
+        // A run on our own allocator: what PyTorch's would take for it, and with which settings.
+        return Ok((TorchSettings::default(), TorchVersion::DEFAULT));
+    }
     if !trace.source.torch_rules {
         return Err(Failure::new(
             format!("{path}: not a run of PyTorch's allocator, so none of its settings were at work"),

@@ -48,9 +48,14 @@ impl TorchVersion {
         self >= TorchVersion(2, 10)
     }
 
-    /// What a reader wrote of the producer ("torch 2.11 or later", "torch 2.5 to 2.7"): the newest that it allows, up to the default.
+    /// What a reader wrote of the producer ("torch 2.11 or later", "torch 2.5 to 2.7"): the newest that it allows, up to the default;
+    /// the default where it was not torch.
     #[must_use]
     pub fn of_producer(producer: &str) -> TorchVersion {
+        if !producer.starts_with("torch") {
+            // Another allocator's run, and another program's version.
+            return Self::DEFAULT;
+        }
         let mut found = producer
             .split(|c: char| !c.is_ascii_digit() && c != '.')
             .filter_map(|word| {
@@ -112,6 +117,7 @@ mod tests {
             ("torch 2.3 or later", TorchVersion(2, 11)),
             ("", TorchVersion(2, 11)),
             ("RMM", TorchVersion(2, 11)),
+            ("gapless 0.1.0", TorchVersion(2, 11)),
         ] {
             assert_eq!(TorchVersion::of_producer(producer), version, "{producer}");
         }

@@ -132,8 +132,15 @@ pub(super) unsafe extern "C-unwind" fn restore(
             }
             let kept = &*control.cast::<Kept>();
             let restored = on_card(device, |card| {
+                let asleep: Vec<u64> = kept
+                    .saved
+                    .iter()
+                    .map(|saved| saved.addr)
+                    .filter(|&addr| !card.pool.is_live(addr))
+                    .collect();
                 let restored = card.pool.restore(kept.pool, &kept.saved);
                 card.note_changes(i32::from(device), None);
+                card.record_restored(i32::from(device), asleep.into_iter());
                 restored
             })?;
             match restored {

@@ -3,7 +3,8 @@
 use super::{This, answer, memory, refuse};
 use crate::cxx::{CxxString, CxxVec, Function, SharedPtr};
 use crate::history::{self, Wanted};
-use crate::state;
+use crate::{recorder, state};
+use gapless_trace::Stage;
 use std::ffi::c_void;
 
 /// `isHistoryEnabled()`.
@@ -45,7 +46,7 @@ pub(super) unsafe extern "C-unwind" fn record_history(
                 } else if clear {
                     card.history.clear();
                 }
-                card.pool.set_log(history::is_watched());
+                card.pool.set_log(state::needs_log());
             });
             Ok(())
         });
@@ -54,7 +55,7 @@ pub(super) unsafe extern "C-unwind" fn record_history(
 
 /// `recordAnnotation(pairs)`.
 pub(super) unsafe extern "C-unwind" fn annotate(_: This, pairs: *const CxxVec<[CxxString; 2]>) {
-    if !history::is_recording() {
+    if !history::is_recording() && !recorder::is_on() {
         return;
     }
     // SAFETY: C++ called, and may be thrown through; the argument is a live vector of pairs of strings.
@@ -67,6 +68,12 @@ pub(super) unsafe extern "C-unwind" fn annotate(_: This, pairs: *const CxxVec<[C
                 // The last one of a name counts.
                 list.retain(|(before, _)| *before != key);
                 list.push((key, value));
+            }
+            let said =
+                |wanted: &str| list.iter().find(|(key, _)| key == wanted).map(|(_, value)| value.as_str());
+            if let (Some(name), Some(stage)) = (said("name"), said("stage")) {
+                let stage = if stage.eq_ignore_ascii_case("end") { Stage::End } else { Stage::Start };
+                recorder::mark(name, stage, device.max(0) as u32);
             }
             history::annotate(device, list);
             Ok(())

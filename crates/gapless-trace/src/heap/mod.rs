@@ -119,6 +119,8 @@ pub(crate) struct Heap<'a> {
     device: &'a DeviceTrace,
     settings: AllocatorSettings,
     torch_rules: bool,
+    /// Whether small and large requests are kept apart, as PyTorch and our own allocator do.
+    two_classes: bool,
     arena: Arena,
     runs: BTreeMap<u64, Run>,
     /// What runs have in common, each with the index of the pool usage that its bytes count in.
@@ -174,6 +176,7 @@ impl<'a> Heap<'a> {
             device,
             settings: trace.settings.clone().unwrap_or_default(),
             torch_rules: trace.source.torch_rules,
+            two_classes: trace.source.torch_rules || trace.source.is_gapless(),
             arena: Arena::default(),
             runs: BTreeMap::new(),
             infos: Vec::new(),
@@ -258,14 +261,23 @@ impl<'a> Heap<'a> {
 
     // ---- allocation and free ----
 
+    /// The least that a request takes.
+    #[inline]
+    fn block_size(&self, asked: Bytes) -> u64 {
+        if self.torch_rules {
+            torch_rules::round_size(asked, &self.settings).0
+        } else if self.two_classes {
+            // Our own allocator's unit is PyTorch's, and no setting changes it.
+            asked.0.max(1).next_multiple_of(torch_rules::MIN_BLOCK.0)
+        } else {
+            asked.0.max(1)
+        }
+    }
+
     #[inline]
     fn alloc(&mut self, index: EventIndex, now: Tick) -> Result<(), HistoryError> {
         let event = self.device.events.placement(index);
-        let rounded = if self.torch_rules {
-            torch_rules::round_size(event.size, &self.settings).0
-        } else {
-            event.size.0.max(1)
-        };
+        let rounded = self.block_size(event.size);
         let found = self.arena.starting_at(event.addr.0);
         let id = match found {
             Some(id) if self.arena[id].state == BlockState::Free => id,
@@ -292,11 +304,7 @@ impl<'a> Heap<'a> {
     /// The source has no segments: a block is where the event says, as long as nothing else is there.
     fn alloc_anywhere(&mut self, index: EventIndex, now: Tick) -> Result<(), HistoryError> {
         let event = self.device.events.get(index);
-        let size = if self.torch_rules {
-            torch_rules::round_size(event.size, &self.settings).0
-        } else {
-            event.size.0.max(1)
-        };
+        let size = self.block_size(event.size);
         let start = event.addr.0;
         let Some(end) = start.checked_add(size) else { return Err(self.segment_mismatch(index)) };
         if let Some(id) = self.arena.touching(start, end) {
@@ -305,7 +313,7 @@ impl<'a> Heap<'a> {
         let info = RunInfo {
             stream: event.stream,
             pool: event.pool,
-            class: if self.torch_rules && torch_rules::is_small(Bytes(size)) {
+            class: if self.two_classes && torch_rules::is_small(Bytes(size)) {
                 SizeClass::Small
             } else {
                 SizeClass::Large
@@ -653,7 +661,7 @@ impl<'a> Heap<'a> {
             at.filter(|(_, f)| if expandable { f.range_of == Some(range) } else { f.taken_by == Some(index) })
                 .map_or(0, |(_, f)| f.pool)
         };
-        let class = if self.torch_rules && small { SizeClass::Small } else { SizeClass::Large };
+        let class = if self.two_classes && small { SizeClass::Small } else { SizeClass::Large };
         RunInfo { stream: event.stream, pool, class, expandable }
     }
 

@@ -5,7 +5,7 @@
 //! unknown one when torch is imported. On Unix the program takes this process' place, so signals and its exit code are its own.
 
 use crate::Answer;
-use crate::cli::RunArgs;
+use crate::cli::{RecordStacks, RunArgs};
 use crate::failure::Failure;
 use anyhow::{Context, Result};
 use gapless_trace::Bytes;
@@ -29,16 +29,23 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer> {
 /// The flags as variables. Sizes are checked here, where a mistake is seen before anything has started.
 fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     let mut set = Vec::new();
-    for (name, value) in [("reserve", &args.reserve), ("limit", &args.limit)] {
+    let sizes = [("reserve", &args.reserve), ("limit", &args.limit), ("record-limit", &args.record_limit)];
+    for (name, value) in sizes {
         if let Some(text) = value {
             let bytes: Bytes = text
                 .parse()
                 .map_err(|error| Failure::new(format!("--{name}: {error}"), "for example 60GiB"))?;
-            set.push((variable(name), bytes.0.to_string()));
+            set.push((variable(&name.replace('-', "_")), bytes.0.to_string()));
         }
     }
     if args.stats {
         set.push((variable("stats"), "1".to_owned()));
+    }
+    if let Some(file) = &args.record {
+        set.push((variable("record"), recording(file)?));
+        if args.stacks == RecordStacks::Python {
+            set.push((variable("record_stacks"), "python".to_owned()));
+        }
     }
     for pair in &args.set {
         let wrong = || {
@@ -55,6 +62,20 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
         set.push((variable(name), value.trim().to_owned()));
     }
     Ok(set)
+}
+
+/// Where the recording goes, whatever folder the program changes to.
+fn recording(file: &Path) -> Result<String> {
+    let help = "for example --record run.gtrace";
+    let wrong = |what: &str| Failure::new(format!("--record {}: {what}", file.display()), help);
+    let whole = std::path::absolute(file).map_err(|error| wrong(&error.to_string()))?;
+    if whole.is_dir() || file.file_name().is_none() {
+        return Err(wrong("is a folder").into());
+    }
+    if !whole.parent().is_some_and(Path::is_dir) {
+        return Err(wrong("its folder is not there").into());
+    }
+    Ok(whole.to_str().ok_or_else(|| wrong("the name is not UTF-8"))?.to_owned())
 }
 
 fn variable(option: &str) -> String {

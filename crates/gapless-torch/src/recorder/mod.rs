@@ -1,0 +1,345 @@
+//! The flight recorder: every request and free of this process, and what was mapped and unmapped for them, as a `.gtrace` file.
+//!
+//! Threads push entries into a [`ring`] while they hold the lock under which it happened, so that entries are in the order of what they tell.
+//! A thread of its own, the [`scribe`], pops them and appends blocks to the file. It is started with the first card; where nothing used the GPU
+//! there is no file. Where the ring is full entries are left out, counted, and the scribe sets its picture right from the cards themselves.
+//! A forked child records nothing.
+
+pub mod clock;
+pub mod frames;
+pub mod held;
+pub mod ring;
+pub mod scribe;
+
+use clock::Clock;
+use gapless_pool::{Change, PoolKey, StreamHandle};
+use gapless_trace::{Action, Stage};
+use ring::{Ring, Words};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Entries that wait for the scribe: 8 MiB. A training process makes them fast in 10 ms bursts, and a disk may pause for half a second.
+const SLOTS: usize = 1 << 17;
+/// Marks that wait for the scribe.
+const MARKS: usize = 1 << 16;
+/// How long the end of the process waits for the file.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What to record, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub path: PathBuf,
+    /// Whether the Python lines that asked are kept.
+    pub stacks: bool,
+    /// Bytes that the files may take together; 0: no limit.
+    pub limit: u64,
+}
+
+/// One entry of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub action: Action,
+    pub device: u8,
+    /// As [`frames`] numbers them; 0: none.
+    pub stack: u32,
+    pub addr: u64,
+    pub size: u64,
+    pub stream: StreamHandle,
+    pub pool: PoolKey,
+    /// Microseconds since the Unix epoch.
+    pub time: u64,
+}
+
+impl Entry {
+    #[inline]
+    fn words(&self) -> Words {
+        let head = u64::from(self.action as u8) | u64::from(self.device) << 8 | u64::from(self.stack) << 32;
+        [head, self.addr, self.size, self.stream.0, self.pool.0, self.pool.1, self.time]
+    }
+
+    fn of([head, addr, size, stream, first, second, time]: Words) -> Option<Entry> {
+        Some(Entry {
+            action: Action::from_u8(head as u8)?,
+            device: (head >> 8) as u8,
+            stack: (head >> 32) as u32,
+            addr,
+            size,
+            stream: StreamHandle(stream),
+            pool: PoolKey(first, second),
+            time,
+        })
+    }
+}
+
+/// The beginning or end of a named scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub name: String,
+    pub stage: Stage,
+    pub device: u32,
+    pub time: u64,
+}
+
+/// What the threads of a process and its scribe share.
+#[derive(Debug)]
+pub struct Recorder {
+    pub config: Config,
+    /// The process whose name the path is.
+    owner: u32,
+    pub clock: Clock,
+    ring: Ring,
+    marks: Mutex<Vec<Mark>>,
+    /// Entries and marks that found no room.
+    lost: AtomicU64,
+    /// Events that are in the file.
+    written: AtomicU64,
+    ending: AtomicBool,
+}
+
+impl Recorder {
+    #[must_use]
+    pub fn new(config: Config, slots: usize) -> Recorder {
+        Recorder {
+            config,
+            owner: std::process::id(),
+            clock: Clock::default(),
+            ring: Ring::new(slots),
+            marks: Mutex::new(Vec::new()),
+            lost: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
+        }
+    }
+
+    #[inline]
+    pub fn push(&self, entry: &Entry) {
+        if !self.ring.push(entry.words()) {
+            self.lose(1);
+        }
+    }
+
+    #[cold]
+    fn lose(&self, entries: u64) {
+        // What comes after the end is not asked for.
+        if !self.ending.load(Ordering::Relaxed) {
+            self.lost.fetch_add(entries, Ordering::Relaxed);
+        }
+    }
+
+    pub fn mark(&self, mark: Mark) {
+        let mut marks = lock(&self.marks);
+        if marks.len() < MARKS {
+            marks.push(mark);
+        } else {
+            self.lose(1);
+        }
+    }
+
+    /// The file: a child that was forked before it used a card has one of its own.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        let (path, process) = (&self.config.path, std::process::id());
+        if process == self.owner { path.clone() } else { scribe::beside(path, &process.to_string()) }
+    }
+
+    /// Entries and marks that are missing in the file.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Events that a kill of this process leaves in the file.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Entries that wait for the scribe.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Asks the scribe to come to an end.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// ---- the one of this process ----
+
+static ON: AtomicBool = AtomicBool::new(false);
+static RECORDER: OnceLock<Recorder> = OnceLock::new();
+static SCRIBE: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
+static STARTED: Once = Once::new();
+
+unsafe extern "C" {
+    fn atexit(work: extern "C" fn()) -> i32;
+    fn sigfillset(set: *mut SignalSet) -> i32;
+    fn pthread_sigmask(how: i32, set: *const SignalSet, before: *mut SignalSet) -> i32;
+}
+
+/// `sigset_t`: 128 bytes on Linux.
+#[repr(C, align(8))]
+struct SignalSet([u8; 128]);
+const SIG_SETMASK: i32 = 2;
+
+/// Whether requests are recorded.
+#[inline]
+#[must_use]
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// Whether pools log what they do for a recording, be it over or not.
+#[must_use]
+pub fn is_set() -> bool {
+    RECORDER.get().is_some()
+}
+
+/// The recorder, where requests are recorded.
+#[inline]
+#[must_use]
+pub fn on() -> Option<&'static Recorder> {
+    if is_on() { RECORDER.get() } else { None }
+}
+
+/// Records from now on. Before the first card is used.
+///
+/// # Errors
+/// When something else is recorded already.
+pub fn set(config: Config) -> Result<(), String> {
+    let recorder = RECORDER.get_or_init(|| Recorder::new(config.clone(), SLOTS));
+    if recorder.config != config {
+        return Err(format!("{} is being recorded already", recorder.config.path.display()));
+    }
+    ON.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// In a forked child: what it does is not this recording's.
+pub fn forked() {
+    ON.store(false, Ordering::Relaxed);
+}
+
+/// A card is about to be used: somebody has to write.
+pub fn start() {
+    let Some(recorder) = on() else { return };
+    STARTED.call_once(|| {
+        let mut before = SignalSet([0; 128]);
+        let mut all = SignalSet([0; 128]);
+        // Signals are for the program's own threads; the scribe inherits this thread's mask.
+        // SAFETY: sets of the right size; the mask is put back below.
+        unsafe {
+            sigfillset(&raw mut all);
+            pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
+        }
+        let thread =
+            std::thread::Builder::new().name("gapless-recorder".to_owned()).spawn(|| write(recorder));
+        // SAFETY: as above.
+        unsafe { pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+        match thread {
+            Ok(thread) => *lock(&SCRIBE) = Some(thread),
+            Err(error) => {
+                ON.store(false, Ordering::Release);
+                eprintln!("gapless: nothing is recorded: no thread can be started ({error})");
+            }
+        }
+        // A program that ends without Python's own end.
+        // SAFETY: the function only stores and waits.
+        unsafe { atexit(at_exit) };
+    });
+}
+
+fn write(recorder: &Recorder) {
+    if let Err(error) = scribe::run(recorder, crate::state::pictures) {
+        ON.store(false, Ordering::Release);
+        eprintln!("gapless: the recording ends here: {}: {error}", recorder.path().display());
+    }
+}
+
+extern "C" fn at_exit() {
+    let _ = std::panic::catch_unwind(finish);
+}
+
+/// Ends the recording and waits until the file is whole; how many entries were lost.
+pub fn finish() -> u64 {
+    let Some(recorder) = on() else { return RECORDER.get().map_or(0, Recorder::lost) };
+    ON.store(false, Ordering::Release);
+    recorder.end();
+    let thread = lock(&SCRIBE).take();
+    if let Some(thread) = thread {
+        thread.thread().unpark();
+        let began = Instant::now();
+        while !thread.is_finished() && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            let _ = thread.join();
+        }
+    }
+    recorder.lost()
+}
+
+/// The stack of this thread, where stacks are kept. No lock of ours may be held: Python is asked.
+#[inline]
+#[must_use]
+pub fn stack() -> u32 {
+    match on() {
+        Some(recorder) if recorder.config.stacks => frames::current(),
+        _ => 0,
+    }
+}
+
+/// What happened to a block or a request, recorded where it happened: under the lock that orders it.
+#[inline]
+pub fn note(
+    action: Action,
+    device: i32,
+    stack: u32,
+    (addr, size): (u64, u64),
+    stream: StreamHandle,
+    pool: PoolKey,
+) {
+    if let Some(recorder) = on() {
+        recorder.push(&Entry {
+            action,
+            device: device as u8,
+            stack,
+            addr,
+            size,
+            stream,
+            pool,
+            time: recorder.clock.now(),
+        });
+    }
+}
+
+/// What a pool did.
+#[cold]
+pub fn note_changes(device: i32, changes: &[Change]) {
+    for change in changes {
+        let (action, addr, size, stream, pool) = match *change {
+            Change::Completed { addr, requested, stream, pool } => {
+                (Action::FreeCompleted, addr, requested, stream, pool)
+            }
+            Change::Mapped { addr, size, stream, pool } => (Action::SegmentMap, addr, size, stream, pool),
+            Change::Unmapped { addr, size, stream, pool } => (Action::SegmentUnmap, addr, size, stream, pool),
+        };
+        note(action, device, 0, (addr, size), stream, pool);
+    }
+}
+
+/// The beginning or end of a scope; a stage is PyTorch's word for it.
+pub fn mark(name: &str, stage: Stage, device: u32) {
+    if let Some(recorder) = on() {
+        recorder.mark(Mark { name: name.to_owned(), stage, device, time: recorder.clock.now() });
+    }
+}

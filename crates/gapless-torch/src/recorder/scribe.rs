@@ -1,0 +1,406 @@
+//! The thread that writes: pops entries, keeps what is live and mapped in mind, and appends blocks to the file.
+//!
+//! A block goes out when it is full or a quarter of a second old, so a killed process loses no more than that. Every file begins with nothing or
+//! with the state of its beginning as events of their own, and contradicts itself nowhere: a free of what is not known is left out. So each
+//! file can be read alone, to whatever block it reaches. With a limit, the file that is full becomes the older one, in place of the one before.
+
+use super::frames::{self, News};
+use super::{Entry, Recorder, lock};
+use crate::recorder::held::{Block, Held, Picture, Piece};
+use gapless_trace::gtrace::{EventBatch, GtraceError, Tables, Writer};
+use gapless_trace::stacks::{Frame, Frames, Stacks};
+use gapless_trace::strings::Strings;
+use gapless_trace::trace::{Annotation, Note, Source};
+use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Micros, PoolId, StackId, StreamId};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Events in a block.
+const BLOCK: usize = 1 << 15;
+/// How old a block gets before it is written.
+const AGE: Duration = Duration::from_millis(250);
+/// How long the scribe rests when there is little to do.
+const REST: Duration = Duration::from_millis(4);
+/// Entries that are popped at once.
+const GULP: usize = 1 << 14;
+
+/// One card, as far as the file knows it.
+#[derive(Debug)]
+struct Card {
+    /// Its streams and pools; events are elsewhere.
+    trace: DeviceTrace,
+    held: Held,
+    pending: Vec<Event>,
+    /// Of the last event: times never go back, whatever the clock does.
+    time: u64,
+}
+
+struct Scribe<'a> {
+    recorder: &'a Recorder,
+    writer: Option<Writer<File>>,
+    strings: Strings,
+    frames: Frames,
+    stacks: Stacks,
+    /// Codes that were told, as name and file.
+    codes: Vec<Frame>,
+    /// Stacks that were told, as the file numbers them.
+    stack_ids: Vec<StackId>,
+    cards: Vec<Card>,
+    marks: Vec<Annotation>,
+    /// Since when something waits to be written.
+    waiting: Option<Instant>,
+    gulp: Vec<Entry>,
+    /// What the file began with, in bytes.
+    beginning: u64,
+    turned: bool,
+    told_lost: u64,
+}
+
+/// Writes until the recording ends. `look` takes pictures of all cards and calls what it is given while nothing can change.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn run(recorder: &Recorder, look: impl Fn(&dyn Fn()) -> Vec<Picture>) -> Result<(), GtraceError> {
+    let mut scribe = Scribe {
+        recorder,
+        writer: None,
+        strings: Strings::new(),
+        frames: Frames::default(),
+        stacks: Stacks::default(),
+        codes: Vec::new(),
+        stack_ids: Vec::new(),
+        cards: Vec::new(),
+        marks: Vec::new(),
+        waiting: None,
+        gulp: Vec::with_capacity(GULP),
+        beginning: 0,
+        turned: false,
+        told_lost: 0,
+    };
+    loop {
+        let ending = recorder.ending.load(Ordering::Acquire);
+        let popped = scribe.drain();
+        scribe.take_marks();
+        scribe.flush_if_due(popped == 0 && ending)?;
+        if popped == 0 && recorder.ring.is_empty() {
+            if ending {
+                return scribe.finish();
+            }
+            if recorder.ring.is_closed() {
+                let pictures = look(&|| recorder.ring.open());
+                scribe.set_right(pictures);
+                continue;
+            }
+        }
+        if popped < GULP / 4 {
+            std::thread::park_timeout(REST);
+        }
+    }
+}
+
+/// The name of the older one of two files: `run.gtrace` has `run.older.gtrace`.
+#[must_use]
+pub fn older(path: &Path) -> PathBuf {
+    beside(path, "older")
+}
+
+/// A file beside another: its name with a word before the extension.
+#[must_use]
+pub fn beside(path: &Path, word: &str) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(word);
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+impl Scribe<'_> {
+    fn drain(&mut self) -> usize {
+        let mut gulp = std::mem::take(&mut self.gulp);
+        gulp.clear();
+        while gulp.len() < GULP {
+            match self.recorder.ring.pop() {
+                Some(words) => gulp.extend(Entry::of(words)),
+                None => break,
+            }
+        }
+        // After the entries: what they refer to was told before they were pushed.
+        if self.recorder.config.stacks {
+            self.take_news();
+        }
+        for entry in &gulp {
+            self.apply(entry);
+        }
+        let popped = gulp.len();
+        self.gulp = gulp;
+        popped
+    }
+
+    fn take_news(&mut self) {
+        for news in frames::take_news() {
+            match news {
+                News::Code { name, file } => {
+                    let (name, file) = (self.strings.intern(&name), self.strings.intern(&file));
+                    self.codes.push(Frame { name, file, line: 0 });
+                }
+                News::Stack(lines) => {
+                    let (codes, frames) = (&self.codes, &mut self.frames);
+                    let stack: Vec<_> = lines
+                        .iter()
+                        .filter_map(|line| codes.get(line.code as usize).map(|code| (code, line.line)))
+                        .map(|(code, line)| frames.intern(Frame { line, ..*code }))
+                        .collect();
+                    self.stack_ids.push(self.stacks.intern(&stack));
+                }
+            }
+        }
+    }
+
+    fn take_marks(&mut self) {
+        let marks = std::mem::take(&mut *lock(&self.recorder.marks));
+        for mark in marks {
+            let name = self.strings.intern(&mark.name);
+            let time = Micros(mark.time);
+            self.marks.push(Annotation { name, stage: mark.stage, device: mark.device, time });
+            self.waiting.get_or_insert_with(Instant::now);
+        }
+    }
+
+    fn card(&mut self, device: u32) -> usize {
+        match self.cards.iter().position(|card| card.trace.device == device) {
+            Some(at) => at,
+            None => {
+                let trace = DeviceTrace::new(device);
+                self.cards.push(Card { trace, held: Held::default(), pending: Vec::new(), time: 0 });
+                self.cards.len() - 1
+            }
+        }
+    }
+
+    /// Takes an entry into account, and into the block that is being filled.
+    fn apply(&mut self, entry: &Entry) {
+        let stack = match entry.stack {
+            0 => StackId::NONE,
+            told => self.stack_ids.get(told as usize - 1).copied().unwrap_or_default(),
+        };
+        let at = self.card(u32::from(entry.device));
+        self.waiting.get_or_insert_with(Instant::now);
+        let card = &mut self.cards[at];
+        let Entry { action, addr, size, stream, pool, time, .. } = *entry;
+        let block = Block { size, stream, pool, stack, is_pending: false };
+        match action {
+            Action::Alloc => {
+                // Its free was missed.
+                if let Some(before) = card.held.live.insert(addr, block) {
+                    card.push(Action::FreeCompleted, addr, &before, time);
+                }
+                card.push(action, addr, &block, time);
+            }
+            Action::FreeRequested => match card.held.live.get_mut(&addr) {
+                Some(block) if !block.is_pending => {
+                    block.is_pending = true;
+                    let block = *block;
+                    card.push(action, addr, &block, time);
+                }
+                _ => {}
+            },
+            Action::FreeCompleted => {
+                if let Some(block) = card.held.live.remove(&addr) {
+                    card.push(action, addr, &block, time);
+                }
+            }
+            Action::SegmentMap => {
+                card.held.map(Piece { addr, size, stream, pool });
+                card.push(action, addr, &block, time);
+            }
+            Action::SegmentUnmap => {
+                card.held.unmap(addr, size);
+                card.push(action, addr, &block, time);
+            }
+            _ => card.push(action, addr, &block, time),
+        }
+    }
+
+    fn tables(&self) -> Tables<'_> {
+        Tables { strings: &self.strings, frames: &self.frames, stacks: &self.stacks }
+    }
+
+    fn flush_if_due(&mut self, now: bool) -> Result<(), GtraceError> {
+        let full = self.cards.iter().any(|card| card.pending.len() >= BLOCK);
+        let Some(waiting) = self.waiting else { return Ok(()) };
+        if !full && !now && waiting.elapsed() < AGE {
+            return Ok(());
+        }
+        self.flush()?;
+        self.recorder.clock.compare();
+        let limit = self.recorder.config.limit;
+        let written = self.writer.as_ref().map_or(0, Writer::bytes_written);
+        // A beginning that is large by itself must not make the next file begin at once.
+        if limit > 0 && written >= (limit / 2).max(2 * self.beginning) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), GtraceError> {
+        self.waiting = None;
+        let mut writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => self.begin()?,
+        };
+        let lost = self.recorder.lost();
+        if lost != self.told_lost {
+            self.told_lost = lost;
+            writer.source(&self.source())?;
+        }
+        for card in &mut self.cards {
+            let trace = &card.trace;
+            for events in card.pending.chunks(BLOCK) {
+                let (streams, pools) = (&trace.streams, &trace.pools);
+                let batch = EventBatch { device: trace.device, streams, pools, events };
+                let tables = Tables { strings: &self.strings, frames: &self.frames, stacks: &self.stacks };
+                writer.append(&batch, tables)?;
+                self.recorder.written.fetch_add(events.len() as u64, Ordering::Release);
+            }
+            card.pending.clear();
+        }
+        if !self.marks.is_empty() {
+            writer.annotations(&self.marks, self.tables())?;
+            self.marks.clear();
+        }
+        self.writer = Some(writer);
+        Ok(())
+    }
+
+    /// A new file, with where it comes from.
+    fn begin(&mut self) -> Result<Writer<File>, GtraceError> {
+        let path = &self.recorder.path();
+        if !self.turned {
+            // That of another run has nothing to do with this one.
+            let _ = std::fs::remove_file(older(path));
+        }
+        let mut writer = Writer::new(File::create(path)?)?;
+        self.told_lost = self.recorder.lost();
+        writer.source(&self.source())?;
+        Ok(writer)
+    }
+
+    fn source(&self) -> Source {
+        let mut notes = Vec::new();
+        if self.turned {
+            let text = "the recording has a limit: this file begins with what was held then, and earlier events are in the file \
+                        beside it, or gone";
+            notes.push(Note { code: "recording-continued", text: text.to_owned() });
+        }
+        if self.told_lost > 0 {
+            let text = format!(
+                "{} event(s) are missing: they came faster than they could be written; what is held is right again after each gap",
+                self.told_lost
+            );
+            notes.push(Note { code: "events-lost", text });
+        }
+        Source {
+            format: "Gapless recording".to_owned(),
+            producer: Source::gapless(env!("CARGO_PKG_VERSION")),
+            torch_rules: false,
+            notes,
+        }
+    }
+
+    /// The file is full: it becomes the older one, and a new one begins with what is held.
+    fn turn(&mut self) -> Result<(), GtraceError> {
+        if let Some(writer) = self.writer.take() {
+            writer.finish()?;
+        }
+        let path = &self.recorder.path();
+        std::fs::rename(path, older(path))?;
+        self.turned = true;
+        for card in &mut self.cards {
+            let time = card.time;
+            card.restate(time);
+        }
+        self.flush()?;
+        self.beginning = self.writer.as_ref().map_or(0, Writer::bytes_written);
+        Ok(())
+    }
+
+    /// After a gap: what the cards really hold.
+    fn set_right(&mut self, pictures: Vec<Picture>) {
+        let time = self.recorder.clock.now();
+        for picture in pictures {
+            let at = self.card(picture.device);
+            let card = &mut self.cards[at];
+            let difference = card.held.difference(&picture);
+            for (addr, block) in difference.gone {
+                card.held.live.remove(&addr);
+                card.push(Action::FreeCompleted, addr, &block, time);
+            }
+            for (action, pieces) in
+                [(Action::SegmentUnmap, difference.unmapped), (Action::SegmentMap, difference.mapped)]
+            {
+                for Piece { addr, size, stream, pool } in pieces {
+                    let block = Block { size, stream, pool, ..Block::default() };
+                    card.push(action, addr, &block, time);
+                }
+            }
+            for (addr, block) in difference.new {
+                card.held.live.insert(addr, block);
+                card.push(Action::Alloc, addr, &block, time);
+                if block.is_pending {
+                    card.push(Action::FreeRequested, addr, &block, time);
+                }
+            }
+            card.held.set_pieces(&picture.pieces);
+        }
+        self.waiting.get_or_insert_with(Instant::now);
+    }
+
+    fn finish(mut self) -> Result<(), GtraceError> {
+        if self.recorder.lost() != self.told_lost {
+            self.flush()?;
+        }
+        if let Some(writer) = self.writer.take() {
+            writer.finish()?;
+        }
+        Ok(())
+    }
+}
+
+impl Card {
+    fn push(&mut self, action: Action, addr: u64, block: &Block, time: u64) {
+        self.time = self.time.max(time);
+        self.pending.push(Event {
+            action,
+            addr: DeviceAddr(addr),
+            size: Bytes(block.size.min(Bytes::LIMIT.0)),
+            // More streams or pools than a file can name are told as the first one.
+            stream: self.trace.stream_index(StreamId(block.stream.0)).unwrap_or(0),
+            pool: self.trace.pool_index(PoolId(block.pool.0, block.pool.1)).unwrap_or(0),
+            time: Micros(self.time),
+            stack: block.stack,
+            ..Event::default()
+        });
+    }
+
+    /// Everything that is held, as events.
+    fn restate(&mut self, time: u64) {
+        for Piece { addr, size, stream, pool } in self.held.pieces() {
+            let block = Block { size, stream, pool, ..Block::default() };
+            self.push(Action::SegmentMap, addr, &block, time);
+        }
+        let mut live: Vec<(u64, Block)> =
+            self.held.live.iter().map(|(&addr, &block)| (addr, block)).collect();
+        live.sort_unstable_by_key(|(addr, _)| *addr);
+        for (addr, block) in live {
+            self.push(Action::Alloc, addr, &block, time);
+            if block.is_pending {
+                self.push(Action::FreeRequested, addr, &block, time);
+            }
+        }
+    }
+}
