@@ -14,7 +14,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "gapless"
-LIBRARY = os.environ.pop("GAPLESS_LIBRARY", None)
+# Out of the environment, which tests look at; under another name for the processes that run tests side by side.
+LIBRARY = os.environ.pop("GAPLESS_LIBRARY", None) or os.environ.get("STANDIN_LIBRARY")
+if LIBRARY:
+    os.environ["STANDIN_LIBRARY"] = LIBRARY
 
 sys.path.insert(0, str(ROOT / "python"))
 

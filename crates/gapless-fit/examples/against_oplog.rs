@@ -13,7 +13,8 @@ type Recorded = (String, i64, i64, i64);
 
 fn main() {
     let filter = std::env::args().nth(1).unwrap_or_default();
-    let logs: Vec<Value> = support::oplogs().into_iter().filter(|log| support::label(log).contains(&filter)).collect();
+    let logs: Vec<Value> =
+        support::oplogs().into_iter().filter(|log| support::label(log).contains(&filter)).collect();
     for log in &logs {
         let label = support::label(log);
         let Some(architecture) = support::architecture(&log["config"]) else {
@@ -41,10 +42,13 @@ fn main() {
             .collect();
         let marks = &steps.log.marks;
         let last = marks.iter().map(|m| m.step).max().unwrap_or(0);
-        let begin = marks.iter().rev().find(|m| m.step + 1 == last && m.phase == Phase::Zero).map_or(0, |m| m.event);
+        let begin =
+            marks.iter().rev().find(|m| m.step + 1 == last && m.phase == Phase::Zero).map_or(0, |m| m.event);
         let at = |event: u32| curve[event.max(1) as usize - 1] as i64 + shift;
         let mut line = format!("{label}:");
-        for (name, phase) in [("#backward", Phase::Forward), ("#step", Phase::Backward), ("#end", Phase::Zero)] {
+        for (name, phase) in
+            [("#backward", Phase::Forward), ("#step", Phase::Backward), ("#end", Phase::Zero)]
+        {
             let measured = recorded.iter().find(|r| r.0 == name).map(|r| r.1);
             let predicted = marks.iter().find(|m| m.step == last && m.phase == phase).map(|m| at(m.event));
             if let (Some(measured), Some(predicted)) = (measured, predicted) {
@@ -77,7 +81,10 @@ fn align(log: &gapless_fit::eager::Log, recorded: &[Recorded], begin: u32, at: i
         };
         let difference = at(ops[found].event) - before;
         let jump = if (difference - last).abs() > 2 << 20 { "  <<<" } else { "" };
-        println!("{name:<44} {:?} {delta:>+12} alive {before:>12} difference {difference:>+10}{jump}", ops[found].scope);
+        println!(
+            "{name:<44} {:?} {delta:>+12} alive {before:>12} difference {difference:>+10}{jump}",
+            ops[found].scope
+        );
         last = difference;
         mine = found + 1;
     }

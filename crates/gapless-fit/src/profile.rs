@@ -104,7 +104,8 @@ struct Stretch {
 
 fn passes(steps: &Steps, profile: &mut Profile, recomputed: bool) {
     let log = &steps.log;
-    let end = log.marks.iter().find(|m| m.phase == Phase::Backward).map_or(log.events.len(), |m| m.event as usize);
+    let end =
+        log.marks.iter().find(|m| m.phase == Phase::Backward).map_or(log.events.len(), |m| m.event as usize);
     let mut live = 0i64;
     let mut current: Option<Stretch> = None;
     for event in &log.events[..end] {

@@ -30,7 +30,9 @@ fn errors(file: &str) -> Vec<Error> {
             let (steps, transformer) = run(cell, config)?;
             assert_eq!(Some(steps.parameters), cell["params"].as_u64(), "{}", support::label(cell));
             let figures = steps.figures();
-            let error = |predicted: u64, key: &str| (predicted as f64 / cell[key].as_f64().expect("bytes") - 1.0) * 100.0;
+            let error = |predicted: u64, key: &str| {
+                (predicted as f64 / cell[key].as_f64().expect("bytes") - 1.0) * 100.0
+            };
             Some(Error {
                 label: support::label(cell),
                 allocated: error(figures.peak_allocated.0, "peak_allocated"),
@@ -92,16 +94,22 @@ fn the_live_bytes_of_recorded_steps_are_met_at_the_end_of_every_phase() {
         let limit = if transformer && !label.starts_with("t5") { 1.2 } else { 3.2 };
         let near = |predicted: i64, measured: i64, what: &str| {
             let error = (predicted as f64 / measured as f64 - 1.0) * 100.0;
-            assert!(error.abs() <= limit, "{label}, {what}: {predicted} predicted, {measured} measured, {error:+.2} %");
+            assert!(
+                error.abs() <= limit,
+                "{label}, {what}: {predicted} predicted, {measured} measured, {error:+.2} %"
+            );
         };
-        for (name, phase) in [("#backward", Phase::Forward), ("#step", Phase::Backward), ("#end", Phase::Zero)] {
+        for (name, phase) in
+            [("#backward", Phase::Forward), ("#step", Phase::Backward), ("#end", Phase::Zero)]
+        {
             let measured = rows.iter().find(|r| r[0] == name).and_then(|r| r[1].as_i64());
             let predicted = marks.iter().find(|m| m.step == last && m.phase == phase).map(|m| at(m.event));
             if let (Some(measured), Some(predicted)) = (measured, predicted) {
                 near(predicted, measured, name);
             }
         }
-        let begin = marks.iter().find(|m| m.step + 1 == last && m.phase == Phase::Zero).expect("a step before").event;
+        let begin =
+            marks.iter().find(|m| m.step + 1 == last && m.phase == Phase::Zero).expect("a step before").event;
         let measured = rows.iter().filter_map(|r| Some(r[1].as_i64()? + r[3].as_i64()?)).max().expect("rows");
         let predicted = curve[begin as usize..].iter().max().expect("events");
         near(*predicted as i64 + shift, measured, "peak");
@@ -138,7 +146,8 @@ fn the_trace_of_a_run_replays_to_the_same_peak() {
     let trace = steps.trace();
     let history = gapless_trace::History::rebuild(&trace, &trace.devices[0]).expect("a sound trace");
     let script = Script::of(&trace, &trace.devices[0], &history);
-    let machine: Machine = "torch@2.11:default".parse::<Spec>().expect("a name").machine(&trace).expect("settings");
+    let machine: Machine =
+        "torch@2.11:default".parse::<Spec>().expect("a name").machine(&trace).expect("settings");
     let outcome = outcome(&script, &machine, &Question::default());
     let figures = steps.figures();
     assert_eq!(outcome.stats.allocated.peak, figures.peak_allocated.0);

@@ -9,6 +9,7 @@ use crate::overlay::layout::{DeviceStats, Stat, StatArray};
 use crate::state::{self, Card, Since};
 use gapless_pool::{ClassStats, Gauge, Stats};
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A quantity, with its totals counted from `since`.
 fn stat(now: Gauge, since: Gauge) -> Stat {
@@ -94,6 +95,13 @@ fn on_existing(device: i32, work: impl FnOnce(&mut Card)) {
 
 // ---- through the table ----
 
+/// Whether PyTorch's structure has one number more, of requests that were refused beforehand: before its last one.
+static COUNTS_REFUSALS: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn prepare(counts_refusals: bool) {
+    COUNTS_REFUSALS.store(counts_refusals, Ordering::Relaxed);
+}
+
 /// `getDeviceStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn device_stats(
     out: *mut DeviceStats,
@@ -103,8 +111,15 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
     // A card that was not used has nothing, as PyTorch shows it.
     let mut stats = DeviceStats { max_split_size: -1, ..DeviceStats::default() };
     on_existing(i32::from(device), |card| stats = of(card));
-    // SAFETY: the place for the result.
-    unsafe { out.write(stats) };
+    // SAFETY: the place for the result, which is a number longer where refusals are counted.
+    unsafe {
+        if COUNTS_REFUSALS.load(Ordering::Relaxed) {
+            out.write(DeviceStats { max_split_size: 0, ..stats });
+            out.add(1).cast::<i64>().write(stats.max_split_size);
+        } else {
+            out.write(stats);
+        }
+    }
     out
 }
 

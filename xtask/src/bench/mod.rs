@@ -3,13 +3,14 @@
 mod fit;
 mod page;
 mod plan;
+mod pool;
 mod replay;
 mod report;
 
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report", "page", "plan", "replay", "fit"];
+    let known = ["report", "page", "plan", "pool", "replay", "fit"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -19,6 +20,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("page") {
         page::run()?;
+    }
+    if wanted("pool") {
+        pool::run()?;
     }
     if wanted("replay") {
         replay::run()?;

@@ -60,7 +60,10 @@ pub(crate) fn cells(folder: &str, file: &str) -> Vec<(Value, Value)> {
             let name = cell["model"].as_str().unwrap_or_default();
             let config = match &cell["config"] {
                 Value::Null => std::fs::read_to_string(format!("{folder}/models/{name}/config.json"))
-                    .map_or_else(|_| Value::String(name.to_owned()), |text| serde_json::from_str(&text).expect("JSON")),
+                    .map_or_else(
+                        |_| Value::String(name.to_owned()),
+                        |text| serde_json::from_str(&text).expect("JSON"),
+                    ),
                 inline => inline.clone(),
             };
             (cell, config)

@@ -61,8 +61,11 @@ pub enum GraphError {
     Backward { node: usize, reads: usize },
 }
 
-/// Search nodes times graph nodes after which `solve` settles for a lower bound: about a second.
-const LIMIT: u64 = 60_000_000;
+/// Search nodes after which `solve` settles for a lower bound, for n graph nodes: a bound looks at n stages, the larger ones at n tensors in
+/// each. A second or three.
+fn limit(n: u64) -> u64 {
+    (60_000_000 / n.max(1)).min(12_000_000_000 / (n * n).max(1))
+}
 
 impl Graph {
     /// Whether all reads point backwards.
@@ -80,7 +83,7 @@ impl Graph {
 
     /// The cheapest kept set whose peak is at most `budget`: proven on small graphs, else with its lower bound. The graph must pass `check`.
     pub fn solve(&self, budget: u64) -> Result<Solution, Infeasible> {
-        self.solve_within(budget, LIMIT / self.nodes.len().max(1) as u64)
+        self.solve_within(budget, limit(self.nodes.len() as u64))
     }
 
     /// As `solve`, with at most `limit` search nodes.

@@ -35,6 +35,10 @@ struct Search<'a> {
     open: u64,
 }
 
+/// Nodes up to which every stage is looked at for every bound; and how many are beyond that.
+const SMALL: usize = 64;
+const STAGES: usize = 24;
+
 /// Nodes beyond which the search, which recurses over them, is left to the heuristic and its bound.
 const DEEPEST: usize = 4096;
 
@@ -170,14 +174,21 @@ impl<'a> Search<'a> {
             }
         }
         let mut extra = 0i128;
-        let mut worst = 0f64;
+        let mut over: Vec<(u64, usize)> = Vec::new();
         for (stage, &bytes) in memory.iter().enumerate() {
             extra += change[stage];
             let excess = i128::from(bytes) + extra - i128::from(self.budget);
-            if excess <= 0 {
-                continue;
+            if excess > 0 {
+                over.push((excess as u64, stage));
             }
-            let mut excess = excess as u64;
+        }
+        // In a large graph the stages that exceed most stand for the others: any of them gives a bound.
+        if self.n > SMALL && from < self.n && over.len() > STAGES {
+            over.select_nth_unstable_by_key(STAGES, |&(excess, _)| std::cmp::Reverse(excess));
+            over.truncate(STAGES);
+        }
+        let mut worst = 0f64;
+        for (mut excess, stage) in over {
             let mut cost = 0.0;
             for &v in self.by_ratio.iter().filter(|&&v| v < from) {
                 let Some(Uses { first, .. }) = uses[v] else { continue };
@@ -232,14 +243,51 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Kept sets worth trying: everything, and what crosses the cuts between runs of nodes of about equal bytes; each improved by keeping more.
+    /// Kept sets worth trying: what remains of everything when the cheapest bytes of the worst stage go, one by one; and what crosses the
+    /// cuts between runs of nodes of about equal bytes. Each is improved by keeping more.
     fn patterns(&mut self) {
+        if let Some(kept) = self.drop_one_by_one() {
+            self.offer(kept);
+        }
         let total: u64 = self.graph.nodes.iter().map(|node| node.bytes).sum();
         let mut target = 1.max(total / (4 * self.n.max(1) as u64));
-        self.offer(vec![true; self.n]);
         while target <= total.max(1) {
             self.offer(self.cuts(target));
-            target = target + target / 4 + 1;
+            target = target + target / 2 + 1;
+        }
+    }
+
+    /// From everything kept: while a stage exceeds the budget, drops of what waits through the worst one the cheapest bytes that help.
+    fn drop_one_by_one(&self) -> Option<Vec<bool>> {
+        // Of the cheapest candidates so many are tried: one may only move the load to what it is computed from.
+        const TRIES: usize = 8;
+        let mut kept = vec![true; self.n];
+        let (mut uses, again) = self.uses(&kept, 0);
+        let mut memory = self.settled_memory(&kept, 0, &uses, &again);
+        loop {
+            let worst = (0..memory.len()).max_by_key(|&stage| memory[stage])?;
+            if memory[worst] <= self.budget {
+                return Some(kept);
+            }
+            let waits = |v: &usize| {
+                kept[*v]
+                    && uses[*v].is_some_and(|u| worst > self.last_forward[*v] && worst < self.stage(u.first))
+            };
+            let candidates: Vec<usize> = self.by_ratio.iter().copied().filter(waits).take(TRIES).collect();
+            let mut helped = false;
+            for v in candidates {
+                kept[v] = false;
+                let (then_uses, then_again) = self.uses(&kept, 0);
+                let then = self.settled_memory(&kept, 0, &then_uses, &then_again);
+                if then[worst] < memory[worst] {
+                    (uses, memory, helped) = (then_uses, then, true);
+                    break;
+                }
+                kept[v] = true;
+            }
+            if !helped {
+                return None;
+            }
         }
     }
 

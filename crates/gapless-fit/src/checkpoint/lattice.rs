@@ -160,8 +160,7 @@ impl Lattice {
                     arc: place as u32,
                 });
                 examined += open as u64;
-                let run: Vec<Label> =
-                    next.filter(|label| label.cost + least(to, &mut cursors, label.bytes) < below).collect();
+                let run: Vec<Label> = next.filter(|label| is_open(to, &mut cursors, label, below)).collect();
                 if !run.is_empty() {
                     pending[arc.to as usize].push(run);
                 }
@@ -218,7 +217,7 @@ impl Lattice {
             })
             .collect();
         goals.sort_by_key(|&(bound, goal)| (std::cmp::Reverse(bound), std::cmp::Reverse(goal)));
-        goals.truncate(3);
+        goals.truncate(2);
         if !goals.iter().any(|&(_, goal)| goal == n) {
             goals.push((0, n));
         }
@@ -409,8 +408,14 @@ impl Bound {
     }
 }
 
-fn least(bounds: &[Bound], cursors: &mut [usize], bytes: u64) -> u64 {
-    bounds.iter().zip(cursors).map(|(bound, cursor)| bound.at_from(cursor, bytes)).max().unwrap_or(0)
+/// Whether the label may still end below `below`, as far as the bounds tell (at the last position there are none). The cursors follow labels in
+/// the order of their bytes.
+fn is_open(bounds: &[Bound], cursors: &mut [usize], label: &Label, below: u64) -> bool {
+    label.cost < below
+        && bounds
+            .iter()
+            .zip(cursors)
+            .all(|(bound, cursor)| label.cost + bound.at_from(cursor, label.bytes) < below)
 }
 
 fn least_at(bounds: &[Bound], bytes: u64) -> u64 {

@@ -200,18 +200,25 @@ pub fn graph(graph: &Graph, kept: &[bool]) -> Outcome {
             }
         }
     }
-    let used_at = |stage: usize, v: usize| {
-        graph.nodes[stage].backward_reads.contains(&v)
-            || again[stage].iter().any(|&w| graph.nodes[w].inputs.contains(&v))
-    };
-    let used_in_backward: Vec<bool> = (0..n).map(|v| (0..n).any(|stage| used_at(stage, v))).collect();
+    // The stages that read each tensor, and its last reader in forward.
+    let mut used: Vec<Vec<usize>> = vec![Vec::new(); n];
+    let mut last_reader = vec![None; n];
+    for (stage, node) in graph.nodes.iter().enumerate() {
+        let recomputed = again[stage].iter().flat_map(|&w| &graph.nodes[w].inputs);
+        for &v in node.backward_reads.iter().chain(recomputed) {
+            used[v].push(stage);
+        }
+        for &v in &node.inputs {
+            last_reader[v] = Some(stage);
+        }
+    }
     for stage in 0..n {
         there[stage] = true;
         let held: u64 = (0..n).filter(|&v| there[v]).map(|v| graph.nodes[v].bytes).sum();
         peak = peak.max(graph.base + held + graph.nodes[stage].forward_working);
         for v in 0..=stage {
-            let read_later = graph.nodes[stage + 1..].iter().any(|node| node.inputs.contains(&v));
-            there[v] = there[v] && (read_later || kept[v] && used_in_backward[v]);
+            let read_later = last_reader[v].is_some_and(|reader| reader > stage);
+            there[v] = there[v] && (read_later || kept[v] && !used[v].is_empty());
         }
     }
     let mut gradient = vec![false; n];
@@ -233,7 +240,7 @@ pub fn graph(graph: &Graph, kept: &[bool]) -> Outcome {
         peak = peak.max(graph.base + held + gradients + parameters + working);
         gradient[stage] = false;
         for (v, there) in there.iter_mut().enumerate() {
-            *there = *there && (0..stage).any(|later| used_at(later, v));
+            *there = *there && used[v].iter().any(|&later| later < stage);
         }
     }
     Outcome { peak, cost }

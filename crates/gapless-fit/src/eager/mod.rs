@@ -16,7 +16,7 @@ mod run;
 
 pub use log::{Kind, Layer, Log, Phase, Scope};
 pub use optimizer::Optimizer;
-pub use replay::{Figures, PhaseFigures};
-pub use run::{Checkpointing, Mode, Precision, Run, Steps, simulate};
+pub use replay::{Figures, OUTSIDE_TORCH, PhaseFigures};
+pub use run::{Checkpointing, Lora, LoraTargets, Mode, Precision, Run, Steps, simulate};
 pub use sim::Sim;
 pub use tensor::Tensor;

@@ -102,7 +102,9 @@ impl Optimizer {
                     }
                 }
                 Optimizer::Sgd => {}
-                Optimizer::SgdMomentum | Optimizer::RmsProp | Optimizer::Adagrad | Optimizer::Lion => keep(n, dtype),
+                Optimizer::SgdMomentum | Optimizer::RmsProp | Optimizer::Adagrad | Optimizer::Lion => {
+                    keep(n, dtype);
+                }
                 Optimizer::Adafactor => match shape.as_slice() {
                     [.., rows, columns] => {
                         let outer = n / (rows * columns);
@@ -126,7 +128,11 @@ impl Optimizer {
 
 fn trained(sim: &Sim) -> Vec<(u64, Dtype)> {
     let params = sim.params.borrow();
-    params.iter().filter(|(p, _)| sim.grad_of(p.id).is_some()).map(|(p, _)| (p.tensor.n, p.tensor.dtype)).collect()
+    params
+        .iter()
+        .filter(|(p, _)| sim.grad_of(p.id).is_some())
+        .map(|(p, _)| (p.tensor.n, p.tensor.dtype))
+        .collect()
 }
 
 /// One temporary for each parameter, all at once.

@@ -60,6 +60,23 @@ pub enum Checkpointing {
     Blocks(Vec<bool>),
 }
 
+/// Low-rank adapters, as PEFT adds them: the model itself is frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lora {
+    pub rank: u64,
+    pub targets: LoraTargets,
+}
+
+/// Which linear layers of blocks get an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LoraTargets {
+    /// Queries and values: PEFT's choice where nothing is said.
+    #[default]
+    QueryValue,
+    /// All (`all-linear`).
+    All,
+}
+
 /// What is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -72,6 +89,7 @@ pub struct Run {
     pub checkpointing: Checkpointing,
     /// Where it is not the model's own.
     pub attention: Option<Attention>,
+    pub lora: Option<Lora>,
     /// Forward and backward passes before each step of the optimizer.
     pub accumulation: u64,
     pub steps: u32,
@@ -89,6 +107,7 @@ impl Default for Run {
             optimizer: Optimizer::AdamW,
             checkpointing: Checkpointing::None,
             attention: None,
+            lora: None,
             accumulation: 1,
             steps: 3,
             note_ops: false,
@@ -135,6 +154,7 @@ pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildEr
     if run.note_ops {
         sim.log.borrow_mut().ops = Some(Vec::new());
     }
+    sim.lora.set(run.lora);
     sim.begin("workspace");
     let workspaces: Vec<Tensor> =
         WORKSPACES.iter().map(|&n| sim.alloc_as(n, Dtype::U8, Kind::Workspace)).collect();

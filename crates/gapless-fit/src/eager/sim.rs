@@ -6,6 +6,7 @@
 
 use super::checkpoint::Frame;
 use super::log::{Kind, Layer, Log, Phase, PhaseMark, Scope};
+use super::run::Lora;
 use super::tensor::{Edge, Param, SharedLog, Storage, Tensor};
 use crate::model::Dtype;
 use std::cell::{Cell, RefCell};
@@ -78,6 +79,8 @@ pub struct Sim {
     pub(crate) recomputing: RefCell<Option<Rc<Frame>>>,
     /// A recomputation has all that it needs: what follows in the code does not run.
     pub(crate) stopped: Cell<bool>,
+    /// Adapters, with which everything else is frozen.
+    pub(crate) lora: Cell<Option<Lora>>,
 }
 
 impl std::fmt::Debug for Sim {
@@ -121,6 +124,7 @@ impl Sim {
             packing: RefCell::default(),
             recomputing: RefCell::default(),
             stopped: Cell::new(false),
+            lora: Cell::new(None),
         }
     }
 
@@ -158,6 +162,10 @@ impl Sim {
         self.log.borrow_mut().scope = scope;
     }
 
+    pub(crate) fn current_scope(&self) -> Scope {
+        self.log.borrow().scope
+    }
+
     /// The kind of layer that runs now; gives what ran before.
     pub fn layer(&self, layer: Layer) -> Layer {
         std::mem::replace(&mut self.log.borrow_mut().layer, layer)
@@ -185,14 +193,19 @@ impl Sim {
         log.marks.push(PhaseMark { step, phase, event });
     }
 
-    /// A trainable parameter of that shape.
+    /// A parameter of that shape: trainable, unless adapters are trained instead.
     pub fn param(&self, shape: &[u64], dtype: Dtype) -> Param {
+        self.param_as(shape, dtype, self.lora.get().is_none())
+    }
+
+    /// A parameter that is trained or frozen.
+    pub fn param_as(&self, shape: &[u64], dtype: Dtype, trained: bool) -> Param {
         self.begin("parameter");
         let mut tensor = self.alloc_as(shape.iter().product(), dtype, Kind::Weight);
         let mut leaves = self.leaves.borrow_mut();
         let id = leaves.len() as u32;
         leaves.push(Leaf::default());
-        tensor.edge = Some(Edge::Leaf(id));
+        tensor.edge = trained.then_some(Edge::Leaf(id));
         let param = Param { tensor, id };
         self.params.borrow_mut().push((param.clone(), shape.to_vec()));
         param
@@ -345,11 +358,7 @@ impl Recording<'_> {
     }
 
     /// Ends the operator with one output.
-    pub fn finish(
-        self,
-        output: Tensor,
-        backward: impl FnOnce(&Sim, &Ctx<'_>) -> Grads + 'static,
-    ) -> Tensor {
+    pub fn finish(self, output: Tensor, backward: impl FnOnce(&Sim, &Ctx<'_>) -> Grads + 'static) -> Tensor {
         let mut outputs = [output];
         self.finish_many(&mut outputs, backward);
         let [output] = outputs;

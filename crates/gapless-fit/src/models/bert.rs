@@ -44,9 +44,9 @@ pub(crate) fn build(sim: &Sim, e: &Encoder, run: &Run) -> Result<Rc<dyn Network>
             sim.scope(Scope::Block(at as u16));
             let linear = |i, o| Linear::new(sim, i, o, true, dtype);
             Block {
-                q: linear(e.hidden, e.hidden),
+                q: linear(e.hidden, e.hidden).adapted(sim),
                 k: linear(e.hidden, e.hidden),
-                v: linear(e.hidden, e.hidden),
+                v: linear(e.hidden, e.hidden).adapted(sim),
                 out: linear(e.hidden, e.hidden),
                 out_norm: LayerNorm::new(sim, e.hidden, dtype),
                 up: linear(e.hidden, e.intermediate),
@@ -59,6 +59,7 @@ pub(crate) fn build(sim: &Sim, e: &Encoder, run: &Run) -> Result<Rc<dyn Network>
     let transform = Linear::new(sim, e.hidden, e.hidden, true, dtype);
     let transform_norm = LayerNorm::new(sim, e.hidden, dtype);
     let head = if e.tied {
+        sim.begin("tied");
         drop(sim.alloc_as(e.vocab * e.hidden, dtype, crate::eager::Kind::Weight));
         Linear::tied(&words, Some(sim.param(&[e.vocab], dtype)), e.vocab)
     } else {
@@ -124,7 +125,9 @@ impl Bert {
                 let k = layer.k.forward(sim, x);
                 let v = layer.v.forward(sim, x);
                 match run.attention(e.attention) {
-                    Attention::Eager => sim.eager_attention((&q, &k, &v), h, None, false, e.attention_dropout),
+                    Attention::Eager => {
+                        sim.eager_attention((&q, &k, &v), h, None, false, e.attention_dropout)
+                    }
                     _ => (sim.sdpa(&q, &k, &v, h, None), None),
                 }
             };
@@ -140,7 +143,15 @@ impl Bert {
     }
 
     /// `LayerNorm(dropout(dense(x)) + residual)`.
-    fn residual(&self, sim: &Sim, dense: &Linear, norm: &LayerNorm, x: &Tensor, residual: &Tensor, training: bool) -> Tensor {
+    fn residual(
+        &self,
+        sim: &Sim,
+        dense: &Linear,
+        norm: &LayerNorm,
+        x: &Tensor,
+        residual: &Tensor,
+        training: bool,
+    ) -> Tensor {
         let mut hidden = dense.forward(sim, x);
         hidden = sim.dropout(&hidden, self.e.hidden_dropout, training);
         let sum = sim.add(&hidden, residual);

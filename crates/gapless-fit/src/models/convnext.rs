@@ -6,7 +6,7 @@ use super::{BuildError, Network};
 use crate::eager::ops::Conv;
 use crate::eager::tensor::Param;
 use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
-use crate::model::{Activation, Dtype};
+use crate::model::Activation;
 use std::rc::Rc;
 
 struct Block {
@@ -50,7 +50,8 @@ pub(crate) fn build(
         return Err(BuildError::Shape("ConvNeXt's stages need channels and blocks each".to_owned()));
     }
     sim.scope(Scope::Embedding);
-    let stem = (Conv2d::new(sim, shape(3, first, 4, 4, 0, 1), true, dtype), LayerNorm::new(sim, first, dtype));
+    let stem =
+        (Conv2d::new(sim, shape(3, first, 4, 4, 0, 1), true, dtype), LayerNorm::new(sim, first, dtype));
     let mut count = 0;
     let stages = channels
         .iter()

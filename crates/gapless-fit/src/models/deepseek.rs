@@ -2,7 +2,7 @@
 
 use super::llama::{head, update};
 use super::moe::run_experts;
-use super::parts::{Linear, RmsNorm, activate, rotary, tokens, weight_dtype, within};
+use super::parts::{Linear, RmsNorm, activate, rotary, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
@@ -36,11 +36,13 @@ impl Gated {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Feed {
     Dense(Gated),
     Experts { router: Param, gate_up: Param, down: Param, shared: Gated },
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Query {
     Whole(Linear),
     Low { down: Linear, norm: RmsNorm, up: Linear },
@@ -78,7 +80,9 @@ struct Shared {
 pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>, BuildError> {
     let dtype = weight_dtype(run);
     let Some(mla) = d.mla.clone() else {
-        return Err(BuildError::Shape("DeepSeek's attention needs kv_lora_rank and the sizes of its heads".to_owned()));
+        return Err(BuildError::Shape(
+            "DeepSeek's attention needs kv_lora_rank and the sizes of its heads".to_owned(),
+        ));
     };
     sim.scope(Scope::Embedding);
     let embed = sim.param(&[d.vocab, d.hidden], dtype);
@@ -150,7 +154,8 @@ impl Deepseek {
             dim: mla.nope_dim + mla.rope_dim,
             value_dim: mla.value_dim,
         };
-        let mask = (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
+        let mask =
+            (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
         let (cos, sin) = rotary(sim, run.length, mla.rope_dim, hidden.dtype);
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, cos, sin, mask, cache });
@@ -184,7 +189,8 @@ impl Deepseek {
                 let moe = self.moe.as_ref().expect("a layer with experts");
                 let inner = moe.expert_intermediate;
                 let act = self.d.activation;
-                let out = run_experts(sim, &hidden, &weights, &indices, gate_up, down, self.d.hidden, inner, act);
+                let out =
+                    run_experts(sim, &hidden, &weights, &indices, gate_up, down, self.d.hidden, inner, act);
                 let shared = shared.forward(sim, &self.d, &hidden);
                 sim.add(&out, &shared)
             }
@@ -238,7 +244,8 @@ impl Deepseek {
         let k = sim.filled(&kv_parts[0], &k_turn, rows * d.heads * (mla.nope_dim + mla.rope_dim), d.heads);
         let v = kv_parts[1].clone();
         let how = run.attention(d.attention);
-        let (mut out, _weights) = super::llama::attend(sim, how, (&q_all, &k, &v), h, shared.mask.as_ref(), d.attention_dropout);
+        let (mut out, _weights) =
+            super::llama::attend(sim, how, (&q_all, &k, &v), h, shared.mask.as_ref(), d.attention_dropout);
         if how != Attention::Eager && (q_all.dtype != Dtype::F32 || sim.amp.get().is_some()) {
             out = sim.contiguous(&out);
         }

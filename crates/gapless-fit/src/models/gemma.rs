@@ -1,7 +1,7 @@
 //! Gemma 1, 2 and 3 (text).
 
 use super::llama::{attend, head, update};
-use super::parts::{Linear, RmsNorm, activate, rotary, rotate, tokens, weight_dtype, within};
+use super::parts::{Linear, RmsNorm, activate, rotary, rotate, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
@@ -53,9 +53,9 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             sim.scope(Scope::Block(at as u16));
             let linear = |i, o, bias| Linear::new(sim, i, o, bias, dtype);
             let norm = |width| RmsNorm::new(sim, width, dtype);
-            let q = linear(d.hidden, queries, d.qkv_bias);
+            let q = linear(d.hidden, queries, d.qkv_bias).adapted(sim);
             let k = linear(d.hidden, keys, d.qkv_bias);
-            let v = linear(d.hidden, keys, d.qkv_bias);
+            let v = linear(d.hidden, keys, d.qkv_bias).adapted(sim);
             let o = linear(queries, d.hidden, d.out_bias);
             let third = d.style == DecoderStyle::Gemma3;
             let head_norms = third.then(|| (norm(d.head_dim), norm(d.head_dim)));
@@ -77,7 +77,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
 impl Gemma {
     fn slides(&self, at: usize) -> bool {
         let pattern = self.d.sliding_pattern.max(1) as usize;
-        self.d.sliding_window.is_some() && (pattern == 1 || (at + 1) % pattern != 0)
+        self.d.sliding_window.is_some() && (pattern == 1 || !(at + 1).is_multiple_of(pattern))
     }
 
     fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
@@ -100,8 +100,7 @@ impl Gemma {
         let numbers = eager.then_some(hidden.dtype);
         let full_mask = eager.then(|| sim.mask(heads, numbers));
         let bites = d.sliding_window.is_some_and(|w| run.length > w);
-        let sliding_mask =
-            (bites || (eager && d.sliding_window.is_some())).then(|| sim.mask(heads, numbers));
+        let sliding_mask = (bites || (eager && d.sliding_window.is_some())).then(|| sim.mask(heads, numbers));
         let sets = if d.style == DecoderStyle::Gemma3 { 2 } else { 1 };
         let angles = (0..sets).map(|_| rotary(sim, run.length, d.head_dim, hidden.dtype)).collect();
         let cache = (!training).then(|| RefCell::new(Vec::new()));

@@ -97,7 +97,8 @@ impl Gpt2 {
             dim: d.head_dim,
             value_dim: d.head_dim,
         };
-        let mask = (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
+        let mask =
+            (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
         hidden = sim.dropout(&hidden, d.embed_dropout, training);
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, mask, cache, training });
@@ -120,7 +121,8 @@ impl Gpt2 {
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let layer = &self.layers[at];
         let mut hidden = layer.ln_1.forward(sim, x);
-        let (attended, _weights) = within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
+        let (attended, _weights) =
+            within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
         hidden = sim.add(&attended, x);
         let residual = hidden.clone();
         hidden = layer.ln_2.forward(sim, &hidden);
@@ -151,9 +153,13 @@ impl Gpt2 {
             (k, v) = super::llama::update(sim, cache, &k, &v);
         }
         let (mut out, weights) = match run.attention(d.attention) {
-            Attention::Eager => {
-                sim.eager_attention((&q, &k, &v), shared.heads, shared.mask.as_ref(), false, d.attention_dropout)
-            }
+            Attention::Eager => sim.eager_attention(
+                (&q, &k, &v),
+                shared.heads,
+                shared.mask.as_ref(),
+                false,
+                d.attention_dropout,
+            ),
             _ => (sim.sdpa(&q, &k, &v, shared.heads, None), None),
         };
         out = layer.projection.forward(sim, &out);

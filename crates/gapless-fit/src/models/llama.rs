@@ -20,16 +20,29 @@ struct Block {
     post_norm: RmsNorm,
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Qkv {
-    Apart { q: Linear, k: Linear, v: Linear },
+    Apart {
+        q: Linear,
+        k: Linear,
+        v: Linear,
+    },
     /// Phi-3: one matrix for all.
     Fused(Linear),
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Mlp {
-    Gated { gate: Linear, up: Linear, down: Linear },
+    Gated {
+        gate: Linear,
+        up: Linear,
+        down: Linear,
+    },
     /// Gate and up in one matrix.
-    Fused { gate_up: Linear, down: Linear },
+    Fused {
+        gate_up: Linear,
+        down: Linear,
+    },
     Experts(Experts),
 }
 
@@ -64,11 +77,11 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             let (o, qkv);
             if d.style == DecoderStyle::Phi3 {
                 o = linear(queries, d.hidden, d.out_bias);
-                qkv = Qkv::Fused(linear(d.hidden, queries + 2 * keys, d.qkv_bias));
+                qkv = Qkv::Fused(linear(d.hidden, queries + 2 * keys, d.qkv_bias).adapted(sim));
             } else {
-                let q = linear(d.hidden, queries, d.qkv_bias);
+                let q = linear(d.hidden, queries, d.qkv_bias).adapted(sim);
                 let k = linear(d.hidden, keys, d.qkv_bias);
-                let v = linear(d.hidden, keys, d.qkv_bias);
+                let v = linear(d.hidden, keys, d.qkv_bias).adapted(sim);
                 qkv = Qkv::Apart { q, k, v };
                 o = linear(queries, d.hidden, d.out_bias);
             }
@@ -100,6 +113,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
 /// The language-model head. A tied one is allocated too, before it is replaced by the embedding.
 pub(crate) fn head(sim: &Sim, d: &Decoder, embed: &Param, dtype: Dtype) -> Linear {
     if d.tied {
+        sim.begin("tied");
         drop(sim.alloc_as(d.vocab * d.hidden, dtype, Kind::Weight));
         Linear::tied(embed, None, d.vocab)
     } else {
@@ -111,7 +125,6 @@ impl Llama {
     /// Hidden states after the last norm.
     fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
         let d = &self.d;
-        let tokens = run.batch * run.length;
         sim.scope(Scope::Embedding);
         let embeds = sim.embedding(ids, &self.embed, d.hidden);
         let mut hidden = embeds.clone();
@@ -132,13 +145,8 @@ impl Llama {
         };
         let (cos, sin) = rotary(sim, run.length, d.head_dim, hidden.dtype);
         let training = run.mode == Mode::Train;
-        let shared = Rc::new(Shared {
-            heads,
-            cos,
-            sin,
-            mask,
-            cache: (!training).then(|| RefCell::new(Vec::new())),
-        });
+        let shared =
+            Rc::new(Shared { heads, cos, sin, mask, cache: (!training).then(|| RefCell::new(Vec::new())) });
         for at in 0..self.layers.len() {
             sim.scope(Scope::Block(at as u16));
             hidden = if training && run.checkpoints(at) {
@@ -160,7 +168,8 @@ impl Llama {
         let residual = x;
         let mut hidden = layer.input_norm.forward(sim, x);
         let _weights;
-        (hidden, _weights) = within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
+        (hidden, _weights) =
+            within(sim, Layer::Attention, || self.attention(sim, run, layer, &hidden, shared));
         hidden = sim.add(residual, &hidden);
         let residual = hidden.clone();
         hidden = layer.post_norm.forward(sim, &hidden);
@@ -245,7 +254,8 @@ impl Llama {
         if let Some(cache) = &shared.cache {
             (k, v) = update(sim, cache, &k, &v);
         }
-        let (mut attended, weights) = attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
+        let (mut attended, weights) =
+            attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
         if matches!(layer.qkv, Qkv::Fused(_)) && !fp32 {
             // Heads came in order, so they leave in order, and have to be transposed by a copy.
             attended = sim.contiguous(&attended);

@@ -47,7 +47,17 @@ impl Experts {
             let (values, indices) = sim.topk(&probabilities, self.top_k, self.experts);
             (if self.narrow { sim.to(&values, logits.dtype) } else { sim.scale(&values) }, indices)
         };
-        run_experts(sim, x, &weights, &indices, &self.gate_up, &self.down, self.hidden, self.inner, self.activation)
+        run_experts(
+            sim,
+            x,
+            &weights,
+            &indices,
+            &self.gate_up,
+            &self.down,
+            self.hidden,
+            self.inner,
+            self.activation,
+        )
     }
 }
 

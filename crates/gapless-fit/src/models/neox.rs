@@ -1,7 +1,7 @@
 //! GPT-NeoX and Pythia: attention and feed-forward side by side, or one after the other; a part of each head turned.
 
 use super::llama::{attend, head, update};
-use super::parts::{LayerNorm, Linear, activate, rotary, rotate, tokens, weight_dtype, within};
+use super::parts::{LayerNorm, Linear, activate, rotary, rotate, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
@@ -47,7 +47,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             Block {
                 input_norm: norm(),
                 post_norm: norm(),
-                qkv: linear(d.hidden, 3 * d.hidden),
+                qkv: linear(d.hidden, 3 * d.hidden).adapted(sim),
                 dense: linear(d.hidden, d.hidden),
                 up: linear(d.hidden, d.intermediate),
                 down: linear(d.intermediate, d.hidden),
@@ -76,7 +76,8 @@ impl Neox {
             dim: d.head_dim,
             value_dim: d.head_dim,
         };
-        let mask = (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
+        let mask =
+            (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
         let (cos, sin) = rotary(sim, run.length, d.rotary_dim, hidden.dtype);
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, cos, sin, mask, cache });
@@ -145,7 +146,8 @@ impl Neox {
             (k, v) = update(sim, cache, &k, &v);
         }
         let how = run.attention(self.d.attention);
-        let (mut out, _weights) = attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
+        let (mut out, _weights) =
+            attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
         if how != Attention::Eager && (q.dtype != Dtype::F32 || sim.amp.get().is_some()) {
             // Heads came in order, so they leave in order, and have to be transposed by a copy.
             out = sim.contiguous(&out);

@@ -59,8 +59,8 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             let linear = |i, o| Linear::new(sim, i, o, true, dtype);
             Block {
                 k: linear(d.hidden, d.hidden),
-                v: linear(d.hidden, d.hidden),
-                q: linear(d.hidden, d.hidden),
+                v: linear(d.hidden, d.hidden).adapted(sim),
+                q: linear(d.hidden, d.hidden).adapted(sim),
                 out: linear(d.hidden, d.hidden),
                 attention_norm: LayerNorm::new(sim, d.hidden, dtype),
                 up: linear(d.hidden, d.intermediate),
@@ -96,7 +96,8 @@ impl Opt {
             dim: d.head_dim,
             value_dim: d.head_dim,
         };
-        let mask = (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
+        let mask =
+            (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, mask, cache, training });
         for at in 0..self.layers.len() {
@@ -122,7 +123,8 @@ impl Opt {
 
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let (layer, d) = (&self.layers[at], &self.d);
-        let normed = |norm: &LayerNorm, x: &Tensor, here: bool| if here { norm.forward(sim, x) } else { x.clone() };
+        let normed =
+            |norm: &LayerNorm, x: &Tensor, here: bool| if here { norm.forward(sim, x) } else { x.clone() };
         let mut hidden = normed(&layer.attention_norm, x, !d.post_norm);
         let _weights;
         (hidden, _weights) = within(sim, Layer::Attention, || {
@@ -136,7 +138,8 @@ impl Opt {
                 (k, v) = update(sim, cache, &k, &v);
             }
             let how = run.attention(d.attention);
-            let (out, weights) = attend(sim, how, (&q, &k, &v), shared.heads, shared.mask.as_ref(), d.attention_dropout);
+            let (out, weights) =
+                attend(sim, how, (&q, &k, &v), shared.heads, shared.mask.as_ref(), d.attention_dropout);
             (layer.out.forward(sim, &out), weights)
         });
         hidden = sim.dropout(&hidden, d.residual_dropout, shared.training);

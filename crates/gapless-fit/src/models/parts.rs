@@ -1,7 +1,7 @@
 //! What several families share.
 
 use crate::eager::tensor::Param;
-use crate::eager::{Kind, Layer, Run, Sim, Tensor};
+use crate::eager::{Kind, Layer, LoraTargets, Run, Scope, Sim, Tensor};
 use crate::model::{Activation, Dtype};
 
 /// A linear layer's parameters.
@@ -10,22 +10,48 @@ pub(crate) struct Linear {
     weight: Param,
     bias: Option<Param>,
     outputs: u64,
+    /// The two matrices of an adapter, and its rank.
+    adapter: Option<Box<(Param, Param, u64)>>,
 }
 
 impl Linear {
     pub(crate) fn new(sim: &Sim, inputs: u64, outputs: u64, bias: bool, dtype: Dtype) -> Linear {
         let weight = sim.param(&[outputs, inputs], dtype);
         let bias = bias.then(|| sim.param(&[outputs], dtype));
-        Linear { weight, bias, outputs }
+        let linear = Linear { weight, bias, outputs, adapter: None };
+        let everywhere = sim.lora.get().is_some_and(|lora| lora.targets == LoraTargets::All);
+        if everywhere && matches!(sim.current_scope(), Scope::Block(_)) {
+            linear.adapted(sim)
+        } else {
+            linear
+        }
+    }
+
+    /// With an adapter, where adapters are trained: for queries and values.
+    pub(crate) fn adapted(mut self, sim: &Sim) -> Linear {
+        if let (Some(lora), None) = (sim.lora.get(), &self.adapter) {
+            let (inputs, dtype) = (self.weight.tensor.n / self.outputs, self.weight.tensor.dtype);
+            let down = sim.param_as(&[lora.rank, inputs], dtype, true);
+            let up = sim.param_as(&[self.outputs, lora.rank], dtype, true);
+            self.adapter = Some(Box::new((down, up, lora.rank)));
+        }
+        self
     }
 
     /// With another layer's matrix.
     pub(crate) fn tied(weight: &Param, bias: Option<Param>, outputs: u64) -> Linear {
-        Linear { weight: weight.clone(), bias, outputs }
+        Linear { weight: weight.clone(), bias, outputs, adapter: None }
     }
 
     pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
-        sim.linear(x, &self.weight, self.bias.as_ref(), self.outputs)
+        let out = sim.linear(x, &self.weight, self.bias.as_ref(), self.outputs);
+        let Some((down, up, rank)) = self.adapter.as_deref() else { return out };
+        let low = sim.linear(x, down, None, *rank);
+        let high = sim.linear(&low, up, None, self.outputs);
+        drop(low);
+        let scaled = sim.scale(&high);
+        drop(high);
+        sim.add(&out, &scaled)
     }
 }
 

@@ -106,6 +106,7 @@ pub(crate) fn build(sim: &Sim, e: &EncoderDecoder, run: &Run) -> Result<Rc<dyn N
     let decoder = stack(e.decoder_layers, true);
     sim.scope(Scope::Head);
     let head = if e.tied {
+        sim.begin("tied");
         drop(sim.alloc_as(e.vocab * e.hidden, dtype, Kind::Weight));
         Linear::tied(&words, None, e.vocab)
     } else {
@@ -139,7 +140,13 @@ impl T5 {
         })
     }
 
-    fn stack(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor, encoded: Option<Tensor>) -> (Tensor, Option<Vec<Tensor>>) {
+    fn stack(
+        self: &Rc<Self>,
+        sim: &Sim,
+        run: &Run,
+        ids: &Tensor,
+        encoded: Option<Tensor>,
+    ) -> (Tensor, Option<Vec<Tensor>>) {
         let e = &self.e;
         let training = run.mode == Mode::Train;
         let decoder = encoded.is_some();
@@ -190,14 +197,17 @@ impl T5 {
         let (block, e) = (&stack.blocks[at], &self.e);
         let mut hidden = {
             let normed = self.norm(sim, &block.own.norm, x);
-            let out = within(sim, Layer::Attention, || self.attend(sim, run, &block.own, &normed, None, at == 0, shared));
+            let out = within(sim, Layer::Attention, || {
+                self.attend(sim, run, &block.own, &normed, None, at == 0, shared)
+            });
             let out = sim.dropout(&out, e.dropout, shared.training);
             sim.add(x, &out)
         };
         if let (Some(cross), Some(encoded)) = (&block.cross, &shared.encoded) {
             let normed = self.norm(sim, &cross.norm, &hidden);
-            let out =
-                within(sim, Layer::Attention, || self.attend(sim, run, cross, &normed, Some(encoded), at == 0, shared));
+            let out = within(sim, Layer::Attention, || {
+                self.attend(sim, run, cross, &normed, Some(encoded), at == 0, shared)
+            });
             let out = sim.dropout(&out, e.dropout, shared.training);
             hidden = sim.add(&hidden, &out);
         }
@@ -243,7 +253,11 @@ impl T5 {
         let scores = h.heads * h.queries * h.keys;
         let out = if encoded.is_some() {
             let bias = given(&shared.cross_bias, first, || sim.alloc(scores, q.dtype));
-            if eager { self.eager(sim, (&q, &k, &v), h, &bias, shared) } else { sim.sdpa(&q, &k, &v, h, None) }
+            if eager {
+                self.eager(sim, (&q, &k, &v), h, &bias, shared)
+            } else {
+                sim.sdpa(&q, &k, &v, h, None)
+            }
         } else {
             let bias = given(&shared.bias, first, || self.distances(sim, attend, h.queries * h.keys));
             let bias = if shared.encoded.is_some() && !eager {
@@ -262,7 +276,14 @@ impl T5 {
         attend.o.forward(sim, &out)
     }
 
-    fn eager(&self, sim: &Sim, qkv: (&Tensor, &Tensor, &Tensor), h: Heads, bias: &Tensor, shared: &Shared) -> Tensor {
+    fn eager(
+        &self,
+        sim: &Sim,
+        qkv: (&Tensor, &Tensor, &Tensor),
+        h: Heads,
+        bias: &Tensor,
+        shared: &Shared,
+    ) -> Tensor {
         let dropout = if shared.training { self.e.dropout } else { 0.0 };
         sim.eager_attention(qkv, h, Some(bias), false, dropout).0
     }

@@ -8,7 +8,7 @@ use crate::eager::{Mode, Run, Scope, Sim, Tensor};
 use std::rc::Rc;
 
 enum Layer {
-    Conv(Conv2d, Option<BatchNorm>),
+    Conv(Box<(Conv2d, Option<BatchNorm>)>),
     Pool,
 }
 
@@ -39,16 +39,24 @@ pub(crate) fn build(
             if outputs == 0 {
                 return Layer::Pool;
             }
-            let shape =
-                Conv { inputs: channels, outputs, kernel: 3, stride: 1, padding: 1, groups: 1, channels_last: false };
+            let shape = Conv {
+                inputs: channels,
+                outputs,
+                kernel: 3,
+                stride: 1,
+                padding: 1,
+                groups: 1,
+                channels_last: false,
+            };
             channels = outputs;
             let conv = Conv2d::new(sim, shape, true, dtype);
-            Layer::Conv(conv, batch_norm.then(|| BatchNorm::new(sim, outputs, dtype)))
+            Layer::Conv(Box::new((conv, batch_norm.then(|| BatchNorm::new(sim, outputs, dtype)))))
         })
         .collect();
     sim.scope(Scope::Head);
     let linear = |i, o| Linear::new(sim, i, o, true, dtype);
-    let classifier = [linear(channels * POOLED * POOLED, INNER), linear(INNER, INNER), linear(INNER, classes)];
+    let classifier =
+        [linear(channels * POOLED * POOLED, INNER), linear(INNER, INNER), linear(INNER, classes)];
     Ok(Rc::new(Vgg { layers, channels, classifier }))
 }
 
@@ -61,7 +69,8 @@ impl Vgg {
         for (at, layer) in self.layers.iter().enumerate() {
             sim.scope(Scope::Block(at as u16));
             hidden = match layer {
-                Layer::Conv(conv, norm) => {
+                Layer::Conv(unit) => {
+                    let (conv, norm) = &**unit;
                     channels = conv.shape.outputs;
                     let (out, _) = conv.forward(sim, run, &hidden, side);
                     let out = match norm {

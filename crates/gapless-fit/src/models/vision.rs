@@ -15,7 +15,8 @@ pub(crate) struct Conv2d {
 
 impl Conv2d {
     pub(crate) fn new(sim: &Sim, shape: Conv, bias: bool, dtype: Dtype) -> Conv2d {
-        let weight = sim.param(&[shape.outputs, shape.inputs / shape.groups, shape.kernel, shape.kernel], dtype);
+        let weight =
+            sim.param(&[shape.outputs, shape.inputs / shape.groups, shape.kernel, shape.kernel], dtype);
         let bias = bias.then(|| sim.param(&[shape.outputs], dtype));
         Conv2d { weight, bias, shape }
     }

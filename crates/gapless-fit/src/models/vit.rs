@@ -22,10 +22,20 @@ pub(crate) struct Shape {
     pub(crate) hugging_face: bool,
 }
 
+#[allow(clippy::large_enum_variant)] // there is one for each block
 enum Attention {
     /// One matrix for queries, keys and values, in the order of tokens first.
-    Packed { weight: Param, bias: Param, out: Linear },
-    Apart { q: Linear, k: Linear, v: Linear, out: Linear },
+    Packed {
+        weight: Param,
+        bias: Param,
+        out: Linear,
+    },
+    Apart {
+        q: Linear,
+        k: Linear,
+        v: Linear,
+        out: Linear,
+    },
 }
 
 struct Block {
@@ -47,7 +57,7 @@ struct Vit {
 }
 
 pub(crate) fn build(sim: &Sim, run: &Run, s: Shape) -> Result<Rc<dyn Network>, BuildError> {
-    if s.patch == 0 || s.heads == 0 || run.length % s.patch != 0 {
+    if s.patch == 0 || s.heads == 0 || !run.length.is_multiple_of(s.patch) {
         return Err(BuildError::Shape(format!(
             "an image of {} pixels a side is not a whole number of patches of {}: choose a multiple of {}",
             run.length, s.patch, s.patch
@@ -80,7 +90,8 @@ pub(crate) fn build(sim: &Sim, run: &Run, s: Shape) -> Result<Rc<dyn Network>, B
             let norm = || LayerNorm::new(sim, s.hidden, dtype);
             let norm_1 = norm();
             let attention = if s.hugging_face {
-                let (q, k, v) = (linear(s.hidden, s.hidden), linear(s.hidden, s.hidden), linear(s.hidden, s.hidden));
+                let (q, k, v) =
+                    (linear(s.hidden, s.hidden), linear(s.hidden, s.hidden), linear(s.hidden, s.hidden));
                 Attention::Apart { q, k, v, out: linear(s.hidden, s.hidden) }
             } else {
                 let weight = sim.param(&[3 * s.hidden, s.hidden], dtype);

@@ -44,6 +44,9 @@ pub struct Slots {
     pub checkpoint: usize,
     pub set_checkpoint: usize,
     pub name: usize,
+    /// Since 2.12: the stack of a block, and who is told of requests that are refused beforehand.
+    pub stack_of: Option<usize>,
+    pub observe_refusals: Option<usize>,
 }
 
 /// A known build.
@@ -52,6 +55,8 @@ pub struct Build {
     pub version: &'static str,
     pub commit: &'static str,
     pub slots: &'static Slots,
+    /// Whether statistics count requests that are refused beforehand.
+    pub counts_refusals: bool,
 }
 
 const SLOTS_2_11: Slots = Slots {
@@ -91,10 +96,44 @@ const SLOTS_2_11: Slots = Slots {
     checkpoint: 49,
     set_checkpoint: 50,
     name: 51,
+    stack_of: None,
+    observe_refusals: None,
 };
 
-const BUILDS: &[Build] =
-    &[Build { version: "2.11.0", commit: "70d99e998b4955e0049d13a98d77ae1b14db1f45", slots: &SLOTS_2_11 }];
+const SLOTS_2_12: Slots = Slots {
+    words: 54,
+    stack_of: Some(39),
+    record_history: 40,
+    record_annotation: 41,
+    push_compile_context: 42,
+    pop_compile_context: 43,
+    set_user_metadata: 44,
+    user_metadata: 45,
+    observe_failures: 46,
+    observe_refusals: Some(47),
+    track: 48,
+    enable_peer: 49,
+    memcpy: 50,
+    checkpoint: 51,
+    set_checkpoint: 52,
+    name: 53,
+    ..SLOTS_2_11
+};
+
+const BUILDS: &[Build] = &[
+    Build {
+        version: "2.11.0",
+        commit: "70d99e998b4955e0049d13a98d77ae1b14db1f45",
+        slots: &SLOTS_2_11,
+        counts_refusals: false,
+    },
+    Build {
+        version: "2.12.1",
+        commit: "7269437d655783a26cba32aa88195b741ff496aa",
+        slots: &SLOTS_2_12,
+        counts_refusals: true,
+    },
+];
 
 /// The build that this is, if it is known.
 #[must_use]
@@ -111,7 +150,7 @@ mod tests {
     fn a_build_is_known_by_version_and_commit() {
         let commit = "70d99e998b4955e0049d13a98d77ae1b14db1f45";
         assert!(known("2.11.0+cu130", commit).is_some() && known("2.11.0+cu128", commit).is_some());
-        assert!(known("2.11.0", commit).is_some());
+        assert!(known("2.11.0", commit).is_some() && known("2.12.1", commit).is_none());
         for (version, commit) in [("2.11.1", commit), ("2.11.0", "70d99e9"), ("2.11.0", ""), ("", "")] {
             assert!(known(version, commit).is_none(), "{version} {commit}");
         }

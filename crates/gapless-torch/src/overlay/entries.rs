@@ -11,7 +11,7 @@ pub(super) fn all(slots: &Slots) -> Vec<(usize, usize)> {
             vec![$((slots.$slot, $function as *const () as usize)),*]
         };
     }
-    entries! {
+    let mut list = entries! {
         allocate: memory::allocate,
         raw_deleter: memory::raw_deleter,
         raw_alloc: memory::raw_alloc,
@@ -46,5 +46,8 @@ pub(super) fn all(slots: &Slots) -> Vec<(usize, usize)> {
         track: recording::track,
         checkpoint: checkpoint::save,
         set_checkpoint: checkpoint::restore,
-    }
+    };
+    list.extend(slots.stack_of.map(|slot| (slot, recording::stack_of as *const () as usize)));
+    list.extend(slots.observe_refusals.map(|slot| (slot, recording::observe_refusals as *const () as usize)));
+    list
 }

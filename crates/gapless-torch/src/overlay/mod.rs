@@ -123,6 +123,7 @@ pub fn install(version: &str, commit: &str) -> Result<(), String> {
             return Err("torch's current allocator is not the plug-in".to_owned());
         }
         check_landmarks(build, table)?;
+        crate::stats::prepare(build.counts_refusals);
         peers::prepare(table.add(build.slots.enable_peer).read());
         let mut copy: Vec<usize> = std::slice::from_raw_parts(table, build.slots.words).to_vec();
         for (slot, function) in entries::all(build.slots) {

@@ -1,9 +1,10 @@
 //! `_record_memory_history` and those who listen, through the table. What is recorded and how is in [`crate::history`].
 
 use super::{This, answer, memory, refuse};
-use crate::cxx::{CxxString, CxxVec, Function};
+use crate::cxx::{CxxString, CxxVec, Function, SharedPtr};
 use crate::history::{self, Wanted};
 use crate::state;
+use std::ffi::c_void;
 
 /// `isHistoryEnabled()`.
 pub(super) unsafe extern "C-unwind" fn is_enabled(_: This) -> bool {
@@ -111,6 +112,29 @@ pub(super) unsafe extern "C-unwind" fn metadata(out: *mut CxxString, _: This) ->
 pub(super) unsafe extern "C-unwind" fn observe_failures(_: This, observer: *const Function) {
     // SAFETY: C++ called; the argument is a live function object.
     history::add_observer(unsafe { Function::copy_of(observer) });
+}
+
+/// `attachOomRejectionObserver(observer)`: no request is refused before it was tried, so nobody is ever told.
+pub(super) unsafe extern "C-unwind" fn observe_refusals(_: This, _: *const Function) {}
+
+/// `getContextForPointer(pointer)`: where a block was allocated.
+pub(super) unsafe extern "C-unwind" fn stack_of(
+    out: *mut SharedPtr,
+    _: This,
+    pointer: *const c_void,
+) -> *mut SharedPtr {
+    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
+    unsafe {
+        let stack = answer(None, || {
+            let mut found = None;
+            state::for_each(|_, card| {
+                found = found.take().or_else(|| card.history.stack_of(pointer as u64).cloned());
+            });
+            Ok(found)
+        });
+        out.write(stack.unwrap_or(SharedPtr::NULL));
+    }
+    out
 }
 
 /// `attachAllocatorTraceTracker(tracker)`.

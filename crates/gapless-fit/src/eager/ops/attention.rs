@@ -139,7 +139,9 @@ impl Sim {
             let grads = grads_of(s, sizes, c.grad().dtype);
             let delta = s.alloc(h.rows(), Dtype::F32);
             let blocks = h.batch * h.heads * h.queries.div_ceil(64) * h.dim.div_ceil(64);
-            s.touch(blocks * (64 * 64 * 4 + if h.queries % 64 == 0 && h.dim <= 64 { 256 } else { 16 }));
+            s.touch(
+                blocks * (64 * 64 * 4 + if h.queries.is_multiple_of(64) && h.dim <= 64 { 256 } else { 16 }),
+            );
             drop(delta);
             grads
         })
@@ -226,7 +228,8 @@ impl Sim {
         strided: bool,
     ) -> Tensor {
         self.count(h.flops());
-        let (bias, v, k, q) = (self.for_product(bias), self.for_product(v), self.for_product(k), self.for_product(q));
+        let (bias, v, k, q) =
+            (self.for_product(bias), self.for_product(v), self.for_product(k), self.for_product(q));
         let amp = self.amp.replace(None);
         let dtype = q.dtype;
         let (q, k, v) = (self.to(&q, Dtype::F32), self.to(&k, Dtype::F32), self.to(&v, Dtype::F32));

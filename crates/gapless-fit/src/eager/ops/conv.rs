@@ -59,7 +59,15 @@ impl Conv {
 
 impl Sim {
     /// `conv2d`: `side` pixels a side come in, `batch` images.
-    pub fn conv(&self, x: &Tensor, weight: &Param, bias: Option<&Param>, c: Conv, batch: u64, side: u64) -> Tensor {
+    pub fn conv(
+        &self,
+        x: &Tensor,
+        weight: &Param,
+        bias: Option<&Param>,
+        c: Conv,
+        batch: u64,
+        side: u64,
+    ) -> Tensor {
         let b = bias.map(|b| self.for_product(&b.tensor));
         let w = self.for_product(&weight.tensor);
         let x = self.for_product(x);

@@ -2,7 +2,7 @@
 
 use crate::eager::log::Kind;
 use crate::eager::sim::Sim;
-use crate::eager::tensor::{Edge, Param, Tensor};
+use crate::eager::tensor::{Edge, Tensor};
 use crate::model::Dtype;
 
 /// The type of what comes of two.
@@ -41,10 +41,8 @@ impl Sim {
         if x.dtype != Dtype::F32 {
             return x.clone();
         }
+        // What takes no gradient is cast again at each use.
         let Some(Edge::Leaf(id)) = x.edge else { return self.to(x, dtype) };
-        if !self.grad_enabled.get() {
-            return self.to(x, dtype);
-        }
         if let Some((_, cast)) = self.casts.borrow().iter().find(|(of, _)| *of == id) {
             return cast.clone();
         }
@@ -298,11 +296,5 @@ impl Sim {
             vec![Some(out)]
         });
         out
-    }
-
-    /// The parameter's tensor.
-    #[must_use]
-    pub fn weight<'p>(&self, param: &'p Param) -> &'p Tensor {
-        &param.tensor
     }
 }

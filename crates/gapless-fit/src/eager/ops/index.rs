@@ -69,8 +69,12 @@ impl Sim {
     pub fn grouped_mm(&self, x: &Tensor, weight: &Param, rows: u64, outputs: u64) -> Tensor {
         let w = &weight.tensor;
         let mut op = self.op("_grouped_mm", &[x, w]);
-        op.save(x);
-        op.save(w);
+        if w.requires_grad() {
+            op.save(x);
+        }
+        if x.requires_grad() {
+            op.save(w);
+        }
         let out = self.alloc(rows * outputs, x.dtype);
         self.count(2 * x.n * outputs);
         let pointers = if x.dtype == Dtype::F32 { 0 } else { 68_096 };

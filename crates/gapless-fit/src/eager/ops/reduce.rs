@@ -17,9 +17,9 @@ pub fn staging(rows: u64, columns: u64) -> u64 {
     if rows == 0 || columns == 0 {
         return 0;
     }
-    let vector = if columns % 4 == 0 {
+    let vector = if columns.is_multiple_of(4) {
         4
-    } else if columns % 2 == 0 {
+    } else if columns.is_multiple_of(2) {
         2
     } else {
         1

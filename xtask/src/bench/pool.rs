@@ -1,0 +1,9 @@
+//! What a cached request costs in the live allocator, alone and with threads on streams of their own.
+
+use crate::shell::{self, command};
+use anyhow::Result;
+
+pub(crate) fn run() -> Result<()> {
+    let args = ["run", "--release", "--locked", "--package", "gapless-pool", "--example", "bench"];
+    shell::run(command(".", "cargo", &args))
+}
