@@ -4,7 +4,7 @@
 //! it fails, so less than the reserved peak can do, and only a replay on a card of that size tells.
 
 use crate::account::Account;
-use crate::eager::{Figures, Run, Steps, simulate};
+use crate::eager::{Figures, OUTSIDE_TORCH, Run, Steps, simulate};
 use crate::hardware::Gpu;
 use crate::model::Architecture;
 use crate::models::BuildError;
@@ -12,22 +12,17 @@ use gapless_replay::machine::{Drive, Machine, Spec, TorchMachine};
 use gapless_replay::torch::{TorchSettings, TorchVersion};
 use gapless_trace::{Bytes, Trace};
 
-/// Share of the peak by which predictions of followed models may be off: the promise of `cargo xtask bench fit` for 95 % of measured cells.
-pub const ERROR: f64 = 0.03;
-/// The same for accounts from closed forms: several GPUs, adapters, offloading.
+/// Share by which accounts from closed forms may be off: several GPUs, offloading. Simulated ones have [`crate::account::error_share`].
 pub const CLOSED_FORM_ERROR: f64 = 0.1;
-/// The same for exported graphs, whose operators' workspaces are not in the file.
-pub const GRAPH_ERROR: f64 = 0.1;
 /// Share of the peak that is left free before a run is said to fit.
 const RESERVE: f64 = 0.02;
 
 /// What the driver counts for a process beside torch's own memory: context, modules, libraries.
 ///
-/// Measured on an H200 with torch 2.11 and CUDA 13.0: 767 to 797 MiB over 71 runs; on an RTX 6000 Ada 426 MiB.
+/// Measured on an H200 with torch 2.11 and CUDA 13.0; on an RTX 6000 Ada 426 MiB.
 #[must_use]
 pub fn context(gpu: &Gpu) -> Bytes {
-    let mib = if gpu.is_rocm() || gpu.compute_capability >= 90 { 800 } else { 450 };
-    Bytes(mib << 20)
+    if gpu.is_rocm() || gpu.compute_capability >= 90 { OUTSIDE_TORCH } else { Bytes(450 << 20) }
 }
 
 /// Whether a card holds a run.

@@ -112,8 +112,8 @@ pub(crate) struct Settings {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "The run")]
     pub(crate) attention: Option<AttentionArg>,
 
-    /// Train low-rank adapters on a frozen model: r=16, or r=16,base=nf4
-    #[arg(long, value_name = "r=N[,base=FORMAT]", help_heading = "The run")]
+    /// Train low-rank adapters on a frozen model: r=16, or r=16,targets=qv,base=nf4 [default: targets=all,base=bf16]
+    #[arg(long, value_name = "r=N,...", help_heading = "The run")]
     pub(crate) lora: Option<String>,
 
     /// Forward and backward passes before each step of the optimizer [default: 1]

@@ -90,7 +90,7 @@ fn answer(q: &Question, args: &FitArgs) -> Result<Found> {
         if !q.is_simulated() {
             return Err(Failure::new(
                 "--max-batch is found by simulating one GPU",
-                "leave out the degrees, offloading and adapters; every plan of a search names its own largest batch",
+                "leave out the degrees and offloading; every plan of a search names its own largest batch",
             )
             .into());
         }

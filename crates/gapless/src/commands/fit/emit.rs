@@ -145,7 +145,7 @@ fn chosen(q: &Question, found: &Found) -> Result<Chosen> {
         accumulation: q.run.accumulation,
         length: q.run.length,
         offload: Offload::default(),
-        lora: None,
+        lora: q.lora,
         format: q.format,
         sequence_parallel: true,
     };

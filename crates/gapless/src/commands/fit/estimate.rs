@@ -3,7 +3,8 @@
 use super::question::Question;
 use crate::failure::Failure;
 use anyhow::Result;
-use gapless_fit::answer::{Answer, CLOSED_FORM_ERROR, ERROR, GRAPH_ERROR, Verdict, context};
+use gapless_fit::account::error_share;
+use gapless_fit::answer::{Answer, CLOSED_FORM_ERROR, Verdict, context};
 use gapless_fit::eager::{Checkpointing, Layer, Log, Phase, Scope};
 use gapless_fit::formulas::{cache, weights};
 use gapless_fit::model::Architecture;
@@ -116,7 +117,6 @@ impl Estimate {
     /// An answer as the renderers show it; `ours` is what our allocator would hold, where that is known already.
     pub(super) fn of(q: &Question, answer: Answer, ours: Option<Bytes>) -> Estimate {
         let verdict = answer.verdict(q.gpu(), q.memory());
-        let graph = matches!(q.architecture, Architecture::Graph(_));
         let account = &answer.account;
         let blocks = blocks(&answer);
         let recomputed: Vec<u64> = if q.trains() {
@@ -143,7 +143,7 @@ impl Estimate {
                 // The optimizer's step is one operator: naming it says nothing.
                 op: if account.at.phase == Phase::Step { String::new() } else { account.at.op.to_owned() },
             },
-            error: if graph { GRAPH_ERROR } else { ERROR },
+            error: error_share(&q.architecture),
             gapless_reserved: Some(ours.unwrap_or_else(|| answer.gapless_reserved())),
             floor: Some(answer.figures.peak_requested),
             blocks,
@@ -151,15 +151,20 @@ impl Estimate {
             shape: Some(shape(&answer)),
             answer: Some(Box::new(answer)),
         };
-        if !q.trains() {
+        if !q.trains() || q.lora.is_some() {
             estimate.adjust(q);
         }
         estimate
     }
 
-    /// Serving with weights or a cache of another size than the simulated ones.
+    /// Weights, frozen or served, or a cache of another size than the simulated ones.
     fn adjust(&mut self, q: &Question) {
         use gapless_fit::formulas::weights::Format;
+        let full =
+            gapless_fit::parameters::count(&q.architecture).unwrap_or(0) * q.run.precision.weights().bytes();
+        let before =
+            self.components.iter().find(|(name, _)| *name == "weights").map_or(0, |(_, bytes)| *bytes);
+        let adapters = if q.lora.is_some() { before.saturating_sub(full) } else { 0 };
         let mut set = |name: &'static str, bytes: u64| {
             let place = self.components.iter().position(|(n, _)| *n == name);
             let before = place.map_or(0, |at| self.components[at].1);
@@ -193,7 +198,7 @@ impl Estimate {
             };
             let format = if matches!(q.format, Format::F32) { Format::Half } else { q.format };
             let stored = weights::stored(count.saturating_sub(kept), format, q.sparse).value;
-            set("weights", stored + (kept as f64 * width / 8.0) as u64);
+            set("weights", stored + (kept as f64 * width / 8.0) as u64 + adapters);
         }
         // A file in block formats says what its weights take.
         let stored = q.model.weights.as_ref().filter(|list| list.iter().any(|w| w.dtype.is_none()));

@@ -13,7 +13,7 @@ pub(super) fn write(args: &FitArgs, q: &Question, estimate: Option<&Estimate>) -
     let Some(answer) = estimate.and_then(|e| e.answer.as_ref()) else {
         return Err(Failure::new(
             "--html draws a step that was simulated, and this one is known from closed forms only",
-            "leave out the degrees, offloading and adapters",
+            "leave out the degrees and offloading",
         )
         .into());
     };

@@ -68,7 +68,9 @@ fn wrong_build(q: &Question, error: &gapless_fit::BuildError) -> anyhow::Error {
 
 /// The model for the search: its blocks simulated.
 pub(super) fn profile(q: &Question) -> Result<Profile> {
-    portrait(&q.model.name, &q.architecture, &q.run).map_err(|error| wrong_build(q, &error))
+    // The search counts adapters itself, over the model as it is.
+    let run = Run { lora: None, ..q.run.clone() };
+    portrait(&q.model.name, &q.architecture, &run).map_err(|error| wrong_build(q, &error))
 }
 
 /// Ranks that each work on their own sequences.
@@ -285,7 +287,7 @@ fn largest(q: &Question, row: &Row, simulated: &mut u64) -> Result<Option<u64>> 
 fn simulates(q: &Question) -> bool {
     let mut alone = q.clone();
     alone.offload = None;
-    alone.is_simulated()
+    alone.is_simulated() && alone.lora.is_none()
 }
 
 /// Every micro-batch of one optimizer on one GPU, each with as little recomputation as its simulation allows.

@@ -5,7 +5,7 @@ use crate::cli::fit::{
 };
 use crate::failure::Failure;
 use anyhow::Result;
-use gapless_fit::eager::{self, Checkpointing, Mode, Run};
+use gapless_fit::eager::{self, Checkpointing, LoraTargets, Mode, Run};
 use gapless_fit::formulas::sharding::Sharding;
 use gapless_fit::formulas::states::{Optimizer, Precision};
 use gapless_fit::formulas::weights::Format;
@@ -106,7 +106,7 @@ impl Question {
         let length = length(settings, &architecture, &mut notes)?;
         let (gpu, gpu_name) = device(settings)?;
         let precision = settings.precision.unwrap_or(PrecisionArg::Bf16);
-        let (lora, base) = lora(settings.lora.as_deref())?;
+        let (lora, base, targets) = lora(settings.lora.as_deref())?;
         let attention = settings.attention.map(|attention| match attention {
             AttentionArg::Sdpa => Attention::Sdpa,
             AttentionArg::Eager => Attention::Eager,
@@ -125,7 +125,7 @@ impl Question {
                 _ => Checkpointing::None,
             },
             attention,
-            lora: None,
+            lora: lora.map(|lora| eager::Lora { rank: lora.rank, targets }),
             accumulation: settings.grad_accum.unwrap_or(1),
             steps: 3,
             note_ops: false,
@@ -232,7 +232,7 @@ impl Question {
         let stays = self.offload.is_none_or(|o| o == Offload::default());
         let selective = self.checkpointing == CheckpointingArg::Selective
             && self.run.attention(own_attention(&self.architecture)) == Attention::Eager;
-        self.cluster.gpus() == 1 && known && stays && self.lora.is_none() && !selective
+        self.cluster.gpus() == 1 && known && stays && !selective
     }
 
     /// Whether the user laid out the GPUs, rather than only counted them.
@@ -503,12 +503,12 @@ fn bytes(flag: &str, text: &str) -> Result<Bytes> {
     Ok(value)
 }
 
-/// `r=16,base=nf4`, or a bare rank.
-fn lora(text: Option<&str>) -> Result<(Option<Lora>, Format)> {
-    let Some(text) = text else { return Ok((None, Format::Half)) };
+/// `r=16,targets=qv,base=nf4`, or a bare rank.
+fn lora(text: Option<&str>) -> Result<(Option<Lora>, Format, LoraTargets)> {
+    let Some(text) = text else { return Ok((None, Format::Half, LoraTargets::All)) };
     let wrong =
         |what: String| anyhow::Error::from(Failure::new(what, "as in --lora r=16 or --lora r=16,base=nf4"));
-    let (mut rank, mut base) = (None, Format::Half);
+    let (mut rank, mut base, mut targets) = (None, Format::Half, LoraTargets::All);
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').unwrap_or(("r", part));
         match key.trim() {
@@ -537,11 +537,20 @@ fn lora(text: Option<&str>) -> Result<(Option<Lora>, Format)> {
                     }
                 };
             }
+            "targets" => {
+                targets = match value.trim() {
+                    "all" => LoraTargets::All,
+                    "qv" => LoraTargets::QueryValue,
+                    other => {
+                        return Err(wrong(format!("--lora {text}: targets are all or qv, not {other:?}")));
+                    }
+                };
+            }
             other => return Err(wrong(format!("--lora {text}: {other:?} is not known"))),
         }
     }
     let rank = rank.ok_or_else(|| wrong(format!("--lora {text} names no rank")))?;
-    Ok((Some(Lora { rank }), base))
+    Ok((Some(Lora { rank }), base, targets))
 }
 
 /// All that can be said of a file of weights without an architecture.

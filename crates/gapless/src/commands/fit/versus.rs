@@ -56,7 +56,8 @@ fn side(args: &FitArgs, text: &str) -> Result<Question> {
     let mut parts: Vec<String> = Vec::new();
     for part in text.split(',') {
         // A comma within a value: lora=r=16,base=nf4 or offload=optimizer,params.
-        let continues = part.starts_with("base=") || matches!(part, "optimizer" | "params" | "activations");
+        let continues = (part.starts_with("base=") || part.starts_with("targets="))
+            || matches!(part, "optimizer" | "params" | "activations");
         match parts.last_mut() {
             Some(last) if continues && last.contains('=') => *last = format!("{last},{part}"),
             _ => parts.push(part.to_owned()),

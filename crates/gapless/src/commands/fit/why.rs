@@ -45,7 +45,7 @@ pub(super) fn terms(q: &Question, found: &Found) -> Result<Vec<Term>> {
             e.context.0 as f64,
             "a constant of device, driver and libraries",
             &[("compute capability", f64::from(q.gpu().compute_capability) / 10.0)],
-            "measured with torch 2.11: 767 to 797 MiB on an H200, 426 MiB on an RTX 6000 Ada",
+            "measured with torch 2.11: 767 to 811 MiB on an H200, 426 MiB on an RTX 6000 Ada",
         ));
     }
     if let Some(config) = found.config {
