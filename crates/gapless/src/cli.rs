@@ -496,6 +496,7 @@ Examples:
   gapless run -- python train.py
   gapless run --reserve 60GiB --stats -- torchrun --nproc-per-node 8 train.py
   gapless run --set largest_page=32MiB -- python -m package.train
+  gapless run --record run.gtrace --stacks python -- python train.py; gapless report run.gtrace
 
 The allocator takes its place when torch is imported, in the program and in every Python process that it starts. Options can also
 be set as variables, GAPLESS_RESERVE=60GiB; a flag wins. Interpreters that ignore PYTHONPATH (python -I, -E, -S) are not reached.
