@@ -60,7 +60,7 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;
         }
         DiffFormat::Text => {
-            output::write_text(args.output.as_deref(), &text(&q, args, &found, terms.as_deref()))?
+            output::write_text(args.output.as_deref(), &text(&q, args, &found, terms.as_deref()))?;
         }
     }
     let fits = found.fits;

@@ -158,10 +158,9 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     if !e.recomputed.is_empty() && e.blocks > 0 {
         let _ = writeln!(
             out,
-            "  {:<16} {:>9}  {DIM}{}{RESET}",
+            "  {:<16} {:>9}  {DIM}blocks run forward again in backward{RESET}",
             "recomputed",
-            format!("{} of {}", e.recomputed.len(), e.blocks),
-            "blocks run forward again in backward"
+            format!("{} of {}", e.recomputed.len(), e.blocks)
         );
     }
 }
