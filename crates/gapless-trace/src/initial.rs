@@ -135,8 +135,11 @@ pub(crate) fn find(
             }
             Action::SegmentFree | Action::SegmentUnmap => {
                 let expandable = event.action == Action::SegmentUnmap;
-                let small =
-                    if expandable { !large.contain(addr) } else { event.size <= torch_rules::SMALL_SEGMENT };
+                let small = if expandable {
+                    large.is_small(addr, event.size)
+                } else {
+                    event.size <= torch_rules::SMALL_SEGMENT
+                };
                 let small = settings.is_some() && small;
                 let class = if small { SizeClass::Small } else { SizeClass::Large };
                 let info = RunInfo { stream: event.stream, pool: event.pool, class, expandable };

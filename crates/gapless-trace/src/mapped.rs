@@ -1,26 +1,60 @@
 //! Which mapped memory is of large requests: its events do not say.
 //!
-//! PyTorch maps a range of small requests 2 MiB at a time and one of large requests by more, so one map tells. Another allocator may also map little
-//! into a range of large requests; then a larger piece of the same range tells, or a large request in it, or what the snapshot says at the end. A
-//! range is what was ever mapped side by side.
+//! PyTorch maps a range of small requests 2 MiB at a time and one of large requests by more, so the map itself tells. Another allocator may also map
+//! little into a range of large requests: it is known by a large request that begins in such a piece. Then a larger piece of the same range
+//! tells, or a large request in it, or what the snapshot says at the end; a range is what was ever mapped side by side.
 
 use crate::events::Action;
 use crate::torch_rules;
 use crate::trace::{DeviceTrace, SizeClass};
+use crate::words::Bytes;
+use std::collections::BTreeMap;
 
-/// Ranges of large requests, by address, apart from each other.
+/// Ranges of large requests, by address, apart from each other; `None` where each map tells.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LargeRanges(Vec<(u64, u64)>);
+pub(crate) struct LargeRanges(Option<Vec<(u64, u64)>>);
+
+/// Whether a large request begins in a piece that PyTorch would have mapped for small ones.
+fn maps_little_for_large(device: &DeviceTrace) -> bool {
+    let events = &device.events;
+    if events.count(Action::SegmentMap) == 0 {
+        return false;
+    }
+    // What was mapped last at an address counts: addresses are used again.
+    let mut pieces: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+    for index in events.indices() {
+        let addr = events.addr(index).0;
+        match events.action(index) {
+            Action::SegmentMap => {
+                let size = events.size(index);
+                pieces.insert(addr, (addr.saturating_add(size.0), size <= torch_rules::SMALL_SEGMENT));
+            }
+            Action::Alloc if events.size(index) > torch_rules::SMALL_LIMIT => {
+                let piece = pieces.range(..=addr).next_back();
+                if piece.is_some_and(|(_, &(end, little))| little && addr < end) {
+                    return true;
+                }
+            }
+            _ => {}
+        }
+    }
+    false
+}
 
 impl LargeRanges {
     pub(crate) fn of(device: &DeviceTrace) -> LargeRanges {
+        if !maps_little_for_large(device) {
+            return LargeRanges(None);
+        }
         let events = &device.events;
         let mut pieces: Vec<(u64, u64, bool)> = Vec::new();
         for index in events.indices() {
             if matches!(events.action(index), Action::SegmentMap | Action::SegmentUnmap) {
                 let event = events.get(index);
                 let end = event.addr.0.saturating_add(event.size.0);
-                pieces.push((event.addr.0, end, event.size > torch_rules::SMALL_SEGMENT));
+                // Several pieces of a small range are unmapped at once: that tells nothing.
+                let large = event.action == Action::SegmentMap && event.size > torch_rules::SMALL_SEGMENT;
+                pieces.push((event.addr.0, end, large));
             }
         }
         for s in device.segments.iter().filter(|s| s.expandable) {
@@ -45,12 +79,14 @@ impl LargeRanges {
                 }
             }
         }
-        LargeRanges(ranges.into_iter().filter(|range| range.2).map(|(start, end, _)| (start, end)).collect())
+        let large = ranges.into_iter().filter(|range| range.2);
+        LargeRanges(Some(large.map(|(start, end, _)| (start, end)).collect()))
     }
 
-    /// Whether mapped memory at `addr` is of large requests.
-    pub(crate) fn contain(&self, addr: u64) -> bool {
-        let at = self.0.partition_point(|range| range.0 <= addr);
-        at.checked_sub(1).is_some_and(|at| addr < self.0[at].1)
+    /// Whether what is mapped or unmapped at `addr` is of small requests.
+    pub(crate) fn is_small(&self, addr: u64, size: Bytes) -> bool {
+        let Some(large) = &self.0 else { return size <= torch_rules::SMALL_SEGMENT };
+        let at = large.partition_point(|range| range.0 <= addr);
+        at.checked_sub(1).is_none_or(|at| addr >= large[at].1)
     }
 }

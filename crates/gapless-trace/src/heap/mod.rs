@@ -88,7 +88,7 @@ fn widen_to_ranges(device: &DeviceTrace, large: &LargeRanges, pools: &mut BTreeM
     let mut pieces: Vec<((u16, bool), u64, u64)> = maps
         .map(|i| device.events.get(i))
         .map(|e| {
-            let small = !large.contain(e.addr.0);
+            let small = large.is_small(e.addr.0, e.size);
             ((e.stream, small), e.addr.0, e.addr.0.saturating_add(e.size.0))
         })
         .collect();
@@ -647,7 +647,7 @@ impl<'a> Heap<'a> {
 
     fn run_info(&self, index: EventIndex, event: &Event, expandable: bool) -> RunInfo {
         let small = if expandable {
-            !self.large.contain(event.addr.0)
+            self.large.is_small(event.addr.0, event.size)
         } else {
             event.size <= torch_rules::SMALL_SEGMENT
         };
