@@ -1,5 +1,6 @@
 //! DeepSeek V3: latent attention, and experts beside a shared one.
 
+use super::causal::{Causal, through_blocks};
 use super::llama::{head, update};
 use super::moe::run_experts;
 use super::parts::{Linear, RmsNorm, activate, rotary, weight_dtype, within};
@@ -159,15 +160,9 @@ impl Deepseek {
         let (cos, sin) = rotary(sim, run.length, mla.rope_dim, hidden.dtype);
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, cos, sin, mask, cache });
-        for at in 0..self.layers.len() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, shared, run) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.layer(sim, &run, at, x, &shared)))
-            } else {
-                self.layer(sim, run, at, &hidden, &shared)
-            };
-        }
+        let (model, given, own) = (Rc::clone(self), Rc::clone(&shared), run.clone());
+        let layer = move |sim: &Sim, at: usize, x: &Tensor| model.layer(sim, &own, at, x, &given);
+        hidden = through_blocks(sim, run, self.layers.len(), hidden, Rc::new(layer));
         sim.scope(Scope::Head);
         hidden = self.norm.forward(sim, &hidden);
         drop(embeds);
@@ -253,19 +248,12 @@ impl Deepseek {
     }
 }
 
-impl Network for Deepseek {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let (hidden, _) = self.body(sim, run, x);
-        let logits = self.head.forward(sim, &hidden);
-        sim.scope(Scope::Loss);
-        sim.causal_loss(&logits, run.batch * run.length, run.batch)
+impl Causal for Deepseek {
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
+        self.body(sim, run, x)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run, x);
-        let logits = self.head.forward(sim, &hidden);
-        let mut out = cache.unwrap_or_default();
-        out.push(logits);
-        out
+    fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
+        self.head.forward(sim, hidden)
     }
 }

@@ -1,5 +1,6 @@
 //! Gemma 1, 2 and 3 (text).
 
+use super::causal::{Causal, through_blocks};
 use super::llama::{attend, head, update};
 use super::parts::{Linear, RmsNorm, activate, rotary, rotate, weight_dtype, within};
 use super::{BuildError, Network};
@@ -105,15 +106,9 @@ impl Gemma {
         let angles = (0..sets).map(|_| rotary(sim, run.length, d.head_dim, hidden.dtype)).collect();
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, angles, full_mask, sliding_mask, cache });
-        for at in 0..self.layers.len() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, shared, run) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.layer(sim, &run, at, x, &shared)))
-            } else {
-                self.layer(sim, run, at, &hidden, &shared)
-            };
-        }
+        let (model, given, own) = (Rc::clone(self), Rc::clone(&shared), run.clone());
+        let layer = move |sim: &Sim, at: usize, x: &Tensor| model.layer(sim, &own, at, x, &given);
+        hidden = through_blocks(sim, run, self.layers.len(), hidden, Rc::new(layer));
         sim.scope(Scope::Head);
         hidden = self.norm.forward_gemma(sim, &hidden);
         drop(embeds);
@@ -181,7 +176,7 @@ impl Gemma {
         layer.o.forward(sim, &out)
     }
 
-    fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
+    fn capped_logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
         let mut logits = self.head.forward(sim, hidden);
         if self.d.logit_softcap {
             logits = sim.scale(&logits);
@@ -192,19 +187,12 @@ impl Gemma {
     }
 }
 
-impl Network for Gemma {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let (hidden, _) = self.body(sim, run, x);
-        let logits = self.logits(sim, &hidden);
-        sim.scope(Scope::Loss);
-        sim.causal_loss(&logits, run.batch * run.length, run.batch)
+impl Causal for Gemma {
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
+        self.body(sim, run, x)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run, x);
-        let logits = self.logits(sim, &hidden);
-        let mut out = cache.unwrap_or_default();
-        out.push(logits);
-        out
+    fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
+        self.capped_logits(sim, hidden)
     }
 }

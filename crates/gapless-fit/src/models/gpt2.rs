@@ -1,5 +1,6 @@
 //! GPT-2.
 
+use super::causal::{Causal, through_blocks};
 use super::llama::head;
 use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype, within};
 use super::{BuildError, Network};
@@ -102,15 +103,9 @@ impl Gpt2 {
         hidden = sim.dropout(&hidden, d.embed_dropout, training);
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, mask, cache, training });
-        for at in 0..self.layers.len() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, shared, run) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.layer(sim, &run, at, x, &shared)))
-            } else {
-                self.layer(sim, run, at, &hidden, &shared)
-            };
-        }
+        let (model, given, own) = (Rc::clone(self), Rc::clone(&shared), run.clone());
+        let layer = move |sim: &Sim, at: usize, x: &Tensor| model.layer(sim, &own, at, x, &given);
+        hidden = through_blocks(sim, run, self.layers.len(), hidden, Rc::new(layer));
         sim.scope(Scope::Head);
         hidden = self.ln_f.forward(sim, &hidden);
         drop((words, positions));
@@ -167,19 +162,12 @@ impl Gpt2 {
     }
 }
 
-impl Network for Gpt2 {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let (hidden, _) = self.body(sim, run, x);
-        let logits = self.head.forward(sim, &hidden);
-        sim.scope(Scope::Loss);
-        sim.causal_loss(&logits, run.batch * run.length, run.batch)
+impl Causal for Gpt2 {
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
+        self.body(sim, run, x)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run, x);
-        let logits = self.head.forward(sim, &hidden);
-        let mut out = cache.unwrap_or_default();
-        out.push(logits);
-        out
+    fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
+        self.head.forward(sim, hidden)
     }
 }

@@ -1,6 +1,7 @@
 //! The modeling code, family by family, as its Python original allocates: one small file each.
 
 mod bert;
+mod causal;
 mod convnext;
 mod deepseek;
 mod gemma;

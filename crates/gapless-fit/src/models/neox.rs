@@ -1,5 +1,6 @@
 //! GPT-NeoX and Pythia: attention and feed-forward side by side, or one after the other; a part of each head turned.
 
+use super::causal::{Causal, through_blocks};
 use super::llama::{attend, head, update};
 use super::parts::{LayerNorm, Linear, activate, rotary, rotate, weight_dtype, within};
 use super::{BuildError, Network};
@@ -81,15 +82,9 @@ impl Neox {
         let (cos, sin) = rotary(sim, run.length, d.rotary_dim, hidden.dtype);
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, cos, sin, mask, cache });
-        for at in 0..self.layers.len() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, shared, run) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.layer(sim, &run, at, x, &shared)))
-            } else {
-                self.layer(sim, run, at, &hidden, &shared)
-            };
-        }
+        let (model, given, own) = (Rc::clone(self), Rc::clone(&shared), run.clone());
+        let layer = move |sim: &Sim, at: usize, x: &Tensor| model.layer(sim, &own, at, x, &given);
+        hidden = through_blocks(sim, run, self.layers.len(), hidden, Rc::new(layer));
         sim.scope(Scope::Head);
         hidden = self.norm.forward(sim, &hidden);
         drop(words);
@@ -156,19 +151,12 @@ impl Neox {
     }
 }
 
-impl Network for Neox {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let (hidden, _) = self.body(sim, run, x);
-        let logits = self.head.forward(sim, &hidden);
-        sim.scope(Scope::Loss);
-        sim.causal_loss(&logits, run.batch * run.length, run.batch)
+impl Causal for Neox {
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
+        self.body(sim, run, x)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run, x);
-        let logits = self.head.forward(sim, &hidden);
-        let mut out = cache.unwrap_or_default();
-        out.push(logits);
-        out
+    fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
+        self.head.forward(sim, hidden)
     }
 }

@@ -1,5 +1,6 @@
 //! OPT: the norm before each part, or after it (350M, which also projects a narrower embedding).
 
+use super::causal::{Causal, through_blocks};
 use super::llama::{attend, head, update};
 use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype, within};
 use super::{BuildError, Network};
@@ -100,15 +101,9 @@ impl Opt {
             (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
         let cache = (!training).then(|| RefCell::new(Vec::new()));
         let shared = Rc::new(Shared { heads, mask, cache, training });
-        for at in 0..self.layers.len() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, shared, run) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.layer(sim, &run, at, x, &shared)))
-            } else {
-                self.layer(sim, run, at, &hidden, &shared)
-            };
-        }
+        let (model, given, own) = (Rc::clone(self), Rc::clone(&shared), run.clone());
+        let layer = move |sim: &Sim, at: usize, x: &Tensor| model.layer(sim, &own, at, x, &given);
+        hidden = through_blocks(sim, run, self.layers.len(), hidden, Rc::new(layer));
         sim.scope(Scope::Head);
         if let Some(norm) = &self.norm {
             hidden = norm.forward(sim, &hidden);
@@ -158,19 +153,12 @@ impl Opt {
     }
 }
 
-impl Network for Opt {
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let (hidden, _) = self.body(sim, run, x);
-        let logits = self.head.forward(sim, &hidden);
-        sim.scope(Scope::Loss);
-        sim.causal_loss(&logits, run.batch * run.length, run.batch)
+impl Causal for Opt {
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
+        self.body(sim, run, x)
     }
 
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        let (hidden, cache) = self.body(sim, run, x);
-        let logits = self.head.forward(sim, &hidden);
-        let mut out = cache.unwrap_or_default();
-        out.push(logits);
-        out
+    fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
+        self.head.forward(sim, hidden)
     }
 }

@@ -1,0 +1,53 @@
+//! What causal language models have in common: blocks one after another, and a head whose logits are the loss or the answer.
+
+use super::Network;
+use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use std::rc::Rc;
+
+/// A causal language model: its stack of blocks, and its head.
+pub(crate) trait Causal {
+    /// Hidden states after the last norm, and in inference what the cache holds.
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>);
+
+    fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor;
+}
+
+impl<T: Causal> Network for T {
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let (hidden, _) = self.states(sim, run, x);
+        let logits = self.logits(sim, &hidden);
+        sim.scope(Scope::Loss);
+        sim.causal_loss(&logits, run.batch * run.length, run.batch)
+    }
+
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        let (hidden, cache) = self.states(sim, run, x);
+        let logits = self.logits(sim, &hidden);
+        let mut out = cache.unwrap_or_default();
+        out.push(logits);
+        out
+    }
+}
+
+/// A block by its number, with all that it needs beside its input.
+type Block = dyn Fn(&Sim, usize, &Tensor) -> Tensor;
+
+/// Runs `count` blocks, each on what the one before gave; in training those that the run names are checkpointed.
+pub(crate) fn through_blocks(
+    sim: &Sim,
+    run: &Run,
+    count: usize,
+    mut hidden: Tensor,
+    block: Rc<Block>,
+) -> Tensor {
+    for at in 0..count {
+        sim.scope(Scope::Block(at as u16));
+        hidden = if run.mode == Mode::Train && run.checkpoints(at) {
+            let block = Rc::clone(&block);
+            sim.checkpoint(&hidden, Rc::new(move |sim, x| block(sim, at, x)))
+        } else {
+            block(sim, at, &hidden)
+        };
+    }
+    hidden
+}
