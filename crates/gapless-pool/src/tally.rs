@@ -20,7 +20,7 @@ pub(crate) struct Tally {
     /// What may still be added, and the least that this ever was.
     room: Amounts,
     low: Amounts,
-    /// All that was added; in all and of large ones follow from the classes.
+    /// All that was added, by size class.
     added: [[u64; 3]; 2],
     /// What it gave back since it last had least: it will ask for as much again.
     due: Amounts,
