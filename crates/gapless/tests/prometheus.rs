@@ -140,7 +140,8 @@ fn a_real_prometheus_scrapes_it() {
     let labels = &live["metric"];
     assert_eq!(labels["UUID"], "GPU-07070707-0707-0707-0707-070707070707");
     assert_eq!((&labels["gpu"], &labels["job"]), (&"0".into(), &"gapless".into()));
-    assert_eq!(labels["modelName"], "Card \"with\" a\\name");
+    let info = get(&server, "/api/v1/query?query=gapless_device_info").expect("an answer");
+    assert!(info.contains(r#""model":"Card \"with\" a\\name""#), "{info}");
     let value = |name: &str| query(name).unwrap_or_else(|| panic!("{name}"))["value"][1].clone();
     assert_eq!(value("gapless_reserved_bytes"), "987654321");
     assert_eq!(value("gapless_allocations_total"), "42");

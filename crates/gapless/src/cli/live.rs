@@ -58,7 +58,7 @@ Examples:
   gapless metrics --listen 0.0.0.0:9754                  for a Prometheus on another machine
   gapless metrics -o /var/lib/node_exporter/gapless.prom once, into a file that node_exporter's textfile collector reads
 
-Sizes are in bytes. Cards have the labels gpu, UUID, modelName and Hostname as DCGM's exporter spells them, so that both can be joined;
+Sizes are in bytes. Cards have the labels gpu, UUID, device and Hostname as DCGM's exporter spells them, so that both can be joined;
 processes have pid and process besides. grafana/gapless.json is a board for it.
 
 There is no password: who reaches the address reads names of programs and sizes. By default that is this machine alone.

@@ -82,6 +82,7 @@ const GPU: &[(&str, &str, OfGpu)] = &[
 fn names() -> Vec<&'static str> {
     let single = [
         "gapless_build_info",
+        "gapless_device_info",
         "gapless_nvml_available",
         "gapless_process_used_bytes",
         "gapless_page_timestamp_seconds",
@@ -99,6 +100,13 @@ pub(super) fn text(machine: &Machine) -> String {
         "Whether the driver tells of processes that do not use Gapless.",
     );
     out.sample("gapless_nvml_available", "", f64::from(u8::from(machine.no_nvml.is_none())));
+    // Its name is told once: DCGM's word for it, modelName, is against Prometheus' own rules.
+    out.family("gapless_device_info", Gauge, "What a card is.");
+    for gpu in &machine.gpus {
+        let mut all = gpu_labels(gpu, &machine.host);
+        all.push(("model", gpu.name.clone()));
+        out.sample("gapless_device_info", &labels(&all), 1.0);
+    }
     for (name, help, of) in GPU {
         out.family(name, Gauge, help);
         for gpu in &machine.gpus {
@@ -139,7 +147,6 @@ fn gpu_labels<'a>(gpu: &'a Gpu, host: &'a str) -> Vec<(&'static str, String)> {
         ("gpu", gpu.index.to_string()),
         ("UUID", gpu.uuid.clone().unwrap_or_default()),
         ("device", format!("nvidia{}", gpu.index)),
-        ("modelName", gpu.name.clone()),
         ("Hostname", host.to_owned()),
     ]
 }
