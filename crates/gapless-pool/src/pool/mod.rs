@@ -26,7 +26,7 @@ mod windows;
 
 pub use checkpoint::{RestoreError, Saved};
 pub use log::Change;
-pub use view::{AllocationView, BlockState, BlockView, SegmentView};
+pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentView};
 
 use crate::allocations::{Allocation, Allocations, Place};
 use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
