@@ -25,7 +25,7 @@ _reason: Optional[str] = "gapless.enable() was not called"
 def enable(**options: Any) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
-    Options are those of `gapless run --help`: reserve, limit, largest_page, slack, windows, overlay, stats, record, record_stacks,
+    Options are those of `gapless run --help`: reserve, limit, largest_page, slack, windows, plans, overlay, stats, record, record_stacks,
     record_limit; each can also be set as an
     environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
 
@@ -54,7 +54,7 @@ def enable(**options: Any) -> bool:
             if reason is None and "record" in chosen:
                 from . import _record
 
-                _record.start(torch, library, chosen)
+                _record.start(library, chosen)
         if reason is not None:
             _reason = reason
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)
@@ -68,6 +68,10 @@ def enable(**options: Any) -> bool:
             _tools.lead_accelerator(torch)
             if chosen.get("overlay", True):
                 warnings.warn(f"{why_not}, so these tools are off: {_tools.OFF}", GaplessWarning, stacklevel=2)
+        if chosen.get("plans", True) or "record" in chosen:
+            from . import _steps
+
+            _steps.watch(torch, library)
         if chosen.get("stats"):
             from . import _stats
 
@@ -119,13 +123,13 @@ def snapshot(path: str) -> None:
 
 
 def step() -> None:
-    """Marks in the recording that a training step begins here, and that the one before has ended.
+    """Marks that a training step begins here, and that the one before has ended: for recordings, and for plans of steps that repeat.
 
-    Without a recording it does nothing, so that it can stay in a program.
+    Each optimizer's step is such a mark by itself. Where Gapless is off it does nothing, so that it can stay in a program.
     """
-    record = sys.modules.get(f"{__package__}._record")
-    if record is not None:
-        record.step()
+    steps = sys.modules.get(f"{__package__}._steps")
+    if steps is not None:
+        steps.step()
 
 
 def _on() -> "Library":

@@ -13,7 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-page", &[]),
     ("gapless-pool", &[]),
     ("gapless-cuda", &["gapless-pool"]),
-    ("gapless-torch", &["gapless-pool", "gapless-cuda", "gapless-page", "gapless-trace"]),
+    ("gapless-torch", &["gapless-pool", "gapless-plan", "gapless-cuda", "gapless-page", "gapless-trace"]),
     ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
     ("gapless-fit", &["gapless-trace", "gapless-plan", "gapless-replay"]),
     ("gapless-report", &["gapless-trace", "gapless-replay"]),

@@ -207,7 +207,7 @@ impl Machine {
                 }
             },
             Machine::Gapless(options) => {
-                finish(script, &mut Gapless::new(drive.capacity, *options, &script.lanes), drive, watch)
+                finish(script, &mut Gapless::planned(drive.capacity, *options, &script.lanes), drive, watch)
             }
             Machine::Plan => Driven::default(),
         }

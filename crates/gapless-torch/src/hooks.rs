@@ -82,7 +82,7 @@ pub extern "C" fn gapless_record_end() -> u64 {
     guarded(0, recorder::finish)
 }
 
-/// A named scope of a device begins (`stage` 0) or ends.
+/// A named scope of a device begins (`stage` 0) or ends: a step of the program, for recordings and plans.
 ///
 /// # Safety
 /// `name` is a NUL-terminated string.
@@ -93,6 +93,12 @@ pub unsafe extern "C" fn gapless_mark(name: *const c_char, stage: i32, device: i
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         let stage = if stage == 0 { Stage::Start } else { Stage::End };
         recorder::mark(&name, stage, device.max(0) as u32);
+        if stage == Stage::End
+            && !state::is_forked()
+            && let Some(mut card) = state::existing(device)
+        {
+            card.pool.mark_step();
+        }
     });
 }
 

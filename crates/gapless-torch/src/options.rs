@@ -10,9 +10,11 @@ pub struct Settings {
     pub reserve: u64,
     /// No statistics page for other processes.
     pub hidden: bool,
+    /// No plans for steps that repeat.
+    pub unplanned: bool,
 }
 
-const KEYS: [&str; 6] = ["reserve", "limit", "slack", "largest_page", "windows", "pages"];
+const KEYS: [&str; 7] = ["reserve", "limit", "slack", "largest_page", "windows", "pages", "plans"];
 
 /// Reads the line.
 ///
@@ -34,6 +36,7 @@ pub fn parse(text: &str) -> Result<Settings, String> {
             }
             "pages" => settings.hidden = number == 0,
             "windows" => settings.pool.windows = number as usize,
+            "plans" => settings.unplanned = number == 0,
             _ => return Err(format!("{key:?} is no option: there are {}", KEYS.join(", "))),
         }
     }

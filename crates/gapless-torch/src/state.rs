@@ -2,6 +2,7 @@
 
 use crate::history::{self, Action, Event, History, Stack};
 use crate::options::Settings;
+use crate::planner::Background;
 use crate::pulse;
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
@@ -213,6 +214,9 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
         });
         recorder::start();
         card.pool.set_log(needs_log());
+        if !settings.unplanned {
+            card.pool.set_planner(Some(Box::new(Background { device })));
+        }
         if settings.reserve > 0 {
             // Less than asked for is no reason not to start.
             let _ = card.pool.hold(settings.reserve, StreamHandle(0));

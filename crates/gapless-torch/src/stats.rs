@@ -163,6 +163,7 @@ pub fn json(card: &mut Card) -> String {
             );
         }
     }
+    let plans = card.pool.plan_stats();
     let (pool, device) = (*card.pool.stats(), card.pool.device());
     for (name, value) in [
         ("num_alloc_retries", stats.num_alloc_retries as u64),
@@ -177,6 +178,12 @@ pub fn json(card: &mut Card) -> String {
         ("gapless.pages_harvested", pool.harvested),
         ("gapless.pages_lent", pool.lent),
         ("gapless.host_waits", pool.waits),
+        ("gapless.plans", plans.plans),
+        ("gapless.plan.steps", plans.steps),
+        ("gapless.plan.requests", plans.requests),
+        ("gapless.plan.served", plans.served),
+        ("gapless.plan.served_bytes", plans.served_bytes),
+        ("gapless.plan.missed", plans.missed),
         ("gapless.driver_ns", device.driver_ns),
     ] {
         let _ = write!(out, "\"{name}\":{value},");

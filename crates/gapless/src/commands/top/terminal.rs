@@ -9,12 +9,15 @@ use anyhow::{Context, Result};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a signal may go unnoticed.
 const ATTENTION: Duration = Duration::from_millis(100);
+/// How often it is looked whether the terminal is still there.
+const ROUND: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &TopArgs) -> Result<()> {
     // What cannot be read is said before the screen is taken.
@@ -27,9 +30,25 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     // It also puts the screen back when this program panics.
     let terminal =
         ratatui::try_init().context("the terminal cannot be used: `gapless top --once` needs none")?;
+    leave_with_terminal(Arc::clone(&ended));
     let result = watch(terminal, args, Palette::new(is_colored), &ended);
     ratatui::try_restore().context("the terminal could not be put back: `reset` does it")?;
     result
+}
+
+/// Ends the program when its terminal is gone: whoever waits for a key there waits for ever, and hears of no signal either.
+fn leave_with_terminal(ended: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        let mut was_ended = false;
+        loop {
+            std::thread::sleep(ROUND);
+            if was_ended || !std::io::stdin().is_terminal() {
+                let _ = ratatui::try_restore();
+                std::process::exit(i32::from(!was_ended));
+            }
+            was_ended = ended.load(Ordering::Relaxed);
+        }
+    });
 }
 
 fn watch(mut terminal: DefaultTerminal, args: &TopArgs, palette: Palette, ended: &AtomicBool) -> Result<()> {

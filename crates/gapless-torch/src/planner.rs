@@ -1,0 +1,100 @@
+//! Plans for steps that repeat, made by a thread of their own while training goes on.
+//!
+//! Whoever asks waits a few milliseconds, with its card locked: most plans are there by then and serve the very step that began. One that takes
+//! longer is installed when it is ready, and used from the next step on. Every plan is found once, so the wait is not one of each step.
+
+use crate::{background, state};
+use gapless_plan::repeated::{self, Request};
+use gapless_pool::{Period, Planner, Recurring, Spot};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How long a request waits for the plan of the step that it begins.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Search nodes, and the most time, for each way of packing a step.
+const EFFORT: u64 = 2_000;
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Has the steps of one card planned.
+#[derive(Debug)]
+pub struct Background {
+    pub device: i32,
+}
+
+/// What one plan's asker and maker share.
+#[derive(Debug, Default)]
+struct Answer {
+    state: Mutex<Waiting>,
+    ready: Condvar,
+}
+
+#[derive(Debug, Default)]
+enum Waiting {
+    #[default]
+    Yes,
+    No,
+    Answered(Vec<Spot>),
+}
+
+struct Task {
+    device: i32,
+    period: Period,
+    answer: Arc<Answer>,
+}
+
+static WORK: OnceLock<Option<Sender<Task>>> = OnceLock::new();
+
+impl Planner for Background {
+    fn plan(&mut self, period: Period) -> Option<Vec<Spot>> {
+        let start = || {
+            let (send, receive) = channel();
+            background::spawn("gapless-planner", move || work(&receive)).ok().map(|_| send)
+        };
+        let sender = WORK.get_or_init(start).as_ref()?;
+        let answer = Arc::new(Answer::default());
+        sender.send(Task { device: self.device, period, answer: answer.clone() }).ok()?;
+        let waits = |state: &mut Waiting| matches!(state, Waiting::Yes);
+        let waited = answer.ready.wait_timeout_while(lock(&answer.state), PATIENCE, waits);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        match std::mem::replace(&mut *state, Waiting::No) {
+            Waiting::Answered(spots) => Some(spots),
+            Waiting::Yes | Waiting::No => None,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn work(tasks: &Receiver<Task>) {
+    for Task { device, period, answer } in tasks {
+        let made = std::panic::catch_unwind(|| pack(&period));
+        let Ok(Some(spots)) = made else { continue };
+        {
+            let mut state = lock(&answer.state);
+            if matches!(*state, Waiting::Yes) {
+                *state = Waiting::Answered(spots);
+                answer.ready.notify_one();
+                continue;
+            }
+        }
+        if let Some(mut card) = state::existing(device).filter(|_| !state::is_forked()) {
+            card.pool.install(period.ticket, spots);
+        }
+    }
+}
+
+fn pack(period: &Period) -> Option<Vec<Spot>> {
+    let request = |r: &Recurring| Request { size: r.size, start: r.start, end: r.end };
+    let requests: Vec<Request> = period.requests.iter().map(request).collect();
+    let options = gapless_plan::Options {
+        effort: Some(EFFORT),
+        time_limit: Some(LONGEST),
+        ..gapless_plan::Options::default()
+    };
+    let packed = repeated::pack(&requests, period.length, &period.holes, &options).ok()?;
+    let spot = |spot: repeated::Spot| Spot { region: spot.region, offset: spot.offset };
+    Some(packed.spots.into_iter().map(spot).collect())
+}

@@ -1,0 +1,95 @@
+"""Steps that repeat are served from a plan; where they don't, nothing is lost."""
+
+import json
+import textwrap
+
+START = """
+import gapless, json, torch
+gapless.enable(**OPTIONS)
+MIB = 1 << 20
+def of(size):
+    return torch.empty(int(size), dtype=torch.uint8, device="cuda")
+weights = [torch.nn.Parameter(torch.empty(2 * MIB + 4096 * i, device="cuda", dtype=torch.float32)) for i in range(12)]
+optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9)
+def train(scale=1):
+    saved = []
+    for i in range(12):
+        saved.append(of((3 * MIB + 512 * i) * scale))
+        temporary = of(7 * MIB * scale)
+        saved.append(of(2 * MIB * scale))
+        del temporary
+    for i, weight in enumerate(weights):
+        temporary = of(5 * MIB * scale)
+        del saved[-2:]
+        weight.grad = torch.empty_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
+def figures():
+    return {key: value for key, value in gapless.stats().items() if key.startswith("gapless.")}
+"""
+
+
+def run(real, program, options="dict()", **environment):
+    done = real.passes(START.replace("OPTIONS", options) + textwrap.dedent(program), **environment)
+    return json.loads(done.out)
+
+
+def test_a_step_that_repeats_is_served_from_a_plan(real):
+    program = """
+        for _ in range(3): train()
+        before = figures()
+        for _ in range(10): train()
+        print(json.dumps([before, figures()]))
+    """
+    before, after = run(real, program)
+    assert after["gapless.plans"] == 1
+    requests = after["gapless.plan.requests"] - before["gapless.plan.requests"]
+    # The planner has a thread of its own: how soon its plan is there is not ours to say.
+    assert after["gapless.plan.served"] > 0 and after["gapless.plan.missed"] <= requests // 10
+    assert after["gapless.plan.served"] - before["gapless.plan.served"] >= requests // 2
+
+
+def test_from_then_on_no_driver_call(real):
+    program = """
+        for _ in range(8): train()
+        before = figures()
+        for _ in range(10): train()
+        print(json.dumps([before, figures()]))
+    """
+    before, after = run(real, program)
+    for key in ("gapless.pages_created", "gapless.pages_mapped", "gapless.host_waits", "gapless.driver_ns"):
+        assert after[key] == before[key], key
+    assert after["gapless.plan.served"] - before["gapless.plan.served"] == after["gapless.plan.requests"] - before["gapless.plan.requests"]
+
+
+def test_plans_can_be_switched_off(real):
+    program = "for _ in range(12): train()\nprint(json.dumps(figures()))"
+    assert run(real, program, "dict(plans=False)")["gapless.plan.requests"] == 0
+    assert run(real, program, GAPLESS_PLANS="0")["gapless.plan.requests"] == 0
+    assert run(real, program)["gapless.plan.served"] > 0
+
+
+def test_another_shape_is_served_all_the_same(real):
+    program = """
+        for _ in range(6): train()
+        for step in range(12): train(1 + step % 3)
+        for _ in range(6): train(2)
+        torch.cuda.empty_cache()
+        for _ in range(6): train()
+        live = torch.cuda.memory_allocated()
+        print(json.dumps([live, sum(w.numel() * 4 for w in weights) * 2, figures()["gapless.plan.served"]]))
+    """
+    live, kept, served = run(real, program)
+    assert live == kept and served > 0
+
+
+def test_a_program_may_mark_its_own_steps(real):
+    program = """
+        blocks = None
+        for _ in range(12):
+            gapless.step()
+            blocks = None
+            blocks = [of(2 * MIB + 512 * i) for i in range(40)]
+        print(json.dumps(figures()))
+    """
+    assert run(real, program)["gapless.plan.served"] > 0
