@@ -6,9 +6,10 @@
 //! nothing is waited for, so only what is held is looked at. Asking the program itself comes after this, and is not the pool's business.
 
 use super::missing::FRAGMENT;
-use super::{AllocationId, Place, Pool, SMALL, lane_of};
-use crate::device::{Device, DeviceError};
+use super::{AllocationId, LARGEST, Place, Pool, PoolKey, SMALL, lane_of};
+use crate::device::{Device, DeviceError, StreamHandle};
 use crate::heap::GRANULE;
+use crate::shard::rounded;
 
 /// A rung of the ladder; [`Stats::ladder`](crate::Stats) counts the requests that each served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +154,19 @@ impl<D: Device> Pool<D> {
         let mut pieces = self.free_pieces(lane, false);
         pieces.add(self.free_pieces(lane, true));
         pieces.most()
+    }
+
+    /// How much is missing for a request, were all that is free used for it; at least one page, since something is.
+    pub fn shortfall(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> u64 {
+        let size = rounded(size.min(LARGEST));
+        let room = self.room();
+        let lane = self.lanes.iter().position(|lane| lane.stream == stream && lane.pool == pool);
+        let reached = match lane {
+            Some(lane) if pool.is_private() => self.heap(self.lanes[lane].large).largest_free(),
+            Some(lane) => self.in_reach(lane as u32),
+            None => 0,
+        };
+        size.saturating_sub(reached + room).max(GRANULE)
     }
 
     // ---- waiting ----
