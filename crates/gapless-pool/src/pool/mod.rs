@@ -29,7 +29,7 @@ pub use checkpoint::{RestoreError, Saved};
 pub use holes::{Hole, Holes, PrivateFree};
 pub use ladder::Rung;
 pub use log::Change;
-pub use view::{AllocationView, BlockState, BlockView, SegmentView};
+pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentView};
 
 use crate::allocations::{Allocation, Allocations, Place};
 use crate::device::{Device, DeviceError, EventHandle, StreamHandle};

@@ -8,12 +8,14 @@
 pub mod clock;
 pub mod frames;
 pub mod held;
+pub mod lines;
 pub mod ring;
 pub mod scribe;
 
 use clock::Clock;
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use gapless_trace::{Action, Stage};
+use lines::Lines;
 use ring::{Ring, Words};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,6 +94,8 @@ pub struct Recorder {
     pub clock: Clock,
     ring: Ring,
     marks: Mutex<Vec<Mark>>,
+    /// Who asked for what is live, where stacks are kept. Taken by the scribe for a moment, and by others under a card's lock.
+    lines: Mutex<Lines>,
     /// Entries and marks that found no room.
     lost: AtomicU64,
     /// Events that are in the file.
@@ -108,6 +112,7 @@ impl Recorder {
             clock: Clock::default(),
             ring: Ring::new(slots),
             marks: Mutex::new(Vec::new()),
+            lines: Mutex::new(Lines::default()),
             lost: AtomicU64::new(0),
             written: AtomicU64::new(0),
             ending: AtomicBool::new(false),
@@ -296,6 +301,12 @@ pub fn stack() -> u32 {
         Some(recorder) if recorder.config.stacks => frames::current(),
         _ => 0,
     }
+}
+
+/// Looks at which lines asked for what is live; `None`: no lines are kept.
+pub fn with_lines<T>(look: impl FnOnce(&Lines) -> T) -> Option<T> {
+    let recorder = RECORDER.get().filter(|recorder| recorder.config.stacks)?;
+    Some(look(&lock(&recorder.lines)))
 }
 
 /// What happened to a block or a request, recorded where it happened: under the lock that orders it.
