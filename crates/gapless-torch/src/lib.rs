@@ -1,5 +1,5 @@
 //! The library that PyTorch loads. [`hooks`] is the C ABI, [`serve`] what a request and a free do, [`state`] the allocators of this process,
-//! [`exception`] how a failure becomes a `torch.OutOfMemoryError`, [`routing`] private pools and captures, [`stats`] the statistics, [`history`] what
+//! [`pressure`] who is asked before a request fails, [`oom`] what it then says, [`exception`] how that becomes a `torch.OutOfMemoryError`, [`routing`] private pools and captures, [`stats`] the statistics, [`history`] what
 //! happened, as PyTorch asks for it, [`holders`] who holds what right now, [`recorder`] the history as a file of our own. [`overlay`] makes PyTorch's own tools answer, in builds that are known; [`cxx`] are the C++ objects that this takes.
 //!
 //! Small on purpose: it lives inside a training job. No entry unwinds into C++ except with the exception that PyTorch expects; a forked
@@ -10,8 +10,10 @@ pub mod exception;
 pub mod history;
 pub mod holders;
 pub mod hooks;
+pub mod oom;
 pub mod options;
 pub mod overlay;
+pub mod pressure;
 pub mod recorder;
 pub mod routing;
 pub mod serve;
