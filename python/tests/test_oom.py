@@ -96,8 +96,7 @@ def test_the_last_events_are_a_recording_that_the_commands_read(real, command, t
 
     report = json.loads(asked("report", name, "--format", "json"))
     (device,) = report["devices"]
-    assert device["usage"]["reserved"]["peak"] == reserved
-    assert device["usage"]["requested"]["peak"] == requested
+    assert (device["peak_requested"], device["peak_reserved"]) == (requested, reserved)
     autopsy = json.loads(asked("oom", name, "--format", "json"))
     assert (autopsy["asked"], autopsy["reserved"]) == (48 * MIB, reserved)
     assert autopsy["asked_by"] == "<string>:6 of"
@@ -130,8 +129,8 @@ def test_a_limit_is_named_and_the_one_that_is_advised_serves(real, tmp_path):
 
 
 def test_a_request_larger_than_the_card(real, tmp_path):
-    done = ran(real, tmp_path, "print(failure(1 << 20))")
-    assert "the request alone is 1023 GiB larger than all of its memory" in done.out.replace("1024 GiB", "1023 GiB")
+    done = ran(real, tmp_path, "print(failure(200))")
+    assert "the request alone is 72.0 MiB larger than all of its memory" in done.out
 
 
 def test_a_pool_that_keeps_memory_is_named_and_no_longer_once_it_lets_it_go(real, tmp_path):
@@ -161,15 +160,14 @@ def test_a_capture_asks_nobody_and_says_what_would_have_helped_before_it(real, t
     calls = []
     gapless.on_pressure(lambda pressure: calls.append(pressure))
     cached = of(100)
-    del cached
     graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            said = failure(60)
-            raise ZeroDivisionError
-    except ZeroDivisionError:
-        pass
-    assert "during a capture" in said, said
+    with torch.cuda.graph(graph):
+        # Before a capture torch itself empties the cache.
+        del cached
+        said = failure(60)
+    assert "graph pool 1, during a capture" in said, said
+    assert "100 MiB of the default stream: nothing is lent while a private pool is open" in said, said
+    assert "100 MiB that are free outside its pool, freed and given back (torch.cuda.empty_cache()) before the capture" in said, said
     print(len(calls))
     """
     assert ran(real, tmp_path, program).out == "0\n"
@@ -209,7 +207,7 @@ def test_what_cannot_be_written_is_one_line_and_no_second_error(real, tmp_path):
     folder.mkdir()
     program = f"os.rmdir({str(folder)!r})\nprint(failure(200))"
     done = ran(real, tmp_path, program, OPTIONS=json.dumps({"oom_dir": str(folder)}))
-    assert re.search(r"^last events: +not written: .*gone.*No such file", done.out, re.M), done.out
+    assert re.search(r"^last events: +not written: No such file or directory", done.out, re.M), done.out
     assert done.err == ""
 
 
@@ -218,7 +216,7 @@ def test_with_the_recorder_on_the_recording_is_complete_when_it_is_named(real, c
     kept = [of(20) for _ in range(4)]
     for _ in range(500):
         of(3)
-    said = failure(48)
+    said = failure(60)
     print(said)
     sys.stdout.flush()
     # Nothing more is written by this process.
@@ -233,7 +231,7 @@ def test_with_the_recorder_on_the_recording_is_complete_when_it_is_named(real, c
     assert said["holders"] == ["80.0 MiB  <string>:6 of"]
     autopsy = subprocess.run([command, "oom", str(path), "--format", "json"], capture_output=True, text=True)
     assert autopsy.returncode == 0, autopsy.stderr
-    assert json.loads(autopsy.stdout)["asked"] == 48 * MIB
+    assert json.loads(autopsy.stdout)["asked"] == 60 * MIB
 
 
 def test_steps_that_are_recorded_tell_how_much_smaller_a_batch_must_be(real, tmp_path):

@@ -123,6 +123,8 @@ impl Request {
             });
             return addr as *mut c_void;
         }
+        // So that who holds what is known up to now.
+        guarded((), || drop(recorder::catch_up()));
         let looked = guarded(None, || state::with_card(self.device, |card| self.look(card, error)).ok());
         let plain = "CUDA out of memory.".to_owned();
         let message = match looked {

@@ -130,7 +130,12 @@ fn frees_that_wait_during_a_capture() {
     };
     let facts = Facts { pool, stream: StreamHandle(0x7f00), is_quiet: true, holes, ..full() };
     insta::assert_snapshot!("pending_during_a_capture", text(&facts));
-    let holes = Holes { largest: hole(3 * GIB, 0, PoolKey(0, 0)), own: 20 * MIB, ..Holes::default() };
+    let holes = Holes {
+        largest: hole(3 * GIB, 0, PoolKey(0, 0)),
+        own: 20 * MIB,
+        elsewhere: 4 * GIB,
+        ..Holes::default()
+    };
     let facts = Facts { pool, is_quiet: true, holes, live: 74 * GIB, active: 74 * GIB, ..full() };
     insta::assert_snapshot!("cached_during_a_capture", text(&facts));
 }
@@ -174,7 +179,7 @@ fn larger_than_the_card() {
         holes: Holes::default(),
         holders: Vec::new(),
         missing: 21 * GIB,
-        tail: Tail::Failed("/run/gapless-oom.1.1.gtrace: No space left on device (os error 28)".to_owned()),
+        tail: Tail::Failed("No space left on device (os error 28): /run/gapless-oom.1.1.gtrace".to_owned()),
         driver: Some(999),
         ..full()
     };
@@ -270,7 +275,14 @@ impl Numbers {
             total: self.bytes(),
             others: (self.below(2) == 0)
                 .then(|| (0..self.below(9)).map(|_| (self.next() as u32, self.bytes())).collect()),
-            holes: Holes { largest, own: self.bytes(), pinned: self.bytes(), private, pending },
+            holes: Holes {
+                largest,
+                own: self.bytes(),
+                pinned: self.bytes(),
+                elsewhere: self.bytes(),
+                private,
+                pending,
+            },
             spare: (0..self.below(3)).map(|_| self.pool()).collect(),
             missing: self.bytes().max(1),
             driver: (self.below(2) == 0).then(|| self.next() as i32),

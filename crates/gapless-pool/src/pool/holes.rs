@@ -34,6 +34,8 @@ pub struct Holes {
     /// In the request's own pool: free bytes, and those of them in pages that other blocks use.
     pub own: u64,
     pub pinned: u64,
+    /// For a request in a private pool: wholly free pages of the default one.
+    pub elsewhere: u64,
     /// Private pools with free memory, other than the request's; the most first.
     pub private: Vec<PrivateFree>,
     /// Given back and used by other streams: the stream, and the bytes that wait for it; the most first.
@@ -71,7 +73,9 @@ impl<D: Device> Pool<D> {
             if lane.pool == pool {
                 found.own += free;
                 found.pinned += free - pages;
-            } else if lane.pool.is_private() {
+            } else if !lane.pool.is_private() {
+                found.elsewhere += pages;
+            } else {
                 let is_released = self.released.contains(&lane.pool);
                 match found.private.iter_mut().find(|private| private.pool == lane.pool) {
                     Some(private) => {

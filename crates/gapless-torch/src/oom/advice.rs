@@ -62,16 +62,11 @@ fn before_capture(facts: &Facts) -> Option<String> {
     if pending >= facts.missing {
         let (first, _) = facts.holes.pending.first()?;
         let of = stream(*first);
-        return Some(format!(
-            "torch.cuda.synchronize() before {what}: {} wait for {of}",
-            Bytes(pending)
-        ));
+        return Some(format!("torch.cuda.synchronize() before {what}: {} wait for {of}", Bytes(pending)));
     }
-    let elsewhere = facts.reserved.saturating_sub(facts.active).saturating_sub(facts.holes.own);
-    let private: u64 = facts.holes.private.iter().map(|private| private.free).sum();
-    let cached = elsewhere.saturating_sub(private);
-    (facts.pool.is_private() && cached >= facts.missing).then(|| {
-        format!("torch.cuda.empty_cache() before {what}: {} are cached outside its pool", Bytes(cached))
+    let cached = facts.holes.elsewhere;
+    (cached >= facts.missing).then(|| {
+        format!("{} that are free outside its pool, freed and given back (torch.cuda.empty_cache()) before {what}", Bytes(cached))
     })
 }
 

@@ -67,7 +67,8 @@ pub(crate) fn leave(picture: &Picture, facts: &Facts, stack: &[Place]) -> Tail {
                 *left = (left.0 + 1, path.clone());
                 return Tail::Left(path);
             }
-            Err(error) => why = format!("{}: {error}", path.display()),
+            Err(GtraceError::Io(error)) => why = format!("{error}: {}", path.display()),
+            Err(error) => why = format!("{error}: {}", path.display()),
         }
     }
     Tail::Failed(why)
