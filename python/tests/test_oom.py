@@ -70,7 +70,7 @@ def test_the_text_says_who_asked_what_is_held_and_what_is_left(real, tmp_path):
     assert said["held"] == ["100 MiB live, 100 MiB reserved, fragmentation 0.0 %"]
     assert said["largest hole"] == ["none: nothing that is held is free"]
     assert said["holders"] == ["100 MiB  5 blocks of 20.0 MiB"]
-    assert " ".join(said["would help"]).startswith("no setting: at least 20.0 MiB less must be live at once")
+    assert " ".join(said["would help"]).startswith("no setting; 20.0 MiB less must be live: a smaller batch")
     (name,) = left(tmp_path)
     assert said["last events"] == [f"{tmp_path / name} (gapless oom reads it)"]
 
@@ -167,7 +167,7 @@ def test_a_capture_asks_nobody_and_says_what_would_have_helped_before_it(real, t
         said = failure(60)
     assert "graph pool 1, during a capture" in said, said
     assert "100 MiB of the default stream: nothing is lent while a private pool is open" in said, said
-    assert "100 MiB that are free outside its pool, freed and given back (torch.cuda.empty_cache()) before the capture" in said, said
+    assert "100 MiB are free outside its pool: freed, and torch.cuda.empty_cache() called, before the capture" in said, said
     print(len(calls))
     """
     assert ran(real, tmp_path, program).out == "0\n"

@@ -267,7 +267,7 @@ fn random_programs_fail_only_where_too_little_is_free() {
                             // Whole pages that nobody uses, of any stream and size class, cannot be enough.
                             let free: u64 = pool
                                 .heaps()
-                                .flat_map(|heap| heap.pages())
+                                .flat_map(gapless_pool::heap::Heap::pages)
                                 .filter(|page| page.is_free())
                                 .map(|page| page.size)
                                 .sum();

@@ -66,7 +66,10 @@ fn before_capture(facts: &Facts) -> Option<String> {
     }
     let cached = facts.holes.elsewhere;
     (cached >= facts.missing).then(|| {
-        format!("{} that are free outside its pool, freed and given back (torch.cuda.empty_cache()) before {what}", Bytes(cached))
+        format!(
+            "{} are free outside its pool: freed, and torch.cuda.empty_cache() called, before {what}",
+            Bytes(cached)
+        )
     })
 }
 
@@ -91,14 +94,11 @@ fn graph_pool(facts: &Facts) -> Option<String> {
     let graphs: Vec<_> = facts.holes.private.iter().filter(is_graph).collect();
     let pages: u64 = graphs.iter().map(|private| private.pages).sum();
     (pages >= facts.missing && pages > 0).then(|| {
-        let count = if graphs.len() == 1 {
-            "1 graph pool keeps".to_owned()
-        } else {
-            format!("{} graph pools keep", graphs.len())
-        };
+        let s = if graphs.len() == 1 { "" } else { "s" };
         format!(
-            "reset() of graphs that are over, or one pool for all (torch.cuda.graph(pool=)): {count} {}",
-            Bytes(pages)
+            "reset() of graphs that are over, or one pool for all of them (pool=): {} are free in {} graph pool{s}",
+            Bytes(pages),
+            graphs.len()
         )
     })
 }
@@ -122,7 +122,7 @@ fn other_processes(facts: &Facts) -> Option<String> {
 fn smaller_batch(facts: &Facts) -> Option<String> {
     let share = facts.batch?;
     Some(format!(
-        "a batch of at most {share} % of this one: replayed with what each step allocates made smaller, the recorded steps fit (an estimate)"
+        "a batch of at most {share} % of this one (an estimate: so the recorded steps fit when they are replayed)"
     ))
 }
 
@@ -131,7 +131,5 @@ fn less_live(facts: &Facts) -> String {
     let missing = Bytes(facts.missing);
     // Not what was tried.
     let offloading = if facts.handlers > 0 { "offloading" } else { "offloading (gapless.on_pressure)" };
-    format!(
-        "no setting: at least {missing} less must be live at once, by a smaller batch, checkpointing, or {offloading}"
-    )
+    format!("no setting; {missing} less must be live: a smaller batch, checkpointing, {offloading}")
 }

@@ -9,7 +9,7 @@ use crate::recorder::held::Picture;
 use crate::recorder::{self, scribe};
 use gapless_trace::gtrace::GtraceError;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Files that a process leaves.
 pub const MOST: u32 = 3;
@@ -32,7 +32,7 @@ pub enum Tail {
 static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
 
 /// How many there are, and the last.
-static LEFT: Mutex<(u32, PathBuf)> = Mutex::new((0, PathBuf::new()));
+static LEFT: Mutex<(u32, Option<PathBuf>)> = Mutex::new((0, None));
 
 /// Says where files go, once; `None`: none are left.
 pub fn set_folder(folder: Option<PathBuf>) {
@@ -44,7 +44,7 @@ pub(crate) fn is_wanted() -> bool {
     FOLDER.get().is_none_or(Option::is_some) && left().0 < MOST
 }
 
-fn left() -> std::sync::MutexGuard<'static, (u32, PathBuf)> {
+fn left() -> MutexGuard<'static, (u32, Option<PathBuf>)> {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -52,7 +52,7 @@ fn left() -> std::sync::MutexGuard<'static, (u32, PathBuf)> {
 pub(crate) fn leave(picture: &Picture, facts: &Facts, stack: &[Place]) -> Tail {
     let mut left = left();
     if left.0 >= MOST {
-        return Tail::Enough(left.1.clone());
+        return left.1.clone().map_or(Tail::Off, Tail::Enough);
     }
     let folders = match FOLDER.get() {
         Some(Some(folder)) => vec![folder.clone()],
@@ -64,7 +64,7 @@ pub(crate) fn leave(picture: &Picture, facts: &Facts, stack: &[Place]) -> Tail {
         let path = folder.join(format!("gapless-oom.{}.{}.gtrace", std::process::id(), left.0 + 1));
         match write(&path, picture, facts, stack) {
             Ok(()) => {
-                *left = (left.0 + 1, path.clone());
+                *left = (left.0 + 1, Some(path.clone()));
                 return Tail::Left(path);
             }
             Err(GtraceError::Io(error)) => why = format!("{error}: {}", path.display()),
@@ -89,10 +89,6 @@ pub(crate) fn of_recording() -> Tail {
     match recorder::catch_up() {
         Some(Ok(path)) => Tail::Recording(path),
         Some(Err(why)) => Tail::Failed(why),
-        None if FOLDER.get().is_some_and(Option::is_none) => Tail::Off,
-        None => {
-            let left = left();
-            if left.0 >= MOST { Tail::Enough(left.1.clone()) } else { Tail::Off }
-        }
+        None => left().1.clone().filter(|_| !is_wanted()).map_or(Tail::Off, Tail::Enough),
     }
 }

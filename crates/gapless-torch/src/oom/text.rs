@@ -176,10 +176,13 @@ fn hole(facts: &Facts) -> String {
     } else {
         let _ = write!(out, "too small, as is all that is free ({})", Bytes(facts.holes.own));
     }
-    if let Some((first, _)) = facts.holes.pending.first().filter(|_| pending > 0) {
-        let _ = write!(out, "; {} wait for {}", Bytes(pending), stream(*first));
-        if facts.holes.pending.len() > 1 {
-            out.push_str(" and others");
+    match facts.holes.pending.as_slice() {
+        [] => {}
+        [(one, _)] => {
+            let _ = write!(out, "; {} wait for {}", Bytes(pending), stream(*one));
+        }
+        several => {
+            let _ = write!(out, "; {} wait for {} streams", Bytes(pending), several.len());
         }
     }
     out
