@@ -6,10 +6,9 @@
 use crate::exception::{self, Kind};
 use crate::history::{self, Stack, level};
 use crate::hooks::{guarded, set_error};
-use crate::oom::{self, Facts};
+use crate::oom::{self, Seen};
 use crate::pressure::{self, Pressure};
 use crate::recorder;
-use crate::recorder::held::Picture;
 use crate::state::{self, CARDS, Card};
 use gapless_pool::{AllocError, Device, DeviceError, PoolKey, StreamHandle};
 use gapless_trace::Action;
@@ -128,11 +127,13 @@ impl Request {
         let looked = guarded(None, || state::with_card(self.device, |card| self.look(card, error)).ok());
         let plain = "CUDA out of memory.".to_owned();
         let message = match looked {
-            Some((facts, picture)) => {
-                let total = facts.limit.map_or(facts.total, |limit| limit.bytes);
+            Some(mut seen) => {
+                seen.facts.handlers = handlers;
+                let (limit, total, free) = (seen.facts.limit, seen.facts.total, seen.facts.free);
+                let total = limit.map_or(total, |limit| limit.bytes);
                 // SAFETY: as the caller says; no card is locked.
-                unsafe { history::tell_observers(self.device, self.size, total, facts.free) };
-                guarded(plain, || oom::explain(Facts { handlers, ..facts }, picture))
+                unsafe { history::tell_observers(self.device, self.size, total, free) };
+                guarded(plain, || oom::explain(seen))
             }
             None => plain,
         };
@@ -162,17 +163,17 @@ impl Request {
     }
 
     /// The failure as it is told, recorded, and left behind.
-    fn look(&self, card: &mut Card, error: DeviceError) -> (Facts, Option<Picture>) {
+    fn look(&self, card: &mut Card, error: DeviceError) -> Seen {
         card.failed += 1;
-        let looked = oom::look(card, self.device, self.size, StreamHandle(self.stream as u64), error);
-        let free = looked.0.free;
+        let seen = oom::look(card, self.device, self.size, StreamHandle(self.stream as u64), error);
+        let free = seen.facts.free;
         if history::is_watched() {
             card.note_failure(self.device, self.size, self.stream, free, self.stack.clone());
         }
         if recorder::is_on() {
             card.record_failure(self.device, free, self.size, self.stream, self.line);
         }
-        looked
+        seen
     }
 }
 

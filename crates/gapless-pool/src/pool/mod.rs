@@ -196,6 +196,10 @@ impl<D: Device> Pool<D> {
         &self.stats
     }
 
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.options.limit = limit;
     }

@@ -18,7 +18,7 @@ pub fn of(facts: &Facts) -> Vec<String> {
             Bytes(facts.size - facts.total)
         )];
     }
-    let rules = [before_capture, limit, memory_pool, graph_pool, other_processes, smaller_batch];
+    let rules = [before_capture, limit, memory_pool, pages, graph_pool, other_processes, smaller_batch];
     let mut found: Vec<String> = rules.iter().filter_map(|rule| rule(facts)).take(2).collect();
     if found.is_empty() {
         found.push(less_live(facts));
@@ -101,6 +101,12 @@ fn graph_pool(facts: &Facts) -> Option<String> {
             graphs.len()
         )
     })
+}
+
+/// Pages that live blocks would pin fewer bytes of.
+fn pages(facts: &Facts) -> Option<String> {
+    let mib = facts.pages? >> 20;
+    Some(format!("largest_page={mib}MiB: the recorded events, replayed with it, leave room for this request"))
 }
 
 /// Another process whose end would have been enough.

@@ -5,6 +5,7 @@
 
 pub mod advice;
 pub mod batch;
+pub mod setting;
 pub mod tail;
 pub mod text;
 
@@ -13,7 +14,8 @@ use crate::recorder::held::Picture;
 use crate::recorder::{self, frames};
 use crate::state::Card;
 use gapless_cuda::{Nvml, identity};
-use gapless_pool::{Device, DeviceError, Holes, PoolKey, StreamHandle};
+use gapless_pool::{Device, DeviceError, Holes, Options, PoolKey, StreamHandle};
+use gapless_trace::Action;
 use gapless_trace::holders::{line_text, naming_line};
 use tail::Tail;
 
@@ -67,19 +69,30 @@ pub struct Facts {
     pub holders: Vec<Holder>,
     /// Handlers that were asked.
     pub handlers: usize,
+    /// The size of pages that would have served it, where the present ones are larger.
+    pub pages: Option<u64>,
     /// The share of the present batch that would have fit, in hundredths.
     pub batch: Option<u64>,
     pub tail: Tail,
 }
 
-/// What the card says, under its lock; with a picture of it where that is what is left behind.
+/// A card as it was, for those who explain it without its lock.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) facts: Facts,
+    /// Where it is wanted: for a file, or to replay what was recorded.
+    picture: Option<Picture>,
+    options: Options,
+}
+
+/// What the card says, under its lock.
 pub(crate) fn look(
     card: &mut Card,
     device: i32,
     size: u64,
     stream: StreamHandle,
     error: DeviceError,
-) -> (Facts, Option<Picture>) {
+) -> Seen {
     let stats = *card.pool.stats();
     let (free, total) = card.pool.device_mut().memory();
     let pool = card.pool_of(stream);
@@ -106,27 +119,40 @@ pub(crate) fn look(
         holders: holders::largest(card, device, HOLDERS),
         ..Facts::default()
     };
-    let picture = (!recorder::is_on() && tail::is_wanted()).then(|| card.picture(device));
-    (facts, picture)
+    // A picture has what is in the pool's log, and the recording must have it too.
+    card.note_changes(device, None);
+    // Enough is free, in pages that others pin: perhaps it would not be in smaller ones.
+    let is_pinned = recorder::is_on() && facts.holes.pinned >= facts.missing;
+    let picture = (is_pinned || (!recorder::is_on() && tail::is_wanted())).then(|| card.picture(device));
+    Seen { facts, picture, options: *card.pool.options() }
 }
 
 /// The rest of the facts, and the text. No lock of ours is held.
-pub(crate) fn explain(mut facts: Facts, picture: Option<Picture>) -> String {
+pub(crate) fn explain(Seen { mut facts, picture, options }: Seen) -> String {
     let stack = frames::here();
     let asking = naming_line(stack.iter(), |place| place.file.as_str());
     facts.line = asking.map(|place| line_text(&place.name, &place.file, place.line));
     facts.others = others(facts.device);
-    facts.tail = match &picture {
-        Some(picture) => tail::leave(picture, &facts, &stack),
-        None => tail::of_recording(),
+    let Some(recorder) = recorder::on() else {
+        facts.tail = picture.map_or_else(tail::of_earlier, |picture| tail::leave(&picture, &facts, &stack));
+        return text::text(&facts);
     };
-    if let Some(recorder) = recorder::on() {
-        facts.batch = recorder.recent(|entries, marks| {
-            let device = facts.device as u8;
-            let most = facts.active + facts.size.saturating_sub(facts.missing);
-            batch::share(device, entries, marks, facts.active, facts.size, most)
+    facts.tail = tail::of_recording();
+    let device = facts.device as u8;
+    recorder.recent(|entries, marks| {
+        // The failure itself, and what came after it, is no part of what led to it.
+        let end = entries.iter().rposition(|entry| entry.action == Action::Oom && entry.device == device);
+        let entries = &entries[..end.unwrap_or(entries.len())];
+        let most = facts.active + facts.size.saturating_sub(facts.missing);
+        facts.batch = batch::share(device, entries, marks, facts.active, facts.size, most);
+        facts.pages = picture.and_then(|picture| {
+            let held: Vec<_> =
+                picture.blocks.iter().map(|(addr, b)| (*addr, (b.size, b.stream, b.pool))).collect();
+            let request = (facts.size, facts.stream, facts.pool);
+            let most = facts.reserved + facts.free;
+            setting::Run { device, entries, held: &held, request, options, most }.smaller_pages()
         });
-    }
+    });
     text::text(&facts)
 }
 

@@ -84,11 +84,16 @@ fn write(path: &Path, picture: &Picture, facts: &Facts, stack: &[Place]) -> Resu
     })
 }
 
-/// The recording, once the failure is in it; or why nothing is left.
+/// The recording, once the failure is in it.
 pub(crate) fn of_recording() -> Tail {
     match recorder::catch_up() {
         Some(Ok(path)) => Tail::Recording(path),
         Some(Err(why)) => Tail::Failed(why),
-        None => left().1.clone().filter(|_| !is_wanted()).map_or(Tail::Off, Tail::Enough),
+        None => Tail::Off,
     }
+}
+
+/// The last one, where no more are left.
+pub(crate) fn of_earlier() -> Tail {
+    left().1.clone().map_or(Tail::Off, Tail::Enough)
 }
