@@ -397,6 +397,23 @@ def test_threads_that_fail_at_once_are_each_asked_for_and_served(real, tmp_path)
     assert ran(real, tmp_path, program).out == "True\n"
 
 
+def test_a_backward_pass_asks_from_its_own_thread(real, tmp_path):
+    program = """
+    threads = []
+    x = torch.empty(8 * MIB, device="cuda", requires_grad=True)
+    y = (x * x).sum()
+    cache = [of(60)]
+    @gapless.on_pressure
+    def evict(pressure):
+        threads.append(threading.get_ident())
+        cache.clear()
+    y.backward()
+    assert x.grad is not None
+    print(threads and threads[0] != threading.main_thread().ident)
+    """
+    assert ran(real, tmp_path, program).out == "True\n"
+
+
 def test_one_that_came_before_enable_is_asked_and_none_at_exit(real, tmp_path):
     program = """
     import gapless, torch

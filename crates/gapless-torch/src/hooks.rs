@@ -107,6 +107,9 @@ pub extern "C" fn gapless_on_pressure(callback: Option<pressure::Callback>, user
 /// No longer calls it; 1 where it was there. A call that is under way comes to its end.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_remove_pressure(id: u64) -> i32 {
+    if state::is_forked() {
+        return 0;
+    }
     guarded(0, || i32::from(pressure::remove(id)))
 }
 

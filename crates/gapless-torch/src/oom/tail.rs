@@ -8,7 +8,10 @@ use crate::recorder::frames::Place;
 use crate::recorder::held::Picture;
 use crate::recorder::{self, scribe};
 use gapless_trace::gtrace::GtraceError;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Files that a process leaves.
@@ -31,57 +34,74 @@ pub enum Tail {
 /// Where files go; `None`: nowhere.
 static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
 
-/// How many there are, and the last.
-static LEFT: Mutex<(u32, Option<PathBuf>)> = Mutex::new((0, None));
+/// How many there are, or are being written; and the last.
+static LEFT: AtomicU32 = AtomicU32::new(0);
+static LAST: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Says where files go, once; `None`: none are left.
 pub fn set_folder(folder: Option<PathBuf>) {
     let _ = FOLDER.set(folder);
 }
 
-/// Whether a picture of the card is wanted for a file.
+/// Whether a picture of the card is wanted for a file. Asked under the card's lock, so nothing is waited for.
 pub(crate) fn is_wanted() -> bool {
-    FOLDER.get().is_none_or(Option::is_some) && left().0 < MOST
+    FOLDER.get().is_none_or(Option::is_some) && LEFT.load(Ordering::Relaxed) < MOST
 }
 
-fn left() -> MutexGuard<'static, (u32, Option<PathBuf>)> {
-    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+fn last() -> MutexGuard<'static, Option<PathBuf>> {
+    LAST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes a file. No card is locked.
 pub(crate) fn leave(picture: &Picture, facts: &Facts, stack: &[Place]) -> Tail {
-    let mut left = left();
-    if left.0 >= MOST {
-        return left.1.clone().map_or(Tail::Off, Tail::Enough);
-    }
     let folders = match FOLDER.get() {
         Some(Some(folder)) => vec![folder.clone()],
         Some(None) => return Tail::Off,
         None => vec![std::env::current_dir().unwrap_or_default(), std::env::temp_dir()],
     };
+    let one_more = |left: u32| (left < MOST).then_some(left + 1);
+    if LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
+        return of_earlier();
+    }
     let mut why = String::new();
     for folder in folders {
-        let path = folder.join(format!("gapless-oom.{}.{}.gtrace", std::process::id(), left.0 + 1));
-        match write(&path, picture, facts, stack) {
-            Ok(()) => {
-                *left = (left.0 + 1, Some(path.clone()));
+        match write(&folder, picture, facts, stack) {
+            Ok(path) => {
+                *last() = Some(path.clone());
                 return Tail::Left(path);
             }
-            Err(GtraceError::Io(error)) => why = format!("{error}: {}", path.display()),
-            Err(error) => why = format!("{error}: {}", path.display()),
+            Err(GtraceError::Io(error)) => why = format!("{error}: {}", folder.display()),
+            Err(error) => why = format!("{error}: {}", folder.display()),
         }
     }
+    LEFT.fetch_sub(1, Ordering::Relaxed);
     Tail::Failed(why)
 }
 
-fn write(path: &Path, picture: &Picture, facts: &Facts, stack: &[Place]) -> Result<(), GtraceError> {
-    // Never over a file that is there.
-    let file = std::fs::File::create_new(path)?;
+fn write(folder: &Path, picture: &Picture, facts: &Facts, stack: &[Place]) -> Result<PathBuf, GtraceError> {
+    let (path, file) = create(folder)?;
     let failed = (facts.free, facts.size, facts.stream, facts.pool);
-    scribe::write_picture(file, picture, failed, stack).inspect_err(|_| {
-        // Nothing half-written.
-        let _ = std::fs::remove_file(path);
-    })
+    match scribe::write_picture(file, picture, failed, stack) {
+        Ok(()) => Ok(path),
+        Err(error) => {
+            // Nothing half-written.
+            let _ = std::fs::remove_file(path);
+            Err(error)
+        }
+    }
+}
+
+/// The next file, never one that is there: another process may have had this one's number.
+fn create(folder: &Path) -> std::io::Result<(PathBuf, File)> {
+    let mut number = 1;
+    loop {
+        let path = folder.join(format!("gapless-oom.{}.{number}.gtrace", std::process::id()));
+        match File::create_new(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < 1000 => number += 1,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// The recording, once the failure is in it.
@@ -95,5 +115,5 @@ pub(crate) fn of_recording() -> Tail {
 
 /// The last one, where no more are left.
 pub(crate) fn of_earlier() -> Tail {
-    left().1.clone().map_or(Tail::Off, Tail::Enough)
+    last().clone().map_or(Tail::Off, Tail::Enough)
 }
