@@ -56,7 +56,7 @@ def enable(**options: Any) -> bool:
                 from . import _record
 
                 _record.start(torch, library, chosen)
-            if reason is None and "oom_dir" in chosen:
+            if reason is None and "oom_dir" in chosen and library.has("gapless_oom_folder"):
                 library.optional("gapless_oom_folder", os.fsencode(chosen["oom_dir"]))
         if reason is not None:
             _reason = reason

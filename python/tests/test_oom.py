@@ -36,6 +36,7 @@ def command(bench):
 
 def ran(real, folder, program, capacity=128 * MIB, **environment):
     """Runs a program in a folder of its own, over a small card."""
+    environment.setdefault("GAPLESS_OOM_DIR", None)
     done = real.start([sys.executable, "-c", START + textwrap.dedent(program)], folder, STANDIN_CAPACITY=str(capacity), **environment)
     assert done.code == 0, done.out + done.err
     return done
@@ -60,7 +61,7 @@ def fields(message):
 def test_the_text_says_who_asked_what_is_held_and_what_is_left(real, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(START + "kept = [of(20) for _ in range(5)]\n\ndef step():\n    return failure(48)\n\nprint(step())\n")
-    done = real.start([sys.executable, program], tmp_path, STANDIN_CAPACITY=str(128 * MIB))
+    done = real.start([sys.executable, program], tmp_path, STANDIN_CAPACITY=str(128 * MIB), GAPLESS_OOM_DIR=None)
     assert (done.code, done.err) == (0, "")
     lines = done.lines()
     assert len(lines) <= 15 and all(len(line) <= 120 for line in lines[:-1]), done.out
@@ -224,7 +225,7 @@ def test_with_the_recorder_on_the_recording_is_complete_when_it_is_named(real, c
     """
     path = tmp_path / "run.gtrace"
     text = START + textwrap.dedent(program)
-    environment = {"STANDIN_CAPACITY": str(128 * MIB), "GAPLESS_RECORD": str(path), "GAPLESS_RECORD_STACKS": "python"}
+    environment = {"STANDIN_CAPACITY": str(128 * MIB), "GAPLESS_RECORD": str(path), "GAPLESS_RECORD_STACKS": "python", "GAPLESS_OOM_DIR": None}
     done = real.start([sys.executable, "-c", text], tmp_path, **environment)
     said = fields(done.out)
     assert said["recording"] == [f"{path} (gapless oom reads it)"] and left(tmp_path) == []

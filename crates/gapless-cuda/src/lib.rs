@@ -10,7 +10,7 @@ pub mod identity;
 mod library;
 pub mod nvml;
 
-pub use device::CudaDevice;
+pub use device::{CudaDevice, Meter};
 pub use driver::{Driver, DriverError};
 pub use identity::{Identity, Uuid};
 pub use nvml::{Nvml, NvmlError};

@@ -14,6 +14,7 @@ pub mod pool;
 mod shard;
 pub mod sim;
 pub mod stats;
+pub mod steps;
 mod sync;
 mod tally;
 
@@ -26,3 +27,4 @@ pub use pool::{
 };
 pub use sim::SimDevice;
 pub use stats::{ClassStats, Gauge, Stats};
+pub use steps::{Period, PlanStats, Planner, Recurring, Spot, Ticket};

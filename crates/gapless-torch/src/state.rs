@@ -2,6 +2,7 @@
 
 use crate::history::{self, Action, Event, History, Stack};
 use crate::options::Settings;
+use crate::pulse;
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::Routing;
@@ -217,6 +218,9 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
             let _ = card.pool.hold(settings.reserve, StreamHandle(0));
         }
         *guard = Some(card);
+        if !settings.hidden {
+            pulse::start();
+        }
     }
     let fronts = FRONTS[at].get_or_init(Fronts::default);
     let mut card = Locked::new(device, guard, fronts).ok_or(CardError::NoSuchCard(device))?;
@@ -289,7 +293,7 @@ impl Card {
         if let Some(addr) = spare.iter().find_map(|&other| self.pool.alloc(size, stream, other).ok()) {
             return Some(addr);
         }
-        let private = self.pool.holes(pool).private;
+        let private = self.pool.holes_for(pool).private;
         let pages: u64 = private.iter().filter(|p| spare.contains(&p.pool)).map(|p| p.pages).sum();
         // Giving back waits for streams, which a capture forbids.
         if !self.routings.is_empty() || pages < self.pool.shortfall(size, stream, pool) {

@@ -13,7 +13,7 @@ impl<D: Device> Pool<D> {
         for lane in 0..self.lanes.len() as u32 {
             self.wait_for_lane(lane);
         }
-        self.drop_idle_windows();
+        self.drop_all_idle_windows();
         let before = self.stats.reserved.current;
         for at in 0..2 * self.shards.len() {
             if self.is_trimmed(at as u32) {
@@ -38,7 +38,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Lets go of all windows that no allocation uses. No queued work uses them any more.
-    pub(super) fn drop_idle_windows(&mut self) {
+    pub(super) fn drop_all_idle_windows(&mut self) {
         while let Some((id, event)) = self.retiring.pop_front() {
             self.device.discard(event);
             self.drop_window(id);

@@ -51,7 +51,7 @@ impl<D: Device> Pool<D> {
 
     /// What is free, for a request in `pool`.
     #[must_use]
-    pub fn holes(&self, pool: PoolKey) -> Holes {
+    pub fn holes_for(&self, pool: PoolKey) -> Holes {
         let mut found = Holes::default();
         for heap in 0..2 * self.shards.len() as u32 {
             let lane = self.lanes[lane_of(heap) as usize];

@@ -264,7 +264,7 @@ impl<D: Device> Pool<D> {
         self.wait_for_lanes();
         // Windows keep the pages of large requests.
         if heaps.iter().any(|other| other % 2 == 1) {
-            self.drop_idle_windows();
+            self.drop_all_idle_windows();
         }
         // Small pages rarely fill what is missing exactly.
         let mut left = missing.div_ceil(GRANULE) * GRANULE;

@@ -109,7 +109,7 @@ pub(crate) fn look(
         limit: card.pool.limit().map(|bytes| Limit { bytes, by }),
         free,
         total,
-        holes: card.pool.holes(pool),
+        holes: card.pool.holes_for(pool),
         spare: card.spare().to_vec(),
         missing: card.pool.shortfall(size, stream, pool),
         driver: match error {

@@ -13,6 +13,7 @@ pub mod recent;
 pub mod ring;
 pub mod scribe;
 
+use crate::background;
 use clock::Clock;
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use gapless_trace::{Action, Stage};
@@ -214,17 +215,6 @@ static RECORDER: OnceLock<Recorder> = OnceLock::new();
 static SCRIBE: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 static STARTED: Once = Once::new();
 
-unsafe extern "C" {
-    fn atexit(work: extern "C" fn()) -> i32;
-    fn sigfillset(set: *mut SignalSet) -> i32;
-    fn pthread_sigmask(how: i32, set: *const SignalSet, before: *mut SignalSet) -> i32;
-}
-
-/// `sigset_t`: 128 bytes on Linux.
-#[repr(C, align(8))]
-struct SignalSet([u8; 128]);
-const SIG_SETMASK: i32 = 2;
-
 /// Whether requests are recorded.
 #[inline]
 #[must_use]
@@ -267,19 +257,7 @@ pub fn forked() {
 pub fn start() {
     let Some(recorder) = on() else { return };
     STARTED.call_once(|| {
-        let mut before = SignalSet([0; 128]);
-        let mut all = SignalSet([0; 128]);
-        // Signals are for the program's own threads; the scribe inherits this thread's mask.
-        // SAFETY: sets of the right size; the mask is put back below.
-        unsafe {
-            sigfillset(&raw mut all);
-            pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
-        }
-        let thread =
-            std::thread::Builder::new().name("gapless-recorder".to_owned()).spawn(|| write(recorder));
-        // SAFETY: as above.
-        unsafe { pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-        match thread {
+        match background::spawn("gapless-recorder", || write(recorder)) {
             Ok(thread) => *lock(&SCRIBE) = Some(thread),
             Err(error) => {
                 ON.store(false, Ordering::Release);
@@ -287,8 +265,7 @@ pub fn start() {
             }
         }
         // A program that ends without Python's own end.
-        // SAFETY: the function only stores and waits.
-        unsafe { atexit(at_exit) };
+        background::at_exit(at_exit);
     });
 }
 
