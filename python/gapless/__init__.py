@@ -8,16 +8,18 @@ Importing this package does nothing: no torch, no library, no environment variab
 
 from ._errors import GaplessError, GaplessWarning, OptionError
 from ._plan import plan
-from ._session import disable_reason, enable, enabled, reserve, snapshot, stats, step, trim
+from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
 from ._version import __version__, version
 
 __all__ = [
     "GaplessError",
     "GaplessWarning",
     "OptionError",
+    "Pressure",
     "disable_reason",
     "enable",
     "enabled",
+    "on_pressure",
     "plan",
     "reserve",
     "snapshot",
@@ -26,3 +28,12 @@ __all__ = [
     "trim",
     "version",
 ]
+
+
+def __getattr__(name):
+    # Only when it is asked for: it needs ctypes.
+    if name == "Pressure":
+        from ._pressure import Pressure
+
+        return Pressure
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

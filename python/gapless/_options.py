@@ -86,6 +86,16 @@ def _path(value: Any) -> str:
     return path
 
 
+def _folder(value: Any) -> str:
+    """A folder, or "" for none."""
+    path = os.fspath(value)
+    if isinstance(path, str) and path.strip().lower() == "off":
+        return ""
+    if not isinstance(path, str) or "\0" in path or not os.path.isdir(path):
+        raise ValueError("a folder that is there, or off")
+    return os.path.abspath(path)
+
+
 def _stacks(value: Any) -> bool:
     word = str(value).strip().lower()
     if word in ("python", "off"):
@@ -110,6 +120,7 @@ OPTIONS: Dict[str, Option] = {
     "record": Option(_path, False, "write every allocation and free to this file, which gapless report and the others open"),
     "record_stacks": Option(_stacks, False, "python: with the Python lines that asked; off: without (off)"),
     "record_limit": Option(_positive_bytes, False, "what the recording may take on disk: the newest is kept"),
+    "oom_dir": Option(_folder, False, "where a failed request leaves its last events (the current folder); off: nowhere"),
     "overlay": Option(_flag, False, "answer torch's own memory tools natively where the build of torch is known (1)"),
     "pages": Option(_flag, True, "show this process to gapless top and gapless metrics of the same user (1)"),
     "stats": Option(_flag, False, "print one line about memory at exit (0)"),

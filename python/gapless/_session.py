@@ -3,16 +3,18 @@
 State is set once, under a lock, and only after torch accepted the allocator: a failed enable() leaves torch as it was.
 """
 
+import os
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
 
 from . import _options, _tools
 from ._errors import GaplessError, GaplessWarning
 
 if TYPE_CHECKING:
     from ._library import Library
+    from ._pressure import Handle, Pressure
 
 _lock = threading.Lock()
 _library: Optional["Library"] = None
@@ -26,8 +28,7 @@ def enable(**options: Any) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
     Options are those of `gapless run --help`: reserve, limit, largest_page, slack, windows, plans, overlay, stats, record, record_stacks,
-    record_limit; each can also be set as an
-    environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
+    record_limit, oom_dir; each can also be set as an environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
 
     True: it is on. False: this machine or this torch cannot, a warning said so, disable_reason() tells why, and torch's own allocator
     is in place. GaplessError: it was called wrongly (CUDA has started, an unknown option), and the message says what to do.
@@ -44,7 +45,7 @@ def enable(**options: Any) -> bool:
 
         # Only now: a process that never enables it loads neither torch nor ctypes for it.
         from . import _library as native
-        from . import _torch
+        from . import _pressure, _torch
 
         torch = _torch.import_torch()
         reason = _torch.why_not(torch)
@@ -55,12 +56,15 @@ def enable(**options: Any) -> bool:
                 from . import _record
 
                 _record.start(library, chosen)
+            if reason is None and "oom_dir" in chosen and library.has("gapless_oom_folder"):
+                library.optional("gapless_oom_folder", os.fsencode(chosen["oom_dir"]))
         if reason is not None:
             _reason = reason
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)
             return False
         _allocator = _torch.plug(torch, library)
         _library, _chosen, _reason = library, chosen, None
+        _pressure.attach(library)
         _overlay = chosen.get("overlay", True) and library.overlay(torch.__version__, torch.version.git_version or "")
         if not _overlay:
             why_not = library.last_error()
@@ -130,6 +134,21 @@ def step() -> None:
     steps = sys.modules.get(f"{__package__}._steps")
     if steps is not None:
         steps.step()
+
+
+def on_pressure(fn: Callable[["Pressure"], Any]) -> "Handle":
+    """Calls fn before a request for GPU memory fails, with a Pressure: what was asked for, and what is missing.
+
+    fn may free memory. It returns the bytes that it freed, or True; False or 0 where it could do nothing; None where it does not know, then Gapless
+    looks. After each handler that helped the request is tried again; the others are asked, in the order in which they were registered, until it is
+    served. What goes wrong in fn is a warning, and does not take the place of the torch.OutOfMemoryError. A request inside of fn that fails
+    asks nobody. During a graph capture, and inside of torch.cuda.use_mem_pool, nobody is asked.
+
+    Returns a Handle: remove() ends it, as does the end of a with block. Can be used as a decorator.
+    """
+    from . import _pressure
+
+    return _pressure.on_pressure(fn)
 
 
 def _on() -> "Library":

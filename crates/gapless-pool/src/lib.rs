@@ -22,8 +22,8 @@ pub use device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 pub use fronts::{Fronts, Gathered, SharedPool};
 pub use options::Options;
 pub use pool::{
-    AllocError, AllocationView, BlockState, BlockView, Change, FreeError, LaneView, Pool, PoolKey,
-    RestoreError, Saved, SegmentView,
+    AllocError, AllocationView, BlockState, BlockView, Change, FreeError, Hole, Holes, LaneView, Pool,
+    PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView,
 };
 pub use sim::SimDevice;
 pub use stats::{ClassStats, Gauge, Stats};

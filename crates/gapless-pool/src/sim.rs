@@ -190,7 +190,10 @@ impl Device for SimDevice {
 
     fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError> {
         self.host_waits += 1;
-        self.waiting.remove(&event.0);
+        // A stream works in order: what came before is done as well.
+        if let Some(stream) = self.waiting.remove(&event.0) {
+            self.waiting.retain(|earlier, of| *of != stream || *earlier > event.0);
+        }
         Ok(())
     }
 

@@ -63,5 +63,7 @@ pub struct Stats {
     /// Times that the host waited for streams.
     pub waits: u64,
     pub retries: u64,
+    /// Requests that would have failed, by the rung of the ladder that served them (`Rung`).
+    pub ladder: [u64; 4],
     pub ooms: u64,
 }

@@ -33,7 +33,12 @@ impl Program {
         let full = self.live.len() >= most;
         match n.below(100) {
             0 => self.pool.device_mut().finish_all(),
-            1 if n.below(6) == 0 => drop(self.pool.trim()),
+            1 => match n.below(6) {
+                0 => drop(self.pool.trim()),
+                1 => self.pool.release_pool(PoolKey(1, 0)),
+                2 => self.pool.use_pool(PoolKey(1, 0)),
+                _ => {}
+            },
             2..=9 if !self.live.is_empty() => {
                 let at = n.below(self.live.len() as u64) as usize;
                 let stream = StreamHandle(n.below(self.streams));

@@ -47,10 +47,15 @@ impl Gapless {
     fn count(&mut self) {
         let from = *self.pool.stats();
         if from.waits != self.stats.syncs {
-            // A wait for all streams freed what was pending: other allocations may have its addresses by now.
-            for slot in self.pending.drain(..) {
-                self.slots[slot as usize] = 0;
-            }
+            // A wait for streams freed what was pending, or part of it: other allocations may have its addresses by now.
+            let (pool, slots) = (&self.pool, &mut self.slots);
+            self.pending.retain(|&slot| {
+                let waits = pool.is_later(slots[slot as usize]);
+                if !waits {
+                    slots[slot as usize] = 0;
+                }
+                waits
+            });
         }
         let device = self.pool.device();
         let to = &mut self.stats;

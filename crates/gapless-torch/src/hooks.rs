@@ -4,10 +4,11 @@
 //! throws PyTorch's own exception when there is no memory.
 
 use crate::cxx::Function;
+use crate::oom::tail;
 use crate::recorder::{self, Config};
 use crate::routing::{Filter, MempoolId, Routing};
 use crate::state::{self, CARDS, CardError};
-use crate::{options, overlay, serve, stats};
+use crate::{options, overlay, pressure, serve, stats};
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
 use std::cell::RefCell;
@@ -99,6 +100,36 @@ pub unsafe extern "C" fn gapless_mark(name: *const c_char, stage: i32, device: i
         {
             card.pool.mark_step();
         }
+    });
+}
+
+/// Calls `callback` with `user` when a request cannot be served, before it fails: it may free memory. Any thread may be the one that calls. Returns
+/// a number for [`gapless_remove_pressure`].
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_on_pressure(callback: Option<pressure::Callback>, user: *mut c_void) -> u64 {
+    guarded(0, || callback.map_or(0, |callback| pressure::add(callback, user)))
+}
+
+/// No longer calls it; 1 where it was there. A call that is under way comes to its end.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_remove_pressure(id: u64) -> i32 {
+    if state::is_forked() {
+        return 0;
+    }
+    guarded(0, || i32::from(pressure::remove(id)))
+}
+
+/// Where a failed request leaves its last events; an empty path: nowhere. Once, before the first failure.
+///
+/// # Safety
+/// `path` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_oom_folder(path: *const c_char) {
+    guarded((), || {
+        // SAFETY: as the caller says.
+        let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+        let folder = std::ffi::OsStr::from_bytes(path);
+        tail::set_folder((!path.is_empty()).then(|| folder.into()));
     });
 }
 

@@ -1,27 +1,34 @@
 //! What a request and a free do, whichever way PyTorch came: through the plain hooks or the overlay.
 //!
 //! What is recorded is told under the lock that orders it: of the lane, or of the card.
-//! Stacks for a history or a recording are gathered before the card is locked, observers of failures are called after: both may take Python's lock.
+//! Stacks for a history or a recording are gathered before the card is locked, handlers and observers of failures are called after: all of them may take Python's lock.
 
 use crate::exception::{self, Kind};
-use crate::history::{self, level};
+use crate::history::{self, Stack, level};
 use crate::hooks::{guarded, set_error};
+use crate::oom::{self, Seen};
+use crate::pressure::{self, Pressure};
 use crate::recorder;
 use crate::state::{self, CARDS, Card};
-use gapless_pool::{AllocError, PoolKey, StreamHandle};
+use gapless_pool::{AllocError, Device, DeviceError, PoolKey, StreamHandle};
 use gapless_trace::Action;
 use std::cell::Cell;
 use std::ffi::c_void;
 
 /// A request that failed.
 enum Failure {
-    /// With what observers are told: the card's size, or what of it may be held, and what of it is free.
-    OutOfMemory {
-        message: String,
-        total: u64,
-        free: u64,
-    },
+    OutOfMemory(DeviceError),
     Other(String),
+}
+
+/// What is asked for, and by whom.
+struct Request {
+    size: u64,
+    device: i32,
+    stream: *mut c_void,
+    /// For a history, and for a recording.
+    stack: Option<Stack>,
+    line: u32,
 }
 
 /// Memory for `size` bytes, null for none. Throws where there is no memory.
@@ -54,28 +61,8 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     {
         return addr as *mut c_void;
     }
-    let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
-    let served = guarded(Err(inside()), || {
-        state::with_card(device, |card| {
-            let served = card.alloc(size as u64, stream).map_err(|error| explain(card, device, error));
-            if is_recorded {
-                match &served {
-                    Ok(addr) => card.record_alloc(device, *addr, line),
-                    Err(Failure::OutOfMemory { free, .. }) => {
-                        card.record_failure(device, *free, size as u64, stream, line);
-                    }
-                    Err(Failure::Other(_)) => {}
-                }
-            }
-            served
-        })
-        .unwrap_or_else(|error| Err(Failure::Other(error.to_string())))
-    });
-    match served {
-        Ok(addr) => addr as *mut c_void,
-        // SAFETY: as the caller says.
-        Err(failure) => unsafe { fail(device, size as u64, failure) },
-    }
+    // SAFETY: as the caller says.
+    unsafe { Request { size: size as u64, device, stream, stack: None, line }.serve() }
 }
 
 #[cold]
@@ -83,53 +70,117 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
     // SAFETY: as the caller says.
     let stack = unsafe { history::stack(level::STATE) };
     let line = guarded(0, recorder::stack);
-    let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
-    let served = guarded(Err(inside()), || {
-        state::with_card(device, |card| match card.alloc(size as u64, stream) {
-            Ok(addr) => {
-                card.note_alloc(device, addr, stack);
-                card.record_alloc(device, addr, line);
-                Ok(addr)
-            }
-            Err(error) => {
-                let failure = explain(card, device, error);
-                if let Failure::OutOfMemory { free, .. } = failure {
-                    card.note_failure(device, size as u64, stream, free, stack);
-                    card.record_failure(device, free, size as u64, stream, line);
-                }
-                Err(failure)
-            }
-        })
-        .unwrap_or_else(|error| Err(Failure::Other(error.to_string())))
-    });
-    match served {
-        Ok(addr) => addr as *mut c_void,
-        // SAFETY: as the caller says.
-        Err(failure) => unsafe { fail(device, size as u64, failure) },
-    }
+    // SAFETY: as the caller says.
+    unsafe { Request { size: size as u64, device, stream, stack, line }.serve() }
 }
 
-#[cold]
-fn explain(card: &mut Card, device: i32, error: AllocError) -> Failure {
-    use gapless_pool::Device;
-    let AllocError::OutOfMemory { size, device: reason } = error;
-    let (free, total) = card.pool.device_mut().memory();
-    let total = card.pool.limit().unwrap_or(total);
-    Failure::OutOfMemory { message: card.explain(device, size, reason), total, free }
+impl Request {
+    /// Serves it from the whole card.
+    ///
+    /// # Safety
+    /// Called from C++ that may be thrown through.
+    unsafe fn serve(self) -> *mut c_void {
+        match self.attempt() {
+            Ok(addr) => addr as *mut c_void,
+            // SAFETY: as the caller says.
+            Err(Failure::OutOfMemory(error)) => unsafe { self.refused(error) },
+            // SAFETY: as the caller says.
+            Err(Failure::Other(message)) => unsafe { fail(message) },
+        }
+    }
+
+    fn attempt(&self) -> Result<u64, Failure> {
+        let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
+        guarded(Err(inside()), || {
+            let attempt = |card: &mut Card| {
+                let addr = card
+                    .alloc(self.size, self.stream)
+                    .map_err(|AllocError::OutOfMemory { device, .. }| Failure::OutOfMemory(device))?;
+                if history::is_watched() {
+                    card.note_alloc(self.device, addr, self.stack.clone());
+                }
+                if recorder::is_on() {
+                    card.record_alloc(self.device, addr, self.line);
+                }
+                Ok(addr)
+            };
+            state::with_card(self.device, attempt)
+                .unwrap_or_else(|error| Err(Failure::Other(error.to_string())))
+        })
+    }
+
+    /// The card has nothing: the program's handlers are asked, and then it fails.
+    ///
+    /// # Safety
+    /// As [`Request::serve`].
+    #[cold]
+    unsafe fn refused(self, error: DeviceError) -> *mut c_void {
+        let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), || self.attempt().ok());
+        if let Some(addr) = served {
+            guarded((), || {
+                let _ = state::with_card(self.device, |card| card.helped += 1);
+            });
+            return addr as *mut c_void;
+        }
+        // So that who holds what is known up to now.
+        guarded((), || drop(recorder::catch_up()));
+        let looked = guarded(None, || state::with_card(self.device, |card| self.look(card, error)).ok());
+        let plain = "CUDA out of memory.".to_owned();
+        let message = match looked {
+            Some(mut seen) => {
+                seen.facts.handlers = handlers;
+                let (limit, total, free) = (seen.facts.limit, seen.facts.total, seen.facts.free);
+                let total = limit.map_or(total, |limit| limit.bytes);
+                // SAFETY: as the caller says; no card is locked.
+                unsafe { history::tell_observers(self.device, self.size, total, free) };
+                guarded(plain, || oom::explain(seen))
+            }
+            None => plain,
+        };
+        drop(self);
+        // SAFETY: as the caller says.
+        unsafe { fail(message) }
+    }
+
+    /// What a handler is told, and how many frees there were; `None`: none may be asked now.
+    fn pressure(&self) -> Option<(Pressure, u64)> {
+        let mut card = state::existing(self.device).filter(|card| card.routings.is_empty())?;
+        let total = card.pool.device_mut().memory().1;
+        // No help is enough for what does not fit at all.
+        if self.size > card.pool.limit().unwrap_or(total).min(total) {
+            return None;
+        }
+        let (stats, stream) = (*card.pool.stats(), StreamHandle(self.stream as u64));
+        let told = Pressure {
+            device: self.device,
+            requested: self.size,
+            missing: card.pool.shortfall(self.size, stream, PoolKey(0, 0)),
+            allocated: stats.allocated.current,
+            reserved: stats.reserved.current,
+            limit: card.pool.limit().unwrap_or(0),
+        };
+        Some((told, stats.allocations.total - stats.allocations.current))
+    }
+
+    /// The failure as it is told, recorded, and left behind.
+    fn look(&self, card: &mut Card, error: DeviceError) -> Seen {
+        card.failed += 1;
+        let seen = oom::look(card, self.device, self.size, StreamHandle(self.stream as u64), error);
+        let free = seen.facts.free;
+        if history::is_watched() {
+            card.note_failure(self.device, self.size, self.stream, free, self.stack.clone());
+        }
+        if recorder::is_on() {
+            card.record_failure(self.device, free, self.size, self.stream, self.line);
+        }
+        seen
+    }
 }
 
 /// # Safety
 /// Called where C++ may be thrown through.
 #[cold]
-unsafe fn fail(device: i32, size: u64, failure: Failure) -> *mut c_void {
-    let message = match failure {
-        Failure::OutOfMemory { message, total, free } => {
-            // SAFETY: as the caller says; no card is locked.
-            unsafe { history::tell_observers(device, size, total, free) };
-            message
-        }
-        Failure::Other(message) => message,
-    };
+unsafe fn fail(message: String) -> *mut c_void {
     set_error(&message);
     // SAFETY: as the caller says.
     unsafe { exception::throw(Kind::OutOfMemory, message) };

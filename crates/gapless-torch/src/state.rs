@@ -8,9 +8,7 @@ use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::Routing;
 use gapless_cuda::CudaDevice;
-use gapless_pool::{
-    AllocError, BlockState, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Stats, StreamHandle,
-};
+use gapless_pool::{AllocError, BlockState, Change, Fronts, Gathered, Pool, PoolKey, Stats, StreamHandle};
 use gapless_trace::{Action as Recorded, StackId};
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
@@ -33,8 +31,9 @@ pub struct Card {
     /// Private pools whose free memory may serve others' requests before these fail.
     spare: Vec<PoolKey>,
     pub history: History,
-    /// Requests that failed in the end.
+    /// Requests that failed in the end, and those that a handler's help served.
     pub failed: u64,
+    pub helped: u64,
     /// Counters as they were when the program last reset its totals.
     pub since: Since,
     /// The most blocks and bytes that were seen stranded: in all, small, large.
@@ -209,6 +208,7 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
             spare: Vec::new(),
             history: History::default(),
             failed: 0,
+            helped: 0,
             since: Since::default(),
             most_stranded: [(0, 0); 3],
         });
@@ -269,23 +269,50 @@ impl Card {
     /// When there is none.
     #[inline]
     pub fn alloc(&mut self, size: u64, stream: *mut c_void) -> Result<u64, AllocError> {
-        let pool = if self.routings.is_empty() {
-            if !self.deferred.is_empty() {
-                self.work_off_deferred();
-            }
-            PoolKey(0, 0)
-        } else {
-            // The newest that takes the stream.
-            let open = self.routings.iter().rev().find(|routing| routing.filter.accepts(stream));
-            open.map_or(PoolKey(0, 0), |routing| routing.pool)
-        };
+        if self.routings.is_empty() && !self.deferred.is_empty() {
+            self.work_off_deferred();
+        }
         let stream = StreamHandle(stream as u64);
-        self.pool.alloc(size, stream, pool).or_else(|error| {
-            let spare = if pool.is_private() { &[] } else { self.spare.as_slice() };
-            let served = spare.iter().find_map(|&other| self.pool.alloc(size, stream, other).ok());
-            self.failed += u64::from(served.is_none());
-            served.ok_or(error)
-        })
+        let pool = self.pool_of(stream);
+        self.pool
+            .alloc(size, stream, pool)
+            .or_else(|error| self.alloc_from_spare(size, stream, pool).ok_or(error))
+    }
+
+    /// Which pool a request on `stream` goes to: that of the newest routing that takes it.
+    #[inline]
+    #[must_use]
+    pub fn pool_of(&self, stream: StreamHandle) -> PoolKey {
+        let accepts = |routing: &&Routing| routing.filter.accepts(stream.0 as *mut c_void);
+        self.routings.iter().rev().find(accepts).map_or(PoolKey(0, 0), |routing| routing.pool)
+    }
+
+    /// Memory of pools that let others have it: as it lies in one of them, else their free pages.
+    #[cold]
+    fn alloc_from_spare(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> Option<u64> {
+        if pool.is_private() || self.spare.is_empty() {
+            return None;
+        }
+        let spare = self.spare.clone();
+        if let Some(addr) = spare.iter().find_map(|&other| self.pool.alloc(size, stream, other).ok()) {
+            return Some(addr);
+        }
+        let private = self.pool.holes_for(pool).private;
+        let pages: u64 = private.iter().filter(|p| spare.contains(&p.pool)).map(|p| p.pages).sum();
+        // Giving back waits for streams, which a capture forbids.
+        if !self.routings.is_empty() || pages < self.pool.shortfall(size, stream, pool) {
+            return None;
+        }
+        for other in spare {
+            self.pool.trim_pool(other);
+        }
+        self.pool.alloc(size, stream, pool).ok()
+    }
+
+    /// Pools that let others have what is free in them.
+    #[must_use]
+    pub fn spare(&self) -> &[PoolKey] {
+        &self.spare
     }
 
     /// Gives back what is at `addr`. Whether it was there to be given back.
@@ -401,7 +428,7 @@ impl Card {
         }
     }
 
-    fn picture(&mut self, device: i32) -> Picture {
+    pub(crate) fn picture(&mut self, device: i32) -> Picture {
         // What is in the log is in the picture too.
         let changes = self.pool.take_changes();
         if history::is_watched() {
@@ -463,29 +490,5 @@ impl Card {
         self.note_changes(device, None);
         let what = Event { addr: free, size, stream: StreamHandle(stream as u64), pool: PoolKey(0, 0) };
         self.history.add(device, Action::Oom, what, stack);
-    }
-
-    /// Why a request failed, in words that help.
-    pub fn explain(&mut self, device: i32, size: u64, error: DeviceError) -> String {
-        use gapless_pool::Device;
-        let Stats { allocated, reserved, .. } = *self.pool.stats();
-        let (free, total) = self.pool.device_mut().memory();
-        let mib = |bytes: u64| format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20));
-        let limit =
-            self.pool.limit().map(|l| format!(" The process may hold {}.", mib(l))).unwrap_or_default();
-        let driver = match error {
-            DeviceError::OutOfMemory => String::new(),
-            DeviceError::Driver(code) => format!(" The driver said {code}."),
-        };
-        format!(
-            "CUDA out of memory. Tried to allocate {}. GPU {device} has a total capacity of {} of which {} is free. Of what this process \
-             holds, {}, {} is allocated.{limit}{driver} Memory is held without gaps (gapless): less must be live at once, by a smaller batch, \
-             checkpointing or offloading.",
-            mib(size),
-            mib(total),
-            mib(free),
-            mib(reserved.current),
-            mib(allocated.current),
-        )
     }
 }

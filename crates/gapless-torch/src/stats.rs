@@ -7,7 +7,7 @@ use crate::hooks::guarded;
 use crate::overlay::This;
 use crate::overlay::layout::{DeviceStats, Stat, StatArray};
 use crate::state::{self, Card, Since};
-use gapless_pool::{ClassStats, Gauge, Stats};
+use gapless_pool::{ClassStats, Gauge, Rung, Stats};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -185,8 +185,12 @@ pub fn json(card: &mut Card) -> String {
         ("gapless.plan.served_bytes", plans.served_bytes),
         ("gapless.plan.missed", plans.missed),
         ("gapless.driver_ns", device.driver_ns),
+        ("gapless.ladder.handlers", card.helped),
     ] {
         let _ = write!(out, "\"{name}\":{value},");
+    }
+    for (rung, count) in Rung::ALL.iter().zip(pool.ladder) {
+        let _ = write!(out, "\"gapless.ladder.{}\":{count},", rung.name());
     }
     out.pop();
     out.push('}');

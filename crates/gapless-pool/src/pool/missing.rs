@@ -1,4 +1,4 @@
-//! What happens when no free block fits: as little new memory as possible, and everything else before a request fails.
+//! What happens when no free block fits: as little new memory as possible. Where that fails too, the [`ladder`](super::ladder) begins.
 
 use super::{Lane, Piece, Pieces, Place, Pool, SMALL};
 use crate::device::{Device, DeviceError};
@@ -7,7 +7,7 @@ use crate::heap::GRANULE;
 /// Slack is at least this: below it, sparing memory costs more than it is worth.
 const LEAST_SLACK: u64 = 16 << 20;
 /// Smaller pieces of free memory are left alone.
-const FRAGMENT: u64 = 64 << 10;
+pub(super) const FRAGMENT: u64 = 64 << 10;
 
 impl<D: Device> Pool<D> {
     #[cold]
@@ -28,8 +28,7 @@ impl<D: Device> Pool<D> {
             }
             return match self.grow_for(heap, size, missing.div_ceil(GRANULE) * GRANULE) {
                 Ok(()) => self.at_home(heap, size),
-                // The last resort: memory of the large heap, whatever page that pins.
-                Err(error) => self.last_resort(lane, heap, size, error),
+                Err(error) => self.climb(lane, heap, size, error),
             };
         }
         if let Some(place) = self.reuse_window(lane, size) {
@@ -44,7 +43,7 @@ impl<D: Device> Pool<D> {
         if let Some(place) = self.lend_block(lane, size, |other| other.large, u64::MAX) {
             return Ok(place);
         }
-        self.harvest(lane, heap, size, plain).or_else(|error| self.last_resort(lane, heap, size, error))
+        self.harvest(lane, heap, size, plain).or_else(|error| self.climb(lane, heap, size, error))
     }
 
     /// What may be held without harvesting first, once `size` more bytes are live.
@@ -59,7 +58,13 @@ impl<D: Device> Pool<D> {
     }
 
     /// Serves from free pages, and from as few new ones as possible.
-    fn harvest(&mut self, lane: u32, heap: u32, size: u64, plain: u64) -> Result<Place, DeviceError> {
+    pub(super) fn harvest(
+        &mut self,
+        lane: u32,
+        heap: u32,
+        size: u64,
+        plain: u64,
+    ) -> Result<Place, DeviceError> {
         let mut pieces = self.free_pieces(lane, false);
         if pieces.most() < size {
             pieces.add(self.free_pieces(lane, true));
@@ -109,7 +114,13 @@ impl<D: Device> Pool<D> {
     }
 
     /// The smallest free block of another lane's heap that is large enough and below `most`, as it lies: an event on the device is all it costs.
-    fn lend_block(&mut self, lane: u32, size: u64, class: fn(&Lane) -> u32, most: u64) -> Option<Place> {
+    pub(super) fn lend_block(
+        &mut self,
+        lane: u32,
+        size: u64,
+        class: fn(&Lane) -> u32,
+        most: u64,
+    ) -> Option<Place> {
         let own = self.lanes[lane as usize];
         if own.pool.is_private() || self.quiet {
             return None;
@@ -131,7 +142,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// What is free in the lane's own heap, or in those of other lanes that may lend.
-    fn free_pieces(&self, lane: u32, lent: bool) -> Pieces {
+    pub(super) fn free_pieces(&self, lane: u32, lent: bool) -> Pieces {
         let own = self.lanes[lane as usize];
         let mut found = Pieces::default();
         for (at, other) in self.lanes.iter().enumerate() {
@@ -172,35 +183,6 @@ impl<D: Device> Pool<D> {
         found.backs.sort_by_key(|p| (p.size, p.heap, p.page));
         found
     }
-
-    /// Everything that is left before a request fails.
-    fn last_resort(
-        &mut self,
-        lane: u32,
-        heap: u32,
-        size: u64,
-        error: DeviceError,
-    ) -> Result<Place, DeviceError> {
-        if self.pending_count + self.later.len() > 0 && !self.quiet {
-            self.stats.retries += 1;
-            self.wait_for_pending();
-        }
-        if let Some(block) = self.heap_mut(heap).take(size) {
-            return Ok(Place::Home { heap, block });
-        }
-        let large = self.lanes[lane as usize].large;
-        if size <= SMALL
-            && let Some(block) = self.heap_mut(large).take(size)
-        {
-            return Ok(Place::Home { heap: large, block });
-        }
-        let mut pieces = self.free_pieces(lane, false);
-        pieces.add(self.free_pieces(lane, true));
-        match pieces.choose(size) {
-            Some(chosen) => self.make_window(lane, &chosen, size),
-            None => Err(error),
-        }
-    }
 }
 
 impl Piece {
@@ -211,21 +193,21 @@ impl Piece {
 }
 
 impl Pieces {
-    fn add(&mut self, other: Pieces) {
+    pub(super) fn add(&mut self, other: Pieces) {
         self.pages.extend(other.pages);
         self.fronts.extend(other.fronts);
         self.backs.extend(other.backs);
     }
 
     /// The most bytes that one window over them can hold.
-    fn most(&self) -> u64 {
+    pub(super) fn most(&self) -> u64 {
         let largest = |pieces: &[Piece]| pieces.iter().map(|p| p.size).max().unwrap_or(0);
         self.pages.iter().map(|p| p.size).sum::<u64>() + largest(&self.fronts) + largest(&self.backs)
     }
 
     /// Pieces for `size` bytes, in the order of a window: pages as they come while they are not too large, and for what is left the
     /// smallest thing that will do: a front, a back, one of each, or one more page, whose rest stays free at home.
-    fn choose(&self, size: u64) -> Option<Vec<Piece>> {
+    pub(super) fn choose(&self, size: u64) -> Option<Vec<Piece>> {
         let mut chosen = Vec::new();
         let mut taken = vec![false; self.pages.len()];
         let mut left = size;

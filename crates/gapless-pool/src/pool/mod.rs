@@ -16,6 +16,8 @@ mod counting;
 mod giving;
 mod granting;
 mod growth;
+mod holes;
+mod ladder;
 mod log;
 mod missing;
 mod pending;
@@ -25,6 +27,8 @@ mod view;
 mod windows;
 
 pub use checkpoint::{RestoreError, Saved};
+pub use holes::{Hole, Holes, PrivateFree};
+pub use ladder::Rung;
 pub use log::Change;
 pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentView};
 
@@ -94,6 +98,14 @@ pub(crate) struct AllocationId {
 /// Stands for a shard where an allocation lies in a window.
 const WINDOWS: u32 = u32::MAX;
 
+/// An allocation that was given back, and the event after which one of the streams that use it is done.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    event: EventHandle,
+    id: AllocationId,
+    order: u64,
+}
+
 /// A second range of addresses for pages, side by side.
 #[derive(Clone, Debug)]
 struct Window {
@@ -131,9 +143,11 @@ pub struct Pool<D> {
     window_range: (u64, u64),
     /// Addresses of windows that are gone, to be used again.
     unused_addrs: Vec<(u64, u64)>,
-    /// Events in the order of each stream, and the allocation that waits for it.
-    pending: Vec<(StreamHandle, VecDeque<(EventHandle, AllocationId)>)>,
+    /// In the order of each stream.
+    pending: Vec<(StreamHandle, VecDeque<Waiting>)>,
     pending_count: usize,
+    /// Events that were ever waited for: which of two is older.
+    pending_order: u64,
     /// Given back, to be free when the caller says so.
     later: Vec<AllocationId>,
     /// Private pools that nobody uses.
@@ -164,6 +178,7 @@ impl<D: Device> Pool<D> {
             unused_addrs: Vec::new(),
             pending: Vec::new(),
             pending_count: 0,
+            pending_order: 0,
             later: Vec::new(),
             released: Vec::new(),
             quiet: false,
@@ -184,6 +199,10 @@ impl<D: Device> Pool<D> {
 
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     pub fn set_limit(&mut self, limit: Option<u64>) {

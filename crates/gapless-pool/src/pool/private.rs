@@ -1,7 +1,7 @@
 //! Private pools: those of graphs and of the program's own. A graph remembers the addresses that it was captured with, and a window's may go
 //! when it is idle; so a private pool has no windows, and only grows. Its addresses serve another pool once it was released and emptied.
 
-use super::{Place, Pool, SMALL};
+use super::{Place, Pool};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
 
@@ -21,15 +21,7 @@ impl<D: Device> Pool<D> {
             Ok(()) => return self.at_home(heap, size),
             Err(error) => error,
         };
-        if self.pending_count + self.later.len() > 0 && !self.quiet {
-            self.stats.retries += 1;
-            self.wait_for_pending();
-            if let Ok(place) = self.at_home(heap, size) {
-                return Ok(place);
-            }
-        }
-        let large = self.lanes[lane as usize].large;
-        if size <= SMALL { self.at_home(large, size).map_err(|_| error) } else { Err(error) }
+        self.climb(lane, heap, size, error)
     }
 
     /// A lane of a released pool with nothing left in it: its addresses can be used again.

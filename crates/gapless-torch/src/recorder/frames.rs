@@ -154,6 +154,34 @@ pub fn current() -> u32 {
     }
 }
 
+/// A line of Python.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub name: String,
+    pub file: String,
+    pub line: u32,
+}
+
+/// The lines that this thread stands in, innermost first, whether stacks are kept or not: for a request that failed. No lock of ours may be held.
+#[must_use]
+pub fn here() -> Vec<Place> {
+    let Some(python) = python() else { return Vec::new() };
+    // SAFETY: as in `current`.
+    unsafe {
+        let thread = (python.this_thread)();
+        if thread.is_null() {
+            return Vec::new();
+        }
+        if thread == (python.current_thread)() {
+            return python.places();
+        }
+        let state = (python.take_lock)();
+        let found = python.places();
+        (python.leave_lock)(state);
+        found
+    }
+}
+
 /// What is new since the last call.
 pub fn take_news() -> Vec<News> {
     std::mem::take(&mut *lock(&NEWS))
@@ -204,6 +232,34 @@ impl Python {
             self.line_numbers(&mut lines[..depth]);
             self.add(key, &lines[..depth])
         }
+    }
+
+    /// # Safety
+    /// As [`Python::stack`].
+    #[cold]
+    unsafe fn places(&self) -> Vec<Place> {
+        let mut places = Vec::new();
+        // SAFETY: as in `stack`; a code object is held while its names are read.
+        unsafe {
+            let mut frame = (self.frame)();
+            if frame.is_null() || !(self.error)().is_null() {
+                return places;
+            }
+            (self.keep)(frame);
+            while !frame.is_null() && places.len() < DEPTH {
+                let code = (self.code)(frame);
+                let (name, file) = self.names(code);
+                (self.release)(code);
+                places.push(Place { name, file, line: (self.line)(frame).max(0) as u32 });
+                let back = (self.back)(frame);
+                (self.release)(frame);
+                frame = back;
+            }
+            if !frame.is_null() {
+                (self.release)(frame);
+            }
+        }
+        places
     }
 
     /// # Safety

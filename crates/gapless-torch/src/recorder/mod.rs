@@ -9,6 +9,7 @@ pub mod clock;
 pub mod frames;
 pub mod held;
 pub mod lines;
+pub mod recent;
 pub mod ring;
 pub mod scribe;
 
@@ -17,6 +18,7 @@ use clock::Clock;
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use gapless_trace::{Action, Stage};
 use lines::Lines;
+use recent::Recent;
 use ring::{Ring, Words};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +32,8 @@ const SLOTS: usize = 1 << 17;
 const MARKS: usize = 1 << 16;
 /// How long the end of the process waits for the file.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a failed request waits for the file.
+const HURRY: Duration = Duration::from_secs(3);
 
 /// What to record, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +101,11 @@ pub struct Recorder {
     marks: Mutex<Vec<Mark>>,
     /// Who asked for what is live, where stacks are kept. Taken by the scribe for a moment, and by others under a card's lock.
     lines: Mutex<Lines>,
+    /// The last ones that the scribe popped.
+    recent: Mutex<Recent>,
+    /// How often somebody asked for the file to be complete, and which of these times it is.
+    asked: AtomicU64,
+    answered: AtomicU64,
     /// Entries and marks that found no room.
     lost: AtomicU64,
     /// Events that are in the file.
@@ -114,6 +123,9 @@ impl Recorder {
             ring: Ring::new(slots),
             marks: Mutex::new(Vec::new()),
             lines: Mutex::new(Lines::default()),
+            recent: Mutex::new(Recent::default()),
+            asked: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             written: AtomicU64::new(0),
             ending: AtomicBool::new(false),
@@ -167,6 +179,23 @@ impl Recorder {
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.ring.len()
+    }
+
+    /// Looks at the last entries and marks.
+    pub fn recent<T>(&self, look: impl FnOnce(&[Entry], &[Mark]) -> T) -> T {
+        let mut recent = lock(&self.recent);
+        let (entries, marks) = recent.both();
+        look(entries, marks)
+    }
+
+    /// Asks for all that was pushed so far to be in the file; what [`Recorder::is_complete`] is then asked with.
+    pub fn ask(&self) -> u64 {
+        self.asked.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    #[must_use]
+    pub fn is_complete(&self, asked: u64) -> bool {
+        self.answered.load(Ordering::Acquire) >= asked
     }
 
     /// Asks the scribe to come to an end.
@@ -268,6 +297,24 @@ pub fn finish() -> u64 {
         }
     }
     recorder.lost()
+}
+
+/// Waits until all that happened so far is in the file, and says which that is; why not, where it takes too long; `None`: nothing is recorded.
+/// No card may be locked: the scribe may have to look at it.
+pub fn catch_up() -> Option<Result<PathBuf, String>> {
+    let recorder = on()?;
+    let asked = recorder.ask();
+    if let Some(thread) = lock(&SCRIBE).as_ref() {
+        thread.thread().unpark();
+    }
+    let began = Instant::now();
+    while !recorder.is_complete(asked) {
+        if !is_on() || began.elapsed() > HURRY {
+            return Some(Err(format!("{} is not written to the end yet", recorder.path().display())));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Some(Ok(recorder.path()))
 }
 
 /// The stack of this thread, where stacks are kept. No lock of ours may be held: Python is asked.

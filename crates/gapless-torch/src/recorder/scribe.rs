@@ -4,9 +4,11 @@
 //! with the state of its beginning as events of their own, and contradicts itself nowhere: a free of what is not known is left out. So each
 //! file can be read alone, to whatever block it reaches. With a limit, the file that is full becomes the older one, in place of the one before.
 
-use super::frames::{self, News};
+use super::clock::Clock;
+use super::frames::{self, News, Place};
 use super::{Entry, Recorder, lock};
 use crate::recorder::held::{Block, Held, Picture, Piece};
+use gapless_pool::{PoolKey, StreamHandle};
 use gapless_trace::gtrace::{EventBatch, GtraceError, Tables, Writer};
 use gapless_trace::holders::{line_text, naming_line};
 use gapless_trace::stacks::{Frame, Frames, Stacks};
@@ -82,9 +84,14 @@ pub fn run(recorder: &Recorder, look: impl Fn(&dyn Fn()) -> Vec<Picture>) -> Res
     };
     loop {
         let ending = recorder.ending.load(Ordering::Acquire);
+        let asked = recorder.asked.load(Ordering::Acquire);
+        let is_asked = asked != recorder.answered.load(Ordering::Relaxed);
         let popped = scribe.drain();
         scribe.take_marks();
-        scribe.flush_if_due(popped == 0 && ending)?;
+        scribe.flush_if_due(popped == 0 && (ending || is_asked))?;
+        if popped == 0 && is_asked {
+            recorder.answered.store(asked, Ordering::Release);
+        }
         if popped == 0 && recorder.ring.is_empty() {
             if ending {
                 return scribe.finish();
@@ -120,6 +127,50 @@ pub fn beside(path: &Path, word: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Writes a file of its own: a card as it is, and the request that failed on it (what the device had free, and what was asked for, on which stream and
+/// in which pool), by the line innermost in `stack`.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_picture(
+    file: File,
+    picture: &Picture,
+    (free, size, stream, pool): (u64, u64, StreamHandle, PoolKey),
+    stack: &[Place],
+) -> Result<(), GtraceError> {
+    let (mut strings, mut frames, mut stacks) = (Strings::new(), Frames::default(), Stacks::default());
+    let lines: Vec<_> = stack
+        .iter()
+        .map(|Place { name, file, line }| {
+            frames.intern(Frame { name: strings.intern(name), file: strings.intern(file), line: *line })
+        })
+        .collect();
+    let stack = stacks.intern(&lines);
+    let mut card = Card::new(picture.device);
+    card.held.set_pieces(&picture.pieces);
+    card.held.live.extend(picture.blocks.iter().copied());
+    let now = Clock::default().now();
+    card.restate(now);
+    card.push(Action::Oom, free, &Block { size, stream, pool, stack, is_pending: false }, now);
+    let text = "nothing was recorded before the failure: the file begins with what was held then, and says nothing of when it came";
+    let source = Source {
+        format: "Gapless picture of a failed request".to_owned(),
+        producer: Source::gapless(env!("CARGO_PKG_VERSION")),
+        torch_rules: false,
+        notes: vec![Note { code: "picture-only", text: text.to_owned() }],
+    };
+    let mut writer = Writer::new(file)?;
+    writer.source(&source)?;
+    let tables = Tables { strings: &strings, frames: &frames, stacks: &stacks };
+    let Card { trace, pending, .. } = &card;
+    for events in pending.chunks(BLOCK) {
+        let (device, streams, pools) = (trace.device, &trace.streams, &trace.pools);
+        writer.append(&EventBatch { device, streams, pools, events }, tables)?;
+    }
+    writer.finish()?;
+    Ok(())
+}
+
 impl Scribe<'_> {
     fn drain(&mut self) -> usize {
         let mut gulp = std::mem::take(&mut self.gulp);
@@ -140,6 +191,7 @@ impl Scribe<'_> {
         if self.recorder.config.stacks {
             lock(&self.recorder.lines).follow(&gulp);
         }
+        lock(&self.recorder.recent).follow(&gulp);
         let popped = gulp.len();
         self.gulp = gulp;
         popped
@@ -178,6 +230,7 @@ impl Scribe<'_> {
             let name = self.strings.intern(&mark.name);
             let time = Micros(mark.time);
             self.marks.push(Annotation { name, stage: mark.stage, device: mark.device, time });
+            lock(&self.recorder.recent).mark(mark);
             self.waiting.get_or_insert_with(Instant::now);
         }
     }
@@ -186,8 +239,7 @@ impl Scribe<'_> {
         match self.cards.iter().position(|card| card.trace.device == device) {
             Some(at) => at,
             None => {
-                let trace = DeviceTrace::new(device);
-                self.cards.push(Card { trace, held: Held::default(), pending: Vec::new(), time: 0 });
+                self.cards.push(Card::new(device));
                 self.cards.len() - 1
             }
         }
@@ -343,6 +395,7 @@ impl Scribe<'_> {
     /// After a gap: what the cards really hold.
     fn set_right(&mut self, pictures: Vec<Picture>) {
         let time = self.recorder.clock.now();
+        lock(&self.recorder.recent).forget();
         for picture in pictures {
             let at = self.card(picture.device);
             let card = &mut self.cards[at];
@@ -384,6 +437,10 @@ impl Scribe<'_> {
 }
 
 impl Card {
+    fn new(device: u32) -> Card {
+        Card { trace: DeviceTrace::new(device), held: Held::default(), pending: Vec::new(), time: 0 }
+    }
+
     fn push(&mut self, action: Action, addr: u64, block: &Block, time: u64) {
         self.time = self.time.max(time);
         self.pending.push(Event {

@@ -1,0 +1,106 @@
+//! What is free and where, for those who must say why a request failed.
+
+use super::{Lane, Pool, PoolKey, SMALL, lane_of};
+use crate::blocks::State;
+use crate::device::{Device, StreamHandle};
+use crate::shard::rounded;
+
+/// The largest free block of a lane's size class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hole {
+    pub size: u64,
+    pub stream: StreamHandle,
+    pub pool: PoolKey,
+    /// Whether it is among the memory of small requests.
+    pub is_small: bool,
+}
+
+/// What a private pool has free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrivateFree {
+    pub pool: PoolKey,
+    pub free: u64,
+    /// Of it, in wholly free pages.
+    pub pages: u64,
+    /// Whether nobody uses the pool any more.
+    pub is_released: bool,
+}
+
+/// Free memory that is held, as one request sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holes {
+    /// The largest of all.
+    pub largest: Option<Hole>,
+    /// In the request's own pool: free bytes, and those of them in pages that other blocks use.
+    pub own: u64,
+    pub pinned: u64,
+    /// For a request in a private pool: wholly free pages of the default one.
+    pub elsewhere: u64,
+    /// Private pools with free memory, other than the request's; the most first.
+    pub private: Vec<PrivateFree>,
+    /// Given back and used by other streams: the stream, and the bytes that wait for it; the most first.
+    pub pending: Vec<(StreamHandle, u64)>,
+}
+
+impl<D: Device> Pool<D> {
+    /// What a request needs: its block.
+    #[must_use]
+    pub fn block_size(requested: u64) -> u64 {
+        rounded(requested)
+    }
+
+    /// What is free, for a request in `pool`.
+    #[must_use]
+    pub fn holes_for(&self, pool: PoolKey) -> Holes {
+        let mut found = Holes::default();
+        for heap in 0..2 * self.shards.len() as u32 {
+            let lane = self.lanes[lane_of(heap) as usize];
+            let free: u64 = self
+                .heap(heap)
+                .blocks()
+                .filter(|block| block.state == State::Free)
+                .map(|block| block.size)
+                .sum();
+            if free == 0 {
+                continue;
+            }
+            let pages = self.free_pages(heap);
+            let largest = self.heap(heap).largest_free();
+            if largest > found.largest.map_or(0, |hole| hole.size) {
+                let Lane { stream, pool, .. } = lane;
+                found.largest = Some(Hole { size: largest, stream, pool, is_small: heap.is_multiple_of(2) });
+            }
+            if lane.pool == pool {
+                found.own += free;
+                found.pinned += free - pages;
+            } else if !lane.pool.is_private() {
+                found.elsewhere += pages;
+            } else {
+                let is_released = self.released.contains(&lane.pool);
+                match found.private.iter_mut().find(|private| private.pool == lane.pool) {
+                    Some(private) => {
+                        private.free += free;
+                        private.pages += pages;
+                    }
+                    None => found.private.push(PrivateFree { pool: lane.pool, free, pages, is_released }),
+                }
+            }
+        }
+        found.private.sort_by_key(|private| (std::cmp::Reverse(private.free), private.pool));
+        for (stream, queue) in &self.pending {
+            // A block that several streams use waits for the last of them; it is told with each.
+            let bytes: u64 = queue.iter().map(|waiting| self.allocation(waiting.id).size).sum();
+            if bytes > 0 {
+                found.pending.push((*stream, bytes));
+            }
+        }
+        found.pending.sort_by_key(|&(stream, bytes)| (std::cmp::Reverse(bytes), stream));
+        found
+    }
+
+    /// Whether a request of `size` bytes goes where small ones go.
+    #[must_use]
+    pub fn is_small(size: u64) -> bool {
+        rounded(size) <= SMALL
+    }
+}

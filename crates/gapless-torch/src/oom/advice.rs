@@ -1,0 +1,141 @@
+//! The cheapest thing that would have served a request that failed: rules over facts, from what costs nothing to what costs most. Each is checked
+//! against the facts before it is given, and none advises what is set already. Where no rule holds, it is said how much less must be live.
+
+use super::text::{pool, stream};
+use super::{Facts, Limit, LimitBy};
+use gapless_pool::PoolKey;
+use gapless_trace::Bytes;
+
+/// Sizes of limits are rounded up to this: pages are multiples of it.
+const PAGE: u64 = 2 << 20;
+
+/// What would have helped, the cheapest first: one thing, or two.
+#[must_use]
+pub fn of(facts: &Facts) -> Vec<String> {
+    if facts.size > facts.total {
+        return vec![format!(
+            "nothing on this device: the request alone is {} larger than all of its memory",
+            Bytes(facts.size - facts.total)
+        )];
+    }
+    let rules = [before_capture, limit, memory_pool, pages, graph_pool, other_processes, smaller_batch];
+    let mut found: Vec<String> = rules.iter().filter_map(|rule| rule(facts)).take(2).collect();
+    if found.is_empty() {
+        found.push(less_live(facts));
+    }
+    found
+}
+
+/// A limit of the process's own, where the device has what is missing.
+fn limit(facts: &Facts) -> Option<String> {
+    let Limit { bytes, by } = facts.limit?;
+    let raised = (bytes.max(facts.reserved) + facts.missing).div_ceil(PAGE) * PAGE;
+    let more = raised - facts.reserved;
+    if more > facts.free || facts.reserved + facts.free <= bytes {
+        return None;
+    }
+    let free = Bytes(facts.free);
+    Some(match by {
+        LimitBy::Option => {
+            let mib = raised.div_ceil(1 << 20);
+            format!("limit={mib}MiB or more (it is {}): {free} are free on the device", Bytes(bytes))
+        }
+        LimitBy::Fraction(_) => {
+            // Upwards, so that what is printed is enough.
+            let thousandths = (raised as u128 * 1000).div_ceil(u128::from(facts.total.max(1)));
+            if thousandths > 1000 {
+                return None;
+            }
+            let fraction = thousandths as f64 / 1000.0;
+            format!("set_per_process_memory_fraction({fraction}) or more: {free} are free on the device")
+        }
+    })
+}
+
+/// What could have been given back or waited for before a capture began.
+fn before_capture(facts: &Facts) -> Option<String> {
+    if !facts.is_quiet {
+        return None;
+    }
+    let what = if matches!(facts.pool, PoolKey(0, 1..)) { "use_mem_pool" } else { "the capture" };
+    let pending: u64 = facts.holes.pending.iter().map(|(_, bytes)| bytes).sum();
+    if pending >= facts.missing {
+        let (first, _) = facts.holes.pending.first()?;
+        let of = stream(*first);
+        return Some(format!("torch.cuda.synchronize() before {what}: {} wait for {of}", Bytes(pending)));
+    }
+    let cached = facts.holes.elsewhere;
+    (cached >= facts.missing).then(|| {
+        format!(
+            "{} are free outside its pool: freed, and torch.cuda.empty_cache() called, before {what}",
+            Bytes(cached)
+        )
+    })
+}
+
+/// A memory pool of the program's own that keeps what is free to itself.
+fn memory_pool(facts: &Facts) -> Option<String> {
+    let idle = |private: &&gapless_pool::PrivateFree| {
+        matches!(private.pool, PoolKey(0, _))
+            && !facts.spare.contains(&private.pool)
+            && private.pages >= facts.missing
+    };
+    let found = facts.holes.private.iter().find(idle)?;
+    Some(format!(
+        "torch.cuda.MemPool(use_on_oom=True): {} keeps {} that are free",
+        pool(found.pool),
+        Bytes(found.free)
+    ))
+}
+
+/// Graphs that keep memory which nothing uses between replays.
+fn graph_pool(facts: &Facts) -> Option<String> {
+    let is_graph = |private: &&gapless_pool::PrivateFree| !matches!(private.pool, PoolKey(0, _));
+    let graphs: Vec<_> = facts.holes.private.iter().filter(is_graph).collect();
+    let pages: u64 = graphs.iter().map(|private| private.pages).sum();
+    (pages >= facts.missing && pages > 0).then(|| {
+        let s = if graphs.len() == 1 { "" } else { "s" };
+        format!(
+            "reset() of graphs that are over, or one pool for all of them (pool=): {} are free in {} graph pool{s}",
+            Bytes(pages),
+            graphs.len()
+        )
+    })
+}
+
+/// Pages that live blocks would pin fewer bytes of.
+fn pages(facts: &Facts) -> Option<String> {
+    let mib = facts.pages? >> 20;
+    Some(format!("largest_page={mib}MiB: the recorded events, replayed with it, leave room for this request"))
+}
+
+/// Another process whose end would have been enough.
+fn other_processes(facts: &Facts) -> Option<String> {
+    if facts.limit.is_some_and(|limit| facts.reserved + facts.missing > limit.bytes) {
+        return None;
+    }
+    let others = facts.others.as_ref()?;
+    let &(pid, bytes) = others.first()?;
+    if bytes >= facts.missing {
+        return Some(format!("the end of process {pid}: it holds {} of this device", Bytes(bytes)));
+    }
+    let sum: u64 = others.iter().map(|(_, bytes)| bytes).sum();
+    (sum >= facts.missing).then(|| {
+        format!("the end of {} other processes: they hold {} of this device", others.len(), Bytes(sum))
+    })
+}
+
+fn smaller_batch(facts: &Facts) -> Option<String> {
+    let share = facts.batch?;
+    Some(format!(
+        "a batch of at most {share} % of this one (an estimate: so the recorded steps fit when they are replayed)"
+    ))
+}
+
+/// Nothing but less.
+fn less_live(facts: &Facts) -> String {
+    let missing = Bytes(facts.missing);
+    // Not what was tried.
+    let offloading = if facts.handlers > 0 { "offloading" } else { "offloading (gapless.on_pressure)" };
+    format!("no setting; {missing} less must be live: a smaller batch, checkpointing, {offloading}")
+}

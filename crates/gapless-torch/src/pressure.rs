@@ -1,0 +1,154 @@
+//! Handlers that are asked before a request fails: they may free memory, and the request is tried again.
+//!
+//! They are called in the order in which they came, with no lock of ours held, by the thread whose request failed: they may take Python's lock,
+//! allocate and free. A request that fails inside of a handler fails plainly. While a capture is open none is asked, for what a handler
+//! does could become part of the graph, or break it.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+/// What a handler is told. All bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    pub device: i32,
+    /// Of the request.
+    pub requested: u64,
+    /// What has to be free in addition, as far as that is known.
+    pub missing: u64,
+    pub allocated: u64,
+    pub reserved: u64,
+    /// The most that this process may hold; 0: no limit but the device.
+    pub limit: u64,
+}
+
+/// Returns the bytes that were freed, or 0 where nothing was; [`LOOK`] where it cannot say.
+pub type Callback = unsafe extern "C" fn(*const Pressure, *mut c_void) -> u64;
+
+/// A handler's answer: look whether something was freed.
+pub const LOOK: u64 = u64::MAX;
+
+#[derive(Clone, Copy)]
+struct Handler {
+    id: u64,
+    callback: Callback,
+    user: *mut c_void,
+}
+
+// SAFETY: the pointer is the caller's own, handed back to its callback, which may be called by any thread: that is what registering it says.
+unsafe impl Send for Handler {}
+unsafe impl Sync for Handler {}
+
+static HANDLERS: RwLock<Vec<Handler>> = RwLock::new(Vec::new());
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Adds a handler; its number.
+pub fn add(callback: Callback, user: *mut c_void) -> u64 {
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    HANDLERS.write().unwrap_or_else(PoisonError::into_inner).push(Handler { id, callback, user });
+    id
+}
+
+/// Removes a handler; whether it was there. One that is being called now still comes to its end.
+pub fn remove(id: u64) -> bool {
+    let mut handlers = HANDLERS.write().unwrap_or_else(PoisonError::into_inner);
+    let before = handlers.len();
+    handlers.retain(|handler| handler.id != id);
+    handlers.len() != before
+}
+
+/// Asks one handler after the other until `retry` has something. `look` is what the next one is told, and how much was freed ever;
+/// `None` from it: nobody is to be asked. What was retried, and how many were asked.
+pub fn ask<T>(
+    mut look: impl FnMut() -> Option<(Pressure, u64)>,
+    mut retry: impl FnMut() -> Option<T>,
+) -> (Option<T>, usize) {
+    if ASKING.get() {
+        return (None, 0);
+    }
+    let handlers = HANDLERS.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut asked = 0;
+    for Handler { callback, user, .. } in handlers {
+        let Some((pressure, before)) = look() else { break };
+        asked += 1;
+        ASKING.set(true);
+        // SAFETY: the one who added it said that it may be called so.
+        let claimed = unsafe { callback(&raw const pressure, user) };
+        ASKING.set(false);
+        let helped = match claimed {
+            0 => false,
+            LOOK => look().is_some_and(|(_, now)| now != before),
+            _ => true,
+        };
+        if helped && let Some(served) = retry() {
+            return (Some(served), asked);
+        }
+    }
+    (None, asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// Handlers are the process's: one test at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    struct Told {
+        calls: Vec<(u64, Pressure)>,
+        answers: Vec<u64>,
+        inner: Option<usize>,
+    }
+
+    unsafe extern "C" fn tell(pressure: *const Pressure, user: *mut c_void) -> u64 {
+        // SAFETY: as the test passes it.
+        let (told, pressure) = unsafe { (&mut *user.cast::<Told>(), *pressure) };
+        let at = told.calls.len();
+        told.calls.push((at as u64, pressure));
+        // A request that fails in here.
+        let (served, asked) = ask(|| Some((pressure, 0)), || Some(()));
+        assert!(served.is_none());
+        told.inner = Some(asked);
+        told.answers[at]
+    }
+
+    #[test]
+    fn handlers_are_asked_in_turn_until_the_request_is_served() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = Told { calls: Vec::new(), answers: vec![0, LOOK, 5, 7], inner: None };
+        let user = (&raw mut told).cast::<c_void>();
+        let ids: Vec<u64> = (0..4).map(|_| add(tell, user)).collect();
+        let mut freed = 0;
+        let mut retries = 0;
+        let look = || {
+            freed += 1;
+            Some((Pressure { device: 3, requested: 9, ..Pressure::default() }, freed))
+        };
+        let (served, asked) = ask(look, || {
+            retries += 1;
+            (retries == 2).then_some("memory")
+        });
+        // The first freed nothing, so nothing was tried; the second did not say, and something had been.
+        assert_eq!((served, asked, retries), (Some("memory"), 3, 2));
+        assert_eq!((told.calls.len(), told.inner), (3, Some(0)), "and none was asked inside of another");
+        assert_eq!((told.calls[0].1.device, told.calls[0].1.requested), (3, 9));
+        assert!(ids.iter().all(|&id| remove(id)) && !remove(ids[0]));
+        assert_eq!(ask(|| Some((Pressure::default(), 0)), || Some(())), (None, 0));
+    }
+
+    #[test]
+    fn nobody_is_asked_where_nothing_may_be_done() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = Told { calls: Vec::new(), answers: vec![1], inner: None };
+        let id = add(tell, (&raw mut told).cast());
+        assert_eq!(ask(|| None, || Some(())), (None, 0));
+        assert!(told.calls.is_empty() && remove(id));
+    }
+}
