@@ -1,10 +1,16 @@
 //! `gapless_pool::Device` over the CUDA driver.
 //!
 //! The driver is found with dlopen when the process already uses CUDA; nothing links against it, so the library loads on machines without one.
-//! [`driver`] is the table of its functions, [`device`] one card.
+//! [`driver`] is the table of its functions, [`device`] one card, [`identity`] what a card is called. [`nvml`] is the driver's management library: all
+//! cards of the machine and who uses them, without CUDA.
 
 pub mod device;
 pub mod driver;
+pub mod identity;
+mod library;
+pub mod nvml;
 
 pub use device::CudaDevice;
 pub use driver::{Driver, DriverError};
+pub use identity::{Identity, Uuid};
+pub use nvml::{Nvml, NvmlError};
