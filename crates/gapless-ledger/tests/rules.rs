@@ -143,7 +143,7 @@ fn random_programs_never_hold_more_than_was_promised() {
                     match answer {
                         Answer::Granted => granted.get_mut(&pid).expect("a living one").1 += bytes,
                         Answer::Wait => {
-                            assert!(sum + bytes <= *limit && total + bytes > capacity, "seed {seed}")
+                            assert!(sum + bytes <= *limit && total + bytes > capacity, "seed {seed}");
                         }
                         Answer::Refused => assert!(sum + bytes > *limit, "seed {seed}: within its share"),
                     }

@@ -1,5 +1,6 @@
 //! What callers hold: a record for each allocation, found by its address.
 
+use crate::budget::Budget;
 use crate::device::StreamHandle;
 use rustc_hash::FxHashMap;
 
@@ -23,6 +24,8 @@ pub(crate) struct Allocation {
     pub(crate) uses: Vec<StreamHandle>,
     /// Events that must pass before it can be used again; only after it was given back.
     pub(crate) waits: u32,
+    /// What it is charged to, until it is given back.
+    pub(crate) budget: Option<&'static Budget>,
 }
 
 /// Records with numbers that stay, and their addresses.

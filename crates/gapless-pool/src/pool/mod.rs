@@ -10,6 +10,7 @@
 //! and handed back when an event says that the borrower's work is done.
 
 mod apart;
+mod charging;
 mod check;
 mod checkpoint;
 mod counting;
@@ -28,6 +29,7 @@ pub use log::Change;
 pub use view::{AllocationView, BlockState, BlockView, SegmentView};
 
 use crate::allocations::{Allocation, Allocations, Place};
+use crate::budget::Budget;
 use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
 use crate::free_set::FreeSet;
 use crate::heap::Heap;
@@ -286,6 +288,20 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// When there is none, after everything was tried.
     pub fn alloc(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> Result<u64, AllocError> {
+        self.alloc_for(size, stream, pool, None)
+    }
+
+    /// [`Pool::alloc`], charged to a budget until it is given back.
+    ///
+    /// # Errors
+    /// As there, and where the budget has no room.
+    pub fn alloc_for(
+        &mut self,
+        size: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+        budget: Option<&'static Budget>,
+    ) -> Result<u64, AllocError> {
         if size > LARGEST {
             self.stats.ooms += 1;
             return Err(AllocError::OutOfMemory { size, device: DeviceError::OutOfMemory });
@@ -294,6 +310,7 @@ impl<D: Device> Pool<D> {
             self.poll();
         }
         let rounded = rounded(size);
+        self.ask(budget, rounded).map_err(|device| AllocError::OutOfMemory { size, device })?;
         let lane = match self.lane(stream, pool) {
             Ok(lane) => lane,
             Err(device) => return Err(AllocError::OutOfMemory { size, device }),
@@ -301,10 +318,10 @@ impl<D: Device> Pool<D> {
         let heap =
             if rounded <= SMALL { self.lanes[lane as usize].small } else { self.lanes[lane as usize].large };
         if let Some(block) = self.heap_mut(heap).take(rounded) {
-            return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }));
+            return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }, budget));
         }
         match self.miss(lane, heap, rounded) {
-            Ok(place) => Ok(self.hand_out(lane, size, rounded, place)),
+            Ok(place) => Ok(self.hand_out(lane, size, rounded, place, budget)),
             Err(device) => {
                 self.stats.ooms += 1;
                 Err(AllocError::OutOfMemory { size, device })
@@ -335,6 +352,7 @@ impl<D: Device> Pool<D> {
         }
         let (size, uses) = (allocation.size, std::mem::take(&mut allocation.uses));
         self.count_free(size);
+        self.uncharge(id);
         if uses.is_empty() {
             self.complete(id);
             return Ok(());
@@ -350,7 +368,14 @@ impl<D: Device> Pool<D> {
     }
 
     #[inline]
-    fn hand_out(&mut self, lane: u32, requested: u64, size: u64, place: Place) -> u64 {
+    fn hand_out(
+        &mut self,
+        lane: u32,
+        requested: u64,
+        size: u64,
+        place: Place,
+        budget: Option<&'static Budget>,
+    ) -> u64 {
         let (addr, shard) = match &place {
             Place::Home { heap, block } => (self.heap(*heap).block(*block).addr, lane_of(*heap)),
             Place::Window { window, .. } => {
@@ -358,7 +383,11 @@ impl<D: Device> Pool<D> {
                 (window.base + window.start, WINDOWS)
             }
         };
-        let allocation = Allocation { addr, size, requested, lane, place, uses: Vec::new(), waits: 0 };
+        if let Some(budget) = budget {
+            budget.charge(size);
+        }
+        let allocation =
+            Allocation { addr, size, requested, lane, place, uses: Vec::new(), waits: 0, budget };
         let slot = self.allocations_of(shard).add(allocation);
         self.count_out(requested, size);
         if self.log.is_some() {

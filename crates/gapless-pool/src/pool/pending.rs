@@ -67,6 +67,7 @@ impl<D: Device> Pool<D> {
         allocation.waits = 1;
         self.later.push(id);
         self.count_free(self.allocation(id).size);
+        self.uncharge(id);
         Ok(())
     }
 
