@@ -4,10 +4,12 @@
 //! throws PyTorch's own exception when there is no memory.
 
 use crate::cxx::Function;
+use crate::ration::{admission, ticker};
 use crate::recorder::{self, Config};
 use crate::routing::{Filter, MempoolId, Routing};
 use crate::state::{self, CARDS, CardError};
-use crate::{options, overlay, serve, stats};
+use crate::{budgets, options, overlay, serve, stats};
+use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
 use std::cell::RefCell;
@@ -94,6 +96,68 @@ pub unsafe extern "C" fn gapless_mark(name: *const c_char, stage: i32, device: i
         let stage = if stage == 0 { Stage::Start } else { Stage::End };
         recorder::mark(&name, stage, device.max(0) as u32);
     });
+}
+
+/// What is allocated from now on is charged to `tag`, up to `limit` bytes; where `soft` (0: none) are passed, what is free is given back. On
+/// one card, or, with a negative number, on each by itself. A number to close it by, or -1 with a message in `gapless_last_error`.
+///
+/// # Safety
+/// `tag` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_budget_open(tag: *const c_char, limit: u64, soft: u64, device: i32) -> i64 {
+    if state::is_forked() {
+        return 0;
+    }
+    guarded(-1, || {
+        // SAFETY: as the caller says.
+        let tag = unsafe { CStr::from_ptr(tag) }.to_string_lossy();
+        if !budgets::is_tag(&tag) {
+            set_error(&format!("{tag:?} is no tag: 1 to 63 letters, digits, _ - or /"));
+            return -1;
+        }
+        let soft = if soft == 0 { u64::MAX } else { soft };
+        budgets::open(&tag, limit, soft, (device >= 0).then_some(device))
+    })
+}
+
+/// Nothing more is charged by this scope.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_budget_close(token: i64) {
+    if !state::is_forked() {
+        guarded((), || budgets::close(token));
+    }
+}
+
+/// Makes this process one of a tenant's: `a:30GiB`, `a:60%:borrow`. 0, or -1 with a message in `gapless_last_error`.
+///
+/// # Safety
+/// `text` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_tenant(text: *const c_char) -> i32 {
+    guarded(-1, || {
+        if state::is_forked() {
+            set_error(&CardError::Forked.to_string());
+            return -1;
+        }
+        // SAFETY: as the caller says.
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        let share = text.parse::<Share>().map_err(|error| error.to_string());
+        match share.and_then(admission::set_share) {
+            Ok(()) => 0,
+            Err(message) => {
+                set_error(&message);
+                -1
+            }
+        }
+    })
+}
+
+/// The process ends: nothing looks around any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_ration_end() {
+    if !state::is_forked() {
+        guarded((), ticker::stop);
+    }
 }
 
 /// What went wrong in this thread's last call that failed.

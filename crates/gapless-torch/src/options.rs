@@ -8,9 +8,11 @@ pub struct Settings {
     pub pool: Options,
     /// Bytes to take from each card when it is first used.
     pub reserve: u64,
+    /// The most that this process may hold of each card, all in all; 0: what the card gives.
+    pub budget: u64,
 }
 
-const KEYS: [&str; 5] = ["reserve", "limit", "slack", "largest_page", "windows"];
+const KEYS: [&str; 6] = ["reserve", "limit", "budget", "slack", "largest_page", "windows"];
 
 /// Reads the line.
 ///
@@ -26,6 +28,7 @@ pub fn parse(text: &str) -> Result<Settings, String> {
         match key {
             "reserve" => settings.reserve = number,
             "limit" => settings.pool.limit = (number > 0).then_some(number),
+            "budget" => settings.budget = number,
             "slack" => settings.pool.slack = number,
             "largest_page" => {
                 settings.pool.largest_page = number.next_power_of_two().clamp(2 << 20, 512 << 20)

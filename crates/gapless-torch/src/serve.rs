@@ -3,6 +3,7 @@
 //! What is recorded is told under the lock that orders it: of the lane, or of the card.
 //! Stacks for a history or a recording are gathered before the card is locked, observers of failures are called after: both may take Python's lock.
 
+use crate::budgets;
 use crate::exception::{self, Kind};
 use crate::history::{self, level};
 use crate::hooks::{guarded, set_error};
@@ -38,15 +39,16 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
         return unsafe { watched_request(size, device, stream) };
     }
     let is_recorded = recorder::is_on();
+    let budget = budgets::open_on(device);
     let line = if is_recorded { guarded(0, recorder::stack) } else { 0 };
     let quick = || {
         let (fronts, size, stream, pool) =
             (state::fronts(device)?, size as u64, StreamHandle(stream as u64), PoolKey(0, 0));
         if is_recorded {
             let tell = |addr| recorder::note(Action::Alloc, device, line, (addr, size), stream, pool);
-            fronts.alloc_then(size, stream, pool, tell)
+            fronts.alloc_for(size, stream, pool, budget, tell)
         } else {
-            fronts.alloc(size, stream, pool)
+            fronts.alloc_for(size, stream, pool, budget, |_| ())
         }
     };
     if !state::is_forked()
@@ -57,7 +59,8 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
     let served = guarded(Err(inside()), || {
         state::with_card(device, |card| {
-            let served = card.alloc(size as u64, stream).map_err(|error| explain(card, device, error));
+            let served =
+                card.alloc(size as u64, stream, budget).map_err(|error| explain(card, device, error));
             if is_recorded {
                 match &served {
                     Ok(addr) => card.record_alloc(device, *addr, line),
@@ -85,7 +88,8 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
     let line = guarded(0, recorder::stack);
     let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
     let served = guarded(Err(inside()), || {
-        state::with_card(device, |card| match card.alloc(size as u64, stream) {
+        let budget = budgets::open_on(device);
+        state::with_card(device, |card| match card.alloc(size as u64, stream, budget) {
             Ok(addr) => {
                 card.note_alloc(device, addr, stack);
                 card.record_alloc(device, addr, line);

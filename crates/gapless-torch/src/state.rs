@@ -1,13 +1,16 @@
 //! The allocators of this process, one a card, each behind a lock; and their fronts, which serve most requests without it.
 
+use crate::budgets;
 use crate::history::{self, Action, Event, History, Stack};
 use crate::options::Settings;
+use crate::ration::{Rationed, admission};
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::Routing;
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
-    AllocError, BlockState, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Stats, StreamHandle,
+    AllocError, BlockState, Budget, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Refusal, Stats,
+    StreamHandle,
 };
 use gapless_trace::{Action as Recorded, StackId};
 use std::ffi::c_void;
@@ -21,7 +24,9 @@ pub const CARDS: usize = 64;
 /// One card's allocator and what PyTorch told about it.
 #[derive(Debug)]
 pub struct Card {
-    pub pool: Pool<CudaDevice>,
+    pub pool: Pool<Rationed<CudaDevice>>,
+    /// Its number.
+    pub device: i32,
     pub routings: Vec<Routing>,
     /// Freed while a routing was open and used by other streams: events cannot be recorded during a capture.
     deferred: Vec<u64>,
@@ -103,6 +108,8 @@ pub enum CardError {
     NoSuchCard(i32),
     Forked,
     Driver(String),
+    /// The process's tenant cannot have its share of it.
+    Share(String),
 }
 
 impl std::fmt::Display for CardError {
@@ -112,7 +119,7 @@ impl std::fmt::Display for CardError {
             CardError::Forked => {
                 f.write_str("this process was forked from one that used CUDA; use spawn or forkserver")
             }
-            CardError::Driver(error) => f.write_str(error),
+            CardError::Driver(error) | CardError::Share(error) => f.write_str(error),
         }
     }
 }
@@ -192,14 +199,15 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
     let mut guard = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if guard.is_none() {
         let settings = SETTINGS.get().copied().unwrap_or_default();
-        let cuda = CudaDevice::new(device).map_err(|error| CardError::Driver(error.to_string()))?;
+        let rationed = admission::open(device, settings.budget)?;
         // A child forked before this has no CUDA state of its parent's to spoil.
         WATCHED.call_once(|| {
             // SAFETY: the handler only stores to an atomic.
             unsafe { pthread_atfork(None, None, Some(in_child)) };
         });
         let mut card = Box::new(Card {
-            pool: Pool::new(cuda, settings.pool),
+            pool: Pool::new(rationed, settings.pool),
+            device,
             routings: Vec::new(),
             deferred: Vec::new(),
             uses: Vec::new(),
@@ -255,12 +263,17 @@ pub fn for_each(mut work: impl FnMut(i32, &mut Card)) {
 }
 
 impl Card {
-    /// Memory for `size` bytes on `stream`.
+    /// Memory for `size` bytes on `stream`, charged to a budget.
     ///
     /// # Errors
     /// When there is none.
     #[inline]
-    pub fn alloc(&mut self, size: u64, stream: *mut c_void) -> Result<u64, AllocError> {
+    pub fn alloc(
+        &mut self,
+        size: u64,
+        stream: *mut c_void,
+        budget: Option<&'static Budget>,
+    ) -> Result<u64, AllocError> {
         let pool = if self.routings.is_empty() {
             if !self.deferred.is_empty() {
                 self.work_off_deferred();
@@ -272,9 +285,13 @@ impl Card {
             open.map_or(PoolKey(0, 0), |routing| routing.pool)
         };
         let stream = StreamHandle(stream as u64);
-        self.pool.alloc(size, stream, pool).or_else(|error| {
-            let spare = if pool.is_private() { &[] } else { self.spare.as_slice() };
-            let served = spare.iter().find_map(|&other| self.pool.alloc(size, stream, other).ok());
+        self.pool.alloc_for(size, stream, pool, budget).or_else(|error| {
+            let AllocError::OutOfMemory { device: why, .. } = error;
+            // Nobody's memory helps where there is no budget for it.
+            let is_over = why == DeviceError::Refused(Refusal::Budget);
+            let spare = if pool.is_private() || is_over { &[] } else { self.spare.as_slice() };
+            let served =
+                spare.iter().find_map(|&other| self.pool.alloc_for(size, stream, other, budget).ok());
             self.failed += u64::from(served.is_none());
             served.ok_or(error)
         })
@@ -457,6 +474,19 @@ impl Card {
         self.history.add(device, Action::Oom, what, stack);
     }
 
+    /// Which promise refused a request, as a sentence.
+    fn refusal(&self, why: Refusal) -> String {
+        let by_ration = || self.pool.device().ration().sentence(why);
+        let said = if why == Refusal::Budget { budgets::sentence(self.device) } else { by_ration() };
+        said.unwrap_or_default()
+    }
+
+    /// Budgets and shares as statistics, each with a comma behind it.
+    pub fn write_rations(&self, out: &mut String) {
+        self.pool.device().ration().figures().write_json(out);
+        budgets::write_json(out, self.device);
+    }
+
     /// Why a request failed, in words that help.
     pub fn explain(&mut self, device: i32, size: u64, error: DeviceError) -> String {
         use gapless_pool::Device;
@@ -468,6 +498,7 @@ impl Card {
         let driver = match error {
             DeviceError::OutOfMemory => String::new(),
             DeviceError::Driver(code) => format!(" The driver said {code}."),
+            DeviceError::Refused(why) => self.refusal(why),
         };
         format!(
             "CUDA out of memory. Tried to allocate {}. GPU {device} has a total capacity of {} of which {} is free. Of what this process \
