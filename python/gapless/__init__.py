@@ -6,6 +6,7 @@
 Importing this package does nothing: no torch, no library, no environment variable is looked at before enable().
 """
 
+from ._budget import budget, tenant
 from ._errors import GaplessError, GaplessWarning, OptionError
 from ._plan import plan
 from ._session import disable_reason, enable, enabled, reserve, snapshot, stats, step, trim
@@ -15,6 +16,7 @@ __all__ = [
     "GaplessError",
     "GaplessWarning",
     "OptionError",
+    "budget",
     "disable_reason",
     "enable",
     "enabled",
@@ -23,6 +25,7 @@ __all__ = [
     "snapshot",
     "stats",
     "step",
+    "tenant",
     "trim",
     "version",
 ]

@@ -28,6 +28,10 @@ _OPTIONAL = {
     "gapless_record_end": (ctypes.c_uint64, []),
     "gapless_mark": (None, [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]),
     "gapless_snapshot": (ctypes.c_int, [ctypes.c_char_p]),
+    "gapless_budget_open": (ctypes.c_int64, [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int]),
+    "gapless_budget_close": (None, [ctypes.c_int64]),
+    "gapless_tenant": (ctypes.c_int, [ctypes.c_char_p]),
+    "gapless_ration_end": (None, []),
 }
 
 

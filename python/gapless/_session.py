@@ -25,7 +25,7 @@ _reason: Optional[str] = "gapless.enable() was not called"
 def enable(**options: Any) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
-    Options are those of `gapless run --help`: reserve, limit, largest_page, slack, windows, overlay, stats, record, record_stacks,
+    Options are those of `gapless run --help`: reserve, limit, budget, tenant, largest_page, slack, windows, overlay, stats, record, record_stacks,
     record_limit; each can also be set as an
     environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
 
@@ -55,6 +55,12 @@ def enable(**options: Any) -> bool:
                 from . import _record
 
                 _record.start(torch, library, chosen)
+            if reason is None and ("tenant" in chosen or "budget" in chosen):
+                from . import _budget
+
+                if "tenant" in chosen:
+                    _budget.become(library, chosen["tenant"])
+                _budget.end_with_process(library)
         if reason is not None:
             _reason = reason
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)
