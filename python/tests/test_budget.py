@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import ROOT
+
 from gapless import OptionError, budget
 from gapless._options import collect, parse_tenant
 
@@ -474,7 +476,7 @@ def test_what_is_borrowed_and_in_use_cannot_come_back(real, run_dir):
         assert b.hears() == ["ok"]
         a.says("take 2000")
         text = " ".join(a.hears())
-        assert "lent to others" in text, text
+        assert "others have borrowed of it" in text, text
         assert all(entry["wants"] == 0 for entry in entries(run_dir).values())
         # Whoever borrowed ends, and everything is there again.
         b.process.kill()
@@ -594,3 +596,11 @@ def test_the_command_passes_them_on(real, run_dir):
     for wrong in ("a", "a:", "a:0%", "a:1GiB:lend", ":1GiB"):
         done = real.start([command, "run", "--tenant", wrong, "--", "true"])
         assert done.code == 2 and "is no tenant's share" in done.err, done.err
+
+
+def test_the_measurement_for_a_card_runs(real):
+    """torch-bench/live/tenants.py, which is for GPUs, over this card: what it prints, and that it finds nothing wrong."""
+    done = real.start([sys.executable, ROOT / "torch-bench/live/tenants.py", "--seconds", "4"])
+    assert done.code == 0, done.out + done.err
+    for part in ("neither exceeded its share", "another process of the tenant had", "the neighbour runs on"):
+        assert part in done.out, done.out

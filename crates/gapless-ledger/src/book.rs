@@ -195,11 +195,12 @@ impl Book {
         answer
     }
 
-    /// What the tenant of a process should give back now: what it holds beyond its share, while another waits.
+    /// What the tenant of a process should give back now: what it holds beyond its share, while another waits; where it does not borrow, at any
+    /// time, for only what nobody asked for brought it there.
     #[must_use]
     pub fn overdue(&self, who: Who) -> u64 {
         let Some(entry) = self.iter().find(|entry| entry.who == who) else { return 0 };
         let is_awaited = self.iter().any(|other| other.wants > 0 && other.name != entry.name);
-        if is_awaited { self.held_by(&entry.name).saturating_sub(entry.limit) } else { 0 }
+        if is_awaited || !entry.borrow { self.held_by(&entry.name).saturating_sub(entry.limit) } else { 0 }
     }
 }

@@ -33,6 +33,8 @@ pub enum Refusal {
     Process,
     /// The share of the process's tenant.
     Share,
+    /// Within that share, but others have borrowed it and did not give it back in time.
+    Lent,
     /// What all tenants hold cannot be told: their ledger cannot be used.
     Ledger,
     /// The budget that the request is charged to.

@@ -1,7 +1,7 @@
 //! How a card gets its ration: the process's tenant takes its place in the card's ledger before the context is made, with what a context is
 //! taken for; what it really took is measured after.
 
-use super::outside::{self, CONTEXT};
+use super::outside::{self, CONTEXT, Meter};
 use super::{Ration, Rationed, ticker};
 use crate::state::{self, CARDS, CardError};
 use gapless_cuda::{CudaDevice, Identity, Uuid};
@@ -71,7 +71,10 @@ pub fn open(device: i32, budget: u64) -> Result<Rationed<CudaDevice>, CardError>
 
 /// What is outside of the pool, from now on; `before` was in use on the card before the context was made, `in_use` is now.
 fn measure_first(ration: &Ration, uuid: Option<Uuid>, before: Option<u64>, in_use: u64) {
-    if uuid.is_some_and(|uuid| ration.measure(uuid)) {
+    if let Some(uuid) = uuid {
+        ration.set_meter(Meter::new(move || outside::used_by_this_process(uuid)));
+    }
+    if ration.measure() {
         return;
     }
     let after = uuid.and_then(outside::used_by_all);

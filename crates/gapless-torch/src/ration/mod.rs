@@ -11,10 +11,11 @@ pub mod ticker;
 
 use gapless_ledger::{Answer, Ledger, LedgerError};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};
+use outside::Meter;
 use std::fmt::Write;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a process waits for what is its own and lent to others, and how often it looks: their ticks are four a second.
@@ -37,6 +38,8 @@ pub struct Ration {
     /// Growth that was refused.
     refused: AtomicU64,
     seat: Mutex<Option<Ledger>>,
+    /// What this process holds in all, where that can be asked.
+    meter: OnceLock<Meter>,
     patience: Duration,
 }
 
@@ -50,6 +53,7 @@ impl Default for Ration {
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             seat: Mutex::new(None),
+            meter: OnceLock::new(),
             patience: PATIENCE,
         }
     }
@@ -197,7 +201,7 @@ impl Ration {
                 if let Some(ledger) = self.seat().as_mut() {
                     ledger.withdraw();
                 }
-                Err(Refusal::Share)
+                Err(Refusal::Lent)
             }
             Ok(Answer::Refused) => Err(Refusal::Share),
             Err(_) => Err(Refusal::Ledger),
@@ -276,19 +280,17 @@ impl Ration {
                 mib(reserved),
                 mib(outside)
             )),
-            Refusal::Share => {
+            Refusal::Share | Refusal::Lent => {
                 let Tenant { name, limit, borrow, held, total, capacity } = tenant?;
-                let of_all = format!("all tenants hold {} of {}", mib(total), mib(capacity));
-                Some(if held < limit {
-                    format!(
-                        " Tenant {name:?} holds {} of its {}, but the rest is lent to others, who did not give it back in time: {of_all}.",
-                        mib(held),
-                        mib(limit)
-                    )
-                } else {
-                    let more = if borrow { ", and there is nothing to borrow" } else { "" };
-                    format!(" Tenant {name:?} holds {} of its {}{more}: {of_all}.", mib(held), mib(limit))
-                })
+                let more = match (why, borrow) {
+                    (Refusal::Lent, _) => "others have borrowed of it, and did not give it back in time",
+                    (_, true) => "this would be beyond it, and there is nothing to borrow",
+                    _ => "this would be beyond it",
+                };
+                let (held, limit, total, capacity) = (mib(held), mib(limit), mib(total), mib(capacity));
+                Some(format!(
+                    " Tenant {name:?} holds {held} of its share of {limit}: {more}. All tenants hold {total} of {capacity}."
+                ))
             }
             Refusal::Ledger => {
                 Some(" The tenants' ledger cannot be used, so nobody can be granted more.".to_owned())
@@ -331,6 +333,7 @@ impl<D> DerefMut for Rationed<D> {
 
 impl<D: Device> Device for Rationed<D> {
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
+        self.ration.look_closer(size);
         let changes = &self.ration.changes;
         changes.fetch_add(1, Ordering::AcqRel);
         let made = self

@@ -5,11 +5,17 @@
 
 use super::Ration;
 use gapless_cuda::{Nvml, Uuid};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// What a context is taken for before it can be measured: more than any that was seen.
 pub const CONTEXT: u64 = 768 << 20;
 /// Counted beyond what was measured, since modules are loaded without asking: what comes before the next look.
 pub const MARGIN: u64 = 64 << 20;
+/// This near to a limit a measurement is too old after so long: asking takes a millisecond, and filling this takes a few.
+const NEAR: u64 = 1 << 30;
+const STALE: Duration = Duration::from_millis(20);
 /// A difference below this is no context.
 const LEAST: u64 = 32 << 20;
 
@@ -42,16 +48,62 @@ pub fn assumed(grown: Option<u64>, in_use: u64) -> u64 {
     }
 }
 
-impl Ration {
-    /// Measures what is outside; whether that can be done.
-    pub fn measure(&self, uuid: Uuid) -> bool {
-        self.measure_by(|| used_by_this_process(uuid))
+/// Asks what this process holds in all; `None`: nobody knows.
+pub struct Meter {
+    ask: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    began: Instant,
+    /// When it was last asked, in milliseconds since it began.
+    asked: AtomicU64,
+}
+
+impl Meter {
+    pub fn new(ask: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Meter {
+        Meter { ask: Box::new(ask), began: Instant::now(), asked: AtomicU64::new(0) }
     }
 
-    pub(super) fn measure_by(&self, used: impl FnOnce() -> Option<u64>) -> bool {
-        let Some(measured) = self.beside(used) else { return false };
+    fn ask(&self) -> Option<u64> {
+        self.asked.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
+        (self.ask)()
+    }
+
+    fn age(&self) -> Duration {
+        let asked = Duration::from_millis(self.asked.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(asked)
+    }
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Meter")
+    }
+}
+
+impl Ration {
+    /// Sets how what this process holds in all can be asked, once.
+    pub fn set_meter(&self, meter: Meter) {
+        let _ = self.meter.set(meter);
+    }
+
+    /// Measures what is outside; whether that can be done.
+    pub fn measure(&self) -> bool {
+        let Some(measured) = self.meter.get().and_then(|meter| self.beside(|| meter.ask())) else {
+            return false;
+        };
         self.set_outside(with_margin(measured, Self::get(&self.outside)));
         true
+    }
+
+    /// Before `bytes` more are taken: near a limit what is outside is measured more often, for then it matters.
+    pub(super) fn look_closer(&self, bytes: u64) {
+        if !self.is_on() {
+            return;
+        }
+        let share = self.seat().as_ref().map_or(u64::MAX, |ledger| ledger.entry().limit);
+        let sum = self.reserved() + Self::get(&self.outside) + bytes;
+        let is_near = sum.saturating_add(NEAR) > share.min(Self::get(&self.budget));
+        if is_near && self.meter.get().is_some_and(|meter| meter.age() >= STALE) {
+            self.measure();
+        }
     }
 }
 

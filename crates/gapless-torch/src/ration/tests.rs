@@ -89,26 +89,70 @@ fn a_budget_counts_what_is_outside_and_what_is_free_is_used_before_it_refuses() 
     pool.check().expect("every invariant");
 }
 
+/// A meter that says what it was set to; 0: it knows nothing.
+fn metered(ration: &Ration) -> Arc<AtomicU64> {
+    let said = Arc::new(AtomicU64::new(0));
+    let number = said.clone();
+    ration.set_meter(Meter::new(move || Some(number.load(Ordering::Relaxed)).filter(|used| *used > 0)));
+    said
+}
+
 #[test]
-fn what_is_outside_is_measured_only_while_no_page_comes_or_goes() {
+fn what_is_outside_is_measured_and_what_is_not_this_process_is_not_believed() {
     let ration = Arc::new(Ration::default());
     ration.set_budget(CARD);
     let mut pool = pool_of(&ration);
     pool.alloc(64 * MIB, STREAM, DEFAULT).expect("room");
+    assert!(!ration.measure(), "nobody can be asked");
+    let said = metered(&ration);
+    assert!(!ration.measure(), "the driver does not know this process");
     let reserved = ration.reserved();
-    assert!(ration.measure_by(|| Some(reserved + 300 * MIB)));
+    said.store(reserved + 300 * MIB, Ordering::Relaxed);
+    assert!(ration.measure());
     assert_eq!(ration.figures().outside, 300 * MIB + MARGIN);
-    assert!(!ration.measure_by(|| None), "the driver does not know this process");
-    assert!(!ration.measure_by(|| Some(reserved - 1)), "less than the pool: it is another process");
-    let grown = ration.measure_by(|| {
-        pool.alloc(64 * MIB, STREAM, DEFAULT).expect("room");
-        Some(reserved + 900 * MIB)
-    });
-    assert!(!grown);
+    said.store(reserved - 1, Ordering::Relaxed);
+    assert!(!ration.measure(), "less than the pool: it is another process");
     assert_eq!(ration.figures().outside, 300 * MIB + MARGIN);
     // What came from elsewhere than the pool leaves less for it.
-    assert!(ration.measure_by(|| Some(ration.reserved() + 890 * MIB)));
-    assert!(ration.tick() > 0, "more than its budget: what is free should go");
+    said.store(reserved + 950 * MIB, Ordering::Relaxed);
+    assert!(ration.measure());
+    assert_eq!(
+        ration.tick(),
+        reserved + 950 * MIB + MARGIN - CARD,
+        "more than its budget: what is free should go"
+    );
+}
+
+#[test]
+fn while_a_page_comes_or_goes_nothing_is_measured() {
+    let ration = Arc::new(Ration::default());
+    ration.set_budget(CARD);
+    let mut pool = pool_of(&ration);
+    let seen = ration.beside(|| {
+        pool.alloc(64 * MIB, STREAM, DEFAULT).expect("room");
+        Some(900 * MIB)
+    });
+    assert_eq!(seen, None);
+    ration.changes.fetch_add(1, Ordering::AcqRel);
+    assert_eq!(ration.beside(|| Some(900 * MIB)), None, "one is on its way");
+}
+
+#[test]
+fn near_a_limit_what_is_outside_is_measured_before_more_is_taken() {
+    let ration = Arc::new(Ration::default());
+    ration.set_budget(600 * MIB);
+    let mut pool = pool_of(&ration);
+    pool.alloc(64 * MIB, STREAM, DEFAULT).expect("room");
+    // A module was loaded since: seen as soon as the last look is old enough.
+    let said = metered(&ration);
+    said.store(ration.reserved() + 400 * MIB, Ordering::Relaxed);
+    while ration.figures().outside == 0 {
+        let addr = pool.alloc(2 * MIB, STREAM, DEFAULT).expect("room");
+        said.store(ration.reserved() + 400 * MIB, Ordering::Relaxed);
+        pool.free(addr).expect("it is there");
+        pool.trim();
+    }
+    assert_eq!(why(pool.alloc(100 * MIB, STREAM, DEFAULT)), DeviceError::Refused(Refusal::Process));
 }
 
 #[test]
@@ -161,7 +205,10 @@ fn a_share_refuses_its_own_and_never_the_neighbour() {
     assert!(over > 0);
     assert_eq!(why(mine.alloc(10 * MIB, STREAM, DEFAULT)), DeviceError::Refused(Refusal::Share));
     let text = ration.sentence(Refusal::Share).expect("a sentence");
-    assert!(text.contains("Tenant \"a\" holds 600.00 MiB of its 600.00 MiB: all tenants hold"), "{text}");
+    assert!(
+        text.contains("Tenant \"a\" holds 600.00 MiB of its share of 600.00 MiB: this would be beyond it."),
+        "{text}"
+    );
     for _ in 0..42 {
         theirs.alloc(10 * MIB, STREAM, DEFAULT).expect("its own share");
     }
@@ -206,9 +253,9 @@ fn what_does_not_come_back_in_time_is_an_error_that_says_so() {
     borrower.join(seat(&path, 2, "b", 400 * MIB, true), 0).expect("room");
     let (mut mine, mut theirs) = (pool_of(&owner), pool_of(&borrower));
     theirs.alloc(900 * MIB, STREAM, DEFAULT).expect("400 of its own, the rest borrowed");
-    assert_eq!(why(mine.alloc(500 * MIB, STREAM, DEFAULT)), DeviceError::Refused(Refusal::Share));
-    let text = owner.sentence(Refusal::Share).expect("a sentence");
-    assert!(text.contains("lent to others"), "{text}");
+    assert_eq!(why(mine.alloc(500 * MIB, STREAM, DEFAULT)), DeviceError::Refused(Refusal::Lent));
+    let text = owner.sentence(Refusal::Lent).expect("a sentence");
+    assert!(text.contains("others have borrowed of it"), "{text}");
     assert_eq!(borrower.tick(), 0, "who was refused waits no longer");
     mine.alloc(100 * MIB, STREAM, DEFAULT).expect("what is there");
     std::fs::remove_file(path).expect("removed");

@@ -40,12 +40,10 @@ fn look() {
         if IS_OVER.load(Ordering::Relaxed) || state::is_forked() {
             return;
         }
-        let Some(Admitted { ration, uuid, .. }) = admission::of(device).filter(|a| a.ration.is_on()) else {
+        let Some(Admitted { ration, .. }) = admission::of(device).filter(|a| a.ration.is_on()) else {
             continue;
         };
-        if let Some(uuid) = *uuid {
-            ration.measure(uuid);
-        }
+        ration.measure();
         if ration.tick() > 0
             && let Some(mut card) = state::existing(device)
             // Giving back waits for streams, which a capture forbids.
