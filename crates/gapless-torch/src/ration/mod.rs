@@ -233,7 +233,7 @@ impl Ration {
         let before = self.changes.load(Ordering::Acquire);
         let reserved = self.reserved();
         let used = used()?;
-        let is_quiet = before % 2 == 0 && self.changes.load(Ordering::Acquire) == before;
+        let is_quiet = before.is_multiple_of(2) && self.changes.load(Ordering::Acquire) == before;
         if is_quiet { used.checked_sub(reserved) } else { None }
     }
 

@@ -22,7 +22,7 @@ pub fn start() {
         let _ = std::thread::Builder::new().name("gapless-ledger".to_owned()).spawn(|| {
             while !IS_OVER.load(Ordering::Relaxed) {
                 std::thread::sleep(PERIOD);
-                guarded((), || look());
+                guarded((), look);
             }
         });
     });
