@@ -50,6 +50,7 @@ fn look() {
             && card.routings.is_empty()
         {
             card.pool.trim();
+            card.note_changes(device, None);
         }
     }
 }
