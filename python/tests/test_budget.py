@@ -311,6 +311,23 @@ def test_what_is_outside_of_the_pool_counts(real):
     )
 
 
+def test_where_nvml_knows_the_process_it_says_what_is_outside(real):
+    library = real.standin / "libnvidia-ml.so.1"
+    if not library.exists() or b"STANDIN_PROCESSES" not in library.read_bytes():
+        pytest.skip("the card's management library knows no processes")
+    body = """
+        a = empty(100)
+        # 300 MiB were held before the first page came, and 64 MiB are counted for what is loaded without asking.
+        assert gapless.stats()["gapless.budget.outside"] == 364 * MIB, gapless.stats()["gapless.budget.outside"]
+        assert "364.00 MiB is counted" in fails(600)
+        b = empty(500)
+    """
+    # The process keeps its number when the shell becomes the program.
+    words = 'STANDIN_PROCESSES="1:1,$$:314572800" exec "$0" "$@"'
+    done = real.start(["bash", "-c", words, sys.executable, "-c", program(body, budget="1GiB")])
+    assert done.code == 0, done.out + done.err
+
+
 @pytest.mark.parametrize(
     "name, value", [("budget", "0"), ("budget", "60%"), ("tenant", "a"), ("tenant", "a:0"), ("tenant", "a:101%"), ("tenant", "a:1GiB:lend"), ("tenant", "a b:1")]
 )
