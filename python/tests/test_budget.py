@@ -277,6 +277,11 @@ def test_the_budget_of_a_process(real):
         text = fails(80)
         assert "The budget of this process is 128.00 MiB: its pool holds 60.00 MiB" in text, text
         assert gapless.stats()["gapless.budget.limit"] == 128 * MIB
+        try:
+            gapless.reserve("1GiB")
+            raise AssertionError("no error")
+        except gapless.GaplessError as error:
+            assert "The budget of this process is 128.00 MiB" in str(error), error
         held = []
         try:
             while True:

@@ -7,7 +7,7 @@ use crate::cxx::Function;
 use crate::ration::{admission, ticker};
 use crate::recorder::{self, Config};
 use crate::routing::{Filter, MempoolId, Routing};
-use crate::state::{self, CARDS, CardError};
+use crate::state::{self, CARDS, Card, CardError};
 use crate::{budgets, options, overlay, serve, stats};
 use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
@@ -223,10 +223,11 @@ pub extern "C" fn gapless_trim(device: i32) -> usize {
 /// Takes memory from a card until `bytes` are held. 0, or -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_reserve(device: i32, bytes: u64) -> i32 {
-    guarded(-1, || match state::with_card(device, |card| card.pool.hold(bytes, StreamHandle(0))) {
+    let hold = |card: &mut Card| card.pool.hold(bytes, StreamHandle(0)).map_err(|error| card.why_not(error));
+    guarded(-1, || match state::with_card(device, hold) {
         Ok(Ok(())) => 0,
-        Ok(Err(_)) => {
-            set_error("the card has less memory than that free");
+        Ok(Err(why)) => {
+            set_error(&why);
             -1
         }
         Err(error) => {

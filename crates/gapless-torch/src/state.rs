@@ -481,6 +481,15 @@ impl Card {
         said.unwrap_or_default()
     }
 
+    /// Why memory could not be held beforehand.
+    pub fn why_not(&self, error: DeviceError) -> String {
+        match error {
+            DeviceError::Refused(Refusal::Limit) => "it is more than this process may hold".to_owned(),
+            DeviceError::Refused(why) => self.refusal(why).trim_start().to_owned(),
+            _ => "the card has less memory than that free".to_owned(),
+        }
+    }
+
     /// Budgets and shares as statistics, each with a comma behind it.
     pub fn write_rations(&self, out: &mut String) {
         self.pool.device().ration().figures().write_json(out);

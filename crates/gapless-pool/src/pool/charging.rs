@@ -6,8 +6,14 @@ use crate::device::{Device, DeviceError, Refusal};
 
 impl<D: Device> Pool<D> {
     /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free is given back to the device first.
+    #[inline]
     pub(super) fn ask(&mut self, budget: Option<&'static Budget>, size: u64) -> Result<(), DeviceError> {
-        match budget.map_or(Room::Enough, |budget| budget.room(size)) {
+        budget.map_or(Ok(()), |budget| self.ask_for(budget, size))
+    }
+
+    #[cold]
+    fn ask_for(&mut self, budget: &'static Budget, size: u64) -> Result<(), DeviceError> {
+        match budget.room(size) {
             Room::Enough => Ok(()),
             Room::Pressed => {
                 // Giving back waits for streams, which a capture forbids.
@@ -24,7 +30,6 @@ impl<D: Device> Pool<D> {
     }
 
     /// The caller gave an allocation back: it is charged to nobody any more, though other streams may still use it.
-    #[inline]
     pub(super) fn uncharge(&mut self, id: AllocationId) {
         let allocation = self.allocation_mut(id);
         let size = allocation.size;

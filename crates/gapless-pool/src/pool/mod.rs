@@ -351,8 +351,10 @@ impl<D: Device> Pool<D> {
             return Err(FreeError::Twice { addr });
         }
         let (size, uses) = (allocation.size, std::mem::take(&mut allocation.uses));
+        if let Some(budget) = allocation.budget.take() {
+            budget.give(size);
+        }
         self.count_free(size);
-        self.uncharge(id);
         if uses.is_empty() {
             self.complete(id);
             return Ok(());
