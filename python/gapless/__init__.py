@@ -6,6 +6,7 @@
 Importing this package does nothing: no torch, no library, no environment variable is looked at before enable().
 """
 
+from ._budget import budget, tenant
 from ._errors import GaplessError, GaplessWarning, OptionError
 from ._plan import plan
 from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
@@ -16,6 +17,7 @@ __all__ = [
     "GaplessWarning",
     "OptionError",
     "Pressure",
+    "budget",
     "disable_reason",
     "enable",
     "enabled",
@@ -25,6 +27,7 @@ __all__ = [
     "snapshot",
     "stats",
     "step",
+    "tenant",
     "trim",
     "version",
 ]

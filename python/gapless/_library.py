@@ -31,6 +31,10 @@ _OPTIONAL = {
     "gapless_on_pressure": (ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_void_p]),
     "gapless_remove_pressure": (ctypes.c_int, [ctypes.c_uint64]),
     "gapless_oom_folder": (None, [ctypes.c_char_p]),
+    "gapless_budget_open": (ctypes.c_int64, [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int]),
+    "gapless_budget_close": (None, [ctypes.c_int64]),
+    "gapless_tenant": (ctypes.c_int, [ctypes.c_char_p]),
+    "gapless_ration_end": (None, []),
 }
 
 

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 from ._errors import OptionError
 
 PREFIX = "GAPLESS_"
-# Variables that are no options: which library and program to use, whether `gapless run` started this process, where statistics pages
-# lie, and which process records.
+# Variables that are no options: which library and program to use, whether `gapless run` started this process, where processes meet, and which
+# one records.
 _OTHER_VARIABLES = ("LIBRARY", "PROGRAM", "RUN", "RUN_DIR", "RECORD_OWNER")
 
 _UNITS = {
@@ -50,7 +50,7 @@ def parse_bytes(value: Any) -> int:
     return count
 
 
-def _positive_bytes(value: Any) -> int:
+def positive_bytes(value: Any) -> int:
     count = parse_bytes(value)
     if count == 0:
         raise ValueError("a number of bytes above 0, such as 60GiB")
@@ -103,6 +103,35 @@ def _stacks(value: Any) -> bool:
     raise ValueError("python or off")
 
 
+_TENANT = "a tenant's share, such as a:30GiB, a:60% or a:30GiB:borrow"
+
+
+def parse_tenant(value: Any) -> str:
+    """NAME:BYTES or NAME:PART%, with :borrow or without; as the library reads it."""
+    name, _, rest = str(value).strip().partition(":")
+    size, _, word = rest.partition(":")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,63}", name) or word not in ("", "borrow") or (word == "" and rest.endswith(":")):
+        raise OptionError(f"{value} is not {_TENANT}")
+    part = re.fullmatch(r"\s*([0-9]{1,3}(?:\.[0-9]{1,2})?)\s*%\s*", size)
+    try:
+        if part is None:
+            size = str(positive_bytes(size))
+        elif 0 < float(part.group(1)) <= 100:
+            size = part.group(1) + "%"
+        else:
+            raise ValueError
+    except ValueError:
+        raise OptionError(f"{value} is not {_TENANT}") from None
+    return f"{name}:{size}" + (":borrow" if word else "")
+
+
+def _tenant(value: Any) -> str:
+    try:
+        return parse_tenant(value)
+    except OptionError:
+        raise ValueError(_TENANT) from None
+
+
 class Option(NamedTuple):
     parse: Callable[[Any], Any]
     # Whether the library reads it; otherwise it is for Python alone.
@@ -112,14 +141,16 @@ class Option(NamedTuple):
 
 OPTIONS: Dict[str, Option] = {
     "reserve": Option(parse_bytes, True, "take this much of each device's memory when CUDA starts"),
-    "limit": Option(_positive_bytes, True, "hold at most this much of each device's memory"),
+    "limit": Option(positive_bytes, True, "hold at most this much of each device's memory"),
+    "budget": Option(positive_bytes, True, "hold at most this much of each device's memory, context and libraries included"),
+    "tenant": Option(_tenant, False, "share each device with others of this user: a:30GiB, a:60% or a:30GiB:borrow"),
     "largest_page": Option(_page, True, "the largest physical page that is taken, 2MiB to 512MiB"),
     "slack": Option(_count, True, "what may be held beyond the live peak before free pages are mapped again, in thousandths"),
     "windows": Option(_count, True, "address windows that stay mapped for the next request of their size"),
     "plans": Option(_flag, True, "serve steps that repeat from a plan (1)"),
     "record": Option(_path, False, "write every allocation and free to this file, which gapless report and the others open"),
     "record_stacks": Option(_stacks, False, "python: with the Python lines that asked; off: without (off)"),
-    "record_limit": Option(_positive_bytes, False, "what the recording may take on disk: the newest is kept"),
+    "record_limit": Option(positive_bytes, False, "what the recording may take on disk: the newest is kept"),
     "oom_dir": Option(_folder, False, "where a failed request leaves its last events (the current folder); off: nowhere"),
     "overlay": Option(_flag, False, "answer torch's own memory tools natively where the build of torch is known (1)"),
     "pages": Option(_flag, True, "show this process to gapless top and gapless metrics of the same user (1)"),

@@ -27,8 +27,8 @@ _reason: Optional[str] = "gapless.enable() was not called"
 def enable(**options: Any) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
-    Options are those of `gapless run --help`: reserve, limit, largest_page, slack, windows, plans, overlay, stats, record, record_stacks,
-    record_limit, oom_dir; each can also be set as an environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
+    Options are those of `gapless run --help`: reserve, limit, budget, tenant, largest_page, slack, windows, plans, overlay, stats, record,
+    record_stacks, record_limit, oom_dir; each can also be set as an environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
 
     True: it is on. False: this machine or this torch cannot, a warning said so, disable_reason() tells why, and torch's own allocator
     is in place. GaplessError: it was called wrongly (CUDA has started, an unknown option), and the message says what to do.
@@ -58,6 +58,12 @@ def enable(**options: Any) -> bool:
                 _record.start(library, chosen)
             if reason is None and "oom_dir" in chosen and library.has("gapless_oom_folder"):
                 library.optional("gapless_oom_folder", os.fsencode(chosen["oom_dir"]))
+            if reason is None and ("tenant" in chosen or "budget" in chosen):
+                from . import _budget
+
+                if "tenant" in chosen:
+                    _budget.become(library, chosen["tenant"])
+                _budget.end_with_process(library)
         if reason is not None:
             _reason = reason
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)

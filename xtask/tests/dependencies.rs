@@ -12,8 +12,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-plan", &["gapless-trace"]),
     ("gapless-page", &[]),
     ("gapless-pool", &[]),
+    ("gapless-ledger", &[]),
     ("gapless-cuda", &["gapless-pool"]),
-    ("gapless-torch", &["gapless-pool", "gapless-plan", "gapless-cuda", "gapless-page", "gapless-trace"]),
+    (
+        "gapless-torch",
+        &["gapless-pool", "gapless-plan", "gapless-cuda", "gapless-ledger", "gapless-page", "gapless-trace"],
+    ),
     ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
     ("gapless-fit", &["gapless-trace", "gapless-plan", "gapless-replay"]),
     ("gapless-report", &["gapless-trace", "gapless-replay"]),

@@ -5,6 +5,7 @@ use crate::driver::{
     DriverError, EVENT_DISABLE_TIMING, Handle, LOCATION_DEVICE, Location, NOT_READY, OUT_OF_MEMORY, SUCCESS,
     Status,
 };
+use crate::identity::{self, Identity};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::time::Instant;
 
@@ -90,6 +91,25 @@ impl CudaDevice {
             creates: 0,
             maps: 0,
         })
+    }
+
+    /// The bytes of a card, and what it is called: before its context is made, and without making one.
+    ///
+    /// # Errors
+    /// When there is no driver or no such card.
+    pub fn about(ordinal: i32) -> Result<(u64, Identity), DriverError> {
+        let driver = Driver::get()?;
+        let (mut device, mut total) = (0, 0);
+        let call = |name: &'static str, status: Status| {
+            if status == SUCCESS { Ok(()) } else { Err(DriverError::Call(name, status)) }
+        };
+        // SAFETY: out-pointers are valid for the calls.
+        unsafe {
+            call("cuInit", (driver.init)(0))?;
+            call("cuDeviceGet", (driver.device_get)(&mut device, ordinal))?;
+            call("cuDeviceTotalMem", (driver.total_memory)(&mut total, device))?;
+        }
+        Ok((total as u64, identity::of(ordinal)))
     }
 
     /// Lets another card use what is granted from now on; whether it could not before.

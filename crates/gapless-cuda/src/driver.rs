@@ -100,6 +100,7 @@ macro_rules! table {
 table! {
     init = c"cuInit"(c_uint);
     device_get = c"cuDeviceGet"(*mut c_int, c_int);
+    total_memory = c"cuDeviceTotalMem_v2"(*mut usize, c_int);
     primary_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
     push_context = c"cuCtxPushCurrent_v2"(Handle);
     pop_context = c"cuCtxPopCurrent_v2"(*mut Handle);

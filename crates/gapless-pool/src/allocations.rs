@@ -1,5 +1,6 @@
 //! What callers hold: a record for each allocation, found by its address.
 
+use crate::budget::Budget;
 use crate::device::StreamHandle;
 use rustc_hash::FxHashMap;
 
@@ -25,6 +26,8 @@ pub(crate) struct Allocation {
     pub(crate) waits: u32,
     /// Its number in its lane's log of steps.
     pub(crate) born: u32,
+    /// What it is charged to, until it is given back.
+    pub(crate) budget: Option<&'static Budget>,
 }
 
 /// Records with numbers that stay, and their addresses.

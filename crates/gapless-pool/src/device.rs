@@ -20,6 +20,25 @@ pub enum DeviceError {
     OutOfMemory,
     /// Anything else, with the driver's own number.
     Driver(i32),
+    /// The device was not asked.
+    Refused(Refusal),
+}
+
+/// Which promise refused memory that the device may have had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The most that the pool may hold.
+    Limit,
+    /// The most that this process may hold of the card.
+    Process,
+    /// The share of the process's tenant.
+    Share,
+    /// Within that share, but others have borrowed it and did not give it back in time.
+    Lent,
+    /// What all tenants hold cannot be told: their ledger cannot be used.
+    Ledger,
+    /// The budget that the request is charged to.
+    Budget,
 }
 
 /// Sizes and addresses are multiples of 2 MiB throughout.

@@ -3,6 +3,7 @@
 //!
 //! Order of locks: the pool's, then the shards' by number. Who holds one shard's lock takes no other.
 
+use crate::budget::Budget;
 use crate::device::{Device, StreamHandle};
 use crate::pool::{AllocError, FreeError, Pool, PoolKey};
 use crate::shard::{RANGE, Shard};
@@ -103,6 +104,19 @@ impl Fronts {
         pool: PoolKey,
         then: impl FnOnce(u64),
     ) -> Option<u64> {
+        self.alloc_for(size, stream, pool, None, then)
+    }
+
+    /// [`Fronts::alloc_then`], charged to a budget until it is given back; `None` also where that has no room.
+    #[inline]
+    pub fn alloc_for(
+        &self,
+        size: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+        budget: Option<&'static Budget>,
+        then: impl FnOnce(u64),
+    ) -> Option<u64> {
         if self.detour.load(Ordering::Relaxed) || size > crate::pool::LARGEST {
             return None;
         }
@@ -110,7 +124,7 @@ impl Fronts {
         if !shard.is_of(stream, pool) {
             return None;
         }
-        let addr = shard.alloc(size)?;
+        let addr = shard.alloc(size, budget)?;
         then(addr);
         Some(addr)
     }
@@ -215,6 +229,23 @@ impl<D: Device> SharedPool<D> {
         match self.fronts.alloc(size, stream, key) {
             Some(addr) => Ok(addr),
             None => self.with(|pool| pool.alloc(size, stream, key)),
+        }
+    }
+
+    /// [`Pool::alloc_for`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn alloc_for(
+        &self,
+        size: u64,
+        stream: StreamHandle,
+        key: PoolKey,
+        budget: Option<&'static Budget>,
+    ) -> Result<u64, AllocError> {
+        match self.fronts.alloc_for(size, stream, key, budget, |_| ()) {
+            Some(addr) => Ok(addr),
+            None => self.with(|pool| pool.alloc_for(size, stream, key, budget)),
         }
     }
 

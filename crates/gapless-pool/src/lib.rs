@@ -5,6 +5,7 @@
 
 mod allocations;
 pub mod blocks;
+pub mod budget;
 pub mod device;
 pub mod free_set;
 pub mod fronts;
@@ -18,7 +19,8 @@ pub mod steps;
 mod sync;
 mod tally;
 
-pub use device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
+pub use budget::Budget;
+pub use device::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};
 pub use fronts::{Fronts, Gathered, SharedPool};
 pub use options::Options;
 pub use pool::{

@@ -2,6 +2,7 @@
 //! touch nothing else, so that threads with streams of their own need not wait for each other.
 
 use crate::allocations::{Allocation, Allocations, Place};
+use crate::budget::Budget;
 use crate::device::StreamHandle;
 use crate::heap::Heap;
 use crate::pool::{PoolKey, SMALL, UNIT};
@@ -64,9 +65,9 @@ impl Shard {
         self.heaps[0].holds(addr) || self.heaps[1].holds(addr)
     }
 
-    /// Serves a request from its own heap; `None`: the whole pool must look, for memory or because a peak may rise.
+    /// Serves a request from its own heap; `None`: the whole pool must look, for memory or because a peak or a budget may be passed.
     #[inline]
-    pub(crate) fn alloc(&mut self, requested: u64) -> Option<u64> {
+    pub(crate) fn alloc(&mut self, requested: u64, budget: Option<&'static Budget>) -> Option<u64> {
         let size = rounded(requested);
         let class = usize::from(size > SMALL);
         if !self.tally.has_room(class, size, requested) {
@@ -76,6 +77,11 @@ impl Shard {
             return None;
         }
         let (block, as_expected) = self.take(class, size)?;
+        // Last, so that what is charged is held: peaks are of what was.
+        if budget.is_some_and(|budget| !budget.take(size)) {
+            self.heaps[class].release(block);
+            return None;
+        }
         let addr = self.heaps[class].block(block).addr;
         let place = Place::Home { heap: 2 * self.lane + class as u32, block };
         let born = self.served(size, as_expected);
@@ -88,6 +94,7 @@ impl Shard {
             uses: Vec::new(),
             waits: 0,
             born,
+            budget,
         });
         self.tally.out(class, size, requested);
         Some(addr)
@@ -143,7 +150,7 @@ impl Shard {
     #[inline]
     pub(crate) fn free_after(&mut self, addr: u64, before: impl FnOnce(u64, StreamHandle, PoolKey)) -> bool {
         let Some(slot) = self.allocations.find(addr) else { return false };
-        let Allocation { size, requested, lane, waits, born, ref place, ref uses, .. } =
+        let Allocation { size, requested, lane, waits, born, budget, ref place, ref uses, .. } =
             self.allocations[slot];
         let Place::Home { heap, block } = *place else { return false };
         if waits > 0 || !uses.is_empty() || lane != self.lane {
@@ -154,6 +161,9 @@ impl Shard {
         self.heaps[(heap & 1) as usize].release(block);
         self.ended(size, born);
         self.tally.back(usize::from(size > SMALL), size, requested);
+        if let Some(budget) = budget {
+            budget.give(size);
+        }
         true
     }
 }

@@ -2,7 +2,7 @@
 
 #![cfg(feature = "shuttle")]
 
-use gapless_pool::{Options, Pool, PoolKey, SharedPool, SimDevice, StreamHandle};
+use gapless_pool::{Budget, Options, Pool, PoolKey, SharedPool, SimDevice, StreamHandle};
 use shuttle::sync::Arc;
 use shuttle::thread;
 
@@ -44,6 +44,39 @@ fn program() {
         assert_eq!((stats.allocations.current, stats.active.current, stats.requested.current), (0, 0, 0));
         assert_eq!(stats.allocations.total, 9);
     });
+}
+
+/// Threads that charge one budget, which has room for some of them: its limit is never passed, and everything comes back.
+fn charged() {
+    let pool = Arc::new(SharedPool::new(Pool::new(SimDevice::new(256 << 20), Options::default())));
+    let budget: &'static Budget = Box::leak(Box::new(Budget::new(8 << 20, 5 << 20)));
+    let workers: Vec<_> = (0..3u64)
+        .map(|worker| {
+            let pool = Arc::clone(&pool);
+            thread::spawn(move || {
+                let take = |size: u64| pool.alloc_for(size, StreamHandle(worker), DEFAULT, Some(budget)).ok();
+                let first = take(2 << 20);
+                let second = take((1 + worker) << 20);
+                assert!(budget.stats().live <= 8 << 20);
+                for addr in [first, second].into_iter().flatten() {
+                    assert_eq!(pool.free(addr), Ok(()));
+                }
+                take(512)
+            })
+        })
+        .collect();
+    let left: Vec<u64> = workers.into_iter().filter_map(|worker| worker.join().expect("no panic")).collect();
+    assert_eq!(budget.stats().live, 512 * left.len() as u64);
+    for addr in left {
+        assert_eq!(pool.free(addr), Ok(()));
+    }
+    let stats = budget.stats();
+    assert!(stats.live == 0 && stats.peak <= 8 << 20, "{stats:?}");
+}
+
+#[test]
+fn charges_in_random_interleavings() {
+    shuttle::check_random(charged, 2000);
 }
 
 #[test]

@@ -5,10 +5,12 @@
 
 use crate::cxx::Function;
 use crate::oom::tail;
+use crate::ration::{admission, ticker};
 use crate::recorder::{self, Config};
 use crate::routing::{Filter, MempoolId, Routing};
-use crate::state::{self, CARDS, CardError};
-use crate::{options, overlay, pressure, serve, stats};
+use crate::state::{self, CARDS, Card, CardError};
+use crate::{budgets, options, overlay, pressure, serve, stats};
+use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
 use std::cell::RefCell;
@@ -133,6 +135,68 @@ pub unsafe extern "C" fn gapless_oom_folder(path: *const c_char) {
     });
 }
 
+/// What is allocated from now on is charged to `tag`, up to `limit` bytes; where `soft` (0: none) are passed, what is free is given back. On
+/// one card, or, with a negative number, on each by itself. A number to close it by, or -1 with a message in `gapless_last_error`.
+///
+/// # Safety
+/// `tag` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_budget_open(tag: *const c_char, limit: u64, soft: u64, device: i32) -> i64 {
+    if state::is_forked() {
+        return 0;
+    }
+    guarded(-1, || {
+        // SAFETY: as the caller says.
+        let tag = unsafe { CStr::from_ptr(tag) }.to_string_lossy();
+        if !budgets::is_tag(&tag) {
+            set_error(&format!("{tag:?} is no tag: 1 to 63 letters, digits, _ - or /"));
+            return -1;
+        }
+        let soft = if soft == 0 { u64::MAX } else { soft };
+        budgets::open(&tag, limit, soft, (device >= 0).then_some(device))
+    })
+}
+
+/// Nothing more is charged by this scope.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_budget_close(token: i64) {
+    if !state::is_forked() {
+        guarded((), || budgets::close(token));
+    }
+}
+
+/// Makes this process one of a tenant's: `a:30GiB`, `a:60%:borrow`. 0, or -1 with a message in `gapless_last_error`.
+///
+/// # Safety
+/// `text` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_tenant(text: *const c_char) -> i32 {
+    guarded(-1, || {
+        if state::is_forked() {
+            set_error(&CardError::Forked.to_string());
+            return -1;
+        }
+        // SAFETY: as the caller says.
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        let share = text.parse::<Share>().map_err(|error| error.to_string());
+        match share.and_then(admission::set_share) {
+            Ok(()) => 0,
+            Err(message) => {
+                set_error(&message);
+                -1
+            }
+        }
+    })
+}
+
+/// The process ends: nothing looks around any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_ration_end() {
+    if !state::is_forked() {
+        guarded((), ticker::stop);
+    }
+}
+
 /// What went wrong in this thread's last call that failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_last_error() -> *const c_char {
@@ -196,10 +260,11 @@ pub extern "C" fn gapless_trim(device: i32) -> usize {
 /// Takes memory from a card until `bytes` are held. 0, or -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_reserve(device: i32, bytes: u64) -> i32 {
-    guarded(-1, || match state::with_card(device, |card| card.pool.hold(bytes, StreamHandle(0))) {
+    let hold = |card: &mut Card| card.pool.hold(bytes, StreamHandle(0)).map_err(|error| card.why_not(error));
+    guarded(-1, || match state::with_card(device, hold) {
         Ok(Ok(())) => 0,
-        Ok(Err(_)) => {
-            set_error("the card has less memory than that free");
+        Ok(Err(why)) => {
+            set_error(&why);
             -1
         }
         Err(error) => {

@@ -12,9 +12,12 @@ pub struct Settings {
     pub hidden: bool,
     /// No plans for steps that repeat.
     pub unplanned: bool,
+    /// The most that this process may hold of each card, all in all; 0: what the card gives.
+    pub budget: u64,
 }
 
-const KEYS: [&str; 7] = ["reserve", "limit", "slack", "largest_page", "windows", "pages", "plans"];
+const KEYS: [&str; 8] =
+    ["reserve", "limit", "budget", "slack", "largest_page", "windows", "pages", "plans"];
 
 /// Reads the line.
 ///
@@ -30,6 +33,7 @@ pub fn parse(text: &str) -> Result<Settings, String> {
         match key {
             "reserve" => settings.reserve = number,
             "limit" => settings.pool.limit = (number > 0).then_some(number),
+            "budget" => settings.budget = number,
             "slack" => settings.pool.slack = number,
             "largest_page" => {
                 settings.pool.largest_page = number.next_power_of_two().clamp(2 << 20, 512 << 20)

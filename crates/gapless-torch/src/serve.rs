@@ -3,6 +3,7 @@
 //! What is recorded is told under the lock that orders it: of the lane, or of the card.
 //! Stacks for a history or a recording are gathered before the card is locked, handlers and observers of failures are called after: all of them may take Python's lock.
 
+use crate::budgets;
 use crate::exception::{self, Kind};
 use crate::history::{self, Stack, level};
 use crate::hooks::{guarded, set_error};
@@ -45,15 +46,16 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
         return unsafe { watched_request(size, device, stream) };
     }
     let is_recorded = recorder::is_on();
+    let budget = budgets::open_on(device);
     let line = if is_recorded { guarded(0, recorder::stack) } else { 0 };
     let quick = || {
         let (fronts, size, stream, pool) =
             (state::fronts(device)?, size as u64, StreamHandle(stream as u64), PoolKey(0, 0));
         if is_recorded {
             let tell = |addr| recorder::note(Action::Alloc, device, line, (addr, size), stream, pool);
-            fronts.alloc_then(size, stream, pool, tell)
+            fronts.alloc_for(size, stream, pool, budget, tell)
         } else {
-            fronts.alloc(size, stream, pool)
+            fronts.alloc_for(size, stream, pool, budget, |_| ())
         }
     };
     if !state::is_forked()
@@ -94,7 +96,7 @@ impl Request {
         guarded(Err(inside()), || {
             let attempt = |card: &mut Card| {
                 let addr = card
-                    .alloc(self.size, self.stream)
+                    .alloc(self.size, self.stream, budgets::open_on(self.device))
                     .map_err(|AllocError::OutOfMemory { device, .. }| Failure::OutOfMemory(device))?;
                 if history::is_watched() {
                     card.note_alloc(self.device, addr, self.stack.clone());

@@ -1,14 +1,19 @@
 //! The allocators of this process, one a card, each behind a lock; and their fronts, which serve most requests without it.
 
+use crate::budgets;
 use crate::history::{self, Action, Event, History, Stack};
 use crate::options::Settings;
 use crate::planner::Background;
 use crate::pulse;
+use crate::ration::{Rationed, admission};
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::Routing;
 use gapless_cuda::CudaDevice;
-use gapless_pool::{AllocError, BlockState, Change, Fronts, Gathered, Pool, PoolKey, Stats, StreamHandle};
+use gapless_pool::{
+    AllocError, BlockState, Budget, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Refusal, Stats,
+    StreamHandle,
+};
 use gapless_trace::{Action as Recorded, StackId};
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
@@ -21,7 +26,9 @@ pub const CARDS: usize = 64;
 /// One card's allocator and what PyTorch told about it.
 #[derive(Debug)]
 pub struct Card {
-    pub pool: Pool<CudaDevice>,
+    pub pool: Pool<Rationed<CudaDevice>>,
+    /// Its number.
+    pub device: i32,
     pub routings: Vec<Routing>,
     /// Freed while a routing was open and used by other streams: events cannot be recorded during a capture.
     deferred: Vec<u64>,
@@ -104,6 +111,8 @@ pub enum CardError {
     NoSuchCard(i32),
     Forked,
     Driver(String),
+    /// The process's tenant cannot have its share of it.
+    Share(String),
 }
 
 impl std::fmt::Display for CardError {
@@ -113,7 +122,7 @@ impl std::fmt::Display for CardError {
             CardError::Forked => {
                 f.write_str("this process was forked from one that used CUDA; use spawn or forkserver")
             }
-            CardError::Driver(error) => f.write_str(error),
+            CardError::Driver(error) | CardError::Share(error) => f.write_str(error),
         }
     }
 }
@@ -193,14 +202,15 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
     let mut guard = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if guard.is_none() {
         let settings = SETTINGS.get().copied().unwrap_or_default();
-        let cuda = CudaDevice::new(device).map_err(|error| CardError::Driver(error.to_string()))?;
+        let rationed = admission::open(device, settings.budget)?;
         // A child forked before this has no CUDA state of its parent's to spoil.
         WATCHED.call_once(|| {
             // SAFETY: the handler only stores to an atomic.
             unsafe { pthread_atfork(None, None, Some(in_child)) };
         });
         let mut card = Box::new(Card {
-            pool: Pool::new(cuda, settings.pool),
+            pool: Pool::new(rationed, settings.pool),
+            device,
             routings: Vec::new(),
             deferred: Vec::new(),
             uses: Vec::new(),
@@ -263,20 +273,30 @@ pub fn for_each(mut work: impl FnMut(i32, &mut Card)) {
 }
 
 impl Card {
-    /// Memory for `size` bytes on `stream`.
+    /// Memory for `size` bytes on `stream`, charged to a budget.
     ///
     /// # Errors
     /// When there is none.
     #[inline]
-    pub fn alloc(&mut self, size: u64, stream: *mut c_void) -> Result<u64, AllocError> {
+    pub fn alloc(
+        &mut self,
+        size: u64,
+        stream: *mut c_void,
+        budget: Option<&'static Budget>,
+    ) -> Result<u64, AllocError> {
         if self.routings.is_empty() && !self.deferred.is_empty() {
             self.work_off_deferred();
         }
         let stream = StreamHandle(stream as u64);
         let pool = self.pool_of(stream);
-        self.pool
-            .alloc(size, stream, pool)
-            .or_else(|error| self.alloc_from_spare(size, stream, pool).ok_or(error))
+        self.pool.alloc_for(size, stream, pool, budget).or_else(|error| {
+            let AllocError::OutOfMemory { device: why, .. } = error;
+            // Nobody's memory helps where there is no budget for it.
+            if why == DeviceError::Refused(Refusal::Budget) {
+                return Err(error);
+            }
+            self.alloc_from_spare(size, stream, pool, budget).ok_or(error)
+        })
     }
 
     /// Which pool a request on `stream` goes to: that of the newest routing that takes it.
@@ -289,12 +309,19 @@ impl Card {
 
     /// Memory of pools that let others have it: as it lies in one of them, else their free pages.
     #[cold]
-    fn alloc_from_spare(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> Option<u64> {
+    fn alloc_from_spare(
+        &mut self,
+        size: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+        budget: Option<&'static Budget>,
+    ) -> Option<u64> {
         if pool.is_private() || self.spare.is_empty() {
             return None;
         }
         let spare = self.spare.clone();
-        if let Some(addr) = spare.iter().find_map(|&other| self.pool.alloc(size, stream, other).ok()) {
+        let mut of = |&other: &PoolKey| self.pool.alloc_for(size, stream, other, budget).ok();
+        if let Some(addr) = spare.iter().find_map(&mut of) {
             return Some(addr);
         }
         let private = self.pool.holes_for(pool).private;
@@ -306,7 +333,7 @@ impl Card {
         for other in spare {
             self.pool.trim_pool(other);
         }
-        self.pool.alloc(size, stream, pool).ok()
+        self.pool.alloc_for(size, stream, pool, budget).ok()
     }
 
     /// Pools that let others have what is free in them.
@@ -490,5 +517,27 @@ impl Card {
         self.note_changes(device, None);
         let what = Event { addr: free, size, stream: StreamHandle(stream as u64), pool: PoolKey(0, 0) };
         self.history.add(device, Action::Oom, what, stack);
+    }
+
+    /// Which promise refused a request, as a sentence.
+    pub fn refusal(&self, why: Refusal) -> String {
+        let by_ration = || self.pool.device().ration().sentence(why);
+        let said = if why == Refusal::Budget { budgets::sentence(self.device) } else { by_ration() };
+        said.unwrap_or_default()
+    }
+
+    /// Why memory could not be held beforehand.
+    pub fn why_not(&self, error: DeviceError) -> String {
+        match error {
+            DeviceError::Refused(Refusal::Limit) => "it is more than this process may hold".to_owned(),
+            DeviceError::Refused(why) => self.refusal(why).trim_start().to_owned(),
+            _ => "the card has less memory than that free".to_owned(),
+        }
+    }
+
+    /// Budgets and shares as statistics, each with a comma behind it.
+    pub fn write_rations(&self, out: &mut String) {
+        self.pool.device().ration().figures().write_json(out);
+        budgets::write_json(out, self.device);
     }
 }

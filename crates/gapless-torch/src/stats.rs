@@ -3,6 +3,7 @@
 //! A segment is a page, which is what is taken from the device. Inactive and split is what is free in pages that others use, and could not be
 //! given back; it is looked up when asked for, so its peak is the most that was seen then. Nothing is oversize.
 
+use crate::budgets;
 use crate::hooks::guarded;
 use crate::overlay::This;
 use crate::overlay::layout::{DeviceStats, Stat, StatArray};
@@ -83,6 +84,7 @@ fn restart_totals(card: &mut Card) {
 pub fn restart_peaks(card: &mut Card) {
     card.pool.reset_peaks();
     card.most_stranded = [(0, 0); 3];
+    budgets::restart_peaks(card.device);
 }
 
 fn on_existing(device: i32, work: impl FnOnce(&mut Card)) {
@@ -192,6 +194,7 @@ pub fn json(card: &mut Card) -> String {
     for (rung, count) in Rung::ALL.iter().zip(pool.ladder) {
         let _ = write!(out, "\"gapless.ladder.{}\":{count},", rung.name());
     }
+    card.write_rations(&mut out);
     out.pop();
     out.push('}');
     out

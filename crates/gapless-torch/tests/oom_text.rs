@@ -56,6 +56,13 @@ fn a_smaller_batch_helps() {
     insta::assert_snapshot!(text(&Facts { batch: Some(87), handlers: 2, tail, ..full() }));
 }
 
+#[test]
+fn a_budget_refused_it() {
+    let refusal = "The budget \"eval\" allows 8192.00 MiB, of which 7900.00 MiB is live.".to_owned();
+    let facts = Facts { refusal: Some(refusal), free: 30 * GIB, live: 40 * GIB, reserved: 41 * GIB, ..full() };
+    insta::assert_snapshot!(text(&facts));
+}
+
 /// A process that may hold 8 GiB of a card that is nearly empty.
 fn capped(by: LimitBy) -> Facts {
     Facts {
@@ -292,6 +299,7 @@ impl Numbers {
             spare: (0..self.below(3)).map(|_| self.pool()).collect(),
             missing: self.bytes().max(1),
             driver: (self.below(2) == 0).then(|| self.next() as i32),
+            refusal: (self.below(2) == 0).then(|| self.words()),
             holders: (0..self.below(9))
                 .map(|_| Holder { what: self.words(), bytes: self.bytes(), blocks: 1 })
                 .collect(),

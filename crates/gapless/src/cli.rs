@@ -501,6 +501,7 @@ pub(crate) enum PlanFormat {
 Examples:
   gapless run -- python train.py
   gapless run --reserve 60GiB --stats -- torchrun --nproc-per-node 8 train.py
+  gapless run --tenant a:60%:borrow -- python train.py
   gapless run --set largest_page=32MiB -- python -m package.train
   gapless run --record run.gtrace --stacks python -- python train.py; gapless report run.gtrace
 
@@ -516,6 +517,14 @@ pub(crate) struct RunArgs {
     /// Hold at most this much of each device's memory
     #[arg(long, value_name = "BYTES")]
     pub(crate) limit: Option<String>,
+
+    /// Hold at most this much of each device's memory, context and libraries included
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) budget: Option<String>,
+
+    /// Share each device with other processes of this user: a tenant's name and share, such as a:30GiB, a:60% or a:30GiB:borrow
+    #[arg(long, value_name = "NAME:SHARE")]
+    pub(crate) tenant: Option<String>,
 
     /// Print one line about memory when a process ends
     #[arg(long)]

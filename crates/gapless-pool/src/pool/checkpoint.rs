@@ -2,6 +2,7 @@
 //! is live in the pool and makes what was live then live again, at the same addresses; contents are whatever the pages hold.
 
 use super::{Place, Pool, PoolKey};
+use crate::budget::Budget;
 use crate::device::Device;
 
 /// One allocation as it was.
@@ -12,6 +13,7 @@ pub struct Saved {
     requested: u64,
     lane: u32,
     heap: u32,
+    budget: Option<&'static Budget>,
 }
 
 /// Why a state cannot be brought back. Nothing changed.
@@ -34,7 +36,8 @@ impl<D: Device> Pool<D> {
                 && a.waits == 0
                 && self.lanes[a.lane as usize].pool == pool
             {
-                saved.push(Saved { addr: a.addr, size: a.size, requested: a.requested, lane: a.lane, heap });
+                let (addr, size, requested, lane, budget) = (a.addr, a.size, a.requested, a.lane, a.budget);
+                saved.push(Saved { addr, size, requested, lane, heap, budget });
             }
         }
         saved.sort_unstable_by_key(|s| s.addr);
@@ -68,6 +71,7 @@ impl<D: Device> Pool<D> {
             let Some(id) = self.find(addr) else { continue };
             self.allocation_mut(id).uses.clear();
             self.count_free(self.allocation(id).size);
+            self.uncharge(id);
             self.complete(id);
         }
         let mut around: (u32, Vec<u32>) = (u32::MAX, Vec::new());
@@ -80,7 +84,7 @@ impl<D: Device> Pool<D> {
             let Some(block) = self.heap_mut(s.heap).carve(&around.1, s.addr, s.size) else {
                 return Err(RestoreError::Gone { addr: s.addr });
             };
-            self.hand_out(s.lane, s.requested, s.size, Place::Home { heap: s.heap, block }, false);
+            self.hand_out(s.lane, s.requested, s.size, Place::Home { heap: s.heap, block }, false, s.budget);
         }
         Ok(freed)
     }

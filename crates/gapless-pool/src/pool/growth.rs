@@ -1,7 +1,7 @@
 //! Pages taken from the device: at the end of a heap, in holes that were left, or beforehand.
 
 use super::{Pool, PoolKey};
-use crate::device::{Device, DeviceError, PageHandle, StreamHandle};
+use crate::device::{Device, DeviceError, PageHandle, Refusal, StreamHandle};
 use crate::heap::{GRANULE, Page};
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ impl<D: Device> Pool<D> {
     /// New pages at the end of a heap.
     pub(super) fn grow(&mut self, heap: u32, bytes: u64) -> Result<(), DeviceError> {
         if self.options.limit.is_some_and(|limit| self.stats.reserved.current + bytes > limit) {
-            return Err(DeviceError::OutOfMemory);
+            return Err(DeviceError::Refused(Refusal::Limit));
         }
         if self.heap(heap).room() < bytes {
             return Err(DeviceError::OutOfMemory);

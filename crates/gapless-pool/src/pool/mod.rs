@@ -10,6 +10,7 @@
 //! and handed back when an event says that the borrower's work is done.
 
 mod apart;
+mod charging;
 mod check;
 mod checkpoint;
 mod counting;
@@ -33,6 +34,7 @@ pub use log::Change;
 pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentView};
 
 use crate::allocations::{Allocation, Allocations, Place};
+use crate::budget::Budget;
 use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
 use crate::free_set::FreeSet;
 use crate::heap::Heap;
@@ -310,6 +312,20 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// When there is none, after everything was tried.
     pub fn alloc(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> Result<u64, AllocError> {
+        self.alloc_for(size, stream, pool, None)
+    }
+
+    /// [`Pool::alloc`], charged to a budget until it is given back.
+    ///
+    /// # Errors
+    /// As there, and where the budget has no room.
+    pub fn alloc_for(
+        &mut self,
+        size: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+        budget: Option<&'static Budget>,
+    ) -> Result<u64, AllocError> {
         if size > LARGEST {
             self.stats.ooms += 1;
             return Err(AllocError::OutOfMemory { size, device: DeviceError::OutOfMemory });
@@ -318,6 +334,7 @@ impl<D: Device> Pool<D> {
             self.poll();
         }
         let rounded = rounded(size);
+        self.ask(budget, rounded).map_err(|device| AllocError::OutOfMemory { size, device })?;
         let lane = match self.lane(stream, pool) {
             Ok(lane) => lane,
             Err(device) => return Err(AllocError::OutOfMemory { size, device }),
@@ -329,10 +346,10 @@ impl<D: Device> Pool<D> {
             self.attend(lane, rounded);
         }
         if let Some((block, as_expected)) = self.shards[lane as usize].take((heap & 1) as usize, rounded) {
-            return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }, as_expected));
+            return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }, as_expected, budget));
         }
         match self.miss(lane, heap, rounded) {
-            Ok(place) => Ok(self.hand_out(lane, size, rounded, place, false)),
+            Ok(place) => Ok(self.hand_out(lane, size, rounded, place, false, budget)),
             Err(device) => {
                 self.stats.ooms += 1;
                 Err(AllocError::OutOfMemory { size, device })
@@ -362,6 +379,9 @@ impl<D: Device> Pool<D> {
             return Err(FreeError::Twice { addr });
         }
         let (size, uses) = (allocation.size, std::mem::take(&mut allocation.uses));
+        if let Some(budget) = allocation.budget.take() {
+            budget.give(size);
+        }
         self.count_free(size);
         if uses.is_empty() {
             self.complete(id);
@@ -378,7 +398,15 @@ impl<D: Device> Pool<D> {
     }
 
     #[inline]
-    fn hand_out(&mut self, lane: u32, requested: u64, size: u64, place: Place, as_expected: bool) -> u64 {
+    fn hand_out(
+        &mut self,
+        lane: u32,
+        requested: u64,
+        size: u64,
+        place: Place,
+        as_expected: bool,
+        budget: Option<&'static Budget>,
+    ) -> u64 {
         let born = self.shards[lane as usize].served(size, as_expected);
         let (addr, shard) = match &place {
             Place::Home { heap, block } => (self.heap(*heap).block(*block).addr, lane_of(*heap)),
@@ -387,7 +415,11 @@ impl<D: Device> Pool<D> {
                 (window.base + window.start, WINDOWS)
             }
         };
-        let allocation = Allocation { addr, size, requested, lane, place, uses: Vec::new(), waits: 0, born };
+        if let Some(budget) = budget {
+            budget.charge(size);
+        }
+        let uses = Vec::new();
+        let allocation = Allocation { addr, size, requested, lane, place, uses, waits: 0, born, budget };
         let slot = self.allocations_of(shard).add(allocation);
         self.count_out(requested, size);
         if self.log.is_some() {

@@ -92,6 +92,7 @@ impl<D: Device> Pool<D> {
         allocation.waits = 1;
         self.later.push(id);
         self.count_free(self.allocation(id).size);
+        self.uncharge(id);
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::recorder::held::Picture;
 use crate::recorder::{self, frames};
 use crate::state::Card;
 use gapless_cuda::{Nvml, identity};
-use gapless_pool::{Device, DeviceError, Holes, Options, PoolKey, StreamHandle};
+use gapless_pool::{Device, DeviceError, Holes, Options, PoolKey, Refusal, StreamHandle};
 use gapless_trace::Action;
 use gapless_trace::holders::{line_text, naming_line};
 use tail::Tail;
@@ -66,6 +66,8 @@ pub struct Facts {
     pub missing: u64,
     /// What the driver said, where that was not that there is no memory.
     pub driver: Option<i32>,
+    /// The budget or share that did not allow it, as a sentence.
+    pub refusal: Option<String>,
     pub holders: Vec<Holder>,
     /// Handlers that were asked.
     pub handlers: usize,
@@ -113,8 +115,13 @@ pub(crate) fn look(
         spare: card.spare().to_vec(),
         missing: card.pool.shortfall(size, stream, pool),
         driver: match error {
-            DeviceError::OutOfMemory => None,
             DeviceError::Driver(code) => Some(code),
+            DeviceError::OutOfMemory | DeviceError::Refused(_) => None,
+        },
+        refusal: match error {
+            // Told with what is held.
+            DeviceError::Refused(Refusal::Limit) | DeviceError::OutOfMemory | DeviceError::Driver(_) => None,
+            DeviceError::Refused(why) => Some(card.refusal(why).trim().to_owned()),
         },
         holders: holders::largest(card, device, HOLDERS),
         ..Facts::default()

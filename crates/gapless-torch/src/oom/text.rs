@@ -27,11 +27,17 @@ pub fn text(facts: &Facts) -> String {
     };
     say("asked by", asked(facts));
     say("held", held(facts));
+    if let Some(refusal) = &facts.refusal {
+        for (at, words) in wrapped(&plain(refusal), COLUMNS - INDENT).into_iter().take(2).enumerate() {
+            say(if at == 0 { "refused" } else { "" }, words);
+        }
+    }
     if let Some(others) = others(facts) {
         say("others", others);
     }
     say("largest hole", hole(facts));
-    for (at, Holder { what, bytes, .. }) in facts.holders.iter().take(super::HOLDERS).enumerate() {
+    let most = super::HOLDERS - usize::from(facts.refusal.is_some());
+    for (at, Holder { what, bytes, .. }) in facts.holders.iter().take(most).enumerate() {
         say(
             if at == 0 { "holders" } else { "" },
             format!("{:>8}  {}", Bytes(*bytes).to_string(), plain(what)),

@@ -29,7 +29,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer> {
 /// The flags as variables. Sizes are checked here, where a mistake is seen before anything has started.
 fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     let mut set = Vec::new();
-    let sizes = [("reserve", &args.reserve), ("limit", &args.limit), ("record-limit", &args.record_limit)];
+    let sizes = [
+        ("reserve", &args.reserve),
+        ("limit", &args.limit),
+        ("budget", &args.budget),
+        ("record-limit", &args.record_limit),
+    ];
     for (name, value) in sizes {
         if let Some(text) = value {
             let bytes: Bytes = text
@@ -37,6 +42,9 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
                 .map_err(|error| Failure::new(format!("--{name}: {error}"), "for example 60GiB"))?;
             set.push((variable(&name.replace('-', "_")), bytes.0.to_string()));
         }
+    }
+    if let Some(text) = &args.tenant {
+        set.push((variable("tenant"), share(text)?));
     }
     if args.stats {
         set.push((variable("stats"), "1".to_owned()));
@@ -62,6 +70,22 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
         set.push((variable(name), value.trim().to_owned()));
     }
     Ok(set)
+}
+
+/// A tenant's share, in the form that the package reads: `NAME:BYTES` or `NAME:PART%`, with `:borrow` or without.
+fn share(text: &str) -> Result<String> {
+    let parts: Vec<&str> = text.split(':').map(str::trim).collect();
+    let is_size = |size: &str| match size.strip_suffix('%') {
+        Some(part) => part.trim().parse::<f64>().is_ok_and(|part| part > 0.0 && part <= 100.0),
+        None => size.parse::<Bytes>().is_ok_and(|bytes| bytes.0 > 0),
+    };
+    match parts[..] {
+        [name, size] | [name, size, "borrow"] if !name.is_empty() && is_size(size) => Ok(parts.join(":")),
+        _ => {
+            let help = "for example --tenant a:30GiB, a:60% or a:30GiB:borrow";
+            Err(Failure::new(format!("--tenant {text:?} is no tenant's share"), help).into())
+        }
+    }
 }
 
 /// Where the recording goes, whatever folder the program changes to.

@@ -1,0 +1,152 @@
+//! A tenant's share as people write it: `a:30GiB`, `a:60%:borrow`. The name is 1 to 63 letters, digits, `.`, `_` or `-`.
+
+use std::fmt;
+
+/// The longest name, in bytes: what a record has room for.
+pub const LONGEST: usize = 63;
+
+/// How much of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    Bytes(u64),
+    /// Of the card, in hundredths of a per cent.
+    Part(u32),
+}
+
+impl Size {
+    /// In bytes, of a card with so many.
+    #[must_use]
+    pub fn of(self, capacity: u64) -> u64 {
+        match self {
+            Size::Bytes(bytes) => bytes,
+            Size::Part(part) => (u128::from(capacity) * u128::from(part) / 10_000) as u64,
+        }
+    }
+}
+
+/// A tenant, and what it may hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub name: String,
+    pub size: Size,
+    /// Whether it may hold more while nobody else needs it.
+    pub borrow: bool,
+}
+
+/// Why a text is no share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareError(String);
+
+impl fmt::Display for ShareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: write NAME:BYTES or NAME:PART%, with :borrow behind it, such as a:30GiB:borrow",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for ShareError {}
+
+impl std::str::FromStr for Share {
+    type Err = ShareError;
+
+    fn from_str(text: &str) -> Result<Share, ShareError> {
+        let wrong = |what: String| Err(ShareError(what));
+        let mut parts = text.split(':').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if name.is_empty() || name.len() > LONGEST || !name.chars().all(fine) {
+            return wrong(format!(
+                "{name:?} is no tenant's name (letters, digits, . _ -, at most {LONGEST})"
+            ));
+        }
+        let Some(size) = parts.next() else { return wrong(format!("{text:?} does not say how much")) };
+        let Some(size) = parse_size(size) else {
+            return wrong(format!("{size:?} is no share of a card"));
+        };
+        let borrow = match parts.next() {
+            None => false,
+            Some("borrow") => true,
+            Some(other) => return wrong(format!("{other:?} is not borrow")),
+        };
+        if parts.next().is_some() {
+            return wrong(format!("{text:?} has too many parts"));
+        }
+        Ok(Share { name: name.to_owned(), size, borrow })
+    }
+}
+
+/// `30GiB`, `1.5g`, `60%`, `12.5%`, a whole number of bytes; above nothing and, of parts, at most all.
+fn parse_size(text: &str) -> Option<Size> {
+    if let Some(percent) = text.strip_suffix('%') {
+        let (whole, rest) = percent.trim().split_once('.').unwrap_or((percent.trim(), "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        if !digits(whole) || !digits(rest) || rest.len() > 2 || whole.len() > 3 {
+            return None;
+        }
+        let part = whole.parse::<u32>().ok()? * 100 + format!("{rest:0<2}").parse::<u32>().ok()?;
+        return (1..=10_000).contains(&part).then_some(Size::Part(part));
+    }
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let scale: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return None,
+    };
+    let number = number.replace('_', "");
+    let bytes = match number.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(scale)?,
+        Err(_) => (number.parse::<f64>().ok()? * scale as f64) as u64,
+    };
+    (1..=1 << 60).contains(&bytes).then_some(Size::Bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_read_as_people_write_them() {
+        let read = |text: &str| text.parse::<Share>().map(|s| (s.name, s.size, s.borrow));
+        assert_eq!(read("a:30GiB"), Ok(("a".into(), Size::Bytes(30 << 30), false)));
+        assert_eq!(read("team-b:60%:borrow"), Ok(("team-b".into(), Size::Part(6000), true)));
+        assert_eq!(read("x: 12.5% "), Ok(("x".into(), Size::Part(1250), false)));
+        assert_eq!(read("x:1.5g"), Ok(("x".into(), Size::Bytes(3 << 29), false)));
+        for wrong in [
+            "",
+            "a",
+            "a:",
+            ":1GiB",
+            "a b:1",
+            "a:0",
+            "a:0%",
+            "a:101%",
+            "a:1e9",
+            "a:1GiB:lend",
+            "a:1:borrow:x",
+            "a:-1",
+            "a:%",
+            "a:1.234%",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        assert!(read(&format!("{}:1", "n".repeat(64))).is_err());
+    }
+
+    #[test]
+    fn a_part_is_of_the_card_and_rounds_down() {
+        assert_eq!(Size::Part(6000).of(143_771 << 20), (143_771u64 << 20) * 6 / 10);
+        assert_eq!(Size::Part(3333).of(10), 3);
+        assert_eq!(Size::Bytes(7).of(3), 7);
+    }
+}

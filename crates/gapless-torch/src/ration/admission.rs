@@ -1,0 +1,118 @@
+//! How a card gets its ration: the process's tenant takes its place in the card's ledger before the context is made, with what a context is
+//! taken for; what it really took is measured after.
+
+use super::outside::{self, CONTEXT, Meter};
+use super::{Ration, Rationed, ticker};
+use crate::state::{self, CARDS, CardError};
+use gapless_cuda::{CudaDevice, Identity, Uuid};
+use gapless_ledger::{Ledger, Share, System, run_dir};
+use gapless_pool::Device;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// A card's ration, and what it is called.
+#[derive(Debug)]
+pub struct Admitted {
+    pub ration: Arc<Ration>,
+    pub uuid: Option<Uuid>,
+    capacity: u64,
+}
+
+/// This process's tenant.
+static SHARE: Mutex<Option<Share>> = Mutex::new(None);
+static CARDS_ADMITTED: [OnceLock<Admitted>; CARDS] = [const { OnceLock::new() }; CARDS];
+
+/// The ration of a card that was used already.
+#[must_use]
+pub fn of(device: i32) -> Option<&'static Admitted> {
+    CARDS_ADMITTED.get(usize::try_from(device).ok()?)?.get()
+}
+
+fn share() -> Option<Share> {
+    SHARE.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// This process's place in the ledger of a card.
+fn seat(device: i32, uuid: Option<Uuid>, capacity: u64, share: &Share) -> Result<Ledger, String> {
+    let folder = run_dir::open().map_err(|error| error.to_string())?;
+    let name = uuid.map_or_else(|| format!("card-{device}"), |uuid| uuid.to_string());
+    let path = folder.join(format!("{name}.ledger"));
+    Ledger::join(&path, capacity, share, Box::new(System)).map_err(|error| error.to_string())
+}
+
+/// Opens a card for this process, whose budget there is `budget` where that is not 0.
+///
+/// # Errors
+/// When there is no such card, or the process's tenant cannot have its share of it.
+pub fn open(device: i32, budget: u64) -> Result<Rationed<CudaDevice>, CardError> {
+    let failed = |error: gapless_cuda::DriverError| CardError::Driver(error.to_string());
+    let (capacity, Identity { uuid, .. }) = CudaDevice::about(device).map_err(failed)?;
+    let ration = Arc::new(Ration::default());
+    if budget > 0 {
+        ration.set_budget(budget);
+    }
+    if let Some(share) = share() {
+        let refused = |why: String| CardError::Share(format!("gapless.tenant: {why}"));
+        let ledger = seat(device, uuid, capacity, &share).map_err(refused)?;
+        ration.join(ledger, CONTEXT).map_err(refused)?;
+    }
+    let before = uuid.filter(|_| ration.is_on()).and_then(outside::used_by_all);
+    let mut cuda = CudaDevice::new(device).map_err(failed)?;
+    let (free, total) = cuda.memory();
+    if ration.is_on() {
+        measure_first(&ration, uuid, before, total - free);
+        ticker::start();
+    }
+    let admitted = Admitted { ration: ration.clone(), uuid, capacity };
+    if let Some(slot) = usize::try_from(device).ok().and_then(|at| CARDS_ADMITTED.get(at)) {
+        let _ = slot.set(admitted);
+    }
+    Ok(Rationed::new(cuda, ration))
+}
+
+/// What is outside of the pool, from now on; `before` was in use on the card before the context was made, `in_use` is now.
+fn measure_first(ration: &Ration, uuid: Option<Uuid>, before: Option<u64>, in_use: u64) {
+    if let Some(uuid) = uuid {
+        ration.set_meter(Meter::new(move || outside::used_by_this_process(uuid)));
+    }
+    if ration.measure() {
+        return;
+    }
+    let after = uuid.and_then(outside::used_by_all);
+    let grown = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+    ration.set_outside(outside::assumed(grown, in_use));
+}
+
+/// Makes this process one of a tenant's: on the cards that it uses now, and on those that it will.
+///
+/// # Errors
+/// When it is another's already, or the share cannot be: in words. Nothing changed then.
+pub fn set_share(wanted: Share) -> Result<(), String> {
+    {
+        let mut share = SHARE.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*share {
+            Some(set) if *set == wanted => return Ok(()),
+            Some(set) => return Err(format!("this process is tenant {:?} already, and stays so", set.name)),
+            None => *share = Some(wanted.clone()),
+        }
+    }
+    for device in 0..CARDS as i32 {
+        let Some((mut card, admitted)) = state::existing(device).zip(of(device)) else { continue };
+        if admitted.ration.has_seat() {
+            continue;
+        }
+        let (free, total) = card.pool.device_mut().memory();
+        let in_use = (total - free).saturating_sub(admitted.ration.reserved());
+        measure_first(&admitted.ration, admitted.uuid, None, in_use);
+        let context = admitted.ration.figures().outside;
+        let joined = seat(device, admitted.uuid, admitted.capacity, &wanted)
+            .and_then(|ledger| admitted.ration.join(ledger, context));
+        if let Err(why) = joined {
+            *SHARE.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            return Err(why);
+        }
+        // Where the tenant had no room for it, it is there all the same.
+        admitted.ration.set_outside(context);
+        ticker::start();
+    }
+    Ok(())
+}

@@ -1,0 +1,398 @@
+//! What this process may take of a card: its own budget, and its tenant's share in the card's ledger, asked before the driver is.
+//!
+//! [`Rationed`] is a device that asks a [`Ration`] for every page, and tells it of every page that goes. A ration counts what the pool holds
+//! and what is outside of it ([`outside`]): context, modules, what libraries take for themselves. [`admission`] is how a card gets one, [`ticker`] looks around four times a second.
+//!
+//! Order of locks: the card's, then the ration's seat, then the ledger file's. Nothing is waited for with the seat locked.
+
+pub mod admission;
+pub mod outside;
+pub mod ticker;
+
+use gapless_ledger::{Answer, Ledger, LedgerError};
+use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};
+use outside::Meter;
+use std::fmt::Write;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a process waits for what is its own and lent to others, and how often it looks: their ticks are four a second.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// One card's ration.
+#[derive(Debug)]
+pub struct Ration {
+    /// Whether anything is limited: all that a process without budgets looks at.
+    is_on: AtomicBool,
+    /// The most that this process may hold of the card; `u64::MAX`: no such limit.
+    budget: AtomicU64,
+    /// What the pool holds, from before the driver is asked until after it has it back.
+    reserved: AtomicU64,
+    /// What is counted for everything else.
+    outside: AtomicU64,
+    /// Odd while pages are being taken or given back: what the driver says then is of no use.
+    changes: AtomicU64,
+    /// Growth that was refused.
+    refused: AtomicU64,
+    seat: Mutex<Option<Ledger>>,
+    /// What this process holds in all, where that can be asked.
+    meter: OnceLock<Meter>,
+    patience: Duration,
+}
+
+impl Default for Ration {
+    fn default() -> Ration {
+        Ration {
+            is_on: AtomicBool::new(false),
+            budget: AtomicU64::new(u64::MAX),
+            reserved: AtomicU64::new(0),
+            outside: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            seat: Mutex::new(None),
+            meter: OnceLock::new(),
+            patience: PATIENCE,
+        }
+    }
+}
+
+/// A ration in figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    pub budget: Option<u64>,
+    pub reserved: u64,
+    pub outside: u64,
+    pub refused: u64,
+    pub tenant: Option<Tenant>,
+}
+
+impl Figures {
+    /// As statistics, each with a comma behind it; nothing where nothing is limited.
+    pub fn write_json(&self, out: &mut String) {
+        let mut put = |name: &str, value: u64| {
+            let _ = write!(out, "\"gapless.{name}\":{value},");
+        };
+        if self.budget.is_some() || self.tenant.is_some() {
+            put("budget.outside", self.outside);
+            put("budget.refused", self.refused);
+        }
+        if let Some(budget) = self.budget {
+            put("budget.limit", budget);
+        }
+        if let Some(tenant) = &self.tenant {
+            put("tenant.limit", tenant.limit);
+            put("tenant.held", tenant.held);
+            put("tenant.total", tenant.total);
+            put("tenant.capacity", tenant.capacity);
+            put("tenant.borrow", u64::from(tenant.borrow));
+        }
+    }
+}
+
+/// This process's tenant on a card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tenant {
+    pub name: String,
+    pub limit: u64,
+    pub borrow: bool,
+    /// By all of its processes.
+    pub held: u64,
+    /// By all tenants of the card.
+    pub total: u64,
+    pub capacity: u64,
+}
+
+impl Ration {
+    fn seat(&self) -> MutexGuard<'_, Option<Ledger>> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(number: &AtomicU64) -> u64 {
+        number.load(Ordering::Relaxed)
+    }
+
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// What the pool holds.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        Self::get(&self.reserved)
+    }
+
+    /// The most that this process may hold of the card.
+    pub fn set_budget(&self, bytes: u64) {
+        self.budget.store(bytes, Ordering::Relaxed);
+        self.is_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes a place in the card's ledger, before anything is held or with what is.
+    ///
+    /// # Errors
+    /// When the tenant has no room for what this process holds already.
+    pub fn join(&self, mut ledger: Ledger, context: u64) -> Result<(), String> {
+        let held = self.reserved();
+        let answer = self.wait(|| ledger.ask(held)).map_err(|error| error.to_string())?;
+        if answer != Answer::Granted {
+            let name = ledger.entry().name.clone();
+            ledger.leave();
+            return Err(format!(
+                "this process holds {:.0} MiB already, for which tenant {name} has no room: join before memory is used",
+                held as f64 / f64::from(1 << 20)
+            ));
+        }
+        // What will be outside is refused by nobody: the measured figure follows.
+        if self.wait(|| ledger.ask_outside(context)).is_ok_and(|answer| answer == Answer::Granted) {
+            self.outside.store(context, Ordering::Relaxed);
+        } else {
+            ledger.withdraw();
+        }
+        *self.seat() = Some(ledger);
+        self.is_on.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether this process has a place in the card's ledger.
+    #[must_use]
+    pub fn has_seat(&self) -> bool {
+        self.seat().is_some()
+    }
+
+    /// Asks until the answer is no longer to wait, for as long as that is worth it.
+    fn wait(&self, mut ask: impl FnMut() -> Result<Answer, LedgerError>) -> Result<Answer, LedgerError> {
+        let began = Instant::now();
+        loop {
+            match ask()? {
+                Answer::Wait if began.elapsed() < self.patience => std::thread::sleep(PAUSE),
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    /// Enters `bytes` that the driver is about to be asked for.
+    fn ask(&self, bytes: u64) -> Result<(), Refusal> {
+        let result = self.may_take(bytes);
+        match result {
+            Ok(()) => self.reserved.fetch_add(bytes, Ordering::Relaxed),
+            Err(_) => self.refused.fetch_add(1, Ordering::Relaxed),
+        };
+        result
+    }
+
+    fn may_take(&self, bytes: u64) -> Result<(), Refusal> {
+        if !self.is_on() {
+            return Ok(());
+        }
+        let sum = self.reserved() + Self::get(&self.outside);
+        if sum.saturating_add(bytes) > Self::get(&self.budget) {
+            return Err(Refusal::Process);
+        }
+        if !self.has_seat() {
+            return Ok(());
+        }
+        match self.wait(|| self.seat().as_mut().map_or(Ok(Answer::Granted), |ledger| ledger.ask(bytes))) {
+            Ok(Answer::Granted) => Ok(()),
+            Ok(Answer::Wait) => {
+                if let Some(ledger) = self.seat().as_mut() {
+                    ledger.withdraw();
+                }
+                Err(Refusal::Lent)
+            }
+            Ok(Answer::Refused) => Err(Refusal::Share),
+            Err(_) => Err(Refusal::Ledger),
+        }
+    }
+
+    /// The driver has `bytes` again, or never gave them.
+    fn give(&self, bytes: u64) {
+        self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        if self.is_on()
+            && let Some(ledger) = self.seat().as_mut()
+        {
+            ledger.give(bytes);
+        }
+    }
+
+    /// Sets what is counted for what is outside of the pool.
+    pub fn set_outside(&self, bytes: u64) {
+        if self.outside.swap(bytes, Ordering::Relaxed) != bytes
+            && let Some(ledger) = self.seat().as_mut()
+        {
+            ledger.set_outside(bytes);
+        }
+    }
+
+    /// What is outside of the pool, where the process holds `used` bytes of the card in all; `None`: pages came or went meanwhile, or it cannot be
+    /// this process that was looked at.
+    fn beside(&self, used: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let before = self.changes.load(Ordering::Acquire);
+        let reserved = self.reserved();
+        let used = used()?;
+        let is_quiet = before.is_multiple_of(2) && self.changes.load(Ordering::Acquire) == before;
+        if is_quiet { used.checked_sub(reserved) } else { None }
+    }
+
+    /// Looks around: forgets the dead in the ledger, and says how many bytes this process should give back, if it has them free.
+    pub fn tick(&self) -> u64 {
+        let excess = (self.reserved() + Self::get(&self.outside)).saturating_sub(Self::get(&self.budget));
+        let mut seat = self.seat();
+        let Some(ledger) = seat.as_mut() else { return excess };
+        ledger.tick().map_or(excess, |tick| excess.max(tick.overdue))
+    }
+
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let budget = Self::get(&self.budget);
+        let tenant = self.seat().as_ref().and_then(|ledger| {
+            let (book, me) = (ledger.look().ok()?, ledger.entry());
+            Some(Tenant {
+                name: me.name.clone(),
+                limit: me.limit,
+                borrow: me.borrow,
+                held: book.held_by(&me.name),
+                total: book.total(),
+                capacity: book.capacity,
+            })
+        });
+        Figures {
+            budget: (budget != u64::MAX).then_some(budget),
+            reserved: self.reserved(),
+            outside: Self::get(&self.outside),
+            refused: Self::get(&self.refused),
+            tenant,
+        }
+    }
+
+    /// Why memory was refused, as a sentence for the exception; nothing where it was not the ration.
+    #[must_use]
+    pub fn sentence(&self, why: Refusal) -> Option<String> {
+        let mib = |bytes: u64| format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20));
+        let Figures { budget, reserved, outside, tenant, .. } = self.figures();
+        match why {
+            Refusal::Process => Some(format!(
+                " The budget of this process is {}: its pool holds {}, and {} is counted for context, modules and libraries (GAPLESS_BUDGET).",
+                mib(budget?),
+                mib(reserved),
+                mib(outside)
+            )),
+            Refusal::Share | Refusal::Lent => {
+                let Tenant { name, limit, borrow, held, total, capacity } = tenant?;
+                let more = match (why, borrow) {
+                    (Refusal::Lent, _) => "others have borrowed of it, and did not give it back in time",
+                    (_, true) => "this would be beyond it, and there is nothing to borrow",
+                    _ => "this would be beyond it",
+                };
+                let (held, limit, total, capacity) = (mib(held), mib(limit), mib(total), mib(capacity));
+                Some(format!(
+                    " Tenant {name:?} holds {held} of its share of {limit}: {more}. All tenants hold {total} of {capacity}."
+                ))
+            }
+            Refusal::Ledger => {
+                Some(" The tenants' ledger cannot be used, so nobody can be granted more.".to_owned())
+            }
+            Refusal::Limit | Refusal::Budget => None,
+        }
+    }
+}
+
+/// A device that asks a ration first.
+#[derive(Debug)]
+pub struct Rationed<D> {
+    device: D,
+    ration: Arc<Ration>,
+}
+
+impl<D> Rationed<D> {
+    pub fn new(device: D, ration: Arc<Ration>) -> Rationed<D> {
+        Rationed { device, ration }
+    }
+
+    #[must_use]
+    pub fn ration(&self) -> &Arc<Ration> {
+        &self.ration
+    }
+}
+
+impl<D> Deref for Rationed<D> {
+    type Target = D;
+    fn deref(&self) -> &D {
+        &self.device
+    }
+}
+
+impl<D> DerefMut for Rationed<D> {
+    fn deref_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+}
+
+impl<D: Device> Device for Rationed<D> {
+    fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
+        self.ration.look_closer(size);
+        let changes = &self.ration.changes;
+        changes.fetch_add(1, Ordering::AcqRel);
+        let made = self
+            .ration
+            .ask(size)
+            .map_err(DeviceError::Refused)
+            .and_then(|()| self.device.create(size).inspect_err(|_| self.ration.give(size)));
+        changes.fetch_add(1, Ordering::AcqRel);
+        made
+    }
+
+    fn release(&mut self, page: PageHandle, size: u64) {
+        let changes = &self.ration.changes;
+        changes.fetch_add(1, Ordering::AcqRel);
+        self.device.release(page, size);
+        self.ration.give(size);
+        changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
+        self.device.reserve(size)
+    }
+
+    fn map(&mut self, addr: u64, size: u64, page: PageHandle) -> Result<(), DeviceError> {
+        self.device.map(addr, size, page)
+    }
+
+    fn grant(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
+        self.device.grant(addr, size)
+    }
+
+    fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
+        self.device.unmap(addr, size)
+    }
+
+    fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
+        self.device.record(stream)
+    }
+
+    fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError> {
+        self.device.is_done(event)
+    }
+
+    fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError> {
+        self.device.wait(event)
+    }
+
+    fn wait_on_stream(&mut self, stream: StreamHandle, event: EventHandle) -> Result<(), DeviceError> {
+        self.device.wait_on_stream(stream, event)
+    }
+
+    fn discard(&mut self, event: EventHandle) {
+        self.device.discard(event);
+    }
+
+    fn memory(&mut self) -> (u64, u64) {
+        self.device.memory()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! Four looks around a second, by a thread of its own, once a budget or a share is set: what is outside of pools is measured, the dead are forgotten
+//! in ledgers, and what others wait for is given back where it is free.
+
+use super::admission::{self, Admitted};
+use crate::hooks::guarded;
+use crate::state::{self, CARDS};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
+
+const PERIOD: Duration = Duration::from_millis(250);
+
+static STARTED: Once = Once::new();
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// Held during a look.
+static LOOKING: Mutex<()> = Mutex::new(());
+
+/// Starts the thread, once.
+pub fn start() {
+    STARTED.call_once(|| {
+        // Without the thread the dead are forgotten by who asks next.
+        let _ = std::thread::Builder::new().name("gapless-ledger".to_owned()).spawn(|| {
+            while !IS_OVER.load(Ordering::Relaxed) {
+                std::thread::sleep(PERIOD);
+                guarded((), look);
+            }
+        });
+    });
+}
+
+/// The process ends: no look is begun any more, and the one that was is over. CUDA may go.
+pub fn stop() {
+    IS_OVER.store(true, Ordering::Relaxed);
+    drop(LOOKING.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+fn look() {
+    let _looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
+    for device in 0..CARDS as i32 {
+        if IS_OVER.load(Ordering::Relaxed) || state::is_forked() {
+            return;
+        }
+        let Some(Admitted { ration, .. }) = admission::of(device).filter(|a| a.ration.is_on()) else {
+            continue;
+        };
+        ration.measure();
+        if ration.tick() > 0
+            && let Some(mut card) = state::existing(device)
+            // Giving back waits for streams, which a capture forbids.
+            && card.routings.is_empty()
+        {
+            card.pool.trim();
+            card.note_changes(device, None);
+        }
+    }
+}

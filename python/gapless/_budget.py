@@ -1,0 +1,117 @@
+"""Budgets: limits of what a part of the program allocates, and this process's place among others that share a card.
+
+    with gapless.budget("8GiB", tag="eval"):      # what is allocated here, by any thread, is charged to "eval" until it is freed
+        evaluate(model)
+
+    gapless.tenant("a", limit="60%", borrow=True)  # this process shares its cards with others of the same user
+
+The counting is the library's; see docs/budgets.md for what is counted, and when.
+"""
+
+import atexit
+import functools
+import inspect
+import re
+import threading
+from typing import Any, Callable, List, Optional, Union
+
+from . import _options, _session
+from ._errors import GaplessError
+from ._options import OptionError
+
+_ended = False
+
+
+class budget:
+    """A limit of what is allocated while it is open: `with gapless.budget("8GiB", tag="eval"):`, or as a decorator.
+
+    limit   the most bytes that are charged to the tag at once; a request beyond raises torch.OutOfMemoryError, which names the tag
+    tag     what it is counted under: gapless.stats()["gapless.budgets.eval.live"], and peak, limit, soft, pressed, refused
+    soft    where this is passed, memory that nobody uses is given back to the card; nothing is refused
+    device  None: each card by itself
+
+    Scopes are of the process, not of a thread: backward passes run in threads of their own. The newest that is open takes the charge, which
+    ends when the memory is freed, in the scope or after it. One object can be entered many times.
+    """
+
+    def __init__(self, limit: Union[int, str], tag: str = "default", soft: Union[int, str, None] = None, device: Any = None) -> None:
+        self.limit = _bytes("limit", limit)
+        self.soft = None if soft is None else _bytes("soft", soft)
+        if self.soft is not None and self.soft > self.limit:
+            raise OptionError(f"soft={soft} is above limit={limit}: a soft limit comes first")
+        if not isinstance(tag, str) or not re.fullmatch(r"[A-Za-z0-9_/-]{1,63}", tag):
+            raise OptionError(f"tag={tag!r} is not 1 to 63 letters, digits, _ - or /")
+        self.tag = tag
+        self.device = device
+        self._tokens: List[int] = []
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"gapless.budget({self.limit}, tag={self.tag!r}, soft={self.soft}, device={self.device!r})"
+
+    def __enter__(self) -> "budget":
+        library = _session._on()
+        index = -1 if self.device is None else _session._index(self.device)
+        token = library.optional("gapless_budget_open", self.tag.encode(), self.limit, self.soft or 0, index)
+        if token < 0:
+            raise GaplessError(library.last_error())
+        with self._lock:
+            self._tokens.append(token)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        with self._lock:
+            token = self._tokens.pop()
+        _session._on().optional("gapless_budget_close", token)
+
+    def __call__(self, function: Callable) -> Callable:
+        """A function that runs in the scope; of a generator function, each of its steps would be outside, so that is refused."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise OptionError(f"{function.__name__} is a generator: open the budget inside of it")
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def inside(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(function)
+            def inside(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return function(*args, **kwargs)
+
+        return inside
+
+
+def tenant(name: str, limit: Union[int, str], borrow: bool = False) -> None:
+    """Makes this process one of a tenant's: processes of one user that share cards, each tenant with a share of each card.
+
+    limit is the share, "30GiB" or "60%", with everything that the tenant's processes hold of a card counted; borrow: beyond it, what nobody
+    else holds may be taken until somebody needs it. Shares that add up to more than the card are refused. Before CUDA starts or after; a
+    process that is killed gives its share back.
+    """
+    share = _options.parse_tenant(f"{name}:{limit}:borrow" if borrow else f"{name}:{limit}")
+    become(_session._on(), share)
+
+
+def become(library: Any, share: str) -> None:
+    if library.optional("gapless_tenant", share.encode()) != 0:
+        raise GaplessError(f"tenant {share.split(':')[0]!r}: {library.last_error()}")
+    end_with_process(library)
+
+
+def end_with_process(library: Any) -> None:
+    """Before CUDA goes, the library's look around four times a second ends."""
+    global _ended
+    if not _ended and library.has("gapless_ration_end"):
+        _ended = True
+        atexit.register(library.optional, "gapless_ration_end")
+
+
+def _bytes(name: str, value: Union[int, str]) -> int:
+    try:
+        return _options.positive_bytes(value)
+    except ValueError as error:
+        raise OptionError(f"{name}={value} is not {error}") from None
