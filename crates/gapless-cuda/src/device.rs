@@ -28,7 +28,7 @@ pub struct CudaDevice {
 unsafe impl Send for CudaDevice {}
 
 /// Makes the card's context current for a call, and calls harmless to captures of other streams.
-struct Entered<'a> {
+pub(crate) struct Entered<'a> {
     driver: &'a Driver,
     mode: i32,
 }
@@ -94,7 +94,7 @@ impl CudaDevice {
         new
     }
 
-    fn enter(&self) -> Entered<'static> {
+    pub(crate) fn enter(&self) -> Entered<'static> {
         let mut mode = CAPTURE_RELAXED;
         // SAFETY: the context was retained in `new` and is never given up.
         unsafe {

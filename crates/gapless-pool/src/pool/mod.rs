@@ -139,6 +139,8 @@ pub struct Pool<D> {
     quiet: bool,
     clock: u64,
     stats: Stats,
+    /// The most that was active since it was last asked for; see [`Pool::take_crest`].
+    crest: u64,
     /// What happened since it was last asked for; `None`: nobody asks.
     log: Option<Vec<Change>>,
 }
@@ -165,6 +167,7 @@ impl<D: Device> Pool<D> {
             quiet: false,
             clock: 0,
             stats: Stats::default(),
+            crest: 0,
             log: None,
         }
     }
