@@ -7,6 +7,7 @@ Importing this package does nothing: no torch, no library, no environment variab
 """
 
 from ._errors import GaplessError, GaplessWarning, OptionError
+from ._offload import offload
 from ._plan import plan
 from ._session import disable_reason, enable, enabled, reserve, snapshot, stats, step, trim
 from ._version import __version__, version
@@ -18,6 +19,7 @@ __all__ = [
     "disable_reason",
     "enable",
     "enabled",
+    "offload",
     "plan",
     "reserve",
     "snapshot",

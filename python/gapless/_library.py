@@ -28,6 +28,11 @@ _OPTIONAL = {
     "gapless_record_end": (ctypes.c_uint64, []),
     "gapless_mark": (None, [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]),
     "gapless_snapshot": (ctypes.c_int, [ctypes.c_char_p]),
+    "gapless_host_alloc": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64]),
+    "gapless_host_free": (ctypes.c_int, [ctypes.c_void_p]),
+    "gapless_host_trim": (ctypes.c_uint64, []),
+    "gapless_host_stats": (None, [ctypes.POINTER(ctypes.c_uint64)]),
+    "gapless_usage": (ctypes.c_int, [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]),
 }
 
 

@@ -87,19 +87,20 @@ pub unsafe extern "C" fn gapless_host_stats(out: *mut u64) {
     }
 }
 
-/// Writes what a card has in use: active now, the most active since the last call, reserved (bytes), and the limit, 0 where there is none. 0, or -1 where
-/// the card was not used yet.
+/// Writes what a card has in use: active now, the most active since this was last called with `is_new` other than 0, reserved (bytes), and the limit, 0
+/// where there is none. 0, or -1 where the card was not used yet.
 ///
 /// # Safety
 /// `out` is valid for four writes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gapless_usage(device: i32, out: *mut u64) -> i32 {
+pub unsafe extern "C" fn gapless_usage(device: i32, is_new: i32, out: *mut u64) -> i32 {
     if state::is_forked() {
         return -1;
     }
     let found = guarded(None, || {
         let mut card = state::existing(device)?;
-        let (crest, limit) = (card.pool.take_crest(), card.pool.limit().unwrap_or(0));
+        let crest = if is_new == 0 { 0 } else { card.pool.take_crest() };
+        let limit = card.pool.limit().unwrap_or(0);
         let stats = card.pool.stats();
         Some([stats.active.current, crest, stats.reserved.current, limit])
     });
@@ -131,6 +132,6 @@ mod tests {
         unsafe { gapless_host_stats(stats.as_mut_ptr()) };
         assert_eq!(stats[0], 0);
         // SAFETY: room for four.
-        assert_eq!(unsafe { gapless_usage(63, stats.as_mut_ptr()) }, -1);
+        assert_eq!(unsafe { gapless_usage(63, 1, stats.as_mut_ptr()) }, -1);
     }
 }
