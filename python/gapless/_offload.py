@@ -147,13 +147,14 @@ def _listen() -> None:
         _handler = package.on_pressure(_pressed) or _pressed
 
 
-def _pressed(pressure: Any) -> bool:
+def _pressed(pressure: Any) -> int:
+    """How many bytes went."""
     missing = getattr(pressure, "missing", 0) or getattr(pressure, "requested", 0)
     freed = 0
     for (device, _), keeper in list(_keepers.items()):
         if device == getattr(pressure, "device", device) and freed < missing:
             freed += keeper.pressed(missing - freed)
-    return freed > 0
+    return freed
 
 
 def _plain_test(torch: Any) -> Any:

@@ -108,10 +108,10 @@ class CudaTransfer:
             returned.record_stream(now)
 
     def is_done(self, event: Any) -> bool:
-        return (event[0] if isinstance(event, tuple) else event).query()
+        return _event(event).query()
 
     def wait(self, event: Any) -> None:
-        event.synchronize()
+        _event(event).synchronize()
 
     # ---- what is in use ----
 
@@ -144,6 +144,11 @@ class CudaTransfer:
 
     def host_stats(self) -> Dict[str, int]:
         return host_stats(self._library)
+
+
+def _event(of: Any) -> Any:
+    """A copy back is known by its event and the stream that it was for."""
+    return of[0] if isinstance(of, tuple) else of
 
 
 def host_stats(library: Library) -> Dict[str, int]:

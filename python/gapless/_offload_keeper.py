@@ -16,7 +16,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from ._errors import GaplessError, GaplessWarning
 from ._offload_plan import Profile, choose
@@ -110,8 +110,8 @@ class Keeper:
         # The host had no memory, and none was released since.
         self._is_full = False
         self._serials = self._alive = 0
-        # Bytes away, on their way out, and back before they were asked for.
-        self._away_bytes = self._leaving_bytes = self._ahead_bytes = 0
+        # Bytes away, on their way out, back before they were asked for, and of the dead.
+        self._away_bytes = self._leaving_bytes = self._ahead_bytes = self._kept_bytes = 0
         self._ahead: Set[int] = set()
         self._largest = 0
         self._event: Optional[int] = None
@@ -242,14 +242,9 @@ class Keeper:
                 self._note_here(serial, nbytes)
             self._note_asked(serial, nbytes)
             if host is not None:
-                self._ending.append((host, events, kept))
-        for _ in range(len(self._ending)):
-            host, events, _ = ending = self._ending.popleft()
-            if all(event is None or self.transfer.is_done(event) for event in events):
-                self.transfer.release(host)
-                self._is_full = False
-            else:
-                self._ending.append(ending)
+                self._ending.append((host, events, kept, nbytes))
+                self._kept_bytes += nbytes if kept is not None else 0
+        self._end(lambda kept, events: all(event is None or self.transfer.is_done(event) for event in events))
         # In the order they were queued, which is the order in which they end.
         for serial, ref in list(self._leaving.items()):
             stash = ref()
@@ -260,6 +255,24 @@ class Keeper:
         self._lingering = [ref for ref in self._lingering if not self._is_gone(ref())]
         if self._alive == 0 and self._profile is not None:
             self._end_step()
+
+    def _end(self, is_over: Callable[[Any, Any], bool]) -> None:
+        """Releases what the dead left, where that is over."""
+        for _ in range(len(self._ending)):
+            host, events, kept, nbytes = ending = self._ending.popleft()
+            if is_over(kept, events):
+                self._kept_bytes -= nbytes if kept is not None else 0
+                self.transfer.release(host)
+                self._is_full = False
+            else:
+                self._ending.append(ending)
+
+    def _wait(self, events: Any) -> bool:
+        for event in events:
+            if event is not None and not self.transfer.is_done(event):
+                self.counts["waits"] += 1
+                self.transfer.wait(event)
+        return True
 
     def _drop(self, stash: Stash) -> None:
         """The copy is done: the original can go, unless it was asked for meanwhile."""
@@ -365,6 +378,8 @@ class Keeper:
             self.counts["planned_steps"] += self._expected is not None
 
     def _new_step(self) -> None:
+        # A host that is a step ahead of the device would pin twice as much.
+        self._end(lambda kept, events: self._wait(events))
         self.budget = self.transfer.budget(self._asked_budget)
         self.in_flight = min(1 << 30, self.budget >> 4) if self._asked_in_flight is None else self._asked_in_flight
         # What fragments and rounding take: pages are 2 MiB at least.
@@ -390,7 +405,7 @@ class Keeper:
 
     def _begin_event(self) -> None:
         crest = self.transfer.crest()
-        self._event = self._profile.event(crest + self._away_bytes)
+        self._event = self._profile.event(crest + self._away_bytes - self._kept_bytes)
         self._settle()
         still = []
         for ref in self._shared:
@@ -405,7 +420,7 @@ class Keeper:
 
     def _end_event(self) -> None:
         self.transfer.crest()
-        self._profile.after[self._event] = self.transfer.used() + self._away_bytes
+        self._profile.after[self._event] = self.transfer.used() + self._away_bytes - self._kept_bytes
         self._event = None
 
     def _rise(self) -> int:
@@ -445,15 +460,14 @@ class Keeper:
                 break
             missing -= stash.nbytes
         # The device holds what is being copied: wait where the next requests need it.
+        self._end(lambda kept, events: kept is not None and self.transfer.used() + rise > self.mark and self._wait(events))
         for ref in list(self._leaving.values()):
             if freed >= at_least and self.transfer.used() + rise <= self.mark:
                 break
             stash = ref()
             if stash is None:
                 continue
-            if not self.transfer.is_done(stash.out):
-                self.counts["waits"] += 1
-                self.transfer.wait(stash.out)
+            self._wait((stash.out,))
             before = self._away_bytes
             self._drop(stash)
             freed += self._away_bytes - before
