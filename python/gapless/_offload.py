@@ -91,7 +91,7 @@ class Offload:
                 library = _session._library or Library(path())
                 transfer = CudaTransfer(_torch.import_torch(), library, device, _session._library is not None, self._host_limit)
                 _keepers[kind] = Keeper(transfer, self._min_size, self._budget, self._in_flight)
-                _listen()
+                _keepers[kind].is_asked = _listen() and _session._library is not None
             return _keepers[kind]
 
 
@@ -139,12 +139,13 @@ def _sum(keepers: Any) -> Dict[str, int]:
     return total
 
 
-def _listen() -> None:
-    """The last resort: the allocator asks before it lets a request fail."""
+def _listen() -> bool:
+    """The last resort: the allocator asks before it lets a request fail. Whether it does."""
     global _handler
     package = sys.modules[__package__]
     if _handler is None and hasattr(package, "on_pressure"):
         _handler = package.on_pressure(_pressed) or _pressed
+    return _handler is not None
 
 
 def _pressed(pressure: Any) -> int:

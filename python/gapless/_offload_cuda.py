@@ -38,7 +38,8 @@ class CudaTransfer:
         self._host_limit, self.is_exact = host_limit or 0, is_served
         self.out_of_memory = torch.OutOfMemoryError
         self._streams: Optional[Tuple[Any, Any]] = None
-        self._figures = (ctypes.c_uint64 * 4)()
+        self._figures = (ctypes.c_uint64 * 5)()
+        self._stranded = 0
         self._lock = threading.Lock()
         self._uses = getattr(torch._C, "_storage_Use_Count", None)
 
@@ -79,10 +80,12 @@ class CudaTransfer:
                 self._streams = (self._torch.cuda.Stream(self._device), self._torch.cuda.Stream(self._device))
         return self._streams[at]
 
+    def _bytes_of(self, storage: Any) -> Any:
+        return self._torch.empty(0, dtype=self._torch.uint8, device=self._device).set_(storage, 0, (storage.nbytes(),), (1,))
+
     def out(self, tensor: Any, host: Block, stream: Any) -> Any:
         torch, side = self._torch, self._side(0)
-        whole = torch.empty(0, dtype=torch.uint8, device=self._device)
-        whole.set_(tensor.untyped_storage(), 0, (host.tensor.numel(),), (1,))
+        whole = self._bytes_of(tensor.untyped_storage())
         side.wait_stream(stream)
         now = self.stream()
         if now != stream:
@@ -93,7 +96,8 @@ class CudaTransfer:
 
     def back(self, host: Block, nbytes: int) -> Tuple[Any, Any]:
         torch, side, now = self._torch, self._side(1), self.stream()
-        returned = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        # A storage, not torch.empty: what is about to be copied over need not be filled, as deterministic mode would.
+        returned = self._bytes_of(torch.UntypedStorage(nbytes, device=self._device))
         side.wait_stream(now)
         with torch.cuda.stream(side):
             returned.copy_(host.tensor, non_blocking=True)
@@ -116,28 +120,29 @@ class CudaTransfer:
     # ---- what is in use ----
 
     def used(self) -> int:
-        """Bytes that are taken now, frees that wait for streams among them."""
-        return self._look()[0]
+        """Bytes that are taken now, frees that wait for streams among them, and what is free between blocks: large requests may find no use for it."""
+        return self._look()[0] + self._stranded
 
     def crest(self) -> int:
         """The most since this was last asked; where that is not known, what is taken now."""
-        return self._look(True)[1]
+        figures = self._look(True)
+        self._stranded = figures[4]
+        return figures[3] + self._stranded
 
-    def _look(self, is_new: bool = False) -> Tuple[int, int, int, int]:
+    def _look(self, is_new: bool = False) -> Any:
+        """In use, reserved, the limit, the most in use since last time, stranded."""
         if not self.is_exact:
             stats = self._torch._C._cuda_memoryStats(self._device.index)
             used = stats["active_bytes"]["all"]["current"]
-            return used, used, stats["reserved_bytes"]["all"]["current"], 0
-        figures = self._figures
-        if self._library.optional("gapless_usage", self._device.index, int(is_new), figures) != 0:
-            return 0, 0, 0, 0
-        return figures[0], figures[1], figures[2], figures[3]
+            return used, stats["reserved_bytes"]["all"]["current"], 0, used, 0
+        found = self._library.optional("gapless_usage", self._device.index, int(is_new), self._figures)
+        return self._figures if found == 0 else (0, 0, 0, 0, 0)
 
     def budget(self, asked: Optional[int]) -> int:
         """What may be held: as asked for, within the allocator's limit and what the device has."""
         torch = self._torch
         free, total = torch.cuda.mem_get_info(self._device)
-        _, _, reserved, limit = self._look()
+        _, reserved, limit, _, _ = self._look()
         if not self.is_exact:
             limit = int(total * torch.cuda.get_per_process_memory_fraction(self._device))
         return min(amount for amount in (asked, limit, reserved + free) if amount)

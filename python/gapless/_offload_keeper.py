@@ -120,6 +120,8 @@ class Keeper:
         self._expected: Optional[Profile] = None
         self._plan: Set[int] = set()
         self._has_warned = False
+        # Whether the allocator calls `pressed` before it lets a request fail.
+        self.is_asked = False
         self.budget = self.mark = self.in_flight = 0
         self.counts = dict.fromkeys(
             ("tensors_out", "tensors_back", "bytes_out", "bytes_back", "waits", "late", "refused", "steps", "planned_steps", "unplanned_out", "pressures"), 0
@@ -427,7 +429,8 @@ class Keeper:
         """What will be asked for before the next event: as in the step before, or a guess that is rather too large."""
         if self._expected is not None and self._event is not None and self._event + 1 < len(self._expected.before):
             return self._expected.rise(self._event) if self.transfer.is_exact else max(self.budget >> 4, self._expected.rise(self._event))
-        return max(self.budget >> 3, 2 * self._largest)
+        # Where the allocator asks before a request fails, too small a guess costs a wait; where it does not, the program.
+        return max(self.budget >> (3 if self.is_asked else 2), 2 * self._largest)
 
     # ---- pressure ----
 

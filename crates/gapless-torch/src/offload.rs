@@ -87,11 +87,11 @@ pub unsafe extern "C" fn gapless_host_stats(out: *mut u64) {
     }
 }
 
-/// Writes what a card has in use: active now, the most active since this was last called with `is_new` other than 0, reserved (bytes), and the limit, 0
-/// where there is none. 0, or -1 where the card was not used yet.
+/// Writes what a card has in use: active now, reserved (bytes), and the limit, 0 where there is none; where `is_new` is not 0 also the most that was
+/// active since it last was, and what is stranded. 0, or -1 where the card was not used yet.
 ///
 /// # Safety
-/// `out` is valid for four writes.
+/// `out` is valid for five writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_usage(device: i32, is_new: i32, out: *mut u64) -> i32 {
     if state::is_forked() {
@@ -99,10 +99,11 @@ pub unsafe extern "C" fn gapless_usage(device: i32, is_new: i32, out: *mut u64) 
     }
     let found = guarded(None, || {
         let mut card = state::existing(device)?;
-        let crest = if is_new == 0 { 0 } else { card.pool.take_crest() };
+        let (crest, [small, large]) =
+            if is_new == 0 { (0, [(0, 0); 2]) } else { (card.pool.take_crest(), card.pool.stranded()) };
         let limit = card.pool.limit().unwrap_or(0);
         let stats = card.pool.stats();
-        Some([stats.active.current, crest, stats.reserved.current, limit])
+        Some([stats.active.current, stats.reserved.current, limit, crest, small.1 + large.1])
     });
     let Some(values) = found else { return -1 };
     for (at, value) in values.into_iter().enumerate() {
@@ -131,7 +132,7 @@ mod tests {
         // SAFETY: room for six.
         unsafe { gapless_host_stats(stats.as_mut_ptr()) };
         assert_eq!(stats[0], 0);
-        // SAFETY: room for four.
+        // SAFETY: room for five.
         assert_eq!(unsafe { gapless_usage(63, 1, stats.as_mut_ptr()) }, -1);
     }
 }
