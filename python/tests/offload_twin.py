@@ -4,6 +4,7 @@ any more is overwritten. So a missing wait, a block that is released too early o
 
 import collections
 import random
+import threading
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -35,6 +36,7 @@ class Twin:
         self.queues = collections.deque(), collections.deque()
         self.seen, self.pinned, self.most, self.log = {}, {}, 0, []
         self.is_refusing = False
+        self.lock = threading.RLock()
 
     def takes(self, tensor):
         storage = tensor.untyped_storage()
@@ -42,12 +44,14 @@ class Twin:
         return True
 
     def _see(self, storage):
-        self.seen = {at: weak for at, weak in self.seen.items() if not weak[0].expired()}
-        self.seen.setdefault(storage._cdata, (StorageWeakRef(storage), storage.nbytes()))
-        self.most = max(self.most, self.used())
+        with self.lock:
+            self.seen = {at: weak for at, weak in self.seen.items() if not weak[0].expired()}
+            self.seen.setdefault(storage._cdata, (StorageWeakRef(storage), storage.nbytes()))
+            self.most = max(self.most, self.used())
 
     def used(self):
-        return sum(nbytes for weak, nbytes in self.seen.values() if not weak.expired())
+        with self.lock:
+            return sum(nbytes for weak, nbytes in self.seen.values() if not weak.expired())
 
     crest = used
 

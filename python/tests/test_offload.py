@@ -1,9 +1,11 @@
 """Offload in stock torch over the card of torch-bench: what is moved, when, and what memory that takes. Values are test_offload_values.py's."""
 
 import json
+import sys
 
 import gapless
 import pytest
+from conftest import ROOT
 
 # A chain whose activations are 16 MiB each; what a program does with `scope` follows.
 CHAIN = """
@@ -298,3 +300,13 @@ except gapless.GaplessError as error:
     print(error)
 """
     assert "which offload needs: update gapless" in double.passes(CHAIN + program).out
+
+
+def test_the_script_for_real_cards_runs_on_this_one(real, tmp_path):
+    file = tmp_path / "runs.json"
+    done = real.start([sys.executable, ROOT / "torch-bench/live/offload.py", "--dry", "--json", file])
+    assert done.code == 0 and done.lines()[-1] == "PASS", done.out + done.err
+    told = json.loads(file.read_text())
+    off = told["runs"]["offload"]
+    assert off["reserved"] <= told["cap"] < told["runs"]["free"]["reserved"] and off["moved"][-1]["bytes_back"] > 0 and off["transfer_alone_s"] > 0
+    assert any(line.startswith("a step under the cap: ") and "PCIe alone needs" in line for line in done.lines()), done.out

@@ -2,6 +2,7 @@
 
 import gc
 import random
+import threading
 
 import pytest
 
@@ -216,6 +217,41 @@ def test_several_forwards_before_backward_are_one_step():
         del losses
         assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), expected))
     assert scope.stats()["steps"] == 3
+    settled(scope, twin)
+
+
+def test_threads_may_share_a_scopes_kind():
+    torch.manual_seed(0)
+    models = [Mlp() for _ in range(3)]
+    batches = [model.inputs() for model in models]
+    expected = []
+    for model, x in zip(models, batches):
+        model(x).backward()
+        expected.append([p.grad.clone() for p in model.parameters()])
+    twin = Twin(60000, 6)
+    scope = TwinOffload(twin)
+    wrong = []
+
+    def work(at):
+        own = TwinOffload(twin)
+        own.keeper = own._own[0] = scope.keeper
+        try:
+            for _ in range(8):
+                models[at].zero_grad()
+                with own:
+                    loss = models[at](batches[at])
+                loss.backward()
+                if not all(torch.equal(p.grad, g) for p, g in zip(models[at].parameters(), expected[at])):
+                    wrong.append(at)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [] and scope.stats()["tensors_out"] > 0
     settled(scope, twin)
 
 
