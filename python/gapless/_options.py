@@ -12,8 +12,9 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 from ._errors import OptionError
 
 PREFIX = "GAPLESS_"
-# Variables that are no options: which library and program to use, whether `gapless run` started this process, and which one records.
-_OTHER_VARIABLES = ("LIBRARY", "PROGRAM", "RUN", "RECORD_OWNER")
+# Variables that are no options: which library and program to use, whether `gapless run` started this process, where statistics pages
+# lie, and which process records.
+_OTHER_VARIABLES = ("LIBRARY", "PROGRAM", "RUN", "RUN_DIR", "RECORD_OWNER")
 
 _UNITS = {
     "": 1,
@@ -109,6 +110,7 @@ OPTIONS: Dict[str, Option] = {
     "record_stacks": Option(_stacks, False, "python: with the Python lines that asked; off: without (off)"),
     "record_limit": Option(_positive_bytes, False, "what the recording may take on disk: the newest is kept"),
     "overlay": Option(_flag, False, "answer torch's own memory tools natively where the build of torch is known (1)"),
+    "pages": Option(_flag, True, "show this process to gapless top and gapless metrics of the same user (1)"),
     "stats": Option(_flag, False, "print one line about memory at exit (0)"),
 }
 

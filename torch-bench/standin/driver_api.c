@@ -3,6 +3,8 @@
  * never read, which is why no CUDA header is needed. */
 
 #include "device.h"
+#include <stdio.h>
+#include <string.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
 
@@ -16,6 +18,20 @@ int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
 int cuDeviceGet(int *out, int ordinal) {
     *out = ordinal;
     return ordinal == 0 ? SUCCESS : INVALID_VALUE;
+}
+
+/* As standin/nvml.c prints it. */
+int cuDeviceGetUuid_v2(unsigned char *out, int dev) {
+    static const unsigned char uuid[16] = {0x6a, 0x70, 0xc0, 0xde, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 1};
+    (void)dev;
+    memcpy(out, uuid, sizeof uuid);
+    return SUCCESS;
+}
+
+int cuDeviceGetName(char *out, int room, int dev) {
+    (void)dev;
+    snprintf(out, (size_t)room, "Stand-in card");
+    return SUCCESS;
 }
 
 /* No optional ability: no fabric handles, no GPUDirect. */

@@ -44,6 +44,16 @@ impl Drop for Entered<'_> {
     }
 }
 
+fn enter(driver: &'static Driver, context: Handle) -> Entered<'static> {
+    let mut mode = CAPTURE_RELAXED;
+    // SAFETY: the context was retained in `CudaDevice::new` and is never given up.
+    unsafe {
+        (driver.push_context)(context);
+        (driver.exchange_capture_mode)(&mut mode);
+    }
+    Entered { driver, mode }
+}
+
 fn check(status: Status) -> Result<(), DeviceError> {
     match status {
         SUCCESS => Ok(()),
@@ -95,13 +105,13 @@ impl CudaDevice {
     }
 
     pub(crate) fn enter(&self) -> Entered<'static> {
-        let mut mode = CAPTURE_RELAXED;
-        // SAFETY: the context was retained in `new` and is never given up.
-        unsafe {
-            (self.driver.push_context)(self.context);
-            (self.driver.exchange_capture_mode)(&mut mode);
-        }
-        Entered { driver: self.driver, mode }
+        enter(self.driver, self.context)
+    }
+
+    /// What asks how full the card is, for other threads.
+    #[must_use]
+    pub fn meter(&self) -> Meter {
+        Meter { driver: self.driver, context: self.context }
     }
 
     fn timed<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> T {
@@ -109,6 +119,28 @@ impl CudaDevice {
         let result = call(self);
         self.driver_ns += start.elapsed().as_nanos() as u64;
         result
+    }
+}
+
+/// How full a card is, asked without the card's lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    driver: &'static Driver,
+    context: Handle,
+}
+
+// SAFETY: as for the card.
+unsafe impl Send for Meter {}
+
+impl Meter {
+    /// What the card has free, and in all; `None`: the driver does not answer any more.
+    #[must_use]
+    pub fn memory(&self) -> Option<(u64, u64)> {
+        let _entered = enter(self.driver, self.context);
+        let (mut free, mut total) = (0usize, 0usize);
+        // SAFETY: valid out-pointers.
+        let status = unsafe { (self.driver.mem_info)(&mut free, &mut total) };
+        (status == SUCCESS).then_some((free as u64, total as u64))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The CUDA driver's functions, looked up by name once.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use crate::library::Library;
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -72,13 +73,6 @@ impl fmt::Display for DriverError {
 
 impl std::error::Error for DriverError {}
 
-unsafe extern "C" {
-    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-}
-
-const RTLD_NOW: c_int = 2;
-
 macro_rules! table {
     ($(#[$about:meta])* $table:ident { $($field:ident = $symbol:literal ( $($arg:ty),* );)* }) => {
         $(#[$about])*
@@ -90,18 +84,9 @@ macro_rules! table {
 
         impl $table {
             fn load() -> Result<$table, DriverError> {
-                // SAFETY: the names are NUL-terminated; the library stays loaded for good.
-                let library = unsafe { dlopen(c"libcuda.so.1".as_ptr(), RTLD_NOW) };
-                if library.is_null() {
-                    return Err(DriverError::Missing);
-                }
-                let find = |name: &'static CStr| -> Result<*mut c_void, DriverError> {
-                    // SAFETY: the library is open and the name NUL-terminated.
-                    let symbol = unsafe { dlsym(library, name.as_ptr()) };
-                    if symbol.is_null() {
-                        return Err(DriverError::Lacks(name.to_str().unwrap_or("a function")));
-                    }
-                    Ok(symbol)
+                let library = Library::open(c"libcuda.so.1").ok_or(DriverError::Missing)?;
+                let find = |name: &'static CStr| {
+                    library.find(name).ok_or_else(|| DriverError::Lacks(name.to_str().unwrap_or("a function")))
                 };
                 Ok($table {
                     // SAFETY: the driver's headers give each of these names this type.

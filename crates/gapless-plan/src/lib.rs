@@ -16,6 +16,7 @@ pub mod json;
 pub mod onnx;
 pub mod options;
 pub mod problem;
+pub mod repeated;
 pub mod replan;
 pub mod sharing;
 pub mod solve;

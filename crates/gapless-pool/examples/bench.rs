@@ -1,5 +1,8 @@
 //! `cargo xtask bench pool`: what a cached request and its free cost, alone and with threads on streams of their own, beside one lock around
-//! the plain machine.
+//! the plain machine; and the same where a plan of the step is followed.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use gapless_pool::{Options, Pool, PoolKey, SharedPool, SimDevice, StreamHandle};
 use std::collections::VecDeque;
@@ -8,6 +11,8 @@ use std::time::{Duration, Instant};
 
 const DEFAULT: PoolKey = PoolKey(0, 0);
 const PAIRS: u32 = 400_000;
+/// Requests of a step that stay until its end; as many do not.
+const STEP: usize = 300;
 /// What each thread holds while it frees the oldest and asks for the next.
 const HELD: usize = 32;
 /// A mix of small and large, as a training step asks for.
@@ -55,6 +60,34 @@ fn run(
     (mean * 1e9 / f64::from(PAIRS), threads as f64 * f64::from(PAIRS) / longest / 1e6)
 }
 
+/// Nanoseconds of a pair in a step of large requests that repeats, and how much of it was served from its plan.
+fn run_step(is_planned: bool) -> (f64, f64) {
+    let mut pool = pool();
+    if is_planned {
+        pool.set_planner(Some(Box::new(support::planner::AtOnce)));
+    }
+    let pool = SharedPool::new(pool);
+    let stream = StreamHandle(16);
+    let mut saved = Vec::with_capacity(STEP);
+    let mut step = || {
+        for i in 0..STEP as u64 {
+            saved.push(pool.alloc((2 << 20) + i * 512, stream, DEFAULT).expect("memory"));
+            let temporary = pool.alloc((3 << 20) + i % 7 * 4096, stream, DEFAULT).expect("memory");
+            pool.free(temporary).expect("its own");
+        }
+        while let Some(addr) = saved.pop() {
+            pool.free(addr).expect("its own");
+        }
+    };
+    (0..6).for_each(|_| step());
+    let served = |pool: &SharedPool<SimDevice>| pool.with(|pool| pool.plan_stats().served);
+    let before = served(&pool);
+    let (steps, began) = (400, Instant::now());
+    (0..steps).for_each(|_| step());
+    let pairs = 2.0 * steps as f64 * STEP as f64;
+    (began.elapsed().as_secs_f64() * 1e9 / pairs, (served(&pool) - before) as f64 / pairs)
+}
+
 fn main() {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     println!("a cached request and its free; {cores} cores; median of 5");
@@ -91,4 +124,15 @@ fn main() {
         }
         println!("{threads:>8} {ns:>16.0} {rate:>12.2} {:>10.2} {other:>22.2} {gathered:>10}", rate / first);
     }
+    let median = |is_planned: bool| {
+        let mut list: Vec<(f64, f64)> = (0..5).map(|_| run_step(is_planned)).collect();
+        list.sort_by(|a, b| a.0.total_cmp(&b.0));
+        list[2]
+    };
+    let ((plain, _), (planned, share)) = (median(false), median(true));
+    println!(
+        "a step of {} large requests: {plain:.0} ns a pair; planned {planned:.0} ns, {:.1} % of it from the plan",
+        2 * STEP,
+        100.0 * share
+    );
 }

@@ -23,6 +23,8 @@ pub(crate) struct Allocation {
     pub(crate) uses: Vec<StreamHandle>,
     /// Events that must pass before it can be used again; only after it was given back.
     pub(crate) waits: u32,
+    /// Its number in its lane's log of steps.
+    pub(crate) born: u32,
 }
 
 /// Records with numbers that stay, and their addresses.

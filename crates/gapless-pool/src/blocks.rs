@@ -91,6 +91,33 @@ impl Blocks {
     }
 }
 
+impl Blocks {
+    /// Joins `first` into `second`, its neighbour after it, which keeps its number.
+    #[inline]
+    pub fn join_back(&mut self, first: u32, second: u32) {
+        let Block { addr, size, prev, .. } = self[first];
+        debug_assert_eq!(self[first].next, second);
+        self[second].addr = addr;
+        self[second].size += size;
+        self[second].prev = prev;
+        if prev != NONE {
+            self[prev].next = second;
+        }
+        self.discard(first);
+    }
+
+    /// Cuts the last bytes off, from `addr` on: they are a new block, the front keeps its number.
+    #[inline]
+    pub fn cut_back(&mut self, front: u32, addr: u64) -> u32 {
+        let whole = self[front];
+        debug_assert!(addr > whole.addr && addr < whole.addr + whole.size);
+        let rest = self.add(addr, whole.addr + whole.size - addr);
+        self[front].size = addr - whole.addr;
+        self.link(front, rest, whole.next);
+        rest
+    }
+}
+
 impl Index<u32> for Blocks {
     type Output = Block;
     #[inline]

@@ -2,7 +2,7 @@
 //!
 //! Pages stay where they were first mapped, their home; blocks are placed best fit with splitting and merging. A page knows how many live
 //! blocks touch it, so whether it is wholly free is one comparison. That is all there is on the hot path; what happens when nothing
-//! fits is the pool's business.
+//! fits is the pool's business. A page also knows the block at its first byte, so that what lies at an address is found by a short walk.
 
 use crate::blocks::{Block, Blocks, NONE, State};
 use crate::device::PageHandle;
@@ -23,6 +23,8 @@ pub struct Page {
     pub busy: u32,
     /// Windows that have it mapped as well.
     pub windows: u32,
+    /// The block that its first byte is in.
+    first: u32,
 }
 
 impl Page {
@@ -33,7 +35,7 @@ impl Page {
     }
 }
 
-/// Invariants: blocks tile `[start, end)`; so do pages; `page_at[g]` is the page behind granule `g`.
+/// Invariants: blocks tile `[start, end)`; so do pages; `page_at[g]` is the page behind granule `g`; `page.first` contains `page.addr`.
 #[derive(Clone, Debug)]
 pub struct Heap {
     start: u64,
@@ -121,6 +123,43 @@ impl Heap {
         Some(self.hand_out(block, size))
     }
 
+    /// `[addr, addr + size)`, where all of it is free.
+    #[inline]
+    pub fn take_at(&mut self, addr: u64, size: u64) -> Option<u32> {
+        let granule = (addr.checked_sub(self.start)? >> GRANULE_BITS) as usize;
+        let mut block = self.pages[*self.page_at.get(granule)? as usize].first;
+        let mut found = self.blocks[block];
+        while found.addr + found.size <= addr {
+            block = found.next;
+            if block == NONE {
+                return None;
+            }
+            found = self.blocks[block];
+        }
+        if found.state != State::Free || addr + size > found.addr + found.size {
+            return None;
+        }
+        self.unput(block);
+        let before = addr - found.addr;
+        if before > 0 {
+            // The smaller part is the new one: pages that begin in it must be told.
+            if before <= found.size / 2 {
+                let front = self.blocks.cut_front(block, before);
+                self.tell_pages(front);
+                self.put(front);
+            } else {
+                let rest = self.blocks.cut_back(block, addr);
+                if self.last == block {
+                    self.last = rest;
+                }
+                self.tell_pages(rest);
+                self.put(block);
+                block = rest;
+            }
+        }
+        Some(self.hand_out(block, size))
+    }
+
     /// The size of the block that [`Heap::take`] would cut.
     #[must_use]
     pub fn fits(&self, size: u64) -> Option<u64> {
@@ -133,6 +172,7 @@ impl Heap {
         if self.blocks[block].size > size {
             let rest = block;
             block = self.blocks.cut_front(rest, size);
+            self.tell_pages(block);
             self.put(rest);
         }
         self.blocks[block].state = State::Live;
@@ -146,27 +186,67 @@ impl Heap {
         debug_assert_eq!(self.blocks[block].state, State::Live);
         self.count_busy(block, -1);
         self.blocks[block].state = State::Free;
+        let Block { prev, next, .. } = self.blocks[block];
+        let is_free = |id: u32| id != NONE && self.blocks[id].state == State::Free;
         let mut joined = block;
-        let prev = self.blocks[block].prev;
-        if prev != NONE && self.blocks[prev].state == State::Free {
-            self.unput(prev);
-            self.join(prev, block);
-            joined = prev;
-        }
-        let next = self.blocks[joined].next;
-        if next != NONE && self.blocks[next].state == State::Free {
-            self.unput(next);
-            self.join(joined, next);
+        match (is_free(prev), is_free(next)) {
+            (false, false) => {}
+            (true, false) => {
+                self.unput(prev);
+                joined = self.join(prev, block);
+            }
+            (false, true) => {
+                self.unput(next);
+                joined = self.join(block, next);
+            }
+            (true, true) => {
+                self.unput(prev);
+                self.unput(next);
+                let first = self.join(prev, block);
+                joined = self.join(first, next);
+            }
         }
         self.put(joined);
     }
 
+    /// Joins two neighbours in no set, of which the larger keeps its number: pages that begin in the other must be told.
     #[inline]
-    fn join(&mut self, first: u32, second: u32) {
-        if self.last == second {
-            self.last = first;
+    fn join(&mut self, first: u32, second: u32) -> u32 {
+        let (into, from) = if self.blocks[first].size >= self.blocks[second].size {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let Block { addr, size, .. } = self.blocks[from];
+        self.tell(addr, size, into);
+        if into == first {
+            if self.last == second {
+                self.last = first;
+            }
+            self.blocks.join(first, second);
+        } else {
+            self.blocks.join_back(first, second);
         }
-        self.blocks.join(first, second);
+        into
+    }
+
+    /// Pages that begin in a block know its number.
+    #[inline]
+    fn tell_pages(&mut self, block: u32) {
+        let Block { addr, size, .. } = self.blocks[block];
+        self.tell(addr, size, block);
+    }
+
+    #[inline]
+    fn tell(&mut self, addr: u64, size: u64, block: u32) {
+        let mut page = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize] as usize;
+        if self.pages[page].addr < addr {
+            page += 1;
+        }
+        while let Some(p) = self.pages.get_mut(page).filter(|p| p.addr < addr + size) {
+            p.first = block;
+            page += 1;
+        }
     }
 
     #[inline]
@@ -200,7 +280,7 @@ impl Heap {
 
     /// Puts a page that is mapped at `end` behind the range: free memory.
     pub fn grow(&mut self, handle: PageHandle, size: u64) {
-        let page = Page { addr: self.end, size, handle: Some(handle), busy: 0, windows: 0 };
+        let page = Page { addr: self.end, size, handle: Some(handle), busy: 0, windows: 0, first: NONE };
         let id = self.pages.len() as u32;
         self.pages.push(page);
         self.page_at.extend(std::iter::repeat_n(id, (size >> GRANULE_BITS) as usize));
@@ -215,6 +295,7 @@ impl Heap {
             self.last = block;
             self.put(block);
         }
+        self.pages[id as usize].first = self.last;
     }
 
     /// Free blocks of at least `size` bytes, by address: to find the ones around pages.
@@ -245,6 +326,7 @@ impl Heap {
         self.unput(block);
         if addr > from {
             let front = self.blocks.cut_front(block, addr - from);
+            self.tell_pages(front);
             self.put(front);
         }
         // The rest keeps its number, so that `around` still finds it.
@@ -254,8 +336,7 @@ impl Heap {
     /// Gives a wholly free page up: its addresses become a hole. The caller unmaps and releases it.
     pub fn give_up(&mut self, page: u32) -> Option<PageHandle> {
         let Page { addr, size, handle, .. } = self.pages[page as usize];
-        let around = self.free_blocks(GRANULE);
-        let block = self.carve(&around, addr, size)?;
+        let block = self.take_at(addr, size)?;
         self.count_busy(block, -1);
         self.blocks[block].state = State::Hole;
         self.pages[page as usize].handle = None;
@@ -368,6 +449,10 @@ impl Heap {
                 return Err(format!("a page at {:#x}, where {at:#x} was due", page.addr));
             }
             at += page.size;
+            let first = self.blocks[page.first];
+            if !(first.addr..first.addr + first.size).contains(&page.addr) {
+                return Err(format!("page {i} begins at {:#x}, its block at {:#x}", page.addr, first.addr));
+            }
             if page.busy != busy[i] {
                 return Err(format!("page {i} counts {} live blocks, {} touch it", page.busy, busy[i]));
             }

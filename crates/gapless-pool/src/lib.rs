@@ -16,6 +16,7 @@ pub mod pool;
 mod shard;
 pub mod sim;
 pub mod stats;
+pub mod steps;
 mod sync;
 mod tally;
 
@@ -23,8 +24,9 @@ pub use device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 pub use fronts::{Fronts, Gathered, SharedPool};
 pub use options::Options;
 pub use pool::{
-    AllocError, AllocationView, BlockState, BlockView, Change, FreeError, Pool, PoolKey, RestoreError, Saved,
-    SegmentView,
+    AllocError, AllocationView, BlockState, BlockView, Change, FreeError, LaneView, Pool, PoolKey,
+    RestoreError, Saved, SegmentView,
 };
 pub use sim::SimDevice;
 pub use stats::{ClassStats, Gauge, Stats};
+pub use steps::{Period, PlanStats, Planner, Recurring, Spot, Ticket};

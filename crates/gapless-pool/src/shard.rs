@@ -5,6 +5,7 @@ use crate::allocations::{Allocation, Allocations, Place};
 use crate::device::StreamHandle;
 use crate::heap::Heap;
 use crate::pool::{PoolKey, SMALL, UNIT};
+use crate::steps::{Steps, UNBORN};
 use crate::tally::Tally;
 
 /// Addresses of a heap: reserved in one piece, they cost nothing.
@@ -21,6 +22,8 @@ pub(crate) struct Shard {
     /// What begins in the heaps' addresses, whichever lane asked for it.
     pub(crate) allocations: Allocations,
     pub(crate) tally: Tally,
+    /// Of large requests, where steps are planned.
+    pub(crate) steps: Option<Box<Steps>>,
 }
 
 /// What a request of `size` bytes takes.
@@ -38,6 +41,7 @@ impl Shard {
             heaps: [Heap::new(start, RANGE), Heap::new(start + RANGE, RANGE)],
             allocations: Allocations::default(),
             tally: Tally::default(),
+            steps: None,
         }
     }
 
@@ -68,9 +72,13 @@ impl Shard {
         if !self.tally.has_room(class, size, requested) {
             return None;
         }
-        let block = self.heaps[class].take(size)?;
+        if class == 1 && self.steps.as_ref().is_some_and(|steps| steps.needs_pool) {
+            return None;
+        }
+        let (block, as_expected) = self.take(class, size)?;
         let addr = self.heaps[class].block(block).addr;
         let place = Place::Home { heap: 2 * self.lane + class as u32, block };
+        let born = self.served(size, as_expected);
         self.allocations.add(Allocation {
             addr,
             size,
@@ -79,9 +87,41 @@ impl Shard {
             place,
             uses: Vec::new(),
             waits: 0,
+            born,
         });
         self.tally.out(class, size, requested);
         Some(addr)
+    }
+
+    /// A free block of its own heap: where the plan of a step wants it, else the smallest that fits. Whether it is the planned one.
+    #[inline]
+    pub(crate) fn take(&mut self, class: usize, size: u64) -> Option<(u32, bool)> {
+        if class == 1
+            && let Some(addr) = self.steps.as_ref().and_then(|steps| steps.expects(size))
+            && let Some(block) = self.heaps[1].take_at(addr, size)
+        {
+            return Some((block, true));
+        }
+        Some((self.heaps[class].take(size)?, false))
+    }
+
+    /// A request of this lane was served, from wherever. Its number in the log of steps.
+    #[inline]
+    pub(crate) fn served(&mut self, size: u64, as_expected: bool) -> u32 {
+        match &mut self.steps {
+            Some(steps) if size > SMALL => steps.served(size, as_expected),
+            _ => UNBORN,
+        }
+    }
+
+    /// The memory of one of this lane's requests can be used again.
+    #[inline]
+    pub(crate) fn ended(&mut self, size: u64, born: u32) {
+        if size > SMALL
+            && let Some(steps) = &mut self.steps
+        {
+            steps.ended(size, born);
+        }
     }
 
     /// Notes that another stream uses what begins at `addr`. Whether that is here.
@@ -103,7 +143,8 @@ impl Shard {
     #[inline]
     pub(crate) fn free_after(&mut self, addr: u64, before: impl FnOnce(u64, StreamHandle, PoolKey)) -> bool {
         let Some(slot) = self.allocations.find(addr) else { return false };
-        let Allocation { size, requested, lane, waits, ref place, ref uses, .. } = self.allocations[slot];
+        let Allocation { size, requested, lane, waits, born, ref place, ref uses, .. } =
+            self.allocations[slot];
         let Place::Home { heap, block } = *place else { return false };
         if waits > 0 || !uses.is_empty() || lane != self.lane {
             return false;
@@ -111,6 +152,7 @@ impl Shard {
         before(requested, self.stream, self.pool);
         self.allocations.remove(slot);
         self.heaps[(heap & 1) as usize].release(block);
+        self.ended(size, born);
         self.tally.back(usize::from(size > SMALL), size, requested);
         true
     }

@@ -37,6 +37,11 @@ fn check<D: Device>(pool: &Pool<D>) -> Vec<SegmentView> {
     assert_eq!(sum(&segments, BlockState::Allocated), stats.allocated.current);
     let pending = sum(&segments, BlockState::Pending);
     assert_eq!(pending + stats.allocated.current, stats.active.current);
+    let lanes = pool.lanes();
+    assert_eq!(lanes.iter().map(|lane| lane.reserved).sum::<u64>(), stats.reserved.current);
+    assert_eq!(lanes.iter().map(|lane| lane.allocated).sum::<u64>(), stats.allocated.current);
+    assert_eq!(lanes.iter().map(|lane| lane.blocks).sum::<u64>(), stats.allocations.current);
+    assert_eq!(pool.live().map(|a| a.size).sum::<u64>(), stats.allocated.current);
     let mut end = 0;
     for segment in &segments {
         assert!(segment.addr >= end, "segments do not overlap");

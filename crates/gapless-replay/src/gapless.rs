@@ -1,6 +1,7 @@
 //! Our own allocator on a simulated card: the very code that runs live, served by a script.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
+use crate::planner::AtOnce;
 use gapless_pool::{AllocError, Device, Options, Pool, PoolKey, SimDevice, StreamHandle};
 use gapless_trace::{Bytes, DeviceAddr, PoolId};
 
@@ -27,6 +28,14 @@ impl Gapless {
             pending: Vec::new(),
             stats: Stats::default(),
         }
+    }
+
+    /// The same with plans for steps that repeat.
+    #[must_use]
+    pub fn planned(capacity: u64, options: Options, lanes: &[Lane]) -> Gapless {
+        let mut gapless = Gapless::new(capacity, options, lanes);
+        gapless.pool.set_planner(Some(Box::new(AtOnce)));
+        gapless
     }
 
     /// The pool itself.

@@ -12,6 +12,7 @@ pub mod gapless;
 pub mod machine;
 pub mod models;
 pub mod outcome;
+pub mod planner;
 pub mod post_mortem;
 pub mod recorded;
 pub mod run;

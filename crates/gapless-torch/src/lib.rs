@@ -1,17 +1,20 @@
 //! The library that PyTorch loads. [`hooks`] is the C ABI, [`serve`] what a request and a free do, [`state`] the allocators of this process,
 //! [`exception`] how a failure becomes a `torch.OutOfMemoryError`, [`routing`] private pools and captures, [`stats`] the statistics, [`history`] what
-//! happened, as PyTorch asks for it, [`recorder`] the same as a file of our own. [`offload`] is what Python needs to move tensors to the host. [`overlay`] makes PyTorch's own tools answer, in builds that are known; [`cxx`] are the C++ objects that this takes.
+//! happened, as PyTorch asks for it, [`holders`] who holds what right now, [`pulse`] the statistics page that other processes of the user read, [`recorder`] the history as a file of our own, [`offload`] what Python needs to move tensors to the host. [`overlay`] makes PyTorch's own tools answer, in builds that are known; [`cxx`] are the C++ objects that this takes.
 //!
 //! Small on purpose: it lives inside a training job. No entry unwinds into C++ except with the exception that PyTorch expects; a forked
 //! child never touches its parent's CUDA state; at the end of the process nothing is torn down.
 
+pub mod background;
 pub mod cxx;
 pub mod exception;
 pub mod history;
+pub mod holders;
 pub mod hooks;
 pub mod offload;
 pub mod options;
 pub mod overlay;
+pub mod pulse;
 pub mod recorder;
 pub mod routing;
 pub mod serve;

@@ -8,9 +8,11 @@ pub struct Settings {
     pub pool: Options,
     /// Bytes to take from each card when it is first used.
     pub reserve: u64,
+    /// No statistics page for other processes.
+    pub hidden: bool,
 }
 
-const KEYS: [&str; 5] = ["reserve", "limit", "slack", "largest_page", "windows"];
+const KEYS: [&str; 6] = ["reserve", "limit", "slack", "largest_page", "windows", "pages"];
 
 /// Reads the line.
 ///
@@ -30,6 +32,7 @@ pub fn parse(text: &str) -> Result<Settings, String> {
             "largest_page" => {
                 settings.pool.largest_page = number.next_power_of_two().clamp(2 << 20, 512 << 20)
             }
+            "pages" => settings.hidden = number == 0,
             "windows" => settings.pool.windows = number as usize,
             _ => return Err(format!("{key:?} is no option: there are {}", KEYS.join(", "))),
         }
@@ -46,6 +49,8 @@ mod tests {
         let settings = parse("reserve=1073741824; limit=2147483648").expect("good options");
         assert_eq!((settings.reserve, settings.pool.limit), (1 << 30, Some(2 << 30)));
         assert_eq!(parse(""), Ok(Settings::default()));
+        assert_eq!(parse("pages=0").map(|settings| settings.hidden), Ok(true));
+        assert_eq!(parse("pages=1"), Ok(Settings::default()));
         for (text, part) in
             [("reserve", "key=value"), ("limit=x", "no whole number"), ("speed=9", "there are reserve")]
         {

@@ -2,6 +2,7 @@
 
 use crate::history::{self, Action, Event, History, Stack};
 use crate::options::Settings;
+use crate::pulse;
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::Routing;
@@ -222,6 +223,9 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
             let _ = card.pool.hold(settings.reserve, StreamHandle(0));
         }
         *guard = Some(card);
+        if !settings.hidden {
+            pulse::start();
+        }
     }
     let fronts = FRONTS[at].get_or_init(Fronts::default);
     let mut card = Locked::new(device, guard, fronts).ok_or(CardError::NoSuchCard(device))?;

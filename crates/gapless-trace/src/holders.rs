@@ -158,14 +158,8 @@ pub struct StackLabel {
 pub fn stack_label(trace: &Trace, stack: StackId) -> Option<StackLabel> {
     let frame = naming_frame(trace, stack)?;
     let (file, name) = (trace.strings.get(frame.file), trace.strings.get(frame.name));
-    let short = file.rsplit(['/', '\\']).next().unwrap_or(file);
-    let text = match (short.is_empty(), frame.line) {
-        (true, _) => name.to_owned(),
-        (false, 0) => format!("{short} {name}"),
-        (false, line) => format!("{short}:{line} {name}"),
-    };
     Some(StackLabel {
-        text,
+        text: line_text(name, file, frame.line),
         file: file.to_owned(),
         function: name.to_owned(),
         line: frame.line,
@@ -176,12 +170,29 @@ pub fn stack_label(trace: &Trace, stack: StackId) -> Option<StackLabel> {
 /// The innermost frame of user code, else the innermost of Python, else the innermost.
 fn naming_frame(trace: &Trace, stack: StackId) -> Option<Frame> {
     let frames = trace.stacks.get(stack);
-    let file = |frame: &Frame| trace.strings.get(frame.file);
-    let all = || frames.iter().map(|&id| trace.frames.get(id));
-    all()
-        .find(|frame| is_python(file(frame)) && !is_internal(file(frame)))
-        .or_else(|| all().find(|frame| is_python(file(frame))))
-        .or_else(|| all().next())
+    naming_line(frames.iter().map(|&id| trace.frames.get(id)), |frame| trace.strings.get(frame.file))
+}
+
+/// The line of a stack (innermost first) that names it, by the file of each.
+pub fn naming_line<'a, T: 'a>(
+    lines: impl Iterator<Item = T> + Clone,
+    file: impl Fn(&T) -> &'a str,
+) -> Option<T> {
+    let find = |wanted: &dyn Fn(&str) -> bool| lines.clone().find(|line| wanted(file(line)));
+    find(&|file| is_python(file) && !is_internal(file))
+        .or_else(|| find(&is_python))
+        .or_else(|| find(&|_| true))
+}
+
+/// How a line is shown: `model.py:123 forward`.
+#[must_use]
+pub fn line_text(function: &str, file: &str, line: u32) -> String {
+    let short = file.rsplit(['/', '\\']).next().unwrap_or(file);
+    match (short.is_empty(), line) {
+        (true, _) => function.to_owned(),
+        (false, 0) => format!("{short} {function}"),
+        (false, line) => format!("{short}:{line} {function}"),
+    }
 }
 
 /// Files of Python, and the names that Python gives to code without one (`<stdin>`, `<ipython-input-3>`).

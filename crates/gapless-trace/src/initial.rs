@@ -102,7 +102,7 @@ pub(crate) fn find(
         segments: finals.segments.iter().map(|s| (s.addr, *s)).collect(),
         blocks: finals.blocks.iter().map(|b| (b.addr, *b)).collect(),
     };
-    let (events, large) = (&device.events, LargeRanges::of(device));
+    let (events, large) = (&device.events, LargeRanges::of(device, false));
     let one_free = events.count(Action::FreeCompleted) == 0 || events.count(Action::FreeRequested) == 0;
     for index in events.indices().rev() {
         let event = events.get(index);

@@ -1,7 +1,7 @@
 //! Which mapped memory is of large requests: its events do not say.
 //!
 //! PyTorch maps a range of small requests 2 MiB at a time and one of large requests by more, so the map itself tells. Another allocator may also map
-//! little into a range of large requests: it is known by a large request that begins in such a piece. Then a larger piece of the same range
+//! little into a range of large requests: it is known by a large request that lies in such a piece, in part or whole. Then a larger piece of the same range
 //! tells, or a large request in it, or what the snapshot says at the end; a range is what was ever mapped side by side.
 
 use crate::events::Action;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LargeRanges(Option<Vec<(u64, u64)>>);
 
-/// Whether a large request begins in a piece that PyTorch would have mapped for small ones.
+/// Whether a large request lies, in part or whole, in a piece that PyTorch would have mapped for small ones.
 fn maps_little_for_large(device: &DeviceTrace) -> bool {
     let events = &device.events;
     if events.count(Action::SegmentMap) == 0 {
@@ -27,11 +27,17 @@ fn maps_little_for_large(device: &DeviceTrace) -> bool {
         match events.action(index) {
             Action::SegmentMap => {
                 let size = events.size(index);
-                pieces.insert(addr, (addr.saturating_add(size.0), size <= torch_rules::SMALL_SEGMENT));
+                let end = addr.saturating_add(size.0);
+                let gone: Vec<u64> = pieces.range(addr..end).map(|(&start, _)| start).collect();
+                for start in gone {
+                    pieces.remove(&start);
+                }
+                pieces.insert(addr, (end, size <= torch_rules::SMALL_SEGMENT));
             }
             Action::Alloc if events.size(index) > torch_rules::SMALL_LIMIT => {
-                let piece = pieces.range(..=addr).next_back();
-                if piece.is_some_and(|(_, &(end, little))| little && addr < end) {
+                let end = addr.saturating_add(events.size(index).0);
+                let mut touched = pieces.range(..end).rev().take_while(|(_, (end, _))| *end > addr);
+                if touched.any(|(_, &(_, little))| little) {
                     return true;
                 }
             }
@@ -42,8 +48,9 @@ fn maps_little_for_large(device: &DeviceTrace) -> bool {
 }
 
 impl LargeRanges {
-    pub(crate) fn of(device: &DeviceTrace) -> LargeRanges {
-        if !maps_little_for_large(device) {
+    /// `ours`: our own allocator made the maps, so one of them alone tells nothing.
+    pub(crate) fn of(device: &DeviceTrace, ours: bool) -> LargeRanges {
+        if !ours && !maps_little_for_large(device) {
             return LargeRanges(None);
         }
         let events = &device.events;

@@ -333,6 +333,44 @@ fn a_recording_that_began_late_is_rebuilt_as_it_went_on() {
 }
 
 #[test]
+fn a_large_block_may_lie_in_pieces_that_were_mapped_apart() {
+    const MIB: u64 = 1 << 20;
+    let at = |action, addr: u64, size: u64| Event {
+        action,
+        addr: DeviceAddr((1 << 40) + addr * MIB),
+        size: Bytes(size * MIB),
+        ..Event::default()
+    };
+    // The last piece is as small as those of small requests; a block ends in it, or lies beside it.
+    let ends_in_it = [
+        at(Action::SegmentMap, 0, 8),
+        at(Action::Alloc, 0, 7),
+        at(Action::SegmentMap, 8, 2),
+        at(Action::Alloc, 7, 3),
+        at(Action::FreeCompleted, 7, 3),
+    ];
+    let beside_it = [at(Action::SegmentMap, 0, 8), at(Action::SegmentMap, 8, 2), at(Action::Alloc, 0, 7)];
+    for (producer, events) in
+        [("gapless 1", &ends_in_it[..]), ("another", &ends_in_it[..]), ("gapless 1", &beside_it[..])]
+    {
+        let mut trace = random_run(1, true, 0, 1).trace(0);
+        (trace.source.torch_rules, trace.source.producer) = (false, producer.to_owned());
+        let device = &mut trace.devices[0];
+        device.segments.clear();
+        device.blocks.clear();
+        device.events = Default::default();
+        for event in events {
+            device.events.push(*event);
+        }
+        let history =
+            History::rebuild(&trace, &trace.devices[0]).unwrap_or_else(|e| panic!("{producer}: {e}"));
+        assert_eq!(history.usage.reserved.peak, Bytes(10 * MIB), "{producer}");
+        let small = history.segments.iter().filter(|s| s.class == SizeClass::Small);
+        assert_eq!(small.count(), 0, "{producer}");
+    }
+}
+
+#[test]
 fn an_impossible_event_is_named() {
     let twin = random_run(3, false, 0, 300);
     let live = twin

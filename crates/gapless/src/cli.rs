@@ -1,6 +1,7 @@
 //! The command line: every flag, its help, and the examples that teach.
 
 pub(crate) mod fit;
+pub(crate) mod live;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ Examples:
   gapless plan buffers.csv --capacity 1MiB       where should each buffer go?
   gapless fit llama-3-8b --batch 4 --gpu a100-80 will it fit, and how do I make it fit?
   gapless run -- python train.py                 the program, on an allocator without gaps
+  gapless top                                    who holds the cards' memory right now?
   gapless explain GAP101                         what a finding means
 
 How to record a snapshot in PyTorch:
@@ -86,6 +88,10 @@ pub(crate) enum Command {
     Fit(Box<fit::FitArgs>),
     /// Run a PyTorch program on Gapless' own allocator, without a change to it
     Run(RunArgs),
+    /// Watch the processes on this machine's cards, live
+    Top(live::TopArgs),
+    /// Serve what `top` shows to Prometheus
+    Metrics(live::MetricsArgs),
     /// Explain a finding code
     Explain(ExplainArgs),
     /// Print a completion script for a shell

@@ -6,6 +6,7 @@ mod cli;
 mod commands;
 mod failure;
 mod load;
+mod machine;
 mod output;
 mod progress;
 mod sweep;

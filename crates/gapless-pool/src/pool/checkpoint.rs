@@ -80,7 +80,7 @@ impl<D: Device> Pool<D> {
             let Some(block) = self.heap_mut(s.heap).carve(&around.1, s.addr, s.size) else {
                 return Err(RestoreError::Gone { addr: s.addr });
             };
-            self.hand_out(s.lane, s.requested, s.size, Place::Home { heap: s.heap, block });
+            self.hand_out(s.lane, s.requested, s.size, Place::Home { heap: s.heap, block }, false);
         }
         Ok(freed)
     }

@@ -76,6 +76,9 @@ impl<D: Device> Pool<D> {
 
     /// Peaks start again from what is there now.
     pub fn reset_peaks(&mut self) {
+        for steps in self.shards.iter_mut().filter_map(|shard| shard.steps.as_mut()) {
+            steps.reset_peak();
+        }
         let reset = |gauge: &mut Gauge| gauge.peak = gauge.current;
         let s = &mut self.stats;
         for gauge in [

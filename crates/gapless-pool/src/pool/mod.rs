@@ -19,13 +19,14 @@ mod growth;
 mod log;
 mod missing;
 mod pending;
+mod planned;
 mod private;
 mod view;
 mod windows;
 
 pub use checkpoint::{RestoreError, Saved};
 pub use log::Change;
-pub use view::{AllocationView, BlockState, BlockView, SegmentView};
+pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentView};
 
 use crate::allocations::{Allocation, Allocations, Place};
 use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
@@ -34,6 +35,7 @@ use crate::heap::Heap;
 use crate::options::Options;
 use crate::shard::{RANGE, Shard, rounded};
 use crate::stats::Stats;
+use crate::steps::Planner;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -143,6 +145,8 @@ pub struct Pool<D> {
     crest: u64,
     /// What happened since it was last asked for; `None`: nobody asks.
     log: Option<Vec<Change>>,
+    /// Who plans steps that repeat; `None`: nobody.
+    planner: Option<Box<dyn Planner>>,
 }
 
 impl<D: Device> Pool<D> {
@@ -169,6 +173,7 @@ impl<D: Device> Pool<D> {
             stats: Stats::default(),
             crest: 0,
             log: None,
+            planner: None,
         }
     }
 
@@ -303,11 +308,15 @@ impl<D: Device> Pool<D> {
         };
         let heap =
             if rounded <= SMALL { self.lanes[lane as usize].small } else { self.lanes[lane as usize].large };
-        if let Some(block) = self.heap_mut(heap).take(rounded) {
-            return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }));
+        if rounded > SMALL && self.shards[lane as usize].steps.as_ref().is_some_and(|steps| steps.needs_pool)
+        {
+            self.attend(lane, rounded);
+        }
+        if let Some((block, as_expected)) = self.shards[lane as usize].take((heap & 1) as usize, rounded) {
+            return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }, as_expected));
         }
         match self.miss(lane, heap, rounded) {
-            Ok(place) => Ok(self.hand_out(lane, size, rounded, place)),
+            Ok(place) => Ok(self.hand_out(lane, size, rounded, place, false)),
             Err(device) => {
                 self.stats.ooms += 1;
                 Err(AllocError::OutOfMemory { size, device })
@@ -353,7 +362,8 @@ impl<D: Device> Pool<D> {
     }
 
     #[inline]
-    fn hand_out(&mut self, lane: u32, requested: u64, size: u64, place: Place) -> u64 {
+    fn hand_out(&mut self, lane: u32, requested: u64, size: u64, place: Place, as_expected: bool) -> u64 {
+        let born = self.shards[lane as usize].served(size, as_expected);
         let (addr, shard) = match &place {
             Place::Home { heap, block } => (self.heap(*heap).block(*block).addr, lane_of(*heap)),
             Place::Window { window, .. } => {
@@ -361,7 +371,7 @@ impl<D: Device> Pool<D> {
                 (window.base + window.start, WINDOWS)
             }
         };
-        let allocation = Allocation { addr, size, requested, lane, place, uses: Vec::new(), waits: 0 };
+        let allocation = Allocation { addr, size, requested, lane, place, uses: Vec::new(), waits: 0, born };
         let slot = self.allocations_of(shard).add(allocation);
         self.count_out(requested, size);
         if self.log.is_some() {
@@ -373,7 +383,8 @@ impl<D: Device> Pool<D> {
     /// The memory of an allocation can be used again.
     #[inline]
     fn complete(&mut self, id: AllocationId) {
-        let Allocation { size, requested, lane, .. } = *self.allocation(id);
+        let Allocation { size, requested, lane, born, .. } = *self.allocation(id);
+        self.shards[lane as usize].ended(size, born);
         if self.log.is_some() {
             self.log_completed(id);
             self.log_window(id, false);
@@ -410,12 +421,14 @@ impl<D: Device> Pool<D> {
             self.lanes[at as usize].pool = pool;
             self.shards[at as usize].stream = stream;
             self.shards[at as usize].pool = pool;
+            self.set_steps(at as usize);
             return Ok(at);
         }
         let addr = self.device.reserve(2 * RANGE)?;
         let at = self.lanes.len() as u32;
         self.shards.push(Box::new(Shard::new(at, stream, pool, addr)));
         self.lanes.push(Lane { stream, pool, small: 2 * at, large: 2 * at + 1 });
+        self.set_steps(at as usize);
         Ok(at)
     }
 }

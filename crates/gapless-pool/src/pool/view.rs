@@ -52,7 +52,45 @@ pub struct AllocationView {
     pub is_live: bool,
 }
 
+/// What one stream has of one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneView {
+    pub stream: StreamHandle,
+    pub pool: PoolKey,
+    /// Blocks in callers' hands, and their bytes.
+    pub blocks: u64,
+    pub allocated: u64,
+    /// Memory that was taken for it, also where another one uses it now.
+    pub reserved: u64,
+}
+
 impl<D: Device> Pool<D> {
+    /// Every stream's part of every pool, in the order in which they came.
+    pub fn lanes(&self) -> Vec<LaneView> {
+        let reserved = |heap: u32| -> u64 {
+            self.heap(heap).pages().iter().filter(|page| page.handle.is_some()).map(|page| page.size).sum()
+        };
+        let view = |&Lane { stream, pool, small, large }: &Lane| LaneView {
+            stream,
+            pool,
+            blocks: 0,
+            allocated: 0,
+            reserved: reserved(small) + reserved(large),
+        };
+        let mut lanes: Vec<LaneView> = self.lanes.iter().map(view).collect();
+        for a in self.ids().map(|id| self.allocation(id)).filter(|a| a.waits == 0) {
+            let lane = &mut lanes[a.lane as usize];
+            lane.blocks += 1;
+            lane.allocated += a.size;
+        }
+        lanes
+    }
+
+    /// Everything that callers have, in no order.
+    pub fn live(&self) -> impl Iterator<Item = AllocationView> + '_ {
+        self.ids().map(|id| self.view_of(self.allocation(id))).filter(|a| a.is_live)
+    }
+
     /// What was allocated at `addr` and is not free yet.
     pub fn allocation_at(&self, addr: u64) -> Option<AllocationView> {
         self.find(addr).map(|id| self.view_of(self.allocation(id)))

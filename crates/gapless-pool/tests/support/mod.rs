@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 #![allow(unreachable_pub, reason = "a module of tests")]
 
+pub mod planner;
+
 /// Numbers that look random and are the same every time.
 #[derive(Debug)]
 pub struct Numbers(pub u64);

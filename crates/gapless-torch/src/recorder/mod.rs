@@ -8,12 +8,15 @@
 pub mod clock;
 pub mod frames;
 pub mod held;
+pub mod lines;
 pub mod ring;
 pub mod scribe;
 
+use crate::background;
 use clock::Clock;
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use gapless_trace::{Action, Stage};
+use lines::Lines;
 use ring::{Ring, Words};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,6 +95,8 @@ pub struct Recorder {
     pub clock: Clock,
     ring: Ring,
     marks: Mutex<Vec<Mark>>,
+    /// Who asked for what is live, where stacks are kept. Taken by the scribe for a moment, and by others under a card's lock.
+    lines: Mutex<Lines>,
     /// Entries and marks that found no room.
     lost: AtomicU64,
     /// Events that are in the file.
@@ -108,6 +113,7 @@ impl Recorder {
             clock: Clock::default(),
             ring: Ring::new(slots),
             marks: Mutex::new(Vec::new()),
+            lines: Mutex::new(Lines::default()),
             lost: AtomicU64::new(0),
             written: AtomicU64::new(0),
             ending: AtomicBool::new(false),
@@ -180,17 +186,6 @@ static RECORDER: OnceLock<Recorder> = OnceLock::new();
 static SCRIBE: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 static STARTED: Once = Once::new();
 
-unsafe extern "C" {
-    fn atexit(work: extern "C" fn()) -> i32;
-    fn sigfillset(set: *mut SignalSet) -> i32;
-    fn pthread_sigmask(how: i32, set: *const SignalSet, before: *mut SignalSet) -> i32;
-}
-
-/// `sigset_t`: 128 bytes on Linux.
-#[repr(C, align(8))]
-struct SignalSet([u8; 128]);
-const SIG_SETMASK: i32 = 2;
-
 /// Whether requests are recorded.
 #[inline]
 #[must_use]
@@ -233,19 +228,7 @@ pub fn forked() {
 pub fn start() {
     let Some(recorder) = on() else { return };
     STARTED.call_once(|| {
-        let mut before = SignalSet([0; 128]);
-        let mut all = SignalSet([0; 128]);
-        // Signals are for the program's own threads; the scribe inherits this thread's mask.
-        // SAFETY: sets of the right size; the mask is put back below.
-        unsafe {
-            sigfillset(&raw mut all);
-            pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
-        }
-        let thread =
-            std::thread::Builder::new().name("gapless-recorder".to_owned()).spawn(|| write(recorder));
-        // SAFETY: as above.
-        unsafe { pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-        match thread {
+        match background::spawn("gapless-recorder", || write(recorder)) {
             Ok(thread) => *lock(&SCRIBE) = Some(thread),
             Err(error) => {
                 ON.store(false, Ordering::Release);
@@ -253,8 +236,7 @@ pub fn start() {
             }
         }
         // A program that ends without Python's own end.
-        // SAFETY: the function only stores and waits.
-        unsafe { atexit(at_exit) };
+        background::at_exit(at_exit);
     });
 }
 
@@ -296,6 +278,12 @@ pub fn stack() -> u32 {
         Some(recorder) if recorder.config.stacks => frames::current(),
         _ => 0,
     }
+}
+
+/// Looks at which lines asked for what is live; `None`: no lines are kept.
+pub fn with_lines<T>(look: impl FnOnce(&Lines) -> T) -> Option<T> {
+    let recorder = RECORDER.get().filter(|recorder| recorder.config.stacks)?;
+    Some(look(&lock(&recorder.lines)))
 }
 
 /// What happened to a block or a request, recorded where it happened: under the lock that orders it.

@@ -8,6 +8,7 @@ use super::frames::{self, News};
 use super::{Entry, Recorder, lock};
 use crate::recorder::held::{Block, Held, Picture, Piece};
 use gapless_trace::gtrace::{EventBatch, GtraceError, Tables, Writer};
+use gapless_trace::holders::{line_text, naming_line};
 use gapless_trace::stacks::{Frame, Frames, Stacks};
 use gapless_trace::strings::Strings;
 use gapless_trace::trace::{Annotation, Note, Source};
@@ -136,6 +137,9 @@ impl Scribe<'_> {
         for entry in &gulp {
             self.apply(entry);
         }
+        if self.recorder.config.stacks {
+            lock(&self.recorder.lines).follow(&gulp);
+        }
         let popped = gulp.len();
         self.gulp = gulp;
         popped
@@ -155,6 +159,13 @@ impl Scribe<'_> {
                         .filter_map(|line| codes.get(line.code as usize).map(|code| (code, line.line)))
                         .map(|(code, line)| frames.intern(Frame { line, ..*code }))
                         .collect();
+                    let line = naming_line(stack.iter().map(|&id| frames.get(id)), |frame| {
+                        self.strings.get(frame.file)
+                    });
+                    let text = line.map(|frame| {
+                        line_text(self.strings.get(frame.name), self.strings.get(frame.file), frame.line)
+                    });
+                    lock(&self.recorder.lines).name(text.as_deref().unwrap_or_default());
                     self.stack_ids.push(self.stacks.intern(&stack));
                 }
             }
@@ -338,6 +349,7 @@ impl Scribe<'_> {
             let difference = card.held.difference(&picture);
             for (addr, block) in difference.gone {
                 card.held.live.remove(&addr);
+                lock(&self.recorder.lines).forget(picture.device as u8, addr);
                 card.push(Action::FreeCompleted, addr, &block, time);
             }
             for (action, pieces) in

@@ -171,7 +171,7 @@ impl<'a> Heap<'a> {
         };
         history.allocations.reserve(events.count(Action::Alloc));
         debug_assert_eq!(history.forever(), forever);
-        let large = LargeRanges::of(device);
+        let large = LargeRanges::of(device, trace.source.is_gapless());
         Heap {
             device,
             settings: trace.settings.clone().unwrap_or_default(),

@@ -8,11 +8,13 @@ mod diff;
 mod explain;
 mod export;
 mod fit;
+mod metrics;
 mod oom;
 mod plan;
 mod replay;
 pub(crate) mod report;
 mod run;
+mod top;
 
 use crate::Answer;
 use crate::cli::Command;
@@ -30,6 +32,8 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Plan(args) => plan::run(&args),
         Command::Fit(args) => fit::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -1,0 +1,374 @@
+//! NVIDIA's management library: every card of this machine, how full it is, and which processes use it; without CUDA, and without touching a card.
+//!
+//! `libnvidia-ml.so.1` comes with the driver and is found with dlopen. Only its start is required to succeed: each answer after that is an `Option`, for
+//! drivers refuse single questions (in containers, on vGPUs, on cards that are gone). Nothing is shut down: the library is
+//! the process's until its end.
+
+use crate::identity::{Uuid, text_of};
+use crate::library::Library;
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::sync::OnceLock;
+
+type Status = c_int;
+type Handle = *mut c_void;
+
+const SUCCESS: Status = 0;
+const INSUFFICIENT_SIZE: Status = 7;
+/// What the driver says where it does not know how much a process uses.
+const NOT_AVAILABLE: u64 = u64::MAX;
+/// Room for names and UUIDs, as the headers advise.
+const TEXT: usize = 96;
+/// Processes of a card that are asked for at most: more than any machine runs, and a wrong count cannot take all memory.
+const MOST_PROCESSES: u32 = 1 << 16;
+
+/// Why the library cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NvmlError {
+    /// libnvidia-ml.so.1 is not there.
+    Missing,
+    /// It lacks a function without which nothing can be asked.
+    Lacks(&'static str),
+    /// It is there, and cannot talk to a driver.
+    Start(i32),
+}
+
+impl fmt::Display for NvmlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NvmlError::Missing => f.write_str("libnvidia-ml.so.1 was not found"),
+            NvmlError::Lacks(name) => write!(f, "libnvidia-ml.so.1 has no {name}"),
+            // The numbers that people meet, as the headers mean them.
+            NvmlError::Start(9) => f.write_str("the NVIDIA driver is not loaded"),
+            NvmlError::Start(18) => {
+                f.write_str("the NVIDIA driver and its libraries are of different versions")
+            }
+            NvmlError::Start(status) => write!(f, "NVML did not start (error {status})"),
+        }
+    }
+}
+
+impl std::error::Error for NvmlError {}
+
+/// How full a card is, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    pub total: u64,
+    /// By processes and by the driver itself: `total - free`.
+    pub used: u64,
+    pub free: u64,
+}
+
+/// A process that has work on a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// As the driver sees it: in a container without the host's processes, not the number that it has there.
+    pub pid: u32,
+    /// Bytes of the card; `None`: the driver does not say.
+    pub used: Option<u64>,
+}
+
+type Count = unsafe extern "C" fn(*mut c_uint) -> Status;
+type ByIndex = unsafe extern "C" fn(c_uint, *mut Handle) -> Status;
+type ByUuid = unsafe extern "C" fn(*const c_char, *mut Handle) -> Status;
+type GetIndex = unsafe extern "C" fn(Handle, *mut c_uint) -> Status;
+type GetText = unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> Status;
+type GetMemory = unsafe extern "C" fn(Handle, *mut c_void) -> Status;
+type GetProcesses = unsafe extern "C" fn(Handle, *mut c_uint, *mut c_void) -> Status;
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Memory1 {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Memory2 {
+    version: c_uint,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Process1 {
+    pid: c_uint,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_v2_t`, which the third version of the functions still fills.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Process2 {
+    pid: c_uint,
+    used: u64,
+    instances: [c_uint; 2],
+}
+
+impl From<Process1> for Process {
+    fn from(Process1 { pid, used }: Process1) -> Process {
+        Process { pid, used: (used != NOT_AVAILABLE).then_some(used) }
+    }
+}
+
+impl From<Process2> for Process {
+    fn from(Process2 { pid, used, .. }: Process2) -> Process {
+        Process1 { pid, used }.into()
+    }
+}
+
+/// Functions that list processes: which structure they fill is told by the name that was found.
+#[derive(Clone, Copy)]
+enum Lister {
+    First(GetProcesses),
+    Second(GetProcesses),
+}
+
+/// The library, started.
+#[derive(Clone, Copy)]
+pub struct Nvml {
+    count: Count,
+    by_index: ByIndex,
+    by_uuid: Option<ByUuid>,
+    index: Option<GetIndex>,
+    uuid: Option<GetText>,
+    name: Option<GetText>,
+    memory_1: Option<GetMemory>,
+    memory_2: Option<GetMemory>,
+    compute: Option<Lister>,
+    graphics: Option<Lister>,
+}
+
+impl fmt::Debug for Nvml {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nvml")
+    }
+}
+
+/// A card as the library knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct NvmlDevice<'a> {
+    nvml: &'a Nvml,
+    handle: Handle,
+}
+
+impl Nvml {
+    /// The library of this machine, started on first use. Where that fails it is tried again by nobody.
+    ///
+    /// # Errors
+    /// When there is none, or no driver behind it.
+    pub fn open() -> Result<&'static Nvml, NvmlError> {
+        static NVML: OnceLock<Result<Nvml, NvmlError>> = OnceLock::new();
+        NVML.get_or_init(Nvml::load).as_ref().map_err(Clone::clone)
+    }
+
+    fn load() -> Result<Nvml, NvmlError> {
+        let library = Library::open(c"libnvidia-ml.so.1").ok_or(NvmlError::Missing)?;
+        macro_rules! function {
+            ($name:literal, $kind:ty) => {
+                // SAFETY: the library's headers give this name this type.
+                library.find($name).map(|found| unsafe { std::mem::transmute::<*mut c_void, $kind>(found) })
+            };
+        }
+        macro_rules! lister {
+            ($third:literal, $second:literal, $first:literal) => {
+                function!($third, GetProcesses)
+                    .or_else(|| function!($second, GetProcesses))
+                    .map(Lister::Second)
+                    .or_else(|| function!($first, GetProcesses).map(Lister::First))
+            };
+        }
+        let init = function!(c"nvmlInit_v2", unsafe extern "C" fn() -> Status)
+            .ok_or(NvmlError::Lacks("nvmlInit_v2"))?;
+        let nvml = Nvml {
+            count: function!(c"nvmlDeviceGetCount_v2", Count)
+                .ok_or(NvmlError::Lacks("nvmlDeviceGetCount_v2"))?,
+            by_index: function!(c"nvmlDeviceGetHandleByIndex_v2", ByIndex)
+                .ok_or(NvmlError::Lacks("nvmlDeviceGetHandleByIndex_v2"))?,
+            by_uuid: function!(c"nvmlDeviceGetHandleByUUID", ByUuid),
+            index: function!(c"nvmlDeviceGetIndex", GetIndex),
+            uuid: function!(c"nvmlDeviceGetUUID", GetText),
+            name: function!(c"nvmlDeviceGetName", GetText),
+            memory_1: function!(c"nvmlDeviceGetMemoryInfo", GetMemory),
+            memory_2: function!(c"nvmlDeviceGetMemoryInfo_v2", GetMemory),
+            compute: lister!(
+                c"nvmlDeviceGetComputeRunningProcesses_v3",
+                c"nvmlDeviceGetComputeRunningProcesses_v2",
+                c"nvmlDeviceGetComputeRunningProcesses"
+            ),
+            graphics: lister!(
+                c"nvmlDeviceGetGraphicsRunningProcesses_v3",
+                c"nvmlDeviceGetGraphicsRunningProcesses_v2",
+                c"nvmlDeviceGetGraphicsRunningProcesses"
+            ),
+        };
+        // SAFETY: takes nothing.
+        match unsafe { init() } {
+            SUCCESS => Ok(nvml),
+            status => Err(NvmlError::Start(status)),
+        }
+    }
+
+    /// How many cards there are; 0 where that cannot be told.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        let mut count = 0;
+        // SAFETY: a valid out-pointer.
+        let status = unsafe { (self.count)(&raw mut count) };
+        if status == SUCCESS { count } else { 0 }
+    }
+
+    /// The card with this number: in the order of the machine's bus, which `CUDA_VISIBLE_DEVICES` does not change.
+    #[must_use]
+    pub fn device(&self, index: u32) -> Option<NvmlDevice<'_>> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a valid out-pointer.
+        let status = unsafe { (self.by_index)(index, &raw mut handle) };
+        (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice { nvml: self, handle })
+    }
+
+    /// The card that CUDA calls by this UUID; also an instance of one.
+    #[must_use]
+    pub fn device_by_uuid(&self, uuid: Uuid) -> Option<NvmlDevice<'_>> {
+        let by_uuid = self.by_uuid?;
+        let card = uuid.to_string();
+        let instance = card.replacen("GPU-", "MIG-", 1);
+        [card, instance].iter().find_map(|text| {
+            let text = CString::new(text.as_str()).ok()?;
+            let mut handle = std::ptr::null_mut();
+            // SAFETY: a NUL-terminated text and a valid out-pointer.
+            let status = unsafe { by_uuid(text.as_ptr(), &raw mut handle) };
+            (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice { nvml: self, handle })
+        })
+    }
+
+    /// All cards that can be asked.
+    pub fn devices(&self) -> impl Iterator<Item = NvmlDevice<'_>> {
+        (0..self.count()).filter_map(|index| self.device(index))
+    }
+}
+
+impl NvmlDevice<'_> {
+    /// Its number in the order of the machine's bus.
+    #[must_use]
+    pub fn index(&self) -> Option<u32> {
+        let mut index = 0;
+        // SAFETY: the handle came from the library; a valid out-pointer.
+        let status = unsafe { self.nvml.index?(self.handle, &raw mut index) };
+        (status == SUCCESS).then_some(index)
+    }
+
+    fn text(&self, get: Option<GetText>) -> Option<String> {
+        let mut text = [0u8; TEXT];
+        // SAFETY: as above; the text is as long as is said.
+        let status = unsafe { get?(self.handle, text.as_mut_ptr().cast(), TEXT as c_uint) };
+        (status == SUCCESS).then(|| text_of(&text)).flatten()
+    }
+
+    /// As NVIDIA's tools print it; [`Uuid::parse`] reads it.
+    #[must_use]
+    pub fn uuid(&self) -> Option<String> {
+        self.text(self.nvml.uuid)
+    }
+
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        self.text(self.nvml.name)
+    }
+
+    #[must_use]
+    pub fn memory(&self) -> Option<Memory> {
+        // The newer one counts the driver's own apart: both are brought to what is free.
+        if let Some(get) = self.nvml.memory_2 {
+            let version = size_of::<Memory2>() as c_uint | 2 << 24;
+            let mut memory = Memory2 { version, ..Memory2::default() };
+            // SAFETY: the structure of that version.
+            if unsafe { get(self.handle, (&raw mut memory).cast()) } == SUCCESS {
+                let Memory2 { total, free, .. } = memory;
+                return Some(Memory { total, used: total.saturating_sub(free), free });
+            }
+        }
+        let mut memory = Memory1::default();
+        // SAFETY: the structure of the first version.
+        let status = unsafe { self.nvml.memory_1?(self.handle, (&raw mut memory).cast()) };
+        let Memory1 { total, free, .. } = memory;
+        (status == SUCCESS).then_some(Memory { total, used: total.saturating_sub(free), free })
+    }
+
+    /// The processes that have work on the card, by number; `None`: the driver refuses to say.
+    #[must_use]
+    pub fn processes(&self) -> Option<Vec<Process>> {
+        let compute = self.nvml.compute.and_then(|lister| self.list(lister));
+        let graphics = self.nvml.graphics.and_then(|lister| self.list(lister));
+        if compute.is_none() && graphics.is_none() {
+            return None;
+        }
+        let mut all: Vec<Process> = compute.into_iter().chain(graphics).flatten().collect();
+        // One that computes and draws is in both lists, with the same bytes.
+        all.sort_unstable_by_key(|process| (process.pid, std::cmp::Reverse(process.used)));
+        all.dedup_by_key(|process| process.pid);
+        Some(all)
+    }
+
+    fn list(&self, lister: Lister) -> Option<Vec<Process>> {
+        match lister {
+            Lister::First(get) => self.fill::<Process1>(get),
+            Lister::Second(get) => self.fill::<Process2>(get),
+        }
+    }
+
+    fn fill<T: Copy + Default + Into<Process>>(&self, get: GetProcesses) -> Option<Vec<Process>> {
+        let mut room: u32 = 64;
+        // Processes come while they are counted: a few times more room, then it is given up.
+        for _ in 0..8 {
+            let mut list = vec![T::default(); room as usize];
+            let mut count: c_uint = room;
+            // SAFETY: a list of `count` structures of the kind that this function fills.
+            let status = unsafe { get(self.handle, &raw mut count, list.as_mut_ptr().cast()) };
+            match status {
+                SUCCESS => {
+                    list.truncate(count as usize);
+                    return Some(list.into_iter().map(Into::into).collect());
+                }
+                INSUFFICIENT_SIZE if room < MOST_PROCESSES => {
+                    room = count.saturating_add(16).max(2 * room).min(MOST_PROCESSES);
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_long_as_the_library_fills_them() {
+        assert_eq!((size_of::<Memory1>(), size_of::<Memory2>()), (24, 40));
+        assert_eq!((size_of::<Process1>(), size_of::<Process2>()), (16, 24));
+    }
+
+    #[test]
+    fn what_the_driver_does_not_know_is_not_a_number() {
+        assert_eq!(Process::from(Process1 { pid: 7, used: NOT_AVAILABLE }), Process { pid: 7, used: None });
+        assert_eq!(Process::from(Process1 { pid: 7, used: 0 }), Process { pid: 7, used: Some(0) });
+    }
+
+    #[test]
+    fn every_failure_says_what_is_missing() {
+        assert!(NvmlError::Missing.to_string().contains("libnvidia-ml.so.1"));
+        assert!(NvmlError::Lacks("nvmlInit_v2").to_string().contains("nvmlInit_v2"));
+        assert!(NvmlError::Start(9).to_string().contains("not loaded"));
+        assert!(NvmlError::Start(999).to_string().contains("999"));
+    }
+}

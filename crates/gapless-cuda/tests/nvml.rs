@@ -1,0 +1,95 @@
+//! The management library over the stand-in of torch-bench: what a card answers, and what happens where it answers nothing.
+//!
+//! The loader reads its path when a process begins, so each case is this test again, in a process of its own.
+
+use gapless_cuda::nvml::Process;
+use gapless_cuda::{Nvml, NvmlError, Uuid};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const UUID: &str = "GPU-6a70c0de-0000-4000-8000-000000000001";
+
+fn standin(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../torch-bench/standin/nvml.c");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([folder.join("libnvidia-ml.so.1"), source])
+        .status()
+        .expect("the C compiler that Rust links with");
+    assert!(built.success());
+    folder
+}
+
+/// Runs one ignored test below with the stand-in and an environment.
+fn ask(case: &str, folder: &Path, environment: &[(&str, &str)]) {
+    let output = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", case, "--ignored", "--nocapture"])
+        .env("LD_LIBRARY_PATH", folder)
+        .envs(environment.iter().copied())
+        .output()
+        .expect("this test runs again");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && told.contains("1 passed"),
+        "{told}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn a_card_and_its_processes_are_told() {
+    let folder = standin("card");
+    ask(
+        "child_card",
+        &folder,
+        &[("STANDIN_CAPACITY", "8589934592"), ("STANDIN_PROCESSES", "12:1048576,7:?")],
+    );
+}
+
+#[test]
+fn more_processes_than_there_was_room_for_are_told() {
+    let folder = standin("many");
+    let many: Vec<String> = (1..=300).map(|pid| format!("{pid}:4096")).collect();
+    ask("child_many", &folder, &[("STANDIN_PROCESSES", &many.join(","))]);
+}
+
+#[test]
+fn a_machine_without_a_driver_is_an_error_in_words() {
+    let folder = standin("unloaded");
+    ask("child_unloaded", &folder, &[("STANDIN_NVML", "9")]);
+}
+
+#[test]
+#[ignore = "run by the tests above"]
+fn child_card() {
+    let nvml = Nvml::open().expect("the stand-in");
+    assert_eq!(nvml.count(), 1);
+    assert!(nvml.device(1).is_none());
+    let card = nvml.devices().next().expect("a card");
+    assert_eq!(card.uuid().as_deref(), Some(UUID));
+    assert_eq!(card.name().as_deref(), Some("Stand-in card"));
+    assert_eq!(card.index(), Some(0));
+    let memory = card.memory().expect("its memory");
+    assert_eq!((memory.total, memory.used, memory.free), (8 << 30, 1 << 20, (8 << 30) - (1 << 20)));
+    let processes = card.processes().expect("its processes");
+    assert_eq!(processes, [Process { pid: 7, used: None }, Process { pid: 12, used: Some(1 << 20) }]);
+    let same = nvml.device_by_uuid(Uuid::parse(UUID).expect("a UUID")).expect("the same card");
+    assert_eq!(same.uuid(), card.uuid());
+    assert!(nvml.device_by_uuid(Uuid::default()).is_none());
+}
+
+#[test]
+#[ignore = "run by the tests above"]
+fn child_many() {
+    let nvml = Nvml::open().expect("the stand-in");
+    let processes = nvml.device(0).and_then(|card| card.processes()).expect("processes");
+    assert_eq!(processes.len(), 300);
+}
+
+#[test]
+#[ignore = "run by the tests above"]
+fn child_unloaded() {
+    assert_eq!(Nvml::open().err(), Some(NvmlError::Start(9)));
+}

@@ -1,0 +1,369 @@
+//! The bytes of a page. Little-endian, nothing aligned; `text` is a u16 and that many bytes of UTF-8, `option` a u8 and, where that is 1, what it says.
+//!
+//! ```text
+//!      0  "GAPLPAGE"
+//!      8  u32 version              12  u32 length of the body
+//!     16  u64 sequence, one more with each writing
+//!     24  body:
+//!           u32 pid, u64 start, u64 namespace, u64 began, text command, text program,
+//!           option (text name, option u64 limit) tenant, u64 time, u8 cards, then each card:
+//!             u32 index, option 16 bytes uuid, text name, u64 total, free, option u64 limit,
+//!             u64 live, peak_live, requested, active, reserved, peak_reserved, stranded, blocks, u64 for each counter,
+//!             u16 lanes, u32 more, each u64 stream, pool a, pool b, blocks, live, reserved,
+//!             u16 holders, each text what, u64 bytes, blocks,
+//!             u16 samples, each u64 time, live, reserved, allocations
+//!     24 + length  u64 sequence again, u64 checksum of sequence, length and body (FNV-1a)
+//! ```
+//!
+//! A page is written in one call and read in one; where the two sequences differ or the sum is wrong, the reader met the writer and looks again.
+//! Counts and texts have upper bounds, so a page has one too; a body that goes on after its last card is damaged.
+
+use crate::error::PageError;
+use crate::page::{Card, Counters, Holder, Lane, Page, Sample, Tenant};
+use crate::process::Process;
+
+pub const MAGIC: [u8; 8] = *b"GAPLPAGE";
+pub const VERSION: u32 = 1;
+
+/// The most that a page has of each.
+pub const CARDS: usize = 64;
+pub const LANES: usize = 32;
+pub const HOLDERS: usize = 16;
+pub const SAMPLES: usize = 240;
+/// Bytes of a command line, and of any other text.
+pub const COMMAND: usize = 512;
+pub const TEXT: usize = 120;
+
+const HEADER: usize = 24;
+const FOOTER: usize = 16;
+/// No page is larger.
+pub const LARGEST: usize =
+    HEADER + FOOTER + 2048 + CARDS * (512 + 2 * TEXT + LANES * 48 + HOLDERS * (24 + TEXT) + SAMPLES * 32);
+
+/// A page as bytes. Lists that are too long lose their end, texts too.
+#[must_use]
+pub fn encode(page: &Page, sequence: u64) -> Vec<u8> {
+    let mut out = Put(Vec::with_capacity(16 << 10));
+    out.0.extend(MAGIC);
+    out.u32(VERSION);
+    out.u32(0);
+    out.u64(sequence);
+    put_page(&mut out, page);
+    let mut bytes = out.0;
+    let length = (bytes.len() - HEADER) as u32;
+    bytes[12..16].copy_from_slice(&length.to_le_bytes());
+    let sum = checksum(sequence, &bytes[HEADER..]);
+    bytes.extend(sequence.to_le_bytes());
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
+/// A page from bytes that anybody may have written; what follows it is not looked at.
+///
+/// # Errors
+/// [`PageError::Torn`] where it makes sense to read again; else what is wrong with it.
+pub fn decode(bytes: &[u8]) -> Result<Page, PageError> {
+    // A file that is just being made.
+    if bytes.is_empty() {
+        return Err(PageError::Torn);
+    }
+    let mut head = Take(bytes);
+    if head.bytes(8).is_none_or(|magic| magic != MAGIC) {
+        return Err(PageError::NotAPage);
+    }
+    let version = head.u32().ok_or(PageError::Torn)?;
+    if version != VERSION {
+        return Err(PageError::Version(version));
+    }
+    let length = head.u32().ok_or(PageError::Torn)? as usize;
+    let sequence = head.u64().ok_or(PageError::Torn)?;
+    if length > LARGEST {
+        return Err(PageError::Wrong("its length"));
+    }
+    let body = head.bytes(length).ok_or(PageError::Torn)?;
+    let again = head.u64().ok_or(PageError::Torn)?;
+    let sum = head.u64().ok_or(PageError::Torn)?;
+    if again != sequence || sum != checksum(sequence, body) {
+        return Err(PageError::Torn);
+    }
+    let mut body = Take(body);
+    let page = take_page(&mut body)?;
+    if !body.0.is_empty() {
+        return Err(PageError::Wrong("it goes on after its end"));
+    }
+    Ok(page)
+}
+
+fn checksum(sequence: u64, body: &[u8]) -> u64 {
+    let head = sequence.to_le_bytes().into_iter().chain((body.len() as u64).to_le_bytes());
+    head.chain(body.iter().copied())
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+// ---- writing ----
+
+struct Put(Vec<u8>);
+
+impl Put {
+    fn u16(&mut self, value: u16) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str, most: usize) {
+        let mut end = text.len().min(most);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.u16(end as u16);
+        self.0.extend(&text.as_bytes()[..end]);
+    }
+
+    fn option<T>(&mut self, value: Option<T>, put: impl FnOnce(&mut Put, T)) {
+        self.0.push(u8::from(value.is_some()));
+        if let Some(value) = value {
+            put(self, value);
+        }
+    }
+
+    fn list<T>(&mut self, list: &[T], most: usize, mut put: impl FnMut(&mut Put, &T)) {
+        let list = &list[..list.len().min(most)];
+        self.u16(list.len() as u16);
+        for item in list {
+            put(self, item);
+        }
+    }
+}
+
+fn put_page(out: &mut Put, page: &Page) {
+    let Process { pid, start, namespace, began, command, program } = &page.process;
+    out.u32(*pid);
+    out.u64(*start);
+    out.u64(*namespace);
+    out.u64(*began);
+    out.text(command, COMMAND);
+    out.text(program, TEXT);
+    out.option(page.tenant.as_ref(), |out, tenant| {
+        out.text(&tenant.name, TEXT);
+        out.option(tenant.limit, Put::u64);
+    });
+    out.u64(page.time);
+    let cards = &page.cards[..page.cards.len().min(CARDS)];
+    out.0.push(cards.len() as u8);
+    for card in cards {
+        put_card(out, card);
+    }
+}
+
+fn put_card(out: &mut Put, card: &Card) {
+    out.u32(card.index);
+    out.option(card.uuid, |out, uuid| out.0.extend(uuid));
+    out.text(&card.name, TEXT);
+    out.u64(card.total);
+    out.u64(card.free);
+    out.option(card.limit, Put::u64);
+    for value in [
+        card.live,
+        card.peak_live,
+        card.requested,
+        card.active,
+        card.reserved,
+        card.peak_reserved,
+        card.stranded,
+        card.blocks,
+    ] {
+        out.u64(value);
+    }
+    let c = &card.counters;
+    for value in [
+        c.allocations,
+        c.frees,
+        c.ooms,
+        c.retries,
+        c.creates,
+        c.maps,
+        c.device_allocs,
+        c.device_frees,
+        c.harvested,
+        c.host_waits,
+        c.driver_ns,
+    ] {
+        out.u64(value);
+    }
+    let left_out = card.lanes.len().saturating_sub(LANES) as u32;
+    out.list(&card.lanes, LANES, |_, _| ());
+    out.u32(card.more_lanes.saturating_add(left_out));
+    for lane in card.lanes.iter().take(LANES) {
+        for value in [lane.stream, lane.pool.0, lane.pool.1, lane.blocks, lane.live, lane.reserved] {
+            out.u64(value);
+        }
+    }
+    out.list(&card.holders, HOLDERS, |out, holder| {
+        out.text(&holder.what, TEXT);
+        out.u64(holder.bytes);
+        out.u64(holder.blocks);
+    });
+    // The newest are those that matter.
+    let samples = &card.samples[card.samples.len().saturating_sub(SAMPLES)..];
+    out.list(samples, SAMPLES, |out, sample| {
+        for value in [sample.time, sample.live, sample.reserved, sample.allocations] {
+            out.u64(value);
+        }
+    });
+}
+
+// ---- reading ----
+
+struct Take<'a>(&'a [u8]);
+
+const SHORT: PageError = PageError::Wrong("it ends too early");
+
+impl<'a> Take<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn number(&mut self) -> Result<u64, PageError> {
+        self.u64().ok_or(SHORT)
+    }
+
+    /// Fit to be shown: what would steer a terminal becomes a question mark.
+    fn text(&mut self, most: usize) -> Result<String, PageError> {
+        let length = usize::from(self.u16().ok_or(SHORT)?);
+        if length > most {
+            return Err(PageError::Wrong("a text is too long"));
+        }
+        let bytes = self.bytes(length).ok_or(SHORT)?;
+        let shown = |c: char| if c.is_control() || is_format(c) { '?' } else { c };
+        Ok(String::from_utf8_lossy(bytes).chars().map(shown).collect())
+    }
+
+    fn option<T>(
+        &mut self,
+        take: impl FnOnce(&mut Self) -> Result<T, PageError>,
+    ) -> Result<Option<T>, PageError> {
+        match self.u8().ok_or(SHORT)? {
+            0 => Ok(None),
+            1 => take(self).map(Some),
+            _ => Err(PageError::Wrong("a mark is neither 0 nor 1")),
+        }
+    }
+
+    fn count(&mut self, most: usize) -> Result<usize, PageError> {
+        let count = usize::from(self.u16().ok_or(SHORT)?);
+        if count > most { Err(PageError::Wrong("a list is too long")) } else { Ok(count) }
+    }
+}
+
+/// Marks that turn text around: a name must not look like another one.
+fn is_format(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+fn take_page(take: &mut Take<'_>) -> Result<Page, PageError> {
+    let process = Process {
+        pid: take.u32().ok_or(SHORT)?,
+        start: take.number()?,
+        namespace: take.number()?,
+        began: take.number()?,
+        command: take.text(COMMAND)?,
+        program: take.text(TEXT)?,
+    };
+    let tenant = take.option(|take| {
+        let name = take.text(TEXT)?;
+        let limit = take.option(Take::number)?;
+        Ok(Tenant { name, limit })
+    })?;
+    let time = take.number()?;
+    let count = usize::from(take.u8().ok_or(SHORT)?);
+    if count > CARDS {
+        return Err(PageError::Wrong("it has too many cards"));
+    }
+    let cards = (0..count).map(|_| take_card(take)).collect::<Result<_, _>>()?;
+    Ok(Page { process, tenant, time, cards })
+}
+
+fn take_card(take: &mut Take<'_>) -> Result<Card, PageError> {
+    let mut card = Card {
+        index: take.u32().ok_or(SHORT)?,
+        uuid: take.option(|take| take.array().ok_or(SHORT))?,
+        name: take.text(TEXT)?,
+        total: take.number()?,
+        free: take.number()?,
+        limit: take.option(Take::number)?,
+        live: take.number()?,
+        peak_live: take.number()?,
+        requested: take.number()?,
+        active: take.number()?,
+        reserved: take.number()?,
+        peak_reserved: take.number()?,
+        stranded: take.number()?,
+        blocks: take.number()?,
+        counters: Counters {
+            allocations: take.number()?,
+            frees: take.number()?,
+            ooms: take.number()?,
+            retries: take.number()?,
+            creates: take.number()?,
+            maps: take.number()?,
+            device_allocs: take.number()?,
+            device_frees: take.number()?,
+            harvested: take.number()?,
+            host_waits: take.number()?,
+            driver_ns: take.number()?,
+        },
+        ..Card::default()
+    };
+    let lanes = take.count(LANES)?;
+    card.more_lanes = take.u32().ok_or(SHORT)?;
+    for _ in 0..lanes {
+        card.lanes.push(Lane {
+            stream: take.number()?,
+            pool: (take.number()?, take.number()?),
+            blocks: take.number()?,
+            live: take.number()?,
+            reserved: take.number()?,
+        });
+    }
+    for _ in 0..take.count(HOLDERS)? {
+        card.holders.push(Holder { what: take.text(TEXT)?, bytes: take.number()?, blocks: take.number()? });
+    }
+    for _ in 0..take.count(SAMPLES)? {
+        card.samples.push(Sample {
+            time: take.number()?,
+            live: take.number()?,
+            reserved: take.number()?,
+            allocations: take.number()?,
+        });
+    }
+    Ok(card)
+}

@@ -1,0 +1,142 @@
+//! What stands in a page. Words as everywhere in Gapless; sizes in bytes, times in microseconds since the Unix epoch.
+
+use crate::process::Process;
+
+/// A process and the cards that it uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub process: Process,
+    /// The budget that the process runs under, where it has one.
+    pub tenant: Option<Tenant>,
+    /// When the page was written.
+    pub time: u64,
+    pub cards: Vec<Card>,
+}
+
+impl Page {
+    /// The page of a process that uses nothing yet.
+    #[must_use]
+    pub fn new(process: Process) -> Page {
+        Page { process, ..Page::default() }
+    }
+
+    #[must_use]
+    pub fn with_tenant(mut self, name: &str, limit: Option<u64>) -> Page {
+        self.tenant = Some(Tenant { name: name.to_owned(), limit });
+        self
+    }
+}
+
+/// A budget.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tenant {
+    pub name: String,
+    pub limit: Option<u64>,
+}
+
+/// One card, as one process uses it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Card {
+    /// The number that the process knows it by.
+    pub index: u32,
+    /// What everybody knows it by.
+    pub uuid: Option<[u8; 16]>,
+    pub name: String,
+    /// The whole card, whoever uses it.
+    pub total: u64,
+    pub free: u64,
+    /// What the process may hold at most.
+    pub limit: Option<u64>,
+    /// Blocks in the program's hands, now and at most: what torch calls allocated.
+    pub live: u64,
+    pub peak_live: u64,
+    /// What was asked for until it can be used again, and the blocks of it.
+    pub requested: u64,
+    pub active: u64,
+    /// Device memory that the process holds, now and at most.
+    pub reserved: u64,
+    pub peak_reserved: u64,
+    /// Free in pages that others use. It takes a walk over all blocks, so it may be some seconds old, as are lanes and holders.
+    pub stranded: u64,
+    pub blocks: u64,
+    pub counters: Counters,
+    /// Streams and pools, the most reserved first; those beyond [`crate::layout::LANES`] are only counted.
+    pub lanes: Vec<Lane>,
+    pub more_lanes: u32,
+    /// The largest holders, the most bytes first; at most [`crate::layout::HOLDERS`].
+    pub holders: Vec<Holder>,
+    /// The last minutes, oldest first; at most [`crate::layout::SAMPLES`].
+    pub samples: Vec<Sample>,
+}
+
+impl Card {
+    /// 1 - peak live / peak reserved; 0 where nothing was reserved.
+    #[must_use]
+    pub fn fragmentation(&self) -> f64 {
+        match self.peak_reserved {
+            0 => 0.0,
+            reserved => 1.0 - self.peak_live.min(reserved) as f64 / reserved as f64,
+        }
+    }
+
+    /// Requests served in a second, by the newest samples.
+    #[must_use]
+    pub fn allocations_per_second(&self) -> f64 {
+        let [.., before, now] = self.samples.as_slice() else { return 0.0 };
+        let micros = now.time.saturating_sub(before.time);
+        let count = now.allocations.saturating_sub(before.allocations);
+        if micros == 0 { 0.0 } else { count as f64 * 1e6 / micros as f64 }
+    }
+}
+
+/// What was counted since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub allocations: u64,
+    pub frees: u64,
+    /// Requests that failed in the end, and those that were tried again.
+    pub ooms: u64,
+    pub retries: u64,
+    /// Pages that the driver made and mapped, calls that took memory from the device and gave it back.
+    pub creates: u64,
+    pub maps: u64,
+    pub device_allocs: u64,
+    pub device_frees: u64,
+    /// Pages that were mapped a second time instead of taken from the device.
+    pub harvested: u64,
+    /// Times that the host waited for streams.
+    pub host_waits: u64,
+    /// Nanoseconds in calls that map memory.
+    pub driver_ns: u64,
+}
+
+/// One stream's part of one pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lane {
+    pub stream: u64,
+    /// (0, 0) is the default pool.
+    pub pool: (u64, u64),
+    pub blocks: u64,
+    pub live: u64,
+    pub reserved: u64,
+}
+
+/// A group of live blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// `model.py:123 forward`, or `24 blocks of 96.0 MiB`.
+    pub what: String,
+    pub bytes: u64,
+    pub blocks: u64,
+}
+
+/// The card at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    pub time: u64,
+    /// The most since the sample before.
+    pub live: u64,
+    pub reserved: u64,
+    /// As counted at that time.
+    pub allocations: u64,
+}

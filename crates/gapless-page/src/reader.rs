@@ -1,0 +1,116 @@
+//! Reading the pages of a folder: those of processes that live, the others removed.
+
+use crate::error::PageError;
+use crate::folder::{Folder, FolderError};
+use crate::layout;
+use crate::page::Page;
+use crate::process;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// How often a page that is being written is read again, and the pause between: a writing takes microseconds.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
+/// A page from another namespace, where nobody can be asked whether its writer lives: shown while it is fresh, removed when it is old.
+const FRESH: u64 = 10_000_000;
+const OLD: Duration = Duration::from_secs(86_400);
+/// Files of one folder that are looked at.
+const MOST: usize = 4096;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Readings {
+    /// By pid.
+    pub pages: Vec<Page>,
+    /// Folders that are not used, and why.
+    pub refused: Vec<FolderError>,
+    /// Pages that cannot be read, and why.
+    pub unreadable: Vec<(PathBuf, PageError)>,
+}
+
+/// All pages in the folders of this user.
+#[must_use]
+pub fn read_all(candidates: &[PathBuf]) -> Readings {
+    let mut readings = Readings::default();
+    for path in candidates {
+        match Folder::open(path) {
+            Ok(Some(folder)) => read_folder(&folder, &mut readings),
+            Ok(None) => {}
+            Err(error) => readings.refused.push(error),
+        }
+    }
+    readings.pages.sort_by_key(|page| (page.process.pid, page.process.start));
+    readings
+}
+
+fn read_folder(folder: &Folder, readings: &mut Readings) {
+    let entries = match fs::read_dir(folder.path()) {
+        Ok(entries) => entries,
+        Err(error) => {
+            readings.refused.push(FolderError::Io(folder.path().to_owned(), error));
+            return;
+        }
+    };
+    let here = process::namespace();
+    for entry in entries.filter_map(Result::ok).take(MOST) {
+        let name = entry.file_name();
+        let Some((pid, start, namespace)) = name.to_str().and_then(process::parse_name) else { continue };
+        let path = entry.path();
+        let is_near = here == Some(namespace);
+        if is_near && process::start_of(pid) != Some(start) || !is_near && is_old(&path) {
+            let _ = fs::remove_file(&path);
+            continue;
+        }
+        match read(&path) {
+            Ok(page) => {
+                let writer = &page.process;
+                if (writer.pid, writer.start, writer.namespace) != (pid, start, namespace) {
+                    readings
+                        .unreadable
+                        .push((path, PageError::Wrong("it is not the page that its name says")));
+                } else if is_near || process::now().saturating_sub(page.time) < FRESH {
+                    readings.pages.push(page);
+                }
+            }
+            // Its writer is about to write it, or has just ended.
+            Err(PageError::Torn) => {}
+            Err(PageError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => readings.unreadable.push((path, error)),
+        }
+    }
+}
+
+fn is_old(path: &Path) -> bool {
+    let modified = fs::symlink_metadata(path).and_then(|meta| meta.modified());
+    modified.is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > OLD))
+}
+
+/// The page in a file.
+///
+/// # Errors
+/// When it cannot be read, or is no page.
+pub fn read(path: &Path) -> Result<Page, PageError> {
+    let meta = fs::symlink_metadata(path)?;
+    // A pipe would keep us waiting.
+    if !meta.is_file() {
+        return Err(PageError::NotAPage);
+    }
+    let mut bytes = Vec::new();
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        bytes.clear();
+        File::open(path)?.take(layout::LARGEST as u64 + 1).read_to_end(&mut bytes)?;
+        if bytes.len() > layout::LARGEST {
+            return Err(PageError::TooLarge(meta.len()));
+        }
+        match layout::decode(&bytes) {
+            Err(PageError::Torn) => {}
+            other => return other,
+        }
+    }
+    Err(PageError::Torn)
+}

@@ -1,0 +1,290 @@
+//! Plans for steps, put in place: an arena at the end of a lane's heap, made of pages that are free elsewhere, and places in the holes between
+//! what stays.
+//!
+//! It is done where a step begins, when least is live, once for a plan: the host waits for the lane's stream, pages move without being copied
+//! (they are free), and what the plan leaves over goes back to the device. No memory is taken: what finds no room is not planned.
+
+use super::{Lane, Place, Pool, SMALL};
+use crate::device::{Device, DeviceError, PageHandle};
+use crate::heap::{GRANULE, Page};
+use crate::steps::{PlanStats, Planner, Spot, State, Steps, Ticket};
+
+/// Holes that are worth telling the planner of.
+const HOLES: usize = 64;
+/// Free memory that is kept beside a plan, at least, in bytes and in parts of what is held.
+const LEAST_KEPT: u64 = 8 << 20;
+const KEPT_PART: u64 = 2000;
+
+impl<D: Device> Pool<D> {
+    /// Recognises steps that repeat from now on, and has them planned; `None`: not any more.
+    pub fn set_planner(&mut self, planner: Option<Box<dyn Planner>>) {
+        self.planner = planner;
+        for at in 0..self.lanes.len() {
+            self.set_steps(at);
+        }
+    }
+
+    /// A lane begins to look at its steps, from nothing.
+    pub(super) fn set_steps(&mut self, lane: usize) {
+        let is_planned = self.planner.is_some() && !self.lanes[lane].pool.is_private();
+        self.shards[lane].steps = is_planned.then(|| Box::new(Steps::new(lane as u32)));
+    }
+
+    /// The program says that one of its steps ends and another begins.
+    pub fn mark_step(&mut self) {
+        for shard in &mut self.shards {
+            if let Some(steps) = &mut shard.steps {
+                steps.mark();
+            }
+        }
+    }
+
+    /// A plan that was asked for of the planner: used from the next beginning of its step on.
+    pub fn install(&mut self, ticket: Ticket, spots: Vec<Spot>) {
+        if let Some(steps) = self.shards.get_mut(ticket.lane as usize).and_then(|shard| shard.steps.as_mut())
+        {
+            steps.planned(ticket, spots);
+        }
+    }
+
+    /// What was served from plans.
+    pub fn plan_stats(&self) -> PlanStats {
+        let mut sum = PlanStats::default();
+        for stats in self.shards.iter().filter_map(|shard| Some(shard.steps.as_ref()?.stats())) {
+            sum.plans += stats.plans;
+            sum.served += stats.served;
+            sum.served_bytes += stats.served_bytes;
+            sum.missed += stats.missed;
+            sum.requests += stats.requests;
+            sum.steps += stats.steps;
+        }
+        sum
+    }
+
+    /// Before a large request: has a step planned, and puts a plan in place, where it is time.
+    #[cold]
+    pub(super) fn attend(&mut self, lane: u32, size: u64) {
+        let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+        let Some(at) = steps.attend(size) else { return };
+        if steps.plan(at).state == State::Wanted {
+            let holes = self.holes(lane, at);
+            let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+            steps.plan(at).holes.clone_from(&holes);
+            let period = steps.period(at, holes.into_iter().map(|(_, size)| size).collect());
+            let ticket = period.ticket;
+            if let Some(spots) = self.planner.as_mut().and_then(|planner| planner.plan(period)) {
+                self.install(ticket, spots);
+            }
+        }
+        let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+        if steps.plan(at).state == State::Ready && steps.is_at_start(at) && !self.quiet {
+            self.arm(lane, at);
+        }
+    }
+
+    /// What stays in a lane's heap over the steps of a plan, by address.
+    fn staying(&self, lane: u32, at: usize) -> Vec<(u64, u64)> {
+        let (shard, heap) = (&self.shards[lane as usize], self.lanes[lane as usize].large);
+        let Some(steps) = shard.steps.as_ref() else { return Vec::new() };
+        let mut staying: Vec<(u64, u64)> = Vec::new();
+        for id in self.ids() {
+            let allocation = self.allocation(id);
+            if allocation.lane == lane && steps.is_passing(at, allocation.born) {
+                continue;
+            }
+            let mut add = |(of, block): (u32, u32)| {
+                if of == heap {
+                    let block = self.heap(heap).block(block);
+                    staying.push((block.addr, block.size));
+                }
+            };
+            match &allocation.place {
+                Place::Home { heap, block } => add((*heap, *block)),
+                Place::Window { parts, .. } => parts.iter().copied().for_each(&mut add),
+            }
+        }
+        staying.sort_unstable();
+        staying
+    }
+
+    /// Free places in pages that something stays in, the largest, by address.
+    fn holes(&self, lane: u32, at: usize) -> Vec<(u64, u64)> {
+        let staying = self.staying(lane, at);
+        let mut holes: Vec<(u64, u64)> = Vec::new();
+        let mut next = 0;
+        for page in self.heap(self.lanes[lane as usize].large).pages() {
+            let end = page.addr + page.size;
+            while staying.get(next).is_some_and(|(addr, size)| addr + size <= page.addr) {
+                next += 1;
+            }
+            if page.handle.is_none() || staying.get(next).is_none_or(|(addr, _)| *addr >= end) {
+                continue;
+            }
+            let mut free = page.addr;
+            for &(addr, size) in staying[next..].iter().take_while(|(addr, _)| *addr < end) {
+                if addr > free {
+                    add_hole(&mut holes, free, addr);
+                }
+                free = free.max(addr + size);
+            }
+            // Past the last of it the arena begins.
+            if free < end && staying.last().is_some_and(|(addr, _)| *addr >= free) {
+                add_hole(&mut holes, free, end);
+            }
+        }
+        holes.retain(|(_, size)| *size > SMALL);
+        holes.sort_unstable_by_key(|&(addr, size)| (std::cmp::Reverse(size), addr));
+        holes.truncate(HOLES);
+        holes.sort_unstable();
+        holes
+    }
+
+    /// Puts a plan in place.
+    fn arm(&mut self, lane: u32, at: usize) {
+        let Lane { stream, large: heap, .. } = self.lanes[lane as usize];
+        let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+        let plan = steps.plan(at);
+        let arena = plan.holes.len() as u32;
+        let ends = plan.spots.iter().zip(plan.requests.iter());
+        let ends = ends.filter(|(spot, _)| spot.region == arena).map(|(spot, r)| spot.offset + r.size);
+        let needed = ends.max().unwrap_or(0);
+        // Pages may move only when nothing that is queued uses their addresses.
+        let Ok(event) = self.device.record(stream) else { return };
+        let waited = self.device.wait(event);
+        self.device.discard(event);
+        self.stats.waits += 1;
+        if waited.is_err() {
+            return;
+        }
+        self.poll();
+        self.drop_idle_windows(lane);
+        let missing = needed.saturating_sub(self.heap(heap).tail()).div_ceil(GRANULE) * GRANULE;
+        // What could not be moved is left out below.
+        let _ = self.gather_at_end(heap, missing);
+        let (tail, end) = (self.heap(heap).tail(), self.heap(heap).end());
+        let base = end - tail;
+        let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+        let plan = steps.plan(at);
+        let place = |spot: &Spot, size: u64| match plan.holes.get(spot.region as usize) {
+            Some(&(addr, room)) if spot.offset + size <= room => addr + spot.offset,
+            None if spot.region == arena && spot.offset + size <= tail => base + spot.offset,
+            _ => 0,
+        };
+        plan.places =
+            plan.spots.iter().zip(plan.requests.iter()).map(|(spot, r)| place(spot, r.size)).collect();
+        plan.state = State::Armed;
+        if plan.places.iter().all(|place| *place != 0) {
+            self.give_back_beside(heap, base, base + needed);
+        }
+    }
+
+    /// Lets go of a lane's idle windows. Nothing that is queued uses them.
+    fn drop_idle_windows(&mut self, lane: u32) {
+        let Some(idle) = self.idle.remove(&lane) else { return };
+        for entry in idle.iter() {
+            self.idle_count -= 1;
+            self.drop_window(entry.block);
+        }
+    }
+
+    /// Moves free pages of a heap to its end, at least `bytes` where there are as many.
+    fn gather_at_end(&mut self, heap: u32, bytes: u64) -> Result<(), DeviceError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let start = self.heap(heap).end();
+        let tail = start - self.heap(heap).tail();
+        let pages = self.heap(heap).pages().iter().enumerate();
+        let is_movable = |page: &Page| page.is_free() && page.windows == 0 && page.addr + page.size <= tail;
+        let mut movable: Vec<(u64, u32)> =
+            pages.filter(|(_, page)| is_movable(page)).map(|(at, page)| (page.size, at as u32)).collect();
+        // Large ones first, for few mappings; equal ones by address.
+        movable.sort_unstable_by_key(|&(size, at)| (std::cmp::Reverse(size), at));
+        let mut chosen: Vec<u32> = Vec::new();
+        let mut sum = 0;
+        for (i, &(size, at)) in movable.iter().enumerate() {
+            if sum >= bytes {
+                break;
+            }
+            // A large page for a small rest: a smaller one may do.
+            let left = bytes - sum;
+            let rest_fits = movable[i + 1..].iter().map(|(size, _)| *size).sum::<u64>() >= left;
+            if size > left && rest_fits && movable[i + 1].0 >= left.min(GRANULE) && movable[i + 1].0 < size {
+                continue;
+            }
+            chosen.push(at);
+            sum += size;
+        }
+        if self.heap(heap).room() < sum {
+            return Err(DeviceError::OutOfMemory);
+        }
+        let mut moved: Vec<(u32, PageHandle, u64, u64)> = Vec::new();
+        let (mut end, mut failed) = (start, None);
+        for page in chosen {
+            let Page { addr, size, .. } = self.heap(heap).pages()[page as usize];
+            let Some(handle) = self.heap_mut(heap).give_up(page) else { continue };
+            if let Err(error) = self.device.map(end, size, handle) {
+                self.heap_mut(heap).refill(page, handle);
+                failed = Some(error);
+                break;
+            }
+            moved.push((page, handle, addr, size));
+            end += size;
+        }
+        if moved.is_empty() {
+            return failed.map_or(Ok(()), Err);
+        }
+        if let Err(error) = self.device.grant(start, end - start) {
+            let _ = self.device.unmap(start, end - start);
+            for (page, handle, ..) in moved {
+                self.heap_mut(heap).refill(page, handle);
+            }
+            return Err(error);
+        }
+        for (_, handle, addr, size) in moved {
+            let _ = self.device.unmap(addr, size);
+            self.log_pages(heap, addr, size, false);
+            let at = self.heap(heap).end();
+            self.heap_mut(heap).grow(handle, size);
+            self.log_pages(heap, at, size, true);
+            self.stats.harvested += 1;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Gives free pages outside of an arena back to the device, but for a little.
+    fn give_back_beside(&mut self, heap: u32, from: u64, to: u64) {
+        let pages = self.heap(heap).pages().iter().enumerate();
+        let is_beside = |page: &Page| {
+            page.is_free() && page.windows == 0 && (page.addr >= to || page.addr + page.size <= from)
+        };
+        let beside: Vec<(u64, u32)> =
+            pages.filter(|(_, page)| is_beside(page)).map(|(at, page)| (page.size, at as u32)).collect();
+        let mut left = beside.iter().map(|(size, _)| size).sum::<u64>();
+        let kept = (self.stats.reserved.current / KEPT_PART).max(LEAST_KEPT);
+        for (size, page) in beside.into_iter().rev() {
+            // What was live at once will be again.
+            if left < kept + size || self.stats.reserved.current < self.stats.active.peak + size {
+                continue;
+            }
+            let addr = self.heap(heap).pages()[page as usize].addr;
+            if let Some(handle) = self.heap_mut(heap).give_up(page) {
+                left -= size;
+                let _ = self.device.unmap(addr, size);
+                self.device.release(handle, size);
+                self.count_page_out(heap, size);
+                self.stats.device_frees += 1;
+                self.log_pages(heap, addr, size, false);
+            }
+        }
+        self.heap_mut(heap).draw_in();
+    }
+}
+
+/// Adds `[from, to)`, joined to the hole before where they touch.
+fn add_hole(holes: &mut Vec<(u64, u64)>, from: u64, to: u64) {
+    match holes.last_mut() {
+        Some((addr, size)) if *addr + *size == from => *size += to - from,
+        _ => holes.push((from, to - from)),
+    }
+}

@@ -1,0 +1,417 @@
+//! Steps that repeat: recognised by the sequence of a lane's large requests, planned by somebody else, and followed while requests match.
+//!
+//! A plan is advice: it says at which address a request should lie, and the heap says whether that is free. So nothing can go wrong where a
+//! program does something else; a request that the plan does not expect, or finds no room for, is served as if there were none.
+//!
+//! How a step is found: marks of the program (an optimizer's step) where there are any, else a sequence that recurs. At both ends the same number
+//! of bytes must be live: layers that repeat within a forward pass do not qualify, as their activations stay. What was found by recurrence alone
+//! must recur once more, whole. A lane follows its plan with a cursor; after strays it looks for the place in one of its plans by the last few
+//! sizes. Small requests are not looked at: they have heaps of their own, which lose nothing worth planning for.
+
+mod log;
+mod plan;
+
+use log::{GRAM, Log};
+use plan::Plan;
+pub(crate) use plan::State;
+use std::sync::Arc;
+
+/// Plans that a lane keeps.
+const PLANS: usize = 8;
+/// A shorter sequence is no step.
+const SHORTEST: usize = 16;
+/// Requests in a row that a plan did not expect, after which it is left.
+const STRAYS: u32 = 8;
+/// Steps after which a plan was worth its making, and the most recurrences that are ever asked for.
+const WORTH: u32 = 16;
+const MOST_DEMAND: u32 = 256;
+/// How many expected requests may be left out at once.
+const SKIP: usize = 4;
+
+/// A request that comes once in every period. Times are counted in the lane's large requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recurring {
+    pub size: u64,
+    /// When it comes, from the beginning of the period.
+    pub start: u32,
+    /// When its memory can be used again, at most a period later: past the period's end it goes on in the next one.
+    pub end: u32,
+}
+
+/// What has to be planned: where each request of a period lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Period {
+    pub ticket: Ticket,
+    pub length: u32,
+    pub requests: Arc<[Recurring]>,
+    /// Sizes of places between what stays: each can be used like the arena, up to its size.
+    pub holes: Vec<u64>,
+}
+
+/// Names a lane's plan for whoever makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    pub(crate) lane: u32,
+    pub(crate) serial: u64,
+}
+
+/// Where a request lies: in one of the holes, or in the arena, whose number is that of the holes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    pub region: u32,
+    pub offset: u64,
+}
+
+/// Makes plans.
+pub trait Planner: std::fmt::Debug + Send {
+    /// A spot for each request of the period: at once, or later through [`Pool::install`](crate::Pool::install).
+    fn plan(&mut self, period: Period) -> Option<Vec<Spot>>;
+}
+
+/// What was served from plans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanStats {
+    /// Plans that are followed, or could be.
+    pub plans: u64,
+    /// Requests that lie where a plan wanted them, and their bytes.
+    pub served: u64,
+    pub served_bytes: u64,
+    /// Requests that a plan expected but could not place.
+    pub missed: u64,
+    /// Requests of sizes that plans are made for.
+    pub requests: u64,
+    /// Steps that were followed from their beginning to their end.
+    pub steps: u64,
+}
+
+/// What a lane knows about its steps.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    lane: u32,
+    log: Log,
+    /// Bytes of large requests that the lane has live, and had at most.
+    live: u64,
+    peak: u64,
+    plans: Vec<Plan>,
+    /// Which plan, and which of its requests comes next.
+    at: Option<(usize, usize)>,
+    strays: u32,
+    /// The next request must go through the pool: something is to be decided there.
+    pub(crate) needs_pool: bool,
+    marked: bool,
+    /// Requests were not written down: the log begins again with the next one that is.
+    silent: bool,
+    /// What was tried has come once more, whole.
+    recurred: bool,
+    /// How often a sequence must recur, whole, before it is planned. Plans that were of little use raise it.
+    demand: u32,
+    serial: u64,
+    stats: PlanStats,
+}
+
+/// In place of a number in the log: nobody wants to know when it ends.
+pub(crate) const UNBORN: u32 = u32::MAX;
+
+impl Steps {
+    pub(crate) fn new(lane: u32) -> Steps {
+        Steps {
+            lane,
+            log: Log::default(),
+            live: 0,
+            peak: 0,
+            plans: Vec::new(),
+            at: None,
+            strays: 0,
+            needs_pool: false,
+            marked: false,
+            silent: false,
+            recurred: false,
+            demand: 1,
+            serial: 0,
+            stats: PlanStats::default(),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> PlanStats {
+        let plans = self.plans.iter().filter(|plan| plan.state.is_armed()).count() as u64;
+        PlanStats { plans, ..self.stats }
+    }
+
+    /// Where the next request should lie, if it is `size` bytes and a plan says so.
+    #[inline]
+    pub(crate) fn expects(&self, size: u64) -> Option<u64> {
+        let (plan, cursor) = self.at?;
+        let plan = &self.plans[plan];
+        let place = *plan.places.get(cursor)?;
+        (place != 0 && plan.sizes[cursor] == units(size)).then_some(place)
+    }
+
+    /// A request was served, at the place that was expected or not. The number to tell its end by.
+    #[inline]
+    pub(crate) fn served(&mut self, size: u64, as_expected: bool) -> u32 {
+        self.stats.requests += 1;
+        let units = units(size);
+        let live = self.live;
+        self.live += size;
+        self.peak = self.peak.max(self.live);
+        let follows = self.follow(units, size, as_expected);
+        self.log.roll(units);
+        if follows {
+            self.silent = true;
+            return UNBORN;
+        }
+        let born = self.notice(units, live);
+        if std::mem::take(&mut self.recurred) {
+            self.confirm();
+        }
+        born
+    }
+
+    /// Its memory can be used again.
+    #[inline]
+    pub(crate) fn ended(&mut self, size: u64, born: u32) {
+        self.live = self.live.saturating_sub(size);
+        if born != UNBORN {
+            self.log.ended(born);
+        }
+    }
+
+    /// The program says that a step ends or begins here.
+    pub(crate) fn mark(&mut self) {
+        let follows = self.at.is_some_and(|(plan, _)| !matches!(self.plans[plan].state, State::Tried));
+        self.marked = !follows;
+        self.needs_pool |= self.marked;
+    }
+
+    /// Moves the cursor. Whether a plan with places is being followed: nothing needs to be written down then.
+    #[inline]
+    fn follow(&mut self, units: u32, size: u64, as_expected: bool) -> bool {
+        let Some((at, cursor)) = self.at else { return false };
+        let plan = &mut self.plans[at];
+        if plan.sizes[cursor] == units {
+            self.strays = 0;
+            if as_expected {
+                self.stats.served += 1;
+                self.stats.served_bytes += size;
+            } else if plan.places.get(cursor).is_some_and(|place| *place != 0) {
+                plan.missed += 1;
+                self.stats.missed += 1;
+            }
+            self.step_to(cursor + 1);
+        } else {
+            self.stray(units);
+        }
+        self.at.is_some_and(|(at, _)| self.plans[at].state.is_armed())
+    }
+
+    #[inline]
+    fn step_to(&mut self, cursor: usize) {
+        let Some((at, _)) = self.at else { return };
+        let plan = &mut self.plans[at];
+        if cursor < plan.sizes.len() {
+            self.at = Some((at, cursor));
+            return;
+        }
+        self.at = Some((at, 0));
+        self.turn();
+    }
+
+    /// A period is over.
+    #[cold]
+    fn turn(&mut self) {
+        let Some((at, _)) = self.at else { return };
+        let plan = &mut self.plans[at];
+        match plan.state {
+            State::Tried => {
+                plan.steps = if std::mem::take(&mut plan.strayed) { 0 } else { plan.steps + 1 };
+                self.recurred = plan.steps >= self.demand;
+            }
+            State::Ready => self.needs_pool = true,
+            State::Armed => {
+                self.stats.steps += u64::from(!plan.strayed);
+                plan.steps = plan.steps.saturating_add(1);
+                if plan.steps == WORTH {
+                    self.demand = 1;
+                }
+                // Something lies in its way, and stays there.
+                plan.bad = if plan.missed as usize > plan.sizes.len() / 32 { plan.bad + 1 } else { 0 };
+                if plan.bad > plan.patience {
+                    plan.bad = 0;
+                    plan.patience = plan.patience.saturating_mul(2);
+                    plan.state = State::Wanted;
+                    self.needs_pool = true;
+                }
+                plan.missed = 0;
+                plan.strayed = false;
+            }
+            State::Wanted | State::Asked => {}
+        }
+    }
+
+    /// What was tried is a step: the log ends with it.
+    #[cold]
+    fn confirm(&mut self) {
+        let Some((at, _)) = self.at else { return };
+        let found = self.log.period(self.plans[at].sizes.len());
+        self.plans.swap_remove(at);
+        self.at = None;
+        if let Some(found) = found {
+            self.add(found);
+        }
+    }
+
+    #[cold]
+    fn stray(&mut self, units: u32) {
+        let Some((at, cursor)) = self.at else { return };
+        let plan = &mut self.plans[at];
+        plan.strayed = true;
+        let ahead = plan.sizes[cursor + 1..].iter().take(SKIP).position(|&size| size == units);
+        self.strays += 1;
+        if let Some(skipped) = ahead {
+            self.step_to(cursor + skipped + 2);
+        }
+        if self.strays > STRAYS {
+            let plan = &self.plans[at];
+            self.at = None;
+            self.strays = 0;
+            match plan.state {
+                State::Tried => {
+                    self.plans.swap_remove(at);
+                }
+                State::Armed if plan.steps < WORTH => self.demand = (2 * self.demand).min(MOST_DEMAND),
+                _ => {}
+            }
+        }
+    }
+
+    /// Writes a request down where no plan with places is followed, and looks for what recurs.
+    #[inline]
+    fn notice(&mut self, units: u32, live: u64) -> u32 {
+        if self.at.is_none() {
+            let gram = self.log.gram();
+            let found = self.plans.iter().enumerate().find_map(|(at, plan)| Some((at, plan.after(gram)?)));
+            if let Some((at, cursor)) = found {
+                self.plans[at].strayed = true;
+                self.at = Some((at, cursor % self.plans[at].sizes.len()));
+                if cursor == self.plans[at].sizes.len() {
+                    self.turn();
+                }
+            }
+        }
+        if std::mem::take(&mut self.silent) {
+            self.log.restart();
+        }
+        let (born, before) = self.log.add(units, live);
+        if self.at.is_none()
+            && let Some(length) = before.filter(|&length| length >= SHORTEST)
+            && let Some(sizes) = self.log.last(length)
+            && self.plans.len() < PLANS
+        {
+            self.plans.push(Plan::tried(sizes));
+            self.at = Some((self.plans.len() - 1, 0));
+        }
+        born
+    }
+
+    /// A step: its requests, from where least is live. The cursor stands at the request that comes next. A part of one that never comes near the
+    /// peak is not worth a plan: memory is short elsewhere.
+    fn add(&mut self, requests: log::Found) {
+        if requests.peak / 10 < self.peak / 100 * 9 {
+            return;
+        }
+        self.serial += 1;
+        let next = requests.next;
+        let grams = self.log.grams(&requests.recurring);
+        self.make_room();
+        self.plans.push(Plan::wanted(requests, grams, self.serial));
+        self.at = Some((self.plans.len() - 1, next));
+        self.strays = 0;
+        self.needs_pool = true;
+    }
+
+    fn make_room(&mut self) {
+        self.plans.retain(|plan| !matches!(plan.state, State::Tried));
+        if self.plans.len() >= PLANS
+            && let Some(oldest) = (0..self.plans.len()).min_by_key(|&at| self.plans[at].used)
+        {
+            self.plans.remove(oldest);
+        }
+    }
+
+    /// The peak begins again.
+    pub(crate) fn reset_peak(&mut self) {
+        self.peak = self.live;
+    }
+
+    // ---- what the pool asks, with everything in one hand ----
+
+    /// Before a request of `size` bytes: looks at a mark. Which plan, if any, waits to be made or to be put in place now.
+    pub(crate) fn attend(&mut self, size: u64) -> Option<usize> {
+        self.needs_pool = false;
+        if std::mem::take(&mut self.marked)
+            && self.demand == 1
+            && let Some(found) = self.log.boundary(units(size), self.live, SHORTEST)
+        {
+            self.add(found);
+            self.needs_pool = false;
+        }
+        let (at, cursor) = self.at?;
+        let plan = &mut self.plans[at];
+        plan.used = self.serial;
+        match plan.state {
+            State::Wanted => Some(at),
+            State::Ready if cursor == 0 => Some(at),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn plan(&mut self, at: usize) -> &mut Plan {
+        &mut self.plans[at]
+    }
+
+    /// Whether the cursor stands at the beginning of this plan.
+    pub(crate) fn is_at_start(&self, at: usize) -> bool {
+        self.at == Some((at, 0))
+    }
+
+    /// What has to be planned of a plan that is wanted.
+    pub(crate) fn period(&mut self, at: usize, holes: Vec<u64>) -> Period {
+        let plan = &mut self.plans[at];
+        plan.state = State::Asked;
+        Period {
+            ticket: Ticket { lane: self.lane, serial: plan.serial },
+            length: plan.sizes.len() as u32,
+            requests: plan.requests.clone(),
+            holes,
+        }
+    }
+
+    /// A plan was made. Which, if it is still wanted.
+    pub(crate) fn planned(&mut self, ticket: Ticket, spots: Vec<Spot>) -> Option<usize> {
+        let at = self.plans.iter().position(|plan| plan.serial == ticket.serial)?;
+        let plan = &mut self.plans[at];
+        if !matches!(plan.state, State::Asked) || spots.len() != plan.sizes.len() {
+            return None;
+        }
+        plan.spots = spots;
+        plan.state = State::Ready;
+        self.needs_pool |= self.is_at_start(at);
+        Some(at)
+    }
+
+    /// Whether a live allocation is one of a step and will end, as far as the log knows.
+    pub(crate) fn is_passing(&self, at: usize, born: u32) -> bool {
+        born != UNBORN && self.log.is_within(born, self.plans[at].sizes.len())
+    }
+}
+
+/// Sizes are kept in units, in 32 bits; what is larger than 2 TiB is all the same.
+#[inline]
+fn units(size: u64) -> u32 {
+    u32::try_from(size / crate::pool::UNIT).unwrap_or(u32::MAX)
+}
+
+/// The sizes of the last [`GRAM`] requests, as one number.
+pub(crate) type Gram = u64;
+
+const _: () = assert!(GRAM < SHORTEST);

@@ -1,0 +1,51 @@
+//! Threads of our own inside somebody else's program; its forks, and its end.
+
+use std::io;
+use std::thread::JoinHandle;
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+    ) -> i32;
+    fn atexit(work: extern "C" fn()) -> i32;
+    fn sigfillset(set: *mut SignalSet) -> i32;
+    fn pthread_sigmask(how: i32, set: *const SignalSet, before: *mut SignalSet) -> i32;
+}
+
+/// `sigset_t`: 128 bytes on Linux.
+#[repr(C, align(8))]
+struct SignalSet([u8; 128]);
+const SIG_SETMASK: i32 = 2;
+
+/// Starts a thread that gets no signals: those are for the program's own threads.
+///
+/// # Errors
+/// When none can be started.
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let mut before = SignalSet([0; 128]);
+    let mut all = SignalSet([0; 128]);
+    // The new thread inherits this one's mask.
+    // SAFETY: sets of the right size; the mask is put back below.
+    unsafe {
+        sigfillset(&raw mut all);
+        pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    // SAFETY: as above.
+    unsafe { pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    thread
+}
+
+/// Has `work` called when the process ends by itself: before what was registered earlier, so before the driver's own end. It must not unwind.
+pub fn at_exit(work: extern "C" fn()) {
+    // SAFETY: a function that lives as long as the process.
+    unsafe { atexit(work) };
+}
+
+/// Has these called before each fork, and after it in both processes. They must not unwind.
+pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
+    // SAFETY: functions that live as long as the process.
+    unsafe { pthread_atfork(Some(before), Some(after), Some(after)) };
+}

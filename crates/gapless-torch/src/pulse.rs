@@ -1,0 +1,239 @@
+//! The statistics page of this process, for `gapless top` and `gapless metrics` of the same user: written four times a second by a thread of its own.
+//!
+//! Requests know nothing of it. A beat takes each card's lock for some microseconds, to copy its counters; what takes a walk over all live blocks (streams,
+//! holders, what is stranded) is looked up once a second, and less often where that would cost the program more than a thousandth of its time.
+//! How full the card is, is asked without its lock. A forked child has no page; at the end of the process the page is removed, and one that a killed
+//! process left is removed by readers. What fails here is silent: nobody's training ends for its statistics.
+
+use crate::state::{self, CARDS, Card};
+use crate::{background, holders};
+use gapless_cuda::{Meter, identity};
+use gapless_page::{
+    Counters, Folder, Holder, Lane, Page, Process, Sample, Tenant, Writer, folder, layout, process,
+};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two writings.
+const BEAT: Duration = Duration::from_millis(250);
+/// Beats between two samples.
+const SAMPLE: u32 = 4;
+/// Between two walks over all blocks, at least; and how much longer than the walk itself.
+const WALK: Duration = Duration::from_secs(1);
+const RARELY: u32 = 1000;
+/// How long a fork, and the end of the process, wait for a beat that has begun.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+static STARTED: Once = Once::new();
+/// The page's file, and whose it is.
+static PAGE: OnceLock<(u32, PathBuf)> = OnceLock::new();
+/// One of the numbers below. A beat takes cards' locks and asks the driver: none may be under way when the process forks or ends.
+static STATE: AtomicU8 = AtomicU8::new(RESTING);
+const RESTING: u8 = 0;
+const BEATING: u8 = 1;
+const FORKING: u8 = 2;
+const ENDED: u8 = 3;
+static TENANT: Mutex<Option<Tenant>> = Mutex::new(None);
+
+/// The budget that this process runs under, from now on shown on its page.
+pub fn set_tenant(name: &str, limit: Option<u64>) {
+    let tenant = Tenant { name: name.to_owned(), limit };
+    *TENANT.lock().unwrap_or_else(PoisonError::into_inner) = Some(tenant);
+}
+
+/// A card is there: the page is written from now on.
+pub fn start() {
+    STARTED.call_once(|| {
+        if background::spawn("gapless-pulse", run).is_ok() {
+            background::at_exit(at_exit);
+            background::at_fork(before_fork, after_fork);
+        }
+    });
+}
+
+fn run() {
+    // A panic in here is this thread's alone.
+    let _ = std::panic::catch_unwind(|| {
+        let Some((mut pulse, mut writer)) = begin() else { return };
+        loop {
+            if turn(RESTING, BEATING) {
+                pulse.beat();
+                let written = writer.write(&pulse.page);
+                turn(BEATING, RESTING);
+                if written.is_err() {
+                    return;
+                }
+            } else if STATE.load(Ordering::Acquire) == ENDED {
+                return;
+            }
+            std::thread::sleep(BEAT);
+        }
+    });
+}
+
+fn begin() -> Option<(Pulse, Writer)> {
+    let process = Process::current(concat!("gapless ", env!("CARGO_PKG_VERSION")))?;
+    let folder = Folder::make(&folder::candidates()).ok()?;
+    let writer = Writer::create(&folder, &process).ok()?;
+    PAGE.set((process.pid, writer.path().to_owned())).ok()?;
+    Some((Pulse { page: Page::new(process), cards: Vec::new(), beats: 0 }, writer))
+}
+
+fn turn(from: u8, to: u8) -> bool {
+    STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// Keeps beats from beginning, once the one that may be under way is over. One that hangs is not waited for.
+fn stop(to: u8) {
+    let began = Instant::now();
+    while !turn(RESTING, to) {
+        if began.elapsed() > PATIENCE {
+            STATE.store(to, Ordering::Release);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+extern "C" fn before_fork() {
+    stop(FORKING);
+}
+
+extern "C" fn after_fork() {
+    turn(FORKING, RESTING);
+}
+
+extern "C" fn at_exit() {
+    let _ = std::panic::catch_unwind(end);
+}
+
+/// Removes the page. The driver is about to end too: a beat that asks it something is let finish, if that is soon.
+fn end() {
+    let Some((owner, path)) = PAGE.get() else { return };
+    // A forked child that ends by itself has its parent's list of things to do at the end.
+    if *owner != std::process::id() {
+        return;
+    }
+    stop(ENDED);
+    let _ = std::fs::remove_file(path);
+}
+
+struct Pulse {
+    page: Page,
+    /// What is kept of each card from beat to beat, as the page has them.
+    cards: Vec<Kept>,
+    beats: u32,
+}
+
+struct Kept {
+    device: i32,
+    meter: Meter,
+    /// The most that was live since the last sample.
+    most_live: u64,
+    next_walk: Instant,
+}
+
+impl Pulse {
+    fn beat(&mut self) {
+        self.page.time = process::now();
+        self.page.tenant = TENANT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let samples = self.beats.is_multiple_of(SAMPLE);
+        self.beats = self.beats.wrapping_add(1);
+        for device in 0..CARDS as i32 {
+            if state::fronts(device).is_some() {
+                self.look_at(device, samples);
+            }
+        }
+    }
+
+    fn look_at(&mut self, device: i32, samples: bool) {
+        let Some(card) = state::existing(device) else { return };
+        let at = match self.cards.iter().position(|kept| kept.device == device) {
+            Some(at) => at,
+            None => {
+                let identity = identity::of(device);
+                self.page.cards.push(gapless_page::Card {
+                    index: device as u32,
+                    uuid: identity.uuid.map(|uuid| uuid.0),
+                    name: identity.name.unwrap_or_default(),
+                    ..Default::default()
+                });
+                let meter = card.pool.device().meter();
+                self.cards.push(Kept { device, meter, most_live: 0, next_walk: Instant::now() });
+                self.cards.len() - 1
+            }
+        };
+        let (page, kept) = (&mut self.page.cards[at], &mut self.cards[at]);
+        count(&card, page);
+        let began = Instant::now();
+        if began >= kept.next_walk {
+            walk(&card, device, page);
+            kept.next_walk = Instant::now() + (began.elapsed() * RARELY).max(WALK);
+        }
+        drop(card);
+        if let Some((free, total)) = kept.meter.memory() {
+            (page.free, page.total) = (free, total);
+        }
+        kept.most_live = kept.most_live.max(page.live);
+        if samples {
+            if page.samples.len() >= layout::SAMPLES {
+                page.samples.remove(0);
+            }
+            let allocations = page.counters.allocations;
+            let sample =
+                Sample { time: self.page.time, live: kept.most_live, reserved: page.reserved, allocations };
+            page.samples.push(sample);
+            kept.most_live = 0;
+        }
+    }
+}
+
+/// What is counted anyway.
+fn count(card: &Card, page: &mut gapless_page::Card) {
+    let (stats, device) = (card.pool.stats(), card.pool.device());
+    page.limit = card.pool.limit();
+    (page.live, page.peak_live) = (stats.allocated.current, stats.allocated.peak);
+    (page.reserved, page.peak_reserved) = (stats.reserved.current, stats.reserved.peak);
+    (page.requested, page.active) = (stats.requested.current, stats.active.current);
+    page.blocks = stats.allocations.current;
+    page.counters = Counters {
+        allocations: stats.allocations.total,
+        frees: stats.allocations.total - stats.allocations.current,
+        ooms: card.failed,
+        retries: stats.retries,
+        creates: device.creates,
+        maps: device.maps,
+        device_allocs: stats.device_allocs,
+        device_frees: stats.device_frees,
+        harvested: stats.harvested,
+        host_waits: stats.waits,
+        driver_ns: device.driver_ns,
+    };
+}
+
+/// What takes a look at every block.
+fn walk(card: &Card, device: i32, page: &mut gapless_page::Card) {
+    page.stranded = card.pool.stranded().iter().map(|(_, bytes)| bytes).sum();
+    let mut lanes: Vec<Lane> = card
+        .pool
+        .lanes()
+        .iter()
+        .map(|lane| Lane {
+            stream: lane.stream.0,
+            pool: (lane.pool.0, lane.pool.1),
+            blocks: lane.blocks,
+            live: lane.allocated,
+            reserved: lane.reserved,
+        })
+        .filter(|lane| lane.reserved > 0 || lane.live > 0)
+        .collect();
+    lanes.sort_by_key(|lane| std::cmp::Reverse((lane.reserved, lane.live)));
+    page.more_lanes = lanes.len().saturating_sub(layout::LANES) as u32;
+    lanes.truncate(layout::LANES);
+    page.lanes = lanes;
+    let holder =
+        |found: holders::Holder| Holder { what: found.what, bytes: found.bytes, blocks: found.blocks };
+    page.holders = holders::largest(card, device, layout::HOLDERS).into_iter().map(holder).collect();
+}

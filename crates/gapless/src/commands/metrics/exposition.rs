@@ -1,0 +1,294 @@
+//! A machine in Prometheus' text format, version 0.0.4. Names end with their unit, counters with `_total`; cards have the labels of DCGM's exporter.
+
+use crate::machine::{Gpu, Machine, Process, Use};
+use gapless_page::Card;
+use std::collections::HashSet;
+use std::fmt::Write;
+
+/// What a family counts: a value that goes up and down, or one that only goes up.
+#[derive(Clone, Copy)]
+enum Kind {
+    Gauge,
+    Counter,
+}
+
+use Kind::{Counter, Gauge};
+
+type OfCard = fn(&Card) -> Option<f64>;
+
+/// Of each process on each card, by its own word.
+const CARD: &[(&str, Kind, &str, OfCard)] = &[
+    ("gapless_live_bytes", Gauge, "Block bytes in the program's hands.", |c| Some(c.live as f64)),
+    ("gapless_live_peak_bytes", Gauge, "The most that was live.", |c| Some(c.peak_live as f64)),
+    ("gapless_requested_bytes", Gauge, "Bytes asked for, until they can be used again.", |c| {
+        Some(c.requested as f64)
+    }),
+    ("gapless_active_bytes", Gauge, "Block bytes until they can be used again.", |c| Some(c.active as f64)),
+    ("gapless_reserved_bytes", Gauge, "Device memory that the allocator holds.", |c| Some(c.reserved as f64)),
+    ("gapless_reserved_peak_bytes", Gauge, "The most that was reserved.", |c| Some(c.peak_reserved as f64)),
+    ("gapless_stranded_bytes", Gauge, "Free bytes in pages that others use.", |c| Some(c.stranded as f64)),
+    ("gapless_limit_bytes", Gauge, "The most that the process may hold of the card.", |c| {
+        c.limit.map(|l| l as f64)
+    }),
+    ("gapless_blocks", Gauge, "Live blocks.", |c| Some(c.blocks as f64)),
+    ("gapless_fragmentation_ratio", Gauge, "1 - peak live / peak reserved.", |c| Some(c.fragmentation())),
+    ("gapless_allocations_total", Counter, "Requests that were served.", |c| {
+        Some(c.counters.allocations as f64)
+    }),
+    ("gapless_frees_total", Counter, "Blocks that were given back.", |c| Some(c.counters.frees as f64)),
+    ("gapless_oom_total", Counter, "Requests that failed in the end.", |c| Some(c.counters.ooms as f64)),
+    ("gapless_retries_total", Counter, "Requests that were tried again.", |c| {
+        Some(c.counters.retries as f64)
+    }),
+    ("gapless_pages_created_total", Counter, "Pages that the driver made.", |c| {
+        Some(c.counters.creates as f64)
+    }),
+    ("gapless_pages_mapped_total", Counter, "Pages that the driver mapped.", |c| {
+        Some(c.counters.maps as f64)
+    }),
+    (
+        "gapless_pages_harvested_total",
+        Counter,
+        "Pages mapped a second time instead of taken from the device.",
+        |c| Some(c.counters.harvested as f64),
+    ),
+    ("gapless_device_allocations_total", Counter, "Calls that took memory from the device.", |c| {
+        Some(c.counters.device_allocs as f64)
+    }),
+    ("gapless_device_frees_total", Counter, "Calls that gave memory back to the device.", |c| {
+        Some(c.counters.device_frees as f64)
+    }),
+    ("gapless_host_waits_total", Counter, "Times that the host waited for streams.", |c| {
+        Some(c.counters.host_waits as f64)
+    }),
+    ("gapless_driver_seconds_total", Counter, "Time in calls that map memory.", |c| {
+        Some(c.counters.driver_ns as f64 / 1e9)
+    }),
+];
+
+type OfGpu = fn(&Gpu) -> f64;
+
+/// Of each card, whoever uses it.
+const GPU: &[(&str, &str, OfGpu)] = &[
+    ("gapless_device_total_bytes", "The card's memory.", |g| g.total as f64),
+    ("gapless_device_used_bytes", "What of the card is used, by whomever.", |g| g.used as f64),
+    ("gapless_device_others_bytes", "What of the card others than Gapless' allocators use.", |g| {
+        g.others as f64
+    }),
+];
+
+/// The names of all metrics.
+#[cfg(test)]
+fn names() -> Vec<&'static str> {
+    let single = [
+        "gapless_build_info",
+        "gapless_device_info",
+        "gapless_nvml_available",
+        "gapless_process_used_bytes",
+        "gapless_page_timestamp_seconds",
+    ];
+    CARD.iter().map(|(name, ..)| *name).chain(GPU.iter().map(|(name, ..)| *name)).chain(single).collect()
+}
+
+pub(super) fn text(machine: &Machine) -> String {
+    let mut out = Text::default();
+    out.family("gapless_build_info", Gauge, "The version that serves this.");
+    out.sample("gapless_build_info", &labels(&[("version", env!("CARGO_PKG_VERSION"))]), 1.0);
+    out.family(
+        "gapless_nvml_available",
+        Gauge,
+        "Whether the driver tells of processes that do not use Gapless.",
+    );
+    out.sample("gapless_nvml_available", "", f64::from(u8::from(machine.no_nvml.is_none())));
+    // Its name is told once: DCGM's word for it, modelName, is against Prometheus' own rules.
+    out.family("gapless_device_info", Gauge, "What a card is.");
+    for gpu in &machine.gpus {
+        let mut all = gpu_labels(gpu, &machine.host);
+        all.push(("model", gpu.name.clone()));
+        out.sample("gapless_device_info", &labels(&all), 1.0);
+    }
+    for (name, help, of) in GPU {
+        out.family(name, Gauge, help);
+        for gpu in &machine.gpus {
+            out.sample(name, &labels(&gpu_labels(gpu, &machine.host)), of(gpu));
+        }
+    }
+    let uses: Vec<(&Use, String)> =
+        machine.processes.iter().flat_map(|process| uses_of(process, machine)).collect();
+    for (name, kind, help, of) in CARD {
+        out.family(name, *kind, help);
+        for (one, labels) in &uses {
+            if let Some(value) = one.card.as_ref().and_then(of) {
+                out.sample(name, labels, value);
+            }
+        }
+    }
+    let name = "gapless_process_used_bytes";
+    out.family(name, Gauge, "What a process uses of a card by the driver's word, whatever its allocator.");
+    for (one, labels) in &uses {
+        if let Some(used) = one.used {
+            out.sample(name, labels, used as f64);
+        }
+    }
+    let name = "gapless_page_timestamp_seconds";
+    out.family(name, Gauge, "When a process last told about itself.");
+    for process in &machine.processes {
+        if let Some(page) = &process.page {
+            let (pid, program) = (process.pid.to_string(), program(&process.command));
+            let labels = labels(&[("Hostname", &machine.host), ("pid", &pid), ("process", &program)]);
+            out.sample(name, &labels, page.time as f64 / 1e6);
+        }
+    }
+    out.text
+}
+
+fn gpu_labels<'a>(gpu: &'a Gpu, host: &'a str) -> Vec<(&'static str, String)> {
+    vec![
+        ("gpu", gpu.index.to_string()),
+        ("UUID", gpu.uuid.clone().unwrap_or_default()),
+        ("device", format!("nvidia{}", gpu.index)),
+        ("Hostname", host.to_owned()),
+    ]
+}
+
+fn uses_of<'a>(process: &'a Process, machine: &Machine) -> Vec<(&'a Use, String)> {
+    let with_labels = |one: &'a Use| {
+        let gpu = machine.gpus.get(one.gpu)?;
+        let mut all = gpu_labels(gpu, &machine.host);
+        all.push(("pid", process.pid.to_string()));
+        all.push(("process", program(&process.command)));
+        if let Some(tenant) = &process.tenant {
+            all.push(("tenant", tenant.name.clone()));
+        }
+        Some((one, labels(&all)))
+    };
+    process.uses.iter().filter_map(with_labels).collect()
+}
+
+/// What a process is called: its program and what that runs, without folders and without arguments, which may be secret.
+fn program(command: &str) -> String {
+    let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
+    let mut words = command.split_ascii_whitespace();
+    let name = words.next().map(base).unwrap_or_default();
+    let is_interpreter = name.starts_with("python") || name.starts_with("torchrun") || name == "accelerate";
+    match words.find(|word| !word.starts_with('-')) {
+        Some(script) if is_interpreter => format!("{name} {}", base(script)),
+        _ => name,
+    }
+}
+
+fn labels<N: AsRef<str>, V: AsRef<str>>(pairs: &[(N, V)]) -> String {
+    let mut out = String::from("{");
+    for (name, value) in pairs {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        let _ = write!(out, "{}=\"", name.as_ref());
+        for c in value.as_ref().chars() {
+            match c {
+                '\\' => out.push_str("\\\\"),
+                '"' => out.push_str("\\\""),
+                '\n' => out.push_str("\\n"),
+                c => out.push(c),
+            }
+        }
+        out.push('"');
+    }
+    out.push('}');
+    out
+}
+
+#[derive(Default)]
+struct Text {
+    text: String,
+    /// Series that are there: a scrape with one twice is refused as a whole.
+    seen: HashSet<String>,
+}
+
+impl Text {
+    fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Gauge => "gauge",
+            Counter => "counter",
+        };
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: f64) {
+        let series = format!("{name}{labels}");
+        if self.seen.insert(series.clone()) {
+            let _ = writeln!(self.text, "{series} {value}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::testing::machine;
+
+    #[test]
+    fn a_machine_as_prometheus_reads_it() {
+        insta::assert_snapshot!(text(&machine()));
+    }
+
+    #[test]
+    fn an_empty_machine_is_told_too() {
+        let text = text(&Machine { no_nvml: Some("no driver".to_owned()), ..Machine::default() });
+        assert!(text.contains("\ngapless_nvml_available 0\n"), "{text}");
+        assert!(!text.contains("gapless_live_bytes{"));
+    }
+
+    #[test]
+    fn no_series_is_told_twice_and_no_label_breaks_out() {
+        let mut machine = machine();
+        let mut again = machine.processes[0].clone();
+        again.command = "a\"b\\c\nd".to_owned();
+        machine.processes.extend([machine.processes[0].clone(), again]);
+        let text = text(&machine);
+        assert!(text.contains(r#"process="a\"b\\c""#), "{text}");
+        let mut seen = HashSet::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (series, value) = line.rsplit_once(' ').expect("a value");
+            assert!(seen.insert(series.to_owned()), "{series}");
+            assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+        }
+    }
+
+    #[test]
+    fn programs_are_named_without_their_arguments() {
+        let of = |command: &str| program(command);
+        assert_eq!(of("/usr/bin/python3 -u /home/a/train.py --token secret"), "python3 train.py");
+        assert_eq!(of("python -m pkg.train x"), "python pkg.train");
+        assert_eq!(of("/opt/server --key secret positional"), "server");
+        assert_eq!(of(""), "");
+    }
+
+    /// Every metric that the board asks for is one that is served, or DCGM's.
+    #[test]
+    fn the_board_asks_for_what_is_served() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../grafana/gapless.json");
+        let board: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path).expect("the board")).expect("JSON");
+        let names = names();
+        let panels = board["panels"].as_array().expect("panels");
+        let queries = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+        let mut asked = HashSet::new();
+        for query in queries {
+            let text = query["expr"].as_str().expect("a query");
+            let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+            let found: Vec<&str> =
+                text.split(word).filter(|w| w.starts_with("gapless_") || w.starts_with("DCGM_")).collect();
+            assert!(!found.is_empty(), "{text}");
+            asked.extend(found.into_iter().map(str::to_owned));
+        }
+        for name in asked.iter().filter(|name| name.starts_with("gapless_")) {
+            assert!(names.contains(&name.as_str()), "{name} is not served");
+        }
+        assert!(asked.len() > 8 && asked.contains("DCGM_FI_DEV_FB_USED"), "{asked:?}");
+        let served = text(&machine());
+        for name in &names {
+            assert!(served.contains(&format!("# TYPE {name} ")), "{name}");
+        }
+    }
+}

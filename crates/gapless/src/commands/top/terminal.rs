@@ -1,0 +1,68 @@
+//! The screen: taken, drawn on, and given back whatever ends the program (a key, an error, a panic, a signal).
+
+use super::draw::Palette;
+use super::state::Ui;
+use super::view;
+use crate::cli::live::TopArgs;
+use crate::machine::collect::collect;
+use anyhow::{Context, Result};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a signal may go unnoticed.
+const ATTENTION: Duration = Duration::from_millis(100);
+
+pub(super) fn run(args: &TopArgs) -> Result<()> {
+    // What cannot be read is said before the screen is taken.
+    super::look(args)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).context("signals cannot be caught")?;
+    }
+    let is_colored = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
+    // It also puts the screen back when this program panics.
+    let terminal =
+        ratatui::try_init().context("the terminal cannot be used: `gapless top --once` needs none")?;
+    let result = watch(terminal, args, Palette::new(is_colored), &ended);
+    ratatui::try_restore().context("the terminal could not be put back: `reset` does it")?;
+    result
+}
+
+fn watch(mut terminal: DefaultTerminal, args: &TopArgs, palette: Palette, ended: &AtomicBool) -> Result<()> {
+    let interval = Duration::from_secs_f64(args.interval);
+    let mut ui = Ui { inside: args.pid, ..Ui::default() };
+    let mut machine = collect(args.pid)?;
+    let mut next = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| view::draw(frame, &machine, &ui, palette))?;
+        loop {
+            if ended.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if now >= next {
+                next = now + interval;
+                if !ui.is_held {
+                    machine = collect(args.pid)?;
+                    break;
+                }
+            }
+            if event::poll(ATTENTION.min(next.saturating_duration_since(now)))? {
+                match event::read()? {
+                    Event::Key(key) if key.kind != KeyEventKind::Release => {
+                        if ui.key(key, &machine) {
+                            return Ok(());
+                        }
+                        break;
+                    }
+                    Event::Resize(..) => break,
+                    _ => {}
+                }
+            }
+        }
+    }
+}

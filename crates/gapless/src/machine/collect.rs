@@ -1,0 +1,77 @@
+//! Reading what [`Machine`] is made of: pages, the management library, /proc.
+
+use super::{CardReading, Machine};
+use crate::failure::Failure;
+use anyhow::Result;
+use gapless_cuda::Nvml;
+use gapless_page::{folder, process, read_all};
+use std::collections::HashMap;
+
+/// The machine as it is now. `only` keeps one process.
+pub(crate) fn collect(only: Option<u32>) -> Result<Machine> {
+    let candidates = folder::candidates();
+    let readings = read_all(&candidates);
+    // Where the user named the folder there is no other one.
+    if let (1, [error]) = (candidates.len(), readings.refused.as_slice()) {
+        let what = format!("statistics pages are not read: {error}");
+        let help = format!("{} names a folder that is yours alone (mode 700)", folder::VARIABLE);
+        return Err(Failure::new(what, help).into());
+    }
+    let users = users();
+    let who = |pid: u32| {
+        let user =
+            process::owner_of(pid).map(|uid| users.get(&uid).cloned().unwrap_or_else(|| uid.to_string()));
+        (user.unwrap_or_default(), process::command_of(pid).map(|text| shown(&text)).unwrap_or_default())
+    };
+    let mut machine = Machine::of(readings.pages, cards(), process::now(), only, &who);
+    machine.host = host();
+    machine
+        .notes
+        .extend(readings.refused.iter().map(|error| format!("statistics pages are not read: {error}")));
+    machine
+        .notes
+        .extend(readings.unreadable.iter().map(|(path, error)| format!("{}: {error}", path.display())));
+    Ok(machine)
+}
+
+/// Command lines of strangers must not steer the terminal.
+fn shown(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).take(gapless_page::layout::COMMAND).collect()
+}
+
+fn cards() -> Result<Vec<CardReading>, String> {
+    let nvml = Nvml::open().map_err(|error| error.to_string())?;
+    let reading = |(at, device): (usize, gapless_cuda::nvml::NvmlDevice<'_>)| {
+        let memory = device.memory().unwrap_or_default();
+        CardReading {
+            index: device.index().unwrap_or(at as u32),
+            uuid: device.uuid(),
+            name: device.name().unwrap_or_default(),
+            total: memory.total,
+            used: memory.used,
+            processes: device
+                .processes()
+                .unwrap_or_default()
+                .into_iter()
+                .map(|process| (process.pid, process.used))
+                .collect(),
+        }
+    };
+    Ok(nvml.devices().enumerate().map(reading).collect())
+}
+
+/// Names of users by number.
+fn users() -> HashMap<u32, String> {
+    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let user = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?.to_owned();
+        Some((fields.nth(1)?.parse().ok()?, name))
+    };
+    text.lines().filter_map(user).collect()
+}
+
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    shown(name.trim())
+}

@@ -1,0 +1,319 @@
+//! This machine's cards and who uses them, at one time: what `gapless top` shows and `gapless metrics` serves.
+//!
+//! Processes that use Gapless tell about themselves (`gapless_page`), the driver's management library about all others. [`Machine::of`] puts both
+//! together and is pure; [`collect`] is where they are read.
+
+pub(crate) mod collect;
+
+use gapless_cuda::Uuid;
+use gapless_page::{Card as CardPage, Page, Tenant};
+
+/// A page that was not written for so long is told as silent: its process was stopped, or became another program.
+pub(crate) const SILENT: u64 = 5_000_000;
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Machine {
+    /// Microseconds since the Unix epoch.
+    pub(crate) time: u64,
+    pub(crate) host: String,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) processes: Vec<Process>,
+    /// Why the driver says nothing of other processes; `None` where it does.
+    pub(crate) no_nvml: Option<String>,
+    /// What else could not be read.
+    pub(crate) notes: Vec<String>,
+}
+
+/// One card.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Gpu {
+    /// As NVIDIA's tools number them; without the driver's word, as its first process does.
+    pub(crate) index: u32,
+    pub(crate) uuid: Option<String>,
+    pub(crate) name: String,
+    pub(crate) total: u64,
+    /// By everybody, the driver too.
+    pub(crate) used: u64,
+    /// By processes that use Gapless.
+    pub(crate) live: u64,
+    pub(crate) reserved: u64,
+    /// By everybody else, and by CUDA itself.
+    pub(crate) others: u64,
+}
+
+/// One process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) user: String,
+    pub(crate) command: String,
+    pub(crate) tenant: Option<Tenant>,
+    /// Where it uses Gapless.
+    pub(crate) page: Option<About>,
+    /// By the position of the card in [`Machine::gpus`].
+    pub(crate) uses: Vec<Use>,
+}
+
+/// What a page says of its process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About {
+    pub(crate) program: String,
+    pub(crate) began: u64,
+    pub(crate) time: u64,
+}
+
+/// One process on one card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Use {
+    pub(crate) gpu: usize,
+    /// What the driver says that the process uses: with CUDA's own memory and its code.
+    pub(crate) used: Option<u64>,
+    /// What the process says.
+    pub(crate) card: Option<CardPage>,
+}
+
+/// What the management library says of a card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CardReading {
+    pub(crate) index: u32,
+    pub(crate) uuid: Option<String>,
+    pub(crate) name: String,
+    pub(crate) total: u64,
+    pub(crate) used: u64,
+    /// Number and bytes of each process.
+    pub(crate) processes: Vec<(u32, Option<u64>)>,
+}
+
+/// What is asked about a process by its number: the name of its user, and its command line.
+pub(crate) type Who<'a> = &'a dyn Fn(u32) -> (String, String);
+
+impl Machine {
+    /// Puts together what was read. `only` keeps one process.
+    pub(crate) fn of(
+        pages: Vec<Page>,
+        cards: Result<Vec<CardReading>, String>,
+        time: u64,
+        only: Option<u32>,
+        who: Who<'_>,
+    ) -> Machine {
+        let mut machine = Machine { time, ..Machine::default() };
+        let cards = match cards {
+            Ok(cards) => cards,
+            Err(reason) => {
+                machine.no_nvml = Some(reason);
+                Vec::new()
+            }
+        };
+        for card in &cards {
+            machine.gpus.push(Gpu {
+                index: card.index,
+                uuid: card.uuid.clone(),
+                name: card.name.clone(),
+                total: card.total,
+                used: card.used,
+                ..Gpu::default()
+            });
+        }
+        let known = cards.len();
+        for page in pages {
+            machine.add_page(page, known, who);
+        }
+        for (gpu, card) in cards.iter().enumerate() {
+            for &(pid, used) in &card.processes {
+                machine.add_user(gpu, pid, used, who);
+            }
+        }
+        machine.settle();
+        machine.processes.retain(|process| only.is_none_or(|pid| process.pid == pid));
+        machine
+    }
+
+    fn add_page(&mut self, page: Page, known: usize, who: Who<'_>) {
+        let Page { process, tenant, time, cards } = page;
+        let uses = cards
+            .into_iter()
+            .map(|card| {
+                let gpu = self.gpu_of(&card, known);
+                Use { gpu, used: None, card: Some(card) }
+            })
+            .collect();
+        let (user, command) = who(process.pid);
+        self.processes.push(Process {
+            pid: process.pid,
+            user,
+            command: if process.command.is_empty() { command } else { process.command },
+            tenant,
+            page: Some(About { program: process.program, began: process.began, time }),
+            uses,
+        });
+    }
+
+    /// The card that a process speaks of; one that the driver does not tell of is told by the process.
+    fn gpu_of(&mut self, card: &CardPage, known: usize) -> usize {
+        let uuid = card.uuid.map(|bytes| Uuid(bytes).to_string());
+        // An instance of a card has a UUID of the same shape, with another word before it.
+        let same = |gpu: &Gpu| match (&gpu.uuid, &uuid) {
+            (Some(one), Some(other)) => Uuid::parse(one).is_some() && Uuid::parse(one) == Uuid::parse(other),
+            (None, None) => gpu.index == card.index,
+            _ => false,
+        };
+        let at = self.gpus.iter().position(same).unwrap_or_else(|| {
+            self.gpus.push(Gpu { index: card.index, uuid, name: card.name.clone(), ..Gpu::default() });
+            self.gpus.len() - 1
+        });
+        if at >= known {
+            let gpu = &mut self.gpus[at];
+            gpu.total = gpu.total.max(card.total);
+            gpu.used = gpu.used.max(card.total.saturating_sub(card.free));
+        }
+        at
+    }
+
+    fn add_user(&mut self, gpu: usize, pid: u32, used: Option<u64>, who: Who<'_>) {
+        let at = self.processes.iter().position(|process| process.pid == pid).unwrap_or_else(|| {
+            let (user, command) = who(pid);
+            self.processes.push(Process { pid, user, command, ..Process::default() });
+            self.processes.len() - 1
+        });
+        let uses = &mut self.processes[at].uses;
+        match uses.iter_mut().find(|one| one.gpu == gpu) {
+            Some(one) => one.used = used,
+            None => uses.push(Use { gpu, used, card: None }),
+        }
+    }
+
+    /// What everybody together has of each card.
+    fn settle(&mut self) {
+        for process in &self.processes {
+            for one in &process.uses {
+                if let (Some(card), Some(gpu)) = (&one.card, self.gpus.get_mut(one.gpu)) {
+                    gpu.live = gpu.live.saturating_add(card.live);
+                    gpu.reserved = gpu.reserved.saturating_add(card.reserved);
+                }
+            }
+        }
+        for gpu in &mut self.gpus {
+            gpu.others = gpu.used.saturating_sub(gpu.reserved);
+        }
+        // Processes that this tool is about come first, those with the most first.
+        self.processes.sort_by_key(|process| {
+            (process.page.is_none(), std::cmp::Reverse(process.reserved()), process.pid)
+        });
+    }
+
+    /// Processes that use Gapless.
+    pub(crate) fn ours(&self) -> usize {
+        self.processes.iter().filter(|process| process.page.is_some()).count()
+    }
+}
+
+impl Process {
+    fn sum(&self, of: impl Fn(&CardPage) -> u64) -> u64 {
+        self.cards().map(of).fold(0, u64::saturating_add)
+    }
+
+    pub(crate) fn cards(&self) -> impl Iterator<Item = &CardPage> {
+        self.uses.iter().filter_map(|one| one.card.as_ref())
+    }
+
+    pub(crate) fn live(&self) -> u64 {
+        self.sum(|card| card.live)
+    }
+
+    /// Device memory that the process holds: by its own word, else by the driver's.
+    pub(crate) fn reserved(&self) -> u64 {
+        let of = |one: &Use| one.card.as_ref().map_or(one.used.unwrap_or(0), |card| card.reserved);
+        self.uses.iter().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// 1 - peak live / peak reserved, over all its cards.
+    pub(crate) fn fragmentation(&self) -> f64 {
+        let (live, reserved) = (self.sum(|card| card.peak_live), self.sum(|card| card.peak_reserved));
+        if reserved == 0 { 0.0 } else { 1.0 - live.min(reserved) as f64 / reserved as f64 }
+    }
+
+    pub(crate) fn rate(&self) -> f64 {
+        self.cards().map(CardPage::allocations_per_second).sum()
+    }
+
+    /// How long its page was not written, where that is long.
+    pub(crate) fn silent(&self, now: u64) -> Option<u64> {
+        let since = now.saturating_sub(self.page.as_ref()?.time);
+        (since > SILENT).then_some(since)
+    }
+
+    /// Live and reserved over the last minutes, oldest first, over all its cards.
+    pub(crate) fn history(&self) -> Vec<(u64, u64)> {
+        let length = self.cards().map(|card| card.samples.len()).max().unwrap_or(0);
+        let mut sums = vec![(0u64, 0u64); length];
+        for card in self.cards() {
+            // Cards that came later have fewer.
+            let first = length - card.samples.len();
+            for (sum, sample) in sums[first..].iter_mut().zip(&card.samples) {
+                *sum = (sum.0.saturating_add(sample.live), sum.1.saturating_add(sample.reserved));
+            }
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{GIB, card, machine, page, reading};
+    use super::*;
+
+    fn nobody(_: u32) -> (String, String) {
+        ("user".to_owned(), "other".to_owned())
+    }
+
+    #[test]
+    fn a_card_is_one_card_whoever_tells_of_it() {
+        let machine = machine();
+        assert_eq!(machine.gpus.len(), 2);
+        let first = &machine.gpus[0];
+        assert_eq!((first.live, first.reserved), (31 * GIB, 36 * GIB));
+        assert_eq!((first.used, first.others), (60 * GIB, 24 * GIB));
+        assert_eq!(machine.processes.iter().map(|p| p.pid).collect::<Vec<_>>(), [4242, 977, 31_337]);
+        let trainer = &machine.processes[0];
+        assert_eq!(trainer.uses.iter().map(|one| one.used).collect::<Vec<_>>(), [Some(33 * GIB), None]);
+        assert!(machine.processes[2].page.is_none());
+        assert_eq!(machine.processes[2].reserved(), 20 * GIB);
+    }
+
+    #[test]
+    fn without_the_drivers_word_the_processes_tell_of_their_cards() {
+        let pages = vec![page(7, vec![card(1, GIB, 2 * GIB)])];
+        let machine = Machine::of(pages, Err("no driver".to_owned()), 0, None, &nobody);
+        assert_eq!(machine.no_nvml.as_deref(), Some("no driver"));
+        assert_eq!(machine.gpus.len(), 1);
+        assert_eq!(
+            (machine.gpus[0].index, machine.gpus[0].total, machine.gpus[0].used),
+            (1, 80 * GIB, 50 * GIB)
+        );
+        assert_eq!(machine.gpus[0].others, 48 * GIB);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_do_not_overflow() {
+        let mut wild = card(0, u64::MAX, u64::MAX);
+        (wild.peak_live, wild.peak_reserved, wild.free) = (u64::MAX, u64::MAX, u64::MAX);
+        let pages = vec![page(7, vec![wild.clone(), wild.clone()]), page(8, vec![wild])];
+        let machine = Machine::of(pages, Ok(vec![reading(0)]), 0, None, &nobody);
+        assert_eq!(machine.processes[0].live(), u64::MAX);
+        assert_eq!(machine.gpus[0].reserved, u64::MAX);
+        assert!(machine.processes[0].fragmentation() >= 0.0);
+        let _ = machine.processes[0].history();
+    }
+
+    #[test]
+    fn one_process_can_be_asked_for() {
+        let pages = vec![page(7, vec![card(0, 1, 2)]), page(8, vec![card(0, 1, 2)])];
+        let machine = Machine::of(pages, Ok(vec![reading(0)]), 0, Some(8), &nobody);
+        assert_eq!(machine.processes.iter().map(|p| p.pid).collect::<Vec<_>>(), [8]);
+        assert_eq!(machine.gpus[0].reserved, 4, "the card is everybody's");
+    }
+}
