@@ -262,6 +262,26 @@ loss.backward()
     assert real.passes(CHAIN + program).lines() == ["1 64 64"]
 
 
+@pytest.mark.skipif(not hasattr(gapless, "on_pressure"), reason="this version asks nobody before a request fails")
+def test_a_request_that_nobody_foresaw_is_served(real):
+    program = f"""
+gapless.enable()
+scope = gapless.offload()
+
+class Sudden(torch.nn.Module):
+    def forward(self, x):
+        torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
+        return torch.tanh(x)
+
+model = Chain()
+model.norms.insert(20, Sudden())
+figures = steps(4, scope, model=model)
+print(figures[-1]["pressures"], figures[-1]["planned_steps"], figures[-1]["host_live"], reserved() <= {CAP})
+"""
+    # Asked in the first step; from the second on it is in the plan.
+    assert real.passes(CHAIN + program, STANDIN_CAPACITY=str(CAP)).lines() == ["1 3 0 True"]
+
+
 def test_a_forked_child_leaves_the_pool_alone(real):
     program = """
 gapless.enable()
