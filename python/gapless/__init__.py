@@ -8,6 +8,7 @@ Importing this package does nothing: no torch, no library, no environment variab
 
 from ._budget import budget, tenant
 from ._errors import GaplessError, GaplessWarning, OptionError
+from ._offload import offload
 from ._plan import plan
 from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
 from ._version import __version__, version
@@ -21,6 +22,7 @@ __all__ = [
     "disable_reason",
     "enable",
     "enabled",
+    "offload",
     "on_pressure",
     "plan",
     "reserve",

@@ -9,7 +9,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
 
-from . import _options, _tools
+from . import _offload, _options, _tools
 from ._errors import GaplessError, GaplessWarning
 
 if TYPE_CHECKING:
@@ -101,11 +101,15 @@ def disable_reason() -> Optional[str]:
 
 def stats(device: Any = None) -> Dict[str, Any]:
     """What torch.cuda.memory_stats() counts, with dotted keys, and what only Gapless counts, below "gapless."."""
-    return _tools.flat(_tools.nested(_on().stats(_index(device))))
+    at = _index(device)
+    found = _tools.flat(_tools.nested(_on().stats(at)))
+    found.update(_offload.stats_of(at))
+    return found
 
 
 def trim(device: Any = None) -> int:
-    """Gives memory that nobody uses back to the device; how many bytes that were."""
+    """Gives memory that nobody uses back to the device; how many bytes that were. What offload pinned on the host and does not use goes too."""
+    _offload.trim()
     return _on().trim(_index(device))
 
 

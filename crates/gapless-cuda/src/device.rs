@@ -29,7 +29,7 @@ pub struct CudaDevice {
 unsafe impl Send for CudaDevice {}
 
 /// Makes the card's context current for a call, and calls harmless to captures of other streams.
-struct Entered<'a> {
+pub(crate) struct Entered<'a> {
     driver: &'a Driver,
     mode: i32,
 }
@@ -124,7 +124,7 @@ impl CudaDevice {
         new
     }
 
-    fn enter(&self) -> Entered<'static> {
+    pub(crate) fn enter(&self) -> Entered<'static> {
         enter(self.driver, self.context)
     }
 

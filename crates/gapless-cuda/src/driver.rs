@@ -45,6 +45,8 @@ pub const ALLOCATION_PINNED: c_int = 1;
 pub const ACCESS_READ_WRITE: c_int = 3;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const CAPTURE_RELAXED: c_int = 2;
+/// Pinned memory that every context may copy from and to.
+pub const HOST_PORTABLE: c_uint = 1;
 
 /// Why the driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,21 +74,21 @@ impl fmt::Display for DriverError {
 impl std::error::Error for DriverError {}
 
 macro_rules! table {
-    ($($field:ident = $symbol:literal ( $($arg:ty),* );)*) => {
-        /// The functions that are used; all return a status.
+    ($(#[$about:meta])* $table:ident { $($field:ident = $symbol:literal ( $($arg:ty),* );)* }) => {
+        $(#[$about])*
         #[derive(Clone, Copy)]
         #[allow(missing_docs)]
-        pub struct Driver {
+        pub struct $table {
             $(pub $field: unsafe extern "C" fn($($arg),*) -> Status,)*
         }
 
-        impl Driver {
-            fn load() -> Result<Driver, DriverError> {
+        impl $table {
+            fn load() -> Result<$table, DriverError> {
                 let library = Library::open(c"libcuda.so.1").ok_or(DriverError::Missing)?;
                 let find = |name: &'static CStr| {
                     library.find(name).ok_or_else(|| DriverError::Lacks(name.to_str().unwrap_or("a function")))
                 };
-                Ok(Driver {
+                Ok($table {
                     // SAFETY: the driver's headers give each of these names this type.
                     $($field: unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> Status>(find($symbol)?)
@@ -98,30 +100,58 @@ macro_rules! table {
 }
 
 table! {
-    init = c"cuInit"(c_uint);
-    device_get = c"cuDeviceGet"(*mut c_int, c_int);
-    total_memory = c"cuDeviceTotalMem_v2"(*mut usize, c_int);
-    primary_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
-    push_context = c"cuCtxPushCurrent_v2"(Handle);
-    pop_context = c"cuCtxPopCurrent_v2"(*mut Handle);
-    mem_info = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
-    reserve = c"cuMemAddressReserve"(*mut u64, usize, usize, u64, u64);
-    create = c"cuMemCreate"(*mut u64, usize, *const AllocationProperties, u64);
-    release = c"cuMemRelease"(u64);
-    map = c"cuMemMap"(u64, usize, usize, u64, u64);
-    set_access = c"cuMemSetAccess"(u64, usize, *const AccessDescription, usize);
-    unmap = c"cuMemUnmap"(u64, usize);
-    event_create = c"cuEventCreate"(*mut Handle, c_uint);
-    event_record = c"cuEventRecord"(Handle, Handle);
-    event_query = c"cuEventQuery"(Handle);
-    event_wait = c"cuEventSynchronize"(Handle);
-    stream_wait = c"cuStreamWaitEvent"(Handle, Handle, c_uint);
-    exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_int);
+    /// The functions that are used; all return a status.
+    Driver {
+        init = c"cuInit"(c_uint);
+        device_get = c"cuDeviceGet"(*mut c_int, c_int);
+        total_memory = c"cuDeviceTotalMem_v2"(*mut usize, c_int);
+        primary_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
+        push_context = c"cuCtxPushCurrent_v2"(Handle);
+        pop_context = c"cuCtxPopCurrent_v2"(*mut Handle);
+        mem_info = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
+        reserve = c"cuMemAddressReserve"(*mut u64, usize, usize, u64, u64);
+        create = c"cuMemCreate"(*mut u64, usize, *const AllocationProperties, u64);
+        release = c"cuMemRelease"(u64);
+        map = c"cuMemMap"(u64, usize, usize, u64, u64);
+        set_access = c"cuMemSetAccess"(u64, usize, *const AccessDescription, usize);
+        unmap = c"cuMemUnmap"(u64, usize);
+        event_create = c"cuEventCreate"(*mut Handle, c_uint);
+        event_record = c"cuEventRecord"(Handle, Handle);
+        event_query = c"cuEventQuery"(Handle);
+        event_wait = c"cuEventSynchronize"(Handle);
+        stream_wait = c"cuStreamWaitEvent"(Handle, Handle, c_uint);
+        exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_int);
+    }
+}
+
+table! {
+    /// Pinned host memory, apart from the rest: the allocator runs on a driver without it.
+    PinningDriver {
+        alloc = c"cuMemHostAlloc"(*mut Handle, usize, c_uint);
+        free = c"cuMemFreeHost"(Handle);
+    }
 }
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Driver")
+    }
+}
+
+impl fmt::Debug for PinningDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PinningDriver")
+    }
+}
+
+impl PinningDriver {
+    /// Loaded on first use.
+    ///
+    /// # Errors
+    /// When there is no driver.
+    pub fn get() -> Result<&'static PinningDriver, DriverError> {
+        static DRIVER: OnceLock<Result<PinningDriver, DriverError>> = OnceLock::new();
+        DRIVER.get_or_init(PinningDriver::load).as_ref().map_err(Clone::clone)
     }
 }
 

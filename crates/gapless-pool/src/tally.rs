@@ -52,6 +52,11 @@ impl Tally {
         }
     }
 
+    /// How far block bytes ever were above what they were when room was given.
+    pub(crate) fn rise(&self) -> u64 {
+        self.given[0][1] - self.low[0][1]
+    }
+
     /// Adds what was counted to the pool's own, and starts again with no room.
     pub(crate) fn settle(&mut self, stats: &mut Stats) {
         let Stats { allocations, allocated, requested, active_blocks, active, classes, .. } = stats;

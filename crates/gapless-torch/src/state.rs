@@ -77,6 +77,14 @@ unsafe extern "C" fn in_child() {
     recorder::forked();
 }
 
+/// From now on a child knows that it was forked.
+pub(crate) fn watch_forks() {
+    WATCHED.call_once(|| {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
 /// Cards that PyTorch sees.
 static DEVICES: AtomicI32 = AtomicI32::new(0);
 
@@ -204,10 +212,7 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
         let settings = SETTINGS.get().copied().unwrap_or_default();
         let rationed = admission::open(device, settings.budget)?;
         // A child forked before this has no CUDA state of its parent's to spoil.
-        WATCHED.call_once(|| {
-            // SAFETY: the handler only stores to an atomic.
-            unsafe { pthread_atfork(None, None, Some(in_child)) };
-        });
+        watch_forks();
         let mut card = Box::new(Card {
             pool: Pool::new(rationed, settings.pool),
             device,

@@ -23,6 +23,8 @@ impl<D: Device> Pool<D> {
 
     /// Counts what shards did on their own.
     pub(crate) fn settle(&mut self) {
+        let rise: u64 = self.shards.iter().map(|shard| shard.tally.rise()).sum();
+        self.crest = self.crest.max(self.stats.active.current + rise);
         for shard in &mut self.shards {
             shard.tally.settle(&mut self.stats);
         }

@@ -19,6 +19,7 @@ impl<D: Device> Pool<D> {
         s.requested.add(requested);
         s.active_blocks.add(1);
         s.active.add(size);
+        self.crest = self.crest.max(s.active.current);
         let c = &mut s.classes[class_of(size)];
         c.allocations.add(1);
         c.allocated.add(size);
@@ -65,6 +66,12 @@ impl<D: Device> Pool<D> {
         let c = &mut self.stats.classes[heap as usize % 2];
         c.reserved.sub(size);
         c.pages.sub(1);
+    }
+
+    /// The most that was active since this was last called, whatever happens to peaks. Exact where one shard was busy; where several were, the sum
+    /// of what each had at most, which is no less.
+    pub fn take_crest(&mut self) -> u64 {
+        std::mem::replace(&mut self.crest, self.stats.active.current).max(self.stats.active.current)
     }
 
     /// Peaks start again from what is there now.

@@ -157,6 +157,8 @@ pub struct Pool<D> {
     quiet: bool,
     clock: u64,
     stats: Stats,
+    /// The most that was active since it was last asked for; see [`Pool::take_crest`].
+    crest: u64,
     /// What happened since it was last asked for; `None`: nobody asks.
     log: Option<Vec<Change>>,
     /// Who plans steps that repeat; `None`: nobody.
@@ -186,6 +188,7 @@ impl<D: Device> Pool<D> {
             quiet: false,
             clock: 0,
             stats: Stats::default(),
+            crest: 0,
             log: None,
             planner: None,
         }

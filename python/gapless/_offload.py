@@ -1,0 +1,186 @@
+"""gapless.offload(): saved activations leave the device when the budget would be exceeded, and are back before backward needs them.
+
+    with gapless.offload(activations=True, min_size="1MiB"):
+        loss = model(x)
+    loss.backward()
+
+The scope decides which tensors autograd saves are looked at; backward may run inside or outside. What is known of a program's steps outlives the scope, so a
+scope around each step works as well as one around all of them.
+"""
+
+import sys
+import threading
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from . import _options
+from ._errors import OptionError
+
+_lock = threading.Lock()
+# By device, then by what was asked for: a second scope of the same kind goes on where the first was.
+_keepers: Dict[Tuple[int, Any], Any] = {}
+_handler: Any = None
+
+
+class Offload:
+    """A scope; it can be entered again and again, also while it is entered."""
+
+    def __init__(
+        self,
+        activations: bool = True,
+        min_size: Union[int, str] = "1MiB",
+        budget: Union[int, str, None] = None,
+        host_limit: Union[int, str, None] = None,
+        device: Any = None,
+        in_flight: Union[int, str, None] = None,
+    ) -> None:
+        self._is_on = bool(activations)
+        self._min_size = _bytes("min_size", min_size)
+        self._budget, self._host_limit, self._in_flight = (
+            None if value is None else _bytes(name, value) for name, value in (("budget", budget), ("host_limit", host_limit), ("in_flight", in_flight))
+        )
+        for name, value in (("budget", self._budget), ("host_limit", self._host_limit)):
+            if value == 0:
+                raise OptionError(f"{name}=0 leaves nothing: give a number of bytes such as 60GiB, or leave it out")
+        self._device, self._scopes = device, []  # type: Any, List[Any]
+        self._own: Dict[int, Any] = {}
+
+    def __enter__(self) -> "Offload":
+        if self._is_on:
+            from . import _torch
+
+            torch = _torch.import_torch()
+            self._plain = _plain_test(torch)
+            self._only = None if self._device is None else torch.device(self._device if not isinstance(self._device, int) else f"cuda:{self._device}")
+            scope = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+            scope.__enter__()
+            self._scopes.append(scope)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._is_on:
+            self._scopes.pop().__exit__(*error)
+
+    def stats(self) -> Dict[str, int]:
+        """What was moved, in tensors and bytes, by scopes with these arguments; and what the host pool holds."""
+        return _sum(self._own.values())
+
+    def _pack(self, tensor: Any) -> Any:
+        from ._offload_keeper import Kept
+
+        keeper = self._keeper(tensor) if self._plain(tensor) else None
+        return Kept(tensor) if keeper is None else keeper.pack(tensor)
+
+    def _keeper(self, tensor: Any) -> Any:
+        device = tensor.device
+        if device.type != "cuda" or (self._only is not None and self._only.index not in (None, device.index)):
+            return None
+        keeper = self._own.get(device.index)
+        if keeper is None:
+            keeper = self._own[device.index] = self._find(device.index)
+        return keeper
+
+    def _find(self, device: int) -> Any:
+        kind = (device, (self._min_size, self._budget, self._host_limit, self._in_flight))
+        with _lock:
+            if kind not in _keepers:
+                from . import _session, _torch
+                from ._library import Library, path
+                from ._offload_cuda import CudaTransfer
+                from ._offload_keeper import Keeper
+
+                library = _session._library or Library(path())
+                transfer = CudaTransfer(_torch.import_torch(), library, device, _session._library is not None, self._host_limit)
+                _keepers[kind] = Keeper(transfer, self._min_size, self._budget, self._in_flight)
+                _keepers[kind].is_asked = _listen() and _session._library is not None
+            return _keepers[kind]
+
+
+def offload(
+    activations: bool = True,
+    min_size: Union[int, str] = "1MiB",
+    budget: Union[int, str, None] = None,
+    host_limit: Union[int, str, None] = None,
+    device: Any = None,
+    in_flight: Union[int, str, None] = None,
+) -> Offload:
+    """A scope in which tensors that autograd saves move to pinned host memory when the device's budget would be exceeded.
+
+    min_size: smaller tensors stay. budget: what the device may hold; without it the allocator's limit, or the device's memory. host_limit: what may be pinned.
+    device: only tensors of this one. in_flight: room that is kept for copies under way (1GiB, or a sixteenth of the budget where that is less).
+
+    Nothing moves while everything fits. Losses and gradients are the same bits as without. docs/offload.md says what moves when.
+    """
+    return Offload(activations, min_size, budget, host_limit, device, in_flight)
+
+
+def stats_of(device: int) -> Dict[str, int]:
+    """For gapless.stats(): all scopes' figures of a device."""
+    return {f"gapless.offload.{name}": value for name, value in _sum(keeper for (at, _), keeper in list(_keepers.items()) if at == device).items()}
+
+
+def trim() -> None:
+    """Unpins host memory that nothing uses."""
+    for keeper in list(_keepers.values()):
+        keeper.stats()
+        keeper.transfer._library.optional("gapless_host_trim")
+
+
+def _unpack(saved: Any) -> Any:
+    return saved.unpack()
+
+
+def _sum(keepers: Any) -> Dict[str, int]:
+    total: Dict[str, int] = {}
+    for keeper in keepers:
+        for name, value in keeper.stats().items():
+            total[name] = total.get(name, 0) + value
+        # One pool for all.
+        total.update(keeper.transfer.host_stats())
+    return total
+
+
+def _listen() -> bool:
+    """The last resort: the allocator asks before it lets a request fail. Whether it does."""
+    global _handler
+    package = sys.modules[__package__]
+    if _handler is None and hasattr(package, "on_pressure"):
+        _handler = package.on_pressure(_pressed) or _pressed
+    return _handler is not None
+
+
+def _pressed(pressure: Any) -> int:
+    """How many bytes went."""
+    missing = getattr(pressure, "missing", 0) or getattr(pressure, "requested", 0)
+    freed = 0
+    for (device, _), keeper in list(_keepers.items()):
+        if device == getattr(pressure, "device", device) and freed < missing:
+            freed += keeper.pressed(missing - freed)
+    return freed
+
+
+def _plain_test(torch: Any) -> Any:
+    """Whether a tensor is one that can be moved as bytes and built again: no subclass (parameters are one), no other layout, no leaf that collects
+    gradients, nothing that a transform wraps."""
+    is_wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda tensor: False)
+    is_compiling = torch.compiler.is_compiling
+
+    def is_plain(tensor: Any) -> bool:
+        return (
+            type(tensor) is torch.Tensor
+            and tensor.layout is torch.strided
+            and not (tensor.is_leaf and tensor.requires_grad)
+            and not tensor.is_quantized
+            and not tensor.is_conj()
+            and not tensor.is_neg()
+            and not is_wrapped(tensor)
+            and not is_compiling()
+        )
+
+    return is_plain
+
+
+def _bytes(name: str, value: Any) -> int:
+    try:
+        return _options.parse_bytes(value)
+    except ValueError as error:
+        raise OptionError(f"{name}={value} is not {error}") from None

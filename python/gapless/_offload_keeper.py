@@ -1,0 +1,518 @@
+"""Saved tensors of one device: which are there, which are on the host, and when they move. The rules; `transfer` does the copying.
+
+A stash is the storage of one or more saved tensors. It begins on the device. `_begin` queues its copy to the host, `_settle` lets the original go once that is
+done, `_bring` queues the copy back. A host copy stays as long as the stash, so a graph can be walked twice. Autograd owns the saved tensors: when it
+lets go of the last, the stash is gone.
+
+The original goes only after the copy was seen to be done, on the host: until then its version is looked at, so a tensor that is changed in place
+after it was saved is an error as it always is, never a copy of something else.
+
+Steps are told apart by nothing being alive. A step of which a like one was seen is planned (`_offload_plan`): its tensors leave as soon as they are saved.
+Any other, and whatever a plan did not foresee, is looked after at each event: when what is in use comes near the budget, the oldest leave.
+"""
+
+import bisect
+import threading
+import warnings
+import weakref
+from collections import deque
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from ._errors import GaplessError, GaplessWarning
+from ._offload_plan import Profile, choose
+
+# Profiles that are kept: a program may take turns between a few kinds of steps.
+_PROFILES = 8
+
+
+class HostFull(GaplessError):
+    """There is no pinned host memory for one more tensor."""
+
+
+class Kept:
+    """A saved tensor that stays where it is."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: Any) -> None:
+        # A tensor that its own node saves would keep that node alive.
+        self.tensor = tensor if tensor.is_leaf else tensor.detach()
+        self.version = tensor._version
+
+    def unpack(self) -> Any:
+        check_version(self.tensor, self.version)
+        return self.tensor
+
+
+class Saved:
+    """A saved tensor in a stash: how it lies in its storage."""
+
+    __slots__ = ("dtype", "number", "offset", "size", "stash", "stride", "version")
+
+    def __init__(self, stash: "Stash", tensor: Any, number: int) -> None:
+        self.stash, self.number, self.version = stash, number, tensor._version
+        self.size, self.stride, self.offset, self.dtype = tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+    def unpack(self) -> Any:
+        return self.stash.keeper.unpack(self)
+
+
+class Stash:
+    """A storage that saved tensors share. Its memory is in `aliases` (the original), in `host`, in `returned`, or in several of them."""
+
+    __slots__ = (
+        "__weakref__", "aliases", "back", "changed", "host", "index", "is_away", "is_dropped", "is_used", "keeper", "nbytes", "out", "returned", "serial",
+        "stream", "version", "versions", "waiting", "weak",
+    )  # fmt: skip
+
+    def __init__(self, keeper: "Keeper", serial: int, storage: Any, version: int, weak: Any, stream: Any) -> None:
+        self.keeper, self.serial, self.version, self.weak, self.stream = keeper, serial, version, weak, stream
+        self.nbytes = storage.nbytes()
+        # By number of the saved tensor: tensors on the original, which know its version, and the version each was saved at.
+        self.aliases: Dict[int, Any] = {}
+        self.versions: Dict[int, int] = {}
+        # Those that autograd has not asked for.
+        self.waiting: Set[int] = set()
+        # Saved tensors whose original was changed in place before it went: the error that unpacking them gives.
+        self.changed: Dict[int, str] = {}
+        # The host's block, what says that the copy to it is done, the storage that came back, what says that it is filled.
+        self.host = self.out = self.returned = self.back = None
+        self.index: Optional[int] = None
+        # The original was let go; nothing of it is on the device; autograd asked for it.
+        self.is_dropped = self.is_away = self.is_used = False
+
+    def __del__(self) -> None:
+        # Anywhere, perhaps within the keeper's own work: the next event sees to the rest.
+        kept = list(self.aliases.values()) if self.out is not None else None if self.is_used else self.returned
+        self.keeper._dead.append((self.serial, self.nbytes, self.host, (self.out, self.back), kept, self.is_away))
+
+
+class Keeper:
+    """The stashes of one device."""
+
+    def __init__(self, transfer: Any, min_size: int, budget: Optional[int] = None, in_flight: Optional[int] = None) -> None:
+        self.transfer, self.min_size = transfer, max(1, min_size)
+        self._asked_budget, self._asked_in_flight = budget, in_flight
+        self._lock = threading.RLock()
+        self._by_storage: "weakref.WeakValueDictionary[int, Stash]" = weakref.WeakValueDictionary()
+        # On the device with no copy under way, oldest first; queued for the host; away; came back and was used. By serial.
+        self._resident: Dict[int, "weakref.ref[Stash]"] = {}
+        self._leaving: Dict[int, "weakref.ref[Stash]"] = {}
+        self._away: Dict[int, "weakref.ref[Stash]"] = {}
+        self._away_serials: List[int] = []
+        self._clean: Dict[int, "weakref.ref[Stash]"] = {}
+        # Held by others too when last looked at; let go here, but not yet gone.
+        self._shared: List["weakref.ref[Stash]"] = []
+        self._lingering: List["weakref.ref[Stash]"] = []
+        self._dead: deque = deque()
+        # What copies for the dead still use: released when they are done.
+        self._ending: deque = deque()
+        # The host had no memory, and none was released since.
+        self._is_full = False
+        self._serials = self._alive = 0
+        # Bytes away, on their way out, back before they were asked for, and of the dead.
+        self._away_bytes = self._leaving_bytes = self._ahead_bytes = self._kept_bytes = 0
+        self._ahead: Set[int] = set()
+        self._largest = 0
+        self._event: Optional[int] = None
+        self._profile: Optional[Profile] = None
+        self._profiles: List[Profile] = []
+        self._expected: Optional[Profile] = None
+        self._plan: Set[int] = set()
+        self._has_warned = False
+        # Whether the allocator calls `pressed` before it lets a request fail.
+        self.is_asked = False
+        self.budget = self.mark = self.in_flight = 0
+        self.counts = dict.fromkeys(
+            ("tensors_out", "tensors_back", "bytes_out", "bytes_back", "waits", "late", "refused", "steps", "planned_steps", "unplanned_out", "pressures"), 0
+        )
+
+    # ---- what autograd calls ----
+
+    def pack(self, tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        nbytes = storage.nbytes()
+        # A small window into something large is more likely a buffer that others keep than an activation.
+        if nbytes < self.min_size or 8 * tensor.numel() * tensor.element_size() < nbytes or not self.transfer.takes(tensor):
+            return Kept(tensor)
+        with self._lock:
+            version = tensor._version
+            stash = self._by_storage.get(storage._cdata)
+            is_new = stash is None or stash.version != version or stash.nbytes != nbytes or stash.weak.expired()
+            if is_new:
+                stash = self._make(storage, version)
+            number = len(stash.versions)
+            stash.versions[number] = version
+            stash.waiting.add(number)
+            if not stash.is_dropped:
+                stash.aliases[number] = tensor.detach()
+            saved = Saved(stash, tensor, number)
+            if is_new:
+                self._saved(stash)
+            return saved
+
+    def unpack(self, saved: Saved) -> Any:
+        with self._lock:
+            stash = saved.stash
+            is_first = not stash.is_used
+            if is_first:
+                self._begin_event()
+                if self._profile.needed[stash.index] is None:
+                    self._profile.needed[stash.index] = self._event
+            stash.is_used = True
+            stash.waiting.discard(saved.number)
+            if saved.number in stash.changed:
+                raise RuntimeError(stash.changed[saved.number])
+            alias = stash.aliases.get(saved.number)
+            if alias is not None:
+                check_version(alias, saved.version)
+            else:
+                self._fetch(stash)
+                alias = self.transfer.view(stash.returned, saved)
+            # What comes next in the other direction: the tensors that were saved before this one.
+            if is_first:
+                self._relieve(self._rise(), spare=stash)
+                self._prefetch(stash.serial)
+                self._end_event()
+            return alias
+
+    # ---- stashes ----
+
+    def _make(self, storage: Any, version: int) -> Stash:
+        self._settle()
+        if self._profile is None:
+            self._new_step()
+        stash = Stash(self, self._serials, storage, version, self.transfer.weak(storage), self.transfer.stream())
+        self._serials += 1
+        self._alive += 1
+        self._by_storage[storage._cdata] = stash
+        self._resident[stash.serial] = weakref.ref(stash)
+        self._shared.append(weakref.ref(stash))
+        self._largest = max(self._largest, stash.nbytes)
+        return stash
+
+    def _saved(self, stash: Stash) -> None:
+        """The event: a storage was saved that was not before."""
+        stash.index = self._profile.save(stash.nbytes)
+        self._begin_event()
+        self._compare()
+        if stash.index in self._plan:
+            self._begin(stash)
+        self._relieve(self._rise(), spare=stash)
+        self._end_event()
+
+    def _is_free(self, stash: Stash) -> bool:
+        """Whether the saved tensors alone hold the original."""
+        if not stash.aliases:
+            return False
+        storage = next(iter(stash.aliases.values())).untyped_storage()
+        # Somebody who resizes it to nothing and back, as sharded parameters are, means it to stay his.
+        return storage.nbytes() == stash.nbytes and self.transfer.holders(storage) <= len(stash.aliases)
+
+    def _begin(self, stash: Stash) -> bool:
+        """Queues the copy to the host. Whether there is memory for it."""
+        if self._is_full:
+            return False
+        try:
+            stash.host = self.transfer.host(stash.nbytes)
+        except HostFull as error:
+            self._is_full = True
+            self.counts["refused"] += 1
+            if not self._has_warned:
+                self._has_warned = True
+                warnings.warn(f"gapless.offload leaves tensors on the device: {error}", GaplessWarning, stacklevel=2)
+            return False
+        stash.out = self.transfer.out(next(iter(stash.aliases.values())), stash.host, stash.stream)
+        self.counts["tensors_out"] += 1
+        self.counts["bytes_out"] += stash.nbytes
+        self.counts["unplanned_out"] += stash.index not in self._plan
+        self._resident.pop(stash.serial, None)
+        self._leaving[stash.serial] = weakref.ref(stash)
+        self._leaving_bytes += stash.nbytes
+        return True
+
+    def _settle(self) -> None:
+        """Notices what has happened: copies that are done, stashes that are gone."""
+        while self._dead:
+            serial, nbytes, host, events, kept, is_away = self._dead.popleft()
+            self._alive -= 1
+            self._resident.pop(serial, None)
+            self._clean.pop(serial, None)
+            if self._leaving.pop(serial, None) is not None:
+                self._leaving_bytes -= nbytes
+            if is_away:
+                self._note_here(serial, nbytes)
+            self._note_asked(serial, nbytes)
+            if host is not None:
+                self._ending.append((host, events, kept, nbytes))
+                self._kept_bytes += nbytes if kept is not None else 0
+        self._end(lambda kept, events: all(event is None or self.transfer.is_done(event) for event in events))
+        # In the order they were queued, which is the order in which they end.
+        for serial, ref in list(self._leaving.items()):
+            stash = ref()
+            if stash is not None:
+                if not self.transfer.is_done(stash.out):
+                    break
+                self._drop(stash)
+        self._lingering = [ref for ref in self._lingering if not self._is_gone(ref())]
+        if self._alive == 0 and self._profile is not None:
+            self._end_step()
+
+    def _end(self, is_over: Callable[[Any, Any], bool]) -> None:
+        """Releases what the dead left, where that is over."""
+        for _ in range(len(self._ending)):
+            host, events, kept, nbytes = ending = self._ending.popleft()
+            if is_over(kept, events):
+                self._kept_bytes -= nbytes if kept is not None else 0
+                self.transfer.release(host)
+                self._is_full = False
+            else:
+                self._ending.append(ending)
+
+    def _wait(self, events: Any) -> bool:
+        for event in events:
+            if event is not None and not self.transfer.is_done(event):
+                self.counts["waits"] += 1
+                self.transfer.wait(event)
+        return True
+
+    def _drop(self, stash: Stash) -> None:
+        """The copy is done: the original can go, unless it was asked for meanwhile."""
+        del self._leaving[stash.serial]
+        self._leaving_bytes -= stash.nbytes
+        stash.out = None
+        if stash.is_used:
+            self._clean[stash.serial] = weakref.ref(stash)
+        else:
+            self._let_go(stash)
+
+    def _let_go(self, stash: Stash) -> None:
+        for number, version in stash.versions.items():
+            if number in stash.aliases and stash.aliases[number]._version != version:
+                stash.changed[number] = version_error(stash.aliases[number], version)
+        stash.is_dropped = True
+        stash.aliases.clear()
+        self._clean.pop(stash.serial, None)
+        if not self._is_gone(stash):
+            self._lingering.append(weakref.ref(stash))
+
+    def _is_gone(self, stash: Optional[Stash]) -> bool:
+        """Whether the original of a stash that was let go is gone from the device."""
+        if stash is None:
+            return True
+        if stash.returned is not None or not stash.weak.expired():
+            return stash.returned is not None
+        self._note_free(stash)
+        self._note_away(stash)
+        return True
+
+    def _note_away(self, stash: Stash) -> None:
+        stash.is_away = True
+        self._away[stash.serial] = weakref.ref(stash)
+        bisect.insort(self._away_serials, stash.serial)
+        self._away_bytes += stash.nbytes
+
+    def _note_here(self, serial: int, nbytes: int) -> None:
+        del self._away[serial]
+        del self._away_serials[bisect.bisect_left(self._away_serials, serial)]
+        self._away_bytes -= nbytes
+
+    def _note_asked(self, serial: int, nbytes: int) -> None:
+        if serial in self._ahead:
+            self._ahead.discard(serial)
+            self._ahead_bytes -= nbytes
+
+    def _note_free(self, stash: Stash) -> None:
+        if stash.index is not None and self._profile.free[stash.index] is None:
+            # The event that is under way, or the one before.
+            self._profile.free[stash.index] = max(0, len(self._profile.before) - 1)
+
+    def _bring(self, stash: Stash) -> None:
+        """Queues the copy back. May find no memory."""
+        stash.returned, stash.back = self.transfer.back(stash.host, stash.nbytes)
+        if stash.is_away:
+            self._note_here(stash.serial, stash.nbytes)
+            stash.is_away = False
+        self.counts["tensors_back"] += 1
+        self.counts["bytes_back"] += stash.nbytes
+
+    def _fetch(self, stash: Stash) -> None:
+        """Makes the memory that came back ready for the stream that asks."""
+        if stash.returned is None:
+            self.counts["late"] += 1
+            try:
+                self._bring(stash)
+            except self.transfer.out_of_memory:
+                self._relieve(stash.nbytes, spare=stash, at_least=stash.nbytes)
+                self._bring(stash)
+        self._note_asked(stash.serial, stash.nbytes)
+        self.transfer.gate(stash.returned, stash.back)
+        self._clean[stash.serial] = weakref.ref(stash)
+
+    def _prefetch(self, serial: int) -> None:
+        """Brings back what was saved before `serial`, as far as the budget allows."""
+        window = max(self.in_flight, self._largest)
+        while True:
+            at = bisect.bisect_left(self._away_serials, serial) - 1
+            if at < 0:
+                return
+            serial = self._away_serials[at]
+            stash = self._away[serial]()
+            if stash is None:
+                continue
+            if self._ahead_bytes + stash.nbytes > window or self.transfer.used() + self._rise() + stash.nbytes > self.mark:
+                return
+            try:
+                self._bring(stash)
+            except self.transfer.out_of_memory:
+                return
+            self._ahead.add(serial)
+            self._ahead_bytes += stash.nbytes
+
+    # ---- steps and events ----
+
+    def _end_step(self) -> None:
+        """Nothing is alive any more."""
+        done, self._profile, self._event = self._profile, None, None
+        if done.sizes:
+            self._profiles = [done] + [old for old in self._profiles if old.sizes != done.sizes][: _PROFILES - 1]
+            self.counts["steps"] += 1
+            self.counts["planned_steps"] += self._expected is not None
+
+    def _new_step(self) -> None:
+        # A host that is a step ahead of the device would pin twice as much.
+        self._end(lambda kept, events: self._wait(events))
+        self.budget = self.transfer.budget(self._asked_budget)
+        self.in_flight = min(1 << 30, self.budget >> 4) if self._asked_in_flight is None else self._asked_in_flight
+        # What fragments and rounding take: pages are 2 MiB at least.
+        self.mark = self.budget - max(self.budget >> 6, min(8 << 20, self.budget >> 3))
+        self._shared = []
+        self._profile = Profile(self.transfer.used())
+        self._expect(self._profiles[0] if self._profiles else None)
+
+    def _expect(self, profile: Optional[Profile]) -> None:
+        self._expected = profile
+        # Room for copies that are under way: without it each would be waited for.
+        capacity = self.mark - self.in_flight
+        self._plan = choose(profile, capacity, self._profile.base) if profile is not None else set()
+
+    def _compare(self) -> None:
+        """Whether the step still goes as expected; another that began like this, where it does not."""
+        now, expected = self._profile, self._expected
+        index = len(now.sizes) - 1
+        if expected is not None and index < len(expected.sizes) and expected.sizes[index] == now.sizes[index] and expected.saved[index] == now.saved[index]:
+            return
+        if expected is not None or index == 0:
+            self._expect(next((old for old in self._profiles if old is not expected and old.begins_with(now.sizes)), None))
+
+    def _begin_event(self) -> None:
+        crest = self.transfer.crest()
+        self._event = self._profile.event(crest + self._away_bytes - self._kept_bytes)
+        self._settle()
+        still = []
+        for ref in self._shared:
+            stash = ref()
+            if stash is None or stash.is_dropped:
+                continue
+            if self._is_free(stash):
+                self._note_free(stash)
+            else:
+                still.append(ref)
+        self._shared = still
+
+    def _end_event(self) -> None:
+        self.transfer.crest()
+        self._profile.after[self._event] = self.transfer.used() + self._away_bytes - self._kept_bytes
+        self._event = None
+
+    def _rise(self) -> int:
+        """What will be asked for before the next event: as in the step before, or a guess that is rather too large."""
+        if self._expected is not None and self._event is not None and self._event + 1 < len(self._expected.before):
+            return self._expected.rise(self._event) if self.transfer.is_exact else max(self.budget >> 4, self._expected.rise(self._event))
+        # Where the allocator asks before a request fails, too small a guess costs a wait; where it does not, the program.
+        return max(self.budget >> (3 if self.is_asked else 2), 2 * self._largest)
+
+    # ---- pressure ----
+
+    def _relieve(self, rise: int, spare: Optional[Stash] = None, at_least: int = 0) -> int:
+        """Makes room for `rise` bytes below the mark, and for `at_least` in any case, without touching `spare`. What went, in bytes."""
+        # Without a plan copies begin early, so that less is waited for.
+        ahead = 0 if self._expected is not None or at_least else self.in_flight
+        missing = max(self.transfer.used() + rise + ahead - self.mark, at_least)
+        if missing <= 0:
+            return 0
+        freed = 0
+        # Memory whose bytes the host has too goes at once, what was used longest ago first.
+        for ref in list(self._clean.values()):
+            stash = ref()
+            if freed < missing and stash is not None and stash is not spare and (at_least or not stash.waiting):
+                freed += self._forget(stash)
+        missing -= freed
+        for ref in list(self._leaving.values()):
+            stash = ref()
+            missing -= stash.nbytes if stash is not None and not stash.is_used else 0
+        for ref in list(self._resident.values()):
+            stash = ref()
+            if missing <= 0:
+                break
+            # One that was asked for is about to go by itself.
+            if stash is None or stash is spare or stash.is_used or not self._is_free(stash):
+                continue
+            self._note_free(stash)
+            if not self._begin(stash):
+                break
+            missing -= stash.nbytes
+        # The device holds what is being copied: wait where the next requests need it.
+        self._end(lambda kept, events: kept is not None and self.transfer.used() + rise > self.mark and self._wait(events))
+        for ref in list(self._leaving.values()):
+            if freed >= at_least and self.transfer.used() + rise <= self.mark:
+                break
+            stash = ref()
+            if stash is None:
+                continue
+            self._wait((stash.out,))
+            before = self._away_bytes
+            self._drop(stash)
+            freed += self._away_bytes - before
+        return freed
+
+    def _forget(self, stash: Stash) -> int:
+        """Lets go of device memory whose bytes the host has, after it was used."""
+        self._clean.pop(stash.serial, None)
+        stash.is_used = False
+        stash.waiting.update(stash.versions)
+        before = self._away_bytes
+        if stash.returned is None:
+            self._let_go(stash)
+        else:
+            # The event stays: until it is done the host's block is read.
+            stash.returned = None
+            self._note_away(stash)
+        return self._away_bytes - before
+
+    def pressed(self, missing: int) -> int:
+        """A request cannot be served: lets go of at least `missing` bytes where that can be, and returns how many."""
+        with self._lock:
+            self.counts["pressures"] += 1
+            self._settle()
+            return self._relieve(0, at_least=max(1, missing)) if self._profile is not None else 0
+
+    def stats(self) -> Dict[str, int]:
+        with self._lock:
+            self._settle()
+            return dict(self.counts, tensors=self._alive, away_bytes=self._away_bytes, leaving_bytes=self._leaving_bytes, budget=self.budget)
+
+
+def version_error(tensor: Any, expected: int) -> str:
+    sizes = ", ".join(str(size) for size in tensor.size())
+    return (
+        f"one of the variables needed for gradient computation has been modified by an inplace operation: [{tensor.type()} [{sizes}]] is at version "
+        f"{tensor._version}; expected version {expected} instead. Hint: enable anomaly detection to find the operation that failed to compute its "
+        "gradient, with torch.autograd.set_detect_anomaly(True)."
+    )
+
+
+def check_version(tensor: Any, expected: int) -> None:
+    """As torch itself does for tensors that no hook saved."""
+    if tensor._version != expected:
+        raise RuntimeError(version_error(tensor, expected))
