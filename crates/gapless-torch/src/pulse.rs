@@ -177,7 +177,7 @@ impl Pulse {
             (page.free, page.total) = (free, total);
         }
         kept.most_live = kept.most_live.max(page.live);
-        if samples {
+        if samples || page.samples.is_empty() {
             if page.samples.len() >= layout::SAMPLES {
                 page.samples.remove(0);
             }
