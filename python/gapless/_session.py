@@ -25,8 +25,8 @@ _reason: Optional[str] = "gapless.enable() was not called"
 def enable(**options: Any) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
-    Options are those of `gapless run --help`: reserve, limit, largest_page, slack, windows, overlay, stats, record, record_stacks,
-    record_limit; each can also be set as an
+    Options are those of `gapless run --help`: reserve, limit, largest_page, slack, windows, overlay, pages, stats, record,
+    record_stacks, record_limit; each can also be set as an
     environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
 
     True: it is on. False: this machine or this torch cannot, a warning said so, disable_reason() tells why, and torch's own allocator

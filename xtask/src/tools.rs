@@ -48,10 +48,11 @@ pub(crate) fn prometheus() -> Option<PathBuf> {
     let folder = shell::target().join("prometheus");
     let programs = folder.join("usr/bin");
     let is_there = || ["prometheus", "promtool"].iter().all(|name| programs.join(name).is_file());
-    if !is_there() && !shell::has("prometheus") {
-        if let Err(error) = unpack("prometheus", &folder) {
-            eprintln!("\n********  NO PROMETHEUS: its package cannot be had ({error:#})  ********\n");
-        }
+    if !is_there()
+        && !shell::has("prometheus")
+        && let Err(error) = unpack("prometheus", &folder)
+    {
+        eprintln!("\n********  NO PROMETHEUS: its package cannot be had ({error:#})  ********\n");
     }
     is_there().then_some(programs)
 }
