@@ -27,7 +27,7 @@ _reason: Optional[str] = "gapless.enable() was not called"
 def enable(**options: Any) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
-    Options are those of `gapless run --help`: reserve, limit, budget, tenant, largest_page, slack, windows, plans, overlay, stats, record,
+    Options are those of `gapless run --help`: reserve, limit, budget, tenant, largest_page, slack, windows, plans, overlay, pages, stats, record,
     record_stacks, record_limit, oom_dir; each can also be set as an environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
 
     True: it is on. False: this machine or this torch cannot, a warning said so, disable_reason() tells why, and torch's own allocator

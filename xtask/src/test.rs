@@ -20,7 +20,11 @@ pub(crate) fn run(parts: &[&str]) -> Result<()> {
         lint()?;
     }
     if wanted("rust") {
-        shell::run(command(".", "cargo", &["test", "--workspace", "--locked"]))?;
+        let mut tests = command(".", "cargo", &["test", "--workspace", "--locked"]);
+        if let Some(folder) = tools::prometheus() {
+            tests.env("PROMETHEUS", folder);
+        }
+        shell::run(tests)?;
         // The pool's locks under a scheduler that tries many interleavings: another build of the pool.
         let pool = [
             "test",

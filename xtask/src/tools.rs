@@ -1,8 +1,8 @@
-//! What the tests need beyond cargo: a browser and node, from Debian's packages; the page's packages, from npm.
+//! What the tests need beyond cargo: a browser, node and Prometheus, from Debian's packages; the page's packages, from npm.
 
 use crate::shell::{self, command};
-use anyhow::{Result, bail};
-use std::path::PathBuf;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
 
 /// Makes sure that a browser and node are there.
 pub(crate) fn install() -> Result<()> {
@@ -39,18 +39,64 @@ pub(crate) fn browser() -> Option<String> {
         .map(|path| path.display().to_string())
 }
 
+/// The folder with `prometheus` and `promtool`: PROMETHEUS, or Debian's package unpacked below cargo's target folder, nothing installed. `None` where
+/// it cannot be had, which is said loudly and is no failure: its test then looks on the path, and says too that it did not run.
+pub(crate) fn prometheus() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("PROMETHEUS") {
+        return Some(named.into());
+    }
+    let folder = shell::target().join("prometheus");
+    let programs = folder.join("usr/bin");
+    let is_there = || ["prometheus", "promtool"].iter().all(|name| programs.join(name).is_file());
+    if !is_there()
+        && !shell::has("prometheus")
+        && let Err(error) = unpack("prometheus", &folder)
+    {
+        eprintln!("\n********  NO PROMETHEUS: its package cannot be had ({error:#})  ********\n");
+    }
+    is_there().then_some(programs)
+}
+
+/// Downloads a Debian package and unpacks it into `folder`, which needs no rights.
+fn unpack(package: &str, folder: &Path) -> Result<()> {
+    if !shell::has("apt-get") || !shell::has("dpkg-deb") {
+        bail!("there is no apt-get");
+    }
+    let fresh = folder.with_extension("part");
+    let _ = std::fs::remove_dir_all(&fresh);
+    std::fs::create_dir_all(&fresh)?;
+    let download = || {
+        let mut get = command(".", "apt-get", &["download", "-q", package]);
+        get.current_dir(&fresh);
+        shell::run(get)
+    };
+    // The list of packages may be missing or old.
+    download().or_else(|_| apt_get(&["update", "-q"]).and_then(|()| download()))?;
+    let is_package = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "deb");
+    let mut files = std::fs::read_dir(&fresh)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let file = files.find(is_package).context("apt-get left no package")?;
+    let (file, place) = (file.display().to_string(), fresh.display().to_string());
+    shell::run(command(".", "dpkg-deb", &["-x", &file, &place]))?;
+    std::fs::remove_file(&file)?;
+    // It appears whole or not at all.
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::rename(&fresh, folder)?;
+    Ok(())
+}
+
+fn apt_get(args: &[&str]) -> Result<()> {
+    // An ordinary user needs sudo; a container's root often has none.
+    let mut words = if shell::has("sudo") { vec!["sudo", "apt-get"] } else { vec!["apt-get"] };
+    words.extend_from_slice(args);
+    let mut command = command(".", words[0], &words[1..]);
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    shell::run(command)
+}
+
 fn apt(packages: &[&str]) -> Result<()> {
     if !shell::has("apt-get") {
         bail!("please install: {}", packages.join(", "));
     }
-    // An ordinary user needs sudo; a container's root often has none.
-    let apt_get = |args: &[&str]| {
-        let mut words = if shell::has("sudo") { vec!["sudo", "apt-get"] } else { vec!["apt-get"] };
-        words.extend_from_slice(args);
-        let mut command = command(".", words[0], &words[1..]);
-        command.env("DEBIAN_FRONTEND", "noninteractive");
-        shell::run(command)
-    };
     apt_get(&["update", "-q"])?;
     let mut args = vec!["install", "-q", "-y", "--no-install-recommends"];
     args.extend_from_slice(packages);

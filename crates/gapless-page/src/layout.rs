@@ -43,19 +43,23 @@ pub const LARGEST: usize =
 /// A page as bytes. Lists that are too long lose their end, texts too.
 #[must_use]
 pub fn encode(page: &Page, sequence: u64) -> Vec<u8> {
-    let mut out = Put(Vec::with_capacity(16 << 10));
+    let mut body = Put(Vec::with_capacity(16 << 10));
+    put_page(&mut body, page);
+    seal(&body.0, sequence)
+}
+
+/// A body with what stands before and behind it.
+#[must_use]
+pub fn seal(body: &[u8], sequence: u64) -> Vec<u8> {
+    let mut out = Put(Vec::with_capacity(HEADER + body.len() + FOOTER));
     out.0.extend(MAGIC);
     out.u32(VERSION);
-    out.u32(0);
+    out.u32(body.len() as u32);
     out.u64(sequence);
-    put_page(&mut out, page);
-    let mut bytes = out.0;
-    let length = (bytes.len() - HEADER) as u32;
-    bytes[12..16].copy_from_slice(&length.to_le_bytes());
-    let sum = checksum(sequence, &bytes[HEADER..]);
-    bytes.extend(sequence.to_le_bytes());
-    bytes.extend(sum.to_le_bytes());
-    bytes
+    out.0.extend(body);
+    out.u64(sequence);
+    out.u64(checksum(sequence, body));
+    out.0
 }
 
 /// A page from bytes that anybody may have written; what follows it is not looked at.

@@ -46,7 +46,7 @@ impl std::fmt::Display for HostError {
                     "the host gave no {size} bytes of pinned memory beside the {reserved} that are held ("
                 )?;
                 match reason {
-                    DeviceError::OutOfMemory => f.write_str("out of memory")?,
+                    DeviceError::OutOfMemory | DeviceError::Refused(_) => f.write_str("out of memory")?,
                     DeviceError::Driver(code) => write!(f, "CUDA error {code}")?,
                 }
                 f.write_str(

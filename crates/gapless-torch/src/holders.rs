@@ -1,11 +1,11 @@
 //! Who holds a card's memory right now: live blocks by the Python line that asked for them where a recording keeps lines, else by their size,
 //! their pool and their stream.
 //!
-//! It walks over all live blocks, some 50 ns each: for a failed request and for what is looked at now and then, not for each request.
+//! It walks over all live blocks: for a failed request and for what is looked at now and then, not for each request.
 
 use crate::recorder;
 use crate::state::Card;
-use gapless_pool::{AllocationView, Device, Pool, PoolKey, StreamHandle};
+use gapless_pool::{AllocationView, PoolKey, StreamHandle};
 use gapless_trace::Bytes;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -29,16 +29,27 @@ enum Key {
 /// The `n` largest holders of the card with this number, the most bytes first.
 #[must_use]
 pub fn largest(card: &Card, device: i32, n: usize) -> Vec<Holder> {
-    // One lock for all blocks: the one who writes lines waits meanwhile, and takes no card's lock while it has this one.
-    recorder::with_lines(|lines| {
-        group(&card.pool, n, |a| lines.of(device as u8, a.addr).map(|line| Key::Line(Arc::clone(line))))
-    })
-    .unwrap_or_else(|| group(&card.pool, n, |_| None))
+    of(card.pool.live(), device, n)
 }
 
-fn group<D: Device>(pool: &Pool<D>, n: usize, line: impl Fn(&AllocationView) -> Option<Key>) -> Vec<Holder> {
+/// The same of blocks that were listed before, which takes no card's lock.
+pub fn of(live: impl Iterator<Item = AllocationView>, device: i32, n: usize) -> Vec<Holder> {
+    let mut live = Some(live);
+    let mut live = || live.take().into_iter().flatten();
+    // One lock for all blocks: the one who writes lines waits meanwhile, and takes no card's lock while it has this one.
+    recorder::with_lines(|lines| {
+        group(live(), n, |a| lines.of(device as u8, a.addr).map(|line| Key::Line(Arc::clone(line))))
+    })
+    .unwrap_or_else(|| group(live(), n, |_| None))
+}
+
+fn group(
+    live: impl Iterator<Item = AllocationView>,
+    n: usize,
+    line: impl Fn(&AllocationView) -> Option<Key>,
+) -> Vec<Holder> {
     let mut groups: FxHashMap<Key, (u64, u64)> = FxHashMap::default();
-    for a in pool.live() {
+    for a in live {
         let key = line(&a).unwrap_or(Key::Size(a.size, a.pool, a.stream));
         let (bytes, blocks) = groups.entry(key).or_default();
         *bytes += a.size;
@@ -81,7 +92,7 @@ fn name(key: &Key, blocks: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_pool::{Options, SimDevice};
+    use gapless_pool::{Options, Pool, SimDevice};
 
     const MIB: u64 = 1 << 20;
 
@@ -103,7 +114,7 @@ mod tests {
         for addr in freed {
             pool.free(addr).expect("it was there");
         }
-        let found = group(&pool, 10, |_| None);
+        let found = group(pool.live(), 10, |_| None);
         assert_eq!(
             found,
             [
@@ -112,8 +123,8 @@ mod tests {
                 holder("2 blocks of 8.00 MiB, pool 0.5, stream 0x70", 16 * MIB, 2),
             ]
         );
-        assert_eq!(group(&pool, 1, |_| None), found[..1]);
-        assert_eq!(group(&pool, 0, |_| None), []);
+        assert_eq!(group(pool.live(), 1, |_| None), found[..1]);
+        assert_eq!(group(pool.live(), 0, |_| None), []);
     }
 
     #[test]
@@ -127,7 +138,7 @@ mod tests {
         ]
         .into();
         take(MIB);
-        let found = group(&pool, 10, |a| lines.get(&a.addr).map(|line| Key::Line(Arc::clone(line))));
+        let found = group(pool.live(), 10, |a| lines.get(&a.addr).map(|line| Key::Line(Arc::clone(line))));
         assert_eq!(
             found,
             [

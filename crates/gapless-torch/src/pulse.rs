@@ -11,6 +11,7 @@ use gapless_cuda::{Meter, identity};
 use gapless_page::{
     Counters, Folder, Holder, Lane, Page, Process, Sample, Tenant, Writer, folder, layout, process,
 };
+use gapless_pool::{AllocationView, LaneView};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
@@ -168,16 +169,17 @@ impl Pulse {
         let (page, kept) = (&mut self.page.cards[at], &mut self.cards[at]);
         count(&card, page);
         let began = Instant::now();
-        if began >= kept.next_walk {
-            walk(&card, device, page);
+        let walked = (began >= kept.next_walk).then(|| walk(&card));
+        drop(card);
+        if let Some(walked) = walked {
+            show(walked, device, page);
             kept.next_walk = Instant::now() + (began.elapsed() * RARELY).max(WALK);
         }
-        drop(card);
         if let Some((free, total)) = kept.meter.memory() {
             (page.free, page.total) = (free, total);
         }
         kept.most_live = kept.most_live.max(page.live);
-        if samples {
+        if samples || page.samples.is_empty() {
             if page.samples.len() >= layout::SAMPLES {
                 page.samples.remove(0);
             }
@@ -213,12 +215,25 @@ fn count(card: &Card, page: &mut gapless_page::Card) {
     };
 }
 
-/// What takes a look at every block.
-fn walk(card: &Card, device: i32, page: &mut gapless_page::Card) {
-    page.stranded = card.pool.stranded().iter().map(|(_, bytes)| bytes).sum();
-    let mut lanes: Vec<Lane> = card
-        .pool
-        .lanes()
+/// What takes a look at every block: listed while the card is locked, and no more than that.
+struct Walked {
+    stranded: u64,
+    lanes: Vec<LaneView>,
+    live: Vec<AllocationView>,
+}
+
+fn walk(card: &Card) -> Walked {
+    Walked {
+        stranded: card.pool.stranded().iter().map(|(_, bytes)| bytes).sum(),
+        lanes: card.pool.lanes(),
+        live: card.pool.live().collect(),
+    }
+}
+
+fn show(walked: Walked, device: i32, page: &mut gapless_page::Card) {
+    page.stranded = walked.stranded;
+    let mut lanes: Vec<Lane> = walked
+        .lanes
         .iter()
         .map(|lane| Lane {
             stream: lane.stream.0,
@@ -235,5 +250,6 @@ fn walk(card: &Card, device: i32, page: &mut gapless_page::Card) {
     page.lanes = lanes;
     let holder =
         |found: holders::Holder| Holder { what: found.what, bytes: found.bytes, blocks: found.blocks };
-    page.holders = holders::largest(card, device, layout::HOLDERS).into_iter().map(holder).collect();
+    page.holders =
+        holders::of(walked.live.into_iter(), device, layout::HOLDERS).into_iter().map(holder).collect();
 }

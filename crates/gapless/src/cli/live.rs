@@ -13,11 +13,12 @@ Examples:
 
 Keys:
   up, down, enter    choose a process, look into it          esc, q    back, leave
-  s, r               sort by the next column, turn around    /         filter by command, user, tenant or pid
+  s, r               sort by the next column, turn around    /         filter
   space              hold still                              ?         all keys
 
-Processes that use Gapless show live and reserved memory, fragmentation, allocations a second and the last minutes; of all others the
-driver's management library (NVML) tells what they hold. Only processes of the same user show their insides.
+Processes that use Gapless show live and reserved memory, fragmentation, allocations a second and
+the last minutes; of all others the driver (NVML) tells what they hold. Only processes of the same
+user show their insides.
 
 Exit code: 0 shown, 2 it could not be.")]
 pub(crate) struct TopArgs {
@@ -56,14 +57,16 @@ fn seconds(text: &str) -> Result<f64, String> {
 Examples:
   gapless metrics                                        http://127.0.0.1:9754/metrics
   gapless metrics --listen 0.0.0.0:9754                  for a Prometheus on another machine
-  gapless metrics -o /var/lib/node_exporter/gapless.prom once, into a file that node_exporter's textfile collector reads
+  gapless metrics -o gapless.prom                        once, for node_exporter's textfile collector
 
-Sizes are in bytes. Cards have the labels gpu, UUID, device and Hostname as DCGM's exporter spells them, so that both can be joined;
-processes have pid and process besides. grafana/gapless.json is a board for it.
+Sizes are in bytes. Cards have the labels gpu, UUID, device and Hostname as DCGM's exporter spells
+them, so that both can be joined; processes have pid and process besides. grafana/gapless.json is
+a board for it.
 
-There is no password: who reaches the address reads names of programs and sizes. By default that is this machine alone.
+There is no password: who reaches the address reads names of programs and sizes. By default that is
+this machine alone. It serves until it is told to end.
 
-It serves until it is told to end. Exit code: 0 printed or written, 2 the address or the file cannot be used.")]
+Exit code: 0 printed or written, 2 the address or the file cannot be used.")]
 pub(crate) struct MetricsArgs {
     /// Where to serve /metrics
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9754")]
