@@ -59,7 +59,7 @@ fn read_folder(folder: &Folder, readings: &mut Readings) {
         let Some((pid, start, namespace)) = name.to_str().and_then(process::parse_name) else { continue };
         let path = entry.path();
         let is_near = here == Some(namespace);
-        if is_near && process::start_of(pid) != Some(start) || !is_near && is_old(&path) {
+        if is_left_over(&path, (pid, start), is_near) {
             let _ = fs::remove_file(&path);
             continue;
         }
@@ -80,6 +80,22 @@ fn read_folder(folder: &Folder, readings: &mut Readings) {
             Err(error) => readings.unreadable.push((path, error)),
         }
     }
+}
+
+/// Removes the pages that killed processes left in a folder: where nobody reads, the next writer does it.
+pub fn sweep(folder: &Folder) {
+    let here = process::namespace();
+    for entry in fs::read_dir(folder.path()).into_iter().flatten().filter_map(Result::ok).take(MOST) {
+        let name = entry.file_name();
+        let Some((pid, start, namespace)) = name.to_str().and_then(process::parse_name) else { continue };
+        if is_left_over(&entry.path(), (pid, start), here == Some(namespace)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_left_over(path: &Path, (pid, start): (u32, u64), is_near: bool) -> bool {
+    if is_near { process::start_of(pid) != Some(start) } else { is_old(path) }
 }
 
 fn is_old(path: &Path) -> bool {

@@ -341,8 +341,11 @@ fn pages_of_processes_that_are_gone_are_removed() {
     assert!(living.exists() && fresh.exists() && silent.exists(), "who cannot be asked is left alone");
     child.kill().expect("a signal");
     child.wait().expect("its end");
+    let again = put(Process { start: own.start - 2, ..own.clone() }, now());
+    gapless_page::reader::sweep(&folder);
+    assert!(!again.exists() && !living.exists(), "a writer removes them too");
+    assert!(fresh.exists() && silent.exists());
     assert_eq!(pids(&read_all(&[temp.path("own")]).pages), [own.pid]);
-    assert!(!living.exists());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::state::{self, CARDS, Card};
 use crate::{background, holders};
 use gapless_cuda::{Meter, identity};
 use gapless_page::{
-    Counters, Folder, Holder, Lane, Page, Process, Sample, Tenant, Writer, folder, layout, process,
+    Counters, Folder, Holder, Lane, Page, Process, Sample, Tenant, Writer, folder, layout, process, reader,
 };
 use gapless_pool::{AllocationView, LaneView};
 use std::path::PathBuf;
@@ -77,6 +77,7 @@ fn run() {
 fn begin() -> Option<(Pulse, Writer)> {
     let process = Process::current(concat!("gapless ", env!("CARGO_PKG_VERSION")))?;
     let folder = Folder::make(&folder::candidates()).ok()?;
+    reader::sweep(&folder);
     let writer = Writer::create(&folder, &process).ok()?;
     PAGE.set((process.pid, writer.path().to_owned())).ok()?;
     Some((Pulse { page: Page::new(process), cards: Vec::new(), beats: 0 }, writer))
