@@ -82,9 +82,9 @@ fn run_step(is_planned: bool) -> (f64, f64) {
     (0..6).for_each(|_| step());
     let served = |pool: &SharedPool<SimDevice>| pool.with(|pool| pool.plan_stats().served);
     let before = served(&pool);
-    let (steps, began) = (400, Instant::now());
+    let (steps, began) = (400_u32, Instant::now());
     (0..steps).for_each(|_| step());
-    let pairs = 2.0 * steps as f64 * STEP as f64;
+    let pairs = 2.0 * f64::from(steps) * STEP as f64;
     (began.elapsed().as_secs_f64() * 1e9 / pairs, (served(&pool) - before) as f64 / pairs)
 }
 
