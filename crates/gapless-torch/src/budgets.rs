@@ -167,6 +167,13 @@ pub fn write_json(out: &mut String, device: i32) {
     }
 }
 
+/// What the budget that is open on a card still allows.
+#[must_use]
+pub fn left_on(device: i32) -> Option<u64> {
+    let BudgetStats { live, limit, .. } = open_on(device)?.stats();
+    Some(limit.saturating_sub(live))
+}
+
 /// Which budget refuses requests on a card now, as a sentence for the exception.
 #[must_use]
 pub fn sentence(device: i32) -> Option<String> {

@@ -4,7 +4,7 @@
 //! what is pinned is its parent's. Nothing is torn down at exit.
 
 use crate::hooks::{guarded, set_error};
-use crate::state;
+use crate::{budgets, state};
 use gapless_cuda::Pinned;
 use gapless_pool::host::{HostPool, HostStats};
 use std::ffi::c_void;
@@ -101,8 +101,10 @@ pub unsafe extern "C" fn gapless_usage(device: i32, is_new: i32, out: *mut u64) 
         let mut card = state::existing(device)?;
         let (crest, [small, large]) =
             if is_new == 0 { (0, [(0, 0); 2]) } else { (card.pool.take_crest(), card.pool.stranded()) };
-        let limit = card.pool.limit().unwrap_or(0);
         let stats = card.pool.stats();
+        // An open scope allows what is left of its budget, beside what is in use now.
+        let scope = budgets::left_on(device).map(|left| stats.active.current + left);
+        let limit = card.most().into_iter().chain(scope).min().unwrap_or(0);
         Some([stats.active.current, stats.reserved.current, limit, crest, small.1 + large.1])
     });
     let Some(values) = found else { return -1 };

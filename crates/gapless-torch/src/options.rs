@@ -16,8 +16,7 @@ pub struct Settings {
     pub budget: u64,
 }
 
-const KEYS: [&str; 8] =
-    ["reserve", "limit", "budget", "slack", "largest_page", "windows", "pages", "plans"];
+const KEYS: [&str; 8] = ["reserve", "limit", "budget", "slack", "largest_page", "windows", "pages", "plans"];
 
 /// Reads the line.
 ///

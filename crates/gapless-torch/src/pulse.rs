@@ -14,7 +14,7 @@ use gapless_page::{
 use gapless_pool::{AllocationView, LaneView};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Between two writings.
@@ -36,13 +36,6 @@ const RESTING: u8 = 0;
 const BEATING: u8 = 1;
 const FORKING: u8 = 2;
 const ENDED: u8 = 3;
-static TENANT: Mutex<Option<Tenant>> = Mutex::new(None);
-
-/// The budget that this process runs under, from now on shown on its page.
-pub fn set_tenant(name: &str, limit: Option<u64>) {
-    let tenant = Tenant { name: name.to_owned(), limit };
-    *TENANT.lock().unwrap_or_else(PoisonError::into_inner) = Some(tenant);
-}
 
 /// A card is there: the page is written from now on.
 pub fn start() {
@@ -140,7 +133,6 @@ struct Kept {
 impl Pulse {
     fn beat(&mut self) {
         self.page.time = process::now();
-        self.page.tenant = TENANT.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let samples = self.beats.is_multiple_of(SAMPLE);
         self.beats = self.beats.wrapping_add(1);
         for device in 0..CARDS as i32 {
@@ -169,9 +161,13 @@ impl Pulse {
         };
         let (page, kept) = (&mut self.page.cards[at], &mut self.cards[at]);
         count(&card, page);
+        let ration = card.pool.device().ration().clone();
         let began = Instant::now();
         let walked = (began >= kept.next_walk).then(|| walk(&card));
         drop(card);
+        if let Some(tenant) = ration.figures().tenant {
+            self.page.tenant = Some(Tenant { name: tenant.name, limit: Some(tenant.limit) });
+        }
         if let Some(walked) = walked {
             show(walked, device, page);
             kept.next_walk = Instant::now() + (began.elapsed() * RARELY).max(WALK);
@@ -196,7 +192,7 @@ impl Pulse {
 /// What is counted anyway.
 fn count(card: &Card, page: &mut gapless_page::Card) {
     let (stats, device) = (card.pool.stats(), card.pool.device());
-    page.limit = card.pool.limit();
+    page.limit = card.most();
     (page.live, page.peak_live) = (stats.allocated.current, stats.allocated.peak);
     (page.reserved, page.peak_reserved) = (stats.reserved.current, stats.reserved.peak);
     (page.requested, page.active) = (stats.requested.current, stats.active.current);

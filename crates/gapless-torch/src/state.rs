@@ -524,6 +524,12 @@ impl Card {
         self.history.add(device, Action::Oom, what, stack);
     }
 
+    /// The most that the pool may hold, by whatever limits it.
+    #[must_use]
+    pub fn most(&self) -> Option<u64> {
+        self.pool.limit().into_iter().chain(self.pool.device().ration().most()).min()
+    }
+
     /// Which promise refused a request, as a sentence.
     pub fn refusal(&self, why: Refusal) -> String {
         let by_ration = || self.pool.device().ration().sentence(why);

@@ -59,7 +59,8 @@ fn a_smaller_batch_helps() {
 #[test]
 fn a_budget_refused_it() {
     let refusal = "The budget \"eval\" allows 8192.00 MiB, of which 7900.00 MiB is live.".to_owned();
-    let facts = Facts { refusal: Some(refusal), free: 30 * GIB, live: 40 * GIB, reserved: 41 * GIB, ..full() };
+    let facts =
+        Facts { refusal: Some(refusal), free: 30 * GIB, live: 40 * GIB, reserved: 41 * GIB, ..full() };
     insta::assert_snapshot!(text(&facts));
 }
 

@@ -18,7 +18,8 @@ pub fn of(facts: &Facts) -> Vec<String> {
             Bytes(facts.size - facts.total)
         )];
     }
-    let rules = [budget, before_capture, limit, memory_pool, pages, graph_pool, other_processes, smaller_batch];
+    let rules =
+        [budget, before_capture, limit, memory_pool, pages, graph_pool, other_processes, smaller_batch];
     let mut found: Vec<String> = rules.iter().filter_map(|rule| rule(facts)).take(2).collect();
     if found.is_empty() {
         found.push(less_live(facts));
@@ -30,8 +31,9 @@ pub fn of(facts: &Facts) -> Vec<String> {
 fn budget(facts: &Facts) -> Option<String> {
     facts.refusal.as_ref()?;
     let free = Bytes(facts.free);
-    (facts.free >= facts.size.min(facts.missing.max(1)))
-        .then(|| format!("a larger budget or share, or less that is live within it: {free} are free on the device"))
+    (facts.free >= facts.size.min(facts.missing.max(1))).then(|| {
+        format!("a larger budget or share, or less that is live within it: {free} are free on the device")
+    })
 }
 
 /// A limit of the process's own, where the device has what is missing.

@@ -268,6 +268,17 @@ impl Ration {
         }
     }
 
+    /// The most that the pool may hold by the process's budget and its tenant's share; `None`: nothing says.
+    #[must_use]
+    pub fn most(&self) -> Option<u64> {
+        let Figures { budget, reserved, outside, tenant, .. } = self.figures();
+        let by_budget = budget.map(|budget| budget.saturating_sub(outside));
+        // What the tenant's other processes hold, and this one outside of its pool, is not the pool's.
+        let share = |tenant: Tenant| tenant.limit.saturating_sub(tenant.held.saturating_sub(reserved));
+        let by_share = tenant.map(share);
+        by_budget.into_iter().chain(by_share).min()
+    }
+
     /// Why memory was refused, as a sentence for the exception; nothing where it was not the ration.
     #[must_use]
     pub fn sentence(&self, why: Refusal) -> Option<String> {
