@@ -8,8 +8,11 @@ The scope decides which tensors autograd saves are looked at; backward may run i
 scope around each step works as well as one around all of them.
 """
 
+import atexit
 import sys
 import threading
+import time
+import weakref
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from . import _options
@@ -19,6 +22,9 @@ _lock = threading.Lock()
 # By device, then by what was asked for: a second scope of the same kind goes on where the first was.
 _keepers: Dict[Tuple[int, Any], Any] = {}
 _handler: Any = None
+# What torch was given of scopes, for as long as torch has it.
+_given: List["weakref.ref[Any]"] = []
+_waits = False
 
 
 class Offload:
@@ -51,7 +57,9 @@ class Offload:
             torch = _torch.import_torch()
             self._plain = _plain_test(torch)
             self._only = None if self._device is None else torch.device(self._device if not isinstance(self._device, int) else f"cuda:{self._device}")
-            scope = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+            pack = self._pack
+            _outlive(pack)
+            scope = torch.autograd.graph.saved_tensors_hooks(pack, _unpack)
             scope.__enter__()
             self._scopes.append(scope)
         return self
@@ -123,6 +131,22 @@ def trim() -> None:
     for keeper in list(_keepers.values()):
         keeper.stats()
         keeper.transfer._library.optional("gapless_host_trim")
+
+
+def _outlive(pack: Any) -> None:
+    """Autograd's threads let go of a scope a moment after backward: the interpreter must not end before, or torch ends the process with it."""
+    global _waits
+    if not _waits:
+        _waits = True
+        atexit.register(_wait)
+    _given[:] = [given for given in _given if given() is not None]
+    _given.append(weakref.ref(pack))
+
+
+def _wait() -> None:
+    end = time.monotonic() + 1
+    while any(given() is not None for given in _given) and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 def _unpack(saved: Any) -> Any:
