@@ -154,6 +154,22 @@ print(scope.stats()["planned_steps"], scope.stats()["late"] <= 1, reserved() <= 
     assert real.passes(CHAIN + program, STANDIN_CAPACITY=str(CAP)).lines() == ["3 True True"]
 
 
+def test_the_budget_of_a_scope_is_one_too(real):
+    """The card has room for all of it; the scope's budget has not."""
+    program = f"""
+gapless.enable()
+def run(scope):
+    with gapless.budget({CAP}, tag="small"):
+        return steps(3, scope)
+try:
+    run(contextlib.nullcontext())
+except torch.OutOfMemoryError as error:
+    print("small" in str(error))
+print(run(gapless.offload())[-1]["tensors_out"] > 0, gapless.stats()["gapless.budgets.small.peak"] <= {CAP})
+"""
+    assert real.passes(CHAIN + program, STANDIN_CAPACITY=str(4 * NEEDS)).lines() == ["True", "True True"]
+
+
 def test_steps_of_other_sizes_are_looked_after_as_they_come(real):
     program = f"""
 gapless.enable()
