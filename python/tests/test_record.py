@@ -70,6 +70,26 @@ def test_the_recording_says_what_torch_counted(real, command, tmp_path):
     assert told["source"]["producer"].startswith("gapless ") and told["source"]["notes"] == []
 
 
+def test_a_step_that_is_served_from_a_plan_is_recorded_like_any_other(real, command, tmp_path):
+    path = tmp_path / "run.gtrace"
+    program = """
+        weights = [torch.nn.Parameter(torch.empty(2 * MIB, device="cuda")) for _ in range(6)]
+        optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9)
+        for _ in range(10):
+            saved = [of((3 + i % 3) * MIB + 512 * i) for i in range(20)]
+            for weight in weights:
+                weight.grad = torch.empty_like(weight)
+            del saved
+            optimizer.step()
+            optimizer.zero_grad()
+        assert gapless.stats()["gapless.plan.served"] > 0
+        figures()
+    """
+    counted = json.loads(recorded(real, path, program).out)
+    device = report(command, path)["devices"][0]
+    assert {name: device[name] for name in counted} == counted
+
+
 def test_the_other_commands_open_it(real, command, tmp_path):
     path = tmp_path / "run.gtrace"
     program = """

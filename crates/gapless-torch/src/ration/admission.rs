@@ -5,7 +5,8 @@ use super::outside::{self, CONTEXT, Meter};
 use super::{Ration, Rationed, ticker};
 use crate::state::{self, CARDS, CardError};
 use gapless_cuda::{CudaDevice, Identity, Uuid};
-use gapless_ledger::{Ledger, Share, System, run_dir};
+use gapless_ledger::{Ledger, Share, System};
+use gapless_page::folder::{self, Folder};
 use gapless_pool::Device;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -33,9 +34,10 @@ fn share() -> Option<Share> {
 
 /// This process's place in the ledger of a card.
 fn seat(device: i32, uuid: Option<Uuid>, capacity: u64, share: &Share) -> Result<Ledger, String> {
-    let folder = run_dir::open().map_err(|error| error.to_string())?;
+    let folder = Folder::make(&folder::candidates())
+        .map_err(|error| format!("{error}: chmod 700 it, or name another folder by {}", folder::VARIABLE))?;
     let name = uuid.map_or_else(|| format!("card-{device}"), |uuid| uuid.to_string());
-    let path = folder.join(format!("{name}.ledger"));
+    let path = folder.path().join(format!("{name}.ledger"));
     Ledger::join(&path, capacity, share, Box::new(System)).map_err(|error| error.to_string())
 }
 
