@@ -103,3 +103,12 @@ def real(bench):
     if bench.double:
         pytest.skip("the double is no allocator")
     return bench
+
+
+@pytest.fixture
+def command(bench):
+    """The program `gapless`."""
+    binary = os.environ.get("STANDIN_GAPLESS")
+    if not binary:
+        pytest.skip("STANDIN_GAPLESS does not name the command")
+    return binary

@@ -26,14 +26,6 @@ def failure(mib):
 """
 
 
-@pytest.fixture
-def command(bench):
-    binary = os.environ.get("STANDIN_GAPLESS")
-    if not binary:
-        pytest.skip("STANDIN_GAPLESS does not name the command")
-    return binary
-
-
 def ran(real, folder, program, capacity=128 * MIB, **environment):
     """Runs a program in a folder of its own, over a small card."""
     environment.setdefault("GAPLESS_OOM_DIR", None)

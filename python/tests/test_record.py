@@ -7,8 +7,6 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-
 from gapless._record import file_of
 
 START = """
@@ -39,14 +37,6 @@ for i in range(3000):
     if i % 1000 == 999:
         torch.cuda.empty_cache()
 """
-
-
-@pytest.fixture
-def command(bench):
-    binary = os.environ.get("STANDIN_GAPLESS")
-    if not binary:
-        pytest.skip("STANDIN_GAPLESS does not name the command")
-    return binary
 
 
 def report(command, path):

@@ -1,6 +1,5 @@
 """`gapless run` and the hook below it: programs that know nothing of Gapless, however Python is started."""
 
-import os
 import sys
 
 import pytest
@@ -15,14 +14,6 @@ ON = "True pluggable\n"
 def armed(bench):
     """The environment that `gapless run` makes."""
     return dict(PYTHONPATH=RUN, GAPLESS_RUN="1", PYTHONWARNINGS="ignore")
-
-
-@pytest.fixture
-def command(bench):
-    binary = os.environ.get("STANDIN_GAPLESS")
-    if not binary:
-        pytest.skip("STANDIN_GAPLESS does not name the command")
-    return binary
 
 
 def test_importing_torch_is_enough(bench, armed):

@@ -44,6 +44,12 @@ pub fn at_exit(work: extern "C" fn()) {
     unsafe { atexit(work) };
 }
 
+/// Has `work` called in each forked child. It must not unwind.
+pub fn in_forked_child(work: extern "C" fn()) {
+    // SAFETY: a function that lives as long as the process.
+    unsafe { pthread_atfork(None, None, Some(work)) };
+}
+
 /// Has these called before each fork, and after it in both processes. They must not unwind.
 pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     // SAFETY: functions that live as long as the process.

@@ -1,6 +1,5 @@
 //! The allocators of this process, one a card, each behind a lock; and their fronts, which serve most requests without it.
 
-use crate::budgets;
 use crate::history::{self, Action, Event, History, Stack};
 use crate::options::Settings;
 use crate::planner::Background;
@@ -9,6 +8,7 @@ use crate::ration::{Rationed, admission};
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::Routing;
+use crate::{background, budgets};
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
     AllocError, BlockState, Budget, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Refusal, Stats,
@@ -64,25 +64,14 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 /// Forks are watched from the first card on.
 static WATCHED: Once = Once::new();
 
-unsafe extern "C" {
-    fn pthread_atfork(
-        prepare: Option<unsafe extern "C" fn()>,
-        parent: Option<unsafe extern "C" fn()>,
-        child: Option<unsafe extern "C" fn()>,
-    ) -> i32;
-}
-
-unsafe extern "C" fn in_child() {
+extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
     recorder::forked();
 }
 
 /// From now on a child knows that it was forked.
 pub(crate) fn watch_forks() {
-    WATCHED.call_once(|| {
-        // SAFETY: the handler only stores to an atomic.
-        unsafe { pthread_atfork(None, None, Some(in_child)) };
-    });
+    WATCHED.call_once(|| background::in_forked_child(in_child));
 }
 
 /// Cards that PyTorch sees.
