@@ -184,6 +184,18 @@ fn plans_for_several_shapes_are_kept() {
 }
 
 #[test]
+fn the_plan_that_was_not_used_for_longest_makes_room() {
+    let mut program = Program::new(AtOnce, 8 << 30);
+    // More shapes than plans are kept, each for long; no marks.
+    let held = training(&mut program, 12 * 20, false, |step| 3 + (step / 20) as u64);
+    for shape in 1..12 {
+        let (last, before) = (held[20 * shape + 19].1, held[20 * shape + 18].1);
+        assert_eq!(last - before, 120, "the last step of shape {shape}");
+    }
+    assert_eq!(program.pool.plan_stats().plans, 8);
+}
+
+#[test]
 fn plans_may_come_later_or_never() {
     let later = Later::default();
     let mut program = Program::new(later.clone(), 8 << 30);

@@ -12,6 +12,8 @@ const LONGEST: usize = 1 << 17;
 const SEEN: usize = 1 << 11;
 /// Marked places that are remembered.
 const BOUNDARIES: usize = 16;
+/// Places that are compared with a step, at most: where all sizes are alike, each takes as long as the step is.
+const PLACES: usize = 64;
 /// It has not ended.
 const OPEN: u32 = u32::MAX;
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -158,10 +160,12 @@ impl Log {
         if self.has_come_before(before, length / 2) { self.period(length) } else { None }
     }
 
-    /// Whether the `length` sizes from an entry on came before it, in the same order.
+    /// Whether the `length` sizes from an entry on came before it, in the same order: at one of the last places that begin as it does.
     fn has_come_before(&self, at: usize, length: usize) -> bool {
         let sizes = &self.sizes[at..at + length];
-        (0..(at + 1).saturating_sub(length)).rev().any(|from| self.sizes[from..].starts_with(sizes))
+        let first = &sizes[..length.min(GRAM)];
+        let before = (0..(at + 1).saturating_sub(length)).rev().map(|from| &self.sizes[from..]);
+        before.filter(|rest| rest.starts_with(first)).take(PLACES).any(|rest| rest.starts_with(sizes))
     }
 
     /// The last `length` requests as a step. One that has not ended does so as the one a step before did; where that is not known either, it

@@ -229,6 +229,7 @@ impl Steps {
             State::Ready => self.needs_pool = true,
             State::Armed => {
                 self.stats.steps += u64::from(!plan.strayed);
+                plan.used = self.stats.requests;
                 plan.steps = plan.steps.saturating_add(1);
                 if plan.steps == WORTH {
                     self.demand = 1;
@@ -305,7 +306,7 @@ impl Steps {
         if self.at.is_none()
             && let Some(length) = before.filter(|&length| length >= SHORTEST)
             && let Some(sizes) = self.log.last(length)
-            && self.plans.len() < PLANS
+            && self.plans.len() <= PLANS
         {
             self.plans.push(Plan::tried(sizes));
             self.at = Some((self.plans.len() - 1, 0));
@@ -323,7 +324,9 @@ impl Steps {
         let next = requests.next;
         let grams = self.log.grams(&requests.recurring);
         self.make_room();
-        self.plans.push(Plan::wanted(requests, grams, self.serial));
+        let mut plan = Plan::wanted(requests, grams, self.serial);
+        plan.used = self.stats.requests;
+        self.plans.push(plan);
         self.at = Some((self.plans.len() - 1, next));
         self.strays = 0;
         self.needs_pool = true;
@@ -357,7 +360,7 @@ impl Steps {
         }
         let (at, cursor) = self.at?;
         let plan = &mut self.plans[at];
-        plan.used = self.serial;
+        plan.used = self.stats.requests;
         match plan.state {
             State::Wanted => Some(at),
             State::Ready if cursor == 0 => Some(at),

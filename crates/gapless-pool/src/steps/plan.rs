@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     /// Steps in a row in which too many did not, and how many are suffered.
     pub(super) bad: u32,
     pub(super) patience: u32,
-    /// When it was last of use.
+    /// After how many requests it was last of use.
     pub(super) used: u64,
 }
 
@@ -78,7 +78,7 @@ impl Plan {
     pub(super) fn wanted(found: Found, grams: FxHashMap<Gram, u32>, serial: u64) -> Plan {
         let sizes = found.recurring.iter().map(|request| units(request.size)).collect();
         let requests = found.recurring.into();
-        Plan { serial, state: State::Wanted, requests, grams, used: serial, ..Plan::tried(sizes) }
+        Plan { serial, state: State::Wanted, requests, grams, ..Plan::tried(sizes) }
     }
 
     /// Which request comes after a sequence that this step has once.
