@@ -2,7 +2,8 @@
 //!
 //! The pool's peaks are exact although shards count apart: the room below the peaks is divided among them, so as long as each keeps to
 //! its share the sums stay below. A request that would exceed its shard's share goes through the pool, which adds everything up.
-//! What a shard gave back since is its own to take again: a loop of equal steps at the very peak stays within its shares.
+//! What a shard had and gave back is its own to take again, whoever looked meanwhile: a loop of equal steps at the very peak stays within its
+//! shares.
 
 use crate::stats::{ClassStats, Gauge, Stats};
 
@@ -22,7 +23,7 @@ pub(crate) struct Tally {
     low: Amounts,
     /// All that was added, by size class.
     added: [[u64; 3]; 2],
-    /// What it gave back since it last had least: it will ask for as much again.
+    /// By how much it is below the most that it ever had: it will ask for as much again.
     due: Amounts,
 }
 
@@ -82,11 +83,42 @@ impl Tally {
                 gauge.total += added;
             }
         }
-        let due = each(|kind, what| self.room[kind][what] - self.low[kind][what]);
+        let due = each(|kind, what| {
+            let [given, room, low, due] =
+                [&self.given, &self.room, &self.low, &self.due].map(|of| of[kind][what]);
+            // The most that it had, above where it was when room was given; and where it is.
+            let (most, now) = ((given - low).max(due), given.wrapping_sub(room));
+            most.wrapping_sub(now)
+        });
         *self = Tally { due, ..Tally::default() };
     }
 
-    pub(crate) fn give(&mut self, room: Amounts) {
+    /// The whole pool served one of its requests.
+    #[inline]
+    pub(crate) fn took(&mut self, class: usize, size: u64, requested: u64) {
+        for (what, amount) in [1, size, requested].into_iter().enumerate() {
+            for kind in [0, 1 + class] {
+                self.due[kind][what] = self.due[kind][what].saturating_sub(amount);
+            }
+        }
+    }
+
+    /// The whole pool took one of its requests back.
+    #[inline]
+    pub(crate) fn gave(&mut self, class: usize, size: u64, requested: u64) {
+        for (what, amount) in [1, size, requested].into_iter().enumerate() {
+            for kind in [0, 1 + class] {
+                self.due[kind][what] += amount;
+            }
+        }
+    }
+
+    /// What it has now is the most that it ever had.
+    pub(crate) fn reset(&mut self) {
+        self.due = Amounts::default();
+    }
+
+    fn give(&mut self, room: Amounts) {
         self.given = room;
         self.room = room;
         self.low = room;
@@ -104,18 +136,17 @@ fn below_peaks(stats: &Stats) -> Amounts {
     [all, of(classes[0]), of(classes[1])]
 }
 
-/// Divides what is left below the peaks: to each what it is due, and of the rest the same.
+/// Divides what is left below the peaks: to each what it is due, and of the rest the same. Where less is left than is due in all, since not
+/// everybody had most at once, the first ones have it all: those who have none will ask, not everybody.
 pub(crate) fn divide<'a>(stats: &Stats, tallies: impl Iterator<Item = &'a mut Tally>) {
     let mut tallies: Vec<&mut Tally> = tallies.collect();
-    let count = tallies.len() as u64;
-    let left = below_peaks(stats);
+    let count = tallies.len().max(1) as u64;
+    let mut left = below_peaks(stats);
     let due = each(|kind, what| tallies.iter().map(|tally| tally.due[kind][what]).sum());
+    let rest = each(|kind, what| left[kind][what].saturating_sub(due[kind][what]) / count);
     for tally in &mut tallies {
-        let own = tally.due;
-        tally.give(each(|kind, what| {
-            // Work on the whole pool, and peaks that were reset, can leave less than is due.
-            let rest = left[kind][what].checked_sub(due[kind][what]);
-            rest.map_or(left[kind][what] / count, |rest| own[kind][what] + rest / count)
-        }));
+        let room = each(|kind, what| (tally.due[kind][what] + rest[kind][what]).min(left[kind][what]));
+        left = each(|kind, what| left[kind][what] - room[kind][what]);
+        tally.give(room);
     }
 }

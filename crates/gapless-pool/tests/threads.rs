@@ -5,6 +5,7 @@
 mod support;
 
 use gapless_pool::{Options, Pool, PoolKey, SharedPool, SimDevice, StreamHandle};
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use support::Numbers;
 
@@ -132,4 +133,46 @@ fn a_panic_with_the_whole_pool_in_hand_loses_nothing() {
     let other = pool.alloc(3 << 20, StreamHandle(1), DEFAULT).expect("memory");
     assert!(other != kept && pool.free(kept).is_ok() && pool.free(other).is_ok());
     pool.with(|pool| pool.check()).expect("a whole state");
+}
+
+/// Streams that each give back and ask for the same again, in any order, at the very peak: whatever others do meanwhile, each is served by its own
+/// heap. Neither what is left below the peaks nor a page that is missing may make them live on each other's memory.
+#[test]
+fn many_lanes_at_the_peak_keep_to_themselves() {
+    const SIZES: [u64; 8] = [512, 4096, 70_000, 600_000, 2 << 20, 5 << 20, 24 << 20, 3 << 10];
+    for lanes in [3_usize, 8, 16, 40] {
+        let mut numbers = Numbers(lanes as u64 * 2 + 1);
+        let pool = SharedPool::new(Pool::new(SimDevice::new(64 << 30), Options::default()));
+        let alloc = |lane: usize, turn: &mut usize| {
+            *turn += 1;
+            pool.alloc(SIZES[*turn % SIZES.len()], StreamHandle(16 * (lane as u64 + 1)), PoolKey(0, 0))
+                .expect("memory")
+        };
+        let mut turns = vec![0; lanes];
+        let mut held: Vec<VecDeque<u64>> = vec![VecDeque::new(); lanes];
+        while held.iter().any(|held| held.len() < 4 * SIZES.len()) {
+            let lane = numbers.below(lanes as u64) as usize;
+            if held[lane].len() < 4 * SIZES.len() {
+                held[lane].push_back(alloc(lane, &mut turns[lane]));
+            }
+        }
+        // Somebody looks at the whole, now and then: no lane may lose what is its own by that.
+        let (before, mut looks) = (pool.fronts().gathers(), 0);
+        for i in 0..20_000 {
+            let lane = numbers.below(lanes as u64) as usize;
+            if held[lane].len() < 4 * SIZES.len() {
+                held[lane].push_back(alloc(lane, &mut turns[lane]));
+            } else {
+                pool.free(held[lane].pop_front().expect("something is held")).expect("its own");
+            }
+            if i % 100 == 0 {
+                looks += 1;
+                pool.with(|pool| pool.check()).expect("a sound pool");
+            }
+        }
+        assert_eq!(pool.fronts().gathers() - before, looks, "{lanes} lanes");
+        let stats = pool.with(|pool| *pool.stats());
+        assert_eq!(stats.lent, 0, "{lanes} lanes");
+        assert!(stats.reserved.peak <= stats.active.peak / 100 * 102, "{lanes} lanes: {stats:?}");
+    }
 }

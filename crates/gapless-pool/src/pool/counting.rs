@@ -12,7 +12,8 @@ fn class_of(size: u64) -> usize {
 
 impl<D: Device> Pool<D> {
     #[inline]
-    pub(super) fn count_out(&mut self, requested: u64, size: u64) {
+    pub(super) fn count_out(&mut self, lane: u32, requested: u64, size: u64) {
+        self.shards[lane as usize].tally.took(class_of(size), size, requested);
         let s = &mut self.stats;
         s.allocations.add(1);
         s.allocated.add(size);
@@ -40,7 +41,8 @@ impl<D: Device> Pool<D> {
     }
 
     #[inline]
-    pub(super) fn count_completed(&mut self, requested: u64, size: u64) {
+    pub(super) fn count_completed(&mut self, lane: u32, requested: u64, size: u64) {
+        self.shards[lane as usize].tally.gave(class_of(size), size, requested);
         let s = &mut self.stats;
         s.requested.sub(requested);
         s.active_blocks.sub(1);
@@ -76,8 +78,11 @@ impl<D: Device> Pool<D> {
 
     /// Peaks start again from what is there now.
     pub fn reset_peaks(&mut self) {
-        for steps in self.shards.iter_mut().filter_map(|shard| shard.steps.as_mut()) {
-            steps.reset_peak();
+        for shard in &mut self.shards {
+            shard.tally.reset();
+            if let Some(steps) = &mut shard.steps {
+                steps.reset_peak();
+            }
         }
         let reset = |gauge: &mut Gauge| gauge.peak = gauge.current;
         let s = &mut self.stats;

@@ -424,7 +424,7 @@ impl<D: Device> Pool<D> {
         let uses = Vec::new();
         let allocation = Allocation { addr, size, requested, lane, place, uses, waits: 0, born, budget };
         let slot = self.allocations_of(shard).add(allocation);
-        self.count_out(requested, size);
+        self.count_out(lane, requested, size);
         if self.log.is_some() {
             self.log_window(AllocationId { shard, slot }, true);
         }
@@ -441,7 +441,7 @@ impl<D: Device> Pool<D> {
             self.log_window(id, false);
         }
         let place = self.allocations_of(id.shard).remove(id.slot);
-        self.count_completed(requested, size);
+        self.count_completed(lane, requested, size);
         match place {
             Place::Home { heap, block } => {
                 if lane_of(heap) != lane {
