@@ -1,8 +1,8 @@
 //! What callers hold: a record for each allocation, found by its address.
 
+use crate::addresses::Addresses;
 use crate::budget::Budget;
 use crate::device::StreamHandle;
-use rustc_hash::FxHashMap;
 
 /// Where an allocation lies.
 #[derive(Clone, Debug)]
@@ -35,13 +35,13 @@ pub(crate) struct Allocation {
 pub(crate) struct Allocations {
     records: Vec<Allocation>,
     unused: Vec<u32>,
-    by_addr: FxHashMap<u64, u32>,
+    by_addr: Addresses,
 }
 
 impl Allocations {
     #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<u32> {
-        self.by_addr.get(&addr).copied()
+        self.by_addr.get(addr)
     }
 
     #[inline]
@@ -62,13 +62,13 @@ impl Allocations {
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> Place {
         let record = &mut self.records[slot as usize];
-        self.by_addr.remove(&record.addr);
+        self.by_addr.remove(record.addr);
         self.unused.push(slot);
         std::mem::replace(&mut record.place, Place::Home { heap: 0, block: 0 })
     }
 
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
-        self.by_addr.values().copied()
+        self.by_addr.numbers()
     }
 }
 

@@ -87,6 +87,30 @@ impl FreeSet {
         self.len -= 1;
     }
 
+    /// Puts an entry in the place of the one of this size and tie, which must be there: where it keeps its rank, nothing moves.
+    #[inline]
+    pub fn replace(&mut self, size: u64, tie: u64, entry: Entry) {
+        let bin = bin_of(size);
+        let list = &mut self.bins[self.table[bin] as usize];
+        let at = position(list, size, tie);
+        debug_assert!(list[at].size == size && list[at].tie == tie);
+        let key = |e: &Entry| (e.size, e.tie);
+        let is_after = at == 0 || key(&list[at - 1]) < key(&entry);
+        let is_before = || list.get(at + 1).is_none_or(|next| key(&entry) < key(next));
+        if bin == bin_of(entry.size) && is_after && is_before() {
+            let old = &mut list[at];
+            (old.size, old.tie, old.block) = (entry.size, entry.tie, entry.block);
+        } else {
+            self.exchange(size, tie, entry);
+        }
+    }
+
+    #[inline(never)]
+    fn exchange(&mut self, size: u64, tie: u64, entry: Entry) {
+        self.remove(size, tie);
+        self.insert(entry);
+    }
+
     /// The first entry of at least `size`.
     #[inline]
     pub fn at_least(&self, size: u64) -> Option<Entry> {
@@ -233,7 +257,12 @@ mod tests {
                 _ => (512 << (random() % 20)) + random() % 5000,
             };
             let tie = random() % 50;
-            if twin.remove(&(size, tie)) {
+            let other = twin.range((size, tie)..).next().copied().filter(|_| random() % 3 == 0);
+            if let Some(old) = other.filter(|_| !twin.contains(&(size, tie))) {
+                twin.remove(&old);
+                twin.insert((size, tie));
+                set.replace(old.0, old.1, Entry { size, tie, block: tie as u32 });
+            } else if twin.remove(&(size, tie)) {
                 set.remove(size, tie);
             } else {
                 twin.insert((size, tie));

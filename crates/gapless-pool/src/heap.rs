@@ -119,8 +119,9 @@ impl Heap {
     #[inline]
     pub fn take(&mut self, size: u64) -> Option<u32> {
         let Entry { block, size: whole, tie } = self.free.at_least(size)?;
-        self.free.remove(whole, tie);
-        Some(self.hand_out(block, size))
+        let (front, rest) = self.split(block, size);
+        self.requeue((whole, tie), NONE, rest);
+        Some(self.hand_out(front))
     }
 
     /// `[addr, addr + size)`, where all of it is free.
@@ -139,25 +140,26 @@ impl Heap {
         if found.state != State::Free || addr + size > found.addr + found.size {
             return None;
         }
-        self.unput(block);
         let before = addr - found.addr;
+        let mut front = NONE;
         if before > 0 {
             // The smaller part is the new one: pages that begin in it must be told.
             if before <= found.size / 2 {
-                let front = self.blocks.cut_front(block, before);
+                front = self.blocks.cut_front(block, before);
                 self.tell_pages(front);
-                self.put(front);
             } else {
                 let rest = self.blocks.cut_back(block, addr);
                 if self.last == block {
                     self.last = rest;
                 }
                 self.tell_pages(rest);
-                self.put(block);
+                front = block;
                 block = rest;
             }
         }
-        Some(self.hand_out(block, size))
+        let (block, rest) = self.split(block, size);
+        self.requeue((found.size, found.addr), front, rest);
+        Some(self.hand_out(block))
     }
 
     /// The size of the block that [`Heap::take`] would cut.
@@ -166,15 +168,36 @@ impl Heap {
         self.free.at_least(size).map(|entry| entry.size)
     }
 
-    /// Makes the first `size` bytes of a block that is in no set live.
+    /// The first `size` bytes of a block, and what is left of it, which keeps the number; [`NONE`] where nothing is.
     #[inline]
-    fn hand_out(&mut self, mut block: u32, size: u64) -> u32 {
-        if self.blocks[block].size > size {
-            let rest = block;
-            block = self.blocks.cut_front(rest, size);
-            self.tell_pages(block);
-            self.put(rest);
+    fn split(&mut self, block: u32, size: u64) -> (u32, u32) {
+        if self.blocks[block].size == size {
+            return (block, NONE);
         }
+        let front = self.blocks.cut_front(block, size);
+        self.tell_pages(front);
+        (front, block)
+    }
+
+    /// Of a free block that the set knows by `old`, at most a front and a rest are still free.
+    #[inline]
+    fn requeue(&mut self, old: (u64, u64), front: u32, rest: u32) {
+        match (front != NONE, rest != NONE) {
+            (false, false) => self.free.remove(old.0, old.1),
+            (true, false) => self.free.replace(old.0, old.1, self.entry(front)),
+            (false, true) => self.free.replace(old.0, old.1, self.entry(rest)),
+            (true, true) => {
+                let (front, rest) = (self.entry(front), self.entry(rest));
+                let (larger, smaller) = if front.size > rest.size { (front, rest) } else { (rest, front) };
+                self.free.replace(old.0, old.1, larger);
+                self.free.insert(smaller);
+            }
+        }
+    }
+
+    /// Makes a block that is in no set live.
+    #[inline]
+    fn hand_out(&mut self, block: u32) -> u32 {
         self.blocks[block].state = State::Live;
         self.count_busy(block, 1);
         block
@@ -186,30 +209,33 @@ impl Heap {
         debug_assert_eq!(self.blocks[block].state, State::Live);
         self.count_busy(block, -1);
         self.blocks[block].state = State::Free;
-        let Block { prev, next, .. } = self.blocks[block];
-        let is_free = |id: u32| id != NONE && self.blocks[id].state == State::Free;
-        let mut joined = block;
-        match (is_free(prev), is_free(next)) {
-            (false, false) => {}
-            (true, false) => {
-                self.unput(prev);
-                joined = self.join(prev, block);
+        let Block { addr, size, prev, next, .. } = self.blocks[block];
+        let free_size = |id: u32| {
+            let neighbour = (id != NONE).then(|| &self.blocks[id])?;
+            (neighbour.state == State::Free).then_some(neighbour.size)
+        };
+        let before = free_size(prev).map(|before| (before, addr - before));
+        match (before, free_size(next).map(|after| (after, addr + size))) {
+            (None, None) => self.put(block),
+            (Some(old), None) => {
+                let joined = self.join(prev, block);
+                self.requeue(old, NONE, joined);
             }
-            (false, true) => {
-                self.unput(next);
-                joined = self.join(block, next);
+            (None, Some(old)) => {
+                let joined = self.join(block, next);
+                self.requeue(old, NONE, joined);
             }
-            (true, true) => {
-                self.unput(prev);
-                self.unput(next);
+            (Some(before), Some(after)) => {
+                let (larger, smaller) = if before > after { (before, after) } else { (after, before) };
+                self.free.remove(smaller.0, smaller.1);
                 let first = self.join(prev, block);
-                joined = self.join(first, next);
+                let joined = self.join(first, next);
+                self.requeue(larger, NONE, joined);
             }
         }
-        self.put(joined);
     }
 
-    /// Joins two neighbours in no set, of which the larger keeps its number: pages that begin in the other must be told.
+    /// Joins two free neighbours, of which the larger keeps its number: pages that begin in the other must be told. The set is the caller's matter.
     #[inline]
     fn join(&mut self, first: u32, second: u32) -> u32 {
         let (into, from) = if self.blocks[first].size >= self.blocks[second].size {
@@ -251,15 +277,15 @@ impl Heap {
 
     #[inline]
     fn put(&mut self, block: u32) {
-        let Block { addr, size, .. } = self.blocks[block];
         self.blocks[block].state = State::Free;
-        self.free.insert(Entry { size, tie: addr, block });
+        self.free.insert(self.entry(block));
     }
 
+    /// What the set knows of a free block.
     #[inline]
-    fn unput(&mut self, block: u32) {
+    fn entry(&self, block: u32) -> Entry {
         let Block { addr, size, .. } = self.blocks[block];
-        self.free.remove(size, addr);
+        Entry { size, tie: addr, block }
     }
 
     /// Adds `by` to the count of every page that the block touches.
@@ -286,9 +312,9 @@ impl Heap {
         self.page_at.extend(std::iter::repeat_n(id, (size >> GRANULE_BITS) as usize));
         self.end += size;
         if self.tail() > 0 {
-            self.unput(self.last);
+            let Entry { size: old, tie, .. } = self.entry(self.last);
             self.blocks[self.last].size += size;
-            self.put(self.last);
+            self.requeue((old, tie), NONE, self.last);
         } else {
             let block = self.blocks.add(page.addr, size);
             self.blocks.link(self.last, block, NONE);
@@ -323,14 +349,15 @@ impl Heap {
         if state != State::Free || addr + size > from + whole {
             return None;
         }
-        self.unput(block);
+        let mut front = NONE;
         if addr > from {
-            let front = self.blocks.cut_front(block, addr - from);
+            front = self.blocks.cut_front(block, addr - from);
             self.tell_pages(front);
-            self.put(front);
         }
         // The rest keeps its number, so that `around` still finds it.
-        Some(self.hand_out(block, size))
+        let (block, rest) = self.split(block, size);
+        self.requeue((whole, from), front, rest);
+        Some(self.hand_out(block))
     }
 
     /// Gives a wholly free page up: its addresses become a hole. The caller unmaps and releases it.

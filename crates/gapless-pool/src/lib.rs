@@ -4,6 +4,7 @@
 //! Read [`pool`] first: it says how requests are served and what happens when nothing fits. [`heap`] is the hot path. [`host`] is another machine: pinned
 //! host memory for what leaves the device for a while.
 
+mod addresses;
 mod allocations;
 pub mod blocks;
 pub mod budget;
