@@ -1,8 +1,10 @@
 """Where training steps begin and end: gapless.step() and optimizers' steps, told to the library.
 
 A recording keeps the marks; plans for steps that repeat begin and end at them. Without either nothing is registered and step() does nothing.
+Once gradients are given back (zero_grad) the library may put a plan in place, before the next step begins.
 """
 
+import functools
 import sys
 from typing import Any, Optional
 
@@ -29,13 +31,22 @@ def step() -> None:
     if _library is not None:
         if _steps:
             _mark("gapless.step", 1)
+            _pause()
         _steps += 1
         _mark("gapless.step", 0)
 
 
+def _device() -> int:
+    return _torch.cuda.current_device() if _torch.cuda.is_initialized() else 0
+
+
 def _mark(name: str, stage: int) -> None:
-    device = _torch.cuda.current_device() if _torch.cuda.is_initialized() else 0
-    _library.optional("gapless_mark", name.encode(), stage, device)
+    _library.optional("gapless_mark", name.encode(), stage, _device())
+
+
+def _pause() -> None:
+    if _torch.cuda.is_initialized():
+        _library.optional("gapless_pause", _device())
 
 
 def _watch_optimizers() -> None:
@@ -54,3 +65,19 @@ def _watch_optimizers() -> None:
 
     before(hook(0))
     after(hook(1))
+    _watch_zero_grad(module.Optimizer)
+
+
+def _watch_zero_grad(optimizers: Any) -> None:
+    """There are no hooks for this one."""
+    original = optimizers.zero_grad
+
+    @functools.wraps(original)
+    def zero_grad(self, *args, **kwargs):
+        result = original(self, *args, **kwargs)
+        # What is being traced is no step of the program.
+        if not _torch.compiler.is_compiling():
+            _pause()
+        return result
+
+    optimizers.zero_grad = zero_grad

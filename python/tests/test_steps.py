@@ -70,6 +70,44 @@ def test_from_then_on_no_driver_call(real):
         assert after[key] == before[key], key
 
 
+def test_a_plan_is_put_in_place_before_the_step_that_it_serves(real):
+    program = """
+        def step():
+            blocks = [of(2 * MIB + 512 * i) for i in range(48)]
+            for weight in weights: weight.grad = torch.empty_like(weight)
+            optimizer.step()
+            blocks.clear()
+            optimizer.zero_grad()
+        seen = []
+        for _ in range(1000):
+            before = figures()
+            step()
+            after = figures()
+            calls = sum(after[f"gapless.{key}"] - before[f"gapless.{key}"] for key in ("pages_created", "pages_mapped", "host_waits"))
+            seen.append([after["gapless.plan.served"] - before["gapless.plan.served"], calls])
+            if len(seen) > 5 and seen[-3][0]: break
+        print(json.dumps(seen))
+    """
+    seen = run(real, program)
+    first = next(step for step, (served, _) in enumerate(seen) if served)
+    # Every step that is served from it, the first one too: all requests, and no driver call; those were made after zero_grad of the step before.
+    assert all(row == [60, 0] for row in seen[first:]), seen
+    assert seen[first - 1][1] > 0, seen
+
+
+def test_zero_grad_is_still_itself(real):
+    program = """
+        import inspect
+        optimizer.zero_grad(set_to_none=False)
+        assert "set_to_none" in inspect.signature(torch.optim.Optimizer.zero_grad).parameters
+        assert torch.optim.Optimizer.zero_grad.__name__ == "zero_grad"
+        weights[0].grad = torch.empty_like(weights[0])
+        optimizer.zero_grad()
+        print(json.dumps(weights[0].grad is None))
+    """
+    assert run(real, program) is True
+
+
 def test_plans_can_be_switched_off(real):
     program = "for _ in range(12): train()\nprint(json.dumps(figures()))"
     assert run(real, program, "dict(plans=False)")["gapless.plan.requests"] == 0

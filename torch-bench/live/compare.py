@@ -4,6 +4,8 @@ usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--cap
 
 Needs torch, transformers and torchvision, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/.
 Every figure is the run's own: torch.cuda.memory_stats and the clock around each step. Peaks are the largest of the repeats, times their medians.
+Every run is a process of its own, forked from one that has imported the libraries under the same settings and has not touched CUDA: importing them
+takes longer than most runs do.
 """
 
 import argparse
@@ -14,7 +16,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 WORKLOADS = ["gpt2_train", "llama1b_varlen_ckpt", "llama_offload", "resnet_varbatch", "mixtral_moe", "multistream"]
 MODES = {
@@ -30,18 +31,40 @@ RECORDED = {
 HERE = pathlib.Path(__file__).resolve().parent
 
 
+class Nursery:
+    """Processes that have imported everything, one for each setting of torch's own allocator, which reads it when it is loaded."""
+
+    def __init__(self):
+        self.by_conf = {}
+
+    def run(self, arguments, env):
+        conf = env.get("PYTORCH_ALLOC_CONF", "")
+        parent = self.by_conf.get(conf)
+        if parent is None or parent.poll() is not None:
+            clean = {k: v for k, v in os.environ.items() if k not in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "GAPLESS")}
+            clean |= {"PYTORCH_ALLOC_CONF": conf} if conf else {}
+            command = [sys.executable, str(HERE / "nursery.py")]
+            parent = subprocess.Popen(command, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.by_conf[conf] = parent
+        print(json.dumps({"arguments": arguments, "env": env}), file=parent.stdin, flush=True)
+        lines = []
+        for line in parent.stdout:
+            if line == "END\n":
+                break
+            lines.append(line)
+        return lines
+
+
+NURSERY = Nursery()
+
+
 def run(workload, mode, folder, what="time", **more):
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "GAPLESS")}
-    env.update(MODES[mode], **more)
+    env = MODES[mode] | more
     if "GAPLESS_RECORD" in env:
-        env["GAPLESS_RECORD"] = os.path.join(folder, env["GAPLESS_RECORD"])
-    command = [sys.executable, str(HERE / "workloads.py"), workload, what, folder]
-    began = time.time()
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if not lines:
-        return {"error": (done.stdout + done.stderr)[-800:]}
-    return json.loads(lines[-1][len("RESULT "):]) | {"whole_s": time.time() - began}
+        env = env | {"GAPLESS_RECORD": os.path.join(folder, env["GAPLESS_RECORD"])}
+    lines = NURSERY.run([workload, what, folder], env)
+    found = [line for line in lines if line.startswith("RESULT ")]
+    return json.loads(found[-1][len("RESULT "):]) if found else {"error": "".join(lines)[-800:]}
 
 
 def table(results):

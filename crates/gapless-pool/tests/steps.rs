@@ -147,6 +147,47 @@ fn marked_steps_are_served_from_the_third_on() {
 }
 
 #[test]
+fn in_the_pause_between_steps_a_plan_is_put_in_place() {
+    let mut program = Program::new(AtOnce, 8 << 30);
+    let calls = |program: &Program| {
+        let device = program.pool.device();
+        device.creates + device.maps + device.unmaps + device.host_waits
+    };
+    let mut gradients = Vec::new();
+    for layer in 0..24 {
+        program.alloc(MIB + 4096 + layer * 65536);
+    }
+    for step in 0..8 {
+        let (before, served) = (calls(&program), program.pool.plan_stats().served);
+        program.train(4, 24, &mut gradients);
+        if step == 0 {
+            for layer in 0..48 {
+                program.alloc(MIB + 4096 + layer / 2 * 65536);
+            }
+        }
+        program.pool.mark_step();
+        gradients.drain(..).for_each(|addr| program.free(addr));
+        let (asked, held) = (calls(&program), program.pool.stats().reserved.current);
+        program.pool.pause();
+        program.check();
+        let paused = calls(&program) - asked;
+        if step == 1 {
+            assert!(
+                paused > 0 && program.pool.plan_stats().plans == 1,
+                "the second step is known by its end"
+            );
+            assert!(program.pool.stats().reserved.current <= held, "no memory is taken");
+        } else {
+            assert_eq!(paused, 0, "after step {step}");
+        }
+        if step >= 2 {
+            assert_eq!(calls(&program) - before, 0, "driver calls of step {step}");
+            assert_eq!(program.pool.plan_stats().served - served, 24 * 5, "all of step {step}");
+        }
+    }
+}
+
+#[test]
 fn steps_without_marks_are_found_too() {
     let mut program = Program::new(AtOnce, 8 << 30);
     let held = training(&mut program, 12, false, |_| 4);
@@ -311,9 +352,9 @@ fn threads_follow_plans_of_their_own_streams() {
     pool.with(|pool| {
         pool.check().expect("a whole state");
         let stats = pool.plan_stats();
-        assert_eq!(stats.plans, 3, "{stats:?}");
-        // Streams lend each other what is free, so not every place is.
-        assert!(stats.served > 300, "{stats:?}");
+        // Streams lend each other what is free, so not every place is; a plan that found too few of them free is out of force until it is made anew.
+        assert!((1..=3).contains(&stats.plans) && stats.served > 300, "{stats:?}");
+        assert_eq!(stats.requests, 3 * 40 * 60);
         assert_eq!(pool.stats().allocated.current, 0);
     });
 }

@@ -105,6 +105,19 @@ pub unsafe extern "C" fn gapless_mark(name: *const c_char, stage: i32, device: i
     });
 }
 
+/// The program is between two steps: plans that wait for the next one to begin are put in place now, so that it is not held up.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_pause(device: i32) {
+    if state::is_forked() {
+        return;
+    }
+    guarded((), || {
+        if let Some(mut card) = state::existing(device) {
+            card.pool.pause();
+        }
+    });
+}
+
 /// Calls `callback` with `user` when a request cannot be served, before it fails: it may free memory. Any thread may be the one that calls. Returns
 /// a number for [`gapless_remove_pressure`].
 #[unsafe(no_mangle)]

@@ -1,7 +1,8 @@
 //! Plans for steps that repeat, made by a thread of their own while training goes on.
 //!
-//! Whoever asks waits a few milliseconds, with its card locked: most plans are there by then and serve the very step that began. One that takes
-//! longer is installed when it is ready, and used from the next step on. Every plan is found once, so the wait is not one of each step.
+//! Whoever asks waits a little, with its card locked: most plans are there by then and serve the very step that begins. One that takes longer is
+//! installed when it is ready, and used from the next step on. Every plan is found once, so the wait is not one of each step, and the card
+//! mostly has work queued meanwhile.
 
 use crate::{background, state};
 use gapless_plan::repeated::{self, Request};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long a request waits for the plan of the step that it begins.
-const PATIENCE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_millis(100);
 /// Search nodes, and the most time, for each way of packing a step.
 const EFFORT: u64 = 2_000;
 const LONGEST: Duration = Duration::from_secs(2);

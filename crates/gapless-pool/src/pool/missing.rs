@@ -49,7 +49,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// What may be held without harvesting first, once `size` more bytes are live.
-    fn allowed(&self, size: u64) -> u64 {
+    pub(super) fn allowed(&self, size: u64) -> u64 {
         let peak = self.stats.active.peak.max(self.stats.active.current + size);
         let lanes = self.lanes.iter().filter(|lane| !lane.pool.is_private()).count() as u64;
         peak + (peak / 1000 * self.options.slack).max(LEAST_SLACK).max(lanes * LANE_SLACK)

@@ -346,7 +346,7 @@ impl<D: Device> Pool<D> {
             if rounded <= SMALL { self.lanes[lane as usize].small } else { self.lanes[lane as usize].large };
         if rounded > SMALL && self.shards[lane as usize].steps.as_ref().is_some_and(|steps| steps.needs_pool)
         {
-            self.attend(lane, rounded);
+            self.attend(lane, Some(rounded));
         }
         if let Some((block, as_expected)) = self.shards[lane as usize].take((heap & 1) as usize, rounded) {
             return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }, as_expected, budget));

@@ -1,8 +1,9 @@
 //! Plans for steps, put in place: an arena at the end of a lane's heap, made of pages that are free elsewhere, and places in the holes between
 //! what stays.
 //!
-//! It is done where a step begins, when least is live, once for a plan: the host waits for the lane's stream, pages move without being copied
-//! (they are free), and what the plan leaves over goes back to the device. No memory is taken: what finds no room is not planned.
+//! It is done where a step begins, when least is live, or in the pause before, once for a plan: the host waits for the lane's stream, pages move without being copied
+//! (they are free), and what the plan leaves over goes back to the device. Memory is taken where a request would get it too, for what pages that
+//! something stays in make impossible; what finds no room is not planned.
 
 use super::{Lane, Place, Pool, SMALL};
 use crate::device::{Device, DeviceError, PageHandle};
@@ -39,6 +40,15 @@ impl<D: Device> Pool<D> {
         }
     }
 
+    /// The program is between two steps, and has given back what it will: what the next request would have to wait for is done now.
+    pub fn pause(&mut self) {
+        for lane in 0..self.lanes.len() {
+            if self.shards[lane].steps.as_ref().is_some_and(|steps| steps.needs_pool) {
+                self.attend(lane as u32, None);
+            }
+        }
+    }
+
     /// A plan that was asked for of the planner: used from the next beginning of its step on.
     pub fn install(&mut self, ticket: Ticket, spots: Vec<Spot>) {
         if let Some(steps) = self.shards.get_mut(ticket.lane as usize).and_then(|shard| shard.steps.as_mut())
@@ -61,11 +71,11 @@ impl<D: Device> Pool<D> {
         sum
     }
 
-    /// Before a large request: has a step planned, and puts a plan in place, where it is time.
+    /// Before a large request, or where one could come: has a step planned, and puts a plan in place, where it is time.
     #[cold]
-    pub(super) fn attend(&mut self, lane: u32, size: u64) {
+    pub(super) fn attend(&mut self, lane: u32, size: Option<u64>) {
         let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
-        let Some(at) = steps.attend(size) else { return };
+        let Some(mut at) = steps.attend(size) else { return };
         if steps.plan(at).state == State::Wanted {
             let holes = self.holes(lane, at);
             let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
@@ -75,9 +85,14 @@ impl<D: Device> Pool<D> {
             if let Some(spots) = self.planner.as_mut().and_then(|planner| planner.plan(period)) {
                 self.install(ticket, spots);
             }
+            let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+            match steps.attend(size) {
+                Some(ready) => at = ready,
+                None => return,
+            }
         }
         let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
-        if steps.plan(at).state == State::Ready && steps.is_at_start(at) && !self.quiet {
+        if steps.plan(at).state == State::Ready && !self.quiet {
             self.arm(lane, at);
         }
     }
@@ -159,8 +174,12 @@ impl<D: Device> Pool<D> {
         self.poll();
         self.drop_idle_windows(lane);
         let missing = needed.saturating_sub(self.heap(heap).tail()).div_ceil(GRANULE) * GRANULE;
-        // What could not be moved is left out below.
+        // What finds no room is left out below.
         let _ = self.gather_at_end(heap, missing);
+        let short = needed.saturating_sub(self.heap(heap).tail()).div_ceil(GRANULE) * GRANULE;
+        if short > 0 && self.stats.reserved.current + short <= self.allowed(0) {
+            let _ = self.grow(heap, short);
+        }
         let (tail, end) = (self.heap(heap).tail(), self.heap(heap).end());
         let base = end - tail;
         let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };

@@ -35,8 +35,9 @@ pub(super) struct Found {
     pub(super) recurring: Vec<Recurring>,
     /// Which of them comes next.
     pub(super) next: usize,
-    /// The most that was live.
+    /// The most that was live, and the least, before the first of them.
     pub(super) peak: u64,
+    pub(super) least: u64,
 }
 
 #[derive(Debug)]
@@ -144,18 +145,23 @@ impl Log {
         Some(self.sizes.get(self.sizes.len().checked_sub(length)?..)?.into())
     }
 
-    /// A mark was before the request that comes next, of `units`, with `live` bytes live: the step since an earlier mark that was so too, where
-    /// the first half of it was not new then.
-    pub(super) fn boundary(&mut self, units: u32, live: u64, shortest: usize) -> Option<Found> {
-        let now = self.sizes.len();
-        let is_same = |&&at: &&u32| self.lives[at as usize] == live && self.sizes[at as usize] == units;
-        let long = self.boundaries.iter().rev().filter(|&&at| now - at as usize >= shortest);
-        let before = long.into_iter().find(is_same).copied();
+    /// A mark is before the request that comes next.
+    pub(super) fn mark(&mut self) {
         if self.boundaries.len() == BOUNDARIES {
             self.boundaries.remove(0);
         }
-        self.boundaries.push(now as u32);
-        let before = before? as usize;
+        self.boundaries.push(self.sizes.len() as u32);
+    }
+
+    /// What comes next, of `units` where that is known, is behind a mark, with `live` bytes live: the step since an earlier mark that was so too,
+    /// where the first half of it was not new then.
+    pub(super) fn since_mark(&self, units: Option<u32>, live: u64, shortest: usize) -> Option<Found> {
+        let now = self.sizes.len();
+        let is_same = |&&at: &&u32| {
+            self.lives[at as usize] == live && units.is_none_or(|units| self.sizes[at as usize] == units)
+        };
+        let long = self.boundaries.iter().rev().filter(|&&at| now - at as usize >= shortest);
+        let before = *long.into_iter().find(is_same)? as usize;
         let length = now - before;
         if self.has_come_before(before, length / 2) { self.period(length) } else { None }
     }
@@ -189,7 +195,8 @@ impl Log {
             Recurring { size: u64::from(self.sizes[at]) * UNIT, start, end: start + lived }
         });
         let peak = (from..now).map(|at| self.lives[at] + u64::from(self.sizes[at]) * UNIT).max()?;
-        Some(Found { recurring: recurring.collect(), next: (length - cut) % length, peak })
+        let least = self.lives[from + cut];
+        Some(Found { recurring: recurring.collect(), next: (length - cut) % length, peak, least })
     }
 
     /// Where each sequence that occurs once ends: which request comes after it.

@@ -348,22 +348,32 @@ impl Steps {
 
     // ---- what the pool asks, with everything in one hand ----
 
-    /// Before a request of `size` bytes: looks at a mark. Which plan, if any, waits to be made or to be put in place now.
-    pub(crate) fn attend(&mut self, size: u64) -> Option<usize> {
+    /// Before a request of `size` bytes, or in a pause before one that is not known yet: looks at a mark. Which plan, if any, waits to be made or to
+    /// be put in place now. In a pause, something may be about to be given back still: what is not as it was then is left to the request.
+    pub(crate) fn attend(&mut self, size: Option<u64>) -> Option<usize> {
         self.needs_pool = false;
-        if std::mem::take(&mut self.marked)
-            && self.demand == 1
-            && let Some(found) = self.log.boundary(units(size), self.live, SHORTEST)
-        {
-            self.add(found);
-            self.needs_pool = false;
+        if self.marked && self.demand == 1 {
+            let found = self.log.since_mark(size.map(units), self.live, SHORTEST);
+            if size.is_some() || found.is_some() {
+                self.marked = false;
+                self.log.mark();
+            }
+            if let Some(found) = found {
+                self.add(found);
+            }
+            self.needs_pool = self.marked;
         }
         let (at, cursor) = self.at?;
         let plan = &mut self.plans[at];
         plan.used = self.stats.requests;
+        let is_beginning = cursor == 0 && (size.is_some() || self.live == plan.least);
         match plan.state {
             State::Wanted => Some(at),
-            State::Ready if cursor == 0 => Some(at),
+            State::Ready if is_beginning => Some(at),
+            State::Ready => {
+                self.needs_pool |= cursor == 0;
+                None
+            }
             _ => None,
         }
     }
@@ -373,7 +383,7 @@ impl Steps {
     }
 
     /// Whether the cursor stands at the beginning of this plan.
-    pub(crate) fn is_at_start(&self, at: usize) -> bool {
+    fn is_at_start(&self, at: usize) -> bool {
         self.at == Some((at, 0))
     }
 

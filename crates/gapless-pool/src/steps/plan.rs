@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     /// What is asked for, one after the other.
     pub(super) sizes: Box<[u32]>,
     pub(crate) requests: Arc<[Recurring]>,
+    /// What is live before the first.
+    pub(super) least: u64,
     /// As the planner says it; and where the holes are that it speaks of.
     pub(crate) spots: Vec<Spot>,
     pub(crate) holes: Vec<(u64, u64)>,
@@ -61,6 +63,7 @@ impl Plan {
             state: State::Tried,
             sizes,
             requests: Arc::new([]),
+            least: 0,
             spots: Vec::new(),
             holes: Vec::new(),
             places: Vec::new(),
@@ -77,8 +80,8 @@ impl Plan {
     /// A step.
     pub(super) fn wanted(found: Found, grams: FxHashMap<Gram, u32>, serial: u64) -> Plan {
         let sizes = found.recurring.iter().map(|request| units(request.size)).collect();
-        let requests = found.recurring.into();
-        Plan { serial, state: State::Wanted, requests, grams, ..Plan::tried(sizes) }
+        let (least, requests) = (found.least, found.recurring.into());
+        Plan { serial, state: State::Wanted, requests, least, grams, ..Plan::tried(sizes) }
     }
 
     /// Which request comes after a sequence that this step has once.
