@@ -72,6 +72,17 @@ impl Program {
 
     /// A training step: activations that stay until backward, temporaries, gradients until the next step begins.
     fn train(&mut self, shape: u64, layers: u64, gradients: &mut Vec<u64>) {
+        self.train_with(shape, layers, gradients, |_, _| ());
+    }
+
+    /// The same, with something more in each layer of the forward pass.
+    fn train_with(
+        &mut self,
+        shape: u64,
+        layers: u64,
+        gradients: &mut Vec<u64>,
+        mut more: impl FnMut(&mut Program, u64),
+    ) {
         for addr in gradients.drain(..) {
             self.free(addr);
         }
@@ -79,6 +90,7 @@ impl Program {
         for layer in 0..layers {
             saved.push(self.alloc((3 * MIB + layer * 512 * 7) * shape / 4));
             let temporary = self.alloc((9 * MIB + layer * 1024) * shape / 4);
+            more(self, layer);
             saved.push(self.alloc(2 * MIB * shape / 4 + 700 * 1024));
             self.free(temporary);
         }
@@ -159,11 +171,18 @@ fn in_the_pause_between_steps_a_plan_is_put_in_place() {
     }
     for step in 0..8 {
         let (before, served) = (calls(&program), program.pool.plan_stats().served);
-        program.train(4, 24, &mut gradients);
         if step == 0 {
+            // Of libraries, in the midst of the first step.
+            program.train_with(4, 24, &mut gradients, |program, layer| {
+                if layer == 1 || layer == 20 {
+                    program.alloc(8 * MIB);
+                }
+            });
             for layer in 0..48 {
                 program.alloc(MIB + 4096 + layer / 2 * 65536);
             }
+        } else {
+            program.train(4, 24, &mut gradients);
         }
         program.pool.mark_step();
         gradients.drain(..).for_each(|addr| program.free(addr));

@@ -14,6 +14,10 @@ const SEEN: usize = 1 << 11;
 const BOUNDARIES: usize = 16;
 /// Places that are compared with a step, at most: where all sizes are alike, each takes as long as the step is.
 const PLACES: usize = 64;
+/// How far back they are looked for, in steps; and how many requests may come in between two at once, and in all, in parts of the step.
+const REACH: usize = 8;
+const BETWEEN: usize = 4;
+const BETWEEN_PART: usize = 16;
 /// It has not ended.
 const OPEN: u32 = u32::MAX;
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -166,12 +170,18 @@ impl Log {
         if self.has_come_before(before, length / 2) { self.period(length) } else { None }
     }
 
-    /// Whether the `length` sizes from an entry on came before it, in the same order: at one of the last places that begin as it does.
+    /// Whether the `length` sizes from an entry on came before it, in the same order, with little in between: what comes once, such as the states
+    /// of an optimizer or the workspaces of libraries, comes in between in a first step.
     fn has_come_before(&self, at: usize, length: usize) -> bool {
         let sizes = &self.sizes[at..at + length];
-        let first = &sizes[..length.min(GRAM)];
-        let before = (0..(at + 1).saturating_sub(length)).rev().map(|from| &self.sizes[from..]);
-        before.filter(|rest| rest.starts_with(first)).take(PLACES).any(|rest| rest.starts_with(sizes))
+        let Some((&first, earliest)) = sizes.first().zip(at.checked_sub(length)) else { return false };
+        let before = (earliest.saturating_sub(REACH * length)..=earliest)
+            .rev()
+            .filter(|&from| self.sizes[from] == first);
+        let alike = before
+            .map(|from| &self.sizes[from..at])
+            .filter(|before| contains(before, &sizes[..length.min(GRAM)]));
+        alike.take(PLACES).any(|before| contains(before, sizes))
     }
 
     /// The last `length` requests as a step. One that has not ended does so as the one a step before did; where that is not known either, it
@@ -219,6 +229,20 @@ impl Log {
         }
         found
     }
+}
+
+/// Whether `before` begins with `sizes`, with little in between.
+fn contains(before: &[u32], sizes: &[u32]) -> bool {
+    let mut left = BETWEEN + sizes.len() / BETWEEN_PART;
+    let mut rest = before;
+    sizes.iter().all(|size| {
+        let Some(skipped) = rest.iter().take(1 + BETWEEN.min(left)).position(|s| s == size) else {
+            return false;
+        };
+        left -= skipped;
+        rest = &rest[skipped + 1..];
+        true
+    })
 }
 
 #[inline]
