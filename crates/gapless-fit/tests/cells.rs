@@ -143,7 +143,7 @@ fn the_trace_of_a_run_replays_to_the_same_peak() {
     let folder = support::folder();
     let (cell, config) = support::cells(&folder, &format!("{folder}/h200_cells.jsonl")).swap_remove(0);
     let (steps, _) = run(&cell, &config).expect("a known model");
-    let trace = steps.trace();
+    let trace = gapless_fit::timeline::trace(&steps);
     let history = gapless_trace::History::rebuild(&trace, &trace.devices[0]).expect("a sound trace");
     let script = Script::of(&trace, &trace.devices[0], &history);
     let machine: Machine =
