@@ -6,12 +6,10 @@
 use crate::eager::{Layer, Phase, Scope, Steps, replay};
 use gapless_replay::Allocator;
 use gapless_replay::torch::NoteKind;
-use gapless_trace::{
-    Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Micros, Source, StackId, StreamId, Trace,
-};
+use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Source, StackId, StreamId, Trace};
 use std::collections::HashMap;
 
-/// The run as a trace; one microsecond for each event of the log.
+/// The run as a trace. It has no clock: how long an operator takes is not simulated.
 #[must_use]
 pub fn trace(steps: &Steps) -> Trace {
     let mut trace = Trace {
@@ -30,25 +28,22 @@ pub fn trace(steps: &Steps) -> Trace {
     torch.keep_notes();
     let mut addresses = vec![DeviceAddr(0); log.allocations.len()];
     let mut known: HashMap<(Scope, Layer, Phase, &'static str), StackId> = HashMap::new();
-    for (time, event) in log.events.iter().enumerate() {
+    for event in &log.events {
         let slot = event.slot();
         let allocation = &log.allocations[slot as usize];
         let key = (allocation.scope, allocation.layer, allocation.phase, allocation.op);
         let stack = *known.entry(key).or_insert_with(|| {
-            let place = trace.strings.intern("model");
             let frames: Vec<_> = names(key)
                 .into_iter()
-                .map(|name| {
-                    let name = trace.strings.intern(&name);
-                    trace.frames.intern(Frame { name, file: place, line: 0 })
+                .map(|(name, file)| {
+                    let (name, file) = (trace.strings.intern(&name), trace.strings.intern(file));
+                    trace.frames.intern(Frame { name, file, line: 0 })
                 })
                 .collect();
             trace.stacks.intern(&frames)
         });
-        let mut push = |action, addr, size| {
-            let time = Micros(time as u64);
-            device.events.push(Event { action, addr, size, time, stack, ..Event::default() });
-        };
+        let mut push =
+            |action, addr, size| device.events.push(Event { action, addr, size, stack, ..Event::default() });
         let size = Bytes(allocation.bytes);
         if event.is_free() {
             torch.free(slot);
@@ -68,8 +63,8 @@ pub fn trace(steps: &Steps) -> Trace {
     trace
 }
 
-/// Frames of a stack, the innermost first.
-fn names((scope, layer, phase, op): (Scope, Layer, Phase, &'static str)) -> Vec<String> {
+/// Frames of a stack, the innermost first: a name, and the part of the program that it is in.
+fn names((scope, layer, phase, op): (Scope, Layer, Phase, &'static str)) -> Vec<(String, &'static str)> {
     let mut names = vec![op.to_owned()];
     match layer {
         Layer::Norm => names.push("norm".to_owned()),
@@ -86,16 +81,16 @@ fn names((scope, layer, phase, op): (Scope, Layer, Phase, &'static str)) -> Vec<
         Scope::Loss => "loss".to_owned(),
         Scope::Optimizer => "optimizer".to_owned(),
     });
-    names.push(
-        match phase {
-            Phase::Build => "build",
-            Phase::Forward => "forward",
-            Phase::Backward => "backward",
-            Phase::Recompute => "recompute",
-            Phase::Step => "optimizer_step",
-            Phase::Zero => "zero_grad",
-        }
-        .to_owned(),
-    );
-    names
+    // Whoever infers kinds knows these places from the stacks of real runs.
+    let (phase, place) = match phase {
+        Phase::Build => ("__init__", "model"),
+        Phase::Forward => ("forward", "model"),
+        Phase::Backward => ("backward", "torch/autograd/"),
+        Phase::Recompute => ("recompute", "torch/autograd/"),
+        Phase::Step => ("optimizer_step", "torch/optim/"),
+        Phase::Zero => ("zero_grad", "torch/optim/"),
+    };
+    let mut frames: Vec<_> = names.into_iter().map(|name| (name, "model")).collect();
+    frames.push((phase.to_owned(), place));
+    frames
 }

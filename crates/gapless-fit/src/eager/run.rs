@@ -1,6 +1,6 @@
 //! A whole run: what is set, the steps one after the other, and what they left.
 
-use super::log::{Kind, Log, Phase, Scope};
+use super::log::{Kind, Log, Phase};
 use super::optimizer::Optimizer;
 use super::sim::Sim;
 use super::tensor::Tensor;
@@ -153,7 +153,7 @@ pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildEr
     simulate_telling(architecture, run, &mut |_| {})
 }
 
-/// The same; `tell` sees the log whenever a phase has ended, and at the end of the run: who replays it need not wait.
+/// The same; `tell` sees the log whenever a phase has ended, the last time at its end: who replays it need not wait.
 pub(crate) fn simulate_telling(
     architecture: &Architecture,
     run: &Run,
@@ -174,6 +174,7 @@ pub(crate) fn simulate_telling(
     let base = sim.log.borrow().events.len() as u32;
     let network = models::build(&sim, architecture, run)?;
     let parameters = sim.params.borrow().iter().map(|(p, _)| p.tensor.n).sum();
+    let end;
     match run.mode {
         Mode::Train => {
             let mut states = run.optimizer.create(&sim);
@@ -204,6 +205,7 @@ pub(crate) fn simulate_telling(
                 }
                 mark(step, Phase::Zero);
             }
+            end = sim.log.borrow().events.len();
             drop((loss, x, states));
         }
         Mode::Infer => {
@@ -218,11 +220,9 @@ pub(crate) fn simulate_telling(
                 drop((held, batch));
                 mark(step, Phase::Zero);
             }
+            end = sim.log.borrow().events.len();
         }
     }
-    sim.scope(Scope::Model);
-    tell(&sim.log.borrow());
-    let end = sim.log.borrow().events.len();
     drop(network);
     drop(workspaces);
     let mut log = sim.log.replace(Log::empty());

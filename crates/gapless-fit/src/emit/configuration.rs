@@ -56,6 +56,12 @@ pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
                 "recompute whole blocks",
             );
         }
+        let kind = recipe.model["model_type"].as_str();
+        if config.optimizer == Optimizer::Muon
+            && !matches!(kind, Some("torchvision_vit" | "torchvision_convnext"))
+        {
+            return cannot("muon".to_owned(), "its blocks have no matrices: plan with adamw or sgd-momentum");
+        }
     }
     for (what, degree) in [
         ("pipeline", config.pipeline),
