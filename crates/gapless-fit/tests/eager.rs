@@ -137,7 +137,9 @@ fn optimizers_keep_what_their_formulas_say() {
 
 #[test]
 fn blocks_of_convolutional_networks_are_run_again_as_well() {
-    for name in ["resnet50", "convnext_tiny", "vit_b_16"] {
+    for name in
+        ["resnet50", "convnext_tiny", "vit_b_16", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0"]
+    {
         let base = Run { batch: 64, length: 64, optimizer: Optimizer::Sgd, ..Run::default() };
         let at = |checkpointing| {
             let steps = simulate(&model(name), &Run { checkpointing, ..base.clone() }).expect("a run");

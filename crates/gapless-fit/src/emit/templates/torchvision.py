@@ -16,12 +16,15 @@ def build(device):
 
 def blocks_of(model):
     """The network's blocks in the order of forward."""
-    from torchvision.models import convnext, resnet, vision_transformer
+    from torchvision.models import convnext, efficientnet, mobilenetv2, mobilenetv3, resnet, vision_transformer
 
     kinds = {
         "torchvision_resnet": (resnet.BasicBlock, resnet.Bottleneck),
         "torchvision_vit": (vision_transformer.EncoderBlock,),
         "torchvision_convnext": (convnext.CNBlock,),
+        "torchvision_mobilenet_v2": (mobilenetv2.InvertedResidual,),
+        "torchvision_mobilenet_v3": (mobilenetv3.InvertedResidual,),
+        "torchvision_efficientnet": (efficientnet.MBConv,),
     }
     kinds = kinds.get(CONFIG["model_type"])
     if kinds is None:
