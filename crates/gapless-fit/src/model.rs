@@ -255,6 +255,8 @@ pub enum Vision {
     Vgg { layers: Vec<u64>, batch_norm: bool, classes: u64 },
     /// MobileNet and EfficientNet.
     Inverted(Inverted),
+    /// DenseNet: layers of each block, channels that each of them adds, channels of the first convolution.
+    DenseNet { blocks: Vec<u64>, growth: u64, stem: u64, classes: u64 },
 }
 
 /// A network of inverted residuals.

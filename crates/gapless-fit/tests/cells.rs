@@ -74,7 +74,7 @@ fn measured_cells_are_predicted_within_the_targets() {
 fn cells_of_other_models_and_shapes_are_predicted_too() {
     // Their reserved bytes are not compared: memory cached by the cell before was not all given back.
     let errors = errors("more_cells.jsonl");
-    assert!(errors.len() >= 91, "{} cells", errors.len());
+    assert!(errors.len() >= 94, "{} cells", errors.len());
     assert_targets(&errors);
     assert!(errors.iter().filter(|e| e.transformer).all(|e| e.allocated.abs() <= 2.0));
     // EfficientNet's peak is at a filter's gradient, whose workspace cuDNN chooses.

@@ -137,9 +137,15 @@ fn optimizers_keep_what_their_formulas_say() {
 
 #[test]
 fn blocks_of_convolutional_networks_are_run_again_as_well() {
-    for name in
-        ["resnet50", "convnext_tiny", "vit_b_16", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0"]
-    {
+    for name in [
+        "resnet50",
+        "convnext_tiny",
+        "vit_b_16",
+        "mobilenet_v2",
+        "mobilenet_v3_small",
+        "efficientnet_b0",
+        "densenet121",
+    ] {
         let base = Run { batch: 64, length: 64, optimizer: Optimizer::Sgd, ..Run::default() };
         let at = |checkpointing| {
             let steps = simulate(&model(name), &Run { checkpointing, ..base.clone() }).expect("a run");
@@ -158,14 +164,18 @@ fn blocks_of_convolutional_networks_are_run_again_as_well() {
 /// what is recomputed is the difference.
 #[test]
 fn a_recomputed_block_leaves_what_torch_leaves() {
-    for (name, batch, blocks, difference) in [
-        ("resnet50", 4, &[0, 1, 2, 5, 9, 15][..], 130_791_424 - 121_427_968),
-        ("convnext_tiny", 2, &[0, 1, 4, 9, 17], 132_227_584 - 125_996_544),
+    for (name, batch, length, blocks, difference) in [
+        ("resnet50", 4, 64, &[0, 1, 2, 5, 9, 15][..], 130_791_424 - 121_427_968),
+        ("convnext_tiny", 2, 64, &[0, 1, 4, 9, 17], 132_227_584 - 125_996_544),
+        ("mobilenet_v2", 4, 96, &[1, 2, 9], 71_910_400 - 48_855_040),
+        ("mobilenet_v3_large", 4, 96, &[0, 3, 7, 14], 54_898_176 - 49_399_808),
+        ("efficientnet_b0", 4, 96, &[0, 2, 3, 15], 86_696_448 - 65_181_696),
+        ("densenet121", 2, 64, &[0, 2], 54_016_000 - 42_705_920),
     ] {
         let after = |blocks: &[usize]| {
             let chosen = (0..64).map(|at| blocks.contains(&at)).collect();
             let checkpointing = Checkpointing::Blocks(chosen);
-            let run = Run { batch, length: 64, checkpointing, optimizer: Optimizer::Sgd, ..Run::default() };
+            let run = Run { batch, length, checkpointing, optimizer: Optimizer::Sgd, ..Run::default() };
             live(&simulate(&model(name), &run).expect("a run"), 1, Phase::Forward)
         };
         assert_eq!(after(&[]) - after(blocks), difference, "{name}");

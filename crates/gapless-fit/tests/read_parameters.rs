@@ -159,6 +159,7 @@ fn published_counts() {
         ("mobilenet_v2", 3_504_872),
         ("mobilenet_v3_small", 2_542_856),
         ("efficientnet_b7", 66_347_960),
+        ("densenet161", 28_681_000),
     ] {
         assert_eq!(parameters::count(&architecture(name)), Some(count), "{name}");
     }

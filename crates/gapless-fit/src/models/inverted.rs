@@ -108,8 +108,9 @@ impl Network2d {
         match self.family {
             _ if hard => sim.keeps_copy("hardswish_", x),
             InvertedFamily::EfficientNet => sim.keeps_copy("silu_", x),
-            // ReLU and ReLU6 need their output alone.
-            _ => sim.relu_(x),
+            // ReLU6.
+            InvertedFamily::MobileNetV2 => sim.keeps_copy("hardtanh_", x),
+            InvertedFamily::MobileNetV3 => sim.relu_(x),
         }
     }
 

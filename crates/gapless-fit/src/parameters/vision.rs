@@ -13,6 +13,9 @@ pub(super) fn list(vision: &Vision, list: &mut List) {
         Vision::ConvNext { channels, blocks, classes } => convnext(channels, blocks, *classes, list),
         Vision::Vgg { layers, batch_norm, classes } => vgg(layers, *batch_norm, *classes, list),
         Vision::Inverted(network) => inverted(network, list),
+        Vision::DenseNet { blocks, growth, stem, classes } => {
+            densenet(blocks, *growth, *stem, *classes, list)
+        }
     }
 }
 
@@ -21,7 +24,7 @@ pub(super) fn buffers(vision: &Vision) -> Vec<Buffer> {
     let norms: &dyn Fn(&str) -> bool = match vision {
         Vision::ResNet { .. } => &|name| name.contains("bn") || name.contains("downsample.1"),
         Vision::Vgg { batch_norm: true, .. } => &|name| name.starts_with("features."),
-        Vision::Inverted(_) => &|_| true,
+        Vision::Inverted(_) | Vision::DenseNet { .. } => &|_| true,
         _ => return Vec::new(),
     };
     let mut parameters = List::default();
@@ -208,4 +211,27 @@ fn inverted(network: &Inverted, list: &mut List) {
     } else {
         classifier("classifier.1", network.last, network.classes, list);
     }
+}
+
+fn densenet(blocks: &[u64], growth: u64, stem: u64, classes: u64, list: &mut List) {
+    list.convolution("features.conv0", 3, stem, 7, false);
+    list.norm("features.norm0", stem);
+    let mut channels = stem;
+    for (block, &layers) in (1..).zip(blocks) {
+        for layer in 1..=layers {
+            let name = format!("features.denseblock{block}.denselayer{layer}");
+            list.norm(&format!("{name}.norm1"), channels);
+            list.convolution(&format!("{name}.conv1"), channels, 4 * growth, 1, false);
+            list.norm(&format!("{name}.norm2"), 4 * growth);
+            list.convolution(&format!("{name}.conv2"), 4 * growth, growth, 3, false);
+            channels += growth;
+        }
+        if block < blocks.len() {
+            list.norm(&format!("features.transition{block}.norm"), channels);
+            list.convolution(&format!("features.transition{block}.conv"), channels, channels / 2, 1, false);
+            channels /= 2;
+        }
+    }
+    list.norm("features.norm5", channels);
+    classifier("classifier", channels, classes, list);
 }

@@ -16,12 +16,13 @@ def build(device):
 
 def blocks_of(model):
     """The network's blocks in the order of forward."""
-    from torchvision.models import convnext, efficientnet, mobilenetv2, mobilenetv3, resnet, vision_transformer
+    from torchvision.models import convnext, densenet, efficientnet, mobilenetv2, mobilenetv3, resnet, vision_transformer
 
     kinds = {
         "torchvision_resnet": (resnet.BasicBlock, resnet.Bottleneck),
         "torchvision_vit": (vision_transformer.EncoderBlock,),
         "torchvision_convnext": (convnext.CNBlock,),
+        "torchvision_densenet": (densenet._DenseBlock,),
         "torchvision_mobilenet_v2": (mobilenetv2.InvertedResidual,),
         "torchvision_mobilenet_v3": (mobilenetv3.InvertedResidual,),
         "torchvision_efficientnet": (efficientnet.MBConv,),

@@ -123,6 +123,12 @@ pub(super) fn torchvision(kind: &str, fields: Fields<'_>) -> Outcome<Vision> {
             batch_norm: fields.flag("batch_norm", false)?,
             classes,
         },
+        "torchvision_densenet" => Vision::DenseNet {
+            blocks: stages(fields, "blocks", vec![6, 12, 24, 16])?,
+            growth: fields.size("growth", 32)?,
+            stem: fields.size("stem", 64)?,
+            classes,
+        },
         "torchvision_mobilenet_v2" => Vision::Inverted(inverted::mobilenet_v2(classes)),
         "torchvision_mobilenet_v3" => {
             Vision::Inverted(inverted::mobilenet_v3(fields.flag("large", true)?, classes))
