@@ -158,4 +158,9 @@ fn the_trace_of_a_run_replays_to_the_same_peak() {
     let figures = steps.figures();
     assert_eq!(outcome.stats.allocated.peak, figures.peak_allocated.0);
     assert_eq!(outcome.stats.reserved.peak, figures.peak_reserved.0);
+    // Its own segments are those of the replay, and it has no clock.
+    let events = &trace.devices[0].events;
+    let segments = events.iter().filter(|e| e.action == gapless_trace::Action::SegmentAlloc);
+    assert_eq!(segments.map(|e| e.size.0).sum::<u64>(), figures.peak_reserved.0);
+    assert!(!events.has_times());
 }

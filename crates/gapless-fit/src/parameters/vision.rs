@@ -14,7 +14,7 @@ pub(super) fn list(vision: &Vision, list: &mut List) {
         Vision::Vgg { layers, batch_norm, classes } => vgg(layers, *batch_norm, *classes, list),
         Vision::Inverted(network) => inverted(network, list),
         Vision::DenseNet { blocks, growth, stem, classes } => {
-            densenet(blocks, *growth, *stem, *classes, list)
+            densenet(blocks, *growth, *stem, *classes, list);
         }
     }
 }
