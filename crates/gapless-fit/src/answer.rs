@@ -4,12 +4,14 @@
 //! it fails, so less than the reserved peak can do, and only a replay on a card of that size tells.
 
 use crate::account::Account;
-use crate::eager::{Figures, OUTSIDE_TORCH, Run, Steps, simulate};
+use crate::eager::{Figures, Log, OUTSIDE_TORCH, Run, Steps, replay, simulate_telling};
 use crate::hardware::Gpu;
 use crate::model::Architecture;
 use crate::models::BuildError;
+use gapless_replay::gapless::Gapless;
 use gapless_replay::machine::{Drive, Machine, Spec, TorchMachine};
 use gapless_replay::torch::{TorchSettings, TorchVersion};
+use gapless_replay::{Allocator, Lane, Op};
 use gapless_trace::{Bytes, Trace};
 
 /// Share by which accounts from closed forms may be off: several GPUs, offloading. Simulated ones have [`crate::account::error_share`].
@@ -54,26 +56,35 @@ impl Answer {
     /// Simulates `run`.
     ///
     /// # Errors
-    /// As [`simulate`].
+    /// As [`crate::eager::simulate`].
     pub fn of(architecture: &Architecture, run: &Run) -> Result<Answer, BuildError> {
-        let steps = steps(architecture, run)?;
+        let steps = steps(architecture, run, &mut |_| {})?;
         let figures = steps.figures();
         let account = Account::at_peak(&steps, &figures);
         Ok(Answer { run: run.clone(), steps, figures, account })
     }
 
-    /// The same, and what Gapless' own allocator would hold at most: both replays side by side.
+    /// The same, and what Gapless' own allocator would hold at most. Its replay follows the simulation, phase by phase, in a thread of its own.
     ///
     /// # Errors
-    /// As [`simulate`].
+    /// As [`crate::eager::simulate`].
     pub fn with_gapless(architecture: &Architecture, run: &Run) -> Result<(Answer, Bytes), BuildError> {
-        let steps = steps(architecture, run)?;
-        let (figures, ours) = std::thread::scope(|scope| {
-            let ours = scope.spawn(|| gapless_reserved(&steps));
-            (steps.figures(), ours.join().unwrap_or_default())
-        });
-        let account = Account::at_peak(&steps, &figures);
-        Ok((Answer { run: run.clone(), steps, figures, account }, ours))
+        std::thread::scope(|scope| {
+            let (sender, receiver) = std::sync::mpsc::channel::<Vec<Op>>();
+            let ours = scope.spawn(move || gapless_reserved(receiver.into_iter().flatten()));
+            let mut told = 0;
+            let steps = steps(architecture, run, &mut |log| {
+                // Who does not listen any more has failed, and says so when it is joined.
+                let _ = sender.send(replay::ops(log, told).collect());
+                told = log.events.len();
+            });
+            drop(sender);
+            let steps = steps?;
+            let figures = steps.figures();
+            let account = Account::at_peak(&steps, &figures);
+            let ours = ours.join().unwrap_or_default();
+            Ok((Answer { run: run.clone(), steps, figures, account }, ours))
+        })
     }
 
     /// With what the driver counts for the process.
@@ -85,7 +96,7 @@ impl Answer {
     /// What Gapless' own allocator would hold at most.
     #[must_use]
     pub fn gapless_reserved(&self) -> Bytes {
-        gapless_reserved(&self.steps)
+        gapless_reserved(replay::ops(&self.steps.log, 0))
     }
 
     /// What PyTorch's allocator holds at most on a card of `memory` bytes: less than without a limit, where it has to give back.
@@ -110,18 +121,23 @@ impl Answer {
     }
 }
 
-/// A followed model operator by operator, an exported graph node by node.
-fn steps(architecture: &Architecture, run: &Run) -> Result<Steps, BuildError> {
+/// A followed model operator by operator, an exported graph node by node. `tell` sees the log as it grows.
+fn steps(architecture: &Architecture, run: &Run, tell: &mut dyn FnMut(&Log)) -> Result<Steps, BuildError> {
     match architecture {
-        Architecture::Graph(graph) => Ok(crate::graph::simulate(graph, run)),
-        _ => simulate(architecture, run),
+        Architecture::Graph(graph) => {
+            let steps = crate::graph::simulate(graph, run);
+            tell(&steps.log);
+            Ok(steps)
+        }
+        _ => simulate_telling(architecture, run, tell),
     }
 }
 
-fn gapless_reserved(steps: &Steps) -> Bytes {
-    let Ok(machine) = Spec::Gapless.machine(&Trace::default()) else { return Bytes::ZERO };
-    let endless = Drive::on(gapless_replay::outcome::ENDLESS.0);
-    Bytes(machine.drive(&steps.script(), endless, &mut ()).stats.reserved.peak)
+fn gapless_reserved(ops: impl Iterator<Item = Op>) -> Bytes {
+    let Ok(Machine::Gapless(options)) = Spec::Gapless.machine(&Trace::default()) else { return Bytes::ZERO };
+    let mut ours = Gapless::planned(gapless_replay::outcome::ENDLESS.0, options, &[Lane::default()]);
+    replay::serve(ops, &mut ours, &mut ());
+    Bytes(ours.stats().reserved.peak)
 }
 
 /// PyTorch's allocator as it is without any setting.

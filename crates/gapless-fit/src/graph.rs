@@ -158,7 +158,7 @@ pub fn simulate(graph: &Graph, run: &Run) -> Steps {
     }
     let end = sim.log.borrow().events.len();
     drop((states, places, fixed));
-    let mut log = sim.log.replace(Log::new());
+    let mut log = sim.log.replace(Log::empty());
     log.events.truncate(end);
     Steps { log, base: 0, parameters }
 }

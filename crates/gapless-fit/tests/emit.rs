@@ -26,6 +26,10 @@ fn tiny() -> Value {
     })
 }
 
+fn network() -> Value {
+    json!({"model_type": "torchvision_resnet", "name": "resnet18", "num_classes": 10})
+}
+
 fn config() -> Config {
     Config {
         precision: Precision::Bf16,
@@ -105,7 +109,8 @@ fn compile(name: &str, files: &[File]) -> Value {
             plan = serde_json::from_str(text).expect("the plan is JSON");
             let (_, rest) = rest.split_once("CONFIG = json.loads(r'''").expect("a configuration");
             let (text, _) = rest.split_once("''')").expect("its end");
-            assert_eq!(serde_json::from_str::<Value>(text).expect("JSON"), tiny());
+            let config: Value = serde_json::from_str(text).expect("JSON");
+            assert!(config == tiny() || config == network(), "{config}");
         }
         if file.name.ends_with(".json") {
             serde_json::from_str::<Value>(&file.text).expect("JSON");
@@ -142,6 +147,33 @@ fn the_torch_script_carries_the_plan() {
     assert_eq!((&plan["weight_type"], &plan["autocast"]), (&json!("float32"), &json!(true)));
     let again = recipe(config()).emit(Target::Torch).expect("plain");
     assert_eq!(files, again, "the same plan gives the same bytes");
+}
+
+#[test]
+fn the_script_of_a_network_of_torchvision_wraps_its_blocks() {
+    let of = |model: Value| Recipe { model, blocks: 8, ..recipe(config()) };
+    let files = of(network()).emit(Target::Torch).expect("plain");
+    let plan = compile("torchvision", &files);
+    assert_eq!((&plan["recompute"], &plan["blocks"]), (&json!([0, 2]), &json!(8)));
+    let [script] = &files[..] else { panic!("one file") };
+    for (words, there) in [
+        ("torchvision.models, CONFIG[\"name\"]", true),
+        ("partial(checkpoint, blocks[number].forward, use_reentrant=False)", true),
+        ("cross_entropy(run(images).float(), labels())", true),
+        ("found[\"measured_peak_allocated\"] = measured", true),
+        ("transformers", false),
+        ("@MODEL@", false),
+    ] {
+        assert_eq!(script.text.contains(words), there, "{words}");
+    }
+    for target in [Target::Fsdp, Target::DeepSpeed, Target::Accelerate] {
+        let refused = of(network()).emit(target).expect_err("refused").to_string();
+        assert!(refused.ends_with("a network of torchvision: emit it for torch"), "{refused}");
+    }
+    let muon = Recipe { config: Config { optimizer: Optimizer::Muon, ..config() }, ..of(network()) };
+    assert!(muon.emit(Target::Torch).expect_err("refused").to_string().contains("no matrices"));
+    let nameless = of(json!({"model_type": "torchvision_resnet", "num_classes": 10}));
+    assert_eq!(nameless.emit(Target::Torch), Err(EmitError::NoNetwork("name")));
 }
 
 #[test]

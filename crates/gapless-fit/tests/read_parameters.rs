@@ -156,6 +156,10 @@ fn published_counts() {
         ("vit_h_14", 632_045_800),
         ("convnext_base", 88_591_464),
         ("vgg16", 138_357_544),
+        ("mobilenet_v2", 3_504_872),
+        ("mobilenet_v3_small", 2_542_856),
+        ("efficientnet_b7", 66_347_960),
+        ("densenet161", 28_681_000),
     ] {
         assert_eq!(parameters::count(&architecture(name)), Some(count), "{name}");
     }

@@ -114,9 +114,46 @@ fn an_emitted_script_carries_the_peak_that_was_simulated_for_it() {
     let script = fs::read_to_string(out.join("train.py")).expect("a script");
     let peak = value["plans"][0]["peak_allocated"].as_u64().expect("simulated");
     assert!(script.contains(&format!("\"predicted_peak_allocated\": {peak}")));
-    let done = run(&["fit", "resnet18", "--emit", "torch"]);
+    let config = folder.path().join("config.json");
+    fs::write(&config, r#"{"model_type":"resnet"}"#).expect("written");
+    let done = run(&["fit", &config.display().to_string(), "--emit", "torch"]);
     assert_eq!(done.code, 2);
-    assert!(done.err.contains("Hugging Face"), "{}", done.err);
+    assert!(done.err.contains("followed as torchvision runs it"), "{}", done.err);
+}
+
+#[test]
+fn a_script_for_torchvision_names_the_network_and_the_blocks_that_were_simulated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, memory, blocks) in
+        [("resnet50", "5GiB", 16), ("vit_b_16", "9GiB", 12), ("convnext_base", "12GiB", 36)]
+    {
+        let out = folder.path().join(name).display().to_string();
+        let given = ["fit", name, "--batch", "128", "--precision", "amp-bf16", "--memory", memory];
+        let emitted =
+            [&given[..], &["--grad-accum", "1", "--optimize", "--emit", "torch", "--out", &out]].concat();
+        let done = run(&emitted);
+        assert!(done.code < 2, "{}", done.err);
+        let script = fs::read_to_string(folder.path().join(name).join("train.py")).expect("written");
+        let value = |before: &str| -> Value {
+            let (_, rest) = script.split_once(before).expect(before);
+            serde_json::from_str(rest.split_once("''')").expect("its end").0).expect("JSON")
+        };
+        let (plan, config) = (value("PLAN = json.loads(r'''"), value("CONFIG = json.loads(r'''"));
+        assert_eq!((&config["name"], &config["num_classes"]), (&name.into(), &1000.into()));
+        assert_eq!(
+            (&plan["blocks"], &plan["length"], &plan["autocast"]),
+            (&blocks.into(), &224.into(), &true.into())
+        );
+        let recomputed = plan["recompute"].as_array().map_or(0, Vec::len);
+        assert!((1..blocks).contains(&recomputed), "{name}: {recomputed} of {blocks}");
+        // What the script is to hold its measurement against is the simulation of just that.
+        let (_, answer) = json(&[&given[1..], &["--grad-accum", "1", "--optimize"]].concat());
+        assert_eq!(plan["predicted_peak_allocated"], answer["plans"][0]["peak_allocated"], "{name}");
+        assert!(plan["predicted_peak_allocated"].as_u64() < answer["peak_allocated"].as_u64(), "{name}");
+    }
+    let done = run(&["fit", "resnet50", "--emit", "fsdp"]);
+    assert!(done.code == 2 && done.err.contains("emit it for torch"), "{}", done.err);
+    assert!(refused(&["vgg16", "--checkpointing", "full"]).err.contains("no blocks"));
 }
 
 #[test]

@@ -139,9 +139,14 @@ pub struct Log {
 impl Log {
     #[must_use]
     pub fn new() -> Log {
+        Log { allocations: Vec::with_capacity(8192), events: Vec::with_capacity(16384), ..Log::empty() }
+    }
+
+    /// Without room for anything.
+    pub(crate) fn empty() -> Log {
         Log {
-            allocations: Vec::with_capacity(8192),
-            events: Vec::with_capacity(16384),
+            allocations: Vec::new(),
+            events: Vec::new(),
             marks: Vec::new(),
             ops: None,
             flops: Vec::new(),

@@ -2,7 +2,7 @@
 //!
 //! `sim` is the machine (allocations, tape, backward pass), `ops` what operators allocate and keep, `checkpoint` recomputation, `optimizer` the
 //! step of each optimizer. The modeling code in `models` is written against it as the Python code is against torch. What comes out is a log
-//! ([`log::Log`]), which `run` turns into figures and a trace.
+//! ([`log::Log`]), which `replay` turns into figures and [`crate::timeline`] into a trace.
 
 pub mod log;
 pub mod ops;
@@ -11,12 +11,13 @@ pub mod tensor;
 
 mod checkpoint;
 mod optimizer;
-mod replay;
+pub(crate) mod replay;
 mod run;
 
 pub use log::{Kind, Layer, Log, Phase, Scope};
 pub use optimizer::Optimizer;
 pub use replay::{Figures, OUTSIDE_TORCH, PhaseFigures};
+pub(crate) use run::simulate_telling;
 pub use run::{Checkpointing, Lora, LoraTargets, Mode, Precision, Run, Steps, simulate};
 pub use sim::Sim;
 pub use tensor::Tensor;

@@ -3,7 +3,7 @@
 use super::log::{Kind, Phase, Scope};
 use super::ops::reduce::staging;
 use super::sim::Sim;
-use super::tensor::Tensor;
+use super::tensor::{Param, Tensor};
 use crate::model::Dtype;
 
 /// The optimizers of `torch.optim` as one gets them by default on CUDA (most work on lists of tensors at once), and two from elsewhere.
@@ -20,7 +20,7 @@ pub enum Optimizer {
     RmsProp,
     Adagrad,
     Lion,
-    /// On matrices; the rest is left to AdamW.
+    /// On the matrices of blocks; the rest (embedding and head too) is left to AdamW.
     Muon,
 }
 
@@ -65,7 +65,7 @@ impl Optimizer {
             }
             Optimizer::Muon => {
                 muon(sim);
-                drop(all(sim, |_, shape| shape.len() < 2));
+                drop(all(sim, |param, shape| !is_inner_matrix(sim, param, shape)));
             }
         }
     }
@@ -115,7 +115,7 @@ impl Optimizer {
                 },
                 Optimizer::Muon => {
                     keep(n, dtype);
-                    if shape.len() < 2 {
+                    if !is_inner_matrix(sim, param, shape) {
                         keep(n, dtype);
                     }
                 }
@@ -124,6 +124,13 @@ impl Optimizer {
         drop(params);
         states.ready = true;
     }
+}
+
+/// A matrix of a block: what Muon takes.
+fn is_inner_matrix(sim: &Sim, param: &Param, shape: &[u64]) -> bool {
+    let log = sim.log.borrow();
+    let of = log.allocations.get(param.tensor.storage.slot as usize);
+    shape.len() == 2 && of.is_some_and(|allocation| matches!(allocation.scope, Scope::Block(_)))
 }
 
 fn trained(sim: &Sim) -> Vec<(u64, Dtype)> {
@@ -136,11 +143,11 @@ fn trained(sim: &Sim) -> Vec<(u64, Dtype)> {
 }
 
 /// One temporary for each parameter, all at once.
-fn all(sim: &Sim, which: impl Fn(u64, &[u64]) -> bool) -> Vec<Tensor> {
+fn all(sim: &Sim, which: impl Fn(&Param, &[u64]) -> bool) -> Vec<Tensor> {
     let params = sim.params.borrow();
     params
         .iter()
-        .filter(|(p, shape)| sim.grad_of(p.id).is_some() && which(p.tensor.n, shape))
+        .filter(|(p, shape)| sim.grad_of(p.id).is_some() && which(p, shape))
         .map(|(p, _)| sim.alloc_as(p.tensor.n, p.tensor.dtype, Kind::StepTemporary))
         .collect()
 }
@@ -181,7 +188,7 @@ fn muon(sim: &Sim) {
     let mut before: Option<Tensor> = None;
     let params = sim.params.borrow();
     for (param, shape) in params.iter() {
-        if sim.grad_of(param.id).is_none() || shape.len() < 2 {
+        if sim.grad_of(param.id).is_none() || !is_inner_matrix(sim, param, shape) {
             continue;
         }
         let (n, dtype) = (param.tensor.n, param.tensor.dtype);

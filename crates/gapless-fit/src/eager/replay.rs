@@ -7,10 +7,8 @@ use gapless_replay::device::{Placement, SimDevice};
 use gapless_replay::run::Watch;
 use gapless_replay::script::{Op, Script};
 use gapless_replay::torch::{Torch, TorchSettings, TorchVersion};
-use gapless_replay::{Allocator, Machine, run};
-use gapless_trace::{
-    Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Micros, Source, StackId, StreamId, Tick, Trace,
-};
+use gapless_replay::{Allocator, Machine};
+use gapless_trace::{Bytes, Tick};
 
 /// What the allocator counted at the end of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,28 +82,47 @@ impl Watch for Watcher<'_> {
 }
 
 /// PyTorch's allocator with its defaults, on a card without end.
-fn torch(script: &Script) -> Torch<SimDevice> {
+pub(crate) fn torch() -> Torch<SimDevice> {
     let device = SimDevice::placing(gapless_replay::outcome::ENDLESS.0, Placement::Lowest);
-    Torch::new(TorchSettings::default(), TorchVersion::DEFAULT, device, &script.lanes)
+    Torch::new(TorchSettings::default(), TorchVersion::DEFAULT, device, &[Lane::default()])
+}
+
+/// The program's side of what the log has from event `from` on: requests and frees.
+pub(crate) fn ops(log: &Log, from: usize) -> impl Iterator<Item = Op> {
+    log.events[from..].iter().map(|event| {
+        let slot = event.slot();
+        if event.is_free() {
+            Op::Free { slot }
+        } else {
+            Op::Alloc { slot, size: Bytes(log.allocations[slot as usize].bytes), lane: 0 }
+        }
+    })
+}
+
+/// Serves requests and frees from an allocator on a card without end.
+pub(crate) fn serve<A: Allocator, W: Watch>(ops: impl Iterator<Item = Op>, allocator: &mut A, watch: &mut W) {
+    for (at, op) in (0u32..).zip(ops) {
+        let served = match op {
+            Op::Alloc { slot, size, lane } => allocator.alloc(slot, size, lane).is_ok(),
+            Op::Free { slot } => {
+                allocator.free(slot);
+                true
+            }
+            // A simulated program does nothing else.
+            _ => true,
+        };
+        if !served {
+            return;
+        }
+        watch.after(at, Tick(at + 1), allocator.stats());
+    }
 }
 
 impl Steps {
-    /// The program's side of the run: requests and frees.
+    /// The program's side of the run, for replays.
     #[must_use]
     pub fn script(&self) -> Script {
-        let ops = self
-            .log
-            .events
-            .iter()
-            .map(|e| {
-                if e.is_free() {
-                    Op::Free { slot: e.slot() }
-                } else {
-                    let size = Bytes(self.log.allocations[e.slot() as usize].bytes);
-                    Op::Alloc { slot: e.slot(), size, lane: 0 }
-                }
-            })
-            .collect::<Vec<_>>();
+        let ops: Vec<Op> = ops(&self.log, 0).collect();
         let count = ops.len() as u32;
         Script {
             ticks: (1..=count).map(Tick).collect(),
@@ -120,10 +137,9 @@ impl Steps {
     /// What PyTorch's own allocator makes of it, without an end to its memory.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        let script = self.script();
-        let mut torch = torch(&script);
+        let mut torch = torch();
         let mut watcher = Watcher { log: &self.log, figures: Figures::default(), next: 0 };
-        run::replay(&script, &mut torch, &mut watcher);
+        serve(ops(&self.log, 0), &mut torch, &mut watcher);
         let stats = torch.stats();
         let mut figures = watcher.figures;
         figures.peak_requested = Bytes(stats.requested.peak);
@@ -134,9 +150,8 @@ impl Steps {
     /// Allocated bytes after each event of the log, as the allocator counts them.
     #[must_use]
     pub fn curve(&self) -> Vec<u64> {
-        let script = self.script();
-        let mut curve = Curve(Vec::with_capacity(script.ops.len()));
-        run::replay(&script, &mut torch(&script), &mut curve);
+        let mut curve = Curve(Vec::with_capacity(self.log.events.len()));
+        serve(ops(&self.log, 0), &mut torch(), &mut curve);
         curve.0
     }
 
@@ -144,61 +159,5 @@ impl Steps {
     #[must_use]
     pub fn survives(&self, machine: &Machine, capacity: Bytes) -> bool {
         gapless_replay::outcome::survives(&self.script(), machine, capacity, Placement::Lowest)
-    }
-
-    /// The run as a trace, for statistics, reports, plans and replays: an allocation's stack is its part of the model, and the operator.
-    #[must_use]
-    pub fn trace(&self) -> Trace {
-        let mut trace = Trace {
-            source: Source {
-                format: "generated from a model's description".to_owned(),
-                producer: "gapless fit".to_owned(),
-                torch_rules: true,
-                notes: Vec::new(),
-            },
-            ..Trace::default()
-        };
-        let mut device = DeviceTrace::new(0);
-        device.stream_index(StreamId(0));
-        let mut at = 1u64 << 40;
-        let mut addresses = Vec::with_capacity(self.log.allocations.len());
-        for allocation in &self.log.allocations {
-            addresses.push(at);
-            at += Log::rounded(allocation.bytes);
-        }
-        let mut known: Vec<((super::log::Scope, &'static str, Phase), StackId)> = Vec::new();
-        for (time, event) in self.log.events.iter().enumerate() {
-            let allocation = &self.log.allocations[event.slot() as usize];
-            let key = (allocation.scope, allocation.op, allocation.phase);
-            let stack = known.iter().rev().find(|(k, _)| *k == key).map(|(_, s)| *s);
-            let stack = stack.unwrap_or_else(|| {
-                let file = trace.strings.intern(&format!("{:?}", allocation.phase).to_lowercase());
-                let name = trace.strings.intern(allocation.op);
-                let inner = trace.frames.intern(Frame { name, file, line: 0 });
-                let name = trace.strings.intern(&format!("{:?}", allocation.scope));
-                let outer = trace.frames.intern(Frame { name, file, line: 0 });
-                let stack = trace.stacks.intern(&[inner, outer]);
-                known.push((key, stack));
-                stack
-            });
-            let mut push = |action| {
-                device.events.push(Event {
-                    action,
-                    addr: DeviceAddr(addresses[event.slot() as usize]),
-                    size: Bytes(allocation.bytes),
-                    time: Micros(time as u64),
-                    stack,
-                    ..Event::default()
-                });
-            };
-            if event.is_free() {
-                push(Action::FreeRequested);
-                push(Action::FreeCompleted);
-            } else {
-                push(Action::Alloc);
-            }
-        }
-        trace.devices.push(device);
-        trace
     }
 }

@@ -1,6 +1,6 @@
 //! A whole run: what is set, the steps one after the other, and what they left.
 
-use super::log::{Kind, Log, Phase, Scope};
+use super::log::{Kind, Log, Phase};
 use super::optimizer::Optimizer;
 use super::sim::Sim;
 use super::tensor::Tensor;
@@ -150,7 +150,20 @@ const WORKSPACES: [u64; 5] = [32 << 20, 1 << 20, 32 << 20, 1 << 20, 512];
 /// # Errors
 /// When the architecture is one that is not followed, or its numbers do not fit together.
 pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildError> {
+    simulate_telling(architecture, run, &mut |_| {})
+}
+
+/// The same; `tell` sees the log whenever a phase has ended, the last time at its end: who replays it need not wait.
+pub(crate) fn simulate_telling(
+    architecture: &Architecture,
+    run: &Run,
+    tell: &mut dyn FnMut(&Log),
+) -> Result<Steps, BuildError> {
     let sim = Sim::new();
+    let mut mark = |step, phase| {
+        sim.mark(step, phase);
+        tell(&sim.log.borrow());
+    };
     if run.note_ops {
         sim.log.borrow_mut().ops = Some(Vec::new());
     }
@@ -161,6 +174,7 @@ pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildEr
     let base = sim.log.borrow().events.len() as u32;
     let network = models::build(&sim, architecture, run)?;
     let parameters = sim.params.borrow().iter().map(|(p, _)| p.tensor.n).sum();
+    let end;
     match run.mode {
         Mode::Train => {
             let mut states = run.optimizer.create(&sim);
@@ -175,22 +189,23 @@ pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildEr
                     let new = network.clone().loss(&sim, run, batch);
                     sim.autocast(None);
                     loss = Some(new);
-                    sim.mark(step, Phase::Forward);
+                    mark(step, Phase::Forward);
                     sim.phase(Phase::Backward);
                     if let Some(loss) = &loss {
                         sim.backward(loss);
                     }
-                    sim.mark(step, Phase::Backward);
+                    mark(step, Phase::Backward);
                 }
                 run.optimizer.step(&sim, &mut states);
-                sim.mark(step, Phase::Step);
+                mark(step, Phase::Step);
                 sim.phase(Phase::Zero);
                 let count = sim.params.borrow().len() as u32;
                 for id in 0..count {
                     drop(sim.take_grad(id));
                 }
-                sim.mark(step, Phase::Zero);
+                mark(step, Phase::Zero);
             }
+            end = sim.log.borrow().events.len();
             drop((loss, x, states));
         }
         Mode::Infer => {
@@ -201,17 +216,16 @@ pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildEr
                 sim.autocast(run.precision.autocast());
                 let held = network.clone().infer(&sim, run, &batch);
                 sim.autocast(None);
-                sim.mark(step, Phase::Forward);
+                mark(step, Phase::Forward);
                 drop((held, batch));
-                sim.mark(step, Phase::Zero);
+                mark(step, Phase::Zero);
             }
+            end = sim.log.borrow().events.len();
         }
     }
-    sim.scope(Scope::Model);
-    let end = sim.log.borrow().events.len();
     drop(network);
     drop(workspaces);
-    let mut log = sim.log.replace(Log::new());
+    let mut log = sim.log.replace(Log::empty());
     // What is freed when the process ends is no part of the run.
     log.events.truncate(end);
     Ok(Steps { log, base, parameters })

@@ -46,6 +46,23 @@ pub(super) fn restrict(target: Target, space: &mut Space) {
 pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
     let config = &recipe.config;
     let cannot = |what: String, hint| Err(EmitError::Cannot { target: target.name(), what, hint });
+    if recipe.is_torchvision() {
+        if target != Target::Torch {
+            return cannot("a network of torchvision".to_owned(), "emit it for torch");
+        }
+        if !recipe.selective.is_empty() {
+            return cannot(
+                "a network of torchvision recomputed in part".to_owned(),
+                "recompute whole blocks",
+            );
+        }
+        let kind = recipe.model["model_type"].as_str();
+        if config.optimizer == Optimizer::Muon
+            && !matches!(kind, Some("torchvision_vit" | "torchvision_convnext"))
+        {
+            return cannot("muon".to_owned(), "its blocks have no matrices: plan with adamw or sgd-momentum");
+        }
+    }
     for (what, degree) in [
         ("pipeline", config.pipeline),
         ("expert", config.expert),

@@ -57,7 +57,8 @@ pub struct File {
 pub struct Recipe {
     /// How the plan is called in output.
     pub name: String,
-    /// The model's config.json, whole: the script builds the model from it.
+    /// The model's config.json, whole: the script builds the model from it. For a network of torchvision its row of the table of names, with
+    /// `name` and `num_classes`.
     pub model: Value,
     /// Folder or name to load weights from; random ones where there is none.
     pub weights: Option<String>,
@@ -80,6 +81,8 @@ pub enum EmitError {
     Cannot { target: &'static str, what: String, hint: &'static str },
     #[error("the model's configuration has no model_type: give the folder of a Hugging Face model")]
     NoModelType,
+    #[error("the network of torchvision has no {0}: give it by its built-in name")]
+    NoNetwork(&'static str),
     #[error("block {block} is to be recomputed, but there are {blocks}")]
     NoSuchBlock { block: u64, blocks: u64 },
 }
@@ -116,10 +119,28 @@ impl Recipe {
         }
     }
 
+    /// Whether the model is torchvision's, not transformers'.
+    pub(crate) fn is_torchvision(&self) -> bool {
+        self.model
+            .get("model_type")
+            .and_then(Value::as_str)
+            .is_some_and(|kind| kind.starts_with("torchvision_"))
+    }
+
     /// The files that realise the plan with this target.
     pub fn emit(&self, target: Target) -> Result<Vec<File>, EmitError> {
         if self.model.get("model_type").and_then(Value::as_str).is_none() && self.weights.is_none() {
             return Err(EmitError::NoModelType);
+        }
+        if self.is_torchvision() {
+            for (key, given) in [
+                ("name", self.model["name"].is_string()),
+                ("num_classes", self.model["num_classes"].is_u64()),
+            ] {
+                if !given {
+                    return Err(EmitError::NoNetwork(key));
+                }
+            }
         }
         let mut named = self.recompute.iter().chain(&self.selective);
         if let Some(&block) = named.find(|&&block| block >= self.blocks) {

@@ -7,6 +7,9 @@ use crate::model::Attention;
 use serde_json::{Value, json};
 
 const COMMON: &str = include_str!("templates/common.py");
+/// How the model is built, cut into blocks and fed: of transformers, or of torchvision.
+const TRANSFORMERS: &str = include_str!("templates/transformers.py");
+const TORCHVISION: &str = include_str!("templates/torchvision.py");
 
 pub(super) fn write(recipe: &Recipe, target: Target) -> File {
     let (name, template) = match target {
@@ -18,6 +21,7 @@ pub(super) fn write(recipe: &Recipe, target: Target) -> File {
     // The plan goes in last: whatever a name contains, it is not taken for a placeholder.
     let text = template
         .replace("@COMMON@\n", COMMON)
+        .replace("@MODEL@\n", if recipe.is_torchvision() { TORCHVISION } else { TRANSFORMERS })
         .replace("@FILE@", name)
         .replace("@GPUS_PER_NODE@", &recipe.gpus_per_node.to_string())
         .replace("@NODES@", &recipe.nodes.to_string());

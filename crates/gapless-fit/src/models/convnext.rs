@@ -86,19 +86,29 @@ pub(crate) fn build(
 }
 
 impl ConvNext {
-    fn logits(&self, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
         let (mut hidden, mut side) = self.stem.0.forward(sim, run, x, run.length);
         hidden = self.stem.1.forward_strided(sim, &hidden);
         let mut at = 0;
-        for stage in &self.stages {
+        for (number, stage) in self.stages.iter().enumerate() {
             // The caller of a stage holds what it gave to it.
             let given = hidden.clone();
-            for block in &stage.blocks {
+            for (place, block) in stage.blocks.iter().enumerate() {
                 sim.scope(Scope::Block(at));
                 // The first block is never left out.
-                hidden = self.block(sim, run, block, hidden, side, training && at > 0);
+                let drops = training && at > 0;
+                hidden = if training && run.checkpoints(usize::from(at)) {
+                    let (model, run) = (Rc::clone(self), run.clone());
+                    let again = move |sim: &Sim, x: &Tensor| {
+                        let block = &model.stages[number].blocks[place];
+                        model.block(sim, &run, block, x.clone(), side, drops)
+                    };
+                    sim.checkpoint(&hidden, Rc::new(again))
+                } else {
+                    self.block(sim, run, block, hidden, side, drops)
+                };
                 at += 1;
             }
             drop(given);

@@ -4,8 +4,10 @@ mod bert;
 mod causal;
 mod convnext;
 mod deepseek;
+mod densenet;
 mod gemma;
 mod gpt2;
+mod inverted;
 mod llama;
 mod moe;
 mod neox;
@@ -81,6 +83,10 @@ fn check(architecture: &Architecture, run: &Run) -> Result<(), BuildError> {
             (*layers, vec![*heads, *hidden, *patch])
         }
         Architecture::Vision(Vision::Vgg { layers, .. }) => (layers.len() as u64, Vec::new()),
+        Architecture::Vision(Vision::DenseNet { blocks, growth, stem, .. }) => {
+            (sum(blocks), vec![*growth, *stem])
+        }
+        Architecture::Vision(Vision::Inverted(network)) => (network.blocks.len() as u64, vec![network.stem]),
         Architecture::Graph(_) => (0, Vec::new()),
     };
     if blocks > MOST_BLOCKS {
@@ -133,5 +139,9 @@ fn build_vision(sim: &Sim, vision: &Vision, run: &Run) -> Result<Rc<dyn Network>
             convnext::build(sim, run, channels, blocks, classes)
         }
         Vision::Vgg { ref layers, batch_norm, classes } => vgg::build(sim, run, layers, batch_norm, classes),
+        Vision::Inverted(ref network) => inverted::build(sim, run, network),
+        Vision::DenseNet { ref blocks, growth, stem, classes } => {
+            densenet::build(sim, run, blocks, growth, stem, classes)
+        }
     }
 }

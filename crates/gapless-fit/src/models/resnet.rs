@@ -4,7 +4,7 @@ use super::parts::{Linear, weight_dtype};
 use super::vision::{BatchNorm, Conv2d, class_loss, conv_norm, images};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
-use crate::eager::{Run, Scope, Sim, Tensor};
+use crate::eager::{Mode, Run, Scope, Sim, Tensor};
 use std::rc::Rc;
 
 type Unit = (Conv2d, BatchNorm);
@@ -67,21 +67,31 @@ pub(crate) fn build(
 }
 
 impl ResNet {
-    fn logits(&self, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
         let (mut hidden, mut side) = conv_norm(sim, run, &self.stem, x, run.length, true);
         side = (side + 2 - 3) / 2 + 1;
         hidden = sim.max_pool(&hidden, run.batch * 64 * side * side);
         for (at, block) in self.blocks.iter().enumerate() {
             sim.scope(Scope::Block(at as u16));
-            (hidden, side) = self.block(sim, run, block, &hidden, side);
+            hidden = if training && run.checkpoints(at) {
+                let (model, run) = (Rc::clone(self), run.clone());
+                sim.checkpoint(
+                    &hidden,
+                    Rc::new(move |sim, x| model.block(sim, &run, &model.blocks[at], x, side)),
+                )
+            } else {
+                self.block(sim, run, block, &hidden, side)
+            };
+            side = block.convs.iter().fold(side, |side, (conv, _)| conv.shape.side(side));
         }
         sim.scope(Scope::Head);
         let pooled = sim.mean(&hidden, hidden.n / (run.batch * self.features));
         self.head.forward(sim, &pooled)
     }
 
-    fn block(&self, sim: &Sim, run: &Run, block: &Block, x: &Tensor, side: u64) -> (Tensor, u64) {
+    fn block(&self, sim: &Sim, run: &Run, block: &Block, x: &Tensor, side: u64) -> Tensor {
         let mut out = x.clone();
         let mut out_side = side;
         for (at, unit) in block.convs.iter().enumerate() {
@@ -92,7 +102,7 @@ impl ResNet {
             None => x.clone(),
         };
         let out = sim.add_(out, &identity);
-        (sim.relu_(out), out_side)
+        sim.relu_(out)
     }
 }
 

@@ -75,7 +75,9 @@ pub(crate) fn build(sim: &Sim, run: &Run, s: Shape) -> Result<Rc<dyn Network>, B
         channels_last: false,
     };
     let class = sim.param(&[1, 1, s.hidden], dtype);
-    let count = (s.image / s.patch) * (s.image / s.patch) + 1;
+    // torchvision's is built for the images that it sees.
+    let image = if s.hugging_face { s.image } else { run.length };
+    let count = (image / s.patch) * (image / s.patch) + 1;
     let (patches, positions) = if s.hugging_face {
         let positions = sim.param(&[1, count, s.hidden], dtype);
         (Conv2d::new(sim, shape, true, dtype), positions)

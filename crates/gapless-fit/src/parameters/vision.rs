@@ -1,7 +1,7 @@
 //! Image models, as torchvision registers their parameters, and Hugging Face's ViT.
 
 use super::{Buffer, List, Role};
-use crate::model::{Dtype, Vision};
+use crate::model::{Dtype, Inverted, InvertedFamily, Vision};
 
 pub(super) fn list(vision: &Vision, list: &mut List) {
     match vision {
@@ -12,6 +12,10 @@ pub(super) fn list(vision: &Vision, list: &mut List) {
         Vision::Vit { .. } => torchvision_vit(vision, list),
         Vision::ConvNext { channels, blocks, classes } => convnext(channels, blocks, *classes, list),
         Vision::Vgg { layers, batch_norm, classes } => vgg(layers, *batch_norm, *classes, list),
+        Vision::Inverted(network) => inverted(network, list),
+        Vision::DenseNet { blocks, growth, stem, classes } => {
+            densenet(blocks, *growth, *stem, *classes, list);
+        }
     }
 }
 
@@ -20,6 +24,7 @@ pub(super) fn buffers(vision: &Vision) -> Vec<Buffer> {
     let norms: &dyn Fn(&str) -> bool = match vision {
         Vision::ResNet { .. } => &|name| name.contains("bn") || name.contains("downsample.1"),
         Vision::Vgg { batch_norm: true, .. } => &|name| name.starts_with("features."),
+        Vision::Inverted(_) | Vision::DenseNet { .. } => &|_| true,
         _ => return Vec::new(),
     };
     let mut parameters = List::default();
@@ -160,4 +165,73 @@ fn vgg(layers: &[u64], batch_norm: bool, classes: u64, list: &mut List) {
     list.linear("classifier.0", from * 49, 4096, true);
     list.linear("classifier.3", 4096, 4096, true);
     classifier("classifier.6", 4096, classes, list);
+}
+
+fn inverted(network: &Inverted, list: &mut List) {
+    use InvertedFamily::{EfficientNet, MobileNetV2};
+    let unit = |list: &mut List, name: &str, from: u64, to: u64, kernel: u64| {
+        list.convolution(&format!("{name}.0"), from, to, kernel, false);
+        list.norm(&format!("{name}.1"), to);
+    };
+    unit(list, "features.0", 3, network.stem, 3);
+    let mut stages = 0;
+    for block in &network.blocks {
+        stages = stages.max(block.stage + 1);
+        let name = match network.family {
+            EfficientNet => format!("features.{}.{}.block", block.stage + 1, block.place),
+            MobileNetV2 => format!("features.{}.conv", block.stage + 1),
+            InvertedFamily::MobileNetV3 => format!("features.{}.block", block.stage + 1),
+        };
+        let mut at = 0;
+        let mut next = || {
+            at += 1;
+            format!("{name}.{}", at - 1)
+        };
+        if block.expanded != block.inputs {
+            unit(list, &next(), block.inputs, block.expanded, 1);
+        }
+        unit(list, &next(), 1, block.expanded, block.kernel);
+        if block.squeeze > 0 {
+            let name = next();
+            list.convolution(&format!("{name}.fc1"), block.expanded, block.squeeze, 1, true);
+            list.convolution(&format!("{name}.fc2"), block.squeeze, block.expanded, 1, true);
+        }
+        if network.family == MobileNetV2 {
+            list.convolution(&next(), block.expanded, block.outputs, 1, false);
+            list.norm(&next(), block.outputs);
+        } else {
+            unit(list, &next(), block.expanded, block.outputs, 1);
+        }
+    }
+    let from = network.blocks.last().map_or(network.stem, |block| block.outputs);
+    unit(list, &format!("features.{}", stages + 1), from, network.last, 1);
+    if network.family == InvertedFamily::MobileNetV3 {
+        list.linear("classifier.0", network.last, network.inner, true);
+        classifier("classifier.3", network.inner, network.classes, list);
+    } else {
+        classifier("classifier.1", network.last, network.classes, list);
+    }
+}
+
+fn densenet(blocks: &[u64], growth: u64, stem: u64, classes: u64, list: &mut List) {
+    list.convolution("features.conv0", 3, stem, 7, false);
+    list.norm("features.norm0", stem);
+    let mut channels = stem;
+    for (block, &layers) in (1..).zip(blocks) {
+        for layer in 1..=layers {
+            let name = format!("features.denseblock{block}.denselayer{layer}");
+            list.norm(&format!("{name}.norm1"), channels);
+            list.convolution(&format!("{name}.conv1"), channels, 4 * growth, 1, false);
+            list.norm(&format!("{name}.norm2"), 4 * growth);
+            list.convolution(&format!("{name}.conv2"), 4 * growth, growth, 3, false);
+            channels += growth;
+        }
+        if block < blocks.len() {
+            list.norm(&format!("features.transition{block}.norm"), channels);
+            list.convolution(&format!("features.transition{block}.conv"), channels, channels / 2, 1, false);
+            channels /= 2;
+        }
+    }
+    list.norm("features.norm5", channels);
+    classifier("classifier", channels, classes, list);
 }

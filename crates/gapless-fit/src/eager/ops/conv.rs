@@ -45,7 +45,10 @@ impl Conv {
     }
 
     fn filter_workspace(&self, x: u64, w: u64, out: u64) -> u64 {
-        if self.groups > 1 {
+        if self.groups > 1 && self.groups == self.inputs && !self.channels_last {
+            // PyTorch's own kernels for single channels.
+            0
+        } else if self.groups > 1 {
             2 * x
         } else if self.plain() {
             8 * w
@@ -134,6 +137,33 @@ impl Sim {
         op.save(&x);
         op.finish(x, |s, c| {
             s.begin("threshold_backward");
+            vec![Some(s.like(c.grad()))]
+        })
+    }
+
+    /// An activation in place whose gradient needs its input: a copy of that is kept.
+    pub fn keeps_copy(&self, name: &'static str, x: Tensor) -> Tensor {
+        let mut op = self.op(name, &[&x]);
+        if op.wanted() {
+            let copy = self.like(&x);
+            op.save(&copy);
+        }
+        op.finish(x, move |s, c| {
+            s.begin(name);
+            vec![Some(s.like(c.grad()))]
+        })
+    }
+
+    /// `dropout_`: in place, and the noise is kept.
+    pub fn dropout_(&self, x: Tensor, training: bool) -> Tensor {
+        if !training {
+            return x;
+        }
+        let mut op = self.op("dropout_", &[&x]);
+        let noise = self.like(&x);
+        op.save(&noise);
+        op.finish(x, |s, c| {
+            s.begin("mul");
             vec![Some(s.like(c.grad()))]
         })
     }

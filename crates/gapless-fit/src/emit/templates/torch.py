@@ -25,8 +25,9 @@ def main():
         for part in range(PLAN["accumulation"]):
             last = part + 1 == PLAN["accumulation"]
             with nullcontext() if WORLD == 1 or last else run.no_sync():
+                inputs = batch()
                 with autocast(), saving():
-                    loss = run(**batch()).loss / PLAN["accumulation"]
+                    loss = loss_of(run, inputs) / PLAN["accumulation"]
                 loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -3,6 +3,7 @@
 
 mod decoder;
 mod encoder;
+mod inverted;
 mod vision;
 
 use super::error::{Fault, unsupported};

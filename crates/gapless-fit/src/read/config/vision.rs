@@ -1,6 +1,6 @@
 //! Image models: Hugging Face's ViT, ResNet and ConvNeXt, and rows of torchvision's numbers from the table of names.
 
-use super::Outcome;
+use super::{Outcome, inverted};
 use crate::model::Vision;
 use crate::read::error::unsupported;
 use crate::read::fields::Fields;
@@ -123,6 +123,20 @@ pub(super) fn torchvision(kind: &str, fields: Fields<'_>) -> Outcome<Vision> {
             batch_norm: fields.flag("batch_norm", false)?,
             classes,
         },
+        "torchvision_densenet" => Vision::DenseNet {
+            blocks: stages(fields, "blocks", vec![6, 12, 24, 16])?,
+            growth: fields.size("growth", 32)?,
+            stem: fields.size("stem", 64)?,
+            classes,
+        },
+        "torchvision_mobilenet_v2" => Vision::Inverted(inverted::mobilenet_v2(classes)),
+        "torchvision_mobilenet_v3" => {
+            Vision::Inverted(inverted::mobilenet_v3(fields.flag("large", true)?, classes))
+        }
+        "torchvision_efficientnet" => {
+            let tenths = |key| fields.size(key, 10).map(|tenths| tenths.clamp(1, 1000));
+            Vision::Inverted(inverted::efficientnet(tenths("width")?, tenths("depth")?, classes))
+        }
         _ => return fields.fault("model_type", "is not one of torchvision's families here"),
     })
 }

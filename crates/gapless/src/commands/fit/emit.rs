@@ -8,8 +8,7 @@ use crate::failure::Failure;
 use crate::output;
 use anyhow::{Context, Result};
 use gapless_fit::emit::{File, Recipe, ServeRecipe, Target, vllm};
-use gapless_fit::formulas::sharding::Sharding;
-use gapless_fit::search::space::{Checkpointing, Config, Offload};
+use gapless_fit::search::space::{Checkpointing, Config};
 use serde_json::Value;
 use std::path::Path;
 
@@ -126,33 +125,12 @@ fn chosen(q: &Question, found: &Found) -> Result<Chosen> {
         let recomputed = if config.checkpointing == Checkpointing::Full { every } else { Vec::new() };
         return Ok((config, recomputed, Vec::new(), None));
     }
-    let config = Config {
-        precision: q.precision,
-        optimizer: q.optimizer,
-        checkpointing: if estimate.recomputed.is_empty() {
-            Checkpointing::None
-        } else {
-            Checkpointing::Optimal
-        },
-        sharding: Sharding::Ddp,
-        data: 1,
-        tensor: 1,
-        pipeline: 1,
-        context: 1,
-        expert: 1,
-        chunks: 1,
-        micro_batch: estimate.answer.as_ref().map_or(q.run.batch, |a| a.run.batch),
-        accumulation: q.run.accumulation,
-        length: q.run.length,
-        offload: Offload::default(),
-        lora: q.lora,
-        format: q.format,
-        sequence_parallel: true,
-    };
+    let micro_batch = estimate.answer.as_ref().map_or(q.run.batch, |a| a.run.batch);
+    let config = plans::alone(q, q.optimizer, micro_batch, q.run.accumulation, &estimate.recomputed);
     Ok((config, estimate.recomputed.clone(), Vec::new(), Some(estimate.peak_allocated.0)))
 }
 
-/// The model's config.json, which the script builds it from.
+/// The model's config.json, which the script builds it from; for a network of torchvision its row of the table of names.
 fn configuration(q: &Question) -> Result<Value> {
     let path = Path::new(&q.path);
     let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
@@ -160,16 +138,29 @@ fn configuration(q: &Question) -> Result<Value> {
         Ok(text) if file.extension().is_some_and(|e| e == "json") => text,
         _ => gapless_fit::read::preset_config(&q.path).map(str::to_owned).unwrap_or_default(),
     };
-    let value: Option<Value> = serde_json::from_str(&text).ok();
-    value
-        .filter(|v| {
-            v.get("model_type").and_then(Value::as_str).is_some_and(|t| !t.starts_with("torchvision_"))
-        })
-        .ok_or_else(|| {
-            Failure::new(
-                format!("{}: scripts are written for Hugging Face models, from their config.json", q.path),
-                "give a config.json, its folder, or a built-in model of transformers",
-            )
-            .into()
-        })
+    let unknown = || {
+        Failure::new(
+            format!("{}: scripts are written from a config.json, or for a built-in model", q.path),
+            "give a config.json, its folder, or a name of `gapless fit --list`",
+        )
+    };
+    let mut value: Value = serde_json::from_str(&text).map_err(|_| unknown())?;
+    let kind = value.get("model_type").and_then(Value::as_str).ok_or_else(unknown)?.to_owned();
+    if kind.starts_with("torchvision_") {
+        // A name of the table is the function of torchvision.models that makes it.
+        value["name"] = q.model.name.clone().into();
+        if value.get("num_classes").is_none() {
+            value["num_classes"] = TORCHVISION_CLASSES.into();
+        }
+    } else if matches!(kind.as_str(), "resnet" | "convnext") {
+        return Err(Failure::new(
+            format!("{}: its step is followed as torchvision runs it, so a script of transformers would be another one", q.path),
+            "give the built-in name of the network, as resnet50 or convnext_base",
+        )
+        .into());
+    }
+    Ok(value)
 }
+
+/// What torchvision's networks tell apart where nothing is said.
+const TORCHVISION_CLASSES: u64 = 1000;

@@ -142,8 +142,6 @@ pub(super) fn given(q: &Question, profile: &Profile) -> Result<Config> {
     fixed.chunks = vec![1];
     fixed.check(profile, &q.cluster).map_err(|error| wrong_search(&error))?;
     Ok(Config {
-        precision: q.precision,
-        optimizer: q.optimizer,
         checkpointing: mode(q.checkpointing),
         sharding: fixed.shardings[0],
         data: data(q),
@@ -151,15 +149,38 @@ pub(super) fn given(q: &Question, profile: &Profile) -> Result<Config> {
         pipeline: d.pipeline.unwrap_or(1),
         context: d.context.unwrap_or(1),
         expert: d.expert.unwrap_or(1),
-        chunks: 1,
-        micro_batch: q.run.batch,
-        accumulation: q.run.accumulation,
-        length: q.run.length,
         offload: fixed.offloads[0],
+        ..alone(q, q.optimizer, q.run.batch, q.run.accumulation, &[])
+    })
+}
+
+/// The configuration of a run on one GPU, all of whose memory is there.
+pub(super) fn alone(
+    q: &Question,
+    optimizer: Optimizer,
+    micro_batch: u64,
+    accumulation: u64,
+    recomputed: &[u64],
+) -> Config {
+    Config {
+        precision: q.precision,
+        optimizer,
+        checkpointing: if recomputed.is_empty() { Checkpointing::None } else { Checkpointing::Optimal },
+        sharding: Sharding::Ddp,
+        data: 1,
+        tensor: 1,
+        pipeline: 1,
+        context: 1,
+        expert: 1,
+        chunks: 1,
+        micro_batch,
+        accumulation,
+        length: q.run.length,
+        offload: Offload::default(),
         lora: q.lora,
         format: q.format,
         sequence_parallel: true,
-    })
+    }
 }
 
 /// The plans for training.
@@ -334,29 +355,7 @@ fn exactly(
         plans.census.fit += 1;
         let mut estimate = Estimate::of(q, answer, Some(Bytes::ZERO));
         estimate.gapless_reserved = None;
-        let config = Config {
-            precision: q.precision,
-            optimizer,
-            checkpointing: if estimate.recomputed.is_empty() {
-                Checkpointing::None
-            } else {
-                Checkpointing::Optimal
-            },
-            sharding: Sharding::Ddp,
-            data: 1,
-            tensor: 1,
-            pipeline: 1,
-            context: 1,
-            expert: 1,
-            chunks: 1,
-            micro_batch,
-            accumulation,
-            length: q.run.length,
-            offload: Offload::default(),
-            lora: None,
-            format: q.format,
-            sequence_parallel: true,
-        };
+        let config = alone(q, optimizer, micro_batch, accumulation, &estimate.recomputed);
         let layout = Layout::new(profile, &q.cluster, &config);
         let holdings: Vec<Holding> =
             layout.stages.iter().map(|stage| Holding::new(&layout, stage, &config)).collect();

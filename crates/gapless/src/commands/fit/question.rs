@@ -113,6 +113,15 @@ impl Question {
             AttentionArg::Flash => Attention::Flash,
         });
         let checkpointing = settings.checkpointing.unwrap_or(CheckpointingArg::None);
+        if matches!(architecture, Architecture::Vision(Vision::Vgg { .. }))
+            && checkpointing != CheckpointingArg::None
+        {
+            return Err(Failure::new(
+                "the layers of VGG form no blocks that could be recomputed",
+                "leave out --checkpointing; a smaller --batch with more --grad-accum takes less",
+            )
+            .into());
+        }
         let batch = settings.batch.unwrap_or(1);
         let run = Run {
             mode,
