@@ -1,11 +1,13 @@
-"""The allocators of PyTorch and Gapless on real workloads, on a GPU: one process a run, interleaved, as a table.
+"""The allocators of PyTorch and Gapless on real workloads, on a GPU, as a table.
 
 usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--caps] [--steady] [--record] [--json FILE]
 
 Needs torch, transformers and torchvision, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/.
-Every figure is the run's own: torch.cuda.memory_stats and the clock around each step. Peaks are the largest of the repeats, times their medians.
-Every run is a process of its own, forked from one that has imported the libraries under the same settings and has not touched CUDA: importing them
-takes longer than most runs do.
+Every figure is the run's own: torch.cuda.memory_stats and the clock around each step. Every run is a process of its own, and one at a time works: the
+allocators' runs of a workload take turns step by step, the first of each step another one each time, since a machine's pace changes by the second.
+They are forked from processes that have imported the libraries under the same settings and have not touched CUDA: importing takes longer than most runs.
+Peaks are the largest of the repeats. Times: for each step the median of the repeats, then the median of the steps; "against best" is the median over all
+steps of what one took, divided by what the better of native and expandable took for the same step in the same turn.
 """
 
 import argparse
@@ -31,40 +33,59 @@ RECORDED = {
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-class Nursery:
-    """Processes that have imported everything, one for each setting of torch's own allocator, which reads it when it is loaded."""
+class Run:
+    """A process that waits for its turns."""
 
-    def __init__(self):
-        self.by_conf = {}
+    count = 0
+    nurseries = {}
 
-    def run(self, arguments, env):
-        conf = env.get("PYTORCH_ALLOC_CONF", "")
-        parent = self.by_conf.get(conf)
-        if parent is None or parent.poll() is not None:
+    def __init__(self, workload, mode, folder, what="time", **more):
+        env = MODES[mode] | more
+        if "GAPLESS_RECORD" in env:
+            env = env | {"GAPLESS_RECORD": os.path.join(folder, env["GAPLESS_RECORD"])}
+        Run.count += 1
+        names = [os.path.join(folder, f"{Run.count}.{end}") for end in ("go", "done", "log")]
+        os.mkfifo(names[0])
+        os.mkfifo(names[1])
+        self.log = names[2]
+        asked = {"arguments": [workload, what, folder], "env": env, "turns": names[:2], "log": names[2]}
+        print(json.dumps(asked), file=Run.nursery(env.get("PYTORCH_ALLOC_CONF", "")).stdin, flush=True)
+        self.go = open(names[0], "wb", buffering=0)
+        self.done = open(names[1], "rb", buffering=0)
+        self.is_over = self.done.read(1) == b""
+
+    @staticmethod
+    def nursery(conf):
+        """One for each setting of torch's own allocator, which reads it when it is loaded."""
+        if conf not in Run.nurseries:
             clean = {k: v for k, v in os.environ.items() if k not in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "GAPLESS")}
             clean |= {"PYTORCH_ALLOC_CONF": conf} if conf else {}
-            command = [sys.executable, str(HERE / "nursery.py")]
-            parent = subprocess.Popen(command, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            self.by_conf[conf] = parent
-        print(json.dumps({"arguments": arguments, "env": env}), file=parent.stdin, flush=True)
-        lines = []
-        for line in parent.stdout:
-            if line == "END\n":
-                break
-            lines.append(line)
-        return lines
+            command = [sys.executable, "-W", "ignore", str(HERE / "nursery.py")]
+            Run.nurseries[conf] = subprocess.Popen(command, env=clean, stdin=subprocess.PIPE, text=True)
+        return Run.nurseries[conf]
+
+    def turn(self):
+        """Lets it go on until it waits again, or is over."""
+        if not self.is_over:
+            self.go.write(b".")
+            self.is_over = self.done.read(1) == b""
+
+    def result(self):
+        while not self.is_over:
+            self.turn()
+        text = pathlib.Path(self.log).read_text(errors="replace")
+        found = [line for line in text.splitlines() if line.startswith("RESULT ")]
+        return json.loads(found[-1][len("RESULT "):]) if found else {"error": text[-800:]}
 
 
-NURSERY = Nursery()
-
-
-def run(workload, mode, folder, what="time", **more):
-    env = MODES[mode] | more
-    if "GAPLESS_RECORD" in env:
-        env = env | {"GAPLESS_RECORD": os.path.join(folder, env["GAPLESS_RECORD"])}
-    lines = NURSERY.run([workload, what, folder], env)
-    found = [line for line in lines if line.startswith("RESULT ")]
-    return json.loads(found[-1][len("RESULT "):]) if found else {"error": "".join(lines)[-800:]}
+def in_turns(runs):
+    """The results of runs that take turns, each time another one first."""
+    first = 0
+    while not all(run.is_over for run in runs):
+        for run in runs[first:] + runs[:first]:
+            run.turn()
+        first = (first + 1) % len(runs)
+    return [run.result() for run in runs]
 
 
 def table(results):
@@ -79,7 +100,7 @@ def table(results):
             for mode, runs in good.items()
             if runs
         }
-        best = min((steps[m] for m in steps if not m.startswith("gapless")), default=0)
+        against = {mode: against_best(good, mode) for mode in good}
         losses = good["native"][0]["losses"] if good["native"] else None
         for mode, runs in good.items():
             if not runs:
@@ -90,22 +111,32 @@ def table(results):
             whole = statistics.median(r["setup_s"] + r["total_step_s"] for r in runs)
             same = "equal" if all(r["losses"] == losses for r in runs) else "differ"
             print(
-                f"{workload:20} {mode:14} {ratio:18.4f} {reserved:13.3f} {steps[mode] * 1e3:15.2f} {steps[mode] / best if best else 0:13.3f} {whole:7.2f} {same:>8}",
+                f"{workload:20} {mode:14} {ratio:18.4f} {reserved:13.3f} {steps[mode] * 1e3:15.2f} {against[mode]:13.3f} {whole:7.2f} {same:>8}",
                 flush=True,
             )
     for mode, list_of in ratios.items():
         if mode in RECORDED and "gapless" in ratios:
-            # Of one workload after the other, so that a slow one does not weigh more.
-            pairs = [(steps_of(results[w, mode]), steps_of(results[w, "gapless"])) for w in dict.fromkeys(w for w, _ in results)]
-            cost = statistics.mean(with_it / without for with_it, without in pairs if with_it and without)
-            print(f"{'step time':20} {mode:14} {cost:18.4f} of gapless without it")
+            for workload in dict.fromkeys(w for w, _ in results):
+                with_it, without = results[workload, mode], results[workload, "gapless"]
+                cost = ratios_of(with_it, [without]) if all(r.get("ok") for r in with_it + without) else []
+                if cost:
+                    print(f"{workload:20} {mode:14} {statistics.median(cost):18.4f} of a step without it")
         print(f"{'mean':20} {mode:14} {statistics.mean(list_of):18.4f}")
 
 
-def steps_of(runs):
-    """The median step of runs that went well, in seconds; 0 where none did."""
-    good = [r["times"] for r in runs if r.get("ok")]
-    return statistics.median(statistics.median(times) for times in zip(*good)) if good else 0
+def ratios_of(runs, others):
+    """What steps took, each divided by what the quickest of `others` took in the same turn."""
+    ratios = []
+    for i, run in enumerate(runs):
+        beside = [other[i]["times"] for other in others if i < len(other)]
+        ratios += [took / min(times) for took, times in zip(run["times"], zip(*beside))]
+    return ratios
+
+
+def against_best(good, mode):
+    """A step against the better of native and expandable: whichever is better over all steps."""
+    stock = [good[m] for m in good if not m.startswith("gapless") and good[m]]
+    return max((statistics.median(ratios_of(good[mode], [one])) for one in stock if ratios_of(good[mode], [one])), default=0)
 
 
 def caps(results, folder):
@@ -114,14 +145,14 @@ def caps(results, folder):
     for workload in dict.fromkeys(w for w, _ in results):
         live = max((r["allocated_bytes.all.peak"] for r in results[workload, "native"] if r.get("ok")), default=0)
         cap = live * 1.01 + (64 << 20)
-        record = run(workload, "gapless", folder, f"cap:{cap / 2**30!r}")
+        record = Run(workload, "gapless", folder, f"cap:{cap / 2**30!r}").result()
         said = "yes" if record.get("ok") else "no" if "oom" in record else "error"
         print(f"{workload:20} {live / 2**20:10.0f} {cap / 2**20:10.0f} {said:>9}", flush=True)
 
 
 def steady(folder):
     """What a step of fixed shapes asks of the driver, once it repeats."""
-    record = run("gpt2_train", "gapless", folder, STEPS="20")
+    record = Run("gpt2_train", "gapless", folder, STEPS="20").result()
     calls = record.get("calls") or []
     if len(calls) < 20:
         print("steady state:", record.get("error") or record)
@@ -145,10 +176,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(args.repeats):
             for workload in args.workloads.split(","):
-                # Whoever runs first finds another machine than whoever runs last.
                 modes = list(MODES)
-                for mode in modes[repeat % len(modes):] + modes[:repeat % len(modes)]:
-                    record = run(workload, mode, folder)
+                for mode, record in zip(modes, in_turns([Run(workload, mode, folder) for mode in modes])):
                     results.setdefault((workload, mode), []).append(record)
                     if not record.get("ok"):
                         print(f"{workload} {mode}: {record.get('error') or record.get('oom')}", flush=True)

@@ -1,11 +1,15 @@
-"""Imports what the workloads need and then forks a process for each line of its input: {"arguments": [...], "env": {...}}. compare.py starts it.
+"""Imports what the workloads need and then forks a process for each line of its input:
+{"arguments": [...], "env": {...}, "turns": [FIFO, FIFO], "log": FILE}. compare.py starts it.
 
-CUDA is not touched here, so every run starts its own. What a run prints, errors too, goes to standard output, then a line END.
+CUDA is not touched here, so every run starts its own. A run waits for its turn before it sets itself up and before each step: it says so in the second
+FIFO and waits for a byte from the first. What it prints, errors too, goes to the log.
 """
 
 import json
 import os
+import signal
 import sys
+import traceback
 
 import torch
 import torchvision  # noqa: F401
@@ -15,30 +19,39 @@ from transformers.models.llama import modeling_llama  # noqa: F401
 from transformers.models.mixtral import modeling_mixtral  # noqa: F401
 
 
-def child(arguments, env):
-    os.dup2(1, 2)
+def child(arguments, env, turns, log):
+    mine, theirs = open(turns[0], "rb", buffering=0), open(turns[1], "wb", buffering=0)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.update(env)
     sys.argv = ["workloads.py", *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     # Which allocator is chosen when this is imported.
     import workloads
 
+    def turn():
+        theirs.write(b".")
+        mine.read(1)
+
+    workloads.turn = turn
     workloads.main()
 
 
 def main():
     assert not torch.cuda.is_initialized()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         asked = json.loads(line)
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
+        if os.fork() == 0:
             # As a program ends, so that whatever is registered for that runs; and not as this loop would go on.
             sys.stdin.close()
-            child(asked["arguments"], asked["env"])
+            try:
+                child(**asked)
+            except Exception:
+                traceback.print_exc()
             sys.exit(0)
-        os.waitpid(pid, 0)
-        print("END", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            largest_page: 16 << 20,
+            largest_page: 32 << 20,
             page_part: 256,
             request_part: 8,
             slack: 10,
