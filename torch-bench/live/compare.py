@@ -1,6 +1,6 @@
 """The allocators of PyTorch and Gapless on real workloads, on a GPU, as a table.
 
-usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--caps] [--steady] [--record] [--json FILE]
+usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--caps] [--steady] [--record a,b] [--json FILE]
 
 Needs torch, transformers and torchvision, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/.
 Every figure is the run's own: torch.cuda.memory_stats and the clock around each step. Every run is a process of its own, and one at a time works: the
@@ -93,7 +93,7 @@ def table(results):
     print(f"{'workload':20} {'allocator':14} {'reserved/allocated':>18} {'reserved GiB':>13} {'median step ms':>15} {'against best':>13} {'run s':>7} {'losses':>8}")
     ratios = {}
     for workload in dict.fromkeys(w for w, _ in results):
-        good = {mode: [r for r in results[workload, mode] if r.get("ok")] for mode in MODES}
+        good = {mode: [r for r in results.get((workload, mode), []) if r.get("ok")] for mode in MODES}
         # The median of each step over the repeats, then over the steps: a run that was slow as a whole counts once.
         steps = {
             mode: statistics.median(statistics.median(ts) for ts in zip(*(r["times"] for r in runs)))
@@ -117,7 +117,7 @@ def table(results):
     for mode, list_of in ratios.items():
         if mode in RECORDED and "gapless" in ratios:
             for workload in dict.fromkeys(w for w, _ in results):
-                with_it, without = results[workload, mode], results[workload, "gapless"]
+                with_it, without = results.get((workload, mode), []), results[workload, "gapless"]
                 cost = ratios_of(with_it, [without]) if all(r.get("ok") for r in with_it + without) else []
                 if cost:
                     print(f"{workload:20} {mode:14} {statistics.median(cost):18.4f} of a step without it")
@@ -167,7 +167,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--caps", action="store_true", help="also try each under 1.01 x its live peak + 64 MiB")
     parser.add_argument("--steady", action="store_true", help="also count driver calls of steps that repeat")
-    parser.add_argument("--record", action="store_true", help="also with the flight recorder, without and with Python lines")
+    parser.add_argument("--record", metavar="a,b", default="", help="these also with the flight recorder, without and with Python lines")
     parser.add_argument("--json")
     args = parser.parse_args()
     if args.record:
@@ -176,7 +176,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(args.repeats):
             for workload in args.workloads.split(","):
-                modes = list(MODES)
+                modes = [mode for mode in MODES if mode not in RECORDED or workload in args.record.split(",")]
                 for mode, record in zip(modes, in_turns([Run(workload, mode, folder) for mode in modes])):
                     results.setdefault((workload, mode), []).append(record)
                     if not record.get("ok"):

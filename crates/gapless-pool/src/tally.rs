@@ -5,6 +5,7 @@
 //! What a shard had and gave back is its own to take again, whoever looked meanwhile: a loop of equal steps at the very peak stays within its
 //! shares.
 
+use crate::shard::Shard;
 use crate::stats::{ClassStats, Gauge, Stats};
 
 /// Allocations, their block bytes, and what was asked for: in all, of small requests, of large ones.
@@ -60,6 +61,11 @@ impl Tally {
 
     /// Adds what was counted to the pool's own, and starts again with no room.
     pub(crate) fn settle(&mut self, stats: &mut Stats) {
+        // Most lanes do nothing between two looks.
+        if self.room == self.given && self.added == [[0; 3]; 2] {
+            *self = Tally { due: self.due, ..Tally::default() };
+            return;
+        }
         let Stats { allocations, allocated, requested, active_blocks, active, classes, .. } = stats;
         for (class, c) in classes.iter_mut().enumerate() {
             let now = |what: usize| {
@@ -138,13 +144,15 @@ fn below_peaks(stats: &Stats) -> Amounts {
 
 /// Divides what is left below the peaks: to each what it is due, and of the rest the same. Where less is left than is due in all, since not
 /// everybody had most at once, the first ones have it all: those who have none will ask, not everybody.
-pub(crate) fn divide<'a>(stats: &Stats, tallies: impl Iterator<Item = &'a mut Tally>) {
-    let mut tallies: Vec<&mut Tally> = tallies.collect();
-    let count = tallies.len().max(1) as u64;
+pub(crate) fn divide(stats: &Stats, shards: &mut [Box<Shard>]) {
+    let count = shards.len().max(1) as u64;
     let mut left = below_peaks(stats);
-    let due = each(|kind, what| tallies.iter().map(|tally| tally.due[kind][what]).sum());
+    let mut due = Amounts::default();
+    for shard in &*shards {
+        due = each(|kind, what| due[kind][what] + shard.tally.due[kind][what]);
+    }
     let rest = each(|kind, what| left[kind][what].saturating_sub(due[kind][what]) / count);
-    for tally in &mut tallies {
+    for Shard { tally, .. } in shards.iter_mut().map(|shard| &mut **shard) {
         let room = each(|kind, what| (tally.due[kind][what] + rest[kind][what]).min(left[kind][what]));
         left = each(|kind, what| left[kind][what] - room[kind][what]);
         tally.give(room);

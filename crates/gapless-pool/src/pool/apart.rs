@@ -33,7 +33,7 @@ impl<D: Device> Pool<D> {
 
     /// Divides the room below the peaks among the shards.
     pub(crate) fn give_room(&mut self) {
-        tally::divide(&self.stats, self.shards.iter_mut().map(|shard| &mut shard.tally));
+        tally::divide(&self.stats, &mut self.shards);
     }
 
     /// Whether frees are pending, which requests look after; or whether each change is recorded.
