@@ -1,6 +1,6 @@
 """The allocators of PyTorch and Gapless on real workloads, on a GPU, as a table.
 
-usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--caps] [--steady] [--record a,b] [--json FILE]
+usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--caps] [--steady] [--record a,b] [--losses a,b] [--json FILE]
 
 Needs torch, transformers and torchvision, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/.
 Every figure is the run's own: torch.cuda.memory_stats and the clock around each step. Every run is a process of its own, and one at a time works: the
@@ -150,6 +150,20 @@ def caps(results, folder):
         print(f"{workload:20} {live / 2**20:10.0f} {cap / 2**20:10.0f} {said:>9}", flush=True)
 
 
+def losses(workloads, folder):
+    """Whether losses are the same bits on Gapless as on native, with the same seed, where kernels are asked to be deterministic."""
+    repeatable = {"DETERMINISTIC": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "STEPS": "4"}
+    for workload in workloads:
+        runs = [Run(workload, mode, folder, **repeatable) for mode in ("native", "native", "gapless")]
+        one, other, ours = in_turns(runs)
+        if not all(record.get("ok") for record in (one, other, ours)):
+            print(f"{workload:20} losses: {one.get('error') or other.get('error') or ours.get('error') or 'out of memory'}")
+            continue
+        native = "repeats itself" if one["losses"] == other["losses"] else "does not repeat itself"
+        same = "equal" if ours["losses"] == one["losses"] else "differ"
+        print(f"{workload:20} losses of {len(one['losses'])} steps on gapless and native: {same} (native {native}): {one['losses'][-1]!r}", flush=True)
+
+
 def steady(folder):
     """What a step of fixed shapes asks of the driver, once it repeats."""
     record = Run("gpt2_train", "gapless", folder, STEPS="20").result()
@@ -168,6 +182,7 @@ def main():
     parser.add_argument("--caps", action="store_true", help="also try each under 1.01 x its live peak + 64 MiB")
     parser.add_argument("--steady", action="store_true", help="also count driver calls of steps that repeat")
     parser.add_argument("--record", metavar="a,b", default="", help="these also with the flight recorder, without and with Python lines")
+    parser.add_argument("--losses", metavar="a,b", default="", help="also whether losses of these equal native's, with deterministic kernels")
     parser.add_argument("--json")
     args = parser.parse_args()
     if args.record:
@@ -186,6 +201,8 @@ def main():
             table(results)
         if args.steady:
             steady(folder)
+        if args.losses:
+            losses(args.losses.split(","), folder)
         if args.caps:
             caps(results, folder)
     if args.json:
