@@ -1,7 +1,7 @@
 //! torchvision's ConvNeXt.
 
 use super::parts::{LayerNorm, Linear, activate, weight_dtype, within};
-use super::vision::{Conv2d, class_loss, images};
+use super::vision::{Classes, Classifier, Conv2d};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
 use crate::eager::tensor::Param;
@@ -82,10 +82,29 @@ pub(crate) fn build(
     sim.scope(Scope::Head);
     let norm = LayerNorm::new(sim, last, dtype);
     let head = Linear::new(sim, last, classes, true, dtype);
-    Ok(Rc::new(ConvNext { channels: channels.to_vec(), stem, stages, norm, head }))
+    Ok(Classes::of(ConvNext { channels: channels.to_vec(), stem, stages, norm, head }))
 }
 
 impl ConvNext {
+    fn block(&self, sim: &Sim, run: &Run, block: &Block, x: Tensor, side: u64, drops: bool) -> Tensor {
+        let mut result = within(sim, Layer::FeedForward, || {
+            let mut inner = block.conv.forward(sim, run, &x, side).0;
+            inner = block.norm.forward(sim, &inner);
+            inner = block.up.forward(sim, &inner);
+            inner = activate(sim, Activation::Gelu, &inner);
+            inner = block.down.forward(sim, &inner);
+            let inner = sim.copied_back(&inner);
+            sim.mul(&block.scale.tensor, &inner)
+        });
+        if drops {
+            let noise = sim.alloc(run.batch, result.dtype);
+            result = sim.mul_rows(&result, &noise);
+        }
+        sim.add_(result, &x)
+    }
+}
+
+impl Classifier for ConvNext {
     fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
@@ -122,37 +141,5 @@ impl ConvNext {
         let pooled = sim.mean(&hidden, hidden.n / (run.batch * width));
         let pooled = self.norm.forward(sim, &pooled);
         self.head.forward(sim, &pooled)
-    }
-
-    fn block(&self, sim: &Sim, run: &Run, block: &Block, x: Tensor, side: u64, drops: bool) -> Tensor {
-        let mut result = within(sim, Layer::FeedForward, || {
-            let mut inner = block.conv.forward(sim, run, &x, side).0;
-            inner = block.norm.forward(sim, &inner);
-            inner = block.up.forward(sim, &inner);
-            inner = activate(sim, Activation::Gelu, &inner);
-            inner = block.down.forward(sim, &inner);
-            let inner = sim.copied_back(&inner);
-            sim.mul(&block.scale.tensor, &inner)
-        });
-        if drops {
-            let noise = sim.alloc(run.batch, result.dtype);
-            result = sim.mul_rows(&result, &noise);
-        }
-        sim.add_(result, &x)
-    }
-}
-
-impl Network for ConvNext {
-    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
-        images(sim, run)
-    }
-
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let logits = self.logits(sim, run, x);
-        class_loss(sim, run, &logits)
-    }
-
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        vec![self.logits(sim, run, x)]
     }
 }

@@ -1,7 +1,7 @@
 //! torchvision's DenseNet: every layer of a block sees what all before it made.
 
 use super::parts::{Linear, weight_dtype};
-use super::vision::{BatchNorm, Conv2d, class_loss, conv_norm, images};
+use super::vision::{BatchNorm, Classes, Classifier, Conv2d, conv_norm};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
 use crate::eager::{Mode, Run, Scope, Sim, Tensor};
@@ -66,10 +66,29 @@ pub(crate) fn build(
     sim.scope(Scope::Head);
     let norm = BatchNorm::new(sim, channels, dtype);
     let head = Linear::new(sim, channels, classes, true, dtype);
-    Ok(Rc::new(DenseNet { stem, blocks: built, norm, head }))
+    Ok(Classes::of(DenseNet { stem, blocks: built, norm, head }))
 }
 
 impl DenseNet {
+    fn block(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, side: u64) -> Tensor {
+        let mut features = vec![x.clone()];
+        for [inner, outer] in &self.blocks[at].layers {
+            let bottleneck = {
+                let all = sim.cat(&features.iter().collect::<Vec<_>>());
+                forward(sim, run, inner, &all, side)
+            };
+            features.push(forward(sim, run, outer, &bottleneck, side));
+        }
+        sim.cat(&features.iter().collect::<Vec<_>>())
+    }
+}
+
+fn forward(sim: &Sim, run: &Run, (norm, conv): &Unit, x: &Tensor, side: u64) -> Tensor {
+    let normed = sim.relu_(norm.forward(sim, x));
+    conv.forward(sim, run, &normed, side).0
+}
+
+impl Classifier for DenseNet {
     fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
@@ -95,37 +114,5 @@ impl DenseNet {
         hidden = sim.relu_(hidden);
         hidden = sim.mean(&hidden, side * side);
         self.head.forward(sim, &hidden)
-    }
-
-    fn block(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, side: u64) -> Tensor {
-        let mut features = vec![x.clone()];
-        for [inner, outer] in &self.blocks[at].layers {
-            let bottleneck = {
-                let all = sim.cat(&features.iter().collect::<Vec<_>>());
-                forward(sim, run, inner, &all, side)
-            };
-            features.push(forward(sim, run, outer, &bottleneck, side));
-        }
-        sim.cat(&features.iter().collect::<Vec<_>>())
-    }
-}
-
-fn forward(sim: &Sim, run: &Run, (norm, conv): &Unit, x: &Tensor, side: u64) -> Tensor {
-    let normed = sim.relu_(norm.forward(sim, x));
-    conv.forward(sim, run, &normed, side).0
-}
-
-impl Network for DenseNet {
-    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
-        images(sim, run)
-    }
-
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let logits = self.logits(sim, run, x);
-        class_loss(sim, run, &logits)
-    }
-
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        vec![self.logits(sim, run, x)]
     }
 }

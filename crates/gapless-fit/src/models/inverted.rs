@@ -1,7 +1,7 @@
 //! torchvision's MobileNet and EfficientNet.
 
 use super::parts::{Linear, weight_dtype, within};
-use super::vision::{BatchNorm, Conv2d, class_loss, images};
+use super::vision::{BatchNorm, Classes, Classifier, Conv2d};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
 use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
@@ -64,39 +64,10 @@ pub(crate) fn build(sim: &Sim, run: &Run, network: &Inverted) -> Result<Rc<dyn N
     let inner = (network.inner > 0).then(|| Linear::new(sim, network.last, network.inner, true, dtype));
     let from = if network.inner > 0 { network.inner } else { network.last };
     let head = Linear::new(sim, from, network.classes, true, dtype);
-    Ok(Rc::new(Network2d { family: network.family, stem, blocks, last, inner, head }))
+    Ok(Classes::of(Network2d { family: network.family, stem, blocks, last, inner, head }))
 }
 
 impl Network2d {
-    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let training = run.mode == Mode::Train;
-        sim.scope(Scope::Embedding);
-        let hard = self.family == InvertedFamily::MobileNetV3;
-        let (mut hidden, mut side) = self.unit(sim, run, &self.stem, x, run.length, hard);
-        for (at, block) in self.blocks.iter().enumerate() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, run) = (Rc::clone(self), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.block(sim, &run, at, x, side)))
-            } else {
-                self.block(sim, run, at, &hidden, side)
-            };
-            side = block.each.0.shape.side(side);
-        }
-        sim.scope(Scope::Head);
-        (hidden, side) = self.unit(sim, run, &self.last, &hidden, side, hard);
-        hidden = sim.mean(&hidden, side * side);
-        if let Some(inner) = &self.inner {
-            let out = inner.forward(sim, &hidden);
-            hidden = sim.keeps_copy("hardswish_", out);
-        }
-        hidden = match self.family {
-            InvertedFamily::MobileNetV2 => sim.dropout(&hidden, DROPOUT, training),
-            _ => sim.dropout_(hidden, training),
-        };
-        self.head.forward(sim, &hidden)
-    }
-
     /// A convolution, its norm, and the activation in place.
     fn unit(&self, sim: &Sim, run: &Run, unit: &Unit, x: &Tensor, side: u64, hard: bool) -> (Tensor, u64) {
         let (out, side) = unit.0.forward(sim, run, x, side);
@@ -160,17 +131,33 @@ impl Network2d {
     }
 }
 
-impl Network for Network2d {
-    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
-        images(sim, run)
-    }
-
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let logits = self.logits(sim, run, x);
-        class_loss(sim, run, &logits)
-    }
-
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        vec![self.logits(sim, run, x)]
+impl Classifier for Network2d {
+    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let training = run.mode == Mode::Train;
+        sim.scope(Scope::Embedding);
+        let hard = self.family == InvertedFamily::MobileNetV3;
+        let (mut hidden, mut side) = self.unit(sim, run, &self.stem, x, run.length, hard);
+        for (at, block) in self.blocks.iter().enumerate() {
+            sim.scope(Scope::Block(at as u16));
+            hidden = if training && run.checkpoints(at) {
+                let (model, run) = (Rc::clone(self), run.clone());
+                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.block(sim, &run, at, x, side)))
+            } else {
+                self.block(sim, run, at, &hidden, side)
+            };
+            side = block.each.0.shape.side(side);
+        }
+        sim.scope(Scope::Head);
+        (hidden, side) = self.unit(sim, run, &self.last, &hidden, side, hard);
+        hidden = sim.mean(&hidden, side * side);
+        if let Some(inner) = &self.inner {
+            let out = inner.forward(sim, &hidden);
+            hidden = sim.keeps_copy("hardswish_", out);
+        }
+        hidden = match self.family {
+            InvertedFamily::MobileNetV2 => sim.dropout(&hidden, DROPOUT, training),
+            _ => sim.dropout_(hidden, training),
+        };
+        self.head.forward(sim, &hidden)
     }
 }

@@ -1,7 +1,7 @@
 //! torchvision's residual networks.
 
 use super::parts::{Linear, weight_dtype};
-use super::vision::{BatchNorm, Conv2d, class_loss, conv_norm, images};
+use super::vision::{BatchNorm, Classes, Classifier, Conv2d, conv_norm};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
 use crate::eager::{Mode, Run, Scope, Sim, Tensor};
@@ -63,10 +63,26 @@ pub(crate) fn build(
     }
     sim.scope(Scope::Head);
     let head = Linear::new(sim, inputs, classes, true, dtype);
-    Ok(Rc::new(ResNet { stem, blocks, head, features: inputs }))
+    Ok(Classes::of(ResNet { stem, blocks, head, features: inputs }))
 }
 
 impl ResNet {
+    fn block(&self, sim: &Sim, run: &Run, block: &Block, x: &Tensor, side: u64) -> Tensor {
+        let mut out = x.clone();
+        let mut out_side = side;
+        for (at, unit) in block.convs.iter().enumerate() {
+            (out, out_side) = conv_norm(sim, run, unit, &out, out_side, at + 1 < block.convs.len());
+        }
+        let identity = match &block.downsample {
+            Some(unit) => conv_norm(sim, run, unit, x, side, false).0,
+            None => x.clone(),
+        };
+        let out = sim.add_(out, &identity);
+        sim.relu_(out)
+    }
+}
+
+impl Classifier for ResNet {
     fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
@@ -89,34 +105,5 @@ impl ResNet {
         sim.scope(Scope::Head);
         let pooled = sim.mean(&hidden, hidden.n / (run.batch * self.features));
         self.head.forward(sim, &pooled)
-    }
-
-    fn block(&self, sim: &Sim, run: &Run, block: &Block, x: &Tensor, side: u64) -> Tensor {
-        let mut out = x.clone();
-        let mut out_side = side;
-        for (at, unit) in block.convs.iter().enumerate() {
-            (out, out_side) = conv_norm(sim, run, unit, &out, out_side, at + 1 < block.convs.len());
-        }
-        let identity = match &block.downsample {
-            Some(unit) => conv_norm(sim, run, unit, x, side, false).0,
-            None => x.clone(),
-        };
-        let out = sim.add_(out, &identity);
-        sim.relu_(out)
-    }
-}
-
-impl Network for ResNet {
-    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
-        images(sim, run)
-    }
-
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let logits = self.logits(sim, run, x);
-        class_loss(sim, run, &logits)
-    }
-
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        vec![self.logits(sim, run, x)]
     }
 }

@@ -1,7 +1,7 @@
 //! torchvision's VGG.
 
 use super::parts::{Linear, weight_dtype};
-use super::vision::{BatchNorm, Conv2d, class_loss, images};
+use super::vision::{BatchNorm, Classes, Classifier, Conv2d};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
 use crate::eager::{Mode, Run, Scope, Sim, Tensor};
@@ -57,11 +57,11 @@ pub(crate) fn build(
     let linear = |i, o| Linear::new(sim, i, o, true, dtype);
     let classifier =
         [linear(channels * POOLED * POOLED, INNER), linear(INNER, INNER), linear(INNER, classes)];
-    Ok(Rc::new(Vgg { layers, channels, classifier }))
+    Ok(Classes::of(Vgg { layers, channels, classifier }))
 }
 
-impl Vgg {
-    fn logits(&self, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+impl Classifier for Vgg {
+    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let training = run.mode == Mode::Train;
         let mut hidden = x.clone();
         let mut side = run.length;
@@ -98,20 +98,5 @@ impl Vgg {
             }
         }
         hidden
-    }
-}
-
-impl Network for Vgg {
-    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
-        images(sim, run)
-    }
-
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let logits = self.logits(sim, run, x);
-        class_loss(sim, run, &logits)
-    }
-
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        vec![self.logits(sim, run, x)]
     }
 }

@@ -1,10 +1,12 @@
 //! What torchvision's models share: convolutions with their norms, the classifier's loss, images.
 
+use super::Network;
 use super::parts::{weight_dtype, within};
 use crate::eager::ops::Conv;
 use crate::eager::tensor::Param;
 use crate::eager::{Kind, Layer, Run, Scope, Sim, Tensor};
 use crate::model::Dtype;
+use std::rc::Rc;
 
 /// `nn.Conv2d`.
 pub(crate) struct Conv2d {
@@ -72,17 +74,46 @@ pub(crate) fn conv_norm(
 }
 
 /// A batch of images.
-pub(crate) fn images(sim: &Sim, run: &Run) -> Tensor {
+fn images(sim: &Sim, run: &Run) -> Tensor {
     sim.scope(Scope::Embedding);
     sim.begin("input");
     sim.alloc_as(run.batch * 3 * run.length * run.length, weight_dtype(run), Kind::Input)
 }
 
 /// `cross_entropy(out.float(), labels)`.
-pub(crate) fn class_loss(sim: &Sim, run: &Run, logits: &Tensor) -> Tensor {
+fn class_loss(sim: &Sim, run: &Run, logits: &Tensor) -> Tensor {
     sim.scope(Scope::Loss);
     sim.begin("labels");
     let labels = sim.alloc_as(run.batch, Dtype::I64, Kind::Input);
     let logits = sim.to(logits, Dtype::F32);
     sim.cross_entropy(&logits, &labels)
+}
+
+/// A network that tells images into classes.
+pub(crate) trait Classifier {
+    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor;
+}
+
+/// Any of them, as a step sees it.
+pub(crate) struct Classes<T>(Rc<T>);
+
+impl<T: Classifier + 'static> Classes<T> {
+    pub(crate) fn of(network: T) -> Rc<dyn Network> {
+        Rc::new(Classes(Rc::new(network)))
+    }
+}
+
+impl<T: Classifier> Network for Classes<T> {
+    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
+        images(sim, run)
+    }
+
+    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let logits = self.0.logits(sim, run, x);
+        class_loss(sim, run, &logits)
+    }
+
+    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
+        vec![self.0.logits(sim, run, x)]
+    }
 }

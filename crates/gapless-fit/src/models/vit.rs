@@ -1,7 +1,7 @@
 //! Vision transformers: torchvision's (with `nn.MultiheadAttention`) and Hugging Face's.
 
 use super::parts::{LayerNorm, Linear, activate, weight_dtype, within};
-use super::vision::{Conv2d, class_loss, images};
+use super::vision::{Classes, Classifier, Conv2d};
 use super::{BuildError, Network};
 use crate::eager::ops::{Conv, Heads};
 use crate::eager::tensor::Param;
@@ -108,36 +108,10 @@ pub(crate) fn build(sim: &Sim, run: &Run, s: Shape) -> Result<Rc<dyn Network>, B
     sim.scope(Scope::Head);
     let norm = LayerNorm::new(sim, s.hidden, dtype);
     let head = Linear::new(sim, s.hidden, s.classes, true, dtype);
-    Ok(Rc::new(Vit { s, class, positions, patches, layers, norm, head }))
+    Ok(Classes::of(Vit { s, class, positions, patches, layers, norm, head }))
 }
 
 impl Vit {
-    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let s = self.s;
-        sim.scope(Scope::Embedding);
-        let training = run.mode == Mode::Train;
-        let tokens = (run.length / s.patch) * (run.length / s.patch) + 1;
-        let mut hidden = {
-            let (patches, _) = self.patches.forward(sim, run, x, run.length);
-            let class = sim.spread(&self.class.tensor, run.batch);
-            sim.cat(&[&class, &patches])
-        };
-        hidden = sim.add(&hidden, &self.positions.tensor);
-        for at in 0..self.layers.len() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, run) = (Rc::clone(self), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.layer(sim, &run, at, x, tokens)))
-            } else {
-                self.layer(sim, run, at, &hidden, tokens)
-            };
-        }
-        sim.scope(Scope::Head);
-        hidden = self.normed(sim, &self.norm, &hidden);
-        let first = sim.slice(&hidden, run.batch * s.hidden);
-        self.head.forward(sim, &first)
-    }
-
     /// torchvision's hidden states lie with tokens first, so each norm copies them for a moment.
     fn normed(&self, sim: &Sim, norm: &LayerNorm, x: &Tensor) -> Tensor {
         if self.s.hugging_face { norm.forward(sim, x) } else { norm.forward_strided(sim, x) }
@@ -212,17 +186,30 @@ impl Vit {
     }
 }
 
-impl Network for Vit {
-    fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
-        images(sim, run)
-    }
-
-    fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let logits = self.logits(sim, run, x);
-        class_loss(sim, run, &logits)
-    }
-
-    fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        vec![self.logits(sim, run, x)]
+impl Classifier for Vit {
+    fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
+        let s = self.s;
+        sim.scope(Scope::Embedding);
+        let training = run.mode == Mode::Train;
+        let tokens = (run.length / s.patch) * (run.length / s.patch) + 1;
+        let mut hidden = {
+            let (patches, _) = self.patches.forward(sim, run, x, run.length);
+            let class = sim.spread(&self.class.tensor, run.batch);
+            sim.cat(&[&class, &patches])
+        };
+        hidden = sim.add(&hidden, &self.positions.tensor);
+        for at in 0..self.layers.len() {
+            sim.scope(Scope::Block(at as u16));
+            hidden = if training && run.checkpoints(at) {
+                let (model, run) = (Rc::clone(self), run.clone());
+                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.layer(sim, &run, at, x, tokens)))
+            } else {
+                self.layer(sim, run, at, &hidden, tokens)
+            };
+        }
+        sim.scope(Scope::Head);
+        hidden = self.normed(sim, &self.norm, &hidden);
+        let first = sim.slice(&hidden, run.batch * s.hidden);
+        self.head.forward(sim, &first)
     }
 }
