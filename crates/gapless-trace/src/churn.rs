@@ -1,8 +1,9 @@
 //! How busy the allocator was: allocations, calls to the device, flushes of the cache, requests that failed.
 //!
 //! A retry is not recorded as such. It shows as memory given back to the device inside a request, right before memory is taken
-//! from the device (or the request fails): the cache was flushed to serve it. The user's own `empty_cache` looks alike but
-//! comes from another stack, or some time before.
+//! from the device (or the request fails): the cache was flushed to serve it. The user's own `empty_cache`, and that of a graph capture, looks alike
+//! but comes from another stack, or some time before, or where the device had room: at another moment of the run more was held than this
+//! request would have needed without the flush.
 
 use crate::events::Action;
 use crate::history::History;
@@ -100,6 +101,9 @@ pub fn measure(device: &DeviceTrace, history: &History, steps: &Steps) -> Churn 
     let mut steady = DeviceCalls::default();
     // A run of frees that may belong to a request: calls, bytes, and the last one's position.
     let mut flush: Option<(usize, Bytes, EventIndex)> = None;
+    // What is held, from what it was at the beginning, and the most; and what each retry would have come to without its flush.
+    let (mut held, mut most) = (0_i64, 0_i64);
+    let mut unflushed: Vec<i64> = Vec::new();
     for index in events.indices() {
         let action = events.action(index);
         match action {
@@ -116,12 +120,20 @@ pub fn measure(device: &DeviceTrace, history: &History, steps: &Steps) -> Churn 
                     let served = action != Action::Oom;
                     let wanted = events.size(index);
                     churn.retries.push(Retry { tick: at.after(), flushed, calls, wanted, served });
+                    let needed = held.saturating_add_unsigned(flushed.0).saturating_add_unsigned(wanted.0);
+                    unflushed.push(if served { needed } else { i64::MAX });
                 }
             }
         }
         match action {
             Action::SegmentAlloc | Action::SegmentMap | Action::SegmentFree | Action::SegmentUnmap => {
                 churn.device_calls.add(action, events.size(index), index.after());
+                let size = events.size(index).0;
+                held = match action {
+                    Action::SegmentAlloc | Action::SegmentMap => held.saturating_add_unsigned(size),
+                    _ => held.saturating_sub_unsigned(size),
+                };
+                most = most.max(held);
                 if steady_from.is_some_and(|from| index.after() > from) {
                     steady.add(action, events.size(index), index.after());
                 }
@@ -134,6 +146,8 @@ pub fn measure(device: &DeviceTrace, history: &History, steps: &Steps) -> Churn 
             _ => {}
         }
     }
+    let mut had_room = unflushed.into_iter().map(|needed| needed <= most);
+    churn.retries.retain(|_| had_room.next() == Some(false));
     churn.steady_calls = steady_from.map(|_| steady);
     churn
 }
@@ -214,6 +228,19 @@ mod tests {
         run.set_stack(&[("forward", "model.py", 9)]);
         run.push(Action::SegmentAlloc, 0x1000_0000, 1 << 20);
         assert_eq!(churn_of(run).1.retries, []);
+    }
+
+    #[test]
+    fn a_flush_where_the_device_had_room_is_nobodys_need() {
+        let mut run = Run::new();
+        flushing(&mut run, false);
+        // 2 MiB were held before the flush and 3 were wanted: later 5 are held, so there was room.
+        run.push(Action::SegmentAlloc, 0x6000_0000, 2 << 20);
+        assert_eq!(churn_of(run).1.retries, []);
+        let mut run = Run::new();
+        flushing(&mut run, false);
+        run.push(Action::SegmentAlloc, 0x6000_0000, (2 << 20) - 512);
+        assert_eq!(churn_of(run).1.retries.len(), 1);
     }
 
     #[test]
