@@ -82,7 +82,7 @@ impl Answer {
             let steps = steps?;
             let figures = steps.figures();
             let account = Account::at_peak(&steps, &figures);
-            let ours = ours.join().unwrap_or_default();
+            let ours = ours.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             Ok((Answer { run: run.clone(), steps, figures, account }, ours))
         })
     }

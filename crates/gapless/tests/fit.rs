@@ -151,6 +151,11 @@ fn a_script_for_torchvision_names_the_network_and_the_blocks_that_were_simulated
         assert_eq!(plan["predicted_peak_allocated"], answer["plans"][0]["peak_allocated"], "{name}");
         assert!(plan["predicted_peak_allocated"].as_u64() < answer["peak_allocated"].as_u64(), "{name}");
     }
+    // A file says what the network is, not which function of torchvision makes it.
+    let config = folder.path().join("config.json");
+    fs::write(&config, gapless_fit::read::preset_config("resnet18").expect("built in")).expect("written");
+    let done = run(&["fit", &config.display().to_string(), "--emit", "torch"]);
+    assert!(done.code == 2 && done.err.contains("which function of torchvision.models"), "{}", done.err);
     let done = run(&["fit", "resnet50", "--emit", "fsdp"]);
     assert!(done.code == 2 && done.err.contains("emit it for torch"), "{}", done.err);
     assert!(refused(&["vgg16", "--checkpointing", "full"]).err.contains("no blocks"));

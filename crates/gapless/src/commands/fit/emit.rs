@@ -134,9 +134,9 @@ fn chosen(q: &Question, found: &Found) -> Result<Chosen> {
 fn configuration(q: &Question) -> Result<Value> {
     let path = Path::new(&q.path);
     let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-    let text = match std::fs::read_to_string(&file) {
-        Ok(text) if file.extension().is_some_and(|e| e == "json") => text,
-        _ => gapless_fit::read::preset_config(&q.path).map(str::to_owned).unwrap_or_default(),
+    let (text, is_named) = match std::fs::read_to_string(&file) {
+        Ok(text) if file.extension().is_some_and(|e| e == "json") => (text, false),
+        _ => (gapless_fit::read::preset_config(&q.path).map(str::to_owned).unwrap_or_default(), true),
     };
     let unknown = || {
         Failure::new(
@@ -146,7 +146,13 @@ fn configuration(q: &Question) -> Result<Value> {
     };
     let mut value: Value = serde_json::from_str(&text).map_err(|_| unknown())?;
     let kind = value.get("model_type").and_then(Value::as_str).ok_or_else(unknown)?.to_owned();
-    if kind.starts_with("torchvision_") {
+    if kind.starts_with("torchvision_") && !is_named {
+        return Err(Failure::new(
+            format!("{}: which function of torchvision.models makes this network is not in the file", q.path),
+            "give the built-in name of the network, as resnet50 or convnext_base",
+        )
+        .into());
+    } else if kind.starts_with("torchvision_") {
         // A name of the table is the function of torchvision.models that makes it.
         value["name"] = q.model.name.clone().into();
         if value.get("num_classes").is_none() {
