@@ -11,6 +11,7 @@ steps of what one took, divided by what the better of native and expandable took
 """
 
 import argparse
+import errno
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 WORKLOADS = ["gpt2_train", "llama1b_varlen_ckpt", "llama_offload", "resnet_varbatch", "mixtral_moe", "multistream"]
 MODES = {
@@ -41,18 +43,35 @@ class Run:
 
     def __init__(self, workload, mode, folder, what="time", **more):
         env = MODES[mode] | more
-        if "GAPLESS_RECORD" in env:
-            env = env | {"GAPLESS_RECORD": os.path.join(folder, env["GAPLESS_RECORD"])}
         Run.count += 1
+        if "GAPLESS_RECORD" in env:
+            env = env | {"GAPLESS_RECORD": os.path.join(folder, f"{Run.count}.{env['GAPLESS_RECORD']}")}
         names = [os.path.join(folder, f"{Run.count}.{end}") for end in ("go", "done", "log")]
         os.mkfifo(names[0])
         os.mkfifo(names[1])
         self.log = names[2]
         asked = {"arguments": [workload, what, folder], "env": env, "turns": names[:2], "log": names[2]}
-        print(json.dumps(asked), file=Run.nursery(env.get("PYTORCH_ALLOC_CONF", "")).stdin, flush=True)
-        self.go = open(names[0], "wb", buffering=0)
+        nursery = Run.nursery(env.get("PYTORCH_ALLOC_CONF", ""))
+        print(json.dumps(asked), file=nursery.stdin, flush=True)
+        self.go = self.opened(names[0], nursery)
         self.done = open(names[1], "rb", buffering=0)
         self.is_over = self.done.read(1) == b""
+
+    @staticmethod
+    def opened(fifo, nursery):
+        """The end that is written to, once somebody reads it."""
+        while True:
+            try:
+                end = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                if nursery.poll() is not None:
+                    sys.exit(f"{HERE / 'nursery.py'} ended with {nursery.returncode}: what it says is above")
+                time.sleep(0.01)
+            else:
+                os.set_blocking(end, True)
+                return open(end, "wb", buffering=0)
 
     @staticmethod
     def nursery(conf):
@@ -67,7 +86,10 @@ class Run:
     def turn(self):
         """Lets it go on until it waits again, or is over."""
         if not self.is_over:
-            self.go.write(b".")
+            try:
+                self.go.write(b".")
+            except BrokenPipeError:
+                pass
             self.is_over = self.done.read(1) == b""
 
     def result(self):
@@ -100,7 +122,7 @@ def table(results):
             for mode, runs in good.items()
             if runs
         }
-        against = {mode: against_best(good, mode) for mode in good}
+        against = {mode: against_best(results, workload, mode) for mode in good if good[mode]}
         losses = good["native"][0]["losses"] if good["native"] else None
         for mode, runs in good.items():
             if not runs:
@@ -117,26 +139,22 @@ def table(results):
     for mode, list_of in ratios.items():
         if mode in RECORDED and "gapless" in ratios:
             for workload in dict.fromkeys(w for w, _ in results):
-                with_it, without = results.get((workload, mode), []), results[workload, "gapless"]
-                cost = ratios_of(with_it, [without]) if all(r.get("ok") for r in with_it + without) else []
+                cost = ratios_of(results.get((workload, mode), []), results[workload, "gapless"])
                 if cost:
                     print(f"{workload:20} {mode:14} {statistics.median(cost):18.4f} of a step without it")
         print(f"{'mean':20} {mode:14} {statistics.mean(list_of):18.4f}")
 
 
 def ratios_of(runs, others):
-    """What steps took, each divided by what the quickest of `others` took in the same turn."""
-    ratios = []
-    for i, run in enumerate(runs):
-        beside = [other[i]["times"] for other in others if i < len(other)]
-        ratios += [took / min(times) for took, times in zip(run["times"], zip(*beside))]
-    return ratios
+    """What each step took, divided by what the other took in the same turn; turns in which one failed are left out."""
+    both = [(run["times"], other["times"]) for run, other in zip(runs, others) if run.get("ok") and other.get("ok")]
+    return [took / beside for pair in both for took, beside in zip(*pair)]
 
 
-def against_best(good, mode):
+def against_best(results, workload, mode):
     """A step against the better of native and expandable: whichever is better over all steps."""
-    stock = [good[m] for m in good if not m.startswith("gapless") and good[m]]
-    return max((statistics.median(ratios_of(good[mode], [one])) for one in stock if ratios_of(good[mode], [one])), default=0)
+    stock = (ratios_of(results[workload, mode], results[workload, m]) for m in ("native", "expandable"))
+    return max((statistics.median(ratios) for ratios in stock if ratios), default=0)
 
 
 def caps(results, folder):
