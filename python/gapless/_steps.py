@@ -45,7 +45,7 @@ def _mark(name: str, stage: int) -> None:
 
 
 def _pause() -> None:
-    if _torch.cuda.is_initialized():
+    if _torch.cuda.is_initialized() and _library.has("gapless_pause"):
         _library.optional("gapless_pause", _device())
 
 
@@ -75,8 +75,9 @@ def _watch_zero_grad(optimizers: Any) -> None:
     @functools.wraps(original)
     def zero_grad(self, *args, **kwargs):
         result = original(self, *args, **kwargs)
-        # What is being traced is no step of the program.
-        if not _torch.compiler.is_compiling():
+        # What is being traced is no step of the program. Early versions do not say.
+        is_compiling = getattr(getattr(_torch, "compiler", None), "is_compiling", None)
+        if is_compiling is None or not is_compiling():
             _pause()
         return result
 

@@ -71,16 +71,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn work(tasks: &Receiver<Task>) {
     for Task { device, period, answer } in tasks {
-        let made = std::panic::catch_unwind(|| pack(&period));
-        let Ok(Some(spots)) = made else { continue };
-        {
+        let made = std::panic::catch_unwind(|| pack(&period)).ok().flatten();
+        let spots = {
             let mut state = lock(&answer.state);
-            if matches!(*state, Waiting::Yes) {
-                *state = Waiting::Answered(spots);
-                answer.ready.notify_one();
-                continue;
+            match (&*state, made) {
+                (Waiting::Yes, made) => {
+                    *state = made.map_or(Waiting::No, Waiting::Answered);
+                    answer.ready.notify_one();
+                    continue;
+                }
+                (_, Some(spots)) => spots,
+                (_, None) => continue,
             }
-        }
+        };
         if let Some(mut card) = state::existing(device).filter(|_| !state::is_forked()) {
             card.pool.install(period.ticket, spots);
         }
