@@ -104,6 +104,10 @@ impl Addresses {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.entries.iter().filter(|entry| entry.addr != NOTHING).map(|entry| entry.number)
     }

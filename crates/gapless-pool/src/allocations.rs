@@ -67,6 +67,10 @@ impl Allocations {
         std::mem::replace(&mut record.place, Place::Home { heap: 0, block: 0 })
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_addr.is_empty()
+    }
+
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_addr.numbers()
     }

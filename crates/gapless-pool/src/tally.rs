@@ -26,6 +26,8 @@ pub(crate) struct Tally {
     added: [[u64; 3]; 2],
     /// By how much it is below the most that it ever had: it will ask for as much again.
     due: Amounts,
+    /// It did something since the pool looked before.
+    is_busy: bool,
 }
 
 impl Tally {
@@ -96,12 +98,13 @@ impl Tally {
             let (most, now) = ((given - low).max(due), given.wrapping_sub(room));
             most.wrapping_sub(now)
         });
-        *self = Tally { due, ..Tally::default() };
+        *self = Tally { due, is_busy: true, ..Tally::default() };
     }
 
     /// The whole pool served one of its requests.
     #[inline]
     pub(crate) fn took(&mut self, class: usize, size: u64, requested: u64) {
+        self.is_busy = true;
         for (what, amount) in [1, size, requested].into_iter().enumerate() {
             for kind in [0, 1 + class] {
                 self.due[kind][what] = self.due[kind][what].saturating_sub(amount);
@@ -112,6 +115,7 @@ impl Tally {
     /// The whole pool took one of its requests back.
     #[inline]
     pub(crate) fn gave(&mut self, class: usize, size: u64, requested: u64) {
+        self.is_busy = true;
         for (what, amount) in [1, size, requested].into_iter().enumerate() {
             for kind in [0, 1 + class] {
                 self.due[kind][what] += amount;
@@ -143,7 +147,8 @@ fn below_peaks(stats: &Stats) -> Amounts {
 }
 
 /// Divides what is left below the peaks: to each what it is due, and of the rest the same. Where less is left than is due in all, since not
-/// everybody had most at once, the first ones have it all: those who have none will ask, not everybody.
+/// everybody had most at once, those who do something have theirs before those who do not, and the first ones all of it: who has none will ask,
+/// not everybody.
 pub(crate) fn divide(stats: &Stats, shards: &mut [Box<Shard>]) {
     let count = shards.len().max(1) as u64;
     let mut left = below_peaks(stats);
@@ -152,9 +157,12 @@ pub(crate) fn divide(stats: &Stats, shards: &mut [Box<Shard>]) {
         due = each(|kind, what| due[kind][what] + shard.tally.due[kind][what]);
     }
     let rest = each(|kind, what| left[kind][what].saturating_sub(due[kind][what]) / count);
-    for Shard { tally, .. } in shards.iter_mut().map(|shard| &mut **shard) {
-        let room = each(|kind, what| (tally.due[kind][what] + rest[kind][what]).min(left[kind][what]));
-        left = each(|kind, what| left[kind][what] - room[kind][what]);
-        tally.give(room);
+    for is_busy in [true, false] {
+        for tally in shards.iter_mut().map(|shard| &mut shard.tally).filter(|tally| tally.is_busy == is_busy)
+        {
+            let room = each(|kind, what| (tally.due[kind][what] + rest[kind][what]).min(left[kind][what]));
+            left = each(|kind, what| left[kind][what] - room[kind][what]);
+            tally.give(room);
+        }
     }
 }

@@ -176,3 +176,28 @@ fn many_lanes_at_the_peak_keep_to_themselves() {
         assert!(stats.reserved.peak <= stats.active.peak / 100 * 102, "{lanes} lanes: {stats:?}");
     }
 }
+
+/// A lane that once held much and does nothing any more has no claim before one that works.
+#[test]
+fn an_idle_lane_is_in_nobodys_way() {
+    let pool = SharedPool::new(Pool::new(SimDevice::new(64 << 30), Options::default()));
+    let (idle, busy) = (StreamHandle(16), StreamHandle(32));
+    let large: Vec<u64> = (0..64).map(|_| pool.alloc(64 << 20, idle, DEFAULT).expect("memory")).collect();
+    large.into_iter().for_each(|addr| pool.free(addr).expect("its own"));
+    pool.with(Pool::trim);
+    let step = || {
+        let held: Vec<u64> =
+            (0..200).map(|i| pool.alloc((4 + i % 7) << 20, busy, DEFAULT).expect("memory")).collect();
+        held.into_iter().for_each(|addr| pool.free(addr).expect("its own"));
+        // As the end of a training step does.
+        pool.with(Pool::mark_step);
+    };
+    (0..3).for_each(|_| step());
+    let before = pool.fronts().gathers();
+    (0..50).for_each(|_| step());
+    assert_eq!(
+        pool.fronts().gathers() - before,
+        50,
+        "one look a step, and no request through the whole pool"
+    );
+}

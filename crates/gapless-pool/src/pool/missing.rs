@@ -3,9 +3,11 @@
 use super::{Lane, Piece, Pieces, Place, Pool, SMALL};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
+use crate::shard::Shard;
 
-/// Slack is at least this, and at least so much for each lane, whose two heaps end in pages that are half empty: below it, sparing memory costs
-/// more than it is worth. Who lives on what others lend goes through the whole pool for each request, and drives lenders out to the next one.
+/// Slack is at least this, and at least so much for each lane that holds something, whose two heaps end in pages that are half empty: below it,
+/// sparing memory costs more than it is worth. Who lives on what others lend goes through the whole pool for each request, and drives lenders
+/// out to the next one.
 const LEAST_SLACK: u64 = 16 << 20;
 const LANE_SLACK: u64 = 2 * GRANULE;
 /// Smaller pieces of free memory are left alone.
@@ -51,7 +53,8 @@ impl<D: Device> Pool<D> {
     /// What may be held without harvesting first, once `size` more bytes are live.
     pub(super) fn allowed(&self, size: u64) -> u64 {
         let peak = self.stats.active.peak.max(self.stats.active.current + size);
-        let lanes = self.lanes.iter().filter(|lane| !lane.pool.is_private()).count() as u64;
+        let is_used = |shard: &Shard| !shard.pool.is_private() && !shard.allocations.is_empty();
+        let lanes = self.shards.iter().filter(|shard| is_used(shard)).count() as u64;
         peak + (peak / 1000 * self.options.slack).max(LEAST_SLACK).max(lanes * LANE_SLACK)
     }
 

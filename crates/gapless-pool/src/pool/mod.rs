@@ -472,6 +472,7 @@ impl<D: Device> Pool<D> {
             self.lanes[at as usize].pool = pool;
             self.shards[at as usize].stream = stream;
             self.shards[at as usize].pool = pool;
+            self.shards[at as usize].tally.reset();
             self.set_steps(at as usize);
             return Ok(at);
         }

@@ -99,6 +99,9 @@ pub(crate) struct Steps {
     /// The next request must go through the pool: something is to be decided there.
     pub(crate) needs_pool: bool,
     marked: bool,
+    /// How many requests there were at the last mark; and whether there were none since the one before.
+    at_mark: u64,
+    is_idle: bool,
     /// Requests were not written down: the log begins again with the next one that is.
     silent: bool,
     /// What was tried has come once more, whole.
@@ -124,6 +127,8 @@ impl Steps {
             strays: 0,
             needs_pool: false,
             marked: false,
+            at_mark: 0,
+            is_idle: false,
             silent: false,
             recurred: false,
             demand: 1,
@@ -179,6 +184,7 @@ impl Steps {
     /// The program says that a step ends or begins here.
     pub(crate) fn mark(&mut self) {
         let follows = self.at.is_some_and(|(plan, _)| !matches!(self.plans[plan].state, State::Tried));
+        self.is_idle = std::mem::replace(&mut self.at_mark, self.stats.requests) == self.stats.requests;
         self.marked = !follows;
         self.needs_pool |= self.marked;
     }
@@ -351,6 +357,10 @@ impl Steps {
     /// Before a request of `size` bytes, or in a pause before one that is not known yet: looks at a mark. Which plan, if any, waits to be made or to
     /// be put in place now. In a pause, something may be about to be given back still: what is not as it was then is left to the request.
     pub(crate) fn attend(&mut self, size: Option<u64>) -> Option<usize> {
+        // Nobody may use this stream any more; it may not even be there.
+        if size.is_none() && self.is_idle {
+            return None;
+        }
         self.needs_pool = false;
         if self.marked && self.demand == 1 {
             let found = self.log.since_mark(size.map(units), self.live, SHORTEST);
