@@ -1,6 +1,6 @@
 //! BERT and RoBERTa, with the masked-language-model head.
 
-use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype, within};
+use super::parts::{LayerNorm, Linear, activate, through_block, tokens, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
@@ -74,13 +74,9 @@ impl Bert {
         let training = run.mode == Mode::Train;
         let mut hidden = self.embed(sim, run, x, training);
         for at in 0..self.layers.len() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, run) = (Rc::clone(self), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.layer(sim, &run, at, x, true)))
-            } else {
-                self.layer(sim, run, at, &hidden, training)
-            };
+            let (model, again) = (Rc::clone(self), run.clone());
+            let layer = move |sim: &Sim, x: &Tensor| model.layer(sim, &again, at, x, training);
+            hidden = through_block(sim, run, at, &hidden, layer);
         }
         sim.scope(Scope::Head);
         let transformed = {

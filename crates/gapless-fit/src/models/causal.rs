@@ -1,7 +1,8 @@
 //! What causal language models have in common: blocks one after another, and a head whose logits are the loss or the answer.
 
 use super::Network;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use super::parts::through_block;
+use crate::eager::{Run, Scope, Sim, Tensor};
 use std::rc::Rc;
 
 /// A causal language model: its stack of blocks, and its head.
@@ -41,13 +42,8 @@ pub(crate) fn through_blocks(
     block: Rc<Block>,
 ) -> Tensor {
     for at in 0..count {
-        sim.scope(Scope::Block(at as u16));
-        hidden = if run.mode == Mode::Train && run.checkpoints(at) {
-            let block = Rc::clone(&block);
-            sim.checkpoint(&hidden, Rc::new(move |sim, x| block(sim, at, x)))
-        } else {
-            block(sim, at, &hidden)
-        };
+        let block = Rc::clone(&block);
+        hidden = through_block(sim, run, at, &hidden, move |sim, x| block(sim, at, x));
     }
     hidden
 }

@@ -1,10 +1,10 @@
 //! torchvision's DenseNet: every layer of a block sees what all before it made.
 
-use super::parts::{Linear, weight_dtype};
+use super::parts::{Linear, through_block, weight_dtype};
 use super::vision::{BatchNorm, Classes, Classifier, Conv2d, conv_norm};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Run, Scope, Sim, Tensor};
 use std::rc::Rc;
 
 /// A norm with ReLU, and the convolution behind it.
@@ -90,19 +90,14 @@ fn forward(sim: &Sim, run: &Run, (norm, conv): &Unit, x: &Tensor, side: u64) -> 
 
 impl Classifier for DenseNet {
     fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
         let (mut hidden, mut side) = conv_norm(sim, run, &self.stem, x, run.length, true);
         side = (side + 2 - 3) / 2 + 1;
         hidden = sim.max_pool(&hidden, run.batch * self.stem.0.shape.outputs * side * side);
         for (at, block) in self.blocks.iter().enumerate() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, run) = (Rc::clone(self), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.block(sim, &run, at, x, side)))
-            } else {
-                self.block(sim, run, at, &hidden, side)
-            };
+            let (model, again) = (Rc::clone(self), run.clone());
+            let dense = move |sim: &Sim, x: &Tensor| model.block(sim, &again, at, x, side);
+            hidden = through_block(sim, run, at, &hidden, dense);
             if let Some(unit) = &block.transition {
                 hidden = forward(sim, run, unit, &hidden, side);
                 side /= 2;

@@ -1,6 +1,6 @@
 //! torchvision's MobileNet and EfficientNet.
 
-use super::parts::{Linear, weight_dtype, within};
+use super::parts::{Linear, through_block, weight_dtype, within};
 use super::vision::{BatchNorm, Classes, Classifier, Conv2d};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
@@ -138,13 +138,9 @@ impl Classifier for Network2d {
         let hard = self.family == InvertedFamily::MobileNetV3;
         let (mut hidden, mut side) = self.unit(sim, run, &self.stem, x, run.length, hard);
         for (at, block) in self.blocks.iter().enumerate() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, run) = (Rc::clone(self), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.block(sim, &run, at, x, side)))
-            } else {
-                self.block(sim, run, at, &hidden, side)
-            };
+            let (model, again) = (Rc::clone(self), run.clone());
+            let residual = move |sim: &Sim, x: &Tensor| model.block(sim, &again, at, x, side);
+            hidden = through_block(sim, run, at, &hidden, residual);
             side = block.each.0.shape.side(side);
         }
         sim.scope(Scope::Head);

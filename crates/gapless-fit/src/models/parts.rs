@@ -1,8 +1,9 @@
 //! What several families share.
 
 use crate::eager::tensor::Param;
-use crate::eager::{Kind, Layer, LoraTargets, Run, Scope, Sim, Tensor};
+use crate::eager::{Kind, Layer, LoraTargets, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Activation, Dtype};
+use std::rc::Rc;
 
 /// A linear layer's parameters.
 #[derive(Clone, Debug)]
@@ -125,6 +126,22 @@ fn normalised(sim: &Sim, hidden: Tensor, width: u64) -> Tensor {
         sim.rsqrt(&shifted)
     };
     sim.mul_rows(&hidden, &deviation)
+}
+
+/// Runs the block of that number; in training one that the run names is run again in the backward pass.
+pub(crate) fn through_block(
+    sim: &Sim,
+    run: &Run,
+    at: usize,
+    x: &Tensor,
+    block: impl Fn(&Sim, &Tensor) -> Tensor + 'static,
+) -> Tensor {
+    sim.scope(Scope::Block(at as u16));
+    if run.mode == Mode::Train && run.checkpoints(at) {
+        sim.checkpoint(x, Rc::new(block))
+    } else {
+        block(sim, x)
+    }
 }
 
 /// Runs `code` as a layer of that kind.

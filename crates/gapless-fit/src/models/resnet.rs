@@ -1,10 +1,10 @@
 //! torchvision's residual networks.
 
-use super::parts::{Linear, weight_dtype};
+use super::parts::{Linear, through_block, weight_dtype};
 use super::vision::{BatchNorm, Classes, Classifier, Conv2d, conv_norm};
 use super::{BuildError, Network};
 use crate::eager::ops::Conv;
-use crate::eager::{Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Run, Scope, Sim, Tensor};
 use std::rc::Rc;
 
 type Unit = (Conv2d, BatchNorm);
@@ -84,22 +84,14 @@ impl ResNet {
 
 impl Classifier for ResNet {
     fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
-        let training = run.mode == Mode::Train;
         sim.scope(Scope::Embedding);
         let (mut hidden, mut side) = conv_norm(sim, run, &self.stem, x, run.length, true);
         side = (side + 2 - 3) / 2 + 1;
         hidden = sim.max_pool(&hidden, run.batch * 64 * side * side);
         for (at, block) in self.blocks.iter().enumerate() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, run) = (Rc::clone(self), run.clone());
-                sim.checkpoint(
-                    &hidden,
-                    Rc::new(move |sim, x| model.block(sim, &run, &model.blocks[at], x, side)),
-                )
-            } else {
-                self.block(sim, run, block, &hidden, side)
-            };
+            let (model, again) = (Rc::clone(self), run.clone());
+            let residual = move |sim: &Sim, x: &Tensor| model.block(sim, &again, &model.blocks[at], x, side);
+            hidden = through_block(sim, run, at, &hidden, residual);
             side = block.convs.iter().fold(side, |side, (conv, _)| conv.shape.side(side));
         }
         sim.scope(Scope::Head);

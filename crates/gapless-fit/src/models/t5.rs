@@ -1,6 +1,6 @@
 //! T5, encoder and decoder on sequences of one length, with labels as long as the input.
 
-use super::parts::{Linear, activate, tokens, weight_dtype, within};
+use super::parts::{Linear, activate, through_block, tokens, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
@@ -176,13 +176,9 @@ impl T5 {
             training,
         });
         for at in 0..stack.blocks.len() {
-            sim.scope(Scope::Block((first + at) as u16));
-            hidden = if training && run.checkpoints(first + at) {
-                let (model, shared, run) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.block(sim, &run, at, x, &shared)))
-            } else {
-                self.block(sim, run, at, &hidden, &shared)
-            };
+            let (model, shared, again) = (Rc::clone(self), Rc::clone(&shared), run.clone());
+            let block = move |sim: &Sim, x: &Tensor| model.block(sim, &again, at, x, &shared);
+            hidden = through_block(sim, run, first + at, &hidden, block);
         }
         sim.scope(Scope::Head);
         hidden = self.norm(sim, &stack.norm, &hidden);

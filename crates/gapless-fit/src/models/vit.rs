@@ -1,11 +1,11 @@
 //! Vision transformers: torchvision's (with `nn.MultiheadAttention`) and Hugging Face's.
 
-use super::parts::{LayerNorm, Linear, activate, weight_dtype, within};
+use super::parts::{LayerNorm, Linear, activate, through_block, weight_dtype, within};
 use super::vision::{Classes, Classifier, Conv2d};
 use super::{BuildError, Network};
 use crate::eager::ops::{Conv, Heads};
 use crate::eager::tensor::Param;
-use crate::eager::{Layer, Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Layer, Run, Scope, Sim, Tensor};
 use crate::model::{Activation, Dtype};
 use std::rc::Rc;
 
@@ -190,7 +190,6 @@ impl Classifier for Vit {
     fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor {
         let s = self.s;
         sim.scope(Scope::Embedding);
-        let training = run.mode == Mode::Train;
         let tokens = (run.length / s.patch) * (run.length / s.patch) + 1;
         let mut hidden = {
             let (patches, _) = self.patches.forward(sim, run, x, run.length);
@@ -199,13 +198,9 @@ impl Classifier for Vit {
         };
         hidden = sim.add(&hidden, &self.positions.tensor);
         for at in 0..self.layers.len() {
-            sim.scope(Scope::Block(at as u16));
-            hidden = if training && run.checkpoints(at) {
-                let (model, run) = (Rc::clone(self), run.clone());
-                sim.checkpoint(&hidden, Rc::new(move |sim, x| model.layer(sim, &run, at, x, tokens)))
-            } else {
-                self.layer(sim, run, at, &hidden, tokens)
-            };
+            let (model, again) = (Rc::clone(self), run.clone());
+            let layer = move |sim: &Sim, x: &Tensor| model.layer(sim, &again, at, x, tokens);
+            hidden = through_block(sim, run, at, &hidden, layer);
         }
         sim.scope(Scope::Head);
         hidden = self.normed(sim, &self.norm, &hidden);
