@@ -1,9 +1,9 @@
 //! Plans for steps, put in place: an arena at the end of a lane's heap, made of pages that are free elsewhere, and places in the holes between
 //! what stays.
 //!
-//! It is done where a step begins, when least is live, or in the pause before, once for a plan: the host waits for the lane's stream, pages move without being copied
-//! (they are free), and what the plan leaves over goes back to the device. Memory is taken where a request would get it too, for what pages that
-//! something stays in make impossible; what finds no room is not planned.
+//! It is done where a step begins, when least is live, or in the pause before, once for a plan: the host waits for the lane's stream, pages
+//! move without being copied (they are free), and what the plan leaves over goes back to the device. Memory is taken where a request would get
+//! it too, for what pages that something stays in make impossible; what finds no room is not planned.
 
 use super::{Lane, Place, Pool, SMALL};
 use crate::device::{Device, DeviceError, PageHandle};

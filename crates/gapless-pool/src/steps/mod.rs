@@ -362,7 +362,8 @@ impl Steps {
             return None;
         }
         self.needs_pool = false;
-        if self.marked && self.demand == 1 {
+        self.marked &= self.demand == 1;
+        if self.marked {
             let found = self.log.since_mark(size.map(units), self.live, SHORTEST);
             if size.is_some() || found.is_some() {
                 self.marked = false;
