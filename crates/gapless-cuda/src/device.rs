@@ -1,9 +1,10 @@
 //! One card behind the allocator: pages, addresses and events through the driver.
 
 use crate::driver::{
-    ACCESS_READ_WRITE, ALLOCATION_PINNED, AccessDescription, AllocationProperties, CAPTURE_RELAXED, Driver,
-    DriverError, EVENT_DISABLE_TIMING, Handle, LOCATION_DEVICE, Location, NOT_READY, OUT_OF_MEMORY, SUCCESS,
-    Status,
+    ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_RDMA, AccessDescription,
+    AllocationProperties, CAPTURE_RELAXED, CAPTURE_UNSUPPORTED, Driver, DriverError, EVENT_DISABLE_TIMING,
+    FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LOCATION_DEVICE, Location, NOT_CAPTURED, NOT_READY,
+    NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
 };
 use crate::identity::{self, Identity};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
@@ -17,6 +18,11 @@ pub struct CudaDevice {
     context: Handle,
     /// Events that nobody uses.
     events: Vec<Handle>,
+    /// Events of other contexts, for streams of theirs: these are not used again.
+    foreign: Vec<Handle>,
+    /// What pages can do, as PyTorch asks it of its expandable segments: leave the process as files, and be reached by network cards.
+    exports_files: bool,
+    rdma: bool,
     /// Other cards that may use this one's memory.
     peers: Vec<i32>,
     /// Time spent in calls that map memory, in nanoseconds.
@@ -81,11 +87,19 @@ impl CudaDevice {
             call("cuDeviceGet", (driver.device_get)(&mut device, ordinal))?;
             call("cuDevicePrimaryCtxRetain", (driver.primary_context)(&mut context, device))?;
         }
+        let has = |attribute| {
+            let mut value = 0;
+            // SAFETY: a valid out-pointer.
+            (unsafe { (driver.device_attribute)(&mut value, attribute, device) }) == SUCCESS && value != 0
+        };
         Ok(CudaDevice {
             driver,
             ordinal: device,
             context,
             events: Vec::new(),
+            foreign: Vec::new(),
+            exports_files: has(ATTRIBUTE_EXPORTS_FILES),
+            rdma: has(ATTRIBUTE_RDMA),
             peers: Vec::new(),
             driver_ns: 0,
             creates: 0,
@@ -134,6 +148,49 @@ impl CudaDevice {
         Meter { driver: self.driver, context: self.context }
     }
 
+    fn properties(&self) -> AllocationProperties {
+        AllocationProperties {
+            kind: ALLOCATION_PINNED,
+            handle_types: if self.exports_files { HANDLE_FILE } else { 0 },
+            location: Location { kind: LOCATION_DEVICE, id: self.ordinal },
+            win32: std::ptr::null_mut(),
+            compression: 0,
+            rdma: u8::from(self.rdma),
+            usage: 0,
+            reserved: [0; 4],
+        }
+    }
+
+    /// An event of the card's own context.
+    fn event(&mut self) -> Result<Handle, DeviceError> {
+        if let Some(event) = self.events.pop() {
+            return Ok(event);
+        }
+        let mut event: Handle = std::ptr::null_mut();
+        // SAFETY: a valid out-pointer; the context is current.
+        check(unsafe { (self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING) })?;
+        Ok(event)
+    }
+
+    /// [`Device::record`] for a stream of another context: of another card, or of a part of this one. Its events are of that context.
+    fn record_elsewhere(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
+        let mut context: Handle = std::ptr::null_mut();
+        // SAFETY: the caller of the allocator named the stream just now; the out-pointer is valid.
+        check(unsafe { (self.driver.stream_context)(stream.0 as Handle, &mut context) })?;
+        let _entered = enter(self.driver, context);
+        let mut event: Handle = std::ptr::null_mut();
+        // SAFETY: a valid out-pointer; then a live event and the stream of the same context.
+        unsafe {
+            check((self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING))?;
+            if let Err(error) = check((self.driver.event_record)(event, stream.0 as Handle)) {
+                (self.driver.event_destroy)(event);
+                return Err(error);
+            }
+        }
+        self.foreign.push(event);
+        Ok(EventHandle(event as u64))
+    }
+
     fn timed<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> T {
         let start = Instant::now();
         let result = call(self);
@@ -173,19 +230,28 @@ impl Device for CudaDevice {
         Ok(addr)
     }
 
+    fn unreserve(&mut self, addr: u64, size: u64) {
+        let _entered = self.enter();
+        // SAFETY: addresses of one `reserve`, with nothing mapped there.
+        unsafe { (self.driver.unreserve)(addr, size as usize) };
+    }
+
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
         self.timed(|this| {
             let _entered = this.enter();
-            let properties = AllocationProperties {
-                kind: ALLOCATION_PINNED,
-                handle_types: 0,
-                location: Location { kind: LOCATION_DEVICE, id: this.ordinal },
-                win32: std::ptr::null_mut(),
-                flags: [0; 8],
-            };
             let mut handle = 0;
-            // SAFETY: both pointers are valid for the call.
-            check(unsafe { (this.driver.create)(&mut handle, size as usize, &properties, 0) })?;
+            loop {
+                let properties = this.properties();
+                // SAFETY: both pointers are valid for the call.
+                match unsafe { (this.driver.create)(&mut handle, size as usize, &properties, 0) } {
+                    SUCCESS => break,
+                    // Some sandboxes promise what they do not allow: plain pages serve everything but exports.
+                    error if error != OUT_OF_MEMORY && (this.exports_files || this.rdma) => {
+                        (this.exports_files, this.rdma) = (false, false);
+                    }
+                    error => return Err(check(error).err().unwrap_or(DeviceError::OutOfMemory)),
+                }
+            }
             this.creates += 1;
             Ok(PageHandle(handle))
         })
@@ -236,22 +302,43 @@ impl Device for CudaDevice {
     }
 
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
+        // Only the thread that used it could tell which stream this is.
+        if stream.0 == PER_THREAD_STREAM {
+            return Err(DeviceError::Driver(INVALID_HANDLE));
+        }
         let _entered = self.enter();
-        let event = match self.events.pop() {
-            Some(event) => event,
-            None => {
-                let mut event: Handle = std::ptr::null_mut();
-                // SAFETY: a valid out-pointer.
-                check(unsafe { (self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING) })?;
-                event
+        let event = self.event()?;
+        let mut status = NOT_CAPTURED;
+        // SAFETY: a stream that the program has just named, a valid out-pointer, a live event.
+        let recorded = unsafe {
+            match (self.driver.is_capturing)(stream.0 as Handle, &mut status) {
+                SUCCESS if status != NOT_CAPTURED => CAPTURE_UNSUPPORTED,
+                _ => (self.driver.event_record)(event, stream.0 as Handle),
             }
         };
-        // SAFETY: a live event; a stream that is gone gives an error, not a fault.
-        if let Err(error) = check(unsafe { (self.driver.event_record)(event, stream.0 as Handle) }) {
-            self.events.push(event);
-            return Err(error);
+        if recorded == SUCCESS {
+            return Ok(EventHandle(event as u64));
         }
-        Ok(EventHandle(event as u64))
+        self.events.push(event);
+        if recorded == INVALID_HANDLE {
+            self.record_elsewhere(stream)
+        } else {
+            Err(DeviceError::Driver(recorded))
+        }
+    }
+
+    fn fence(&mut self) -> Result<EventHandle, DeviceError> {
+        let fences = FenceDriver::get().ok_or(DeviceError::Driver(NOT_SUPPORTED))?;
+        let _entered = self.enter();
+        let event = self.event()?;
+        // SAFETY: the card's own context, and a live event of it.
+        match check(unsafe { (fences.record)(self.context, event) }) {
+            Ok(()) => Ok(EventHandle(event as u64)),
+            Err(error) => {
+                self.events.push(event);
+                Err(error)
+            }
+        }
     }
 
     fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError> {
@@ -270,15 +357,15 @@ impl Device for CudaDevice {
         check(unsafe { (self.driver.event_wait)(event.0 as Handle) })
     }
 
-    fn wait_on_stream(&mut self, stream: StreamHandle, event: EventHandle) -> Result<(), DeviceError> {
-        let _entered = self.enter();
-        // SAFETY: a live event and the program's own stream.
-        check(unsafe { (self.driver.stream_wait)(stream.0 as Handle, event.0 as Handle, 0) })
-    }
-
     fn discard(&mut self, event: EventHandle) {
-        // Recording it again later is allowed at any time: the driver keeps what waits for it apart.
-        self.events.push(event.0 as Handle);
+        let event = event.0 as Handle;
+        if let Some(at) = self.foreign.iter().position(|&foreign| foreign == event) {
+            self.foreign.swap_remove(at);
+            // SAFETY: a live event that nobody uses any more.
+            unsafe { (self.driver.event_destroy)(event) };
+        } else {
+            self.events.push(event);
+        }
     }
 
     fn memory(&mut self) -> (u64, u64) {

@@ -29,7 +29,11 @@ pub struct AllocationProperties {
     pub handle_types: c_int,
     pub location: Location,
     pub win32: *mut c_void,
-    pub flags: [u8; 8],
+    pub compression: u8,
+    /// Whether network cards may reach it.
+    pub rdma: u8,
+    pub usage: u16,
+    pub reserved: [u8; 4],
 }
 
 /// `CUmemAccessDesc`.
@@ -45,6 +49,19 @@ pub const ALLOCATION_PINNED: c_int = 1;
 pub const ACCESS_READ_WRITE: c_int = 3;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const CAPTURE_RELAXED: c_int = 2;
+/// The status of a stream that is not being captured.
+pub const NOT_CAPTURED: c_int = 0;
+pub const INVALID_HANDLE: Status = 400;
+pub const NOT_SUPPORTED: Status = 801;
+pub const CAPTURE_UNSUPPORTED: Status = 900;
+/// `cudaStreamPerThread`: another stream in each thread.
+pub const PER_THREAD_STREAM: u64 = 2;
+/// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.
+pub const ATTRIBUTE_EXPORTS_FILES: c_int = 103;
+/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`.
+pub const ATTRIBUTE_RDMA: c_int = 110;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub const HANDLE_FILE: c_int = 1;
 /// Pinned memory that every context may copy from and to.
 pub const HOST_PORTABLE: c_uint = 1;
 
@@ -119,8 +136,19 @@ table! {
         event_record = c"cuEventRecord"(Handle, Handle);
         event_query = c"cuEventQuery"(Handle);
         event_wait = c"cuEventSynchronize"(Handle);
-        stream_wait = c"cuStreamWaitEvent"(Handle, Handle, c_uint);
+        event_destroy = c"cuEventDestroy_v2"(Handle);
+        is_capturing = c"cuStreamIsCapturing"(Handle, *mut c_int);
+        stream_context = c"cuStreamGetCtx"(Handle, *mut Handle);
+        device_attribute = c"cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
+        unreserve = c"cuMemAddressFree"(u64, usize);
         exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_int);
+    }
+}
+
+table! {
+    /// Fences over all streams of a context, apart from the rest: drivers before CUDA 12.5 lack them.
+    FenceDriver {
+        record = c"cuCtxRecordEvent"(Handle, Handle);
     }
 }
 
@@ -141,6 +169,20 @@ impl fmt::Debug for Driver {
 impl fmt::Debug for PinningDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PinningDriver")
+    }
+}
+
+impl fmt::Debug for FenceDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FenceDriver")
+    }
+}
+
+impl FenceDriver {
+    /// Loaded on first use; `None`: the driver is too old for it.
+    pub fn get() -> Option<&'static FenceDriver> {
+        static DRIVER: OnceLock<Option<FenceDriver>> = OnceLock::new();
+        DRIVER.get_or_init(|| FenceDriver::load().ok()).as_ref()
     }
 }
 

@@ -46,6 +46,9 @@ pub trait Device {
     /// Reserves addresses with nothing behind them.
     fn reserve(&mut self, size: u64) -> Result<u64, DeviceError>;
 
+    /// Gives reserved addresses back, all that one [`Device::reserve`] gave; nothing is mapped there.
+    fn unreserve(&mut self, addr: u64, size: u64);
+
     /// Takes a physical page of `size` bytes from the card.
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError>;
 
@@ -61,7 +64,9 @@ pub trait Device {
     /// Takes what is mapped in the range away. No work that uses these addresses is queued any more.
     fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError>;
 
-    /// Marks the present end of a stream's work.
+    /// Marks the present end of a stream's work. The stream is one that the caller of the allocator has just named: a handle that was kept may be
+    /// that of a stream which is gone, and the driver does not survive those. It fails for a stream of another context, and for one that is being
+    /// captured, whose events would become part of the graph.
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError>;
 
     /// Whether the work before an event is done.
@@ -70,8 +75,9 @@ pub trait Device {
     /// Waits on the host until the work before an event is done.
     fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError>;
 
-    /// Makes later work of `stream` wait, on the device, for an event.
-    fn wait_on_stream(&mut self, stream: StreamHandle, event: EventHandle) -> Result<(), DeviceError>;
+    /// Marks the present end of the work of every stream: also of streams that the allocator never heard of, and of streams that were
+    /// destroyed with work queued. The program holds no capture open, as a fence would end it.
+    fn fence(&mut self) -> Result<EventHandle, DeviceError>;
 
     /// Forgets an event.
     fn discard(&mut self, event: EventHandle);

@@ -10,6 +10,9 @@ const MAP: u64 = 1_200;
 const GRANT: u64 = 31_000;
 const UNMAP: u64 = 22_000;
 
+/// Stands for a stream where an event is a fence.
+const EVERY_STREAM: StreamHandle = StreamHandle(u64::MAX);
+
 /// A simulated device.
 #[derive(Clone, Debug, Default)]
 pub struct SimDevice {
@@ -33,7 +36,7 @@ pub struct SimDevice {
     pub creates: u64,
     pub maps: u64,
     pub unmaps: u64,
-    pub stream_waits: u64,
+    pub fences: u64,
     pub host_waits: u64,
 }
 
@@ -114,6 +117,13 @@ impl Device for SimDevice {
         Ok(addr)
     }
 
+    fn unreserve(&mut self, addr: u64, size: u64) {
+        assert!(
+            self.mapped.range(addr..addr + size).next().is_none(),
+            "addresses go with nothing mapped there"
+        );
+    }
+
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
         if self.fails() || self.used + size > self.capacity {
             return Err(DeviceError::OutOfMemory);
@@ -192,14 +202,15 @@ impl Device for SimDevice {
         self.host_waits += 1;
         // A stream works in order: what came before is done as well.
         if let Some(stream) = self.waiting.remove(&event.0) {
-            self.waiting.retain(|earlier, of| *of != stream || *earlier > event.0);
+            let is_before = |of: StreamHandle| of == stream || stream == EVERY_STREAM;
+            self.waiting.retain(|earlier, of| !is_before(*of) || *earlier > event.0);
         }
         Ok(())
     }
 
-    fn wait_on_stream(&mut self, _stream: StreamHandle, _event: EventHandle) -> Result<(), DeviceError> {
-        self.stream_waits += 1;
-        Ok(())
+    fn fence(&mut self) -> Result<EventHandle, DeviceError> {
+        self.fences += 1;
+        self.record(EVERY_STREAM)
     }
 
     fn discard(&mut self, event: EventHandle) {

@@ -343,6 +343,10 @@ impl<D> DerefMut for Rationed<D> {
 }
 
 impl<D: Device> Device for Rationed<D> {
+    fn unreserve(&mut self, addr: u64, size: u64) {
+        self.device.unreserve(addr, size);
+    }
+
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
         self.ration.look_closer(size);
         let changes = &self.ration.changes;
@@ -392,8 +396,8 @@ impl<D: Device> Device for Rationed<D> {
         self.device.wait(event)
     }
 
-    fn wait_on_stream(&mut self, stream: StreamHandle, event: EventHandle) -> Result<(), DeviceError> {
-        self.device.wait_on_stream(stream, event)
+    fn fence(&mut self) -> Result<EventHandle, DeviceError> {
+        self.device.fence()
     }
 
     fn discard(&mut self, event: EventHandle) {
