@@ -6,7 +6,8 @@ use gapless_pool::timed::{Campaign, Rule};
 use std::process::ExitCode;
 use std::time::Instant;
 
-const USAGE: &str = "usage: check [--operations N] [--seed N] [--ignore RULE[,RULE...]] [--most-found N] [--no-shrink]";
+const USAGE: &str =
+    "usage: check [--operations N] [--seed N] [--ignore RULE[,RULE...]] [--most-found N] [--no-shrink]";
 
 fn main() -> ExitCode {
     let campaign = match campaign() {
@@ -22,7 +23,12 @@ fn main() -> ExitCode {
     for (text, count) in outcome.totals.list() {
         println!("{count:>12}  {text}");
     }
-    println!("{:>12}  seeds, from {} to {}", outcome.seeds.1 - outcome.seeds.0, outcome.seeds.0, outcome.seeds.1 - 1);
+    println!(
+        "{:>12}  seeds, from {} to {}",
+        outcome.seeds.1 - outcome.seeds.0,
+        outcome.seeds.0,
+        outcome.seeds.1 - 1
+    );
     let each = seconds * 1e6 / outcome.totals.operations.max(1) as f64;
     println!("{seconds:>12.1}  seconds, {each:.1} us an operation");
     println!("{:>12}  violations found", outcome.found.len());
@@ -48,7 +54,9 @@ fn campaign() -> Result<Campaign, String> {
             "--most-found" => campaign.most_found = number()? as usize,
             "--ignore" => {
                 for rule in value.split(',') {
-                    campaign.ignored.push(Rule::named(rule).ok_or_else(|| format!("no rule is named {rule:?}"))?);
+                    campaign
+                        .ignored
+                        .push(Rule::named(rule).ok_or_else(|| format!("no rule is named {rule:?}"))?);
                 }
             }
             _ => return Err(format!("unknown option {name}")),

@@ -66,11 +66,8 @@ impl Campaign {
             if outcome.found.iter().any(|found| found.violation.rule == violation.rule) {
                 continue;
             }
-            let (program, violation) = if self.shrinks {
-                shrink(&program, &violation, &self.ignored)
-            } else {
-                (program, violation)
-            };
+            let (program, violation) =
+                if self.shrinks { shrink(&program, &violation, &self.ignored) } else { (program, violation) };
             outcome.found.push(Found { program, violation, after: outcome.totals.operations });
         }
         outcome

@@ -44,12 +44,18 @@ impl World {
         self.counts.records += 1;
         let Some(line) = self.line_of(handle) else {
             if !self.call.announced.contains(&handle) {
-                self.broken((Rule::DeadStream, format!("an event is recorded on stream {handle}, which is gone")));
+                self.broken((
+                    Rule::DeadStream,
+                    format!("an event is recorded on stream {handle}, which is gone"),
+                ));
             }
             return Err(INVALID_HANDLE);
         };
         if self.is_captured(line) {
-            self.broken((Rule::RecordInCapture, format!("an event is recorded on stream {handle}, which is captured")));
+            self.broken((
+                Rule::RecordInCapture,
+                format!("an event is recorded on stream {handle}, which is captured"),
+            ));
             return Err(FAILED);
         }
         // Nothing else covers a stream of another context.

@@ -1,8 +1,8 @@
-//! Programs from seeds. Five flavours, since states that matter are far apart: a bit of everything, steps that repeat, captures, a card that is too
-//! small, and long runs of large sizes, for addresses.
+//! Programs from seeds. Five flavours, since states that matter are far apart: a bit of everything, steps that repeat, captures, a card that is
+//! too small, and long runs that use addresses up.
 
 use super::ops::{
-    Config, DEFAULT_SLOT, FOREIGN_SLOT, Op, OWN_SLOTS, PER_THREAD_SLOT, Program, SLOTS, UNHEARD_SLOT,
+    Config, DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Program, SLOTS, UNHEARD_SLOT,
 };
 use super::random::Random;
 use crate::options::Options;
@@ -22,16 +22,13 @@ enum Flavour {
 #[must_use]
 pub fn generate(seed: u64) -> Program {
     let mut random = Random::new(seed ^ 0x6761_706c_6573_7321);
-    let flavour = random.pick(&[
-        Flavour::Mixed,
-        Flavour::Mixed,
-        Flavour::Steps,
-        Flavour::Steps,
-        Flavour::Captures,
-        Flavour::Captures,
-        Flavour::Pressed,
-        Flavour::Long,
-    ]);
+    let flavour = match random.below(12) {
+        0..=2 => Flavour::Mixed,
+        3..=5 => Flavour::Steps,
+        6..=8 => Flavour::Captures,
+        9 | 10 => Flavour::Pressed,
+        _ => Flavour::Long,
+    };
     let capacity = MIB * random.pick(&[64, 128, 256, 512, 1024]);
     let options = Options {
         windows: random.pick(&[0, 2, 8, 1024]),
@@ -53,12 +50,18 @@ pub fn generate(seed: u64) -> Program {
         live: Vec::new(),
         bytes: 0,
         // How full the program fills the card.
-        most: capacity / 16 * if flavour == Flavour::Pressed { 18 } else { 11 },
+        most: capacity / 16
+            * match flavour {
+                Flavour::Pressed => 17,
+                Flavour::Steps => 6,
+                _ => 9,
+            },
         next: 0,
         next_graph: 0,
         graphs: Vec::new(),
         is_capturing: None,
         stepping: None,
+        shape: Vec::new(),
         streams: Vec::new(),
     };
     generator.program();
@@ -80,6 +83,8 @@ struct Generator {
     is_capturing: Option<u8>,
     /// The stream whose steps repeat: others leave it alone.
     stepping: Option<u8>,
+    /// The large requests of a step: their sizes, and before which request each is given back.
+    shape: Vec<(u64, usize)>,
     /// Streams that ask for memory, often ones more than once.
     streams: Vec<u8>,
 }
@@ -101,6 +106,8 @@ impl Generator {
             match self.flavour {
                 Flavour::Steps if self.random.one_in(60) => self.steps(),
                 Flavour::Captures if self.random.one_in(40) => self.capture(),
+                Flavour::Long if self.random.one_in(150) => self.creep(),
+                Flavour::Long if self.random.one_in(150) => self.scatter(),
                 Flavour::Mixed if self.random.one_in(400) => self.steps(),
                 Flavour::Mixed if self.random.one_in(200) => self.capture(),
                 _ => self.any(),
@@ -127,7 +134,9 @@ impl Generator {
     fn asking(&mut self) -> u8 {
         let stream = self.random.pick(&self.streams);
         match self.stepping {
-            Some(stepping) if stepping == stream => *OWN_SLOTS.iter().find(|other| **other != stepping).unwrap_or(&0),
+            Some(stepping) if stepping == stream => {
+                *OWN_SLOTS.iter().find(|other| **other != stepping).unwrap_or(&0)
+            }
             _ => stream,
         }
     }
@@ -208,7 +217,11 @@ impl Generator {
                 let stream = self.any_slot();
                 if let Some(at) = self.any_live() {
                     let id = self.live[at].0;
-                    self.ops.push(if roll < 690 { Op::Announce { id, stream } } else { Op::Borrow { id, stream } });
+                    self.ops.push(if roll < 690 {
+                        Op::Announce { id, stream }
+                    } else {
+                        Op::Borrow { id, stream }
+                    });
                     if self.random.one_in(3) {
                         self.free_at(at);
                     }
@@ -327,21 +340,72 @@ impl Generator {
         }
     }
 
+    fn new_shape(&mut self) -> Vec<(u64, usize)> {
+        let length = 17 + self.random.below(10) as usize;
+        let most = (self.capacity / 3 / length as u64 / MIB).max(1);
+        let mut request = |at: usize| {
+            let size = MIB + 512 + self.random.below(2 * most) * MIB + self.random.below(8) * 4096;
+            let end = if self.random.one_in(3) { length } else { at + 1 + self.random.below(6) as usize };
+            (size, end)
+        };
+        (0..length).map(&mut request).collect()
+    }
+
+    /// Large blocks come and go past small ones that stay, and what is free is given back each time: holes are filled again, or the heap's end
+    /// moves on for ever.
+    fn creep(&mut self) {
+        let stream = self.random.pick(&OWN_SLOTS);
+        let mut pins = Vec::new();
+        for _ in 0..40 + self.random.below(120) {
+            let size = (self.capacity / 16 * (6 + self.random.below(6))).saturating_sub(self.bytes) + 2 * MIB;
+            let large = self.alloc_sized(stream, size, 0, None);
+            pins.push(self.alloc_sized(stream, 2 * MIB, 0, None));
+            self.free_named(large);
+            self.ops.push(Op::Trim);
+            if pins.len() > 3 {
+                let at = self.random.below(pins.len() as u64) as usize;
+                self.free_named(pins.swap_remove(at));
+            }
+            if self.random.one_in(8) {
+                self.any();
+            }
+        }
+        pins.into_iter().for_each(|id| self.free_named(id));
+    }
+
+    /// Free memory in pieces, and large requests of many sizes over it.
+    fn scatter(&mut self) {
+        let stream = self.random.pick(&OWN_SLOTS);
+        let (piece, room) = (self.capacity / 32, self.capacity.saturating_sub(self.bytes));
+        let pieces = room / 8 * 7 / piece;
+        let ids: Vec<u32> = (0..pieces).map(|_| self.alloc_sized(stream, piece, 0, None)).collect();
+        ids.iter().step_by(2).for_each(|&id| self.free_named(id));
+        for _ in 0..60 + self.random.below(200) {
+            let parts = 2 + self.random.below((pieces / 2).max(1));
+            let size = piece * parts - self.random.below(4) * MIB / 2;
+            let large = self.alloc_sized(stream, size, 0, None);
+            if self.random.one_in(3) {
+                self.ops.push(Op::Touch { id: large });
+            }
+            self.free_named(large);
+            if self.random.one_in(6) {
+                self.any();
+            }
+        }
+        ids.into_iter().for_each(|id| self.free_named(id));
+    }
+
     /// A step that repeats, with others' work in between.
     fn steps(&mut self) {
         if self.is_capturing.is_some() || self.stepping.is_some() {
             return;
         }
-        let stream = self.random.pick(&OWN_SLOTS);
-        let length = 17 + self.random.below(10) as usize;
-        let most = self.capacity / 3 / length as u64 / MIB;
-        let shape: Vec<(u64, usize)> = (0..length)
-            .map(|at| {
-                let size = MIB + 512 + self.random.below(2 * most.max(1)) * MIB + self.random.below(8) * 4096;
-                let end = if self.random.one_in(3) { length } else { at + 1 + self.random.below(6) as usize };
-                (size, end)
-            })
-            .collect();
+        let stream = OWN_SLOTS[0];
+        // Mostly the same step as before: what never comes near the lane's peak is not planned.
+        if self.shape.is_empty() || self.random.one_in(4) {
+            self.shape = self.new_shape();
+        }
+        let shape = self.shape.clone();
         let noise = self.random.pick(&[2, 4, 12]);
         self.stepping = Some(stream);
         for _ in 0..4 + self.random.below(4) {

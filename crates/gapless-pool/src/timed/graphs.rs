@@ -64,7 +64,10 @@ impl World {
     pub(crate) fn replay(&mut self, graph: &Graph, line: Line, after: &Clock) -> Clock {
         self.streams.wait(line, after);
         if self.memory.are_there(&graph.maps).is_err() {
-            self.broken((Rule::GraphMoved, "a graph is replayed after its addresses were unmapped".to_owned()));
+            self.broken((
+                Rule::GraphMoved,
+                "a graph is replayed after its addresses were unmapped".to_owned(),
+            ));
             return self.streams.line(line).clock.clone();
         }
         let moment = self.work(line, &graph.maps.clone());

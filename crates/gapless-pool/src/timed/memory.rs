@@ -193,7 +193,10 @@ impl Memory {
         match late {
             Some((name, moment)) => {
                 let work = work_of(name, moment);
-                Err((Rule::ReleaseInUse, format!("page {page} is released before {work} is known to be done")))
+                Err((
+                    Rule::ReleaseInUse,
+                    format!("page {page} is released before {work} is known to be done"),
+                ))
             }
             None => Ok(()),
         }
@@ -265,7 +268,8 @@ impl Memory {
             let (at, page) = (mapping.addr, mapping.page);
             if let Some(moment) = mapping.uses.not_before(host) {
                 let Moment { line, tick } = moment;
-                let text = format!("{at:#x} is unmapped before work {tick} of timeline {line} is known to be done");
+                let text =
+                    format!("{at:#x} is unmapped before work {tick} of timeline {line} is known to be done");
                 broken = Some((Rule::UnmapInUse, text));
             } else if mapping.users > 0 {
                 let text = format!("{at:#x} is unmapped under a live allocation or a graph");
@@ -282,7 +286,9 @@ impl Memory {
     /// Whether work that was queued with these mappings still finds them.
     pub(crate) fn are_there(&self, maps: &[MapId]) -> Result<(), Broken> {
         match maps.iter().map(|&id| &self.mappings[id as usize]).find(|m| !m.is_mapped || !m.is_granted) {
-            Some(mapping) => Err((Rule::StaleRun, format!("work runs at {:#x}, unmapped since", mapping.addr))),
+            Some(mapping) => {
+                Err((Rule::StaleRun, format!("work runs at {:#x}, unmapped since", mapping.addr)))
+            }
             None => Ok(()),
         }
     }

@@ -20,53 +20,119 @@ pub(crate) const SLOTS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Asks for memory on a stream, from a private pool (0: the default one), and writes it.
-    Alloc { id: u32, stream: u8, pool: u8, size: u64, budget: Option<u8> },
+    Alloc {
+        id: u32,
+        stream: u8,
+        pool: u8,
+        size: u64,
+        budget: Option<u8>,
+    },
     /// A kernel on the allocation's own stream.
-    Touch { id: u32 },
+    Touch {
+        id: u32,
+    },
     /// Another stream waits for the owner's, uses the allocation, and is announced with `record_stream`.
-    Announce { id: u32, stream: u8 },
+    Announce {
+        id: u32,
+        stream: u8,
+    },
     /// Another stream waits for the owner's, uses the allocation, and the owner's waits for it.
-    Borrow { id: u32, stream: u8 },
+    Borrow {
+        id: u32,
+        stream: u8,
+    },
     /// The same, but the free comes before the owner's wait; see [`Op::Pay`].
-    LateWait { id: u32, stream: u8, thread: u8 },
+    LateWait {
+        id: u32,
+        stream: u8,
+        thread: u8,
+    },
     /// A stream waits for what its late waits still owe. Its next request does so too.
-    Pay { stream: u8 },
+    Pay {
+        stream: u8,
+    },
     /// Gives back, in a thread.
-    Free { id: u32, thread: u8 },
+    Free {
+        id: u32,
+        thread: u8,
+    },
     /// Destroys a stream, whose work goes on.
-    Destroy { stream: u8 },
+    Destroy {
+        stream: u8,
+    },
     /// Makes a new stream in place of a destroyed one, with an old handle where that is right.
-    Create { stream: u8, reuse: bool },
+    Create {
+        stream: u8,
+        reuse: bool,
+    },
     /// One stream waits for another.
-    Wait { stream: u8, other: u8 },
+    Wait {
+        stream: u8,
+        other: u8,
+    },
     /// The scheduler runs some work of a stream.
-    Run { stream: u8, most: u16 },
+    Run {
+        stream: u8,
+        most: u16,
+    },
     /// The program synchronises with a stream, or with the device.
-    SyncStream { stream: u8 },
+    SyncStream {
+        stream: u8,
+    },
     SyncDevice,
     /// The calls that follow come from this thread.
-    Thread { thread: u8 },
+    Thread {
+        thread: u8,
+    },
     /// Begins to capture a stream; its requests go to a private pool of graphs.
-    BeginCapture { graph: u32, stream: u8, pool: u8 },
+    BeginCapture {
+        graph: u32,
+        stream: u8,
+        pool: u8,
+    },
     EndCapture,
-    Replay { graph: u32, stream: u8 },
-    DropGraph { graph: u32 },
+    Replay {
+        graph: u32,
+        stream: u8,
+    },
+    DropGraph {
+        graph: u32,
+    },
     /// Begins and ends the use of a private pool.
-    UsePool { pool: u8 },
-    ReleasePool { pool: u8 },
+    UsePool {
+        pool: u8,
+    },
+    ReleasePool {
+        pool: u8,
+    },
     Trim,
-    TrimPool { pool: u8 },
-    TrimGraphPool { pool: u8 },
+    TrimPool {
+        pool: u8,
+    },
+    TrimGraphPool {
+        pool: u8,
+    },
     MarkStep,
     Pause,
     /// Limits the pool to eighths of the card; 0: no limit.
-    Limit { eighths: u8 },
+    Limit {
+        eighths: u8,
+    },
     /// Takes memory beforehand.
-    Hold { stream: u8, eighths: u8 },
-    Save { pool: u8 },
-    Restore { pool: u8 },
+    Hold {
+        stream: u8,
+        eighths: u8,
+    },
+    Save {
+        pool: u8,
+    },
+    Restore {
+        pool: u8,
+    },
     /// The device call after `after` others fails.
-    Fault { after: u16 },
+    Fault {
+        after: u16,
+    },
 }
 
 /// What a program runs on.

@@ -7,9 +7,7 @@ use super::device::TimedDevice;
 use super::driver::Driver;
 use super::graphs::Graph;
 use super::memory::OwnerId;
-use super::ops::{
-    DEFAULT_SLOT, FOREIGN_SLOT, Op, OWN_SLOTS, PER_THREAD_SLOT, Program, SLOTS, UNHEARD_SLOT,
-};
+use super::ops::{DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Program, SLOTS, UNHEARD_SLOT};
 use super::planner::AtOnce;
 use super::streams::{OTHER_CONTEXT, OWN_CONTEXT};
 use super::totals::Totals;
@@ -25,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 /// Operations between two looks at all invariants of the pool.
-const CHECK_EVERY: usize = 48;
+const CHECK_EVERY: usize = 16;
 /// Handle 2 asks for memory in this thread alone: lanes are told apart by handles.
 const ASKING_THREAD: usize = 1;
 const DEFAULT_POOL: PoolKey = PoolKey(0, 0);
@@ -342,7 +340,9 @@ impl Runner {
                 self.totals.out_of_memory += u64::from(budget.is_none());
                 self.totals.refused += u64::from(budget.is_some());
                 if is_plentiful && budget.is_none() && !call.had_failure {
-                    let text = format!("{size} bytes were refused with that and a quarter of the card left: {error:?}");
+                    let text = format!(
+                        "{size} bytes were refused with that and a quarter of the card left: {error:?}"
+                    );
                     self.world.borrow_mut().broken((Rule::RefusedWithRoom, text));
                 }
                 return None;
@@ -480,7 +480,9 @@ impl Runner {
         if self.capture.is_some() && held.announced.contains(&foreign) {
             return;
         }
-        let Some(Held { owner, addr, pool, announced, thread: bound, .. }) = self.held.remove(&id) else { return };
+        let Some(Held { owner, addr, pool, announced, thread: bound, .. }) = self.held.remove(&id) else {
+            return;
+        };
         self.totals.frees += 1;
         {
             let mut world = self.world.borrow_mut();
@@ -620,8 +622,12 @@ impl Runner {
     }
 
     fn live_in(&self, key: PoolKey) -> Vec<(u32, Held)> {
-        let mut live: Vec<(u32, Held)> =
-            self.held.iter().filter(|(_, held)| held.pool == key).map(|(id, held)| (*id, held.clone())).collect();
+        let mut live: Vec<(u32, Held)> = self
+            .held
+            .iter()
+            .filter(|(_, held)| held.pool == key)
+            .map(|(id, held)| (*id, held.clone()))
+            .collect();
         live.sort_unstable_by_key(|(id, _)| *id);
         live
     }
@@ -629,7 +635,9 @@ impl Runner {
     /// Brings a private pool back to what was saved. The program has synchronised: what is freed is not in use.
     fn restore(&mut self, slot: u8) {
         let private = self.private.get(&slot).filter(|private| private.is_used && self.capture.is_none());
-        let Some((key, (saved, before))) = private.and_then(|p| Some((p.key, p.saved.clone()?))) else { return };
+        let Some((key, (saved, before))) = private.and_then(|p| Some((p.key, p.saved.clone()?))) else {
+            return;
+        };
         self.world.borrow_mut().synchronise(true);
         let now = self.live_in(key);
         for (_, held) in &now {
@@ -686,7 +694,9 @@ impl Runner {
         self.check();
         let (left, failures) = (self.world.borrow().memory.used, self.world.borrow().counts.failures);
         if left > 0 && failures == 0 && !self.is_broken() {
-            self.world.borrow_mut().broken((Rule::Kept, format!("{left} bytes stay after everything was freed")));
+            self.world
+                .borrow_mut()
+                .broken((Rule::Kept, format!("{left} bytes stay after everything was freed")));
         }
     }
 
@@ -699,6 +709,7 @@ impl Runner {
         totals.records = counts.records;
         totals.host_waits = counts.waits;
         totals.unmaps = counts.unmaps;
+        totals.most_cards = self.world.borrow().memory.most_touched / self.capacity;
         totals.lent = stats.lent;
         totals.windows = stats.windows_made;
         totals.window_hits = stats.window_hits;

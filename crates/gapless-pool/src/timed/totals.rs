@@ -6,17 +6,20 @@ macro_rules! totals {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Totals {
             $($(#[$doc])* pub $name: u64,)*
+            /// The most of one reservation that was ever mapped, in cards.
+            pub most_cards: u64,
         }
 
         impl Totals {
             /// Each number with what it counts.
             #[must_use]
             pub fn list(&self) -> Vec<(&'static str, u64)> {
-                vec![$(($text, self.$name),)*]
+                vec![$(($text, self.$name),)* ("cards of addresses in one reservation, at most", self.most_cards)]
             }
 
             pub fn add(&mut self, other: &Totals) {
                 $(self.$name += other.$name;)*
+                self.most_cards = self.most_cards.max(other.most_cards);
             }
         }
     };

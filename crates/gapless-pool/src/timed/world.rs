@@ -112,7 +112,8 @@ impl World {
 
     pub(crate) fn broken(&mut self, (rule, text): Broken) {
         if !self.ignored.contains(&rule) && self.violations.len() < 16 {
-            let during = if self.call.name.is_empty() { String::new() } else { format!(" ({})", self.call.name) };
+            let during =
+                if self.call.name.is_empty() { String::new() } else { format!(" ({})", self.call.name) };
             self.violations.push(Violation { rule, at: self.at, text: text + &during });
         }
     }
@@ -126,7 +127,11 @@ impl World {
 
     /// The timeline that a handle names in this thread.
     pub(crate) fn line_of(&self, handle: u64) -> Option<Line> {
-        if handle == PER_THREAD { Some(self.per_thread[self.thread]) } else { self.named.get(&handle).copied() }
+        if handle == PER_THREAD {
+            Some(self.per_thread[self.thread])
+        } else {
+            self.named.get(&handle).copied()
+        }
     }
 
     /// A new stream. It gets the handle of an old one where the host knows that all work of that one is done, as a driver may do.
@@ -141,7 +146,9 @@ impl World {
         // All timelines of a handle must be over.
         let old = (0..self.streams.len()).rev().filter(is_gone).find(|line| {
             let handle = self.streams.line(*line).handle;
-            (0..self.streams.len()).filter(|other| self.streams.line(*other).handle == handle).all(|o| is_over(&o))
+            (0..self.streams.len())
+                .filter(|other| self.streams.line(*other).handle == handle)
+                .all(|o| is_over(&o))
         });
         let handle = match old.filter(|_| reuse) {
             Some(line) => self.streams.line(line).handle,
@@ -207,7 +214,10 @@ impl World {
         };
         let Some(stretches) = self.keeps(self.memory.resolve(addr, size)) else { return };
         if !stretches.iter().map(|stretch| stretch.map).eq(maps.iter().copied()) {
-            self.broken((Rule::Access, format!("other pages lie behind {addr:#x} than when it was handed out")));
+            self.broken((
+                Rule::Access,
+                format!("other pages lie behind {addr:#x} than when it was handed out"),
+            ));
             return;
         }
         let moment = self.work(line, &maps);
@@ -246,7 +256,10 @@ impl World {
             let (other, is_live, of) = (owner.name, owner.is_live, owner.pool);
             let late = owner.uses.not_before(&clock);
             if is_live {
-                self.broken((Rule::SharedBytes, format!("allocations {name} and {other} share bytes at {addr:#x}")));
+                self.broken((
+                    Rule::SharedBytes,
+                    format!("allocations {name} and {other} share bytes at {addr:#x}"),
+                ));
             }
             // Graphs of one pool follow each other: that is the program's to see to.
             let is_ordered = handing == Handing::Captured && of == pool;
