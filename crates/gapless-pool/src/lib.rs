@@ -23,6 +23,7 @@ pub mod stats;
 pub mod steps;
 mod sync;
 mod tally;
+pub mod timed;
 
 pub use budget::Budget;
 pub use device::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};
