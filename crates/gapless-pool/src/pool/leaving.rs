@@ -71,14 +71,18 @@ impl<D: Device> Pool<D> {
             if !self.fences.is_done(fence) {
                 return;
             }
+            // A driver that refuses is asked again later: a page may not go while it is mapped.
+            if self.device.unmap(addr, size).is_err() {
+                return;
+            }
             self.leaving.queue.pop_front();
-            // Where the driver refuses, addresses and page are lost: nothing may be put there again.
-            let is_unmapped = self.device.unmap(addr, size).is_ok();
             match what {
-                What::Window if is_unmapped && !mutants::is(Mutant::AddressesLeak) => {
-                    self.window_ranges.give(addr, size);
+                What::Window => {
+                    if !mutants::is(Mutant::AddressesLeak) {
+                        self.window_ranges.give(addr, size);
+                    }
                 }
-                What::Home { heap, page } if is_unmapped => {
+                What::Home { heap, page } => {
                     if let Some(at) = self.heap(heap).page_of(addr) {
                         self.heap_mut(heap).page_mut(at).is_leaving = false;
                     }
@@ -90,7 +94,6 @@ impl<D: Device> Pool<D> {
                     }
                     self.heap_mut(heap).draw_in();
                 }
-                _ => {}
             }
         }
     }

@@ -238,13 +238,14 @@ impl<D: Device> Pool<D> {
             return failed.map_or(Ok(()), Err);
         }
         if let Err(error) = self.device.grant(start, end - start) {
+            for &(page, handle) in &moved {
+                let freed = self.heap(heap).pages()[page as usize].freed;
+                self.heap_mut(heap).refill(page, handle, freed);
+            }
             // Nobody saw these addresses.
             if self.device.unmap(start, end - start).is_err() {
                 self.heap_mut(heap).lose(end - start);
-            }
-            for (page, handle) in moved {
-                let freed = self.heap(heap).pages()[page as usize].freed;
-                self.heap_mut(heap).refill(page, handle, freed);
+                self.keep_for_good(moved.into_iter().map(|(page, _)| (heap, page)));
             }
             return Err(error);
         }

@@ -81,9 +81,10 @@ impl<D: Device> Pool<D> {
         }
         if let Some(error) = failed {
             // Nobody saw these addresses.
-            let clean = end == base || self.device.unmap(base, end - base).is_ok();
-            if clean {
+            if end == base || self.device.unmap(base, end - base).is_ok() {
                 self.window_ranges.give(base, mapped);
+            } else {
+                self.keep_for_good(pieces.iter().map(|piece| (piece.heap, piece.page)));
             }
             return Err(error);
         }
@@ -178,6 +179,13 @@ impl<D: Device> Pool<D> {
             freed = freed.max(page.freed);
         }
         self.window_leaves(window.base, window.mapped, freed);
+    }
+
+    /// Pages that the device has mapped somewhere and does not take away again: they are never given back.
+    pub(super) fn keep_for_good(&mut self, pages: impl Iterator<Item = (u32, u32)>) {
+        for (heap, page) in pages {
+            self.heap_mut(heap).page_mut(page).windows += 1;
+        }
     }
 
     /// Lets go of a lane's idle windows.

@@ -108,7 +108,7 @@ impl Runner {
     fn new(program: &Program, ignored: &[Rule]) -> Runner {
         let config = program.config;
         let capacity = config.capacity;
-        let mut world = World::new(capacity, config.refuses_per_thread, ignored);
+        let mut world = World::new(capacity, ignored);
         let slots = std::array::from_fn(|slot| {
             let (handle, line) = match slot as u8 {
                 DEFAULT_SLOT => (DEFAULT_STREAM, world.named[&DEFAULT_STREAM]),

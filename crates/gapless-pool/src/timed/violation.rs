@@ -29,8 +29,6 @@ pub enum Rule {
     RecordInCapture,
     /// No fence is made while a capture is open.
     FenceInCapture,
-    /// No event is asked or waited for while a capture is open.
-    QueryInCapture,
     /// A trim during a capture gives nothing back.
     TrimInCapture,
     /// A trim of a private pool that is in use gives nothing back.
@@ -62,7 +60,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 27] = [
+    pub const ALL: [Rule; 26] = [
         Rule::HandOut,
         Rule::SharedBytes,
         Rule::UnmapInUse,
@@ -75,7 +73,6 @@ impl Rule {
         Rule::StaleRun,
         Rule::RecordInCapture,
         Rule::FenceInCapture,
-        Rule::QueryInCapture,
         Rule::TrimInCapture,
         Rule::TrimPoolInUse,
         Rule::GraphMoved,

@@ -54,8 +54,6 @@ pub struct World {
     pub(crate) named: FxHashMap<u64, Line>,
     /// What handle 2 means in each thread.
     pub(crate) per_thread: [Line; THREADS],
-    /// Events of handle 2 cannot be recorded, as the real device has it.
-    pub(crate) refuses_per_thread: bool,
     pub(crate) events: FxHashMap<u64, Clock>,
     pub(crate) next_event: u64,
     pub(crate) capture: Option<Capture>,
@@ -80,7 +78,7 @@ pub(crate) struct Counts {
 }
 
 impl World {
-    pub(crate) fn new(capacity: u64, refuses_per_thread: bool, ignored: &[Rule]) -> World {
+    pub(crate) fn new(capacity: u64, ignored: &[Rule]) -> World {
         let mut streams = Streams::default();
         let default = streams.create(DEFAULT_STREAM, OWN_CONTEXT);
         let per_thread = std::array::from_fn(|_| streams.create(PER_THREAD, OWN_CONTEXT));
@@ -91,7 +89,6 @@ impl World {
             thread: 0,
             named: FxHashMap::from_iter([(DEFAULT_STREAM, default)]),
             per_thread,
-            refuses_per_thread,
             events: FxHashMap::default(),
             next_event: 0,
             capture: None,
