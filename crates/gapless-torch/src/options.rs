@@ -16,7 +16,8 @@ pub struct Settings {
     pub budget: u64,
 }
 
-const KEYS: [&str; 8] = ["reserve", "limit", "budget", "slack", "largest_page", "windows", "pages", "plans"];
+const KEYS: [&str; 9] =
+    ["reserve", "limit", "budget", "slack", "largest_page", "windows", "lending", "pages", "plans"];
 
 /// Reads the line.
 ///
@@ -39,6 +40,7 @@ pub fn parse(text: &str) -> Result<Settings, String> {
             }
             "pages" => settings.hidden = number == 0,
             "windows" => settings.pool.windows = number as usize,
+            "lending" => settings.pool.lending = number != 0,
             "plans" => settings.unplanned = number == 0,
             _ => return Err(format!("{key:?} is no option: there are {}", KEYS.join(", "))),
         }

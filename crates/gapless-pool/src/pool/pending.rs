@@ -35,8 +35,11 @@ impl<D: Device> Pool<D> {
     pub fn poll(&mut self) {
         for at in 0..self.pending.len() {
             while let Some(&Waiting { event, id, .. }) = self.pending[at].1.front() {
-                if !matches!(self.device.is_done(event), Ok(true)) {
-                    break;
+                match self.device.is_done(event) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    // An event that tells nothing: a capture that nobody told of has taken it in.
+                    Err(_) => self.wait_for_fence(id),
                 }
                 self.pending[at].1.pop_front();
                 self.passed_event(event, id);
