@@ -96,3 +96,28 @@ def test_a_process_forked_before_cuda_has_its_own_memory(bench):
         assert torch.cuda.memory_allocated() == 4 << 20
         """
     )
+
+
+def test_our_threads_get_no_signals(real, tmp_path):
+    """A signal that a program waits for, in a handler or with sigwait, must reach one of its own threads."""
+    real.passes(
+        f"""
+        import gapless, os, signal, time, torch
+        gapless.enable(budget="1GiB", record={str(tmp_path / "run.glt")!r}, record_stacks="python")
+        x = torch.empty(5, device="cuda")
+        def ours():
+            found = {{}}
+            for task in os.listdir("/proc/self/task"):
+                lines = dict(line.split(":", 1) for line in open(f"/proc/self/task/{{task}}/status") if ":" in line)
+                if lines["Name"].strip().startswith("gapless"):
+                    found[lines["Name"].strip()] = int(lines["SigBlk"], 16)
+            return found
+        deadline = time.monotonic() + 10
+        while "gapless-ledger" not in ours() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(ours()) >= 2, ours()
+        for name, blocked in ours().items():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+                assert blocked >> (number - 1) & 1, (name, number)
+        """
+    )

@@ -161,3 +161,30 @@ print(json.dumps(sorted(event.nbytes() for event in profile.kineto_results.event
 """
     run = lambda *words: json.loads(real.start([__import__("sys").executable, "-c", program, *words]).out)  # noqa: E731
     assert run() == run("gapless") == [-4 << 20, 4 << 20, 12 << 20]
+
+
+def test_the_memory_fraction_does_not_lift_a_limit(real):
+    real.passes(
+        """
+        import gapless, torch
+        gapless.enable(limit="64MiB")
+        of = lambda size: torch.empty(size << 20, dtype=torch.uint8, device="cuda")
+        torch.cuda.init()
+        def most():
+            return max(size for size in (8, 16, 32, 48, 60, 80, 1000) if fits(size))
+        def fits(size):
+            try:
+                return of(size) is not None
+            except torch.OutOfMemoryError as error:
+                said.append(str(error))
+            finally:
+                torch.cuda.empty_cache()
+        said = []
+        total = torch.cuda.get_device_properties(0).total_memory
+        for fraction, allowed in ((1.0, 60), (0.9, 60), ((20 << 20) / total, 16), (0.9, 60), (1.0, 60)):
+            torch.cuda.set_per_process_memory_fraction(fraction)
+            assert torch.cuda.get_per_process_memory_fraction() == fraction
+            assert most() == allowed, (fraction, most())
+        assert "64.0 MiB" in said[0], said[0]
+        """
+    )
