@@ -121,3 +121,46 @@ def test_our_threads_get_no_signals(real, tmp_path):
                 assert blocked >> (number - 1) & 1, (name, number)
         """
     )
+
+
+def test_a_thread_that_asks_when_python_goes_is_served_without_it(real, tmp_path):
+    """Who asks for Python's lock when the interpreter is torn down is ended inside of the call, and the process with it."""
+    done = real.passes(
+        f"""
+        import atexit, ctypes, gapless, threading, time, torch
+        gapless.enable(record={str(tmp_path / "run.glt")!r}, record_stacks="python")
+        from gapless import _record, _session
+        # The recording stays open, so that lines of Python are still wanted.
+        atexit.unregister(_record._end)
+        x = torch.empty(5, device="cuda")
+        alloc = ctypes.cast(ctypes.CDLL(_session._library.file).gapless_alloc, ctypes.c_void_p)
+        card = ctypes.CDLL("libcuda.so.1")
+        threading.Thread(target=card.card_alloc_at_the_end, args=(alloc,), daemon=True).start()
+        class Late:
+            def __del__(self, sleep=time.sleep): sleep(1)
+        late = Late()
+        late.itself = late
+        """
+    )
+    assert done.out == "served\n", done.out + done.err
+
+
+def test_daemon_threads_that_allocate_do_not_hold_up_the_end(real, tmp_path):
+    done = real.passes(
+        f"""
+        import ctypes, gapless, threading, time, torch
+        gapless.enable(record={str(tmp_path / "run.glt")!r}, record_stacks="python")
+        from gapless import _session
+        x = torch.empty(5, device="cuda")
+        library = ctypes.CDLL(_session._library.file)
+        library.gapless_alloc.restype = ctypes.c_void_p
+        def work():
+            while True:
+                at = library.gapless_alloc(ctypes.c_size_t(5000), 0, None)
+                library.gapless_free(ctypes.c_void_p(at), ctypes.c_size_t(5000), 0, None)
+        for _ in range(4):
+            threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.3)
+        """
+    )
+    assert done.err == "", done.err

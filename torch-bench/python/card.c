@@ -1,8 +1,12 @@
 /* The state behind card.h. Built into libcuda.so.1 with the device, so that runtime and driver calls meet the same card. */
 
+#define _GNU_SOURCE
 #include "card.h"
+#include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { MOST_CAPTURED = 64 };
 
@@ -23,6 +27,15 @@ __attribute__((constructor)) static void open_card(void) {
 void card_hold(int hold) {
     held = hold;
     if (!hold) device_sync();
+}
+
+void card_alloc_at_the_end(void *(*alloc)(size_t, int, void *)) {
+    int (*is_finalizing)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
+    if (!is_finalizing) is_finalizing = (int (*)(void))dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+    while (is_finalizing && !is_finalizing()) usleep(1000);
+    printf(alloc(1000, 0, NULL) ? "served\n" : "refused\n");
+    fflush(stdout);
+    for (;;) pause();
 }
 
 void card_record(device_event *event, uint64_t stream) {

@@ -19,6 +19,8 @@ enum {
     CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901
 };
 
+/* Waits until Python is being torn down, then has `alloc` serve a request, and says "served" on the standard output. */
+void card_alloc_at_the_end(void *(*alloc)(size_t, int, void *));
 void card_hold(int hold);
 void card_record(device_event *event, uint64_t stream);
 void card_destroy(device_event *event);

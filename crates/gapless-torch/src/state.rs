@@ -10,6 +10,7 @@ use crate::ration::{Rationed, admission};
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::{Capture, Routing, Routings};
+use crate::stats::Shown;
 use crate::{background, budgets};
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
@@ -45,14 +46,15 @@ pub struct Card {
     pub helped: u64,
     /// Counters as they were when the program last reset its totals.
     pub since: Since,
-    /// The most blocks and bytes that were seen stranded: in all, small, large.
-    pub most_stranded: [(u64, u64); 3],
+    /// What is counted when it is asked for.
+    pub shown: Shown,
 }
 
 /// What totals are counted from.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Since {
     pub stats: Stats,
+    pub shown: Shown,
     pub failed: u64,
 }
 
@@ -219,7 +221,7 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
             failed: 0,
             helped: 0,
             since: Since::default(),
-            most_stranded: [(0, 0); 3],
+            shown: Shown::default(),
         });
         recorder::start();
         card.pool.set_log(needs_log());
