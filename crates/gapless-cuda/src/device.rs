@@ -2,7 +2,7 @@
 
 use crate::driver::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_RDMA, AccessDescription,
-    AllocationProperties, CAPTURE_RELAXED, CAPTURE_UNSUPPORTED, Driver, DriverError, EVENT_DISABLE_TIMING,
+    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, CAPTURE_UNSUPPORTED, Driver, DriverError, EVENT_DISABLE_TIMING,
     FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LOCATION_DEVICE, Location, NOT_CAPTURED, NOT_READY,
     NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
 };
@@ -136,6 +136,19 @@ impl CudaDevice {
             self.peers.push(device);
         }
         new
+    }
+
+    /// Whether a stream is in a capture now: one that failed and was not ended counts. A stream that the driver does not know is not.
+    #[must_use]
+    pub fn is_captured(&self, stream: StreamHandle) -> bool {
+        let _entered = self.enter();
+        let mut status = NOT_CAPTURED;
+        // SAFETY: PyTorch named the stream as its thread's current one, and keeps its streams; the out-pointer is valid.
+        match unsafe { (self.driver.is_capturing)(stream.0 as Handle, &mut status) } {
+            SUCCESS => status != NOT_CAPTURED,
+            // The default stream, beside a captured one that waits for it.
+            error => error == CAPTURE_IMPLICIT,
+        }
     }
 
     pub(crate) fn enter(&self) -> Entered<'static> {
