@@ -144,6 +144,8 @@ pub struct Config {
     pub is_shared: bool,
     pub has_planner: bool,
     pub refuses_per_thread: bool,
+    /// Addresses that may ever be mapped beyond twice what is mapped at once, in multiples of the card.
+    pub most_cards: u64,
 }
 
 /// A program, and what it runs on.
@@ -156,7 +158,7 @@ pub struct Program {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { capacity, options, is_shared, has_planner, refuses_per_thread } = self.config;
+        let Config { capacity, options, is_shared, has_planner, refuses_per_thread, .. } = self.config;
         writeln!(
             f,
             "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {has_planner}, \
