@@ -2,9 +2,9 @@
 
 use crate::driver::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_RDMA, AccessDescription,
-    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, CAPTURE_UNSUPPORTED, Driver, DriverError, EVENT_DISABLE_TIMING,
-    FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LOCATION_DEVICE, Location, NOT_CAPTURED, NOT_READY,
-    NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
+    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, CAPTURE_UNSUPPORTED, Driver, DriverError,
+    EVENT_DISABLE_TIMING, FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LOCATION_DEVICE, Location,
+    NOT_CAPTURED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
 };
 use crate::identity::{self, Identity};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};

@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p gapless-pool --example check -- --operations 10000000 --seed 1`
 
+use gapless_pool::mutants::{self, Mutant};
 use gapless_pool::timed::{Campaign, Rule};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -58,6 +59,11 @@ fn campaign() -> Result<Campaign, String> {
                         .ignored
                         .push(Rule::named(rule).ok_or_else(|| format!("no rule is named {rule:?}"))?);
                 }
+            }
+            "--mutant" => {
+                let is_it = |mutant: &Mutant| format!("{mutant:?}").eq_ignore_ascii_case(&value);
+                let found = Mutant::ALL.into_iter().find(is_it);
+                mutants::set(Some(found.ok_or_else(|| format!("no mutant is named {value:?}"))?));
             }
             _ => return Err(format!("unknown option {name}")),
         }

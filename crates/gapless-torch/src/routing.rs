@@ -195,8 +195,7 @@ pub unsafe fn begin(device: i32, id: MempoolId, filter: Filter) {
     let capture = unsafe { Capture::of(device, &filter) };
     let routing = Routing { pool: id.into(), filter };
     guarded((), || {
-        let _: Result<(), state::CardError> =
-            state::with_card(device, |card| card.begin(routing, capture));
+        let _: Result<(), state::CardError> = state::with_card(device, |card| card.begin(routing, capture));
     });
 }
 

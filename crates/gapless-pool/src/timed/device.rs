@@ -74,7 +74,6 @@ impl World {
     }
 
     fn clock_of(&mut self, event: EventHandle) -> Result<Clock, DeviceError> {
-        // A capture does not mind who looks at events that are not its own (seen on an H200, in all three modes).
         if let Some(clock) = self.events.get(&event.0) {
             return Ok(clock.clone());
         }
@@ -164,6 +163,9 @@ impl Device for TimedDevice {
         let mut world = self.0.borrow_mut();
         let clock = world.clock_of(event)?;
         world.counts.waits += 1;
+        if world.capture.is_some() {
+            world.broken((Rule::WaitInCapture, "the host waits during a capture".to_owned()));
+        }
         if !world.streams.is_done(&clock) && !world.call.may_wait && !world.call.had_failure {
             world.broken((Rule::HostWait, "the host waits for streams".to_owned()));
         }

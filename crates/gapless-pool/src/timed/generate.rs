@@ -9,6 +9,10 @@ use crate::options::Options;
 
 const MIB: u64 = 1 << 20;
 
+/// [`Config::most_cards`] of a program with few lanes, and of one with many.
+const FEW_CARDS: u64 = 4;
+const MANY_CARDS: u64 = 64;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flavour {
     Mixed,
@@ -40,6 +44,7 @@ pub fn generate(seed: u64) -> Program {
         options,
         is_shared: random.one_in(3),
         has_planner: flavour == Flavour::Steps || random.one_in(4),
+        most_cards: if flavour == Flavour::Long { FEW_CARDS } else { MANY_CARDS },
     };
     let mut generator = Generator {
         random,
@@ -98,15 +103,15 @@ impl Generator {
             self.streams.push(PER_THREAD_SLOT);
         }
         let length = match self.flavour {
-            Flavour::Long => 6000,
+            Flavour::Long => 4000,
             _ => 200 + self.random.below(1800) as usize,
         };
         while self.ops.len() < length {
             match self.flavour {
                 Flavour::Steps if self.random.one_in(60) => self.steps(),
                 Flavour::Captures if self.random.one_in(40) => self.capture(),
-                Flavour::Long if self.random.one_in(150) => self.creep(),
-                Flavour::Long if self.random.one_in(150) => self.scatter(),
+                Flavour::Long if self.random.one_in(2) => self.creep(),
+                Flavour::Long => self.scatter(),
                 Flavour::Mixed if self.random.one_in(400) => self.steps(),
                 Flavour::Mixed if self.random.one_in(200) => self.capture(),
                 _ => self.any(),
@@ -175,6 +180,28 @@ impl Generator {
     fn free_named(&mut self, id: u32) {
         if let Some(at) = self.live.iter().position(|(other, ..)| *other == id) {
             self.free_at(at);
+        }
+    }
+
+    fn free_all(&mut self) {
+        while !self.live.is_empty() {
+            self.free_at(0);
+        }
+    }
+
+    /// Something that makes no lane.
+    fn calm(&mut self) {
+        let stream = self.random.pick(&OWN_SLOTS[..2]);
+        match (self.random.below(8), self.any_live()) {
+            (0 | 1, _) if self.bytes < self.capacity / 8 => {
+                let size = self.size().min(self.capacity / 32);
+                self.alloc_sized(stream, size, 0, None);
+            }
+            (2 | 3, Some(at)) => self.let_go(at),
+            (4, Some(at)) => self.ops.push(Op::Announce { id: self.live[at].0, stream }),
+            (5, Some(at)) => self.ops.push(Op::Touch { id: self.live[at].0 }),
+            (6, _) => self.ops.push(Op::SyncStream { stream }),
+            _ => self.ops.push(Op::Run { stream, most: u16::MAX }),
         }
     }
 
@@ -304,6 +331,9 @@ impl Generator {
         let (stream, pool) = (self.random.pick(&OWN_SLOTS), 1 + self.random.below(2) as u8);
         let graph = self.next_graph;
         self.next_graph += 1;
+        if let Some(at) = self.any_live() {
+            self.ops.push(Op::Announce { id: self.live[at].0, stream });
+        }
         self.is_capturing = Some(stream);
         self.ops.push(Op::BeginCapture { graph, stream, pool });
         let mut mine = Vec::new();
@@ -321,6 +351,7 @@ impl Generator {
                     let id = self.random.pick(&mine);
                     self.ops.push(Op::Touch { id });
                 }
+                5 if self.random.one_in(4) => self.in_capture(stream, pool),
                 _ => self.any(),
             }
         }
@@ -339,6 +370,24 @@ impl Generator {
         }
     }
 
+    /// What must not disturb a capture: trims, and frees of what the captured stream uses.
+    fn in_capture(&mut self, stream: u8, pool: u8) {
+        match self.random.below(4) {
+            0 => self.ops.push(Op::Trim),
+            1 => self.ops.push(Op::TrimGraphPool { pool }),
+            2 => self.ops.push(Op::TrimPool { pool }),
+            _ => {
+                let used = self.ops.iter().rev().find_map(|op| match *op {
+                    Op::Announce { id, stream: other } if other == stream => Some(id),
+                    _ => None,
+                });
+                if let Some(id) = used {
+                    self.free_named(id);
+                }
+            }
+        }
+    }
+
     fn new_shape(&mut self) -> Vec<(u64, usize)> {
         let length = 17 + self.random.below(10) as usize;
         let most = (self.capacity / 3 / length as u64 / MIB).max(1);
@@ -353,10 +402,18 @@ impl Generator {
     /// Large blocks come and go past small ones that stay, and what is free is given back each time: holes are filled again, or the heap's end
     /// moves on for ever.
     fn creep(&mut self) {
-        let stream = self.random.pick(&OWN_SLOTS);
+        self.free_all();
+        let stream = OWN_SLOTS[0];
         let mut pins = Vec::new();
+        // Half of the time it goes to the limit, with nothing beside: there is room for the last small block, and for no more.
+        let is_exact = self.random.one_in(2);
+        let limit = self.capacity / 8 * 6;
+        self.ops.push(Op::Limit { eighths: 6 });
         for _ in 0..40 + self.random.below(120) {
-            let size = (self.capacity / 16 * (6 + self.random.below(6))).saturating_sub(self.bytes) + 2 * MIB;
+            let held: u64 = self.live.iter().map(|(_, size, _)| size.div_ceil(2 * MIB) * 2 * MIB).sum();
+            let room = limit.saturating_sub(held + 4 * MIB);
+            let size =
+                if is_exact { room + 2 * MIB } else { room / 16 * (6 + self.random.below(10)) + 2 * MIB };
             let large = self.alloc_sized(stream, size, 0, None);
             pins.push(self.alloc_sized(stream, 2 * MIB, 0, None));
             self.free_named(large);
@@ -365,8 +422,8 @@ impl Generator {
                 let at = self.random.below(pins.len() as u64) as usize;
                 self.free_named(pins.swap_remove(at));
             }
-            if self.random.one_in(8) {
-                self.any();
+            if !is_exact && self.random.one_in(8) {
+                self.calm();
             }
         }
         pins.into_iter().for_each(|id| self.free_named(id));
@@ -374,13 +431,13 @@ impl Generator {
 
     /// Free memory in pieces, and large requests of many sizes over it.
     fn scatter(&mut self) {
-        let stream = self.random.pick(&OWN_SLOTS);
-        let (piece, room) = (self.capacity / 32, self.capacity.saturating_sub(self.bytes));
-        let pieces = room / 8 * 7 / piece;
+        self.free_all();
+        let stream = OWN_SLOTS[0];
+        let (piece, pieces) = (self.capacity / 32, 28);
         let ids: Vec<u32> = (0..pieces).map(|_| self.alloc_sized(stream, piece, 0, None)).collect();
         ids.iter().step_by(2).for_each(|&id| self.free_named(id));
         for _ in 0..60 + self.random.below(200) {
-            let parts = 2 + self.random.below((pieces / 2).max(1));
+            let parts = 2 + self.random.below(pieces / 2);
             let size = piece * parts - self.random.below(4) * MIB / 2;
             let large = self.alloc_sized(stream, size, 0, None);
             if self.random.one_in(3) {
@@ -388,7 +445,7 @@ impl Generator {
             }
             self.free_named(large);
             if self.random.one_in(6) {
-                self.any();
+                self.calm();
             }
         }
         ids.into_iter().for_each(|id| self.free_named(id));

@@ -20,9 +20,6 @@ pub(crate) type Broken = (Rule, String);
 
 /// What a driver hands out: 47 bits.
 const ADDRESSES: u64 = 1 << 47;
-/// Addresses of one reservation that may ever have been mapped, in multiples of the card. The pool reserves by the terabyte, so that the
-/// driver's own bound would take days to reach.
-const TOUCHED: u64 = 64;
 
 #[derive(Debug)]
 struct Page {
@@ -46,7 +43,7 @@ struct Mapping {
 #[derive(Debug)]
 struct Reservation {
     size: u64,
-    /// Every address that was ever mapped, as intervals.
+    /// Every address that was ever mapped, as intervals, and the bytes of them.
     touched: BTreeMap<u64, u64>,
     bytes: u64,
 }
@@ -87,11 +84,19 @@ pub(crate) struct Memory {
     mapped: BTreeMap<u64, MapId>,
     mappings: Vec<Mapping>,
     owners: Vec<Owner>,
-    pub(crate) most_touched: u64,
+    /// Addresses of present reservations that were ever mapped.
+    touched: u64,
+    /// What is mapped, now and at most.
+    mapped_now: u64,
+    most_mapped: u64,
+    /// Addresses that were ever mapped, beyond twice what was mapped at once: what may be, and what was at most. The driver's own bound
+    /// would take days to reach.
+    may_touch: u64,
+    pub(crate) most_beyond: u64,
 }
 
 impl Memory {
-    pub(crate) fn new(capacity: u64) -> Memory {
+    pub(crate) fn new(capacity: u64, may_touch: u64) -> Memory {
         Memory {
             capacity,
             used: 0,
@@ -104,7 +109,11 @@ impl Memory {
             mapped: BTreeMap::new(),
             mappings: Vec::new(),
             owners: Vec::new(),
-            most_touched: 0,
+            touched: 0,
+            mapped_now: 0,
+            most_mapped: 0,
+            may_touch,
+            most_beyond: 0,
         }
     }
 
@@ -131,34 +140,40 @@ impl Memory {
         if self.mapped.range(addr..addr + size).next().is_some() {
             return Err((Rule::BadRange, format!("the reservation at {addr:#x} goes with something mapped")));
         }
-        self.reservations.remove(&addr);
+        if let Some(gone) = self.reservations.remove(&addr) {
+            self.touched -= gone.bytes;
+        }
         self.reserved -= size;
         self.given_back.entry(size).or_default().push(addr);
         Ok(())
     }
 
+    /// Notes that addresses are mapped.
     fn touch(&mut self, addr: u64, size: u64) -> Result<(), Broken> {
-        let most = TOUCHED * self.capacity;
         let around = self.reservations.range_mut(..=addr).next_back();
-        let Some((&start, reservation)) = around.filter(|(start, r)| addr + size <= *start + r.size) else {
+        let Some((_, reservation)) = around.filter(|(start, r)| addr + size <= *start + r.size) else {
             return Err((Rule::BadRange, format!("{size} bytes at {addr:#x} were not reserved")));
         };
-        let (mut from, mut to) = (addr, addr + size);
+        let (mut from, mut to, mut known) = (addr, addr + size, 0);
         let touched = &mut reservation.touched;
         while let Some((&f, &t)) = touched.range(..=to).next_back().filter(|(_, t)| **t >= from) {
-            if f <= addr && t >= addr + size {
-                return Ok(());
-            }
             touched.remove(&f);
-            reservation.bytes -= t - f;
+            known += t - f;
             (from, to) = (from.min(f), to.max(t));
         }
         touched.insert(from, to);
-        reservation.bytes += to - from;
-        let (before, bytes) = (reservation.bytes - size <= most, reservation.bytes);
-        self.most_touched = self.most_touched.max(bytes);
-        if bytes > most && before {
-            let text = format!("{bytes} bytes of the reservation at {start:#x} were mapped, {TOUCHED} cards");
+        let more = to - from - known;
+        reservation.bytes += more;
+        self.touched += more;
+        self.mapped_now += size;
+        self.most_mapped = self.most_mapped.max(self.mapped_now);
+        // Gaps may be as large as what is mapped.
+        let beyond = self.touched.saturating_sub(2 * self.most_mapped);
+        self.most_beyond = self.most_beyond.max(beyond);
+        if more > 0 && beyond > self.may_touch {
+            let (touched, mapped) = (self.touched >> 20, self.most_mapped >> 20);
+            let text =
+                format!("{touched} MiB of addresses were used for {mapped} MiB that were mapped at once");
             return Err((Rule::Addresses, text));
         }
         Ok(())
@@ -265,6 +280,7 @@ impl Memory {
         for id in self.filling(addr, size)? {
             let mapping = &mut self.mappings[id as usize];
             mapping.is_mapped = false;
+            self.mapped_now -= mapping.size;
             let (at, page) = (mapping.addr, mapping.page);
             if let Some(moment) = mapping.uses.not_before(host) {
                 let Moment { line, tick } = moment;
@@ -397,7 +413,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn with_one_page() -> (Memory, u64, u64) {
-        let mut memory = Memory::new(64 * MIB);
+        let mut memory = Memory::new(64 * MIB, u64::MAX);
         let addr = memory.reserve(64 * MIB).expect("addresses");
         let page = memory.create(2 * MIB).expect("memory");
         assert_eq!(memory.map(addr, 2 * MIB, page), Ok(()));

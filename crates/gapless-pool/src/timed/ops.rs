@@ -143,6 +143,8 @@ pub struct Config {
     /// Through [`SharedPool`](crate::SharedPool) and its fronts.
     pub is_shared: bool,
     pub has_planner: bool,
+    /// Addresses that may ever be mapped beyond twice what is mapped at once, in multiples of the card.
+    pub most_cards: u64,
 }
 
 /// A program, and what it runs on.
@@ -155,7 +157,7 @@ pub struct Program {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { capacity, options, is_shared, has_planner } = self.config;
+        let Config { capacity, options, is_shared, has_planner, .. } = self.config;
         writeln!(
             f,
             "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {has_planner}",

@@ -108,7 +108,7 @@ impl Runner {
     fn new(program: &Program, ignored: &[Rule]) -> Runner {
         let config = program.config;
         let capacity = config.capacity;
-        let mut world = World::new(capacity, ignored);
+        let mut world = World::new(&config, ignored);
         let slots = std::array::from_fn(|slot| {
             let (handle, line) = match slot as u8 {
                 DEFAULT_SLOT => (DEFAULT_STREAM, world.named[&DEFAULT_STREAM]),
@@ -709,7 +709,7 @@ impl Runner {
         totals.records = counts.records;
         totals.host_waits = counts.waits;
         totals.unmaps = counts.unmaps;
-        totals.most_cards = self.world.borrow().memory.most_touched / self.capacity;
+        totals.most_cards = self.world.borrow().memory.most_beyond / self.capacity;
         totals.lent = stats.lent;
         totals.windows = stats.windows_made;
         totals.window_hits = stats.window_hits;

@@ -6,7 +6,7 @@ macro_rules! totals {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Totals {
             $($(#[$doc])* pub $name: u64,)*
-            /// The most of one reservation that was ever mapped, in cards.
+            /// Addresses that one program had mapped beyond twice what was mapped at once, at most, in cards.
             pub most_cards: u64,
         }
 
@@ -14,7 +14,7 @@ macro_rules! totals {
             /// Each number with what it counts.
             #[must_use]
             pub fn list(&self) -> Vec<(&'static str, u64)> {
-                vec![$(($text, self.$name),)* ("cards of addresses in one reservation, at most", self.most_cards)]
+                vec![$(($text, self.$name),)* ("cards of addresses beyond what was mapped, at most", self.most_cards)]
             }
 
             pub fn add(&mut self, other: &Totals) {

@@ -29,6 +29,8 @@ pub enum Rule {
     RecordInCapture,
     /// No fence is made while a capture is open.
     FenceInCapture,
+    /// The host waits for nothing while a capture is open.
+    WaitInCapture,
     /// A trim during a capture gives nothing back.
     TrimInCapture,
     /// A trim of a private pool that is in use gives nothing back.
@@ -43,7 +45,7 @@ pub enum Rule {
     HostWait,
     /// Events are used between their making and their end.
     UnknownEvent,
-    /// Addresses are used again: no reservation has had more of them mapped than a multiple of the card.
+    /// Addresses are used again: those that were ever mapped are not many times what was mapped at once.
     Addresses,
     /// A request is served while the card has room for it.
     RefusedWithRoom,
@@ -60,7 +62,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 26] = [
+    pub const ALL: [Rule; 27] = [
         Rule::HandOut,
         Rule::SharedBytes,
         Rule::UnmapInUse,
@@ -73,6 +75,7 @@ impl Rule {
         Rule::StaleRun,
         Rule::RecordInCapture,
         Rule::FenceInCapture,
+        Rule::WaitInCapture,
         Rule::TrimInCapture,
         Rule::TrimPoolInUse,
         Rule::GraphMoved,

@@ -7,6 +7,7 @@
 use super::clock::{Clock, Line, Moment, Uses};
 use super::graphs::Capture;
 use super::memory::{Broken, MapId, Memory, Owner, OwnerId, work_of};
+use super::ops::Config;
 use super::streams::{OTHER_CONTEXT, OWN_CONTEXT, Streams};
 use super::violation::{Rule, Violation};
 use crate::pool::PoolKey;
@@ -78,13 +79,14 @@ pub(crate) struct Counts {
 }
 
 impl World {
-    pub(crate) fn new(capacity: u64, ignored: &[Rule]) -> World {
+    pub(crate) fn new(config: &Config, ignored: &[Rule]) -> World {
+        let Config { capacity, most_cards, .. } = *config;
         let mut streams = Streams::default();
         let default = streams.create(DEFAULT_STREAM, OWN_CONTEXT);
         let per_thread = std::array::from_fn(|_| streams.create(PER_THREAD, OWN_CONTEXT));
         World {
             streams,
-            memory: Memory::new(capacity),
+            memory: Memory::new(capacity, most_cards.saturating_mul(capacity)),
             host: Clock::default(),
             thread: 0,
             named: FxHashMap::from_iter([(DEFAULT_STREAM, default)]),
