@@ -2,11 +2,12 @@
 
 use crate::driver::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_RDMA, AccessDescription,
-    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, CAPTURE_UNSUPPORTED, Driver, DriverError,
-    EVENT_DISABLE_TIMING, FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LOCATION_DEVICE, Location,
-    NOT_CAPTURED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
+    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError, EVENT_DISABLE_TIMING,
+    FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LOCATION_DEVICE, Location, NOT_CAPTURED, NOT_READY,
+    NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
 };
 use crate::identity::{self, Identity};
+use crate::streams;
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::time::Instant;
 
@@ -92,6 +93,7 @@ impl CudaDevice {
             // SAFETY: a valid out-pointer.
             (unsafe { (driver.device_attribute)(&mut value, attribute, device) }) == SUCCESS && value != 0
         };
+        streams::note_card(ordinal, context);
         Ok(CudaDevice {
             driver,
             ordinal: device,
@@ -187,9 +189,7 @@ impl CudaDevice {
 
     /// [`Device::record`] for a stream of another context: of another card, or of a part of this one. Its events are of that context.
     fn record_elsewhere(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
-        let mut context: Handle = std::ptr::null_mut();
-        // SAFETY: the caller of the allocator named the stream just now; the out-pointer is valid.
-        check(unsafe { (self.driver.stream_context)(stream.0 as Handle, &mut context) })?;
+        let context = streams::context_of(stream.0).ok_or(DeviceError::Driver(INVALID_HANDLE))?;
         let _entered = enter(self.driver, context);
         let mut event: Handle = std::ptr::null_mut();
         // SAFETY: a valid out-pointer; then a live event and the stream of the same context.

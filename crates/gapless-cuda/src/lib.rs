@@ -10,6 +10,7 @@ pub mod identity;
 mod library;
 pub mod nvml;
 pub mod pinned;
+pub mod streams;
 
 pub use device::{CudaDevice, Meter};
 pub use driver::{Driver, DriverError};

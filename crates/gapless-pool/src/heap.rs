@@ -498,18 +498,46 @@ impl Heap {
         }
     }
 
-    /// Cuts a hole in two, the first of `size` bytes. The numbers of all pages behind it grow by one: the caller tells whoever knows them.
-    pub(crate) fn cut_hole(&mut self, page: u32, size: u64) {
-        let hole = self.pages[page as usize];
-        debug_assert!(hole.handle.is_none() && size > 0 && size < hole.size);
-        let front = self.blocks.cut_front(hole.first, size);
-        self.blocks[front].state = State::Hole;
-        let rest = Page { addr: hole.addr + size, size: hole.size - size, ..hole };
-        self.pages[page as usize] = Page { size, first: front, ..hole };
-        self.pages.insert(page as usize + 1, rest);
-        let from = ((rest.addr - self.start) >> GRANULE_BITS) as usize;
-        for number in &mut self.page_at[from..] {
-            *number += 1;
+    /// Makes `count` holes side by side, from a page on, into holes of other sizes, as many bytes in all. The numbers of all pages behind them change
+    /// by the difference: the caller tells whoever knows them.
+    pub(crate) fn reshape_holes(&mut self, first: u32, count: usize, sizes: &[u64]) {
+        let from = first as usize;
+        let old = &self.pages[from..from + count];
+        debug_assert!(old.iter().all(|page| page.handle.is_none() && page.windows == 0 && !page.is_leaving));
+        debug_assert_eq!(old.iter().map(|page| page.size).sum::<u64>(), sizes.iter().sum::<u64>());
+        let freed = old.iter().map(|page| page.freed).max().unwrap_or(0);
+        let blocks: Vec<u32> = old.iter().map(|page| page.first).collect();
+        let (prev, next) = (self.blocks[blocks[0]].prev, self.blocks[blocks[count - 1]].next);
+        let mut addr = old[0].addr;
+        for block in blocks {
+            self.blocks.discard(block);
+        }
+        let mut last = prev;
+        let mut new = Vec::with_capacity(sizes.len());
+        for &size in sizes {
+            let block = self.blocks.add(addr, size);
+            self.blocks[block].state = State::Hole;
+            self.blocks.link(last, block, next);
+            last = block;
+            new.push(Page {
+                addr,
+                size,
+                handle: None,
+                busy: 0,
+                windows: 0,
+                freed,
+                is_leaving: false,
+                first: block,
+            });
+            addr += size;
+        }
+        if next == NONE {
+            self.last = last;
+        }
+        self.pages.splice(from..from + count, new);
+        self.page_at.truncate(((self.pages[from].addr - self.start) >> GRANULE_BITS) as usize);
+        for (id, page) in self.pages.iter().enumerate().skip(from) {
+            self.page_at.extend(std::iter::repeat_n(id as u32, (page.size >> GRANULE_BITS) as usize));
         }
     }
 

@@ -11,6 +11,7 @@ use crate::recorder::{self, Config};
 use crate::routing::{self, MempoolId};
 use crate::state::{self, CARDS, Card, CardError};
 use crate::{budgets, options, overlay, pressure, serve, stats};
+use gapless_cuda::streams;
 use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
@@ -323,11 +324,18 @@ pub extern "C" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_voi
     }
     guarded((), || {
         let (addr, stream) = (pointer as u64, StreamHandle(stream as u64));
-        let mut fronts = (0..CARDS as i32).filter_map(state::fronts);
-        if !fronts.any(|fronts| fronts.record_stream(addr, stream)) {
-            state::for_each(|_, card| {
-                let _ = card.pool.record_stream(addr, stream);
+        let is_at_front =
+            |&card: &i32| state::fronts(card).is_some_and(|fronts| fronts.record_stream(addr, stream));
+        let mut found = (0..CARDS as i32).find(is_at_front);
+        if found.is_none() {
+            state::for_each(|index, card| {
+                if card.pool.record_stream(addr, stream).is_ok() {
+                    found = Some(index);
+                }
             });
+        }
+        if let Some(card) = found {
+            streams::note(card, stream.0);
         }
     });
 }

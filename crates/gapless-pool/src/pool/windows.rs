@@ -206,11 +206,11 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// A hole of a heap was cut in two: the pages behind it have other numbers.
-    pub(super) fn renumber_pages(&mut self, heap: u32, cut: u32) {
+    /// The pages of a heap from number `from` on have numbers that are larger by `by`.
+    pub(super) fn renumber_pages(&mut self, heap: u32, from: u32, by: i32) {
         for window in self.windows.iter_mut().flatten() {
-            for (_, page) in window.pages.iter_mut().filter(|(of, page)| *of == heap && *page > cut) {
-                *page += 1;
+            for (_, page) in window.pages.iter_mut().filter(|(of, page)| *of == heap && *page >= from) {
+                *page = page.wrapping_add_signed(by);
             }
         }
     }
