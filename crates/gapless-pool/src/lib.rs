@@ -16,6 +16,7 @@ pub mod host;
 pub mod mutants;
 pub mod options;
 pub mod pool;
+mod ranges;
 mod shard;
 pub mod sim;
 pub mod stats;

@@ -3,12 +3,12 @@
 use super::{Pool, PoolKey};
 use crate::device::{Device, DeviceError, PageHandle, Refusal, StreamHandle};
 use crate::heap::{GRANULE, Page};
-use std::ops::Range;
+use crate::mutants::{self, Mutant};
 
 impl<D: Device> Pool<D> {
     /// New pages at the end of a heap.
     pub(super) fn grow(&mut self, heap: u32, bytes: u64) -> Result<(), DeviceError> {
-        if self.options.limit.is_some_and(|limit| self.stats.reserved.current + bytes > limit) {
+        if !self.may_grow(bytes) {
             return Err(DeviceError::Refused(Refusal::Limit));
         }
         if self.heap(heap).room() < bytes {
@@ -39,11 +39,13 @@ impl<D: Device> Pool<D> {
             failed = self.device.grant(start, bytes).err();
         }
         if let Some(error) = failed {
-            if end > start {
-                let _ = self.device.unmap(start, end - start);
-            }
-            for (page, size) in made {
-                self.device.release(page, size);
+            // Nobody saw these addresses.
+            if end == start || self.device.unmap(start, end - start).is_ok() {
+                for (page, size) in made {
+                    self.device.release(page, size);
+                }
+            } else {
+                self.heap_mut(heap).lose(end - start);
             }
             return Err(error);
         }
@@ -58,56 +60,100 @@ impl<D: Device> Pool<D> {
 
     /// New pages for a request of `size` bytes, in holes where a stretch is enough; else at the end, which misses `plain` bytes.
     pub(super) fn grow_for(&mut self, heap: u32, size: u64, plain: u64) -> Result<(), DeviceError> {
-        match self.refill(heap, size.div_ceil(GRANULE) * GRANULE) {
-            Some(_) => Ok(()),
-            None => self.grow(heap, plain),
+        if self.refill(heap, size.div_ceil(GRANULE) * GRANULE) {
+            return Ok(());
         }
+        self.grow(heap, plain)
     }
 
-    /// Puts new pages behind holes that were left when memory was given back, where one stretch of them is enough. Which pages.
-    pub(super) fn refill(&mut self, heap: u32, bytes: u64) -> Option<Range<usize>> {
-        let limited = self.options.limit.is_some_and(|limit| self.stats.reserved.current + 2 * bytes > limit);
-        if self.stats.device_frees == 0 || limited {
-            return None;
+    /// New pages of `bytes` in all, wherever the heap has addresses for them: a window will put them side by side.
+    pub(super) fn grow_anywhere(&mut self, heap: u32, bytes: u64) -> Result<(), DeviceError> {
+        if self.refill(heap, bytes) {
+            return Ok(());
         }
-        let pages = self.heap(heap).pages();
-        let mut run = 0..0;
-        let mut found = 0;
-        for (i, page) in pages.iter().enumerate() {
-            if page.handle.is_some() {
-                found = 0;
-                continue;
-            }
-            if found == 0 {
-                run.start = i;
-            }
-            found += page.size;
-            run.end = i + 1;
-            if found >= bytes {
+        if self.heap(heap).room() >= bytes {
+            return self.grow(heap, bytes);
+        }
+        if !self.may_grow(bytes) {
+            return Err(DeviceError::Refused(Refusal::Limit));
+        }
+        let holes: Vec<u64> =
+            self.heap(heap).pages().iter().filter(|page| is_hole(page)).map(|page| page.addr).collect();
+        let mut left = bytes;
+        for addr in holes {
+            if left == 0 {
                 break;
             }
-        }
-        if found < bytes {
-            return None;
-        }
-        for at in run.clone() {
-            let Page { addr, size, .. } = self.heap(heap).pages()[at];
-            let Ok(page) = self.device.create(size) else { return None };
-            let mapped = self.device.map(addr, size, page);
-            if mapped.is_ok() && self.device.grant(addr, size).is_ok() {
-                self.heap_mut(heap).refill(at as u32, page);
-                self.count_page_in(heap, size);
-                self.log_pages(heap, addr, size, true);
-                continue;
-            }
-            if mapped.is_ok() {
-                let _ = self.device.unmap(addr, size);
-            }
-            self.device.release(page, size);
-            return None;
+            let Some(page) = self.heap(heap).page_of(addr) else { continue };
+            left -= self.fill_hole(heap, page, left)?;
         }
         self.stats.device_allocs += 1;
-        Some(run)
+        if left == 0 { Ok(()) } else { Err(DeviceError::OutOfMemory) }
+    }
+
+    fn may_grow(&self, bytes: u64) -> bool {
+        self.options.limit.is_none_or(|limit| self.stats.reserved.current + bytes <= limit)
+    }
+
+    /// Puts new pages behind holes that were left when memory was given back, where one stretch of them is enough: the smallest. Whether it did.
+    fn refill(&mut self, heap: u32, bytes: u64) -> bool {
+        let creeps = mutants::is(Mutant::AddressesCreep) && !self.may_grow(2 * bytes);
+        if self.stats.device_frees == 0 || !self.may_grow(bytes) || creeps {
+            return false;
+        }
+        let mut best: Option<(u64, u64)> = None;
+        let (mut start, mut found) = (0, 0);
+        for page in self.heap(heap).pages() {
+            if is_hole(page) {
+                if found == 0 {
+                    start = page.addr;
+                }
+                found += page.size;
+                continue;
+            }
+            if found >= bytes {
+                best = Some(best.map_or((found, start), |best| best.min((found, start))));
+            }
+            found = 0;
+        }
+        if found >= bytes {
+            best = Some(best.map_or((found, start), |best| best.min((found, start))));
+        }
+        let Some((_, mut addr)) = best else { return false };
+        let mut left = bytes;
+        while left > 0 {
+            let filled = self.heap(heap).page_of(addr).map(|page| self.fill_hole(heap, page, left));
+            let Some(Ok(size)) = filled else { return false };
+            left -= size;
+            addr += size;
+        }
+        self.stats.device_allocs += 1;
+        true
+    }
+
+    /// Puts a new page behind a hole, or behind the first `most` bytes of it. The bytes.
+    fn fill_hole(&mut self, heap: u32, page: u32, most: u64) -> Result<u64, DeviceError> {
+        let Page { addr, size: whole, .. } = self.heap(heap).pages()[page as usize];
+        let size = whole.min(most);
+        let handle = self.device.create(size)?;
+        let mapped = self.device.map(addr, size, handle);
+        let granted = mapped.and_then(|()| self.device.grant(addr, size));
+        if let Err(error) = granted {
+            if mapped.is_err() || self.device.unmap(addr, size).is_ok() {
+                self.device.release(handle, size);
+            } else {
+                self.heap_mut(heap).page_mut(page).is_leaving = true;
+            }
+            return Err(error);
+        }
+        if size < whole {
+            self.heap_mut(heap).cut_hole(page, size);
+            self.renumber_pages(heap, page);
+        }
+        self.heap_mut(heap).refill(page, handle, 0);
+        self.count_page_in(heap, size);
+        self.log_pages(heap, addr, size, true);
+        Ok(size)
     }
 
     /// The size of the next page when of `wanted` bytes `left` are still missing.
@@ -127,4 +173,9 @@ impl<D: Device> Pool<D> {
         let missing = bytes.saturating_sub(self.stats.reserved.current) / GRANULE * GRANULE;
         if missing == 0 { Ok(()) } else { self.grow(self.lanes[lane as usize].large, missing) }
     }
+}
+
+/// Whether a page can be put behind these addresses.
+fn is_hole(page: &Page) -> bool {
+    page.handle.is_none() && !page.is_leaving
 }

@@ -44,7 +44,6 @@ pub fn generate(seed: u64) -> Program {
         options,
         is_shared: random.one_in(3),
         has_planner: flavour == Flavour::Steps || random.one_in(4),
-        refuses_per_thread: random.one_in(2),
         most_cards: if flavour == Flavour::Long { FEW_CARDS } else { MANY_CARDS },
     };
     let mut generator = Generator {

@@ -143,7 +143,6 @@ pub struct Config {
     /// Through [`SharedPool`](crate::SharedPool) and its fronts.
     pub is_shared: bool,
     pub has_planner: bool,
-    pub refuses_per_thread: bool,
     /// Addresses that may ever be mapped beyond twice what is mapped at once, in multiples of the card.
     pub most_cards: u64,
 }
@@ -158,11 +157,10 @@ pub struct Program {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { capacity, options, is_shared, has_planner, refuses_per_thread, .. } = self.config;
+        let Config { capacity, options, is_shared, has_planner, .. } = self.config;
         writeln!(
             f,
-            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {has_planner}, \
-             handle 2 refused {refuses_per_thread}",
+            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {has_planner}",
             self.seed,
             capacity >> 20,
             options.limit.map(|limit| limit >> 20),

@@ -55,8 +55,6 @@ pub struct World {
     pub(crate) named: FxHashMap<u64, Line>,
     /// What handle 2 means in each thread.
     pub(crate) per_thread: [Line; THREADS],
-    /// Events of handle 2 cannot be recorded, as the real device has it.
-    pub(crate) refuses_per_thread: bool,
     pub(crate) events: FxHashMap<u64, Clock>,
     pub(crate) next_event: u64,
     pub(crate) capture: Option<Capture>,
@@ -82,7 +80,7 @@ pub(crate) struct Counts {
 
 impl World {
     pub(crate) fn new(config: &Config, ignored: &[Rule]) -> World {
-        let Config { capacity, refuses_per_thread, most_cards, .. } = *config;
+        let Config { capacity, most_cards, .. } = *config;
         let mut streams = Streams::default();
         let default = streams.create(DEFAULT_STREAM, OWN_CONTEXT);
         let per_thread = std::array::from_fn(|_| streams.create(PER_THREAD, OWN_CONTEXT));
@@ -93,7 +91,6 @@ impl World {
             thread: 0,
             named: FxHashMap::from_iter([(DEFAULT_STREAM, default)]),
             per_thread,
-            refuses_per_thread,
             events: FxHashMap::default(),
             next_event: 0,
             capture: None,
