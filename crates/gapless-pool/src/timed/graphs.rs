@@ -13,7 +13,8 @@ use std::rc::Rc;
 /// A capture that is open.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    pub(crate) line: Line,
+    /// The stream that it began on, and those that joined it.
+    pub(crate) lines: Vec<Line>,
     pub(crate) pool: PoolKey,
     used: Vec<OwnerId>,
 }
@@ -29,11 +30,18 @@ pub(crate) struct Graph {
 
 impl World {
     pub(crate) fn begin_capture(&mut self, line: Line, pool: PoolKey) {
-        self.capture = Some(Capture { line, pool, used: Vec::new() });
+        self.capture = Some(Capture { lines: vec![line], pool, used: Vec::new() });
     }
 
     pub(crate) fn is_captured(&self, line: Line) -> bool {
-        self.capture.as_ref().is_some_and(|capture| capture.line == line)
+        self.capture.as_ref().is_some_and(|capture| capture.lines.contains(&line))
+    }
+
+    /// Another stream waits for an event of the capture, and is captured too.
+    pub(crate) fn join_capture(&mut self, line: Line) {
+        if let Some(capture) = &mut self.capture {
+            capture.lines.push(line);
+        }
     }
 
     /// A kernel of the capture uses an allocation.

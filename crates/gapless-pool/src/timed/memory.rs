@@ -18,9 +18,6 @@ pub(crate) type OwnerId = u32;
 /// A rule that was broken, and how.
 pub(crate) type Broken = (Rule, String);
 
-/// What a driver hands out: 47 bits.
-const ADDRESSES: u64 = 1 << 47;
-
 #[derive(Debug)]
 struct Page {
     size: u64,
@@ -74,6 +71,8 @@ pub(crate) struct Stretch {
 pub(crate) struct Memory {
     pub(crate) capacity: u64,
     pub(crate) used: u64,
+    /// Addresses that there are, and that are reserved.
+    addresses: u64,
     reserved: u64,
     next_addr: u64,
     reservations: BTreeMap<u64, Reservation>,
@@ -96,10 +95,11 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(capacity: u64, may_touch: u64) -> Memory {
+    pub(crate) fn new(capacity: u64, addresses: u64, may_touch: u64) -> Memory {
         Memory {
             capacity,
             used: 0,
+            addresses,
             reserved: 0,
             next_addr: 1 << 40,
             reservations: BTreeMap::new(),
@@ -120,7 +120,7 @@ impl Memory {
     // ---- addresses ----
 
     pub(crate) fn reserve(&mut self, size: u64) -> Option<u64> {
-        if self.reserved + size > ADDRESSES {
+        if self.reserved + size > self.addresses {
             return None;
         }
         self.reserved += size;
@@ -413,7 +413,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn with_one_page() -> (Memory, u64, u64) {
-        let mut memory = Memory::new(64 * MIB, u64::MAX);
+        let mut memory = Memory::new(64 * MIB, 1 << 47, u64::MAX);
         let addr = memory.reserve(64 * MIB).expect("addresses");
         let page = memory.create(2 * MIB).expect("memory");
         assert_eq!(memory.map(addr, 2 * MIB, page), Ok(()));

@@ -34,7 +34,7 @@ mod world;
 pub use campaign::{Campaign, Found, Outcome};
 pub use device::TimedDevice;
 pub use generate::generate;
-pub use ops::{Config, Op, Program};
+pub use ops::{Config, Op, Plans, Program};
 pub use run::run;
 pub use shrink::shrink;
 pub use totals::Totals;

@@ -90,6 +90,10 @@ pub enum Op {
         stream: u8,
         pool: u8,
     },
+    /// Another stream joins the capture: its requests go to the same pool.
+    JoinCapture {
+        stream: u8,
+    },
     EndCapture,
     Replay {
         graph: u32,
@@ -112,6 +116,13 @@ pub enum Op {
     TrimGraphPool {
         pool: u8,
     },
+    /// Completes what no stream uses any more.
+    Poll,
+    /// Grants all memory again, as for peers.
+    GrantAgain,
+    ResetPeaks,
+    /// Plans that were asked for are put in place, where they come late.
+    Install,
     MarkStep,
     Pause,
     /// Limits the pool to eighths of the card; 0: no limit.
@@ -135,6 +146,15 @@ pub enum Op {
     },
 }
 
+/// Who plans steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plans {
+    Nobody,
+    AtOnce,
+    /// At the next [`Op::Install`].
+    Later,
+}
+
 /// What a program runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -142,7 +162,9 @@ pub struct Config {
     pub options: Options,
     /// Through [`SharedPool`](crate::SharedPool) and its fronts.
     pub is_shared: bool,
-    pub has_planner: bool,
+    pub planner: Plans,
+    /// Addresses that the device has.
+    pub addresses: u64,
     /// Addresses that may ever be mapped beyond twice what is mapped at once, in multiples of the card.
     pub most_cards: u64,
 }
@@ -157,14 +179,15 @@ pub struct Program {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { capacity, options, is_shared, has_planner, .. } = self.config;
+        let Config { capacity, options, is_shared, planner, addresses, .. } = self.config;
         writeln!(
             f,
-            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {has_planner}",
+            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {planner:?}, {} GiB of addresses",
             self.seed,
             capacity >> 20,
             options.limit.map(|limit| limit >> 20),
-            options.windows
+            options.windows,
+            addresses >> 30
         )?;
         for (at, op) in self.ops.iter().enumerate() {
             writeln!(f, "  {at:3}  {op:?}")?;

@@ -7,8 +7,10 @@ use super::device::TimedDevice;
 use super::driver::Driver;
 use super::graphs::Graph;
 use super::memory::OwnerId;
-use super::ops::{DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Program, SLOTS, UNHEARD_SLOT};
-use super::planner::AtOnce;
+use super::ops::{
+    DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Plans, Program, SLOTS, UNHEARD_SLOT,
+};
+use super::planner::{AtOnce, Later};
 use super::streams::{OTHER_CONTEXT, OWN_CONTEXT};
 use super::totals::Totals;
 use super::violation::{Rule, Violation};
@@ -101,6 +103,7 @@ struct Runner {
     next_key: u64,
     capacity: u64,
     requests_at_replay: u64,
+    later: Later,
     totals: Totals,
 }
 
@@ -120,8 +123,11 @@ impl Runner {
         });
         let world = Rc::new(RefCell::new(world));
         let mut pool = Pool::new(TimedDevice::new(world.clone()), config.options);
-        if config.has_planner {
-            pool.set_planner(Some(Box::new(AtOnce)));
+        let later = Later::default();
+        match config.planner {
+            Plans::Nobody => {}
+            Plans::AtOnce => pool.set_planner(Some(Box::new(AtOnce))),
+            Plans::Later => pool.set_planner(Some(Box::new(later.clone()))),
         }
         let driver = if config.is_shared {
             Driver::Shared(Box::new(SharedPool::new(pool)))
@@ -144,6 +150,7 @@ impl Runner {
             next_key: 0,
             capacity,
             requests_at_replay: 0,
+            later,
             totals: Totals { programs: 1, ..Totals::default() },
         }
     }
@@ -214,6 +221,7 @@ impl Runner {
             }
             Op::Thread { thread } => self.world.borrow_mut().thread = thread as usize % THREADS,
             Op::BeginCapture { graph, stream, pool } => drop(self.begin_capture(graph, stream, pool)),
+            Op::JoinCapture { stream } => self.join_capture(stream),
             Op::EndCapture => self.end_capture(),
             Op::Replay { graph, stream } => drop(self.replay(graph, stream)),
             Op::DropGraph { graph } => self.drop_graph(graph),
@@ -227,6 +235,18 @@ impl Runner {
             Op::TrimGraphPool { pool } => {
                 let private = self.graph_pools.get(&pool).map(|private| (private.key, private.is_used));
                 self.trim_pool(private);
+            }
+            Op::Poll => self.call(Call { name: "poll", ..Call::default() }, Pool::poll),
+            Op::GrantAgain => {
+                let _ = self.call(Call { name: "grant_again", ..Call::default() }, Pool::grant_again);
+            }
+            Op::ResetPeaks => self.driver.with(Pool::reset_peaks),
+            Op::Install => {
+                for (ticket, spots) in self.later.take() {
+                    self.totals.installed += 1;
+                    let call = Call { name: "install", ..Call::default() };
+                    self.call(call, |pool| pool.install(ticket, spots));
+                }
             }
             Op::MarkStep => self.call(Call { name: "mark_step", ..Call::default() }, Pool::mark_step),
             Op::Pause => self.call(Call { name: "pause", ..Call::default() }, Pool::pause),
@@ -315,7 +335,8 @@ impl Runner {
             return None;
         }
         let line = if handle == PER_THREAD { self.world.borrow().per_thread[ASKING_THREAD] } else { line };
-        let captured = self.world.borrow().capture.as_ref().filter(|c| c.line == line).map(|c| c.pool);
+        let captured =
+            self.world.borrow().capture.as_ref().filter(|c| c.lines.contains(&line)).map(|c| c.pool);
         let private = self.private.get(&pool).filter(|private| private.is_used).map(|private| private.key);
         let key = captured.or(private).unwrap_or(DEFAULT_POOL);
         self.pay(line);
@@ -373,7 +394,7 @@ impl Runner {
     fn touch(&mut self, id: u32) -> Option<()> {
         let held = self.held.get(&id)?.clone();
         let mut world = self.world.borrow_mut();
-        if let Some(capture) = world.capture.as_ref().filter(|capture| capture.line == held.line) {
+        if let Some(capture) = world.capture.as_ref().filter(|capture| capture.lines.contains(&held.line)) {
             // A capture uses what was made in it, or before in the same pool.
             if capture.pool == held.pool {
                 world.capture_use(held.owner);
@@ -424,8 +445,19 @@ impl Runner {
         if is_per_thread && held.thread.is_some_and(|other| other != thread) {
             return None;
         }
-        let line = self.user(&held, slot)?;
-        self.world.borrow_mut().touch(line, held.owner);
+        let slot_line = self.slots[slot as usize].line;
+        let captured = self.world.borrow().capture.as_ref().is_some_and(|capture| {
+            capture.pool == held.pool
+                && capture.lines.contains(&slot_line)
+                && capture.lines.contains(&held.line)
+                && slot_line != held.line
+        });
+        if captured {
+            self.world.borrow_mut().capture_use(held.owner);
+        } else {
+            let line = self.user(&held, slot)?;
+            self.world.borrow_mut().touch(line, held.owner);
+        }
         let handle = self.slots[slot as usize].handle;
         self.totals.announced += 1;
         self.totals.foreign += u64::from(slot == FOREIGN_SLOT);
@@ -549,6 +581,14 @@ impl Runner {
         self.world.borrow_mut().begin_capture(line, key);
         self.totals.captures += 1;
         Some(())
+    }
+
+    fn join_capture(&mut self, slot: u8) {
+        let is_own = OWN_SLOTS.contains(&slot) || slot == UNHEARD_SLOT;
+        let Some(line) = self.usable(slot).filter(|_| is_own && self.capture.is_some()) else { return };
+        self.pay(line);
+        self.world.borrow_mut().join_capture(line);
+        self.totals.joined += 1;
     }
 
     fn end_capture(&mut self) {
@@ -705,6 +745,7 @@ impl Runner {
         let counts = self.world.borrow().counts;
         let totals = &mut self.totals;
         totals.failures = counts.failures;
+        totals.unreserved = counts.unreserved;
         totals.fences = counts.fences;
         totals.records = counts.records;
         totals.host_waits = counts.waits;

@@ -72,6 +72,8 @@ pub struct World {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) failures: u64,
+    /// Reservations that there were no addresses for.
+    pub(crate) unreserved: u64,
     pub(crate) fences: u64,
     pub(crate) records: u64,
     pub(crate) waits: u64,
@@ -80,13 +82,13 @@ pub(crate) struct Counts {
 
 impl World {
     pub(crate) fn new(config: &Config, ignored: &[Rule]) -> World {
-        let Config { capacity, most_cards, .. } = *config;
+        let Config { capacity, addresses, most_cards, .. } = *config;
         let mut streams = Streams::default();
         let default = streams.create(DEFAULT_STREAM, OWN_CONTEXT);
         let per_thread = std::array::from_fn(|_| streams.create(PER_THREAD, OWN_CONTEXT));
         World {
             streams,
-            memory: Memory::new(capacity, most_cards.saturating_mul(capacity)),
+            memory: Memory::new(capacity, addresses, most_cards.saturating_mul(capacity)),
             host: Clock::default(),
             thread: 0,
             named: FxHashMap::from_iter([(DEFAULT_STREAM, default)]),
