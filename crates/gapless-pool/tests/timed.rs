@@ -1,5 +1,5 @@
-//! The allocator on a device that knows time: random programs that are right on native PyTorch break no rule, and they reach the states in which
-//! rules could be broken. `examples/check.rs` runs more of them.
+//! The allocator on a device that knows time: random programs that are right on native PyTorch break no rule, and
+//! they reach the states in which rules could be broken. `examples/check.rs` runs more of them.
 
 use gapless_pool::timed::{Campaign, Rule, Totals, generate, run};
 

@@ -1,5 +1,5 @@
-//! Programs from seeds. Six flavours, since states that matter are far apart: a bit of everything, steps that repeat, captures, a card that is
-//! too small, long runs that use addresses up, and streams and pools that come and go.
+//! Programs from seeds. Six flavours, since states that matter are far apart: a bit of everything, steps that repeat,
+//! captures, a card that is too small, long runs that use addresses up, and streams and pools that come and go.
 
 use super::ops::{
     Config, DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Plans, Program, SLOTS, UNHEARD_SLOT,
@@ -424,7 +424,8 @@ impl Generator {
         (0..length).map(&mut request).collect()
     }
 
-    /// A stream in place of another, with a handle that is new, or a private pool in place of another; and something for its lane.
+    /// A stream in place of another, with a handle that is new, or a private pool in place of another; and something
+    /// for its lane.
     fn new_lane(&mut self) {
         let (stream, pool) = (self.random.pick(&OWN_SLOTS), 1 + self.random.below(2) as u8);
         let is_private = self.random.one_in(3);
@@ -451,13 +452,14 @@ impl Generator {
         }
     }
 
-    /// Large blocks come and go past small ones that stay, and what is free is given back each time: holes are filled again, or the heap's end
-    /// moves on for ever.
+    /// Large blocks come and go past small ones that stay, and what is free is given back each time: holes are filled
+    /// again, or the heap's end moves on for ever.
     fn creep(&mut self) {
         self.free_all();
         let stream = OWN_SLOTS[0];
         let mut pins = Vec::new();
-        // Half of the time it goes to the limit, with nothing beside: there is room for the last small block, and for no more.
+        // Half of the time it goes to the limit, with nothing beside: there is room for the last small block, and for
+        // no more.
         let is_exact = self.random.one_in(2);
         let limit = self.capacity / 8 * 6;
         self.ops.push(Op::Limit { eighths: 6 });

@@ -1,7 +1,8 @@
 //! Captures, and the graphs that they end in.
 //!
-//! A capture runs nothing: it notes which allocations its kernels used. A replay uses all of them at once, as one piece of work on whichever stream it
-//! is launched on. A graph's own allocations may be free again by then; their addresses must still lie over the same bytes.
+//! A capture runs nothing: it notes which allocations its kernels used. A replay uses all of them at once, as one
+//! piece of work on whichever stream it is launched on. A graph's own allocations may be free again by then; their
+//! addresses must still lie over the same bytes.
 
 use super::clock::{Clock, Line};
 use super::memory::{MapId, OwnerId};
@@ -68,7 +69,8 @@ impl World {
         self.memory.hold(&graph.maps, false);
     }
 
-    /// Launches a graph. `after`: the replays of its pool before it, which the program puts it behind. The end of the replay.
+    /// Launches a graph. `after`: the replays of its pool before it, which the program puts it behind. The end of the
+    /// replay.
     pub(crate) fn replay(&mut self, graph: &Graph, line: Line, after: &Clock) -> Clock {
         self.streams.wait(line, after);
         if self.memory.are_there(&graph.maps).is_err() {

@@ -1,9 +1,10 @@
 //! Addresses, pages, what is mapped where, and who used which physical byte last.
 //!
-//! A mapping is one page at one address, from its map to its unmap, and has a number that never comes again: work that remembers the number
-//! remembers the physical bytes.
+//! A mapping is one page at one address, from its map to its unmap, and has a number that never comes again: work
+//! that remembers the number remembers the physical bytes.
 //!
-//! Invariant: the owners of a page are intervals `[from, to)` that do not meet, each with the allocation that was handed out there last.
+//! Invariant: the owners of a page are intervals `[from, to)` that do not meet, each with the allocation that was
+//! handed out there last.
 
 use super::clock::{Clock, Moment, Uses};
 use super::violation::Rule;
@@ -88,8 +89,8 @@ pub(crate) struct Memory {
     /// What is mapped, now and at most.
     mapped_now: u64,
     most_mapped: u64,
-    /// Addresses that were ever mapped, beyond twice what was mapped at once: what may be, and what was at most. The driver's own bound
-    /// would take days to reach.
+    /// Addresses that were ever mapped, beyond twice what was mapped at once: what may be, and what was at most. The
+    /// driver's own bound would take days to reach.
     may_touch: u64,
     pub(crate) most_beyond: u64,
 }

@@ -1,5 +1,6 @@
-//! What programs are made of. Allocations, graphs and pools have names, so that an operation means the same after others were left out; an
-//! operation that does not apply (its allocation was never made, its stream is gone) does nothing.
+//! What programs are made of. Allocations, graphs and pools have names, so that an operation means the same after
+//! others were left out; an operation that does not apply (its allocation was never made, its stream is gone) does
+//! nothing.
 
 use crate::options::Options;
 use std::fmt;

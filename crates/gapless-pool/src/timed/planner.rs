@@ -1,4 +1,5 @@
-//! Planners that answer at once, or when they are asked again: first fit, largest first. No good plan, but a valid one.
+//! Planners that answer at once, or when they are asked again: first fit, largest first. No good plan, but a valid
+//! one.
 
 use crate::steps::{Period, Planner, Recurring, Spot, Ticket};
 use std::sync::{Arc, Mutex, PoisonError};

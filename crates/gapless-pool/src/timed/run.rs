@@ -1,6 +1,7 @@
 //! Runs a program: does what is right on native PyTorch, and leaves out what is not.
 //!
-//! What makes an operation right is written at each of them. The allocator is called between [`World`] calls, never inside one.
+//! What makes an operation right is written at each of them. The allocator is called between [`World`] calls, never
+//! inside one.
 
 use super::clock::{Clock, Line};
 use super::device::TimedDevice;
@@ -71,16 +72,20 @@ struct Held {
     handle: u64,
     pool: PoolKey,
     announced: Vec<u64>,
-    /// The thread whose own stream uses it: it must free it too, as an event on handle 2 is of the thread that records it.
+    /// The thread whose own stream uses it: it must free it too, as an event on handle 2 is of the thread that
+    /// records it.
     thread: Option<usize>,
 }
+
+/// Allocations with their names.
+type Named = Vec<(u32, Held)>;
 
 /// A private pool of the program's.
 #[derive(Clone, Debug)]
 struct Private {
     key: PoolKey,
     is_used: bool,
-    saved: Option<(Vec<Saved>, Vec<(u32, Held)>)>,
+    saved: Option<(Vec<Saved>, Named)>,
     /// The end of the last replay of its graphs, and how many there are.
     last: Clock,
     graphs: u32,
@@ -654,15 +659,14 @@ impl Runner {
             return;
         };
         let saved = self.call(Call { name: "save", ..Call::default() }, |pool| pool.save(key));
-        let mut held: Vec<(u32, Held)> = self.live_in(key);
-        held.sort_unstable_by_key(|(id, _)| *id);
+        let held = self.live_in(key);
         if let Some(private) = self.private.get_mut(&slot) {
             private.saved = Some((saved, held));
         }
     }
 
-    fn live_in(&self, key: PoolKey) -> Vec<(u32, Held)> {
-        let mut live: Vec<(u32, Held)> = self
+    fn live_in(&self, key: PoolKey) -> Named {
+        let mut live: Named = self
             .held
             .iter()
             .filter(|(_, held)| held.pool == key)
