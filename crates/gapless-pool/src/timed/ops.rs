@@ -183,7 +183,8 @@ impl fmt::Display for Program {
         let Config { capacity, options, is_shared, planner, addresses, .. } = self.config;
         writeln!(
             f,
-            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {planner:?}, {} GiB of addresses",
+            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {planner:?}, \
+             {} GiB of addresses",
             self.seed,
             capacity >> 20,
             options.limit.map(|limit| limit >> 20),

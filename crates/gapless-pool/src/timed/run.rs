@@ -352,7 +352,9 @@ impl Runner {
                 world.thread = ASKING_THREAD;
             }
             let is_plentiful = world.room(self.limit) >= size + self.capacity / 4;
-            let may_wait = !is_plentiful || budget.is_some();
+            // At a soft limit memory is given back, as `empty_cache` would.
+            let is_pressed = |budget: &Budget| budget.stats().live + size > budget.stats().soft;
+            let may_wait = !is_plentiful || budget.is_some_and(is_pressed);
             world.call = Call { name: "alloc", may_wait, ..Call::default() };
             is_plentiful
         };
