@@ -79,6 +79,7 @@ pub fn generate(seed: u64) -> Program {
         stepping: None,
         shape: Vec::new(),
         streams: Vec::new(),
+        has_faults: false,
     };
     generator.program();
     Program { seed, config, ops: generator.ops }
@@ -103,10 +104,13 @@ struct Generator {
     shape: Vec<(u64, usize)>,
     /// Streams that ask for memory, often ones more than once.
     streams: Vec<u8>,
+    /// Device calls fail. Without faults everything must be given back in the end.
+    has_faults: bool,
 }
 
 impl Generator {
     fn program(&mut self) {
+        self.has_faults = self.random.one_in(3);
         let own = OWN_SLOTS[..self.random.pick(&[1, 2, 3, 4])].to_vec();
         self.streams.clone_from(&own);
         self.streams.extend(&own);
@@ -313,7 +317,7 @@ impl Generator {
             5 => Op::SyncStream { stream },
             6 if self.random.one_in(3) => Op::SyncDevice,
             7..=9 => Op::Thread { thread: self.thread() },
-            10..=12 => Op::UsePool { pool },
+            10..=12 => Op::UsePool { pool, again: self.random.one_in(2) },
             13 => Op::ReleasePool { pool },
             14 if self.random.one_in(3) => Op::Trim,
             15 if self.random.one_in(2) => Op::TrimPool { pool },
@@ -324,7 +328,7 @@ impl Generator {
             20 if self.random.one_in(4) => Op::Hold { stream, eighths: 1 + self.random.below(4) as u8 },
             21 => Op::Save { pool },
             22 => Op::Restore { pool },
-            23 if self.random.one_in(4) => Op::Fault { after: self.random.below(12) as u16 },
+            23 if self.has_faults => Op::Fault { after: self.random.below(12) as u16 },
             24 if !self.graphs.is_empty() && self.random.one_in(3) => {
                 let at = self.random.below(self.graphs.len() as u64) as usize;
                 Op::DropGraph { graph: self.graphs.swap_remove(at) }
@@ -431,7 +435,7 @@ impl Generator {
         let is_private = self.random.one_in(3);
         if is_private {
             self.ops.push(Op::ReleasePool { pool });
-            self.ops.push(Op::UsePool { pool });
+            self.ops.push(Op::UsePool { pool, again: false });
         } else {
             self.ops.push(Op::Destroy { stream });
             self.ops.push(Op::Create { stream, reuse: false });
@@ -542,6 +546,10 @@ impl Generator {
             }
             if self.random.one_in(2) {
                 self.ops.push(Op::Install);
+            }
+            // Putting a plan in place takes many device calls.
+            if self.has_faults && self.random.one_in(3) {
+                self.ops.push(Op::Fault { after: self.random.below(24) as u16 });
             }
             if !self.random.one_in(4) {
                 self.ops.push(Op::Pause);

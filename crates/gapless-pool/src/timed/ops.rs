@@ -103,10 +103,12 @@ pub enum Op {
     DropGraph {
         graph: u32,
     },
-    /// Begins and ends the use of a private pool.
+    /// Begins the use of a private pool: the last one of its slot again, or a new one.
     UsePool {
         pool: u8,
+        again: bool,
     },
+    /// Ends it.
     ReleasePool {
         pool: u8,
     },

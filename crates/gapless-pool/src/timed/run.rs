@@ -230,7 +230,7 @@ impl Runner {
             Op::EndCapture => self.end_capture(),
             Op::Replay { graph, stream } => drop(self.replay(graph, stream)),
             Op::DropGraph { graph } => self.drop_graph(graph),
-            Op::UsePool { pool } => self.use_pool(pool),
+            Op::UsePool { pool, again } => self.use_pool(pool, again),
             Op::ReleasePool { pool } => self.release_pool(pool),
             Op::Trim => self.trim(),
             Op::TrimPool { pool } => {
@@ -548,20 +548,28 @@ impl Runner {
         if is_graphs { PoolKey(self.next_key, 0) } else { PoolKey(0, self.next_key) }
     }
 
-    fn use_pool(&mut self, slot: u8) {
+    fn use_pool(&mut self, slot: u8, again: bool) {
         if slot == 0 || self.private.get(&slot).is_some_and(|private| private.is_used) {
             return;
         }
-        let key = self.new_key(false);
-        let private = Private { key, is_used: true, saved: None, last: Clock::default(), graphs: 0 };
-        self.private.insert(slot, private);
+        let key = match self.private.get_mut(&slot).filter(|_| again) {
+            Some(private) => {
+                private.is_used = true;
+                private.key
+            }
+            None => {
+                let key = self.new_key(false);
+                let private = Private { key, is_used: true, saved: None, last: Clock::default(), graphs: 0 };
+                self.private.insert(slot, private);
+                key
+            }
+        };
         self.call(Call { name: "use_pool", ..Call::default() }, |pool| pool.use_pool(key));
     }
 
     fn release_pool(&mut self, slot: u8) {
         let Some(private) = self.private.get_mut(&slot).filter(|private| private.is_used) else { return };
         private.is_used = false;
-        private.saved = None;
         let key = private.key;
         self.call(Call { name: "release_pool", ..Call::default() }, |pool| pool.release_pool(key));
     }
