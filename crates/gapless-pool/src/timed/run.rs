@@ -719,9 +719,15 @@ impl Runner {
                     self.held.insert(id, again);
                 }
             }
-            Err(_) => {
+            Err(error) => {
                 for (_, held) in &now {
                     self.world.borrow_mut().set_live(held.owner, true);
+                }
+                let left = self.driver.with(|pool| pool.save(key));
+                let is_left = |held: &Held| left.iter().any(|saved| saved.addr == held.addr);
+                if left.len() != now.len() || !now.iter().all(|(_, held)| is_left(held)) {
+                    let text = format!("restore changed what is live, and failed: {error:?}");
+                    self.world.borrow_mut().broken((Rule::Restore, text));
                 }
             }
         }
