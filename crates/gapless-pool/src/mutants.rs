@@ -1,5 +1,5 @@
-//! Errors that can be switched on, to see that the checker finds them. A mutant is a mistake that was made once, or nearly: a proof that finds
-//! nothing wrong must find each of these.
+//! Errors that can be switched on, to see that the checker finds them. A mutant is a mistake that was made once, or
+//! nearly: a proof that finds nothing wrong must find each of these.
 //!
 //! Without the feature `mutants`, [`is`] is `false` where it is compiled, and nothing is left of it.
 

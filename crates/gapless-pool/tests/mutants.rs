@@ -1,4 +1,5 @@
-//! Each mistake that can be switched on is found. `cargo test -p gapless-pool --features mutants --test mutants -- --nocapture`
+//! Each mistake that can be switched on is found. `cargo test -p gapless-pool --features mutants --test mutants --
+//! --nocapture`
 
 #![cfg(feature = "mutants")]
 

@@ -1,7 +1,8 @@
 //! Vector clocks: which work happens before which, whatever the schedule.
 //!
-//! A timeline is one stream from its creation to its last work; the handle of a destroyed stream may name another timeline later. Work is a
-//! [`Moment`]: a timeline and a tick. A [`Clock`] covers a moment when its own entry for that timeline is not smaller.
+//! A timeline is one stream from its creation to its last work; the handle of a destroyed stream may name another
+//! timeline later. Work is a [`Moment`]: a timeline and a tick. A [`Clock`] covers a moment when its own entry for
+//! that timeline is not smaller.
 
 /// A timeline's number.
 pub(crate) type Line = usize;

@@ -1,8 +1,8 @@
-//! Programs from seeds. Five flavours, since states that matter are far apart: a bit of everything, steps that repeat, captures, a card that is
-//! too small, and long runs that use addresses up.
+//! Programs from seeds. Six flavours, since states that matter are far apart: a bit of everything, steps that repeat,
+//! captures, a card that is too small, long runs that use addresses up, and streams and pools that come and go.
 
 use super::ops::{
-    Config, DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Program, SLOTS, UNHEARD_SLOT,
+    Config, DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Plans, Program, SLOTS, UNHEARD_SLOT,
 };
 use super::random::Random;
 use crate::options::Options;
@@ -13,6 +13,10 @@ const MIB: u64 = 1 << 20;
 const FEW_CARDS: u64 = 4;
 const MANY_CARDS: u64 = 64;
 
+/// What a driver has, 47 bits, and what is soon used up.
+const ALL_ADDRESSES: u64 = 1 << 47;
+const FEW_ADDRESSES: u64 = 48 << 30;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flavour {
     Mixed,
@@ -20,17 +24,19 @@ enum Flavour {
     Captures,
     Pressed,
     Long,
+    Lanes,
 }
 
 /// The program of a seed.
 #[must_use]
 pub fn generate(seed: u64) -> Program {
     let mut random = Random::new(seed ^ 0x6761_706c_6573_7321);
-    let flavour = match random.below(12) {
+    let flavour = match random.below(13) {
         0..=2 => Flavour::Mixed,
         3..=5 => Flavour::Steps,
         6..=8 => Flavour::Captures,
         9 | 10 => Flavour::Pressed,
+        11 => Flavour::Lanes,
         _ => Flavour::Long,
     };
     let capacity = MIB * random.pick(&[64, 128, 256, 512, 1024]);
@@ -43,7 +49,13 @@ pub fn generate(seed: u64) -> Program {
         capacity,
         options,
         is_shared: random.one_in(3),
-        has_planner: flavour == Flavour::Steps || random.one_in(4),
+        planner: match random.below(4) {
+            0 => Plans::Later,
+            1 => Plans::AtOnce,
+            _ if flavour == Flavour::Steps => Plans::AtOnce,
+            _ => Plans::Nobody,
+        },
+        addresses: if random.one_in(4) { FEW_ADDRESSES } else { ALL_ADDRESSES },
         most_cards: if flavour == Flavour::Long { FEW_CARDS } else { MANY_CARDS },
     };
     let mut generator = Generator {
@@ -67,6 +79,7 @@ pub fn generate(seed: u64) -> Program {
         stepping: None,
         shape: Vec::new(),
         streams: Vec::new(),
+        has_faults: false,
     };
     generator.program();
     Program { seed, config, ops: generator.ops }
@@ -91,10 +104,13 @@ struct Generator {
     shape: Vec<(u64, usize)>,
     /// Streams that ask for memory, often ones more than once.
     streams: Vec<u8>,
+    /// Device calls fail. Without faults everything must be given back in the end.
+    has_faults: bool,
 }
 
 impl Generator {
     fn program(&mut self) {
+        self.has_faults = self.random.one_in(3);
         let own = OWN_SLOTS[..self.random.pick(&[1, 2, 3, 4])].to_vec();
         self.streams.clone_from(&own);
         self.streams.extend(&own);
@@ -112,6 +128,7 @@ impl Generator {
                 Flavour::Captures if self.random.one_in(40) => self.capture(),
                 Flavour::Long if self.random.one_in(2) => self.creep(),
                 Flavour::Long => self.scatter(),
+                Flavour::Lanes if self.random.one_in(2) => self.new_lane(),
                 Flavour::Mixed if self.random.one_in(400) => self.steps(),
                 Flavour::Mixed if self.random.one_in(200) => self.capture(),
                 _ => self.any(),
@@ -300,7 +317,7 @@ impl Generator {
             5 => Op::SyncStream { stream },
             6 if self.random.one_in(3) => Op::SyncDevice,
             7..=9 => Op::Thread { thread: self.thread() },
-            10..=12 => Op::UsePool { pool },
+            10..=12 => Op::UsePool { pool, again: self.random.one_in(2) },
             13 => Op::ReleasePool { pool },
             14 if self.random.one_in(3) => Op::Trim,
             15 if self.random.one_in(2) => Op::TrimPool { pool },
@@ -311,13 +328,17 @@ impl Generator {
             20 if self.random.one_in(4) => Op::Hold { stream, eighths: 1 + self.random.below(4) as u8 },
             21 => Op::Save { pool },
             22 => Op::Restore { pool },
-            23 if self.random.one_in(4) => Op::Fault { after: self.random.below(12) as u16 },
+            23 if self.has_faults => Op::Fault { after: self.random.below(12) as u16 },
             24 if !self.graphs.is_empty() && self.random.one_in(3) => {
                 let at = self.random.below(self.graphs.len() as u64) as usize;
                 Op::DropGraph { graph: self.graphs.swap_remove(at) }
             }
             25..=28 => Op::Pay { stream },
             29 => Op::Run { stream, most: u16::MAX },
+            30 => Op::Poll,
+            31 if self.random.one_in(3) => Op::GrantAgain,
+            32 => Op::Install,
+            33 if self.random.one_in(6) => Op::ResetPeaks,
             _ => return,
         };
         self.ops.push(op);
@@ -352,6 +373,14 @@ impl Generator {
                     self.ops.push(Op::Touch { id });
                 }
                 5 if self.random.one_in(4) => self.in_capture(stream, pool),
+                6 if self.random.one_in(6) => {
+                    let other = self.random.pick(&OWN_SLOTS);
+                    self.ops.push(Op::JoinCapture { stream: other });
+                    let size = self.size().min(self.capacity / 16);
+                    let id = self.alloc_sized(other, size, 0, None);
+                    self.ops.push(Op::Announce { id, stream });
+                    mine.push(id);
+                }
                 _ => self.any(),
             }
         }
@@ -399,13 +428,42 @@ impl Generator {
         (0..length).map(&mut request).collect()
     }
 
-    /// Large blocks come and go past small ones that stay, and what is free is given back each time: holes are filled again, or the heap's end
-    /// moves on for ever.
+    /// A stream in place of another, with a handle that is new, or a private pool in place of another; and something
+    /// for its lane.
+    fn new_lane(&mut self) {
+        let (stream, pool) = (self.random.pick(&OWN_SLOTS), 1 + self.random.below(2) as u8);
+        let is_private = self.random.one_in(3);
+        if is_private {
+            self.ops.push(Op::ReleasePool { pool });
+            self.ops.push(Op::UsePool { pool, again: false });
+        } else {
+            self.ops.push(Op::Destroy { stream });
+            self.ops.push(Op::Create { stream, reuse: false });
+        }
+        for _ in 0..1 + self.random.below(3) {
+            let size = self.size().min(self.capacity / 16);
+            let id = self.alloc_sized(stream, size, if is_private { pool } else { 0 }, None);
+            if self.random.one_in(4) {
+                let stream = self.any_slot();
+                self.ops.push(Op::Announce { id, stream });
+            }
+            if !self.random.one_in(4) {
+                self.free_named(id);
+            }
+        }
+        if self.random.one_in(3) {
+            self.ops.push(Op::Run { stream, most: u16::MAX });
+        }
+    }
+
+    /// Large blocks come and go past small ones that stay, and what is free is given back each time: holes are filled
+    /// again, or the heap's end moves on for ever.
     fn creep(&mut self) {
         self.free_all();
         let stream = OWN_SLOTS[0];
         let mut pins = Vec::new();
-        // Half of the time it goes to the limit, with nothing beside: there is room for the last small block, and for no more.
+        // Half of the time it goes to the limit, with nothing beside: there is room for the last small block, and for
+        // no more.
         let is_exact = self.random.one_in(2);
         let limit = self.capacity / 8 * 6;
         self.ops.push(Op::Limit { eighths: 6 });
@@ -485,6 +543,13 @@ impl Generator {
             }
             if self.random.one_in(2) {
                 self.any();
+            }
+            if self.random.one_in(2) {
+                self.ops.push(Op::Install);
+            }
+            // Putting a plan in place takes many device calls.
+            if self.has_faults && self.random.one_in(3) {
+                self.ops.push(Op::Fault { after: self.random.below(24) as u16 });
             }
             if !self.random.one_in(4) {
                 self.ops.push(Op::Pause);

@@ -1,7 +1,8 @@
 //! Captures, and the graphs that they end in.
 //!
-//! A capture runs nothing: it notes which allocations its kernels used. A replay uses all of them at once, as one piece of work on whichever stream it
-//! is launched on. A graph's own allocations may be free again by then; their addresses must still lie over the same bytes.
+//! A capture runs nothing: it notes which allocations its kernels used. A replay uses all of them at once, as one
+//! piece of work on whichever stream it is launched on. A graph's own allocations may be free again by then; their
+//! addresses must still lie over the same bytes.
 
 use super::clock::{Clock, Line};
 use super::memory::{MapId, OwnerId};
@@ -13,7 +14,8 @@ use std::rc::Rc;
 /// A capture that is open.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    pub(crate) line: Line,
+    /// The stream that it began on, and those that joined it.
+    pub(crate) lines: Vec<Line>,
     pub(crate) pool: PoolKey,
     used: Vec<OwnerId>,
 }
@@ -29,11 +31,18 @@ pub(crate) struct Graph {
 
 impl World {
     pub(crate) fn begin_capture(&mut self, line: Line, pool: PoolKey) {
-        self.capture = Some(Capture { line, pool, used: Vec::new() });
+        self.capture = Some(Capture { lines: vec![line], pool, used: Vec::new() });
     }
 
     pub(crate) fn is_captured(&self, line: Line) -> bool {
-        self.capture.as_ref().is_some_and(|capture| capture.line == line)
+        self.capture.as_ref().is_some_and(|capture| capture.lines.contains(&line))
+    }
+
+    /// Another stream waits for an event of the capture, and is captured too.
+    pub(crate) fn join_capture(&mut self, line: Line) {
+        if let Some(capture) = &mut self.capture {
+            capture.lines.push(line);
+        }
     }
 
     /// A kernel of the capture uses an allocation.
@@ -60,7 +69,8 @@ impl World {
         self.memory.hold(&graph.maps, false);
     }
 
-    /// Launches a graph. `after`: the replays of its pool before it, which the program puts it behind. The end of the replay.
+    /// Launches a graph. `after`: the replays of its pool before it, which the program puts it behind. The end of the
+    /// replay.
     pub(crate) fn replay(&mut self, graph: &Graph, line: Line, after: &Clock) -> Clock {
         self.streams.wait(line, after);
         if self.memory.are_there(&graph.maps).is_err() {

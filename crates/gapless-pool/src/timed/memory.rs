@@ -1,9 +1,10 @@
 //! Addresses, pages, what is mapped where, and who used which physical byte last.
 //!
-//! A mapping is one page at one address, from its map to its unmap, and has a number that never comes again: work that remembers the number
-//! remembers the physical bytes.
+//! A mapping is one page at one address, from its map to its unmap, and has a number that never comes again: work
+//! that remembers the number remembers the physical bytes.
 //!
-//! Invariant: the owners of a page are intervals `[from, to)` that do not meet, each with the allocation that was handed out there last.
+//! Invariant: the owners of a page are intervals `[from, to)` that do not meet, each with the allocation that was
+//! handed out there last.
 
 use super::clock::{Clock, Moment, Uses};
 use super::violation::Rule;
@@ -17,9 +18,6 @@ pub(crate) type OwnerId = u32;
 
 /// A rule that was broken, and how.
 pub(crate) type Broken = (Rule, String);
-
-/// What a driver hands out: 47 bits.
-const ADDRESSES: u64 = 1 << 47;
 
 #[derive(Debug)]
 struct Page {
@@ -74,6 +72,8 @@ pub(crate) struct Stretch {
 pub(crate) struct Memory {
     pub(crate) capacity: u64,
     pub(crate) used: u64,
+    /// Addresses that there are, and that are reserved.
+    addresses: u64,
     reserved: u64,
     next_addr: u64,
     reservations: BTreeMap<u64, Reservation>,
@@ -89,17 +89,18 @@ pub(crate) struct Memory {
     /// What is mapped, now and at most.
     mapped_now: u64,
     most_mapped: u64,
-    /// Addresses that were ever mapped, beyond twice what was mapped at once: what may be, and what was at most. The driver's own bound
-    /// would take days to reach.
+    /// Addresses that were ever mapped, beyond twice what was mapped at once: what may be, and what was at most. The
+    /// driver's own bound would take days to reach.
     may_touch: u64,
     pub(crate) most_beyond: u64,
 }
 
 impl Memory {
-    pub(crate) fn new(capacity: u64, may_touch: u64) -> Memory {
+    pub(crate) fn new(capacity: u64, addresses: u64, may_touch: u64) -> Memory {
         Memory {
             capacity,
             used: 0,
+            addresses,
             reserved: 0,
             next_addr: 1 << 40,
             reservations: BTreeMap::new(),
@@ -120,7 +121,7 @@ impl Memory {
     // ---- addresses ----
 
     pub(crate) fn reserve(&mut self, size: u64) -> Option<u64> {
-        if self.reserved + size > ADDRESSES {
+        if self.reserved + size > self.addresses {
             return None;
         }
         self.reserved += size;
@@ -413,7 +414,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn with_one_page() -> (Memory, u64, u64) {
-        let mut memory = Memory::new(64 * MIB, u64::MAX);
+        let mut memory = Memory::new(64 * MIB, 1 << 47, u64::MAX);
         let addr = memory.reserve(64 * MIB).expect("addresses");
         let page = memory.create(2 * MIB).expect("memory");
         assert_eq!(memory.map(addr, 2 * MIB, page), Ok(()));

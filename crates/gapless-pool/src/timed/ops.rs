@@ -1,5 +1,6 @@
-//! What programs are made of. Allocations, graphs and pools have names, so that an operation means the same after others were left out; an
-//! operation that does not apply (its allocation was never made, its stream is gone) does nothing.
+//! What programs are made of. Allocations, graphs and pools have names, so that an operation means the same after
+//! others were left out; an operation that does not apply (its allocation was never made, its stream is gone) does
+//! nothing.
 
 use crate::options::Options;
 use std::fmt;
@@ -90,6 +91,10 @@ pub enum Op {
         stream: u8,
         pool: u8,
     },
+    /// Another stream joins the capture: its requests go to the same pool.
+    JoinCapture {
+        stream: u8,
+    },
     EndCapture,
     Replay {
         graph: u32,
@@ -98,10 +103,12 @@ pub enum Op {
     DropGraph {
         graph: u32,
     },
-    /// Begins and ends the use of a private pool.
+    /// Begins the use of a private pool: the last one of its slot again, or a new one.
     UsePool {
         pool: u8,
+        again: bool,
     },
+    /// Ends it.
     ReleasePool {
         pool: u8,
     },
@@ -112,6 +119,13 @@ pub enum Op {
     TrimGraphPool {
         pool: u8,
     },
+    /// Completes what no stream uses any more.
+    Poll,
+    /// Grants all memory again, as for peers.
+    GrantAgain,
+    ResetPeaks,
+    /// Plans that were asked for are put in place, where they come late.
+    Install,
     MarkStep,
     Pause,
     /// Limits the pool to eighths of the card; 0: no limit.
@@ -135,6 +149,15 @@ pub enum Op {
     },
 }
 
+/// Who plans steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plans {
+    Nobody,
+    AtOnce,
+    /// At the next [`Op::Install`].
+    Later,
+}
+
 /// What a program runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -142,7 +165,9 @@ pub struct Config {
     pub options: Options,
     /// Through [`SharedPool`](crate::SharedPool) and its fronts.
     pub is_shared: bool,
-    pub has_planner: bool,
+    pub planner: Plans,
+    /// Addresses that the device has.
+    pub addresses: u64,
     /// Addresses that may ever be mapped beyond twice what is mapped at once, in multiples of the card.
     pub most_cards: u64,
 }
@@ -157,14 +182,16 @@ pub struct Program {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { capacity, options, is_shared, has_planner, .. } = self.config;
+        let Config { capacity, options, is_shared, planner, addresses, .. } = self.config;
         writeln!(
             f,
-            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {has_planner}",
+            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {planner:?}, \
+             {} GiB of addresses",
             self.seed,
             capacity >> 20,
             options.limit.map(|limit| limit >> 20),
-            options.windows
+            options.windows,
+            addresses >> 30
         )?;
         for (at, op) in self.ops.iter().enumerate() {
             writeln!(f, "  {at:3}  {op:?}")?;

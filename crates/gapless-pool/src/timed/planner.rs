@@ -1,6 +1,8 @@
-//! A planner that answers at once: first fit, largest first. No good plan, but a valid one.
+//! Planners that answer at once, or when they are asked again: first fit, largest first. No good plan, but a valid
+//! one.
 
-use crate::steps::{Period, Planner, Recurring, Spot};
+use crate::steps::{Period, Planner, Recurring, Spot, Ticket};
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug)]
 pub(crate) struct AtOnce;
@@ -8,6 +10,24 @@ pub(crate) struct AtOnce;
 impl Planner for AtOnce {
     fn plan(&mut self, period: Period) -> Option<Vec<Spot>> {
         Some(first_fit(&period))
+    }
+}
+
+/// Keeps what it is asked for until somebody takes the plans.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Later(Arc<Mutex<Vec<Period>>>);
+
+impl Planner for Later {
+    fn plan(&mut self, period: Period) -> Option<Vec<Spot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(period);
+        None
+    }
+}
+
+impl Later {
+    pub(crate) fn take(&self) -> Vec<(Ticket, Vec<Spot>)> {
+        let asked = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        asked.into_iter().map(|period| (period.ticket, first_fit(&period))).collect()
     }
 }
 

@@ -1,14 +1,17 @@
 //! Runs a program: does what is right on native PyTorch, and leaves out what is not.
 //!
-//! What makes an operation right is written at each of them. The allocator is called between [`World`] calls, never inside one.
+//! What makes an operation right is written at each of them. The allocator is called between [`World`] calls, never
+//! inside one.
 
 use super::clock::{Clock, Line};
 use super::device::TimedDevice;
 use super::driver::Driver;
 use super::graphs::Graph;
 use super::memory::OwnerId;
-use super::ops::{DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Program, SLOTS, UNHEARD_SLOT};
-use super::planner::AtOnce;
+use super::ops::{
+    DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Plans, Program, SLOTS, UNHEARD_SLOT,
+};
+use super::planner::{AtOnce, Later};
 use super::streams::{OTHER_CONTEXT, OWN_CONTEXT};
 use super::totals::Totals;
 use super::violation::{Rule, Violation};
@@ -69,16 +72,20 @@ struct Held {
     handle: u64,
     pool: PoolKey,
     announced: Vec<u64>,
-    /// The thread whose own stream uses it: it must free it too, as an event on handle 2 is of the thread that records it.
+    /// The thread whose own stream uses it: it must free it too, as an event on handle 2 is of the thread that
+    /// records it.
     thread: Option<usize>,
 }
+
+/// Allocations with their names.
+type Named = Vec<(u32, Held)>;
 
 /// A private pool of the program's.
 #[derive(Clone, Debug)]
 struct Private {
     key: PoolKey,
     is_used: bool,
-    saved: Option<(Vec<Saved>, Vec<(u32, Held)>)>,
+    saved: Option<(Vec<Saved>, Named)>,
     /// The end of the last replay of its graphs, and how many there are.
     last: Clock,
     graphs: u32,
@@ -101,6 +108,7 @@ struct Runner {
     next_key: u64,
     capacity: u64,
     requests_at_replay: u64,
+    later: Later,
     totals: Totals,
 }
 
@@ -120,8 +128,11 @@ impl Runner {
         });
         let world = Rc::new(RefCell::new(world));
         let mut pool = Pool::new(TimedDevice::new(world.clone()), config.options);
-        if config.has_planner {
-            pool.set_planner(Some(Box::new(AtOnce)));
+        let later = Later::default();
+        match config.planner {
+            Plans::Nobody => {}
+            Plans::AtOnce => pool.set_planner(Some(Box::new(AtOnce))),
+            Plans::Later => pool.set_planner(Some(Box::new(later.clone()))),
         }
         let driver = if config.is_shared {
             Driver::Shared(Box::new(SharedPool::new(pool)))
@@ -144,6 +155,7 @@ impl Runner {
             next_key: 0,
             capacity,
             requests_at_replay: 0,
+            later,
             totals: Totals { programs: 1, ..Totals::default() },
         }
     }
@@ -214,10 +226,11 @@ impl Runner {
             }
             Op::Thread { thread } => self.world.borrow_mut().thread = thread as usize % THREADS,
             Op::BeginCapture { graph, stream, pool } => drop(self.begin_capture(graph, stream, pool)),
+            Op::JoinCapture { stream } => self.join_capture(stream),
             Op::EndCapture => self.end_capture(),
             Op::Replay { graph, stream } => drop(self.replay(graph, stream)),
             Op::DropGraph { graph } => self.drop_graph(graph),
-            Op::UsePool { pool } => self.use_pool(pool),
+            Op::UsePool { pool, again } => self.use_pool(pool, again),
             Op::ReleasePool { pool } => self.release_pool(pool),
             Op::Trim => self.trim(),
             Op::TrimPool { pool } => {
@@ -227,6 +240,18 @@ impl Runner {
             Op::TrimGraphPool { pool } => {
                 let private = self.graph_pools.get(&pool).map(|private| (private.key, private.is_used));
                 self.trim_pool(private);
+            }
+            Op::Poll => self.call(Call { name: "poll", ..Call::default() }, Pool::poll),
+            Op::GrantAgain => {
+                let _ = self.call(Call { name: "grant_again", ..Call::default() }, Pool::grant_again);
+            }
+            Op::ResetPeaks => self.driver.with(Pool::reset_peaks),
+            Op::Install => {
+                for (ticket, spots) in self.later.take() {
+                    self.totals.installed += 1;
+                    let call = Call { name: "install", ..Call::default() };
+                    self.call(call, |pool| pool.install(ticket, spots));
+                }
             }
             Op::MarkStep => self.call(Call { name: "mark_step", ..Call::default() }, Pool::mark_step),
             Op::Pause => self.call(Call { name: "pause", ..Call::default() }, Pool::pause),
@@ -315,7 +340,8 @@ impl Runner {
             return None;
         }
         let line = if handle == PER_THREAD { self.world.borrow().per_thread[ASKING_THREAD] } else { line };
-        let captured = self.world.borrow().capture.as_ref().filter(|c| c.line == line).map(|c| c.pool);
+        let captured =
+            self.world.borrow().capture.as_ref().filter(|c| c.lines.contains(&line)).map(|c| c.pool);
         let private = self.private.get(&pool).filter(|private| private.is_used).map(|private| private.key);
         let key = captured.or(private).unwrap_or(DEFAULT_POOL);
         self.pay(line);
@@ -326,7 +352,9 @@ impl Runner {
                 world.thread = ASKING_THREAD;
             }
             let is_plentiful = world.room(self.limit) >= size + self.capacity / 4;
-            let may_wait = !is_plentiful || budget.is_some();
+            // At a soft limit memory is given back, as `empty_cache` would.
+            let is_pressed = |budget: &Budget| budget.stats().live + size > budget.stats().soft;
+            let may_wait = !is_plentiful || budget.is_some_and(is_pressed);
             world.call = Call { name: "alloc", may_wait, ..Call::default() };
             is_plentiful
         };
@@ -373,7 +401,7 @@ impl Runner {
     fn touch(&mut self, id: u32) -> Option<()> {
         let held = self.held.get(&id)?.clone();
         let mut world = self.world.borrow_mut();
-        if let Some(capture) = world.capture.as_ref().filter(|capture| capture.line == held.line) {
+        if let Some(capture) = world.capture.as_ref().filter(|capture| capture.lines.contains(&held.line)) {
             // A capture uses what was made in it, or before in the same pool.
             if capture.pool == held.pool {
                 world.capture_use(held.owner);
@@ -424,8 +452,19 @@ impl Runner {
         if is_per_thread && held.thread.is_some_and(|other| other != thread) {
             return None;
         }
-        let line = self.user(&held, slot)?;
-        self.world.borrow_mut().touch(line, held.owner);
+        let slot_line = self.slots[slot as usize].line;
+        let captured = self.world.borrow().capture.as_ref().is_some_and(|capture| {
+            capture.pool == held.pool
+                && capture.lines.contains(&slot_line)
+                && capture.lines.contains(&held.line)
+                && slot_line != held.line
+        });
+        if captured {
+            self.world.borrow_mut().capture_use(held.owner);
+        } else {
+            let line = self.user(&held, slot)?;
+            self.world.borrow_mut().touch(line, held.owner);
+        }
         let handle = self.slots[slot as usize].handle;
         self.totals.announced += 1;
         self.totals.foreign += u64::from(slot == FOREIGN_SLOT);
@@ -509,20 +548,28 @@ impl Runner {
         if is_graphs { PoolKey(self.next_key, 0) } else { PoolKey(0, self.next_key) }
     }
 
-    fn use_pool(&mut self, slot: u8) {
+    fn use_pool(&mut self, slot: u8, again: bool) {
         if slot == 0 || self.private.get(&slot).is_some_and(|private| private.is_used) {
             return;
         }
-        let key = self.new_key(false);
-        let private = Private { key, is_used: true, saved: None, last: Clock::default(), graphs: 0 };
-        self.private.insert(slot, private);
+        let key = match self.private.get_mut(&slot).filter(|_| again) {
+            Some(private) => {
+                private.is_used = true;
+                private.key
+            }
+            None => {
+                let key = self.new_key(false);
+                let private = Private { key, is_used: true, saved: None, last: Clock::default(), graphs: 0 };
+                self.private.insert(slot, private);
+                key
+            }
+        };
         self.call(Call { name: "use_pool", ..Call::default() }, |pool| pool.use_pool(key));
     }
 
     fn release_pool(&mut self, slot: u8) {
         let Some(private) = self.private.get_mut(&slot).filter(|private| private.is_used) else { return };
         private.is_used = false;
-        private.saved = None;
         let key = private.key;
         self.call(Call { name: "release_pool", ..Call::default() }, |pool| pool.release_pool(key));
     }
@@ -549,6 +596,14 @@ impl Runner {
         self.world.borrow_mut().begin_capture(line, key);
         self.totals.captures += 1;
         Some(())
+    }
+
+    fn join_capture(&mut self, slot: u8) {
+        let is_own = OWN_SLOTS.contains(&slot) || slot == UNHEARD_SLOT;
+        let Some(line) = self.usable(slot).filter(|_| is_own && self.capture.is_some()) else { return };
+        self.pay(line);
+        self.world.borrow_mut().join_capture(line);
+        self.totals.joined += 1;
     }
 
     fn end_capture(&mut self) {
@@ -614,15 +669,14 @@ impl Runner {
             return;
         };
         let saved = self.call(Call { name: "save", ..Call::default() }, |pool| pool.save(key));
-        let mut held: Vec<(u32, Held)> = self.live_in(key);
-        held.sort_unstable_by_key(|(id, _)| *id);
+        let held = self.live_in(key);
         if let Some(private) = self.private.get_mut(&slot) {
             private.saved = Some((saved, held));
         }
     }
 
-    fn live_in(&self, key: PoolKey) -> Vec<(u32, Held)> {
-        let mut live: Vec<(u32, Held)> = self
+    fn live_in(&self, key: PoolKey) -> Named {
+        let mut live: Named = self
             .held
             .iter()
             .filter(|(_, held)| held.pool == key)
@@ -665,9 +719,15 @@ impl Runner {
                     self.held.insert(id, again);
                 }
             }
-            Err(_) => {
+            Err(error) => {
                 for (_, held) in &now {
                     self.world.borrow_mut().set_live(held.owner, true);
+                }
+                let left = self.driver.with(|pool| pool.save(key));
+                let is_left = |held: &Held| left.iter().any(|saved| saved.addr == held.addr);
+                if left.len() != now.len() || !now.iter().all(|(_, held)| is_left(held)) {
+                    let text = format!("restore changed what is live, and failed: {error:?}");
+                    self.world.borrow_mut().broken((Rule::Restore, text));
                 }
             }
         }
@@ -705,6 +765,7 @@ impl Runner {
         let counts = self.world.borrow().counts;
         let totals = &mut self.totals;
         totals.failures = counts.failures;
+        totals.unreserved = counts.unreserved;
         totals.fences = counts.fences;
         totals.records = counts.records;
         totals.host_waits = counts.waits;

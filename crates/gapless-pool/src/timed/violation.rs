@@ -5,7 +5,8 @@ use std::fmt;
 /// A rule that the allocator keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rule {
-    /// Memory is handed out when all earlier work on its physical bytes happens before the first work of the new owner.
+    /// Memory is handed out when all earlier work on its physical bytes happens before the first work of the new
+    /// owner.
     HandOut,
     /// Two live allocations share no physical byte.
     SharedBytes,

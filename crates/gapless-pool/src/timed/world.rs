@@ -1,8 +1,9 @@
 //! The world that the allocator and the program share: streams, memory, events, the host, and the rules between them.
 //!
-//! The device's calls are in `device`, captures and graphs in `graphs`. The host has one clock: it joins an event's clock when the event was seen to be
-//! done or was waited for, and a stream's when the program synchronised. Work has the clock of its stream joined with the host's, and one tick
-//! more. So work that is queued after the host saw an event happens after what the event stands for.
+//! The device's calls are in `device`, captures and graphs in `graphs`. The host has one clock: it joins an event's
+//! clock when the event was seen to be done or was waited for, and a stream's when the program synchronised. Work has
+//! the clock of its stream joined with the host's, and one tick more. So work that is queued after the host saw an
+//! event happens after what the event stands for.
 
 use super::clock::{Clock, Line, Moment, Uses};
 use super::graphs::Capture;
@@ -72,6 +73,8 @@ pub struct World {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) failures: u64,
+    /// Reservations that there were no addresses for.
+    pub(crate) unreserved: u64,
     pub(crate) fences: u64,
     pub(crate) records: u64,
     pub(crate) waits: u64,
@@ -80,13 +83,13 @@ pub(crate) struct Counts {
 
 impl World {
     pub(crate) fn new(config: &Config, ignored: &[Rule]) -> World {
-        let Config { capacity, most_cards, .. } = *config;
+        let Config { capacity, addresses, most_cards, .. } = *config;
         let mut streams = Streams::default();
         let default = streams.create(DEFAULT_STREAM, OWN_CONTEXT);
         let per_thread = std::array::from_fn(|_| streams.create(PER_THREAD, OWN_CONTEXT));
         World {
             streams,
-            memory: Memory::new(capacity, most_cards.saturating_mul(capacity)),
+            memory: Memory::new(capacity, addresses, most_cards.saturating_mul(capacity)),
             host: Clock::default(),
             thread: 0,
             named: FxHashMap::from_iter([(DEFAULT_STREAM, default)]),
@@ -133,7 +136,8 @@ impl World {
         }
     }
 
-    /// A new stream. It gets the handle of an old one where the host knows that all work of that one is done, as a driver may do.
+    /// A new stream. It gets the handle of an old one where the host knows that all work of that one is done, as a
+    /// driver may do.
     pub(crate) fn create_stream(&mut self, context: u8, reuse: bool) -> (u64, Line) {
         let is_gone = |line: &Line| {
             let timeline = self.streams.line(*line);
@@ -293,5 +297,107 @@ impl World {
     pub(crate) fn room(&self, limit: Option<u64>) -> u64 {
         let most = limit.map_or(self.memory.capacity, |limit| limit.min(self.memory.capacity));
         most.saturating_sub(self.memory.used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ops::Plans;
+    use super::*;
+    use crate::options::Options;
+
+    const MIB: u64 = 1 << 20;
+    const POOL: PoolKey = PoolKey(0, 0);
+
+    /// A world with two streams, and 2 MiB that can be handed out.
+    fn world() -> (World, [(u64, Line); 2], (u64, u64)) {
+        let config = Config {
+            capacity: 64 * MIB,
+            options: Options::default(),
+            is_shared: false,
+            planner: Plans::Nobody,
+            addresses: 1 << 47,
+            most_cards: 64,
+        };
+        let mut world = World::new(&config, &[]);
+        let streams = [world.create_stream(OWN_CONTEXT, false), world.create_stream(OWN_CONTEXT, false)];
+        let addr = world.memory.reserve(2 * MIB).expect("addresses");
+        let page = world.memory.create(2 * MIB).expect("memory");
+        assert_eq!(world.memory.map(addr, 2 * MIB, page), Ok(()));
+        assert_eq!(world.memory.grant(addr, 2 * MIB), Ok(()));
+        (world, streams, (addr, 2 * MIB))
+    }
+
+    fn rule(world: &World) -> Option<Rule> {
+        world.violation().map(|violation| violation.rule)
+    }
+
+    #[test]
+    fn a_block_serves_its_own_stream_again_and_no_other() {
+        let (mut world, [(_, a), (_, b)], place) = world();
+        for name in 0..3 {
+            let owner = world.hand_out(name, place, POOL, Handing::Written(a)).expect("memory");
+            world.set_live(owner, false);
+        }
+        assert_eq!(rule(&world), None);
+        world.hand_out(3, place, POOL, Handing::Written(b));
+        assert_eq!(rule(&world), Some(Rule::HandOut));
+    }
+
+    #[test]
+    fn another_stream_may_have_it_once_the_host_knows_or_the_stream_waited() {
+        let (mut world, [(_, a), (_, b)], place) = world();
+        let owner = world.hand_out(0, place, POOL, Handing::Written(a)).expect("memory");
+        world.set_live(owner, false);
+        world.wait_stream(b, a);
+        let owner = world.hand_out(1, place, POOL, Handing::Written(b)).expect("memory");
+        world.set_live(owner, false);
+        // The work is done, but nobody looked: that is no knowledge.
+        world.run(a, 9);
+        world.run(b, 9);
+        assert!(world.host.moments().next().is_none());
+        world.synchronise(false);
+        world.hand_out(2, place, POOL, Handing::Written(a));
+        assert_eq!(rule(&world), None);
+    }
+
+    #[test]
+    fn what_is_live_is_nobody_elses() {
+        let (mut world, [(_, a), _], place) = world();
+        world.hand_out(0, place, POOL, Handing::Written(a));
+        world.hand_out(1, (place.0 + MIB, 512), POOL, Handing::Written(a));
+        assert_eq!(rule(&world), Some(Rule::SharedBytes));
+    }
+
+    #[test]
+    fn the_work_of_a_destroyed_stream_goes_on_and_its_handle_comes_again_after_it() {
+        let (mut world, [(handle, a), (_, b)], place) = world();
+        let owner = world.hand_out(0, place, POOL, Handing::Written(a)).expect("memory");
+        world.set_live(owner, false);
+        world.destroy_stream(handle);
+        assert_eq!(world.line_of(handle), None);
+        assert_ne!(world.create_stream(OWN_CONTEXT, true).0, handle, "its work may not be done");
+        world.synchronise(false);
+        assert_eq!(world.create_stream(OWN_CONTEXT, true).0, handle);
+        world.hand_out(1, place, POOL, Handing::Written(b));
+        assert_eq!(rule(&world), None);
+    }
+
+    #[test]
+    fn a_graph_finds_its_bytes_where_they_were() {
+        let (mut world, [(_, a), (_, b)], place) = world();
+        let pool = PoolKey(7, 0);
+        world.begin_capture(a, pool);
+        let owner = world.hand_out(0, place, pool, Handing::Captured).expect("memory");
+        world.capture_use(owner);
+        world.set_live(owner, false);
+        let graph = world.end_capture().expect("a capture was open");
+        let end = world.replay(&graph, b, &Clock::default());
+        assert_eq!(rule(&world), None);
+        world.host_wait(&end);
+        world.hand_out(1, place, POOL, Handing::Written(b));
+        assert_eq!(rule(&world), None, "nobody was harmed yet");
+        world.replay(&graph, b, &end);
+        assert_eq!(rule(&world), Some(Rule::GraphShared));
     }
 }
