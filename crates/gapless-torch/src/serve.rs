@@ -4,6 +4,8 @@
 //! Stacks for a history or a recording are gathered before the card is locked, handlers and observers of failures are called after: all of them may take Python's lock.
 
 use crate::budgets;
+use crate::checked;
+use crate::checked::place::Place;
 use crate::exception::{self, Kind};
 use crate::history::{self, Stack, level};
 use crate::hooks::{guarded, set_error};
@@ -19,7 +21,18 @@ use std::ffi::c_void;
 /// A request that failed.
 enum Failure {
     OutOfMemory(DeviceError),
+    /// Found by checked mode.
+    Wrong(String),
     Other(String),
+}
+
+impl Failure {
+    /// What checked mode found, where another failure is about to be told.
+    fn put_off(&self) {
+        if let Failure::Wrong(found) = self {
+            checked::put_off(found.clone());
+        }
+    }
 }
 
 /// What is asked for, and by whom.
@@ -30,6 +43,8 @@ struct Request {
     /// For a history, and for a recording.
     stack: Option<Stack>,
     line: u32,
+    /// For checked mode.
+    who: Option<Place>,
 }
 
 /// Memory for `size` bytes, null for none. Throws where there is no memory.
@@ -41,7 +56,7 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     if size == 0 {
         return std::ptr::null_mut();
     }
-    if history::is_watched() {
+    if history::is_watched() || checked::is_on() {
         // SAFETY: as the caller says.
         return unsafe { watched_request(size, device, stream) };
     }
@@ -64,16 +79,22 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
         return addr as *mut c_void;
     }
     // SAFETY: as the caller says.
-    unsafe { Request { size: size as u64, device, stream, stack: None, line }.serve() }
+    unsafe { Request { size: size as u64, device, stream, stack: None, line, who: None }.serve() }
 }
 
 #[cold]
 unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
     // SAFETY: as the caller says.
-    let stack = unsafe { history::stack(level::STATE) };
+    let stack = if history::is_watched() { unsafe { history::stack(level::STATE) } } else { None };
     let line = guarded(0, recorder::stack);
+    let who = guarded(None, checked::who);
+    if let Some(found) = guarded(None, checked::take_found) {
+        drop((stack, who));
+        // SAFETY: as the caller says.
+        return unsafe { fail(Kind::Error, found) };
+    }
     // SAFETY: as the caller says.
-    unsafe { Request { size: size as u64, device, stream, stack, line }.serve() }
+    unsafe { Request { size: size as u64, device, stream, stack, line, who }.serve() }
 }
 
 impl Request {
@@ -87,7 +108,12 @@ impl Request {
             // SAFETY: as the caller says.
             Err(Failure::OutOfMemory(error)) => unsafe { self.refused(error) },
             // SAFETY: as the caller says.
-            Err(Failure::Other(message)) => unsafe { fail(message) },
+            Err(Failure::Other(message)) => unsafe { fail(Kind::OutOfMemory, message) },
+            Err(Failure::Wrong(message)) => {
+                drop(self);
+                // SAFETY: as the caller says.
+                unsafe { fail(Kind::Error, message) }
+            }
         }
     }
 
@@ -98,6 +124,7 @@ impl Request {
                 let addr = card
                     .alloc(self.size, self.stream, budgets::open_on(self.device))
                     .map_err(|AllocError::OutOfMemory { device, .. }| Failure::OutOfMemory(device))?;
+                checked::handed_out(card, addr, self.who.as_ref()).map_err(Failure::Wrong)?;
                 if history::is_watched() {
                     card.note_alloc(self.device, addr, self.stack.clone());
                 }
@@ -117,7 +144,8 @@ impl Request {
     /// As [`Request::serve`].
     #[cold]
     unsafe fn refused(self, error: DeviceError) -> *mut c_void {
-        let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), || self.attempt().ok());
+        let again = || self.attempt().inspect_err(Failure::put_off).ok();
+        let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), again);
         if let Some(addr) = served {
             guarded((), || {
                 let _ = state::with_card(self.device, |card| card.helped += 1);
@@ -141,7 +169,7 @@ impl Request {
         };
         drop(self);
         // SAFETY: as the caller says.
-        unsafe { fail(message) }
+        unsafe { fail(Kind::OutOfMemory, message) }
     }
 
     /// What a handler is told, and how many frees there were; `None`: none may be asked now.
@@ -182,10 +210,10 @@ impl Request {
 /// # Safety
 /// Called where C++ may be thrown through.
 #[cold]
-unsafe fn fail(message: String) -> *mut c_void {
+unsafe fn fail(kind: Kind, message: String) -> *mut c_void {
     set_error(&message);
     // SAFETY: as the caller says.
-    unsafe { exception::throw(Kind::OutOfMemory, message) };
+    unsafe { exception::throw(kind, message) };
     std::ptr::null_mut()
 }
 
@@ -205,6 +233,7 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
     }
     // SAFETY: as the caller says.
     let stack = if history::is_watched() { unsafe { history::stack(level::ALL) } } else { None };
+    let who = guarded(None, checked::who);
     guarded(true, || {
         let free_on = |device: i32| {
             let addr = pointer as u64;
@@ -217,10 +246,11 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
                     recorder::note(Action::FreeCompleted, device, 0, (addr, size), stream, pool);
                 })
             };
-            if !history::is_watched() && state::fronts(device).is_some_and(quick) {
+            if !history::is_watched() && who.is_none() && state::fronts(device).is_some_and(quick) {
                 return true;
             }
             let Some(mut card) = state::existing(device) else { return false };
+            checked::about_to_free(&mut card, addr, who.as_ref());
             if !history::is_watched() {
                 return if is_recorded { card.free_recorded(device, addr) } else { card.free(addr) };
             }
@@ -233,7 +263,11 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
             freed
         };
         if let Some(device) = device {
-            return free_on(device);
+            let freed = free_on(device);
+            if !freed {
+                checked::not_there(pointer as u64, Some(device), who.as_ref());
+            }
+            return freed;
         }
         let last = LAST.get();
         if free_on(last) {
@@ -242,6 +276,9 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
         let found = (0..CARDS as i32).filter(|&device| device != last).find(|&device| free_on(device));
         if let Some(device) = found {
             LAST.set(device);
+        }
+        if found.is_none() {
+            checked::not_there(pointer as u64, None, who.as_ref());
         }
         found.is_some()
     })

@@ -4,6 +4,7 @@
 //! given back; it is looked up when asked for, so its peak is the most that was seen then. Nothing is oversize.
 
 use crate::budgets;
+use crate::checked;
 use crate::hooks::guarded;
 use crate::overlay::This;
 use crate::overlay::layout::{DeviceStats, Stat, StatArray};
@@ -144,6 +145,7 @@ pub fn json(card: &mut Card) -> String {
     let stats = of(card);
     card.since = since;
     let mut out = String::from("{");
+    checked::write_json(&mut out, card.device);
     for (name, array) in [
         ("allocation", stats.allocation),
         ("segment", stats.segment),
