@@ -124,6 +124,23 @@ of(1)
     assert "1 finding: see above" in done.err
 
 
+def test_a_delete_that_may_raise_says_it_itself(real, tmp_path):
+    program = """\
+x = torch.cuda.caching_allocator_alloc(1000)
+torch.cuda.caching_allocator_delete(x)
+try:
+    torch.cuda.caching_allocator_delete(x)
+except RuntimeError as error:
+    print(error)
+of(1)
+"""
+    done = ran(real, tmp_path, program)
+    assert done.code == 0, done.out + done.err
+    assert done.out.startswith("gapless check: a block was freed twice."), done.out
+    parts = said(done.out)
+    assert (parts["freed at"], parts["freed again at"]) == (line(2), line(4))
+
+
 def test_a_free_of_what_was_never_handed_out_is_told(real, tmp_path):
     program = """\
 x = of(1)

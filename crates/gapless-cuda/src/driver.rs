@@ -54,6 +54,8 @@ pub const NOT_CAPTURED: c_int = 0;
 pub const INVALID_HANDLE: Status = 400;
 pub const NOT_SUPPORTED: Status = 801;
 pub const CAPTURE_UNSUPPORTED: Status = 900;
+/// The default stream must not be used, since a stream that waits for it is being captured.
+pub const CAPTURE_IMPLICIT: Status = 906;
 /// `cudaStreamPerThread`: another stream in each thread.
 pub const PER_THREAD_STREAM: u64 = 2;
 /// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.

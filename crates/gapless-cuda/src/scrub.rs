@@ -4,7 +4,7 @@
 //! So the caller says when memory is quiet. Captures of other streams are not disturbed.
 
 use crate::device::CudaDevice;
-use crate::driver::{Handle, NOT_CAPTURED, SUCCESS, ScrubDriver, Status};
+use crate::driver::{CAPTURE_IMPLICIT, Handle, NOT_CAPTURED, SUCCESS, ScrubDriver, Status};
 use gapless_pool::{DeviceError, StreamHandle};
 
 /// What freed memory is filled with: a NaN in float64, float32, float16 and bfloat16, and no index into anything.
@@ -115,7 +115,7 @@ impl CudaDevice {
         let mut status = NOT_CAPTURED;
         // SAFETY: a stream that the program has just named, a valid out-pointer.
         let answer = unsafe { (driver.is_capturing)(stream.0 as Handle, &mut status) };
-        answer != SUCCESS || status != NOT_CAPTURED
+        answer == CAPTURE_IMPLICIT || (answer == SUCCESS && status != NOT_CAPTURED)
     }
 
     /// Waits for everything that was ever queued on the card by this process.

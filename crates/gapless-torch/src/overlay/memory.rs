@@ -6,7 +6,7 @@ use super::{C10, C10_CUDA, Refusal, This, answer, refuse};
 use crate::cxx::{CxxString, SharedPtr, find};
 use crate::exception::Kind;
 use crate::routing::MempoolId;
-use crate::{serve, state};
+use crate::{checked, serve, state};
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
@@ -189,7 +189,9 @@ pub(super) unsafe extern "C-unwind" fn raw_delete(_: This, pointer: *mut c_void)
     // SAFETY: C++ called, and may be thrown through.
     unsafe {
         if !give_back(pointer) {
-            answer((), || refuse(format!("invalid device pointer: {pointer:?}")));
+            // Checked mode knows more.
+            let found = checked::take_found();
+            answer((), || refuse(found.unwrap_or_else(|| format!("invalid device pointer: {pointer:?}"))));
         }
     }
 }
