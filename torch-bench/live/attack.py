@@ -1,10 +1,11 @@
-"""The attack programs of a folder, many times and several at once, on torch's own allocator and on Gapless, as a table. Needs a GPU.
+"""Attack programs of a folder, many times and several at once, on native and on Gapless, as a table. Needs a GPU.
 
 usage: python torch-bench/live/attack.py [pattern ...] [--folder torch-bench/attack] [--runs 10] [--beside 5] [--limit 90]
 
-A program passes with exit code 0 and does not apply with 77; everything else is a failure, also a run that is not over after --limit seconds. Such a run
-is asked for its stacks (faulthandler, by SIGABRT) and then killed; its output is kept. Up to --beside programs use the card at once, so
-that they disturb each other and that little device time is used. Runs of native and Gapless alternate. Exit code 1: a program failed on Gapless.
+A program passes with exit code 0 and does not apply with 77. Everything else is a failure, also a run that is not over
+after --limit seconds. Such a run is asked for its stacks (faulthandler, by SIGABRT) and then killed; its output is
+kept. Up to --beside programs use the card at once, so that they disturb each other and use little device time.
+Runs of native and Gapless alternate. Exit code 1: a program failed on Gapless.
 """
 
 import argparse

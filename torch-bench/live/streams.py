@@ -1,13 +1,15 @@
-"""Where streams and threads meet: what the allocator costs there, native and Gapless side by side, with a null line. Needs a GPU.
+"""What the allocator costs where streams and threads meet, native and Gapless side by side. Needs a GPU.
 
 usage: python torch-bench/live/streams.py [--seconds 5] [--turns 5] [--parts streams,churn,pair,threads] [--json FILE]
 
-Every figure is measured by a process of its own; the processes take turns, each time another one first. The null line is native against a second
-native in the same turns: what differs there is noise. Ratios are medians over the turns of what one did divided by what native did in the same turn;
-above 1 is better for rates (steps/s, operations/s), below 1 for times (us).
+Every figure is measured by a process of its own. The processes take turns, each time another one first. The null line
+is native against a second native in the same turns: what differs there is noise. Ratios are medians over the turns of
+what one did divided by what native did in the same turn. Above 1 is better for rates (steps/s, operations/s), below 1
+for times (us).
 
-  streams   steps/s: a producer, four consumers, record_stream, 4 KiB to 400 MiB, a limit of 3 GiB, empty_cache every 97 steps
-  churn     operations/s: frees and requests of 512 B to 200 MiB on one stream, about 200 kept, no kernels, a limit of 8 GiB
+  streams   steps/s: a producer, four consumers, record_stream, 4 KiB to 400 MiB, a limit of 3 GiB, and empty_cache
+            every 97 steps
+  churn     operations/s: frees and requests of 512 B to 200 MiB on one stream, 200 kept, no kernels, a limit of 8 GiB
   pair      us: `del x` of a small tensor, and torch.empty of one
   threads   us: the same pair, with 1, 2, 4, 8 and 16 threads that each have a stream
 """
@@ -111,7 +113,7 @@ def churn(seconds):
 
 
 def pairs(torch, seconds, add):
-    """Requests and frees of small tensors in batches, until the time is over: tells `add` the time of each kind and how many they were."""
+    """Requests and frees of small tensors in batches, until the time is over; tells `add` what each batch took."""
     clock, empty, device = time.perf_counter, torch.empty, torch.device("cuda", 0)
     kept = [None] * BATCH
     end = clock() + seconds

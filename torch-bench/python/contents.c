@@ -1,5 +1,6 @@
-/* Bytes behind mapped addresses, for the driver's fills and copies: a handle's are the same at each address that it is mapped at. The host
- * has memory for what is touched alone. Kernels and the runtime's copies do not come here. Tests write with card_poke, as a kernel would.
+/* Bytes behind mapped addresses, for the driver's fills and copies: a handle's are the same at each address that it
+ * is mapped at. The host has memory for what is touched alone. Kernels and the runtime's copies do not come here.
+ * Tests write with card_poke, as a kernel would.
  *
  * Weak: what the allocator needs of these is also in driver_api.c where that has grown. */
 

@@ -1,7 +1,9 @@
-//! Which physical page lies behind an address: what the driver was told, kept beside the allocator and without its help.
+//! Which physical page lies behind an address: what the driver was told, kept beside the allocator and without its
+//! help.
 //!
-//! Checked mode needs it: a page may be mapped at several addresses, and what was written to it belongs to the page. It knows what
-//! [`CudaDevice`](crate::CudaDevice) did, not what the allocator believes, so that one can be held against the other.
+//! Checked mode needs it: a page may be mapped at several addresses, and what was written to it belongs to the
+//! page. It knows what [`CudaDevice`](crate::CudaDevice) did, not what the allocator believes, so that one can be
+//! held against the other.
 //!
 //! Invariant: ranges do not overlap, as the driver refuses to map over what is mapped.
 
@@ -62,7 +64,8 @@ impl Mapped {
         std::mem::take(&mut self.released)
     }
 
-    /// What lies behind `[addr, addr + size)`, in order of address; less than `size` bytes where some of it is not mapped.
+    /// What lies behind `[addr, addr + size)`, in order of address; less than `size` bytes where some of it is not
+    /// mapped.
     #[must_use]
     pub fn pieces(&self, addr: u64, size: u64) -> Vec<Piece> {
         let end = addr + size;

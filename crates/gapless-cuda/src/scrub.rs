@@ -1,7 +1,7 @@
 //! Filling memory of a card with a pattern, and looking whether it is still there: for checked mode.
 //!
-//! Both run on a stream of their own that neither waits for the program's streams nor makes them wait, and both return when they are done.
-//! So the caller says when memory is quiet. Captures of other streams are not disturbed.
+//! Both run on a stream of their own that neither waits for the program's streams nor makes them wait, and both
+//! return when they are done. So the caller says when memory is quiet. Captures of other streams are not disturbed.
 
 use crate::device::CudaDevice;
 use crate::driver::{CAPTURE_IMPLICIT, Handle, NOT_CAPTURED, SUCCESS, ScrubDriver, Status};
@@ -86,7 +86,8 @@ impl Scrubber {
                 self.staging.resize(count, 0);
             }
             let to = self.staging.as_mut_ptr().cast();
-            // SAFETY: the range is mapped, as the caller says; the staging memory has room, and the copy is over when the call below returns.
+            // SAFETY: the range is mapped, as the caller says; the staging memory has room, and the copy is over
+            // when the call below returns.
             unsafe {
                 check((self.driver.copy_out)(to, addr + 4 * at, 4 * count, self.stream))?;
                 check((self.driver.stream_wait)(self.stream))?;
@@ -107,7 +108,8 @@ impl CudaDevice {
         self.mapped = Some(crate::mapped::Mapped::default());
     }
 
-    /// Whether a stream that the program has just named is being captured, or must not be touched since another one is.
+    /// Whether a stream that the program has just named is being captured, or must not be touched since another one
+    /// is.
     #[must_use]
     pub fn is_captured(&self, stream: StreamHandle) -> bool {
         let Some(driver) = ScrubDriver::get() else { return false };

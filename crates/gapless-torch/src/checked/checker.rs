@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a free waits for the device. Work may wait for what this very thread does next, such as a receive for a later send: then the block
-/// is left as it is, and the next waits are shorter until one succeeds.
+/// How long a free waits for the device. Work may wait for what this very thread does next, such as a receive for a
+/// later send: then the block is left as it is, and the next waits are shorter until one succeeds.
 const PATIENCE: Duration = Duration::from_secs(2);
 const IMPATIENCE: Duration = Duration::from_millis(1);
 /// How long the device is asked without a pause, and the pause.
@@ -215,7 +215,8 @@ impl Checker {
         !card.routings.is_empty() || self.captured.is_some()
     }
 
-    /// A program that captures without torch is seen when it asks for memory; until it asks again, on the same stream, it may capture.
+    /// A program that captures without torch is seen when it asks for memory; until it asks again, on the same
+    /// stream, it may capture.
     fn look_for_captures(&mut self, device: &CudaDevice, stream: StreamHandle) {
         if device.is_captured(stream) {
             self.captured = Some(stream);

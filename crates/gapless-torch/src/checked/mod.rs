@@ -1,14 +1,17 @@
-//! Checked mode, `GAPLESS_CHECK=1`: freed memory is filled with a pattern, and the pattern is looked for before the memory is handed out again.
+//! Checked mode, `GAPLESS_CHECK=1`: freed memory is filled with a pattern, and the pattern is looked for before the
+//! memory is handed out again.
 //!
-//! A write after a free, a block that shares memory with another one, a free of an unknown address and a second free are told with the Python
-//! lines of both sides. Every request and every free takes the card's lock and waits for the device, so it is slow. Nothing here trusts
-//! the pool: which page lies behind an address is what the driver was told ([`gapless_cuda::mapped`]).
+//! A write after a free, a block that shares memory with another one, a free of an unknown address and a second
+//! free are told with the Python lines of both sides. Every request and every free takes the card's lock and waits
+//! for the device, so it is slow. Nothing here trusts the pool: which page lies behind an address is what the
+//! driver was told ([`gapless_cuda::mapped`]).
 //!
-//! [`shadow`] knows what every byte of every page is, [`checker`] holds one card against it, [`place`] names Python lines, [`report`] is the text.
-//! While a capture or a memory pool of the program is open nothing is filled, read or waited for: the bytes are counted as skipped.
+//! [`shadow`] knows what every byte of every page is, [`checker`] holds one card against it, [`place`] names Python
+//! lines, [`report`] is the text. While a capture or a memory pool of the program is open nothing is filled, read
+//! or waited for: the bytes are counted as skipped.
 //!
-//! Order of locks: the card's, then its checker's. What cannot be raised, since a free must not throw, is written to standard error and raised by
-//! the next request.
+//! Order of locks: the card's, then its checker's. What cannot be raised, since a free must not throw, is written
+//! to standard error and raised by the next request.
 
 pub mod checker;
 pub mod place;

@@ -1,4 +1,5 @@
-//! What checked mode found, and the text of it: what happened, where, who had the memory and who asks now, what to do. Pure.
+//! What checked mode found, and the text of it: what happened, where, who had the memory and who asks now, what to
+//! do. Pure.
 
 use super::place::Place;
 use gapless_cuda::scrub::{Change, PATTERN};

@@ -1,4 +1,5 @@
-//! What every byte of every page is: in a live block, or filled with the pattern since a block was freed. What is in neither is not known.
+//! What every byte of every page is: in a live block, or filled with the pattern since a block was freed. What is
+//! in neither is not known.
 //!
 //! Kept by page and offset, so it is the same through whichever addresses the page is reached.
 //! Invariant: ranges of one page do not overlap.
