@@ -36,6 +36,7 @@ _OPTIONAL = {
     "gapless_budget_close": (None, [ctypes.c_int64]),
     "gapless_tenant": (ctypes.c_int, [ctypes.c_char_p]),
     "gapless_ration_end": (None, []),
+    "gapless_python_ends": (None, []),
     "gapless_host_alloc": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64]),
     "gapless_host_free": (ctypes.c_int, [ctypes.c_void_p]),
     "gapless_host_trim": (ctypes.c_uint64, []),

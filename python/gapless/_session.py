@@ -3,6 +3,7 @@
 State is set once, under a lock, and only after torch accepted the allocator: a failed enable() leaves torch as it was.
 """
 
+import atexit
 import os
 import sys
 import threading
@@ -52,6 +53,9 @@ def enable(**options: Any) -> bool:
         if reason is None:
             library = native.Library(native.path())
             reason = library.enable(_options.text_for_library(chosen))
+            if reason is None and library.has("gapless_python_ends"):
+                # First, so that it runs last: what else we do at the end may still need Python's lines.
+                atexit.register(_end, library, os.getpid())
             if reason is None and "record" in chosen:
                 from . import _record
 
@@ -163,6 +167,12 @@ def on_pressure(fn: Callable[["Pressure"], Any]) -> "Handle":
     from . import _pressure
 
     return _pressure.on_pressure(fn)
+
+
+def _end(library: "Library", owner: int) -> None:
+    """Native threads do not enter Python any more: who asks for its lock when it goes hangs, or crashes."""
+    if os.getpid() == owner:
+        library.optional("gapless_python_ends")
 
 
 def _on() -> "Library":

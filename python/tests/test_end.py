@@ -96,3 +96,71 @@ def test_a_process_forked_before_cuda_has_its_own_memory(bench):
         assert torch.cuda.memory_allocated() == 4 << 20
         """
     )
+
+
+def test_our_threads_get_no_signals(real, tmp_path):
+    """A signal that a program waits for, in a handler or with sigwait, must reach one of its own threads."""
+    real.passes(
+        f"""
+        import gapless, os, signal, time, torch
+        gapless.enable(budget="1GiB", record={str(tmp_path / "run.glt")!r}, record_stacks="python")
+        x = torch.empty(5, device="cuda")
+        def ours():
+            found = {{}}
+            for task in os.listdir("/proc/self/task"):
+                lines = dict(line.split(":", 1) for line in open(f"/proc/self/task/{{task}}/status") if ":" in line)
+                if lines["Name"].strip().startswith("gapless"):
+                    found[lines["Name"].strip()] = int(lines["SigBlk"], 16)
+            return found
+        deadline = time.monotonic() + 10
+        while "gapless-ledger" not in ours() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(ours()) >= 2, ours()
+        for name, blocked in ours().items():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+                assert blocked >> (number - 1) & 1, (name, number)
+        """
+    )
+
+
+def test_a_thread_that_asks_when_python_goes_is_served_without_it(real, tmp_path):
+    """Who asks for Python's lock when the interpreter is torn down is ended inside of the call, and the process with it."""
+    done = real.passes(
+        f"""
+        import atexit, ctypes, gapless, threading, time, torch
+        gapless.enable(record={str(tmp_path / "run.glt")!r}, record_stacks="python")
+        from gapless import _record, _session
+        # The recording stays open, so that lines of Python are still wanted.
+        atexit.unregister(_record._end)
+        x = torch.empty(5, device="cuda")
+        alloc = ctypes.cast(ctypes.CDLL(_session._library.file).gapless_alloc, ctypes.c_void_p)
+        card = ctypes.CDLL("libcuda.so.1")
+        threading.Thread(target=card.card_alloc_at_the_end, args=(alloc,), daemon=True).start()
+        class Late:
+            def __del__(self, sleep=time.sleep): sleep(1)
+        late = Late()
+        late.itself = late
+        """
+    )
+    assert done.out == "served\n", done.out + done.err
+
+
+def test_daemon_threads_that_allocate_do_not_hold_up_the_end(real, tmp_path):
+    done = real.passes(
+        f"""
+        import ctypes, gapless, threading, time, torch
+        gapless.enable(record={str(tmp_path / "run.glt")!r}, record_stacks="python")
+        from gapless import _session
+        x = torch.empty(5, device="cuda")
+        library = ctypes.CDLL(_session._library.file)
+        library.gapless_alloc.restype = ctypes.c_void_p
+        def work():
+            while True:
+                at = library.gapless_alloc(ctypes.c_size_t(5000), 0, None)
+                library.gapless_free(ctypes.c_void_p(at), ctypes.c_size_t(5000), 0, None)
+        for _ in range(4):
+            threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.3)
+        """
+    )
+    assert done.err == "", done.err

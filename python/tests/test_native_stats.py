@@ -161,3 +161,92 @@ print(json.dumps(sorted(event.nbytes() for event in profile.kineto_results.event
 """
     run = lambda *words: json.loads(real.start([__import__("sys").executable, "-c", program, *words]).out)  # noqa: E731
     assert run() == run("gapless") == [-4 << 20, 4 << 20, 12 << 20]
+
+
+def test_the_memory_fraction_does_not_lift_a_limit(real):
+    real.passes(
+        """
+        import gapless, torch
+        gapless.enable(limit="64MiB")
+        of = lambda size: torch.empty(size << 20, dtype=torch.uint8, device="cuda")
+        torch.cuda.init()
+        def most():
+            return max(size for size in (8, 16, 32, 48, 60, 80, 1000) if fits(size))
+        def fits(size):
+            try:
+                return of(size) is not None
+            except torch.OutOfMemoryError as error:
+                said.append(str(error))
+            finally:
+                torch.cuda.empty_cache()
+        said = []
+        total = torch.cuda.get_device_properties(0).total_memory
+        for fraction, allowed in ((1.0, 60), (0.9, 60), ((20 << 20) / total, 16), (0.9, 60), (1.0, 60)):
+            torch.cuda.set_per_process_memory_fraction(fraction)
+            assert torch.cuda.get_per_process_memory_fraction() == fraction
+            assert most() == allowed, (fraction, most())
+        assert "64.0 MiB" in said[0], said[0]
+        """
+    )
+
+
+def test_statistics_agree_with_the_snapshot(real):
+    """As torch's own test_memory_stats compares them: in all, and for small and large."""
+    real.passes(
+        """
+        import collections, gapless, random, torch
+        gapless.enable()
+        of = lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")
+        chance, kept, side = random.Random(1), [], torch.cuda.Stream()
+        totals = {}
+        def check():
+            expected = collections.Counter()
+            for segment in torch.cuda.memory_snapshot():
+                several = len(segment["blocks"]) > 1
+                for of in ("all", segment["segment_type"] + "_pool"):
+                    expected[f"segment.{of}.current"] += 1
+                    for kind, size in (("allocated", "allocated_size"), ("reserved", "total_size"), ("active", "active_size"), ("requested", "requested_size")):
+                        expected[f"{kind}_bytes.{of}.current"] += segment[size]
+                    for block in segment["blocks"]:
+                        expected[f"allocation.{of}.current"] += block["state"] == "active_allocated"
+                        expected[f"active.{of}.current"] += block["state"].startswith("active_")
+                        if several and block["state"] == "inactive":
+                            expected[f"inactive_split.{of}.current"] += 1
+                            expected[f"inactive_split_bytes.{of}.current"] += block["size"]
+            stats = torch.cuda.memory_stats()
+            differ = {key: (value, stats[key]) for key, value in expected.items() if stats[key] != value}
+            assert not differ, differ
+            for name in ("segment", "inactive_split", "inactive_split_bytes"):
+                for of in ("all", "small_pool", "large_pool"):
+                    current, peak, allocated, freed = (stats[f"{name}.{of}.{part}"] for part in ("current", "peak", "allocated", "freed"))
+                    assert current == allocated - freed and peak >= current, (name, of, current, peak, allocated, freed)
+                    before = totals.get((name, of), (0, 0))
+                    assert allocated >= before[0] and freed >= before[1], (name, of)
+                    totals[name, of] = allocated, freed
+        for step in range(300):
+            what = chance.randrange(8)
+            if what < 4 or not kept:
+                with torch.cuda.stream(side if chance.randrange(4) == 0 else torch.cuda.default_stream()):
+                    kept.append(of(chance.choice((500, 70000, 900000, 2 << 20, chance.randrange(1 << 20, 40 << 20)))))
+            elif what < 7:
+                kept.pop(chance.randrange(len(kept)))
+            elif step % 5 == 0:
+                torch.cuda.empty_cache()
+            if step % 3 == 0:
+                check()
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            x, y = of(30 << 20), of(100)
+        check()
+        del kept, x, y, pool
+        torch.cuda.empty_cache()
+        check()
+        assert torch.cuda.memory_stats()["segment.all.current"] == 0
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_accumulated_memory_stats()
+        stats = torch.cuda.memory_stats()
+        assert all(stats[f"segment.all.{part}"] == 0 for part in ("peak", "allocated", "freed")), stats
+        """,
+        "-Wignore",
+        STANDIN_CAPACITY=str(3 << 30),
+    )

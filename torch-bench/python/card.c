@@ -1,8 +1,12 @@
 /* The state behind card.h. Built into libcuda.so.1 with the device, so that runtime and driver calls meet the same card. */
 
+#define _GNU_SOURCE
 #include "card.h"
+#include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { MOST_CAPTURED = 64 };
 
@@ -10,8 +14,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int held;
 static uint64_t streams, captures;
 /* Streams in a capture; the one that began it is its origin. */
-static struct { uint64_t stream, id; int origin; } captured[MOST_CAPTURED];
+static struct { uint64_t stream, id; int origin, broken; } captured[MOST_CAPTURED];
 static size_t captured_count;
+static int refusal;
 
 /* No round number: a size that is taken for the capacity by chance should not look right. */
 __attribute__((constructor)) static void open_card(void) {
@@ -24,11 +29,27 @@ void card_hold(int hold) {
     if (!hold) device_sync();
 }
 
+void card_alloc_at_the_end(void *(*alloc)(size_t, int, void *)) {
+    int (*is_finalizing)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
+    if (!is_finalizing) is_finalizing = (int (*)(void))dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+    while (is_finalizing && !is_finalizing()) usleep(1000);
+    printf(alloc(1000, 0, NULL) ? "served\n" : "refused\n");
+    fflush(stdout);
+    for (;;) pause();
+}
+
 void card_record(device_event *event, uint64_t stream) {
     device_event_forget(event);
     device_tick();
     device_event_record(event, stream);
     if (!held) device_stream_sync(stream);
+}
+
+void card_record_all(device_event *event) {
+    device_event_forget(event);
+    device_tick();
+    device_event_record_all(event);
+    if (!held) device_event_sync(event);
 }
 
 void card_destroy(device_event *event) {
@@ -53,6 +74,7 @@ static int join(uint64_t stream, uint64_t id, int origin) {
     if (captured_count == MOST_CAPTURED) device_unexpected("too many captured streams");
     captured[captured_count].stream = stream;
     captured[captured_count].id = id;
+    captured[captured_count].broken = 0;
     captured[captured_count++].origin = origin;
     return SUCCESS;
 }
@@ -64,6 +86,25 @@ uint64_t card_capture(uint64_t stream) {
     pthread_mutex_unlock(&lock);
     return id;
 }
+
+int card_capture_status(uint64_t stream) {
+    pthread_mutex_lock(&lock);
+    size_t index = find(stream);
+    int status = index == captured_count ? 0 : captured[index].broken ? 2 : 1;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+int card_break_captures(void) {
+    pthread_mutex_lock(&lock);
+    int any = captured_count > 0;
+    for (size_t i = 0; i < captured_count; i++) captured[i].broken = 1;
+    pthread_mutex_unlock(&lock);
+    return any;
+}
+
+void card_refuse_questions(int error) { refusal = error; }
+int card_refusal(void) { return refusal; }
 
 int card_begin_capture(uint64_t stream) {
     pthread_mutex_lock(&lock);
@@ -77,6 +118,7 @@ int card_end_capture(uint64_t stream) {
     size_t index = find(stream), kept = 0;
     int result = index == captured_count || !captured[index].origin ? CAPTURE_INVALIDATED : SUCCESS;
     uint64_t id = result == SUCCESS ? captured[index].id : 0;
+    if (result == SUCCESS && captured[index].broken) result = CAPTURE_INVALIDATED;
     for (size_t i = 0; i < captured_count; i++) {
         if (captured[i].id != id) captured[kept++] = captured[i];
     }

@@ -3,7 +3,8 @@
  * capacity   STANDIN_CAPACITY bytes, 4 GiB and a bit where it is not set.
  * events     Complete as soon as they are recorded, as on a card that is infinitely fast; after card_hold(1) only by a synchronisation or
  *            device_complete, as in the bench without Python. Unlike there, recording or destroying an incomplete event is fine.
- * streams    A stream is a number. It can be captured into a graph, which remembers nothing.
+ * streams    A stream is a number. It can be captured into a graph, which remembers nothing. Waiting for the card fails while one is, and
+ *            breaks the capture.
  * contents   Nothing is stored on the card: kernels and the runtime's copies do nothing, and what comes back from it is zeros. Only the
  *            driver's fills and copies (contents.c) meet bytes that are there, behind mapped addresses, as checked mode needs them.
  *
@@ -16,18 +17,30 @@
 
 enum {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_READY = 600, NOT_SUPPORTED = 801,
-    CAPTURE_INVALIDATED = 901
+    CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901
 };
 
+/* Waits until Python is being torn down, then has `alloc` serve a request, and says "served" on the standard output. */
+void card_alloc_at_the_end(void *(*alloc)(size_t, int, void *));
 void card_hold(int hold);
 void card_record(device_event *event, uint64_t stream);
 void card_destroy(device_event *event);
 uint64_t card_new_stream(void);
 
+/* An event behind the work of all streams. */
+void card_record_all(device_event *event);
+
 /* The id of the capture that `stream` is in, 0 where there is none. */
 uint64_t card_capture(uint64_t stream);
+/* CUDA's status of a stream: 0 not captured, 1 captured, 2 in a capture that failed and was not ended yet. */
+int card_capture_status(uint64_t stream);
 int card_begin_capture(uint64_t stream);
 int card_end_capture(uint64_t stream);
+/* Something that no capture allows was done: every open one has failed. Whether there was one. */
+int card_break_captures(void);
+/* From now on asking which capture a stream is in fails with `error`, as for the default stream beside a blocking one; 0 ends that. */
+void card_refuse_questions(int error);
+int card_refusal(void);
 /* A stream that waits for an event of a captured stream joins its capture. */
 void card_wait(uint64_t stream, device_event *event);
 

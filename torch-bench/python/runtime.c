@@ -20,7 +20,11 @@ int cudaDriverGetVersion(int *out) { *out = 13000; return SUCCESS; }
 int cudaRuntimeGetVersion(int *out) { *out = 13000; return SUCCESS; }
 int cudaDeviceCanAccessPeer(int *out, int a, int b) { (void)a; (void)b; *out = 0; return SUCCESS; }
 int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -1; return SUCCESS; }
-int cudaDeviceSynchronize(void) { device_sync(); return SUCCESS; }
+int cudaDeviceSynchronize(void) {
+    if (card_break_captures()) return fail(CAPTURE_UNSUPPORTED);
+    device_sync();
+    return SUCCESS;
+}
 int cudaDeviceGetPCIBusId(char *out, int room, int ordinal) {
     (void)ordinal;
     strncpy(out, "0000:00:00.0", (size_t)room);
@@ -165,12 +169,13 @@ int cudaStreamSynchronize(void *stream) { device_stream_sync((uint64_t)stream); 
 int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) { (void)flags; card_wait((uint64_t)stream, event); return SUCCESS; }
 int cudaLaunchHostFunc(void *stream, void (*function)(void *), void *data) { (void)stream; function(data); return SUCCESS; }
 
-int cudaStreamIsCapturing(void *stream, int *out) { *out = card_capture((uint64_t)stream) != 0; return SUCCESS; }
+int cudaStreamIsCapturing(void *stream, int *out) { *out = card_capture_status((uint64_t)stream); return SUCCESS; }
 int cudaThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
 int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id, void **graph, const void ***after, const void **edges,
                              size_t *count) {
+    if (card_refusal()) return fail(card_refusal());
     uint64_t capture = card_capture((uint64_t)stream);
-    *status = capture != 0;
+    *status = card_capture_status((uint64_t)stream);
     if (id) *id = capture;
     if (graph) *graph = (void *)capture;
     if (after) *after = NULL;

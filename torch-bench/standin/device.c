@@ -276,6 +276,8 @@ void device_event_record(device_event *event, uint64_t stream) {
     device.pending += 1;
 }
 
+void device_event_record_all(device_event *event) { device_event_record(event, DEVICE_ALL); }
+
 uint64_t device_event_stream(device_event *event) { return event->stream; }
 
 int device_event_query(device_event *event) {
@@ -288,7 +290,9 @@ void device_event_sync(device_event *event) {
     LOCKED;
     watch(DEVICE_EVENT_SYNC, event->stream, !event->incomplete);
     if (!event->incomplete) return;
-    complete_through(queue_of(event->stream), event->tick);
+    uint64_t tick = event->tick;
+    for (size_t i = 0; event->stream == DEVICE_ALL && i < device.queue_count; i++) complete_through(&device.queues[i], tick);
+    complete_through(queue_of(event->stream), tick);
 }
 
 void device_tick(void) { LOCKED; device.tick += 1; }

@@ -2,12 +2,13 @@
 
 use crate::driver::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_RDMA, AccessDescription,
-    AllocationProperties, CAPTURE_RELAXED, CAPTURE_UNSUPPORTED, Driver, DriverError, EVENT_DISABLE_TIMING,
+    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError, EVENT_DISABLE_TIMING,
     FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LOCATION_DEVICE, Location, NOT_CAPTURED, NOT_READY,
     NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
+use crate::streams;
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::time::Instant;
 
@@ -95,6 +96,7 @@ impl CudaDevice {
             // SAFETY: a valid out-pointer.
             (unsafe { (driver.device_attribute)(&mut value, attribute, device) }) == SUCCESS && value != 0
         };
+        streams::note_card(ordinal, context);
         Ok(CudaDevice {
             driver,
             ordinal: device,
@@ -142,6 +144,19 @@ impl CudaDevice {
         new
     }
 
+    /// Whether a stream is in a capture now: one that failed and was not ended counts. A stream that the driver does not know is not.
+    #[must_use]
+    pub fn is_captured(&self, stream: StreamHandle) -> bool {
+        let _entered = self.enter();
+        let mut status = NOT_CAPTURED;
+        // SAFETY: PyTorch named the stream as its thread's current one, and keeps its streams; the out-pointer is valid.
+        match unsafe { (self.driver.is_capturing)(stream.0 as Handle, &mut status) } {
+            SUCCESS => status != NOT_CAPTURED,
+            // The default stream, beside a captured one that waits for it.
+            error => error == CAPTURE_IMPLICIT,
+        }
+    }
+
     pub(crate) fn enter(&self) -> Entered<'static> {
         enter(self.driver, self.context)
     }
@@ -178,9 +193,7 @@ impl CudaDevice {
 
     /// [`Device::record`] for a stream of another context: of another card, or of a part of this one. Its events are of that context.
     fn record_elsewhere(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
-        let mut context: Handle = std::ptr::null_mut();
-        // SAFETY: the caller of the allocator named the stream just now; the out-pointer is valid.
-        check(unsafe { (self.driver.stream_context)(stream.0 as Handle, &mut context) })?;
+        let context = streams::context_of(stream.0).ok_or(DeviceError::Driver(INVALID_HANDLE))?;
         let _entered = enter(self.driver, context);
         let mut event: Handle = std::ptr::null_mut();
         // SAFETY: a valid out-pointer; then a live event and the stream of the same context.
@@ -323,14 +336,9 @@ impl Device for CudaDevice {
         }
         let _entered = self.enter();
         let event = self.event()?;
-        let mut status = NOT_CAPTURED;
-        // SAFETY: a stream that the program has just named, a valid out-pointer, a live event.
-        let recorded = unsafe {
-            match (self.driver.is_capturing)(stream.0 as Handle, &mut status) {
-                SUCCESS if status != NOT_CAPTURED => CAPTURE_UNSUPPORTED,
-                _ => (self.driver.event_record)(event, stream.0 as Handle),
-            }
-        };
+        // SAFETY: a live event, and a stream that the program has just named. Of a stream that was destroyed a moment ago, with work queued, this is the
+        // one function that gives an error; others fault.
+        let recorded = unsafe { (self.driver.event_record)(event, stream.0 as Handle) };
         if recorded == SUCCESS {
             return Ok(EventHandle(event as u64));
         }

@@ -54,7 +54,7 @@ pub const NOT_CAPTURED: c_int = 0;
 pub const INVALID_HANDLE: Status = 400;
 pub const NOT_SUPPORTED: Status = 801;
 pub const CAPTURE_UNSUPPORTED: Status = 900;
-/// The default stream must not be used, since a stream that waits for it is being captured.
+/// The default stream was asked about beside the capture of a stream that waits for it.
 pub const CAPTURE_IMPLICIT: Status = 906;
 /// `cudaStreamPerThread`: another stream in each thread.
 pub const PER_THREAD_STREAM: u64 = 2;
@@ -159,7 +159,6 @@ table! {
     ScrubDriver {
         stream_create = c"cuStreamCreate"(*mut Handle, c_uint);
         stream_wait = c"cuStreamSynchronize"(Handle);
-        is_capturing = c"cuStreamIsCapturing"(Handle, *mut c_int);
         fill = c"cuMemsetD32Async"(u64, c_uint, usize, Handle);
         copy_out = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, Handle);
         synchronize = c"cuCtxSynchronize"();

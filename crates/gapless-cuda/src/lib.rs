@@ -13,6 +13,7 @@ pub mod mapped;
 pub mod nvml;
 pub mod pinned;
 pub mod scrub;
+pub mod streams;
 
 pub use device::{CudaDevice, Meter};
 pub use driver::{Driver, DriverError};

@@ -4,8 +4,8 @@
 //! return when they are done. So the caller says when memory is quiet. Captures of other streams are not disturbed.
 
 use crate::device::CudaDevice;
-use crate::driver::{CAPTURE_IMPLICIT, Handle, NOT_CAPTURED, SUCCESS, ScrubDriver, Status};
-use gapless_pool::{DeviceError, StreamHandle};
+use crate::driver::{Handle, SUCCESS, ScrubDriver, Status};
+use gapless_pool::DeviceError;
 
 /// What freed memory is filled with: a NaN in float64, float32, float16 and bfloat16, and no index into anything.
 pub const PATTERN: u32 = 0x7fde_7fde;
@@ -106,18 +106,6 @@ impl CudaDevice {
     /// Keeps from now on, before anything is mapped, which page lies behind which address: in [`CudaDevice::mapped`].
     pub fn keep_mapped(&mut self) {
         self.mapped = Some(crate::mapped::Mapped::default());
-    }
-
-    /// Whether a stream that the program has just named is being captured, or must not be touched since another one
-    /// is.
-    #[must_use]
-    pub fn is_captured(&self, stream: StreamHandle) -> bool {
-        let Some(driver) = ScrubDriver::get() else { return false };
-        let _entered = self.enter();
-        let mut status = NOT_CAPTURED;
-        // SAFETY: a stream that the program has just named, a valid out-pointer.
-        let answer = unsafe { (driver.is_capturing)(stream.0 as Handle, &mut status) };
-        answer == CAPTURE_IMPLICIT || (answer == SUCCESS && status != NOT_CAPTURED)
     }
 
     /// Waits for everything that was ever queued on the card by this process.

@@ -24,6 +24,8 @@ pub(crate) struct Allocation {
     pub(crate) uses: Vec<StreamHandle>,
     /// Events that must pass before it can be used again; only after it was given back.
     pub(crate) waits: u32,
+    /// It was given back, no other stream uses it, and it waits because its memory is another lane's.
+    pub(crate) is_lent_only: bool,
     /// Its number in its lane's log of steps.
     pub(crate) born: u32,
     /// What it is charged to, until it is given back.

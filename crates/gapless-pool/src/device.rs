@@ -65,8 +65,8 @@ pub trait Device {
     fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError>;
 
     /// Marks the present end of a stream's work. The stream is one that the caller of the allocator has just named: a handle that was kept may be
-    /// that of a stream which is gone, and the driver does not survive those. It fails for a stream of another context, and for one that is being
-    /// captured, whose events would become part of the graph.
+    /// that of a stream which is gone, and the driver does not survive those. It is not being captured, as the event would become part of
+    /// the graph. It fails for the handle that names another stream in each thread.
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError>;
 
     /// Whether the work before an event is done.

@@ -6,7 +6,7 @@
 use crate::budget::Budget;
 use crate::device::{Device, StreamHandle};
 use crate::pool::{AllocError, FreeError, Pool, PoolKey};
-use crate::shard::{RANGE, Shard};
+use crate::shard::Shard;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::sync::OnceLock;
 
@@ -24,14 +24,15 @@ struct Key {
     /// The lane's stream and pool; its shard has the last word.
     stream: AtomicU64,
     pool: [AtomicU64; 2],
-    /// Where its addresses begin.
+    /// Its addresses: where they begin, and how many there are.
     start: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl Key {
     fn nowhere() -> Key {
         let none = || AtomicU64::new(u64::MAX);
-        Key { stream: none(), pool: [none(), none()], start: none() }
+        Key { stream: none(), pool: [none(), none()], start: none(), bytes: AtomicU64::new(0) }
     }
 
     fn is_of(&self, stream: StreamHandle, pool: PoolKey) -> bool {
@@ -42,14 +43,16 @@ impl Key {
 
     fn holds(&self, addr: u64) -> bool {
         let start = self.start.load(Ordering::Relaxed);
-        addr >= start && addr - start < 2 * RANGE
+        addr.wrapping_sub(start) < self.bytes.load(Ordering::Relaxed)
     }
 
     fn set(&self, shard: &Shard) {
         self.stream.store(shard.stream.0, Ordering::Relaxed);
         self.pool[0].store(shard.pool.0, Ordering::Relaxed);
         self.pool[1].store(shard.pool.1, Ordering::Relaxed);
-        self.start.store(shard.heaps[0].start(), Ordering::Relaxed);
+        let range = shard.range();
+        self.start.store(range.start, Ordering::Relaxed);
+        self.bytes.store(range.end - range.start, Ordering::Relaxed);
     }
 }
 
@@ -59,7 +62,7 @@ pub struct Fronts {
     fronts: Box<[Front]>,
     keys: Box<[Key]>,
     count: AtomicUsize,
-    /// Requests must go through the pool: something is pending, or somebody wants to see each of them.
+    /// Requests must go through the pool: somebody wants to see each of them.
     detour: AtomicBool,
     /// How often the shards were gathered.
     gathers: AtomicU64,
@@ -177,8 +180,8 @@ pub struct Gathered<'a> {
 impl Gathered<'_> {
     /// Sets the shards apart again. With `detour`, every request goes through the pool.
     pub fn scatter<D: Device>(mut self, pool: &mut Pool<D>, detour: bool) {
-        self.fronts.detour.store(detour || pool.needs_polling(), Ordering::Relaxed);
-        pool.give_room();
+        self.fronts.detour.store(detour || pool.is_logged(), Ordering::Relaxed);
+        pool.prepare_shards();
         // Lanes that are new since.
         for at in self.held.len()..pool.shard_count().min(FRONTS) {
             let front = self.fronts.fronts[at].0.get_or_init(|| Mutex::new(Box::new(Shard::nowhere())));

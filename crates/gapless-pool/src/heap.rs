@@ -23,6 +23,10 @@ pub struct Page {
     pub busy: u32,
     /// Windows that have it mapped as well.
     pub windows: u32,
+    /// The fence after which no work uses what was freed of it: see [`Fences`](crate::pool).
+    pub freed: u64,
+    /// A hole whose addresses are still mapped, since queued work may use them.
+    pub is_leaving: bool,
     /// The block that its first byte is in.
     first: u32,
 }
@@ -48,6 +52,8 @@ pub struct Heap {
     last: u32,
     pages: Vec<Page>,
     page_at: Vec<u32>,
+    /// The fence that covers what is freed now.
+    fence: u64,
 }
 
 impl Heap {
@@ -63,7 +69,13 @@ impl Heap {
             last: NONE,
             pages: Vec::new(),
             page_at: Vec::new(),
+            fence: 0,
         }
+    }
+
+    /// What is freed from now on is covered by this fence.
+    pub(crate) fn set_fence(&mut self, fence: u64) {
+        self.fence = fence;
     }
 
     #[must_use]
@@ -90,6 +102,12 @@ impl Heap {
     #[must_use]
     pub fn start(&self) -> u64 {
         self.start
+    }
+
+    /// How many addresses it has, used or not.
+    #[must_use]
+    pub fn range(&self) -> u64 {
+        self.limit - self.start
     }
 
     /// Whether an address is one of its own.
@@ -199,15 +217,21 @@ impl Heap {
     #[inline]
     fn hand_out(&mut self, block: u32) -> u32 {
         self.blocks[block].state = State::Live;
-        self.count_busy(block, 1);
+        self.count_live(block);
         block
     }
 
     /// Takes a live block back and joins it with its free neighbours.
     #[inline]
     pub fn release(&mut self, block: u32) {
+        self.release_behind(block, self.fence);
+    }
+
+    /// [`Heap::release`]; no work uses the block after fence `fence`.
+    #[inline]
+    pub(crate) fn release_behind(&mut self, block: u32, fence: u64) {
         debug_assert_eq!(self.blocks[block].state, State::Live);
-        self.count_busy(block, -1);
+        self.count_free(block, fence);
         self.blocks[block].state = State::Free;
         let Block { addr, size, prev, next, .. } = self.blocks[block];
         let free_size = |id: u32| {
@@ -288,15 +312,29 @@ impl Heap {
         Entry { size, tie: addr, block }
     }
 
-    /// Adds `by` to the count of every page that the block touches.
+    /// One live block more touches the pages of a block.
     #[inline]
-    fn count_busy(&mut self, block: u32, by: i32) {
+    fn count_live(&mut self, block: u32) {
+        self.for_pages_of(block, |page| page.busy += 1);
+    }
+
+    /// One live block less touches them; no work uses it after fence `fence`.
+    #[inline]
+    fn count_free(&mut self, block: u32, fence: u64) {
+        self.for_pages_of(block, |page| {
+            page.busy -= 1;
+            page.freed = page.freed.max(fence);
+        });
+    }
+
+    #[inline]
+    fn for_pages_of(&mut self, block: u32, mut work: impl FnMut(&mut Page)) {
         let Block { addr, size, .. } = self.blocks[block];
         let last = addr + size - 1;
         let mut page = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize] as usize;
         loop {
             let p = &mut self.pages[page];
-            p.busy = p.busy.wrapping_add_signed(by);
+            work(p);
             if last < p.addr + p.size {
                 return;
             }
@@ -304,9 +342,37 @@ impl Heap {
         }
     }
 
+    /// Whether no work uses `[addr, addr + size)` any more, once the work before fence `done` is done. The range lies in the heap.
+    pub(crate) fn is_settled(&self, addr: u64, size: u64, done: u64) -> bool {
+        let first = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize] as usize;
+        self.pages[first..].iter().take_while(|page| page.addr < addr + size).all(|page| page.freed <= done)
+    }
+
+    /// The smallest free block of at least `size` bytes whose front no work uses after fence `done`: its size and address. `tries` blocks are
+    /// looked at.
+    pub(crate) fn fits_settled(&self, size: u64, done: u64, tries: usize) -> Option<(u64, u64)> {
+        let found =
+            self.free.iter_from(size).take(tries).find(|entry| self.is_settled(entry.tie, size, done))?;
+        Some((found.size, found.tie))
+    }
+
     /// Puts a page that is mapped at `end` behind the range: free memory.
     pub fn grow(&mut self, handle: PageHandle, size: u64) {
-        let page = Page { addr: self.end, size, handle: Some(handle), busy: 0, windows: 0, first: NONE };
+        self.grow_behind(handle, size, 0);
+    }
+
+    /// [`Heap::grow`] with a page that was used before: no work uses it after fence `freed`.
+    pub(crate) fn grow_behind(&mut self, handle: PageHandle, size: u64, freed: u64) {
+        let page = Page {
+            addr: self.end,
+            size,
+            handle: Some(handle),
+            busy: 0,
+            windows: 0,
+            freed,
+            is_leaving: false,
+            first: NONE,
+        };
         let id = self.pages.len() as u32;
         self.pages.push(page);
         self.page_at.extend(std::iter::repeat_n(id, (size >> GRANULE_BITS) as usize));
@@ -362,17 +428,42 @@ impl Heap {
 
     /// Gives a wholly free page up: its addresses become a hole. The caller unmaps and releases it.
     pub fn give_up(&mut self, page: u32) -> Option<PageHandle> {
-        let Page { addr, size, handle, .. } = self.pages[page as usize];
+        let Page { addr, size, handle, freed, .. } = self.pages[page as usize];
         let block = self.take_at(addr, size)?;
-        self.count_busy(block, -1);
+        self.count_free(block, freed);
         self.blocks[block].state = State::Hole;
         self.pages[page as usize].handle = None;
         handle
     }
 
+    /// Addresses at the end that nothing may be put behind any more: something is mapped there that the device does not take away.
+    pub(crate) fn lose(&mut self, size: u64) {
+        let block = self.blocks.add(self.end, size);
+        self.blocks[block].state = State::Hole;
+        self.blocks.link(self.last, block, NONE);
+        self.last = block;
+        let id = self.pages.len() as u32;
+        let page = Page {
+            addr: self.end,
+            size,
+            handle: None,
+            busy: 0,
+            windows: 0,
+            freed: 0,
+            is_leaving: true,
+            first: block,
+        };
+        self.pages.push(page);
+        self.page_at.extend(std::iter::repeat_n(id, (size >> GRANULE_BITS) as usize));
+        self.end += size;
+    }
+
     /// Gives up the addresses of holes at the end: growth uses them again.
     pub fn draw_in(&mut self) {
-        while self.last != NONE && self.blocks[self.last].state == State::Hole {
+        while self.last != NONE
+            && self.blocks[self.last].state == State::Hole
+            && self.pages.last().is_some_and(|page| !page.is_leaving)
+        {
             let Block { addr, prev, .. } = self.blocks[self.last];
             self.blocks.discard(self.last);
             self.last = prev;
@@ -386,18 +477,67 @@ impl Heap {
         }
     }
 
-    /// Puts a page that is mapped at a hole's addresses behind it again.
-    pub fn refill(&mut self, page: u32, handle: PageHandle) {
-        let Page { addr, size, .. } = self.pages[page as usize];
-        let mut block = self.last;
-        while block != NONE && self.blocks[block].addr != addr {
-            block = self.blocks[block].prev;
-        }
-        if block != NONE && self.blocks[block].state == State::Hole && self.blocks[block].size == size {
-            self.pages[page as usize].handle = Some(handle);
+    /// The page that begins at `addr`.
+    pub(crate) fn page_of(&self, addr: u64) -> Option<u32> {
+        let granule = (addr.checked_sub(self.start)? >> GRANULE_BITS) as usize;
+        let page = *self.page_at.get(granule)?;
+        (self.pages[page as usize].addr == addr).then_some(page)
+    }
+
+    /// Puts a page that is mapped at a hole's addresses behind it again; no work uses it after fence `freed`.
+    pub fn refill(&mut self, page: u32, handle: PageHandle, freed: u64) {
+        let Page { addr, size, first: block, .. } = self.pages[page as usize];
+        if self.blocks[block].state == State::Hole
+            && (self.blocks[block].addr, self.blocks[block].size) == (addr, size)
+        {
+            let filled = &mut self.pages[page as usize];
+            (filled.handle, filled.freed) = (Some(handle), 0);
             self.blocks[block].state = State::Live;
-            self.count_busy(block, 1);
-            self.release(block);
+            self.count_live(block);
+            self.release_behind(block, freed);
+        }
+    }
+
+    /// Makes `count` holes side by side, from a page on, into holes of other sizes, as many bytes in all. The numbers of all pages behind them change
+    /// by the difference: the caller tells whoever knows them.
+    pub(crate) fn reshape_holes(&mut self, first: u32, count: usize, sizes: &[u64]) {
+        let from = first as usize;
+        let old = &self.pages[from..from + count];
+        debug_assert!(old.iter().all(|page| page.handle.is_none() && page.windows == 0 && !page.is_leaving));
+        debug_assert_eq!(old.iter().map(|page| page.size).sum::<u64>(), sizes.iter().sum::<u64>());
+        let freed = old.iter().map(|page| page.freed).max().unwrap_or(0);
+        let blocks: Vec<u32> = old.iter().map(|page| page.first).collect();
+        let (prev, next) = (self.blocks[blocks[0]].prev, self.blocks[blocks[count - 1]].next);
+        let mut addr = old[0].addr;
+        for block in blocks {
+            self.blocks.discard(block);
+        }
+        let mut last = prev;
+        let mut new = Vec::with_capacity(sizes.len());
+        for &size in sizes {
+            let block = self.blocks.add(addr, size);
+            self.blocks[block].state = State::Hole;
+            self.blocks.link(last, block, next);
+            last = block;
+            new.push(Page {
+                addr,
+                size,
+                handle: None,
+                busy: 0,
+                windows: 0,
+                freed,
+                is_leaving: false,
+                first: block,
+            });
+            addr += size;
+        }
+        if next == NONE {
+            self.last = last;
+        }
+        self.pages.splice(from..from + count, new);
+        self.page_at.truncate(((self.pages[from].addr - self.start) >> GRANULE_BITS) as usize);
+        for (id, page) in self.pages.iter().enumerate().skip(from) {
+            self.page_at.extend(std::iter::repeat_n(id as u32, (page.size >> GRANULE_BITS) as usize));
         }
     }
 

@@ -13,14 +13,17 @@ pub mod free_set;
 pub mod fronts;
 pub mod heap;
 pub mod host;
+pub mod mutants;
 pub mod options;
 pub mod pool;
+mod ranges;
 mod shard;
 pub mod sim;
 pub mod stats;
 pub mod steps;
 mod sync;
 mod tally;
+pub mod timed;
 
 pub use budget::Budget;
 pub use device::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};

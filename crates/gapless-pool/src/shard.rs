@@ -9,8 +9,15 @@ use crate::pool::{PoolKey, SMALL, UNIT};
 use crate::steps::{Steps, UNBORN};
 use crate::tally::Tally;
 
-/// Addresses of a heap: reserved in one piece, they cost nothing.
-pub(crate) const RANGE: u64 = 512 << 30;
+/// Requests of a lane that are served before one looks which frees are no longer pending; one that finds nothing free looks at once.
+const POLL_EVERY: u32 = 16;
+
+/// How many addresses a lane's heaps have: reserved in one piece, with nothing behind them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ranges {
+    pub(crate) small: u64,
+    pub(crate) large: u64,
+}
 
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -18,13 +25,16 @@ pub(crate) struct Shard {
     pub(crate) lane: u32,
     pub(crate) stream: StreamHandle,
     pub(crate) pool: PoolKey,
-    /// Of small and of large requests: side by side, each [`RANGE`] long.
+    /// Of small and of large requests: side by side.
     pub(crate) heaps: [Heap; 2],
     /// What begins in the heaps' addresses, whichever lane asked for it.
     pub(crate) allocations: Allocations,
     pub(crate) tally: Tally,
     /// Of large requests, where steps are planned.
     pub(crate) steps: Option<Box<Steps>>,
+    /// Whether frees are pending somewhere, and after how many requests this lane looks.
+    pub(crate) is_pending: bool,
+    until_poll: u32,
 }
 
 /// What a request of `size` bytes takes.
@@ -34,21 +44,24 @@ pub(crate) fn rounded(size: u64) -> u64 {
 }
 
 impl Shard {
-    pub(crate) fn new(lane: u32, stream: StreamHandle, pool: PoolKey, start: u64) -> Shard {
+    pub(crate) fn new(lane: u32, stream: StreamHandle, pool: PoolKey, start: u64, of: Ranges) -> Shard {
         Shard {
             lane,
             stream,
             pool,
-            heaps: [Heap::new(start, RANGE), Heap::new(start + RANGE, RANGE)],
+            heaps: [Heap::new(start, of.small), Heap::new(start + of.small, of.large)],
             allocations: Allocations::default(),
             tally: Tally::default(),
             steps: None,
+            is_pending: false,
+            until_poll: 0,
         }
     }
 
     /// A place holder, for as long as the real one is elsewhere.
     pub(crate) fn nowhere() -> Shard {
-        Shard::new(u32::MAX, StreamHandle(u64::MAX), PoolKey(u64::MAX, u64::MAX), 0)
+        let none = Ranges { small: 0, large: 0 };
+        Shard::new(u32::MAX, StreamHandle(u64::MAX), PoolKey(u64::MAX, u64::MAX), 0, none)
     }
 
     pub(crate) fn is_nowhere(&self) -> bool {
@@ -57,6 +70,19 @@ impl Shard {
 
     pub(crate) fn is_of(&self, stream: StreamHandle, pool: PoolKey) -> bool {
         self.stream == stream && self.pool == pool
+    }
+
+    /// Counts a request while frees are pending. Whether it should look which of them no longer are.
+    #[inline]
+    pub(crate) fn is_poll_due(&mut self) -> bool {
+        let is_due = self.until_poll == 0;
+        self.until_poll = if is_due { POLL_EVERY } else { self.until_poll - 1 };
+        is_due
+    }
+
+    /// Its addresses.
+    pub(crate) fn range(&self) -> std::ops::Range<u64> {
+        self.heaps[0].start()..self.heaps[1].start() + self.heaps[1].range()
     }
 
     /// Whether an address belongs to one of its heaps.
@@ -70,7 +96,7 @@ impl Shard {
     pub(crate) fn alloc(&mut self, requested: u64, budget: Option<&'static Budget>) -> Option<u64> {
         let size = rounded(requested);
         let class = usize::from(size > SMALL);
-        if !self.tally.has_room(class, size, requested) {
+        if !self.tally.has_room(class, size, requested) || (self.is_pending && self.until_poll == 0) {
             return None;
         }
         if class == 1 && self.steps.as_ref().is_some_and(|steps| steps.needs_pool) {
@@ -93,10 +119,14 @@ impl Shard {
             place,
             uses: Vec::new(),
             waits: 0,
+            is_lent_only: false,
             born,
             budget,
         });
         self.tally.out(class, size, requested);
+        if self.is_pending {
+            self.is_poll_due();
+        }
         Some(addr)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! What C++ will free comes from its own `operator new`. Objects that point into themselves (strings, maps) are built where they will stay.
 
+use crate::foreign::{self, Invoker, Manager, New};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -38,7 +39,6 @@ pub fn find_global(libraries: &[&CStr], name: &CStr) -> Option<*mut c_void> {
     if symbol.is_null() { find(libraries, name) } else { Some(symbol) }
 }
 
-type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
 type Delete = unsafe extern "C" fn(*mut c_void);
 type HashBytes = unsafe extern "C" fn(*const c_void, usize, usize) -> usize;
 
@@ -78,8 +78,8 @@ pub fn is_available() -> bool {
 fn new_bytes(size: usize) -> *mut u8 {
     // Nothing is built before `is_available` was asked.
     let Some(library) = library() else { std::process::abort() };
-    // SAFETY: operator new; it throws where there is no memory, and then there is no way on.
-    unsafe { (library.new)(size).cast() }
+    // SAFETY: `library` found operator new; what C++ will free is built where C++ may be thrown through, as the builders' callers say.
+    unsafe { foreign::new_bytes(library.new, size) }
 }
 
 /// `std::vector`.
@@ -270,30 +270,33 @@ impl Drop for SharedPtr {
 #[derive(Debug)]
 pub struct Function {
     callable: [*mut c_void; 2],
-    manager: Option<unsafe extern "C" fn(*mut c_void, *const c_void, i32) -> bool>,
-    invoker: Option<unsafe extern "C-unwind" fn()>,
+    manager: Option<Manager>,
+    invoker: Option<Invoker>,
 }
 
-const COPY: i32 = 2;
-const DESTROY: i32 = 3;
-
-// SAFETY: PyTorch calls such functions from any thread.
+// SAFETY: PyTorch, which passes such functions, calls its own from any thread, and so may we.
 unsafe impl Send for Function {}
+// SAFETY: as above: a call does not change the function.
 unsafe impl Sync for Function {}
 
 impl Function {
+    /// One that nothing was assigned to.
+    pub const EMPTY: Function =
+        Function { callable: [std::ptr::null_mut(); 2], manager: None, invoker: None };
+
     /// Copies the function object behind `function`.
     ///
     /// # Safety
-    /// `function` points at a live `std::function`.
+    /// `function` points at a live `std::function`. Called where C++ may be thrown through.
     #[must_use]
     pub unsafe fn copy_of(function: *const Function) -> Function {
-        // SAFETY: as the caller says; the manager copies the callable into ours.
+        // SAFETY: as the caller says; the manager copies the callable into ours, which is not destroyed where that throws.
         unsafe {
             let source = &*function;
-            let mut copy = Function { callable: [std::ptr::null_mut(); 2], manager: None, invoker: None };
+            let mut copy = Function::EMPTY;
             if let Some(manager) = source.manager {
-                manager((&raw mut copy.callable).cast(), (&raw const source.callable).cast(), COPY);
+                let (to, from) = ((&raw mut copy.callable).cast(), (&raw const source.callable).cast());
+                foreign::copy_callable(manager, to, from);
                 copy.manager = source.manager;
                 copy.invoker = source.invoker;
             }
@@ -303,7 +306,7 @@ impl Function {
 
     /// What to call, and with what as its first argument. `None`: an empty function.
     #[must_use]
-    pub fn invoker(&self) -> Option<(unsafe extern "C-unwind" fn(), *const c_void)> {
+    pub(crate) fn invoker(&self) -> Option<(Invoker, *const c_void)> {
         self.invoker.map(|invoker| (invoker, (&raw const self.callable).cast()))
     }
 }
@@ -312,8 +315,8 @@ impl Drop for Function {
     fn drop(&mut self) {
         if let Some(manager) = self.manager {
             let callable: *mut c_void = (&raw mut self.callable).cast();
-            // SAFETY: the copy is ours to destroy, once.
-            unsafe { manager(callable, callable, DESTROY) };
+            // SAFETY: `copy_of` made this copy, which is ours to destroy, once.
+            unsafe { foreign::destroy_callable(manager, callable) };
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Where one of them is missing, in a build that is not known, the throw returns and its caller falls back to a null pointer or to nothing.
 
 use crate::cxx::{CxxString, find};
+use crate::foreign::{self, Throw};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
@@ -33,7 +34,7 @@ const OBJECT: usize = 256;
 struct Thrower {
     allocate: unsafe extern "C" fn(usize) -> *mut c_void,
     construct: unsafe extern "C" fn(*mut c_void, SourceLocation, *const CxxString),
-    throw: unsafe extern "C-unwind" fn(*mut c_void, *const c_void, *const c_void) -> !,
+    throw: Throw,
     /// Table and type of each kind.
     kinds: [Option<(*const *const c_void, *const c_void)>; 3],
 }
@@ -74,10 +75,7 @@ fn thrower() -> Option<&'static Thrower> {
                         *mut c_void,
                         unsafe extern "C" fn(*mut c_void, SourceLocation, *const CxxString),
                     >(construct),
-                    throw: std::mem::transmute::<
-                        *mut c_void,
-                        unsafe extern "C-unwind" fn(*mut c_void, *const c_void, *const c_void) -> !,
-                    >(throw),
+                    throw: std::mem::transmute::<*mut c_void, Throw>(throw),
                     kinds,
                 }
             })
@@ -111,6 +109,6 @@ pub unsafe fn throw(kind: Kind, message: String) {
         let first = table.add(2);
         object.cast::<*const c_void>().write(first.cast());
         let destructor = first.read();
-        (thrower.throw)(object, type_info, destructor);
+        foreign::throw(thrower.throw, object, type_info, destructor);
     }
 }

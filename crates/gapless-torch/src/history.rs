@@ -1,13 +1,14 @@
 //! The history of a card's memory, as `torch.cuda.memory._record_memory_history` asks for it: a bounded list of what happened, with stacks.
 //!
 //! What is recorded is set for all cards at once; each card has its list. Stacks come from a function of PyTorch's that may take Python's
-//! lock, so it is called before a card's lock is taken, never under it. Trackers are called under it, as PyTorch says they are.
+//! lock, so it is called before a card's lock is taken, never under it. Trackers may throw: what they are to hear is put down under the card's
+//! lock, in the order in which it happened, and told to them after it, before the request or free that it belongs to is over.
 
-use crate::cxx::{Function, SharedPtr};
+use crate::cxx::SharedPtr;
+use crate::foreign::{self, Observer, Tracker};
 use crate::overlay::layout::{self, TraceEntry};
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use std::collections::{HashMap, VecDeque};
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -47,8 +48,6 @@ pub mod level {
 /// A stack that PyTorch gathered: `std::shared_ptr<GatheredContext>`.
 pub type Stack = SharedPtr;
 
-type Recorder = unsafe extern "C-unwind" fn(*mut Stack) -> *mut Stack;
-
 static RECORDING: AtomicBool = AtomicBool::new(false);
 /// Recording, or somebody listens: whether the pools log what they do.
 static WATCHED: AtomicBool = AtomicBool::new(false);
@@ -57,8 +56,11 @@ static RECORDER: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(1);
 /// A bit for each action that is left out.
 static SKIPPED: AtomicU16 = AtomicU16::new(0);
-static TRACKERS: RwLock<Vec<Function>> = RwLock::new(Vec::new());
-static OBSERVERS: RwLock<Vec<Arc<Function>>> = RwLock::new(Vec::new());
+static TRACKERS: RwLock<Vec<Arc<Tracker>>> = RwLock::new(Vec::new());
+/// What trackers have not heard yet, with its card, oldest first; and whether some thread tells it now.
+static UNTOLD: Mutex<VecDeque<(i32, Entry)>> = Mutex::new(VecDeque::new());
+static TELLING: AtomicBool = AtomicBool::new(false);
+static OBSERVERS: RwLock<Vec<Arc<Observer>>> = RwLock::new(Vec::new());
 static METADATA: Mutex<Option<Arc<str>>> = Mutex::new(None);
 static ANNOTATIONS: Mutex<VecDeque<Annotation>> = Mutex::new(VecDeque::new());
 
@@ -136,12 +138,12 @@ pub fn action_bit(name: &str) -> Option<u16> {
     NAMES.iter().position(|known| *known == name).map(|at| 1 << at)
 }
 
-pub fn add_tracker(tracker: Function) {
-    TRACKERS.write().unwrap_or_else(PoisonError::into_inner).push(tracker);
+pub fn add_tracker(tracker: Tracker) {
+    TRACKERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(tracker));
     watch();
 }
 
-pub fn add_observer(observer: Function) {
+pub fn add_observer(observer: Observer) {
     OBSERVERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(observer));
 }
 
@@ -153,22 +155,8 @@ pub unsafe fn tell_observers(device: i32, size: u64, total: u64, free: u64) {
     let observers = OBSERVERS.read().unwrap_or_else(PoisonError::into_inner).clone();
     let (device, size, total, free) = (i64::from(device), size as usize, total as usize, free as usize);
     for observer in observers {
-        if let Some((invoke, callable)) = observer.invoker() {
-            // SAFETY: a `std::function<void(int64_t, size_t, size_t, size_t)>`: its invoker takes each argument by reference.
-            unsafe {
-                let invoke = std::mem::transmute::<
-                    unsafe extern "C-unwind" fn(),
-                    unsafe extern "C-unwind" fn(
-                        *const c_void,
-                        *const i64,
-                        *const usize,
-                        *const usize,
-                        *const usize,
-                    ),
-                >(invoke);
-                invoke(callable, &raw const device, &raw const size, &raw const total, &raw const free);
-            }
-        }
+        // SAFETY: as the caller says.
+        unsafe { observer.tell(device, size, total, free) };
     }
 }
 
@@ -185,12 +173,8 @@ pub unsafe fn stack(wanted: u8) -> Option<Stack> {
     if recorder == 0 {
         return None;
     }
-    let mut stack = Stack::NULL;
-    // SAFETY: PyTorch passed this function for it: it fills what its first argument points at, which is nothing so far.
-    unsafe {
-        let recorder = std::mem::transmute::<usize, Recorder>(recorder);
-        recorder(&raw mut stack);
-    }
+    // SAFETY: as the caller says; `recordHistory` gave the function.
+    let stack = unsafe { foreign::gather(recorder) };
     (!stack.object.is_null()).then_some(stack)
 }
 
@@ -299,7 +283,7 @@ impl History {
         }
     }
 
-    /// Records one action and tells it to the trackers.
+    /// Records one action, for the list and for the trackers.
     pub fn add(&mut self, device: i32, action: Action, what: Event, stack: Option<Stack>) {
         let Event { addr, size, stream, pool } = what;
         let stack = stack.filter(|_| LEVEL.load(Ordering::Relaxed) >= level::ALLOC);
@@ -314,7 +298,9 @@ impl History {
             compiled: COMPILED.with(|stack| stack.borrow().last().cloned()),
             metadata: metadata(),
         };
-        tell_trackers(device, &entry);
+        if !TRACKERS.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            UNTOLD.lock().unwrap_or_else(PoisonError::into_inner).push_back((device, entry.clone()));
+        }
         if is_recording() && SKIPPED.load(Ordering::Relaxed) & (1 << action as u16) == 0 {
             push(&mut self.entries, entry);
         }
@@ -330,24 +316,64 @@ pub struct Event {
     pub pool: PoolKey,
 }
 
-fn tell_trackers(device: i32, entry: &Entry) {
-    let trackers = TRACKERS.read().unwrap_or_else(PoisonError::into_inner);
-    if trackers.is_empty() {
-        return;
+/// Tells trackers what happened since they last heard. Where another thread does so, it tells this thread's part too: in order, and without
+/// waiting, for a tracker may want what this thread has. One that allocates hears of it when it is done.
+///
+/// # Safety
+/// Called where C++ may be thrown through; no card is locked.
+#[inline]
+pub unsafe fn tell_trackers() {
+    if is_watched() {
+        // SAFETY: as the caller says.
+        unsafe { tell_all() };
     }
-    let mut shown = std::mem::MaybeUninit::<TraceEntry>::uninit();
-    // SAFETY: built in place. Trackers only read it, so that what it owns (the stack's use) is given back below.
-    unsafe {
-        layout::write_trace_entry(shown.as_mut_ptr(), device, entry);
-        for tracker in trackers.iter() {
-            if let Some((invoke, callable)) = tracker.invoker() {
-                let invoke = std::mem::transmute::<
-                    unsafe extern "C-unwind" fn(),
-                    unsafe extern "C-unwind" fn(*const c_void, *const TraceEntry),
-                >(invoke);
-                invoke(callable, shown.as_ptr());
+}
+
+/// The turn to tell: given up when it ends, by an exception too.
+struct Turn;
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        TELLING.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TELLING.store(false, Ordering::Release);
+    }
+}
+
+/// An entry as PyTorch knows it, which trackers only read: what it owns is given back after they heard it, or when one of them threw.
+struct Shown(*mut TraceEntry);
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        // SAFETY: `tell_all` makes it for an entry that it has written, and that outlives it.
+        unsafe { layout::end_trace_entry(self.0) };
+    }
+}
+
+/// # Safety
+/// As [`tell_trackers`].
+#[cold]
+unsafe fn tell_all() {
+    let untold = || UNTOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    // Again after a turn: what came while it was given up has nobody else.
+    while !untold().is_empty() {
+        let Some(_turn) = Turn::take() else { return };
+        let trackers = TRACKERS.read().unwrap_or_else(PoisonError::into_inner).clone();
+        loop {
+            let next = untold().pop_front();
+            let Some((device, entry)) = next else { break };
+            let mut room = std::mem::MaybeUninit::<TraceEntry>::uninit();
+            // SAFETY: room for one, where it stays.
+            unsafe { layout::write_trace_entry(room.as_mut_ptr(), device, &entry) };
+            let shown = Shown(room.as_mut_ptr());
+            for tracker in &trackers {
+                // SAFETY: as the caller says; the entry was written just now.
+                unsafe { tracker.tell(shown.0) };
             }
         }
-        layout::end_trace_entry(shown.as_mut_ptr());
     }
 }

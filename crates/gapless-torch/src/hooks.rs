@@ -1,15 +1,17 @@
 //! The C ABI: what PyTorch, and the Python package, call.
 //!
-//! Entries that PyTorch calls may come from any thread, with or without Python's lock. None of them unwinds, except that `gapless_alloc`
-//! throws PyTorch's own exception when there is no memory.
+//! Entries that PyTorch calls may come from any thread, with or without Python's lock. None of them unwinds, except those that are `C-unwind`:
+//! `gapless_alloc` throws PyTorch's own exception when there is no memory, and what PyTorch's own functions throw goes through.
 
 use crate::cxx::Function;
+use crate::foreign::{Barred, Filter};
 use crate::oom::tail;
 use crate::ration::{admission, ticker};
 use crate::recorder::{self, Config};
-use crate::routing::{Filter, MempoolId, Routing};
+use crate::routing::{self, MempoolId};
 use crate::state::{self, CARDS, Card, CardError};
 use crate::{budgets, options, overlay, pressure, serve, stats};
+use gapless_cuda::streams;
 use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
@@ -27,8 +29,9 @@ pub(crate) fn set_error(message: &str) {
     LAST_ERROR.with(|last| *last.borrow_mut() = text);
 }
 
-/// Runs `work`; a panic in it ends here.
+/// Runs `work`; a panic in it ends here. A C++ exception would end the process: nothing of [`crate::foreign`] is called in it.
 pub(crate) fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
+    let _barred = Barred::new();
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(fallback)
 }
 
@@ -254,20 +257,19 @@ pub extern "C" fn gapless_reset() {
         return;
     }
     guarded((), || {
-        state::for_each(|device, card| {
-            // Giving back waits for streams, which a capture forbids.
-            if card.routings.is_empty() {
-                card.pool.trim();
-                card.note_changes(device, None);
-            }
+        state::for_each(|_, card| {
+            card.trim();
         });
     });
 }
 
-/// Gives cached memory of a card back; the bytes.
+/// Gives cached memory of a card back; the bytes. None while a capture is open.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_trim(device: i32) -> usize {
-    guarded(0, || state::existing(device).map_or(0, |mut card| card.pool.trim() as usize))
+    if state::is_forked() {
+        return 0;
+    }
+    guarded(0, || state::existing(device).map_or(0, |mut card| card.trim() as usize))
 }
 
 /// Takes memory from a card until `bytes` are held. 0, or -1.
@@ -322,11 +324,18 @@ pub extern "C" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_voi
     }
     guarded((), || {
         let (addr, stream) = (pointer as u64, StreamHandle(stream as u64));
-        let mut fronts = (0..CARDS as i32).filter_map(state::fronts);
-        if !fronts.any(|fronts| fronts.record_stream(addr, stream)) {
-            state::for_each(|_, card| {
-                let _ = card.pool.record_stream(addr, stream);
+        let is_at_front =
+            |&card: &i32| state::fronts(card).is_some_and(|fronts| fronts.record_stream(addr, stream));
+        let mut found = (0..CARDS as i32).find(is_at_front);
+        if found.is_none() {
+            state::for_each(|index, card| {
+                if card.pool.record_stream(addr, stream).is_ok() {
+                    found = Some(index);
+                }
             });
+        }
+        if let Some(card) = found {
+            streams::note(card, stream.0);
         }
     });
 }
@@ -334,15 +343,11 @@ pub extern "C" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_voi
 /// A capture, or a memory pool, begins to take requests.
 ///
 /// # Safety
-/// `filter` points at a live `std::function<bool(cudaStream_t)>`, as C++ passes one by value.
+/// `filter` points at a live `std::function<bool(cudaStream_t)>`, as C++ passes one by value. Called from C++ that may be thrown through.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gapless_begin_pool(device: i32, id: MempoolId, filter: *const Function) {
+pub unsafe extern "C-unwind" fn gapless_begin_pool(device: i32, id: MempoolId, filter: *const Function) {
     // SAFETY: as the caller says.
-    let filter = Filter(unsafe { Function::copy_of(filter) });
-    guarded((), || {
-        let _: Result<(), CardError> =
-            state::with_card(device, |card| card.begin(Routing { pool: id.into(), filter }));
-    });
+    unsafe { routing::begin(device, id, Filter(Function::copy_of(filter))) };
 }
 
 /// It takes no more.

@@ -20,13 +20,14 @@ pub struct Settings {
     pub check_bytes: u64,
 }
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "reserve",
     "limit",
     "budget",
     "slack",
     "largest_page",
     "windows",
+    "lending",
     "pages",
     "plans",
     "check",
@@ -54,6 +55,7 @@ pub fn parse(text: &str) -> Result<Settings, String> {
             }
             "pages" => settings.hidden = number == 0,
             "windows" => settings.pool.windows = number as usize,
+            "lending" => settings.pool.lending = number != 0,
             "plans" => settings.unplanned = number == 0,
             "check" => settings.check = number != 0,
             "check_bytes" => settings.check_bytes = number,

@@ -4,6 +4,7 @@
 //! allocate and free. A request that fails inside of a handler fails plainly. While a capture is open none is asked, for what a handler
 //! does could become part of the graph, or break it.
 
+use crate::interpreter::DOOR;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,6 +77,8 @@ pub fn ask<T>(
     let mut asked = 0;
     for Handler { callback, user, .. } in handlers {
         let Some((pressure, before)) = look() else { break };
+        // Most of them are Python's.
+        let Some(_visit) = DOOR.enter() else { break };
         asked += 1;
         ASKING.set(true);
         // SAFETY: the one who added it said that it may be called so.

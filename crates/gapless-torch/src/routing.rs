@@ -1,8 +1,19 @@
 //! Which pool a request goes to: routings that PyTorch opens for graph captures and memory pools, each with a filter of streams.
+//!
+//! Filters are PyTorch's code and may throw, so they are asked before a card is locked, on a list that the card publishes; where a card has no
+//! routing that costs one load. A request that was asked about before a routing began is one from before it.
+//!
+//! A routing is a **capture** or it is not, and only a capture makes the pool quiet. PyTorch opens a capture's routing before the capture begins,
+//! so its filter does not take the thread's current stream then; a memory pool's filter does. From then on the stream is watched: once it was seen
+//! captured and is not any more, the capture is over, whether PyTorch ends the routing or, after a failure, never does.
 
-use crate::cxx::Function;
-use gapless_pool::PoolKey;
+use crate::foreign::{self, Filter};
+use crate::hooks::guarded;
+use crate::state::{self, CARDS};
+use gapless_pool::{PoolKey, StreamHandle};
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// `c10::MempoolId_t`, a pair of numbers, passed in two registers.
 #[repr(C)]
@@ -24,30 +35,231 @@ impl From<PoolKey> for MempoolId {
     }
 }
 
-/// A filter that is kept: a `std::function<bool(cudaStream_t)>`.
-#[derive(Debug)]
-pub struct Filter(pub Function);
-
-impl Filter {
-    /// Whether requests on `stream` are routed; an empty function takes none.
-    #[must_use]
-    pub fn accepts(&self, stream: *mut c_void) -> bool {
-        self.0.invoker().is_some_and(|(invoke, callable)| {
-            // SAFETY: the invoker of such a function has this type, and belongs to the callable.
-            unsafe {
-                let invoke = std::mem::transmute::<
-                    unsafe extern "C-unwind" fn(),
-                    unsafe extern "C-unwind" fn(*const c_void, *const *mut c_void) -> bool,
-                >(invoke);
-                invoke(callable, &raw const stream)
-            }
-        })
-    }
-}
-
-/// An open routing.
+/// Requests that its filter takes go to its pool.
 #[derive(Debug)]
 pub struct Routing {
     pub pool: PoolKey,
     pub filter: Filter,
+}
+
+/// What a routing is to a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capture {
+    /// It is a memory pool's.
+    No,
+    /// A capture, of a stream that cannot be told: open until PyTorch ends it.
+    Unknown,
+    /// A capture that is about to begin on this stream.
+    Awaited(StreamHandle),
+    Running(StreamHandle),
+    /// It ended, or failed. PyTorch may still say so.
+    Over,
+}
+
+impl Capture {
+    fn is_open(self) -> bool {
+        matches!(self, Capture::Unknown | Capture::Awaited(_) | Capture::Running(_))
+    }
+
+    /// What a routing that begins now, with this filter, is.
+    ///
+    /// # Safety
+    /// Where C++ may be thrown through.
+    unsafe fn of(device: i32, filter: &Filter) -> Capture {
+        let (Some(torch), Ok(device)) = (foreign::torch(), i8::try_from(device)) else {
+            return Capture::Unknown;
+        };
+        // SAFETY: as the caller says.
+        unsafe {
+            let stream = torch.current_stream(device);
+            if filter.accepts(stream) { Capture::No } else { Capture::Awaited(StreamHandle(stream as u64)) }
+        }
+    }
+}
+
+/// The routings of a card, oldest first.
+#[derive(Debug, Default)]
+pub struct Routings {
+    open: Vec<(Arc<Routing>, Capture)>,
+}
+
+impl Routings {
+    /// Whether no routing takes requests.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.open.iter().all(|(_, capture)| *capture == Capture::Over)
+    }
+
+    /// Whether some capture is open: nothing may be recorded, asked or waited for.
+    #[must_use]
+    pub fn has_capture(&self) -> bool {
+        self.open.iter().any(|(_, capture)| capture.is_open())
+    }
+
+    pub fn begin(&mut self, routing: Routing, capture: Capture) {
+        self.open.push((Arc::new(routing), capture));
+    }
+
+    /// The newest routing of this pool ends.
+    pub fn end(&mut self, pool: PoolKey) {
+        if let Some(at) = self.open.iter().rposition(|(routing, _)| routing.pool == pool) {
+            self.open.remove(at);
+        }
+    }
+
+    /// Nobody uses this pool any more: captures into it that failed are not going to be ended.
+    pub fn forget(&mut self, pool: PoolKey) {
+        self.open.retain(|(routing, capture)| *capture != Capture::Over || routing.pool != pool);
+    }
+
+    /// Looks at the streams of captures. Whether one began or is over.
+    pub fn watch(&mut self, mut is_captured: impl FnMut(StreamHandle) -> bool) -> bool {
+        let mut changed = false;
+        for (_, capture) in &mut self.open {
+            let next = match *capture {
+                Capture::Awaited(stream) if is_captured(stream) => Capture::Running(stream),
+                Capture::Running(stream) if !is_captured(stream) => Capture::Over,
+                same => same,
+            };
+            changed |= next != *capture;
+            *capture = next;
+        }
+        changed
+    }
+
+    /// Has requests of the card `device` ask these filters. Those of captures that are over take nothing any more, and may belong to graphs that are gone.
+    pub fn publish(&self, device: i32) {
+        let Some(published) = published(device) else { return };
+        let taking = self.open.iter().filter(|(_, capture)| *capture != Capture::Over);
+        let list: Vec<Arc<Routing>> = taking.map(|(routing, _)| routing.clone()).collect();
+        let before = {
+            let mut slot = published.list.lock().unwrap_or_else(PoisonError::into_inner);
+            published.count.store(list.len(), Ordering::Release);
+            std::mem::replace(&mut *slot, Some(Arc::new(list)))
+        };
+        // Without the lock: it may hold the last use of a filter, whose end is C++'s.
+        drop(before);
+    }
+}
+
+/// What requests ask, without the card's lock.
+#[derive(Debug)]
+struct Published {
+    count: AtomicUsize,
+    list: Mutex<Option<Arc<Vec<Arc<Routing>>>>>,
+}
+
+static PUBLISHED: [Published; CARDS] =
+    [const { Published { count: AtomicUsize::new(0), list: Mutex::new(None) } }; CARDS];
+
+fn published(device: i32) -> Option<&'static Published> {
+    PUBLISHED.get(usize::try_from(device).ok()?)
+}
+
+/// Which pool a request of this thread on `stream` goes to: that of the newest routing that takes it.
+///
+/// # Safety
+/// Where C++ may be thrown through.
+#[inline]
+#[must_use]
+pub unsafe fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
+    match published(device) {
+        // SAFETY: as the caller says.
+        Some(published) if published.count.load(Ordering::Acquire) > 0 => unsafe { published.ask(stream) },
+        _ => PoolKey(0, 0),
+    }
+}
+
+impl Published {
+    /// # Safety
+    /// As [`pool_of`].
+    #[cold]
+    unsafe fn ask(&self, stream: *mut c_void) -> PoolKey {
+        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut routings = list.iter().flat_map(|list| list.iter().rev());
+        // SAFETY: as the caller says. The list, which is all that this frame owns, is given up on the way.
+        let found = routings.find(|routing| unsafe { routing.filter.accepts(stream) });
+        found.map_or(PoolKey(0, 0), |routing| routing.pool)
+    }
+}
+
+/// A capture, or a memory pool, begins to take requests.
+///
+/// # Safety
+/// Where C++ may be thrown through.
+pub unsafe fn begin(device: i32, id: MempoolId, filter: Filter) {
+    if state::is_forked() {
+        return;
+    }
+    // SAFETY: as the caller says.
+    let capture = unsafe { Capture::of(device, &filter) };
+    let routing = Routing { pool: id.into(), filter };
+    guarded((), || {
+        let _: Result<(), state::CardError> = state::with_card(device, |card| card.begin(routing, capture));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cxx::Function;
+
+    const STREAM: StreamHandle = StreamHandle(0x5000);
+
+    fn routing(pool: u64) -> Routing {
+        Routing { pool: PoolKey(0, pool), filter: Filter(Function::EMPTY) }
+    }
+
+    #[test]
+    fn a_memory_pool_is_no_capture() {
+        let mut routings = Routings::default();
+        routings.begin(routing(1), Capture::No);
+        assert!(!routings.is_empty() && !routings.has_capture());
+        assert!(!routings.watch(|_| panic!("it has no stream to look at")));
+        routings.end(PoolKey(0, 1));
+        assert!(routings.is_empty());
+    }
+
+    #[test]
+    fn a_capture_is_open_until_its_stream_was_captured_and_is_not_any_more() {
+        let mut routings = Routings::default();
+        routings.begin(routing(1), Capture::Awaited(STREAM));
+        assert!(!routings.watch(|_| false) && routings.has_capture(), "it is about to begin");
+        assert!(routings.watch(|stream| stream == STREAM) && routings.has_capture());
+        assert!(routings.watch(|_| false) && !routings.has_capture() && routings.is_empty());
+        // PyTorch says so too, as a rule.
+        routings.end(PoolKey(0, 1));
+        assert!(routings.open.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_capture_that_was_seen_to_be_over_is_not_taken_for_that_of_the_pool_around_it() {
+        let mut routings = Routings::default();
+        routings.begin(routing(1), Capture::No);
+        routings.begin(routing(1), Capture::Running(STREAM));
+        routings.watch(|_| false);
+        routings.end(PoolKey(0, 1));
+        assert!(!routings.is_empty());
+        routings.end(PoolKey(0, 1));
+        assert!(routings.is_empty());
+    }
+
+    #[test]
+    fn a_stream_that_cannot_be_told_is_waited_for_until_the_end_is_said() {
+        let mut routings = Routings::default();
+        routings.begin(routing(1), Capture::Unknown);
+        assert!(!routings.watch(|_| false) && routings.has_capture());
+        routings.end(PoolKey(0, 1));
+        assert!(!routings.has_capture());
+    }
+
+    #[test]
+    fn failed_captures_are_forgotten_with_their_pool() {
+        let mut routings = Routings::default();
+        routings.begin(routing(1), Capture::Running(STREAM));
+        routings.begin(routing(2), Capture::Running(STREAM));
+        routings.watch(|_| false);
+        routings.forget(PoolKey(0, 1));
+        assert_eq!(routings.open.len(), 1);
+    }
 }

@@ -1,7 +1,8 @@
 //! What a request and a free do, whichever way PyTorch came: through the plain hooks or the overlay.
 //!
 //! What is recorded is told under the lock that orders it: of the lane, or of the card.
-//! Stacks for a history or a recording are gathered before the card is locked, handlers and observers of failures are called after: all of them may take Python's lock.
+//! Filters of routings are asked, and stacks for a history or a recording gathered, before the card is locked; trackers, handlers and observers of
+//! failures are called after: all of them may throw, or take Python's lock.
 
 use crate::budgets;
 use crate::checked;
@@ -12,6 +13,7 @@ use crate::hooks::{guarded, set_error};
 use crate::oom::{self, Seen};
 use crate::pressure::{self, Pressure};
 use crate::recorder;
+use crate::routing;
 use crate::state::{self, CARDS, Card};
 use gapless_pool::{AllocError, Device, DeviceError, PoolKey, StreamHandle};
 use gapless_trace::Action;
@@ -40,6 +42,7 @@ struct Request {
     size: u64,
     device: i32,
     stream: *mut c_void,
+    pool: PoolKey,
     /// For a history, and for a recording.
     stack: Option<Stack>,
     line: u32,
@@ -79,22 +82,28 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
         return addr as *mut c_void;
     }
     // SAFETY: as the caller says.
-    unsafe { Request { size: size as u64, device, stream, stack: None, line, who: None }.serve() }
+    unsafe {
+        let pool = routing::pool_of(device, stream);
+        Request { size: size as u64, device, stream, pool, stack: None, line, who: None }.serve()
+    }
 }
 
 #[cold]
 unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
     // SAFETY: as the caller says.
-    let stack = if history::is_watched() { unsafe { history::stack(level::STATE) } } else { None };
-    let line = guarded(0, recorder::stack);
-    let who = guarded(None, checked::who);
-    if let Some(found) = guarded(None, checked::take_found) {
-        drop((stack, who));
-        // SAFETY: as the caller says.
-        return unsafe { fail(Kind::Error, found) };
+    unsafe {
+        let pool = routing::pool_of(device, stream);
+        let stack = if history::is_watched() { history::stack(level::STATE) } else { None };
+        let line = guarded(0, recorder::stack);
+        let who = guarded(None, checked::who);
+        if let Some(found) = guarded(None, checked::take_found) {
+            drop((stack, who));
+            return fail(Kind::Error, found);
+        }
+        let data = Request { size: size as u64, device, stream, pool, stack, line, who }.serve();
+        history::tell_trackers();
+        data
     }
-    // SAFETY: as the caller says.
-    unsafe { Request { size: size as u64, device, stream, stack, line, who }.serve() }
 }
 
 impl Request {
@@ -122,7 +131,7 @@ impl Request {
         guarded(Err(inside()), || {
             let attempt = |card: &mut Card| {
                 let addr = card
-                    .alloc(self.size, self.stream, budgets::open_on(self.device))
+                    .alloc(self.size, self.stream, self.pool, budgets::open_on(self.device))
                     .map_err(|AllocError::OutOfMemory { device, .. }| Failure::OutOfMemory(device))?;
                 checked::handed_out(card, addr, self.who.as_ref()).map_err(Failure::Wrong)?;
                 if history::is_watched() {
@@ -162,7 +171,10 @@ impl Request {
                 let (limit, total, free) = (seen.facts.limit, seen.facts.total, seen.facts.free);
                 let total = limit.map_or(total, |limit| limit.bytes);
                 // SAFETY: as the caller says; no card is locked.
-                unsafe { history::tell_observers(self.device, self.size, total, free) };
+                unsafe {
+                    history::tell_trackers();
+                    history::tell_observers(self.device, self.size, total, free);
+                }
                 guarded(plain, || oom::explain(seen))
             }
             None => plain,
@@ -195,7 +207,7 @@ impl Request {
     /// The failure as it is told, recorded, and left behind.
     fn look(&self, card: &mut Card, error: DeviceError) -> Seen {
         card.failed += 1;
-        let seen = oom::look(card, self.device, self.size, StreamHandle(self.stream as u64), error);
+        let seen = oom::look(card, (self.size, StreamHandle(self.stream as u64), self.pool), error);
         let free = seen.facts.free;
         if history::is_watched() {
             card.note_failure(self.device, self.size, self.stream, free, self.stack.clone());
@@ -234,7 +246,7 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
     // SAFETY: as the caller says.
     let stack = if history::is_watched() { unsafe { history::stack(level::ALL) } } else { None };
     let who = guarded(None, checked::who);
-    guarded(true, || {
+    let given = guarded(true, || {
         let free_on = |device: i32| {
             let addr = pointer as u64;
             let is_recorded = recorder::is_on();
@@ -281,5 +293,8 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
             checked::not_there(pointer as u64, None, who.as_ref());
         }
         found.is_some()
-    })
+    });
+    // SAFETY: as the caller says.
+    unsafe { history::tell_trackers() };
+    given
 }

@@ -1,13 +1,16 @@
 //! The allocators of this process, one a card, each behind a lock; and their fronts, which serve most requests without it.
 
+use crate::foreign::Barred;
 use crate::history::{self, Action, Event, History, Stack};
+use crate::oom::{Limit, LimitBy};
 use crate::options::Settings;
 use crate::planner::Background;
 use crate::pulse;
 use crate::ration::{Rationed, admission};
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
-use crate::routing::Routing;
+use crate::routing::{Capture, Routing, Routings};
+use crate::stats::Shown;
 use crate::{background, budgets, checked};
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
@@ -29,12 +32,12 @@ pub struct Card {
     pub pool: Pool<Rationed<CudaDevice>>,
     /// Its number.
     pub device: i32,
-    pub routings: Vec<Routing>,
-    /// Freed while a routing was open and used by other streams: events cannot be recorded during a capture.
-    deferred: Vec<u64>,
+    pub routings: Routings,
     /// How often each private pool is in use.
     uses: Vec<(PoolKey, u32)>,
+    /// What the program set of the card as the most that it may hold, and what the options say: the smaller holds.
     pub fraction: f64,
+    allowed: Option<u64>,
     /// Private pools whose free memory may serve others' requests before these fail.
     spare: Vec<PoolKey>,
     pub history: History,
@@ -43,14 +46,15 @@ pub struct Card {
     pub helped: u64,
     /// Counters as they were when the program last reset its totals.
     pub since: Since,
-    /// The most blocks and bytes that were seen stranded: in all, small, large.
-    pub most_stranded: [(u64, u64); 3],
+    /// What is counted when it is asked for.
+    pub shown: Shown,
 }
 
 /// What totals are counted from.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Since {
     pub stats: Stats,
+    pub shown: Shown,
     pub failed: u64,
 }
 
@@ -138,6 +142,7 @@ pub struct Locked {
     device: i32,
     card: MutexGuard<'static, Option<Box<Card>>>,
     gathered: Option<Gathered<'static>>,
+    _barred: Barred,
 }
 
 impl Locked {
@@ -147,8 +152,10 @@ impl Locked {
         mut card: MutexGuard<'static, Option<Box<Card>>>,
         fronts: &'static Fronts,
     ) -> Option<Locked> {
-        let gathered = Some(fronts.gather(&mut card.as_mut()?.pool));
-        Some(Locked { device, card, gathered })
+        let inner = card.as_mut()?;
+        let gathered = Some(fronts.gather(&mut inner.pool));
+        inner.watch_captures();
+        Some(Locked { device, card, gathered, _barred: Barred::new() })
     }
 }
 
@@ -172,7 +179,7 @@ impl Drop for Locked {
                 card.note_changes(self.device, None);
             }
             // While a routing is open its filter must see each request.
-            let detour = !card.routings.is_empty() || !card.deferred.is_empty();
+            let detour = !card.routings.is_empty();
             gathered.scatter(&mut card.pool, detour);
         }
     }
@@ -206,16 +213,16 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
         let mut card = Box::new(Card {
             pool: Pool::new(rationed, settings.pool),
             device,
-            routings: Vec::new(),
-            deferred: Vec::new(),
+            routings: Routings::default(),
             uses: Vec::new(),
             fraction: 1.0,
+            allowed: settings.pool.limit,
             spare: Vec::new(),
             history: History::default(),
             failed: 0,
             helped: 0,
             since: Since::default(),
-            most_stranded: [(0, 0); 3],
+            shown: Shown::default(),
         });
         recorder::start();
         card.pool.set_log(needs_log());
@@ -268,7 +275,7 @@ pub fn for_each(mut work: impl FnMut(i32, &mut Card)) {
 }
 
 impl Card {
-    /// Memory for `size` bytes on `stream`, charged to a budget.
+    /// Memory for `size` bytes on `stream`, of the pool that its routing says, charged to a budget.
     ///
     /// # Errors
     /// When there is none.
@@ -277,13 +284,10 @@ impl Card {
         &mut self,
         size: u64,
         stream: *mut c_void,
+        pool: PoolKey,
         budget: Option<&'static Budget>,
     ) -> Result<u64, AllocError> {
-        if self.routings.is_empty() && !self.deferred.is_empty() {
-            self.work_off_deferred();
-        }
         let stream = StreamHandle(stream as u64);
-        let pool = self.pool_of(stream);
         self.pool.alloc_for(size, stream, pool, budget).or_else(|error| {
             let AllocError::OutOfMemory { device: why, .. } = error;
             // Nobody's memory helps where there is no budget for it.
@@ -294,15 +298,7 @@ impl Card {
         })
     }
 
-    /// Which pool a request on `stream` goes to: that of the newest routing that takes it.
-    #[inline]
-    #[must_use]
-    pub fn pool_of(&self, stream: StreamHandle) -> PoolKey {
-        let accepts = |routing: &&Routing| routing.filter.accepts(stream.0 as *mut c_void);
-        self.routings.iter().rev().find(accepts).map_or(PoolKey(0, 0), |routing| routing.pool)
-    }
-
-    /// Memory of pools that let others have it: as it lies in one of them, else their free pages.
+    /// Memory of pools that let others have it, as it lies in one of them. Their pages stay: graphs remember addresses.
     #[cold]
     fn alloc_from_spare(
         &mut self,
@@ -315,20 +311,7 @@ impl Card {
             return None;
         }
         let spare = self.spare.clone();
-        let mut of = |&other: &PoolKey| self.pool.alloc_for(size, stream, other, budget).ok();
-        if let Some(addr) = spare.iter().find_map(&mut of) {
-            return Some(addr);
-        }
-        let private = self.pool.holes_for(pool).private;
-        let pages: u64 = private.iter().filter(|p| spare.contains(&p.pool)).map(|p| p.pages).sum();
-        // Giving back waits for streams, which a capture forbids.
-        if !self.routings.is_empty() || pages < self.pool.shortfall(size, stream, pool) {
-            return None;
-        }
-        for other in spare {
-            self.pool.trim_pool(other);
-        }
-        self.pool.alloc_for(size, stream, pool, budget).ok()
+        spare.iter().find_map(|&other| self.pool.alloc_for(size, stream, other, budget).ok())
     }
 
     /// Pools that let others have what is free in them.
@@ -340,24 +323,52 @@ impl Card {
     /// Gives back what is at `addr`. Whether it was there to be given back.
     #[inline]
     pub fn free(&mut self, addr: u64) -> bool {
-        if !self.routings.is_empty() && self.pool.concerns_others(addr) {
-            self.deferred.push(addr);
-            true
-        } else {
-            self.pool.free(addr).is_ok()
+        self.pool.free(addr).is_ok()
+    }
+
+    /// Gives what is free back to the device; the bytes. Giving back waits for streams, which an open capture forbids.
+    pub fn trim(&mut self) -> u64 {
+        self.give_back(Pool::trim)
+    }
+
+    /// [`Card::trim`] for one private pool, unless somebody uses it: graphs remember its addresses.
+    pub fn trim_pool(&mut self, pool: PoolKey) -> u64 {
+        if self.uses_of(pool).is_some_and(|uses| uses > 0) {
+            return 0;
+        }
+        self.give_back(|all| all.trim_pool(pool))
+    }
+
+    fn give_back(&mut self, give: impl FnOnce(&mut Pool<Rationed<CudaDevice>>) -> u64) -> u64 {
+        if self.routings.has_capture() {
+            return 0;
+        }
+        let given = give(&mut self.pool);
+        self.note_changes(self.device, None);
+        given
+    }
+
+    /// Captures begin and end without a word: the card looks whenever somebody takes it.
+    #[inline]
+    fn watch_captures(&mut self) {
+        if self.routings.has_capture() {
+            let Card { pool, routings, .. } = self;
+            if routings.watch(|stream| pool.device().is_captured(stream)) {
+                self.rerouted();
+            }
         }
     }
 
-    fn work_off_deferred(&mut self) {
-        for addr in std::mem::take(&mut self.deferred) {
-            let _ = self.pool.free(addr);
-        }
+    /// Routings are others than before.
+    fn rerouted(&mut self) {
+        self.routings.publish(self.device);
+        self.pool.set_quiet(self.routings.has_capture());
     }
 
-    pub fn begin(&mut self, routing: Routing) {
+    pub fn begin(&mut self, routing: Routing, capture: Capture) {
         self.create(routing.pool);
-        self.pool.set_quiet(true);
-        self.routings.push(routing);
+        self.routings.begin(routing, capture);
+        self.rerouted();
     }
 
     /// A memory pool of the program's own is there, or has one user more.
@@ -383,10 +394,8 @@ impl Card {
     }
 
     pub fn end(&mut self, pool: PoolKey) {
-        if let Some(at) = self.routings.iter().rposition(|routing| routing.pool == pool) {
-            self.routings.remove(at);
-        }
-        self.pool.set_quiet(!self.routings.is_empty());
+        self.routings.end(pool);
+        self.rerouted();
     }
 
     pub fn release(&mut self, pool: PoolKey) {
@@ -395,17 +404,28 @@ impl Card {
             if *uses == 0 {
                 self.pool.release_pool(pool);
                 self.spare.retain(|key| *key != pool);
+                self.routings.forget(pool);
             }
         }
     }
 
-    /// Holds at most this share of the card.
+    /// Holds at most this share of the card, and no more than the options allow.
     pub fn set_fraction(&mut self, fraction: f64) {
         use gapless_pool::Device;
         self.fraction = fraction.clamp(0.0, 1.0);
         let total = self.pool.device_mut().memory().1;
-        let limit = (fraction < 1.0).then_some((fraction * total as f64) as u64);
-        self.pool.set_limit(limit);
+        let share = (fraction < 1.0).then_some((fraction * total as f64) as u64);
+        self.pool.set_limit(share.into_iter().chain(self.allowed).min());
+    }
+
+    /// The limit that holds, and who set it.
+    #[must_use]
+    pub fn limit(&self) -> Option<Limit> {
+        let by_options = |bytes| self.fraction >= 1.0 || self.allowed == Some(bytes);
+        self.pool.limit().map(|bytes| Limit {
+            bytes,
+            by: if by_options(bytes) { LimitBy::Option } else { LimitBy::Fraction(self.fraction) },
+        })
     }
 
     // ---- the recording ----

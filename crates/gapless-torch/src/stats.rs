@@ -1,7 +1,7 @@
 //! The statistics of a card as `torch.cuda.memory_stats` means them: as PyTorch's structure through the table, and as JSON for Python.
 //!
-//! A segment is a page, which is what is taken from the device. Inactive and split is what is free in pages that others use, and could not be
-//! given back; it is looked up when asked for, so its peak is the most that was seen then. Nothing is oversize.
+//! Segments, and free blocks beside others in one (inactive and split), are those that the snapshot shows, so that the two agree. They are looked up
+//! when asked for: peaks and totals are of what was seen then. Nothing is oversize.
 
 use crate::budgets;
 use crate::checked;
@@ -9,7 +9,7 @@ use crate::hooks::guarded;
 use crate::overlay::This;
 use crate::overlay::layout::{DeviceStats, Stat, StatArray};
 use crate::state::{self, Card, Since};
-use gapless_pool::{ClassStats, Gauge, Rung, Stats};
+use gapless_pool::{BlockState, ClassStats, Gauge, Rung, SegmentView, Stats};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,37 +33,73 @@ fn array(
     [stat(all(now), all(since)), of(0), of(1)]
 }
 
+/// What is counted in the picture of a card that a snapshot shows: in all, small, large.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    segments: [Gauge; 3],
+    /// Free blocks in segments of several blocks, and their bytes.
+    split: [Gauge; 3],
+    split_bytes: [Gauge; 3],
+}
+
+impl Shown {
+    /// Looks at a card's segments.
+    fn look(&mut self, segments: &[SegmentView]) {
+        let mut seen = [[0; 2]; 3];
+        for segment in segments {
+            let class = usize::from(segment.is_large);
+            seen[0][class] += 1;
+            if segment.blocks.len() > 1 {
+                for block in segment.blocks.iter().filter(|block| block.state == BlockState::Free) {
+                    seen[1][class] += 1;
+                    seen[2][class] += block.size;
+                }
+            }
+        }
+        for (gauges, seen) in
+            [&mut self.segments, &mut self.split, &mut self.split_bytes].into_iter().zip(seen)
+        {
+            settle(gauges, seen);
+        }
+    }
+
+    fn restart_peaks(&mut self) {
+        for gauge in self.segments.iter_mut().chain(&mut self.split).chain(&mut self.split_bytes) {
+            gauge.peak = gauge.current;
+        }
+    }
+}
+
+/// Brings small and large to what was seen; what is counted in all is their sum.
+fn settle([all, small, large]: &mut [Gauge; 3], seen: [u64; 2]) {
+    for (gauge, now) in [small, large].into_iter().zip(seen) {
+        let (more, less) = (now.saturating_sub(gauge.current), gauge.current.saturating_sub(now));
+        gauge.sub(less);
+        gauge.add(more);
+        all.sub(less);
+        all.add(more);
+    }
+}
+
 /// What is counted of a card.
 #[must_use]
 pub fn of(card: &mut Card) -> DeviceStats {
-    let small_and_large = card.pool.stranded();
-    let [small, large] = small_and_large;
-    let stranded = [(small.0 + large.0, small.1 + large.1), small, large];
-    for (most, now) in card.most_stranded.iter_mut().zip(stranded) {
-        *most = (most.0.max(now.0), most.1.max(now.1));
-    }
-    let split = |of: fn((u64, u64)) -> u64| {
-        let mut array = StatArray::default();
-        for (at, stat) in array.iter_mut().enumerate() {
-            *stat = Stat {
-                current: of(stranded[at]) as i64,
-                peak: of(card.most_stranded[at]) as i64,
-                ..Stat::default()
-            };
-        }
-        array
+    card.shown.look(&card.pool.segments());
+    let looked_up = |of: fn(&Shown) -> &[Gauge; 3]| {
+        let (now, since) = (of(&card.shown), of(&card.since.shown));
+        [0, 1, 2].map(|at| stat(now[at], since[at]))
     };
     let (now, Since { stats: since, failed, .. }) = (*card.pool.stats(), card.since);
     let both = (&now, &since);
     DeviceStats {
         allocation: array(both, |s| s.allocations, |c| c.allocations),
-        segment: array(both, |s| s.pages, |c| c.pages),
+        segment: looked_up(|shown| &shown.segments),
         active: array(both, |s| s.active_blocks, |c| c.active_blocks),
-        inactive_split: split(|(blocks, _)| blocks),
+        inactive_split: looked_up(|shown| &shown.split),
         allocated_bytes: array(both, |s| s.allocated, |c| c.allocated),
         reserved_bytes: array(both, |s| s.reserved, |c| c.reserved),
         active_bytes: array(both, |s| s.active, |c| c.active),
-        inactive_split_bytes: split(|(_, bytes)| bytes),
+        inactive_split_bytes: looked_up(|shown| &shown.split_bytes),
         requested_bytes: array(both, |s| s.requested, |c| c.requested),
         num_alloc_retries: (now.retries - since.retries) as i64,
         num_ooms: (card.failed - failed) as i64,
@@ -78,13 +114,15 @@ pub fn of(card: &mut Card) -> DeviceStats {
 
 /// Totals start again from 0.
 fn restart_totals(card: &mut Card) {
-    card.since = Since { stats: *card.pool.stats(), failed: card.failed };
+    card.shown.look(&card.pool.segments());
+    card.since = Since { stats: *card.pool.stats(), shown: card.shown, failed: card.failed };
 }
 
 /// Peaks start again from what is there now.
 pub fn restart_peaks(card: &mut Card) {
     card.pool.reset_peaks();
-    card.most_stranded = [(0, 0); 3];
+    card.shown.look(&card.pool.segments());
+    card.shown.restart_peaks();
     budgets::restart_peaks(card.device);
 }
 
@@ -168,6 +206,7 @@ pub fn json(card: &mut Card) -> String {
         }
     }
     let plans = card.pool.plan_stats();
+    let stranded: u64 = card.pool.stranded().iter().map(|(_, bytes)| bytes).sum();
     let (pool, device) = (*card.pool.stats(), card.pool.device());
     for (name, value) in [
         ("num_alloc_retries", stats.num_alloc_retries as u64),
@@ -181,6 +220,7 @@ pub fn json(card: &mut Card) -> String {
         ("gapless.window_hits", pool.window_hits),
         ("gapless.pages_harvested", pool.harvested),
         ("gapless.pages_lent", pool.lent),
+        ("gapless.stranded_bytes", stranded),
         ("gapless.host_waits", pool.waits),
         ("gapless.plans", plans.plans),
         ("gapless.plan.steps", plans.steps),
@@ -200,4 +240,46 @@ pub fn json(card: &mut Card) -> String {
     out.pop();
     out.push('}');
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_pool::{BlockView, PoolKey, StreamHandle};
+
+    fn segment(is_large: bool, free: &[bool]) -> SegmentView {
+        let block = |(at, &is_free): (usize, &bool)| BlockView {
+            addr: 512 * at as u64,
+            size: 512,
+            requested: if is_free { 0 } else { 500 },
+            state: if is_free { BlockState::Free } else { BlockState::Allocated },
+        };
+        let blocks: Vec<BlockView> = free.iter().enumerate().map(block).collect();
+        let size = 512 * blocks.len() as u64;
+        SegmentView { addr: 0, size, stream: StreamHandle(0), pool: PoolKey(0, 0), is_large, blocks }
+    }
+
+    #[test]
+    fn what_is_looked_up_has_totals_and_peaks_that_fit_what_is_there() {
+        let mut shown = Shown::default();
+        let pictures = [
+            vec![segment(false, &[false]), segment(true, &[true, false, true]), segment(true, &[true])],
+            vec![segment(false, &[false, true]), segment(false, &[false])],
+            vec![],
+            vec![segment(true, &[false])],
+        ];
+        for (at, picture) in pictures.iter().enumerate() {
+            shown.look(picture);
+            for [all, small, large] in [shown.segments, shown.split, shown.split_bytes] {
+                assert_eq!(all.current, small.current + large.current, "{at}");
+                assert_eq!(all.total, small.total + large.total, "{at}");
+                assert!([all, small, large].iter().all(|gauge| gauge.peak >= gauge.current), "{at}");
+            }
+            assert_eq!(shown.segments[0].current, picture.len() as u64);
+        }
+        assert_eq!((shown.segments[0].peak, shown.segments[0].total), (3, 5));
+        assert_eq!((shown.split[2].peak, shown.split_bytes[2].peak, shown.split[1].peak), (2, 1024, 1));
+        shown.restart_peaks();
+        assert_eq!((shown.segments[0].peak, shown.split[2].peak), (1, 0));
+    }
 }

@@ -31,13 +31,16 @@ impl<D: Device> Pool<D> {
         debug_assert!(self.stats.allocated.current <= self.stats.allocated.peak, "shards kept to their room");
     }
 
-    /// Divides the room below the peaks among the shards.
-    pub(crate) fn give_room(&mut self) {
+    /// Before the shards are set apart: divides the room below the peaks among them, and tells them whether frees are pending.
+    pub(crate) fn prepare_shards(&mut self) {
         tally::divide(&self.stats, &mut self.shards);
+        for shard in &mut self.shards {
+            shard.is_pending = self.pending_count > 0;
+        }
     }
 
-    /// Whether frees are pending, which requests look after; or whether each change is recorded.
-    pub(crate) fn needs_polling(&self) -> bool {
-        self.pending_count > 0 || self.log.is_some()
+    /// Whether each change is recorded.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.log.is_some()
     }
 }

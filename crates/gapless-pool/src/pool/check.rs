@@ -17,8 +17,10 @@ impl<D: Device> Pool<D> {
             held += heap.pages().iter().filter(|p| p.handle.is_some()).map(|p| p.size).sum::<u64>();
             live += heap.blocks().filter(|b| b.state == State::Live).map(|b| b.size).sum::<u64>();
         }
-        if held != self.stats.reserved.current {
-            return Err(format!("{held} bytes in pages, {} counted", self.stats.reserved.current));
+        self.fences.check()?;
+        if held + self.leaving.bytes != self.stats.reserved.current {
+            let (leaving, counted) = (self.leaving.bytes, self.stats.reserved.current);
+            return Err(format!("{held} bytes in pages, {leaving} leave, {counted} counted"));
         }
         let (mut sum, mut callers) = (0, 0);
         for id in self.ids() {

@@ -2,23 +2,30 @@
 
 use super::{Pool, PoolKey, lane_of};
 use crate::device::Device;
-use crate::free_set::FreeSet;
 use crate::heap::Page;
+use crate::mutants::{self, Mutant};
 
 impl<D: Device> Pool<D> {
     /// Gives every wholly free page back to the device, of the default pool and of private pools that nobody uses: after waiting for the
-    /// streams' present work. Returns the bytes.
+    /// present work of all streams. Nothing during a capture. Returns the bytes.
     pub fn trim(&mut self) -> u64 {
+        self.trim_where(Self::is_trimmed)
+    }
+
+    fn trim_where(&mut self, is_trimmed: impl Fn(&Self, u32) -> bool) -> u64 {
+        if self.quiet && !mutants::is(Mutant::TrimInCapture) {
+            return 0;
+        }
+        let before = self.stats.reserved.current;
         self.wait_for_pending();
-        for lane in 0..self.lanes.len() as u32 {
-            self.wait_for_lane(lane);
+        let heaps: Vec<u32> =
+            (0..2 * self.shards.len() as u32).filter(|&heap| is_trimmed(self, heap)).collect();
+        if heaps.iter().all(|&heap| self.heap(heap).pages().is_empty()) || self.settle_now().is_err() {
+            return before - self.stats.reserved.current;
         }
         self.drop_all_idle_windows();
-        let before = self.stats.reserved.current;
-        for at in 0..2 * self.shards.len() {
-            if self.is_trimmed(at as u32) {
-                self.give_back_pages(at, u64::MAX);
-            }
+        for heap in heaps {
+            self.give_back_pages(heap as usize, u64::MAX);
         }
         before - self.stats.reserved.current
     }
@@ -29,67 +36,39 @@ impl<D: Device> Pool<D> {
         !pool.is_private() || self.released.contains(&pool)
     }
 
-    /// Waits on the host for the present work of a lane's stream.
-    pub(super) fn wait_for_lane(&mut self, lane: u32) {
-        if let Ok(event) = self.device.record(self.lanes[lane as usize].stream) {
-            let _ = self.device.wait(event);
-            self.device.discard(event);
-        }
-    }
-
-    /// Lets go of all windows that no allocation uses. No queued work uses them any more.
-    pub(super) fn drop_all_idle_windows(&mut self) {
-        while let Some((id, event)) = self.retiring.pop_front() {
-            self.device.discard(event);
-            self.drop_window(id);
-        }
-        let mut idle: Vec<u32> =
-            self.idle.values().flat_map(FreeSet::iter).map(|entry| entry.block).collect();
-        idle.sort_unstable();
-        self.idle.clear();
-        self.idle_count = 0;
-        for id in idle {
-            self.drop_window(id);
-        }
-    }
-
-    /// Gives wholly free pages of a heap back, `most` bytes or a page more. No queued work uses them any more. The bytes.
+    /// Gives wholly free pages of a heap back, `most` bytes or a page more: at once where no work uses them. The bytes.
     pub(super) fn give_back_pages(&mut self, at: usize, most: u64) -> u64 {
+        let heap = at as u32;
         let mut given = 0;
-        for page in (0..self.heap(at as u32).pages().len() as u32).rev() {
+        for page in (0..self.heap(heap).pages().len() as u32).rev() {
             if given >= most {
                 break;
             }
-            let Page { addr, size, windows, .. } = self.heap(at as u32).pages()[page as usize];
-            if windows == 0
-                && self.heap(at as u32).pages()[page as usize].is_free()
-                && let Some(handle) = self.heap_mut(at as u32).give_up(page)
-            {
-                let _ = self.device.unmap(addr, size);
+            // Pages at the end may have gone with the ones before.
+            let Some(&Page { size, windows, .. }) = self.heap(heap).pages().get(page as usize) else {
+                continue;
+            };
+            if windows == 0 && self.heap(heap).pages()[page as usize].is_free() {
                 given += size;
-                self.device.release(handle, size);
-                self.count_page_out(at as u32, size);
-                self.stats.device_frees += 1;
-                self.log_pages(at as u32, addr, size, false);
+                self.give_back_page(heap, page);
             }
         }
-        self.heap_mut(at as u32).draw_in();
         given
     }
 
-    /// [`Pool::trim`] for one private pool, whether it is used or not: what is free in it goes.
-    pub fn trim_pool(&mut self, pool: PoolKey) -> u64 {
-        self.wait_for_pending();
-        let before = self.stats.reserved.current;
-        for at in 0..2 * self.shards.len() {
-            let lane = lane_of(at as u32);
-            if self.lanes[lane as usize].pool != pool {
-                continue;
-            }
-            self.wait_for_lane(lane);
-            self.give_back_pages(at, u64::MAX);
+    /// Gives a wholly free page back that no window has mapped.
+    pub(super) fn give_back_page(&mut self, heap: u32, page: u32) {
+        if let Some(handle) = self.heap_mut(heap).give_up(page) {
+            self.home_leaves(heap, page, Some(handle));
         }
-        before - self.stats.reserved.current
+    }
+
+    /// [`Pool::trim`] for one private pool. One that is used keeps what it has.
+    pub fn trim_pool(&mut self, pool: PoolKey) -> u64 {
+        if !self.released.contains(&pool) && !mutants::is(Mutant::TrimPoolInUse) {
+            return 0;
+        }
+        self.trim_where(|this, heap| this.lanes[lane_of(heap) as usize].pool == pool)
     }
 
     /// A private pool is used: what is in it stays.

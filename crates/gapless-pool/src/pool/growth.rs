@@ -3,12 +3,15 @@
 use super::{Pool, PoolKey};
 use crate::device::{Device, DeviceError, PageHandle, Refusal, StreamHandle};
 use crate::heap::{GRANULE, Page};
-use std::ops::Range;
+use crate::mutants::{self, Mutant};
+
+/// Memory that was needed before is taken in parts of this size of it.
+const CHUNK_PART: u64 = 64;
 
 impl<D: Device> Pool<D> {
     /// New pages at the end of a heap.
     pub(super) fn grow(&mut self, heap: u32, bytes: u64) -> Result<(), DeviceError> {
-        if self.options.limit.is_some_and(|limit| self.stats.reserved.current + bytes > limit) {
+        if !self.may_grow(bytes) {
             return Err(DeviceError::Refused(Refusal::Limit));
         }
         if self.heap(heap).room() < bytes {
@@ -39,11 +42,13 @@ impl<D: Device> Pool<D> {
             failed = self.device.grant(start, bytes).err();
         }
         if let Some(error) = failed {
-            if end > start {
-                let _ = self.device.unmap(start, end - start);
-            }
-            for (page, size) in made {
-                self.device.release(page, size);
+            // Nobody saw these addresses.
+            if end == start || self.device.unmap(start, end - start).is_ok() {
+                for (page, size) in made {
+                    self.device.release(page, size);
+                }
+            } else {
+                self.heap_mut(heap).lose(end - start);
             }
             return Err(error);
         }
@@ -58,62 +63,115 @@ impl<D: Device> Pool<D> {
 
     /// New pages for a request of `size` bytes, in holes where a stretch is enough; else at the end, which misses `plain` bytes.
     pub(super) fn grow_for(&mut self, heap: u32, size: u64, plain: u64) -> Result<(), DeviceError> {
-        match self.refill(heap, size.div_ceil(GRANULE) * GRANULE) {
-            Some(_) => Ok(()),
-            None => self.grow(heap, plain),
+        let size = size.div_ceil(GRANULE) * GRANULE;
+        if self.refill(heap, size, size) {
+            return Ok(());
+        }
+        self.grow(heap, self.ahead(heap, plain))
+    }
+
+    /// New pages of `bytes` in all, wherever the heap has addresses for them: a window will put them side by side.
+    pub(super) fn grow_anywhere(&mut self, heap: u32, bytes: u64) -> Result<(), DeviceError> {
+        if self.refill(heap, bytes, bytes) {
+            return Ok(());
+        }
+        if self.heap(heap).room() >= bytes {
+            return self.grow(heap, bytes);
+        }
+        let mut left = bytes;
+        while left > 0 {
+            let before = self.stats.reserved.current;
+            if !self.refill(heap, GRANULE, left) {
+                return Err(DeviceError::OutOfMemory);
+            }
+            left = left.saturating_sub(self.stats.reserved.current - before);
+        }
+        Ok(())
+    }
+
+    fn may_grow(&self, bytes: u64) -> bool {
+        self.options.limit.is_none_or(|limit| self.stats.reserved.current + bytes <= limit)
+    }
+
+    /// What to take where a heap of large requests misses `bytes`: more, where less is held than was active at once before. That much will be needed
+    /// again, and few large pages come sooner than many small ones.
+    fn ahead(&self, heap: u32, bytes: u64) -> u64 {
+        let more = bytes.next_multiple_of(self.chunk());
+        let is_known = self.stats.reserved.current + more <= self.stats.active.peak;
+        if heap % 2 == 1 && is_known && self.may_grow(more) && self.heap(heap).room() >= more {
+            more
+        } else {
+            bytes
         }
     }
 
-    /// Puts new pages behind holes that were left when memory was given back, where one stretch of them is enough. Which pages.
-    pub(super) fn refill(&mut self, heap: u32, bytes: u64) -> Option<Range<usize>> {
-        let limited = self.options.limit.is_some_and(|limit| self.stats.reserved.current + 2 * bytes > limit);
-        if self.stats.device_frees == 0 || limited {
-            return None;
+    /// What is taken at once of memory that was needed before.
+    fn chunk(&self) -> u64 {
+        let part = (self.stats.active.peak / CHUNK_PART).clamp(GRANULE, self.options.largest_page);
+        1 << part.ilog2()
+    }
+
+    /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least `least` bytes: `most` bytes of the
+    /// smallest that has as many, or all of the largest. Whether it did.
+    fn refill(&mut self, heap: u32, least: u64, most: u64) -> bool {
+        let creeps = mutants::is(Mutant::AddressesCreep) && !self.may_grow(2 * most);
+        if self.stats.device_frees == 0 || !self.may_grow(least) || creeps {
+            return false;
         }
         let pages = self.heap(heap).pages();
-        let mut run = 0..0;
-        let mut found = 0;
-        for (i, page) in pages.iter().enumerate() {
-            if page.handle.is_some() {
-                found = 0;
-                continue;
-            }
-            if found == 0 {
-                run.start = i;
-            }
-            found += page.size;
-            run.end = i + 1;
-            if found >= bytes {
-                break;
-            }
+        let stretches =
+            pages.chunk_by(|a, b| is_hole(a) && is_hole(b)).filter(|stretch| is_hole(&stretch[0]));
+        let sized = stretches.map(|stretch| (stretch.iter().map(|page| page.size).sum::<u64>(), stretch));
+        let long = sized.filter(|(size, _)| *size >= least);
+        let Some((whole, stretch)) = long.min_by_key(|(size, stretch)| {
+            (*size < most, if *size < most { u64::MAX - size } else { *size }, stretch[0].addr)
+        }) else {
+            return false;
+        };
+        let (addr, count, bytes) = (stretch[0].addr, stretch.len(), whole.min(most));
+        let Some(first) = self.heap(heap).page_of(addr) else { return false };
+        let mut sizes = Vec::new();
+        let mut left = bytes;
+        while left > 0 {
+            let size = self.page_size(bytes, left);
+            sizes.push(size);
+            left -= size;
         }
-        if found < bytes {
-            return None;
-        }
-        for at in run.clone() {
-            let Page { addr, size, .. } = self.heap(heap).pages()[at];
-            let Ok(page) = self.device.create(size) else { return None };
-            let mapped = self.device.map(addr, size, page);
-            if mapped.is_ok() && self.device.grant(addr, size).is_ok() {
-                self.heap_mut(heap).refill(at as u32, page);
-                self.count_page_in(heap, size);
-                self.log_pages(heap, addr, size, true);
-                continue;
-            }
-            if mapped.is_ok() {
-                let _ = self.device.unmap(addr, size);
-            }
-            self.device.release(page, size);
-            return None;
-        }
+        let made = sizes.len() as u32;
+        sizes.extend(Some(whole - bytes).filter(|rest| *rest > 0));
+        self.renumber_pages(heap, first + count as u32, sizes.len() as i32 - count as i32);
+        self.heap_mut(heap).reshape_holes(first, count, &sizes);
         self.stats.device_allocs += 1;
-        Some(run)
+        (first..first + made).all(|page| self.fill_hole(heap, page).is_ok())
+    }
+
+    /// Puts a new page behind a hole.
+    fn fill_hole(&mut self, heap: u32, page: u32) -> Result<(), DeviceError> {
+        let Page { addr, size, .. } = self.heap(heap).pages()[page as usize];
+        let handle = self.device.create(size)?;
+        let mapped = self.device.map(addr, size, handle);
+        if let Err(error) = mapped.and_then(|()| self.device.grant(addr, size)) {
+            // Nobody saw these addresses.
+            if mapped.is_err() || self.device.unmap(addr, size).is_ok() {
+                self.device.release(handle, size);
+            } else {
+                self.heap_mut(heap).page_mut(page).is_leaving = true;
+            }
+            return Err(error);
+        }
+        self.heap_mut(heap).refill(page, handle, 0);
+        self.count_page_in(heap, size);
+        self.log_pages(heap, addr, size, true);
+        Ok(())
     }
 
     /// The size of the next page when of `wanted` bytes `left` are still missing.
     fn page_size(&self, wanted: u64, left: u64) -> u64 {
-        let part =
-            (self.stats.reserved.current / self.options.page_part).max(wanted / self.options.request_part);
+        let held = self.stats.reserved.current / self.options.page_part;
+        let mut part = held.max(wanted / self.options.request_part);
+        if self.stats.reserved.current + left <= self.stats.active.peak {
+            part = part.max(self.chunk());
+        }
         let most = self.options.largest_page.min(part).min(left).max(GRANULE);
         1 << most.ilog2()
     }
@@ -127,4 +185,9 @@ impl<D: Device> Pool<D> {
         let missing = bytes.saturating_sub(self.stats.reserved.current) / GRANULE * GRANULE;
         if missing == 0 { Ok(()) } else { self.grow(self.lanes[lane as usize].large, missing) }
     }
+}
+
+/// Whether a page can be put behind these addresses.
+fn is_hole(page: &Page) -> bool {
+    page.handle.is_none() && !page.is_leaving
 }

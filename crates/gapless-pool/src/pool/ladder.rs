@@ -1,11 +1,12 @@
 //! What is left before a request fails, from cheap to dear: the ladder.
 //!
-//! What is held is looked at as it lies. Then: **wait** for pending frees, only for those that would be enough; **harvest** all free pages, with
-//! new memory for what is missing; **trim**: give back free pages that the request cannot reach, and take them anew where it can; **shrink**
-//! private pools that nobody uses any more. A rung that cannot be enough is left out: nothing is waited for or thrown away in vain. During a capture
-//! nothing is waited for, so only what is held is looked at. Asking the program itself comes after this, and is not the pool's business.
+//! What is held is looked at as it lies. Then: **wait** for pending frees, only for those that would be enough, and for work on memory that other
+//! lanes could lend; **harvest** all free pages, with new memory for what is missing; **trim**: give back free pages that the request cannot reach,
+//! and take them anew where it can; **shrink** private pools that nobody uses any more. A rung that cannot be enough is left out: nothing is
+//! waited for or thrown away in vain. During a capture nothing is waited for, so only what is held is looked at. Asking the program itself comes
+//! after this, and is not the pool's business.
 
-use super::missing::FRAGMENT;
+use super::missing::{FRAGMENT, Whose};
 use super::{AllocationId, LARGEST, Place, Pool, PoolKey, SMALL, lane_of};
 use crate::device::{Device, DeviceError, StreamHandle};
 use crate::heap::GRANULE;
@@ -76,7 +77,7 @@ impl<D: Device> Pool<D> {
         }
         for rung in Rung::ALL {
             let served = match rung {
-                Rung::Wait => self.wait_for_enough(asked),
+                Rung::Wait => self.wait_for_enough(asked).or_else(|| self.wait_for_lenders(asked)),
                 Rung::Harvest => self.with_new_memory(asked),
                 Rung::Trim => self.trim_for(asked, false),
                 Rung::Shrink => self.trim_for(asked, true).or_else(|| self.begin_anew(asked)),
@@ -113,8 +114,8 @@ impl<D: Device> Pool<D> {
         if let Some(place) = self.lend_block(lane, size, |other| other.large, u64::MAX) {
             return Some(place);
         }
-        let mut pieces = self.free_pieces(lane, false);
-        pieces.add(self.free_pieces(lane, true));
+        let mut pieces = self.free_pieces(lane, Whose::Own);
+        pieces.add(self.free_pieces(lane, Whose::Lent));
         pieces.choose(size).and_then(|chosen| self.make_window(lane, &chosen, size).ok())
     }
 
@@ -123,13 +124,17 @@ impl<D: Device> Pool<D> {
         let Asked { lane, heap, size, is_private } = asked;
         let room = self.room();
         if is_private || size <= SMALL {
-            let missing = self.missing_at_home(heap, size);
-            if missing > room || self.grow_for(heap, size, missing).is_err() {
-                return None;
-            }
-            return self.at_home(heap, size).ok();
+            // A heap of small requests may have no addresses left.
+            let heaps = [heap, self.lanes[lane as usize].large];
+            return heaps[usize::from(heap == heaps[1])..].iter().find_map(|&heap| {
+                let missing = self.missing_at_home(heap, size);
+                if missing > room || self.grow_for(heap, size, missing).is_err() {
+                    return None;
+                }
+                self.at_home(heap, size).ok()
+            });
         }
-        if self.in_reach(lane) + room < size {
+        if self.in_reach(lane, Whose::Lent) + room < size {
             return None;
         }
         // No bargain is too bad here.
@@ -149,10 +154,10 @@ impl<D: Device> Pool<D> {
         room / GRANULE * GRANULE
     }
 
-    /// The most bytes that a window of a lane could hold now.
-    fn in_reach(&self, lane: u32) -> u64 {
-        let mut pieces = self.free_pieces(lane, false);
-        pieces.add(self.free_pieces(lane, true));
+    /// The most bytes that a window of a lane could hold now; or, with [`Whose::LentLater`], once all work is done.
+    fn in_reach(&self, lane: u32, lent: Whose) -> u64 {
+        let mut pieces = self.pieces(lane, Whose::Own);
+        pieces.add(self.pieces(lane, lent));
         pieces.most()
     }
 
@@ -163,7 +168,7 @@ impl<D: Device> Pool<D> {
         let lane = self.lanes.iter().position(|lane| lane.stream == stream && lane.pool == pool);
         let reached = match lane {
             Some(lane) if pool.is_private() => self.heap(self.lanes[lane].large).largest_free(),
-            Some(lane) => self.in_reach(lane as u32),
+            Some(lane) => self.in_reach(lane as u32, Whose::LentLater),
             None => 0,
         };
         size.saturating_sub(reached + room).max(GRANULE)
@@ -198,6 +203,23 @@ impl<D: Device> Pool<D> {
         self.as_it_lies(asked)
     }
 
+    /// Waits for all work, where memory that other lanes have free is then enough.
+    fn wait_for_lenders(&mut self, asked: Asked) -> Option<Place> {
+        let Asked { lane, size, is_private, .. } = asked;
+        if is_private || self.lanes.len() < 2 || !self.options.lending {
+            return None;
+        }
+        let (now, later) = (self.in_reach(lane, Whose::Lent), self.in_reach(lane, Whose::LentLater));
+        let is_small =
+            size <= SMALL && self.lanes.iter().any(|other| self.heap(other.small).fits(size).is_some());
+        if !is_small && (now == later || later + self.room() < size) {
+            return None;
+        }
+        self.stats.retries += 1;
+        self.settle_now().ok()?;
+        self.as_it_lies(asked).or_else(|| self.with_new_memory(asked))
+    }
+
     fn is_waiting(&self, id: AllocationId, addr: u64) -> bool {
         self.find(addr) == Some(id) && self.allocation(id).waits > 0
     }
@@ -209,6 +231,8 @@ impl<D: Device> Pool<D> {
         for (_, queue) in &self.pending {
             pending.extend(queue.iter().map(|waiting| (waiting.order, waiting.id)));
         }
+        // A fence is behind everything.
+        pending.extend(self.fences.waiting.iter().map(|&(fence, id)| (u64::MAX / 2 + fence, id)));
         // Several streams may use one: it is as old as the newest of them.
         pending.sort_unstable_by_key(|&(order, id)| (id.shard, id.slot, std::cmp::Reverse(order)));
         pending.dedup_by_key(|&mut (_, id)| id);
@@ -219,7 +243,7 @@ impl<D: Device> Pool<D> {
         if self.free_in_all() + bytes + self.room() < asked.size {
             return Vec::new();
         }
-        let now = if asked.is_private { 0 } else { self.in_reach(asked.lane) + self.room() };
+        let now = if asked.is_private { 0 } else { self.in_reach(asked.lane, Whose::Lent) + self.room() };
         let mut order: Vec<_> = pending
             .into_iter()
             .map(|(order, id)| (self.worth(id, asked, now), order, id, self.allocation(id).addr))
@@ -255,13 +279,14 @@ impl<D: Device> Pool<D> {
         let heaps: Vec<u32> =
             (0..2 * self.shards.len() as u32).filter(|&other| self.may_give(other, asked, shrink)).collect();
         let there: u64 = heaps.iter().map(|&other| self.free_pages(other)).sum();
-        let reached = if is_private || size <= SMALL { 0 } else { self.in_reach(lane) };
+        let reached = if is_private || size <= SMALL { 0 } else { self.in_reach(lane, Whose::Lent) };
         let wanted = if is_private || size <= SMALL { self.missing_at_home(heap, size) } else { size };
         let missing = wanted.saturating_sub(reached + self.room());
         if missing == 0 || there < missing {
             return None;
         }
-        self.wait_for_lanes();
+        self.stats.retries += 1;
+        self.settle_now().ok()?;
         // Windows keep the pages of large requests.
         if heaps.iter().any(|other| other % 2 == 1) {
             self.drop_all_idle_windows();
@@ -288,15 +313,10 @@ impl<D: Device> Pool<D> {
             return None;
         }
         self.trim();
-        self.grow_for(heap, size, self.missing_at_home(heap, size)).ok()?;
-        self.at_home(heap, size).ok()
-    }
-
-    fn wait_for_lanes(&mut self) {
-        self.stats.retries += 1;
-        self.stats.waits += 1;
-        for lane in 0..self.lanes.len() as u32 {
-            self.wait_for_lane(lane);
+        match self.grow_for(heap, size, self.missing_at_home(heap, size)) {
+            Ok(()) => self.at_home(heap, size).ok(),
+            // A page that is free but in a window that something uses stayed.
+            Err(_) => self.with_new_memory(asked),
         }
     }
 

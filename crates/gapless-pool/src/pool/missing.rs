@@ -1,25 +1,41 @@
 //! What happens when no free block fits: as little new memory as possible. Where that fails too, the [`ladder`](super::ladder) begins.
 
-use super::{Lane, Piece, Pieces, Place, Pool, SMALL};
+use super::{AllocationId, Lane, Piece, Pieces, Place, Pool, SMALL, TRIES};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
 use crate::shard::Shard;
 
 /// Slack is at least this, and at least so much for each lane that holds something, whose two heaps end in pages that are half empty: below it,
-/// sparing memory costs more than it is worth. Who lives on what others lend goes through the whole pool for each request, and drives lenders
-/// out to the next one.
+/// sparing memory costs more than it is worth. A lane that lives on what others lend locks the whole pool for each request, and
+/// takes memory that its lender then has to borrow elsewhere.
 const LEAST_SLACK: u64 = 16 << 20;
 const LANE_SLACK: u64 = 2 * GRANULE;
 /// Smaller pieces of free memory are left alone.
 pub(super) const FRAGMENT: u64 = 64 << 10;
+/// Frees of lent memory that are looked through for what a lane takes back.
+const TAKEN_BACK: usize = 64;
+
+/// Whose free memory is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    Own,
+    /// Of other lanes, where no work uses it any more.
+    Lent,
+    /// Of other lanes, whether work uses it or not: what there is once all of it is done.
+    LentLater,
+}
 
 impl<D: Device> Pool<D> {
     #[cold]
     pub(super) fn miss(&mut self, lane: u32, heap: u32, size: u64) -> Result<Place, DeviceError> {
         self.clock += 1;
+        self.tend_fences();
         self.retire();
         if self.lanes[lane as usize].pool.is_private() {
             return self.miss_in_private(lane, heap, size);
+        }
+        if let Some(place) = self.take_back(lane, size) {
+            return Ok(place);
         }
         if size <= SMALL {
             let missing = size - self.heap(heap).tail().min(size - 1);
@@ -71,9 +87,9 @@ impl<D: Device> Pool<D> {
         size: u64,
         plain: u64,
     ) -> Result<Place, DeviceError> {
-        let mut pieces = self.free_pieces(lane, false);
+        let mut pieces = self.free_pieces(lane, Whose::Own);
         if pieces.most() < size {
-            pieces.add(self.free_pieces(lane, true));
+            pieces.add(self.free_pieces(lane, Whose::Lent));
         }
         let missing = size.saturating_sub(pieces.most()).div_ceil(GRANULE) * GRANULE;
         // A window over hundreds of pages to spare next to nothing is a bad bargain.
@@ -82,20 +98,22 @@ impl<D: Device> Pool<D> {
             return self.at_home(heap, size);
         }
         if missing > 0 {
-            let made = if let Some(refilled) = self.refill(heap, missing) {
-                refilled
-            } else {
-                let first = self.heap(heap).pages().len();
-                self.grow(heap, missing)?;
-                first..self.heap(heap).pages().len()
-            };
+            let before: Vec<u64> = self.free_page_addrs(heap);
+            self.grow_anywhere(heap, missing)?;
             if let Ok(place) = self.at_home(heap, size) {
                 return Ok(place);
             }
+            // Numbers of pages may have changed.
+            let lent = pieces.pages.iter().any(|piece| piece.heap != heap);
+            pieces = self.free_pieces(lane, Whose::Own);
+            if lent || pieces.most() < size {
+                pieces.add(self.free_pieces(lane, Whose::Lent));
+            }
             let pages = self.heap(heap).pages();
-            let new: Vec<Piece> =
-                made.map(|i| Piece::page(heap, i as u32, pages[i].size, u64::MAX)).collect();
-            pieces.pages.splice(0..0, new);
+            let is_new = |piece: &Piece| {
+                piece.heap == heap && before.binary_search(&pages[piece.page as usize].addr).is_err()
+            };
+            pieces.pages.sort_by_key(|piece| !is_new(piece));
         }
         if let Some(chosen) = pieces.choose(size) {
             return self.make_window(lane, &chosen, size);
@@ -119,7 +137,7 @@ impl<D: Device> Pool<D> {
             .or_else(|| self.lend_block(lane, size, |other| other.large, u64::MAX))
     }
 
-    /// The smallest free block of another lane's heap that is large enough and below `most`, as it lies: an event on the device is all it costs.
+    /// The smallest free block of another lane's heap that is large enough and below `most`, as it lies, where no work uses it any more.
     pub(super) fn lend_block(
         &mut self,
         lane: u32,
@@ -128,34 +146,63 @@ impl<D: Device> Pool<D> {
         most: u64,
     ) -> Option<Place> {
         let own = self.lanes[lane as usize];
-        if own.pool.is_private() || self.quiet {
+        if own.pool.is_private() || !self.options.lending {
             return None;
         }
-        let lenders = self.lanes.iter().filter(|other| !other.pool.is_private() && other.large != own.large);
+        let is_lender = |other: &&Lane| !other.pool.is_private() && other.large != own.large;
+        let has_some = |other: &Lane| self.heap(class(other)).fits(size).is_some_and(|free| free < most);
+        if !self.lanes.iter().filter(is_lender).any(has_some) {
+            return None;
+        }
+        self.settle_if_done();
+        let done = self.fences.done();
+        let lenders = self.lanes.iter().filter(is_lender);
         let fits = lenders.filter_map(|other| {
             let heap = class(other);
-            self.heap(heap).fits(size).map(|free| (free, heap))
+            let (free, addr) = self.heap(heap).fits_settled(size, done, TRIES)?;
+            Some((free, heap, addr))
         });
-        let (_, heap) = fits.min().filter(|(free, _)| *free < most)?;
-        let block = self.heap_mut(heap).take(size)?;
-        match self.borrow(lane, &[(heap, block)]) {
-            Ok(()) => Some(Place::Home { heap, block }),
-            Err(_) => {
-                self.heap_mut(heap).release(block);
-                None
-            }
-        }
+        let (_, heap, addr) = fits.min().filter(|(free, ..)| *free < most)?;
+        let block = self.heap_mut(heap).take_at(addr, size)?;
+        self.stats.lent += 1;
+        Some(Place::Home { heap, block })
+    }
+
+    /// What the lane itself gave back last and is not its owner's again: in the order of its own stream it can have it at once.
+    fn take_back(&mut self, lane: u32, size: u64) -> Option<Place> {
+        let is_it = |&&(_, id): &&(u64, AllocationId)| {
+            let allocation = self.allocation(id);
+            allocation.lane == lane && allocation.size == size && allocation.is_lent_only
+        };
+        let &(_, id) = self.fences.waiting.iter().rev().take(TAKEN_BACK).find(is_it)?;
+        self.fences.waiting.retain(|&(_, other)| other != id);
+        self.allocation_mut(id).waits -= 1;
+        Some(self.end(id))
+    }
+
+    /// Where wholly free pages of a heap are.
+    fn free_page_addrs(&self, heap: u32) -> Vec<u64> {
+        self.heap(heap).pages().iter().filter(|page| page.is_free()).map(|page| page.addr).collect()
     }
 
     /// What is free in the lane's own heap, or in those of other lanes that may lend.
-    pub(super) fn free_pieces(&self, lane: u32, lent: bool) -> Pieces {
+    pub(super) fn free_pieces(&mut self, lane: u32, whose: Whose) -> Pieces {
+        if whose == Whose::Lent && self.lanes.len() > 1 {
+            self.settle_if_done();
+        }
+        self.pieces(lane, whose)
+    }
+
+    /// [`Pool::free_pieces`], as things are known now.
+    pub(super) fn pieces(&self, lane: u32, whose: Whose) -> Pieces {
         let own = self.lanes[lane as usize];
         let mut found = Pieces::default();
+        // What is the lane's own is settled for it.
+        let done = if whose == Whose::Lent { self.fences.done() } else { u64::MAX };
         for (at, other) in self.lanes.iter().enumerate() {
             let is_own = at as u32 == lane;
-            // Nothing is lent during a capture: the event behind it would become part of the graph.
-            let apart = own.pool.is_private() || other.pool.is_private() || self.quiet;
-            if is_own == lent || (!is_own && apart) {
+            let apart = own.pool.is_private() || other.pool.is_private() || !self.options.lending;
+            if is_own != (whose == Whose::Own) || (!is_own && apart) {
                 continue;
             }
             let heap = other.large;
@@ -167,6 +214,9 @@ impl<D: Device> Pool<D> {
                 for (i, page) in large.pages().iter().enumerate().skip(first) {
                     if page.addr >= end {
                         break;
+                    }
+                    if page.freed > done {
+                        continue;
                     }
                     let (page_end, page_id) = (page.addr + page.size, i as u32);
                     let piece = Piece::page(heap, page_id, page.size, block.size);

@@ -6,19 +6,22 @@
 //! its size needs no driver call at all if its pages are free then; in a loop of equal steps that is soon always so. New memory is
 //! taken from the device only for what is really missing.
 //!
-//! Streams: a lane's memory is used in the order of its stream. A page lent to another lane is handed over behind an event on the device,
-//! and handed back when an event says that the borrower's work is done.
+//! Streams: a lane's memory is used in the order of its stream. Memory that a lane lends to another one is *settled*: no work of any stream uses it
+//! any more ([`fences`]). It comes back in the same way. So the pool never makes one stream wait for another.
 
 mod apart;
 mod charging;
 mod check;
 mod checkpoint;
 mod counting;
+mod fences;
 mod giving;
 mod granting;
 mod growth;
 mod holes;
 mod ladder;
+mod lanes;
+mod leaving;
 mod log;
 mod missing;
 mod pending;
@@ -38,10 +41,14 @@ use crate::budget::Budget;
 use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
 use crate::free_set::FreeSet;
 use crate::heap::Heap;
+use crate::mutants::{self, Mutant};
 use crate::options::Options;
-use crate::shard::{RANGE, Shard, rounded};
+use crate::ranges::Ranges;
+use crate::shard::{Shard, rounded};
 use crate::stats::Stats;
 use crate::steps::Planner;
+use fences::Fences;
+use leaving::Leaving;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -140,11 +147,11 @@ pub struct Pool<D> {
     /// Windows that no allocation uses, by size, for each lane.
     idle: FxHashMap<u32, FreeSet>,
     idle_count: usize,
-    /// Windows that nobody will use again, each with the event after which their addresses can go.
-    retiring: VecDeque<(u32, EventHandle)>,
-    window_range: (u64, u64),
-    /// Addresses of windows that are gone, to be used again.
-    unused_addrs: Vec<(u64, u64)>,
+    /// Addresses that windows can have.
+    window_ranges: Ranges,
+    /// What is known about work that is done, and what waits for it.
+    fences: Fences,
+    leaving: Leaving,
     /// In the order of each stream.
     pending: Vec<(StreamHandle, VecDeque<Waiting>)>,
     pending_count: usize,
@@ -177,9 +184,9 @@ impl<D: Device> Pool<D> {
             unused_windows: Vec::new(),
             idle: FxHashMap::default(),
             idle_count: 0,
-            retiring: VecDeque::new(),
-            window_range: (0, 0),
-            unused_addrs: Vec::new(),
+            window_ranges: Ranges::default(),
+            fences: Fences::default(),
+            leaving: Leaving::default(),
             pending: Vec::new(),
             pending_count: 0,
             pending_order: 0,
@@ -280,19 +287,6 @@ impl<D: Device> Pool<D> {
         self.options.limit
     }
 
-    /// Whether giving back what was allocated at `addr` concerns another stream: one that uses it, or one that lent its memory.
-    pub fn concerns_others(&self, addr: u64) -> bool {
-        self.find(addr).is_some_and(|id| {
-            let allocation = self.allocation(id);
-            let is_lent = |heap: u32| lane_of(heap) != allocation.lane;
-            !allocation.uses.is_empty()
-                || match &allocation.place {
-                    Place::Home { heap, .. } => is_lent(*heap),
-                    Place::Window { parts, .. } => parts.iter().any(|(heap, _)| is_lent(*heap)),
-                }
-        })
-    }
-
     /// The allocation that `addr` lies in: its beginning, and its size. By looking at all of them.
     pub fn containing(&self, addr: u64) -> Option<(u64, u64)> {
         if let Some(size) = self.size_of(addr) {
@@ -303,7 +297,7 @@ impl<D: Device> Pool<D> {
             .map(|(s, n, _)| (s, n))
     }
 
-    /// While quiet, no event is looked at: captures forbid it.
+    /// While quiet, nothing is recorded: a capture is open, and would end or take it in.
     pub fn set_quiet(&mut self, quiet: bool) {
         self.quiet = quiet;
     }
@@ -333,22 +327,27 @@ impl<D: Device> Pool<D> {
             self.stats.ooms += 1;
             return Err(AllocError::OutOfMemory { size, device: DeviceError::OutOfMemory });
         }
-        if self.pending_count > 0 && !self.quiet {
-            self.poll();
-        }
         let rounded = rounded(size);
         self.ask(budget, rounded).map_err(|device| AllocError::OutOfMemory { size, device })?;
         let lane = match self.lane(stream, pool) {
             Ok(lane) => lane,
             Err(device) => return Err(AllocError::OutOfMemory { size, device }),
         };
+        if self.pending_count > 0 && self.shards[lane as usize].is_poll_due() {
+            self.poll();
+        }
         let heap =
             if rounded <= SMALL { self.lanes[lane as usize].small } else { self.lanes[lane as usize].large };
         if rounded > SMALL && self.shards[lane as usize].steps.as_ref().is_some_and(|steps| steps.needs_pool)
         {
             self.attend(lane, Some(rounded));
         }
-        if let Some((block, as_expected)) = self.shards[lane as usize].take((heap & 1) as usize, rounded) {
+        let mut found = self.shards[lane as usize].take((heap & 1) as usize, rounded);
+        if found.is_none() && self.is_waiting_for_work() {
+            self.poll();
+            found = self.shards[lane as usize].take((heap & 1) as usize, rounded);
+        }
+        if let Some((block, as_expected)) = found {
             return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }, as_expected, budget));
         }
         match self.miss(lane, heap, rounded) {
@@ -386,18 +385,29 @@ impl<D: Device> Pool<D> {
             budget.give(size);
         }
         self.count_free(size);
-        if uses.is_empty() {
-            self.complete(id);
-            return Ok(());
-        }
+        let (mut is_known, had_no_uses) = (true, uses.is_empty());
         for stream in uses {
-            self.wait_for(stream, id);
+            is_known &= self.wait_for(stream, id);
+        }
+        // Lent memory is its owner's again when no work uses it any more; so is what a stream uses that no event could be recorded on.
+        let is_lent = self.is_lent(id) && !mutants::is(Mutant::ReturnUnsettled);
+        if is_lent || !(is_known || mutants::is(Mutant::FailedRecordIsDone)) {
+            self.allocation_mut(id).is_lent_only = had_no_uses;
+            self.wait_for_fence(id);
         }
         if self.allocation(id).waits == 0 {
-            // No event could be recorded: the streams are gone, and with them their work.
             self.complete(id);
         }
         Ok(())
+    }
+
+    /// Whether an allocation lies in memory of another lane.
+    fn is_lent(&self, id: AllocationId) -> bool {
+        let Allocation { lane, ref place, .. } = *self.allocation(id);
+        match place {
+            Place::Home { heap, .. } => lane_of(*heap) != lane,
+            Place::Window { parts, .. } => parts.iter().any(|(heap, _)| lane_of(*heap) != lane),
+        }
     }
 
     #[inline]
@@ -422,7 +432,9 @@ impl<D: Device> Pool<D> {
             budget.charge(size);
         }
         let uses = Vec::new();
-        let allocation = Allocation { addr, size, requested, lane, place, uses, waits: 0, born, budget };
+        let is_lent_only = false;
+        let allocation =
+            Allocation { addr, size, requested, lane, place, uses, waits: 0, is_lent_only, born, budget };
         let slot = self.allocations_of(shard).add(allocation);
         self.count_out(lane, requested, size);
         if self.log.is_some() {
@@ -431,9 +443,9 @@ impl<D: Device> Pool<D> {
         addr
     }
 
-    /// The memory of an allocation can be used again.
+    /// An allocation is no more; where it lay is taken still.
     #[inline]
-    fn complete(&mut self, id: AllocationId) {
+    fn end(&mut self, id: AllocationId) -> Place {
         let Allocation { size, requested, lane, born, .. } = *self.allocation(id);
         self.shards[lane as usize].ended(size, born);
         if self.log.is_some() {
@@ -442,46 +454,33 @@ impl<D: Device> Pool<D> {
         }
         let place = self.allocations_of(id.shard).remove(id.slot);
         self.count_completed(lane, requested, size);
-        match place {
-            Place::Home { heap, block } => {
-                if lane_of(heap) != lane {
-                    self.hand_back(lane, &[(heap, block)]);
-                }
-                self.heap_mut(heap).release(block);
-            }
+        place
+    }
+
+    /// The memory of an allocation can be used again.
+    #[inline]
+    fn complete(&mut self, id: AllocationId) {
+        let lane = self.allocation(id).lane;
+        match self.end(id) {
+            Place::Home { heap, block } => self.release(lane, heap, block),
             Place::Window { window, parts } => {
-                let lent = parts.iter().any(|(heap, _)| lane_of(*heap) != lane);
-                if lent {
-                    // The owners' streams must not run ahead of this one's work.
-                    self.hand_back(lane, &parts);
-                }
                 for (heap, block) in parts {
-                    self.heap_mut(heap).release(block);
+                    self.release(lane, heap, block);
                 }
                 self.rest(window);
             }
         }
     }
 
-    fn lane(&mut self, stream: StreamHandle, pool: PoolKey) -> Result<u32, DeviceError> {
-        if let Some(at) = self.lanes.iter().position(|l| l.stream == stream && l.pool == pool) {
-            return Ok(at as u32);
+    /// A block of an allocation of `lane` is free. What was lent to it is settled.
+    #[inline]
+    fn release(&mut self, lane: u32, heap: u32, block: u32) {
+        if lane_of(heap) == lane {
+            self.heap_mut(heap).release(block);
+        } else {
+            let done = self.fences.done();
+            self.heap_mut(heap).release_behind(block, done);
         }
-        if let Some(at) = self.abandoned_lane() {
-            self.lanes[at as usize].stream = stream;
-            self.lanes[at as usize].pool = pool;
-            self.shards[at as usize].stream = stream;
-            self.shards[at as usize].pool = pool;
-            self.shards[at as usize].tally.reset();
-            self.set_steps(at as usize);
-            return Ok(at);
-        }
-        let addr = self.device.reserve(2 * RANGE)?;
-        let at = self.lanes.len() as u32;
-        self.shards.push(Box::new(Shard::new(at, stream, pool, addr)));
-        self.lanes.push(Lane { stream, pool, small: 2 * at, large: 2 * at + 1 });
-        self.set_steps(at as usize);
-        Ok(at)
     }
 }
 

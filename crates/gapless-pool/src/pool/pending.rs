@@ -2,11 +2,17 @@
 
 use super::{AllocationId, FreeError, Pool, Waiting};
 use crate::device::{Device, EventHandle, StreamHandle};
+use crate::mutants::{self, Mutant};
 use std::collections::VecDeque;
 
 impl<D: Device> Pool<D> {
-    pub(super) fn wait_for(&mut self, stream: StreamHandle, id: AllocationId) {
-        let Ok(event) = self.device.record(stream) else { return };
+    /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a stream that no event can be recorded
+    /// on, one that is being captured or that is gone.
+    pub(super) fn wait_for(&mut self, stream: StreamHandle, id: AllocationId) -> bool {
+        if self.quiet && !mutants::is(Mutant::RecordInCapture) {
+            return false;
+        }
+        let Ok(event) = self.device.record(stream) else { return false };
         self.allocation_mut(id).waits += 1;
         self.pending_count += 1;
         self.pending_order += 1;
@@ -16,24 +22,40 @@ impl<D: Device> Pool<D> {
         } else {
             self.pending.push((stream, VecDeque::from([waiting])));
         }
+        true
+    }
+
+    /// Whether something waits for work to be done.
+    #[inline]
+    pub(super) fn is_waiting_for_work(&self) -> bool {
+        self.pending_count > 0 || !self.fences.waiting.is_empty()
     }
 
     /// Completes what no stream uses any more. Requests do it too.
     pub fn poll(&mut self) {
         for at in 0..self.pending.len() {
             while let Some(&Waiting { event, id, .. }) = self.pending[at].1.front() {
-                if !matches!(self.device.is_done(event), Ok(true)) {
-                    break;
+                match self.device.is_done(event) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    // An event that tells nothing: a capture that nobody told of has taken it in.
+                    Err(_) => self.wait_for_fence(id),
                 }
                 self.pending[at].1.pop_front();
-                self.passed(event, id);
+                self.passed_event(event, id);
             }
         }
+        self.tend_fences();
     }
 
-    pub(super) fn passed(&mut self, event: EventHandle, id: AllocationId) {
+    fn passed_event(&mut self, event: EventHandle, id: AllocationId) {
         self.device.discard(event);
         self.pending_count -= 1;
+        self.passed(id);
+    }
+
+    /// One of the things that an allocation waited for is over.
+    pub(super) fn passed(&mut self, id: AllocationId) {
         let allocation = self.allocation_mut(id);
         allocation.waits -= 1;
         if allocation.waits == 0 {
@@ -41,17 +63,23 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Waits on the host for every pending free.
+    /// Waits on the host for every pending free. What it cannot wait for stays pending.
     pub(super) fn wait_for_pending(&mut self) {
         self.stats.waits += u64::from(self.pending_count + self.later.len() > 0);
         for id in std::mem::take(&mut self.later) {
             self.complete(id);
         }
         for at in 0..self.pending.len() {
-            while let Some(Waiting { event, id, .. }) = self.pending[at].1.pop_front() {
-                let _ = self.device.wait(event);
-                self.passed(event, id);
+            while let Some(&Waiting { event, id, .. }) = self.pending[at].1.front() {
+                if self.device.wait(event).is_err() {
+                    break;
+                }
+                self.pending[at].1.pop_front();
+                self.passed_event(event, id);
             }
+        }
+        if !self.fences.waiting.is_empty() {
+            let _ = self.settle_now();
         }
     }
 
@@ -66,10 +94,15 @@ impl<D: Device> Pool<D> {
             let Some(last) = self.pending[at].1.iter().rposition(|waiting| waiting.id == id) else {
                 continue;
             };
-            let _ = self.device.wait(self.pending[at].1[last].event);
-            for Waiting { event, id, .. } in self.pending[at].1.drain(..=last).collect::<Vec<_>>() {
-                self.passed(event, id);
+            if self.device.wait(self.pending[at].1[last].event).is_err() {
+                continue;
             }
+            for Waiting { event, id, .. } in self.pending[at].1.drain(..=last).collect::<Vec<_>>() {
+                self.passed_event(event, id);
+            }
+        }
+        if self.fences.waiting.iter().any(|&(_, waiting)| waiting == id) {
+            let _ = self.settle_now();
         }
     }
 

@@ -1,9 +1,10 @@
 //! Plans for steps, put in place: an arena at the end of a lane's heap, made of pages that are free elsewhere, and places in the holes between
 //! what stays.
 //!
-//! It is done where a step begins, when least is live, or in the pause before, once for a plan: the host waits for the lane's stream, pages
-//! move without being copied (they are free), and what the plan leaves over goes back to the device. Memory is taken where a request would get
-//! it too, for what pages that something stays in make impossible; what finds no room is not planned.
+//! It is done where a step begins, when least is live, or in the pause before, once for a plan. Pages move without being copied, as they are free, and
+//! without a wait: they are mapped at their new home, and leave the old one when no work uses it any more. What the plan leaves over goes back
+//! to the device in the same way. Memory is taken where a request would get it too, for what pages that something stays in make impossible;
+//! what finds no room is not planned.
 
 use super::{Lane, Place, Pool, SMALL};
 use crate::device::{Device, DeviceError, PageHandle};
@@ -156,23 +157,15 @@ impl<D: Device> Pool<D> {
 
     /// Puts a plan in place.
     fn arm(&mut self, lane: u32, at: usize) {
-        let Lane { stream, large: heap, .. } = self.lanes[lane as usize];
+        let Lane { large: heap, .. } = self.lanes[lane as usize];
         let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
         let plan = steps.plan(at);
         let arena = plan.holes.len() as u32;
         let ends = plan.spots.iter().zip(plan.requests.iter());
         let ends = ends.filter(|(spot, _)| spot.region == arena).map(|(spot, r)| spot.offset + r.size);
         let needed = ends.max().unwrap_or(0);
-        // Pages may move only when nothing that is queued uses their addresses.
-        let Ok(event) = self.device.record(stream) else { return };
-        let waited = self.device.wait(event);
-        self.device.discard(event);
-        self.stats.waits += 1;
-        if waited.is_err() {
-            return;
-        }
         self.poll();
-        self.drop_idle_windows(lane);
+        self.drop_idle_windows_of(lane);
         let missing = needed.saturating_sub(self.heap(heap).tail()).div_ceil(GRANULE) * GRANULE;
         // What finds no room is left out below.
         let _ = self.gather_at_end(heap, missing);
@@ -194,15 +187,6 @@ impl<D: Device> Pool<D> {
         plan.state = State::Armed;
         if plan.places.iter().all(|place| *place != 0) {
             self.give_back_beside(heap, base, base + needed);
-        }
-    }
-
-    /// Lets go of a lane's idle windows. Nothing that is queued uses them.
-    fn drop_idle_windows(&mut self, lane: u32) {
-        let Some(idle) = self.idle.remove(&lane) else { return };
-        for entry in idle.iter() {
-            self.idle_count -= 1;
-            self.drop_window(entry.block);
         }
     }
 
@@ -237,36 +221,43 @@ impl<D: Device> Pool<D> {
         if self.heap(heap).room() < sum {
             return Err(DeviceError::OutOfMemory);
         }
-        let mut moved: Vec<(u32, PageHandle, u64, u64)> = Vec::new();
+        let mut moved: Vec<(u32, PageHandle)> = Vec::new();
         let (mut end, mut failed) = (start, None);
         for page in chosen {
-            let Page { addr, size, .. } = self.heap(heap).pages()[page as usize];
+            let Page { size, freed, .. } = self.heap(heap).pages()[page as usize];
             let Some(handle) = self.heap_mut(heap).give_up(page) else { continue };
             if let Err(error) = self.device.map(end, size, handle) {
-                self.heap_mut(heap).refill(page, handle);
+                self.heap_mut(heap).refill(page, handle, freed);
                 failed = Some(error);
                 break;
             }
-            moved.push((page, handle, addr, size));
+            moved.push((page, handle));
             end += size;
         }
         if moved.is_empty() {
             return failed.map_or(Ok(()), Err);
         }
         if let Err(error) = self.device.grant(start, end - start) {
-            let _ = self.device.unmap(start, end - start);
-            for (page, handle, ..) in moved {
-                self.heap_mut(heap).refill(page, handle);
+            for &(page, handle) in &moved {
+                let freed = self.heap(heap).pages()[page as usize].freed;
+                self.heap_mut(heap).refill(page, handle, freed);
+            }
+            // Nobody saw these addresses.
+            if self.device.unmap(start, end - start).is_err() {
+                self.heap_mut(heap).lose(end - start);
+                self.keep_for_good(moved.into_iter().map(|(page, _)| (heap, page)));
             }
             return Err(error);
         }
-        for (_, handle, addr, size) in moved {
-            let _ = self.device.unmap(addr, size);
-            self.log_pages(heap, addr, size, false);
+        for &(page, handle) in &moved {
+            let Page { size, freed, .. } = self.heap(heap).pages()[page as usize];
             let at = self.heap(heap).end();
-            self.heap_mut(heap).grow(handle, size);
+            self.heap_mut(heap).grow_behind(handle, size, freed);
             self.log_pages(heap, at, size, true);
             self.stats.harvested += 1;
+        }
+        for (page, _) in moved {
+            self.home_leaves(heap, page, None);
         }
         failed.map_or(Ok(()), Err)
     }
@@ -280,23 +271,18 @@ impl<D: Device> Pool<D> {
         let beside: Vec<(u64, u32)> =
             pages.filter(|(_, page)| is_beside(page)).map(|(at, page)| (page.size, at as u32)).collect();
         let mut left = beside.iter().map(|(size, _)| size).sum::<u64>();
+        // What leaves is held a while longer.
+        let mut held = self.stats.reserved.current - self.leaving.bytes;
         let kept = (self.stats.reserved.current / KEPT_PART).max(LEAST_KEPT);
         for (size, page) in beside.into_iter().rev() {
             // What was live at once will be again.
-            if left < kept + size || self.stats.reserved.current < self.stats.active.peak + size {
+            if left < kept + size || held < self.stats.active.peak + size {
                 continue;
             }
-            let addr = self.heap(heap).pages()[page as usize].addr;
-            if let Some(handle) = self.heap_mut(heap).give_up(page) {
-                left -= size;
-                let _ = self.device.unmap(addr, size);
-                self.device.release(handle, size);
-                self.count_page_out(heap, size);
-                self.stats.device_frees += 1;
-                self.log_pages(heap, addr, size, false);
-            }
+            left -= size;
+            held -= size;
+            self.give_back_page(heap, page);
         }
-        self.heap_mut(heap).draw_in();
     }
 }
 

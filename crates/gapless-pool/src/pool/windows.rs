@@ -1,8 +1,9 @@
 //! Windows: a second range of addresses for free pages, side by side, kept for the next request of its size.
 
-use super::{Piece, Place, Pool, RANGE, TRIES, Window, lane_of};
+use super::{Piece, Place, Pool, TRIES, Window, lane_of};
 use crate::device::{Device, DeviceError};
 use crate::free_set::{Entry, FreeSet};
+use crate::heap::GRANULE;
 use rustc_hash::FxHashMap;
 
 impl<D: Device> Pool<D> {
@@ -30,11 +31,15 @@ impl<D: Device> Pool<D> {
     /// A cached window in which the first `size` bytes are free.
     pub(super) fn reuse_window(&mut self, lane: u32, size: u64) -> Option<Place> {
         let idle = self.idle.get(&lane)?;
+        let done = self.fences.done();
         let mut around: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
         let mut fits = |entry: &Entry| {
             self.parts(self.window(entry.block), size).into_iter().all(|(heap, id, addr, bytes)| {
                 let home = self.heap(heap);
                 let page = &home.pages()[id as usize];
+                if lane_of(heap) != lane && page.freed > done {
+                    return false;
+                }
                 // Part of a page that others hold some of: look closer.
                 page.is_free()
                     || (bytes < page.size && page.handle.is_some() && {
@@ -75,9 +80,11 @@ impl<D: Device> Pool<D> {
             failed = self.device.grant(base, mapped).err();
         }
         if let Some(error) = failed {
-            let clean = end == base || self.device.unmap(base, end - base).is_ok();
-            if clean {
-                self.unused_addrs.push((base, mapped));
+            // Nobody saw these addresses.
+            if end == base || self.device.unmap(base, end - base).is_ok() {
+                self.window_ranges.give(base, mapped);
+            } else {
+                self.keep_for_good(pieces.iter().map(|piece| (piece.heap, piece.page)));
             }
             return Err(error);
         }
@@ -125,34 +132,16 @@ impl<D: Device> Pool<D> {
                 }
             }
         }
-        let failed = failed.or_else(|| self.borrow(lane, &parts).err());
         if let Some(error) = failed {
             for (heap, block) in parts {
-                self.heap_mut(heap).release(block);
+                // Nothing used it.
+                self.heap_mut(heap).release_behind(block, 0);
             }
             self.rest(id);
             return Err(error);
         }
+        self.stats.lent += parts.iter().filter(|(heap, _)| lane_of(*heap) != lane).count() as u64;
         Ok(Place::Window { window: id, parts })
-    }
-
-    /// Makes the borrower wait, on the device, for the present work of the streams that lend.
-    pub(super) fn borrow(&mut self, lane: u32, parts: &[(u32, u32)]) -> Result<(), DeviceError> {
-        let mut asked: Vec<u32> = Vec::new();
-        for owner in parts.iter().map(|(heap, _)| lane_of(*heap)) {
-            if owner == lane {
-                continue;
-            }
-            self.stats.lent += 1;
-            if !asked.contains(&owner) {
-                asked.push(owner);
-                let event = self.device.fence()?;
-                let waited = self.device.wait(event);
-                self.device.discard(event);
-                waited?;
-            }
-        }
-        Ok(())
     }
 
     /// An allocation's window is idle again.
@@ -163,62 +152,66 @@ impl<D: Device> Pool<D> {
     }
 
     fn window_addr(&mut self, size: u64) -> Result<u64, DeviceError> {
-        let fits = |(_, room): &(u64, u64)| *room >= size && *room <= size + size / 4;
-        if let Some(at) = self.unused_addrs.iter().position(fits) {
-            return Ok(self.unused_addrs.swap_remove(at).0);
-        }
-        if self.window_range.1 < size {
-            let range = RANGE.max(size);
-            self.window_range = (self.device.reserve(range)?, range);
-        }
-        let addr = self.window_range.0;
-        self.window_range.0 += size;
-        self.window_range.1 -= size;
-        Ok(addr)
+        let piece = self.device.memory().1.div_ceil(GRANULE) * GRANULE;
+        self.window_ranges.take(&mut self.device, size, piece)
     }
 
-    /// Lets go of windows beyond the number that is kept, the least recently used first: their addresses once the work that may use them
-    /// is done, without waiting for it.
+    /// Lets go of windows beyond the number that is kept, the least recently used first.
     pub(super) fn retire(&mut self) {
-        if self.quiet {
-            return;
-        }
-        while let Some(&(id, event)) = self.retiring.front() {
-            if !matches!(self.device.is_done(event), Ok(true)) {
-                break;
-            }
-            self.retiring.pop_front();
-            self.device.discard(event);
-            self.drop_window(id);
-        }
         while self.idle_count > self.options.windows {
             let all = self.idle.values().flat_map(FreeSet::iter).map(|entry| entry.block);
             let Some(oldest) = all.min_by_key(|&id| (self.window(id).used, id)) else { return };
             let Window { size, lane, .. } = *self.window(oldest);
-            let Ok(event) = self.device.record(self.lanes[lane as usize].stream) else { return };
             self.idle.entry(lane).or_default().remove(size, u64::from(oldest));
             self.idle_count -= 1;
-            self.retiring.push_back((oldest, event));
+            self.drop_window(oldest);
         }
     }
 
-    /// Unmaps a window that is in no set.
+    /// Lets go of a window that is in no set: its addresses leave.
     pub(super) fn drop_window(&mut self, id: u32) {
         let Some(window) = self.windows[id as usize].take() else { return };
         self.unused_windows.push(id);
+        let mut freed = 0;
         for (heap, page) in &window.pages {
-            self.heap_mut(*heap).page_mut(*page).windows -= 1;
+            let page = self.heap_mut(*heap).page_mut(*page);
+            page.windows -= 1;
+            freed = freed.max(page.freed);
         }
-        if self.device.unmap(window.base, window.mapped).is_ok() {
-            self.unused_addrs.push((window.base, window.mapped));
+        self.window_leaves(window.base, window.mapped, freed);
+    }
+
+    /// Pages that the device has mapped somewhere and does not take away again: they are never given back.
+    pub(super) fn keep_for_good(&mut self, pages: impl Iterator<Item = (u32, u32)>) {
+        for (heap, page) in pages {
+            self.heap_mut(heap).page_mut(page).windows += 1;
         }
     }
 
-    /// Makes the streams that lent pages wait, on the device, for the borrower's present work.
-    pub(super) fn hand_back(&mut self, lane: u32, parts: &[(u32, u32)]) {
-        let _ = (lane, parts);
-        let Ok(event) = self.device.fence() else { return };
-        let _ = self.device.wait(event);
-        self.device.discard(event);
+    /// Lets go of a lane's idle windows.
+    pub(super) fn drop_idle_windows_of(&mut self, lane: u32) {
+        let Some(idle) = self.idle.remove(&lane) else { return };
+        for entry in idle.iter() {
+            self.idle_count -= 1;
+            self.drop_window(entry.block);
+        }
+    }
+
+    /// Lets go of all windows that no allocation uses.
+    pub(super) fn drop_all_idle_windows(&mut self) {
+        let mut lanes: Vec<u32> = self.idle.keys().copied().collect();
+        lanes.sort_unstable();
+        for lane in lanes {
+            self.drop_idle_windows_of(lane);
+        }
+    }
+
+    /// The pages of a heap from number `from` on have numbers that are larger by `by`.
+    pub(super) fn renumber_pages(&mut self, heap: u32, from: u32, by: i32) {
+        for window in self.windows.iter_mut().flatten() {
+            for (_, page) in window.pages.iter_mut().filter(|(of, page)| *of == heap && *page >= from) {
+                *page = page.wrapping_add_signed(by);
+            }
+        }
     }
 }

@@ -212,7 +212,7 @@ impl Checker {
 
     /// Whether a capture may be under way.
     fn is_quiet(&self, card: &Card) -> bool {
-        !card.routings.is_empty() || self.captured.is_some()
+        card.routings.has_capture() || self.captured.is_some()
     }
 
     /// A program that captures without torch is seen when it asks for memory; until it asks again, on the same

@@ -7,7 +7,7 @@
 //! driver was told ([`gapless_cuda::mapped`]).
 //!
 //! [`shadow`] knows what every byte of every page is, [`checker`] holds one card against it, [`place`] names Python
-//! lines, [`report`] is the text. While a capture or a memory pool of the program is open nothing is filled, read
+//! lines, [`report`] is the text. While a capture is under way nothing is filled, read
 //! or waited for: the bytes are counted as skipped.
 //!
 //! Order of locks: the card's, then its checker's. What cannot be raised, since a free must not throw, is written

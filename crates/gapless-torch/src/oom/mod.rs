@@ -47,7 +47,7 @@ pub struct Facts {
     pub line: Option<String>,
     pub stream: StreamHandle,
     pub pool: PoolKey,
-    /// A capture, or a memory pool of the program's own, is open: nothing could be waited for.
+    /// A capture is open: nothing could be waited for.
     pub is_quiet: bool,
     /// Block bytes that callers have, those that other streams still use besides, and what is held for all of them.
     pub live: u64,
@@ -90,25 +90,22 @@ pub(crate) struct Seen {
 /// What the card says, under its lock.
 pub(crate) fn look(
     card: &mut Card,
-    device: i32,
-    size: u64,
-    stream: StreamHandle,
+    (size, stream, pool): (u64, StreamHandle, PoolKey),
     error: DeviceError,
 ) -> Seen {
+    let device = card.device;
     let stats = *card.pool.stats();
     let (free, total) = card.pool.device_mut().memory();
-    let pool = card.pool_of(stream);
-    let by = if card.fraction < 1.0 { LimitBy::Fraction(card.fraction) } else { LimitBy::Option };
     let facts = Facts {
         device,
         size,
         stream,
         pool,
-        is_quiet: !card.routings.is_empty(),
+        is_quiet: card.routings.has_capture(),
         live: stats.allocated.current,
         active: stats.active.current,
         reserved: stats.reserved.current,
-        limit: card.pool.limit().map(|bytes| Limit { bytes, by }),
+        limit: card.limit(),
         free,
         total,
         holes: card.pool.holes_for(pool),

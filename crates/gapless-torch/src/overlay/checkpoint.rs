@@ -8,6 +8,7 @@ use super::memory::{delete, on_card};
 use super::{This, answer, refuse};
 use crate::cxx::{Control, ControlTable, CxxVec, SharedPtr, find};
 use crate::exception::Kind;
+use crate::history;
 use crate::routing::MempoolId;
 use gapless_pool::{PoolKey, RestoreError, Saved};
 use std::ffi::{CStr, c_char, c_void};
@@ -156,6 +157,7 @@ pub(super) unsafe extern "C-unwind" fn restore(
                 }
             }
         });
+        history::tell_trackers();
         let freed = freed.into_iter().map(|addr| addr as *mut c_void).collect();
         (&raw mut (*out).freed).write(CxxVec::of(freed));
         let live: Vec<DataPtr> = live

@@ -2,6 +2,7 @@
 //! c10/cuda/CUDACachingAllocator.h. Sizes and offsets were printed by a compiler over the headers of each known build, and are asserted here.
 
 use crate::cxx::{CxxString, CxxVec, SharedPtr, StringMap};
+use crate::foreign::Deleter;
 use crate::history::{Annotation, Entry};
 use crate::routing::MempoolId;
 use std::ffi::c_void;
@@ -129,7 +130,7 @@ pub struct SnapshotInfo {
 #[derive(Debug)]
 pub struct DataPtr {
     pub data: *mut c_void,
-    pub deleter: unsafe extern "C-unwind" fn(*mut c_void),
+    pub deleter: Deleter,
     pub context: *mut c_void,
     pub device: Device,
 }

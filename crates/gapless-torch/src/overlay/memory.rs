@@ -2,72 +2,22 @@
 //! blocks itself.
 
 use super::layout::{CUDA, DataPtr, Device};
-use super::{C10, C10_CUDA, Refusal, This, answer, refuse};
-use crate::cxx::{CxxString, SharedPtr, find};
+use super::{Refusal, This, answer, refuse};
+use crate::cxx::{CxxString, SharedPtr};
 use crate::exception::Kind;
+use crate::foreign::{self, Deleter, Torch};
 use crate::routing::MempoolId;
-use crate::{checked, serve, state};
+use crate::{checked, history, serve, state};
 use std::ffi::c_void;
-use std::sync::OnceLock;
-
-/// `c10::cuda::CUDAStream`: a device and a number.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Stream {
-    device: u64,
-    id: u64,
-}
-
-/// What of PyTorch is called.
-struct Torch {
-    current_device: unsafe extern "C-unwind" fn() -> i8,
-    current_stream: unsafe extern "C-unwind" fn(i8) -> Stream,
-    stream_handle: unsafe extern "C-unwind" fn(*const Stream) -> *mut c_void,
-    is_profiling: unsafe extern "C-unwind" fn() -> bool,
-    report: unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
-}
-
-static TORCH: OnceLock<Option<Torch>> = OnceLock::new();
 
 /// Finds PyTorch's functions. Whether they are there.
 pub(super) fn prepare() -> bool {
-    TORCH.get_or_init(look_up).is_some()
-}
-
-fn look_up() -> Option<Torch> {
-    let device = find(&C10_CUDA, c"_ZN3c104cuda14current_deviceEv")?;
-    let stream = find(&C10_CUDA, c"_ZN3c104cuda20getCurrentCUDAStreamEa")?;
-    let handle = find(&C10_CUDA, c"_ZNK3c104cuda10CUDAStream6streamEv")?;
-    let is_profiling = find(&C10, c"_ZN3c1022memoryProfilingEnabledEv")?;
-    let report = find(&C10, c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")?;
-    // SAFETY: these names have these types in PyTorch's headers.
-    unsafe {
-        Some(Torch {
-            current_device: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> i8>(device),
-            current_stream: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(i8) -> Stream>(
-                stream,
-            ),
-            stream_handle: std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C-unwind" fn(*const Stream) -> *mut c_void,
-            >(handle),
-            is_profiling: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> bool>(
-                is_profiling,
-            ),
-            report: std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
-            >(report),
-        })
-    }
+    foreign::torch().is_some()
 }
 
 fn torch() -> &'static Torch {
-    match TORCH.get() {
-        Some(Some(torch)) => torch,
-        // No entry is installed before `prepare` said yes.
-        _ => std::process::abort(),
-    }
+    // No entry is installed before `prepare` said yes.
+    foreign::torch().unwrap_or_else(|| std::process::abort())
 }
 
 /// The current device of this thread.
@@ -76,14 +26,14 @@ fn torch() -> &'static Torch {
 /// Called where C++ may be thrown through.
 pub(super) unsafe fn current_device() -> i8 {
     // SAFETY: as the caller says.
-    unsafe { (torch().current_device)() }
+    unsafe { torch().current_device() }
 }
 
 unsafe fn request(size: usize, device: i8, stream: *mut c_void) -> *mut c_void {
     // SAFETY: C++ called, and may be thrown through.
     unsafe {
         let data = serve::request(size, i32::from(device), stream);
-        if (torch().is_profiling)() {
+        if torch().is_profiling() {
             report(data, 1, Some(device));
         }
         data
@@ -93,7 +43,7 @@ unsafe fn request(size: usize, device: i8, stream: *mut c_void) -> *mut c_void {
 unsafe fn give_back(pointer: *mut c_void) -> bool {
     // SAFETY: C++ called, and may be thrown through.
     unsafe {
-        if (torch().is_profiling)() {
+        if torch().is_profiling() {
             report(pointer, -1, None);
         }
         serve::give_back(pointer, None)
@@ -124,7 +74,7 @@ unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
         let device = Device { kind: CUDA, index: index as i8 };
         // SAFETY: C++ called, and may be thrown through; no card is locked.
         unsafe {
-            (torch().report)(pointer, sign * size as i64, allocated as usize, reserved as usize, device);
+            torch().report(pointer, sign * size as i64, allocated as usize, reserved as usize, device);
         }
     }
 }
@@ -134,13 +84,9 @@ pub(super) unsafe extern "C-unwind" fn allocate(out: *mut DataPtr, _: This, size
     let torch = torch();
     // SAFETY: C++ called: its functions may throw through this one, which owns nothing. `out` is the place for the result.
     unsafe {
-        let index = (torch.current_device)();
-        let data = if size == 0 {
-            std::ptr::null_mut()
-        } else {
-            let stream = (torch.current_stream)(index);
-            request(size, index, (torch.stream_handle)(&raw const stream))
-        };
+        let index = torch.current_device();
+        let data =
+            if size == 0 { std::ptr::null_mut() } else { request(size, index, torch.current_stream(index)) };
         out.write(DataPtr { data, deleter: delete, context: data, device: Device { kind: CUDA, index } });
     }
     out
@@ -153,7 +99,7 @@ pub(super) unsafe extern "C-unwind" fn delete(pointer: *mut c_void) {
 }
 
 /// `raw_deleter()`.
-pub(super) unsafe extern "C-unwind" fn raw_deleter(_: This) -> unsafe extern "C-unwind" fn(*mut c_void) {
+pub(super) unsafe extern "C-unwind" fn raw_deleter(_: This) -> Deleter {
     delete
 }
 
@@ -165,9 +111,8 @@ pub(super) unsafe extern "C-unwind" fn raw_alloc(_: This, size: usize) -> *mut c
     let torch = torch();
     // SAFETY: as in `allocate`.
     unsafe {
-        let device = (torch.current_device)();
-        let stream = (torch.current_stream)(device);
-        request(size, device, (torch.stream_handle)(&raw const stream))
+        let device = torch.current_device();
+        request(size, device, torch.current_stream(device))
     }
 }
 
@@ -181,7 +126,7 @@ pub(super) unsafe extern "C-unwind" fn raw_alloc_with_stream(
         return std::ptr::null_mut();
     }
     // SAFETY: as in `allocate`.
-    unsafe { request(size, (torch().current_device)(), stream) }
+    unsafe { request(size, torch().current_device(), stream) }
 }
 
 /// `raw_delete(pointer)`.
@@ -204,19 +149,16 @@ pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
     // SAFETY: C++ called, and may be thrown through.
     unsafe {
         answer((), || {
-            state::for_each(|device, card| {
-                // Giving back waits for streams, which a capture forbids.
-                if card.routings.is_empty() {
-                    if id == MempoolId::default() {
-                        card.pool.trim();
-                    } else {
-                        card.pool.trim_pool(id.into());
-                    }
-                    card.note_changes(device, None);
+            state::for_each(|_, card| {
+                if id == MempoolId::default() {
+                    card.trim();
+                } else {
+                    card.trim_pool(id.into());
                 }
             });
             Ok(())
         });
+        history::tell_trackers();
     }
 }
 

@@ -6,6 +6,7 @@
 use super::memory::on_card;
 use super::{C10_CUDA, This, answer, refuse};
 use crate::cxx::find_global;
+use crate::foreign;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,8 +39,7 @@ pub(super) unsafe extern "C-unwind" fn enable(this: This, user: i8, owner: i8) {
         });
         let enable = ENABLE.load(Ordering::Relaxed);
         if enable != 0 {
-            let enable = std::mem::transmute::<usize, unsafe extern "C-unwind" fn(This, i8, i8)>(enable);
-            enable(this, user, owner);
+            foreign::enable_peer(enable, this, user, owner);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{This, answer, memory, refuse};
 use crate::cxx::{CxxString, CxxVec, Function, SharedPtr};
+use crate::foreign::{Observer, Tracker};
 use crate::history::{self, Wanted};
 use crate::{recorder, state};
 use gapless_trace::Stage;
@@ -118,7 +119,7 @@ pub(super) unsafe extern "C-unwind" fn metadata(out: *mut CxxString, _: This) ->
 /// `attachOutOfMemoryObserver(observer)`.
 pub(super) unsafe extern "C-unwind" fn observe_failures(_: This, observer: *const Function) {
     // SAFETY: C++ called; the argument is a live function object.
-    history::add_observer(unsafe { Function::copy_of(observer) });
+    history::add_observer(Observer(unsafe { Function::copy_of(observer) }));
 }
 
 /// `attachOomRejectionObserver(observer)`: no request is refused before it was tried, so nobody is ever told.
@@ -147,6 +148,6 @@ pub(super) unsafe extern "C-unwind" fn stack_of(
 /// `attachAllocatorTraceTracker(tracker)`.
 pub(super) unsafe extern "C-unwind" fn track(_: This, tracker: *const Function) {
     // SAFETY: C++ called; the argument is a live function object.
-    history::add_tracker(unsafe { Function::copy_of(tracker) });
+    history::add_tracker(Tracker(unsafe { Function::copy_of(tracker) }));
     state::for_each(|_, card| card.pool.set_log(true));
 }

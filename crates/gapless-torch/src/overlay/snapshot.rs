@@ -33,6 +33,7 @@ pub(super) unsafe extern "C-unwind" fn snapshot(
     // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
     unsafe {
         let pictures = answer(Vec::new(), || Ok::<_, Refusal>(take_pictures(id, with_history)));
+        history::tell_trackers();
         let segments: Vec<_> =
             pictures.iter().flat_map(|p| p.segments.iter().map(|segment| (p.device, segment))).collect();
         let segments = CxxVec::build(segments.into_iter(), |place: *mut SegmentInfo, (device, segment)| {

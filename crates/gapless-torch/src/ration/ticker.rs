@@ -2,6 +2,7 @@
 //! in ledgers, and what others wait for is given back where it is free.
 
 use super::admission::{self, Admitted};
+use crate::background;
 use crate::hooks::guarded;
 use crate::state::{self, CARDS};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ static LOOKING: Mutex<()> = Mutex::new(());
 pub fn start() {
     STARTED.call_once(|| {
         // Without the thread the dead are forgotten by who asks next.
-        let _ = std::thread::Builder::new().name("gapless-ledger".to_owned()).spawn(|| {
+        let _ = background::spawn("gapless-ledger", || {
             while !IS_OVER.load(Ordering::Relaxed) {
                 std::thread::sleep(PERIOD);
                 guarded((), look);
@@ -46,11 +47,8 @@ fn look() {
         ration.measure();
         if ration.tick() > 0
             && let Some(mut card) = state::existing(device)
-            // Giving back waits for streams, which a capture forbids.
-            && card.routings.is_empty()
         {
-            card.pool.trim();
-            card.note_changes(device, None);
+            card.trim();
         }
     }
 }

@@ -5,6 +5,7 @@
 //! so that its address names it. No lock is held while Python runs: reading a name may run a finalizer, and that may allocate.
 
 use crate::cxx::find_global;
+use crate::interpreter::DOOR;
 use rustc_hash::FxHashMap;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -144,6 +145,7 @@ pub fn current() -> u32 {
             IDLE.set(left - 1);
             return 0;
         }
+        let Some(_visit) = DOOR.enter() else { return 0 };
         let state = (python.take_lock)();
         let found = python.stack();
         (python.leave_lock)(state);
@@ -175,6 +177,7 @@ pub fn here() -> Vec<Place> {
         if thread == (python.current_thread)() {
             return python.places();
         }
+        let Some(_visit) = DOOR.enter() else { return Vec::new() };
         let state = (python.take_lock)();
         let found = python.places();
         (python.leave_lock)(state);

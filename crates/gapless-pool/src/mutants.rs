@@ -1,0 +1,81 @@
+//! Errors that can be switched on, to see that the checker finds them. A mutant is a mistake that was made once, or nearly: a proof that finds
+//! nothing wrong must find each of these.
+//!
+//! Without the feature `mutants`, [`is`] is `false` where it is compiled, and nothing is left of it.
+
+#[cfg(feature = "mutants")]
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mutant {
+    /// Memory of other lanes is lent before a fence proved their work done.
+    LendUnsettled = 1,
+    /// A lent block goes back to its owner at once.
+    ReturnUnsettled,
+    /// A plan unmaps pages at once when it moves them.
+    MoveUnderWork,
+    /// Idle windows are unmapped at once.
+    RetireUnderWork,
+    /// An event that cannot be recorded counts as passed.
+    FailedRecordIsDone,
+    /// `trim_pool` takes pages of a pool in use.
+    TrimPoolInUse,
+    /// A fence is made during a capture.
+    FenceInCapture,
+    /// An event is recorded during a capture.
+    RecordInCapture,
+    /// `trim` works during a capture.
+    TrimInCapture,
+    /// The handle of a lane's stream is touched long after it was named.
+    DeadLane,
+    /// Addresses of windows are not used again.
+    AddressesLeak,
+    /// Holes in a heap are not filled near the limit.
+    AddressesCreep,
+}
+
+impl Mutant {
+    pub const ALL: [Mutant; 12] = [
+        Mutant::LendUnsettled,
+        Mutant::ReturnUnsettled,
+        Mutant::MoveUnderWork,
+        Mutant::RetireUnderWork,
+        Mutant::FailedRecordIsDone,
+        Mutant::TrimPoolInUse,
+        Mutant::FenceInCapture,
+        Mutant::RecordInCapture,
+        Mutant::TrimInCapture,
+        Mutant::DeadLane,
+        Mutant::AddressesLeak,
+        Mutant::AddressesCreep,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+static PRESENT: AtomicU8 = AtomicU8::new(0);
+
+/// Switches one mutant on, for the whole process; `None`: all off. Without the feature nothing happens.
+pub fn set(mutant: Option<Mutant>) {
+    #[cfg(feature = "mutants")]
+    PRESENT.store(mutant.map_or(0, |mutant| mutant as u8), Ordering::Relaxed);
+    #[cfg(not(feature = "mutants"))]
+    let _ = mutant;
+}
+
+/// Whether a mutant is switched on.
+#[cfg(feature = "mutants")]
+#[allow(dead_code, reason = "a tree without sites is one that has no fixes to undo")]
+#[inline]
+pub(crate) fn is(mutant: Mutant) -> bool {
+    PRESENT.load(Ordering::Relaxed) == mutant as u8
+}
+
+/// Never.
+#[cfg(not(feature = "mutants"))]
+#[allow(dead_code, reason = "a tree without sites is one that has no fixes to undo")]
+#[inline]
+pub(crate) const fn is(_: Mutant) -> bool {
+    false
+}

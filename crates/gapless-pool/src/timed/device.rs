@@ -1,0 +1,201 @@
+//! The device's calls, each with the rules that it is held to.
+
+use super::clock::Clock;
+use super::streams::{OTHER_CONTEXT, OWN_CONTEXT};
+use super::violation::Rule;
+use super::world::{PER_THREAD, World};
+use crate::device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What a driver answers to a handle that it cannot use.
+const INVALID_HANDLE: DeviceError = DeviceError::Driver(400);
+const FAILED: DeviceError = DeviceError::Driver(999);
+
+/// The allocator's view of a [`World`].
+#[derive(Clone, Debug)]
+pub struct TimedDevice(Rc<RefCell<World>>);
+
+impl TimedDevice {
+    pub(crate) fn new(world: Rc<RefCell<World>>) -> TimedDevice {
+        TimedDevice(world)
+    }
+}
+
+impl World {
+    /// Whether this call fails on purpose.
+    fn fails(&mut self) -> bool {
+        match &mut self.fail_in {
+            None => false,
+            Some(0) => {
+                self.fail_in = None;
+                self.counts.failures += 1;
+                self.call.had_failure = true;
+                true
+            }
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+        }
+    }
+
+    fn record(&mut self, handle: u64) -> Result<u64, DeviceError> {
+        self.counts.records += 1;
+        let Some(line) = self.line_of(handle) else {
+            if !self.call.announced.contains(&handle) {
+                self.broken((
+                    Rule::DeadStream,
+                    format!("an event is recorded on stream {handle}, which is gone"),
+                ));
+            }
+            return Err(INVALID_HANDLE);
+        };
+        if self.is_captured(line) {
+            self.broken((
+                Rule::RecordInCapture,
+                format!("an event is recorded on stream {handle}, which is captured"),
+            ));
+            return Err(FAILED);
+        }
+        // Nothing else covers a stream of another context.
+        let is_ours = self.streams.line(line).context != OTHER_CONTEXT;
+        if (is_ours && self.fails()) || handle == PER_THREAD {
+            return Err(INVALID_HANDLE);
+        }
+        let clock = self.streams.line(line).clock.clone();
+        Ok(self.event(clock))
+    }
+
+    fn event(&mut self, clock: Clock) -> u64 {
+        self.next_event += 1;
+        self.events.insert(self.next_event, clock);
+        self.next_event
+    }
+
+    fn clock_of(&mut self, event: EventHandle) -> Result<Clock, DeviceError> {
+        if let Some(clock) = self.events.get(&event.0) {
+            return Ok(clock.clone());
+        }
+        self.broken((Rule::UnknownEvent, format!("event {} is not there", event.0)));
+        Err(INVALID_HANDLE)
+    }
+}
+
+impl Device for TimedDevice {
+    fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
+        let mut world = self.0.borrow_mut();
+        if world.fails() {
+            return Err(DeviceError::OutOfMemory);
+        }
+        let addr = world.memory.reserve(size);
+        world.call.had_failure |= addr.is_none();
+        addr.ok_or(DeviceError::OutOfMemory)
+    }
+
+    fn unreserve(&mut self, addr: u64, size: u64) {
+        let mut world = self.0.borrow_mut();
+        let result = world.memory.unreserve(addr, size);
+        world.keeps(result);
+    }
+
+    fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
+        let mut world = self.0.borrow_mut();
+        if world.fails() {
+            return Err(DeviceError::OutOfMemory);
+        }
+        world.memory.create(size).map(PageHandle).ok_or(DeviceError::OutOfMemory)
+    }
+
+    fn release(&mut self, page: PageHandle, size: u64) {
+        let world = &mut *self.0.borrow_mut();
+        let result = world.memory.release(page.0, size, &world.host);
+        world.keeps(result);
+    }
+
+    fn map(&mut self, addr: u64, size: u64, page: PageHandle) -> Result<(), DeviceError> {
+        let mut world = self.0.borrow_mut();
+        if world.fails() {
+            return Err(FAILED);
+        }
+        let result = world.memory.map(addr, size, page.0);
+        let is_mapped = result.is_ok() || matches!(result, Err((Rule::Addresses, _)));
+        world.keeps(result);
+        if is_mapped { Ok(()) } else { Err(FAILED) }
+    }
+
+    fn grant(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
+        let mut world = self.0.borrow_mut();
+        if world.fails() {
+            return Err(FAILED);
+        }
+        let result = world.memory.grant(addr, size);
+        world.keeps(result).ok_or(FAILED)
+    }
+
+    fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
+        let world = &mut *self.0.borrow_mut();
+        if world.fails() {
+            return Err(FAILED);
+        }
+        world.counts.unmaps += 1;
+        let result = world.memory.unmap(addr, size, &world.host);
+        let is_unmapped = !matches!(result, Err((Rule::BadRange, _)));
+        world.keeps(result);
+        if is_unmapped { Ok(()) } else { Err(FAILED) }
+    }
+
+    fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
+        self.0.borrow_mut().record(stream.0).map(EventHandle)
+    }
+
+    fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError> {
+        let mut world = self.0.borrow_mut();
+        let clock = world.clock_of(event)?;
+        let is_done = world.streams.is_done(&clock);
+        if is_done {
+            world.host.join(&clock);
+        }
+        Ok(is_done)
+    }
+
+    fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError> {
+        let mut world = self.0.borrow_mut();
+        let clock = world.clock_of(event)?;
+        world.counts.waits += 1;
+        if world.capture.is_some() {
+            world.broken((Rule::WaitInCapture, "the host waits during a capture".to_owned()));
+        }
+        if !world.streams.is_done(&clock) && !world.call.may_wait && !world.call.had_failure {
+            world.broken((Rule::HostWait, "the host waits for streams".to_owned()));
+        }
+        world.host_wait(&clock);
+        Ok(())
+    }
+
+    fn fence(&mut self) -> Result<EventHandle, DeviceError> {
+        let mut world = self.0.borrow_mut();
+        if world.capture.is_some() {
+            world.broken((Rule::FenceInCapture, "a fence is made during a capture".to_owned()));
+            return Err(FAILED);
+        }
+        if world.fails() {
+            return Err(FAILED);
+        }
+        world.counts.fences += 1;
+        let clock = world.streams.all(OWN_CONTEXT);
+        Ok(EventHandle(world.event(clock)))
+    }
+
+    fn discard(&mut self, event: EventHandle) {
+        let mut world = self.0.borrow_mut();
+        if world.events.remove(&event.0).is_none() {
+            world.broken((Rule::UnknownEvent, format!("event {} is discarded and was not there", event.0)));
+        }
+    }
+
+    fn memory(&mut self) -> (u64, u64) {
+        let world = self.0.borrow();
+        (world.memory.capacity - world.memory.used, world.memory.capacity)
+    }
+}

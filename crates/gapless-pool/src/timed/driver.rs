@@ -1,0 +1,57 @@
+//! The allocator as a program calls it: alone, or as threads do.
+
+use super::device::TimedDevice;
+use crate::budget::Budget;
+use crate::device::StreamHandle;
+use crate::fronts::SharedPool;
+use crate::pool::{AllocError, FreeError, Pool, PoolKey};
+
+#[derive(Debug)]
+pub(crate) enum Driver {
+    Alone(Box<Pool<TimedDevice>>),
+    Shared(Box<SharedPool<TimedDevice>>),
+}
+
+impl Driver {
+    pub(crate) fn with<T>(&mut self, work: impl FnOnce(&mut Pool<TimedDevice>) -> T) -> T {
+        match self {
+            Driver::Alone(pool) => work(pool),
+            Driver::Shared(shared) => shared.with(work),
+        }
+    }
+
+    pub(crate) fn alloc(
+        &mut self,
+        size: u64,
+        stream: u64,
+        pool: PoolKey,
+        budget: Option<&'static Budget>,
+    ) -> Result<u64, AllocError> {
+        match self {
+            Driver::Alone(alone) => alone.alloc_for(size, StreamHandle(stream), pool, budget),
+            Driver::Shared(shared) => shared.alloc_for(size, StreamHandle(stream), pool, budget),
+        }
+    }
+
+    pub(crate) fn free(&mut self, addr: u64) -> Result<(), FreeError> {
+        match self {
+            Driver::Alone(alone) => alone.free(addr),
+            Driver::Shared(shared) => shared.free(addr),
+        }
+    }
+
+    pub(crate) fn record_stream(&mut self, addr: u64, stream: u64) -> Result<(), FreeError> {
+        match self {
+            Driver::Alone(alone) => alone.record_stream(addr, StreamHandle(stream)),
+            Driver::Shared(shared) => shared.record_stream(addr, StreamHandle(stream)),
+        }
+    }
+
+    /// How often the whole pool was asked, where fronts could have been enough.
+    pub(crate) fn gathers(&self) -> Option<u64> {
+        match self {
+            Driver::Alone(_) => None,
+            Driver::Shared(shared) => Some(shared.fronts().gathers()),
+        }
+    }
+}

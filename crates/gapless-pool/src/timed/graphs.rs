@@ -1,0 +1,89 @@
+//! Captures, and the graphs that they end in.
+//!
+//! A capture runs nothing: it notes which allocations its kernels used. A replay uses all of them at once, as one piece of work on whichever stream it
+//! is launched on. A graph's own allocations may be free again by then; their addresses must still lie over the same bytes.
+
+use super::clock::{Clock, Line};
+use super::memory::{MapId, OwnerId};
+use super::violation::Rule;
+use super::world::World;
+use crate::pool::PoolKey;
+use std::rc::Rc;
+
+/// A capture that is open.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub(crate) line: Line,
+    pub(crate) pool: PoolKey,
+    used: Vec<OwnerId>,
+}
+
+/// What can be replayed.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    pub(crate) pool: PoolKey,
+    /// Addresses and sizes, and the mappings behind all of them.
+    ranges: Vec<(u64, u64)>,
+    maps: Rc<[MapId]>,
+}
+
+impl World {
+    pub(crate) fn begin_capture(&mut self, line: Line, pool: PoolKey) {
+        self.capture = Some(Capture { line, pool, used: Vec::new() });
+    }
+
+    pub(crate) fn is_captured(&self, line: Line) -> bool {
+        self.capture.as_ref().is_some_and(|capture| capture.line == line)
+    }
+
+    /// A kernel of the capture uses an allocation.
+    pub(crate) fn capture_use(&mut self, owner: OwnerId) {
+        if let Some(capture) = &mut self.capture {
+            capture.used.push(owner);
+        }
+    }
+
+    pub(crate) fn end_capture(&mut self) -> Option<Graph> {
+        let Capture { pool, mut used, .. } = self.capture.take()?;
+        used.sort_unstable();
+        used.dedup();
+        let owners = used.iter().map(|&id| self.memory.owner(id));
+        let ranges = owners.clone().map(|owner| (owner.addr, owner.size)).collect();
+        let mut maps: Vec<MapId> = owners.flat_map(|owner| owner.maps.iter().copied()).collect();
+        maps.sort_unstable();
+        maps.dedup();
+        self.memory.hold(&maps, true);
+        Some(Graph { pool, ranges, maps: maps.into() })
+    }
+
+    pub(crate) fn drop_graph(&mut self, graph: &Graph) {
+        self.memory.hold(&graph.maps, false);
+    }
+
+    /// Launches a graph. `after`: the replays of its pool before it, which the program puts it behind. The end of the replay.
+    pub(crate) fn replay(&mut self, graph: &Graph, line: Line, after: &Clock) -> Clock {
+        self.streams.wait(line, after);
+        if self.memory.are_there(&graph.maps).is_err() {
+            self.broken((
+                Rule::GraphMoved,
+                "a graph is replayed after its addresses were unmapped".to_owned(),
+            ));
+            return self.streams.line(line).clock.clone();
+        }
+        let moment = self.work(line, &graph.maps.clone());
+        let clock = self.streams.line(line).clock.clone();
+        for &(addr, size) in &graph.ranges {
+            let Some(stretches) = self.keeps(self.memory.resolve(addr, size)) else { continue };
+            for id in self.memory.owners_of(&stretches) {
+                let owner = self.memory.owner_mut(id);
+                owner.uses.add(moment);
+                if owner.pool != graph.pool {
+                    let name = owner.name;
+                    let text = format!("bytes of a graph at {addr:#x} were handed out to allocation {name}");
+                    self.broken((Rule::GraphShared, text));
+                }
+            }
+        }
+        clock
+    }
+}

@@ -1,0 +1,174 @@
+//! What programs are made of. Allocations, graphs and pools have names, so that an operation means the same after others were left out; an
+//! operation that does not apply (its allocation was never made, its stream is gone) does nothing.
+
+use crate::options::Options;
+use std::fmt;
+
+/// The streams of a program, by slot. Handle 0 is nobody's to destroy.
+pub(crate) const DEFAULT_SLOT: u8 = 0;
+/// Streams that programs make and destroy.
+pub(crate) const OWN_SLOTS: [u8; 4] = [1, 2, 3, 4];
+/// Handle 2: another stream in each thread.
+pub(crate) const PER_THREAD_SLOT: u8 = 5;
+/// A stream of another context: a fence does not cover it.
+pub(crate) const FOREIGN_SLOT: u8 = 6;
+/// A stream that the allocator never hears of.
+pub(crate) const UNHEARD_SLOT: u8 = 7;
+pub(crate) const SLOTS: usize = 8;
+
+/// One operation of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Asks for memory on a stream, from a private pool (0: the default one), and writes it.
+    Alloc {
+        id: u32,
+        stream: u8,
+        pool: u8,
+        size: u64,
+        budget: Option<u8>,
+    },
+    /// A kernel on the allocation's own stream.
+    Touch {
+        id: u32,
+    },
+    /// Another stream waits for the owner's, uses the allocation, and is announced with `record_stream`.
+    Announce {
+        id: u32,
+        stream: u8,
+    },
+    /// Another stream waits for the owner's, uses the allocation, and the owner's waits for it.
+    Borrow {
+        id: u32,
+        stream: u8,
+    },
+    /// The same, but the free comes before the owner's wait; see [`Op::Pay`].
+    LateWait {
+        id: u32,
+        stream: u8,
+        thread: u8,
+    },
+    /// A stream waits for what its late waits still owe. Its next request does so too.
+    Pay {
+        stream: u8,
+    },
+    /// Gives back, in a thread.
+    Free {
+        id: u32,
+        thread: u8,
+    },
+    /// Destroys a stream, whose work goes on.
+    Destroy {
+        stream: u8,
+    },
+    /// Makes a new stream in place of a destroyed one, with an old handle where that is right.
+    Create {
+        stream: u8,
+        reuse: bool,
+    },
+    /// One stream waits for another.
+    Wait {
+        stream: u8,
+        other: u8,
+    },
+    /// The scheduler runs some work of a stream.
+    Run {
+        stream: u8,
+        most: u16,
+    },
+    /// The program synchronises with a stream, or with the device.
+    SyncStream {
+        stream: u8,
+    },
+    SyncDevice,
+    /// The calls that follow come from this thread.
+    Thread {
+        thread: u8,
+    },
+    /// Begins to capture a stream; its requests go to a private pool of graphs.
+    BeginCapture {
+        graph: u32,
+        stream: u8,
+        pool: u8,
+    },
+    EndCapture,
+    Replay {
+        graph: u32,
+        stream: u8,
+    },
+    DropGraph {
+        graph: u32,
+    },
+    /// Begins and ends the use of a private pool.
+    UsePool {
+        pool: u8,
+    },
+    ReleasePool {
+        pool: u8,
+    },
+    Trim,
+    TrimPool {
+        pool: u8,
+    },
+    TrimGraphPool {
+        pool: u8,
+    },
+    MarkStep,
+    Pause,
+    /// Limits the pool to eighths of the card; 0: no limit.
+    Limit {
+        eighths: u8,
+    },
+    /// Takes memory beforehand.
+    Hold {
+        stream: u8,
+        eighths: u8,
+    },
+    Save {
+        pool: u8,
+    },
+    Restore {
+        pool: u8,
+    },
+    /// The device call after `after` others fails.
+    Fault {
+        after: u16,
+    },
+}
+
+/// What a program runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub capacity: u64,
+    pub options: Options,
+    /// Through [`SharedPool`](crate::SharedPool) and its fronts.
+    pub is_shared: bool,
+    pub has_planner: bool,
+    /// Addresses that may ever be mapped beyond twice what is mapped at once, in multiples of the card.
+    pub most_cards: u64,
+}
+
+/// A program, and what it runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    pub seed: u64,
+    pub config: Config,
+    pub ops: Vec<Op>,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Config { capacity, options, is_shared, has_planner, .. } = self.config;
+        writeln!(
+            f,
+            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {has_planner}",
+            self.seed,
+            capacity >> 20,
+            options.limit.map(|limit| limit >> 20),
+            options.windows
+        )?;
+        for (at, op) in self.ops.iter().enumerate() {
+            writeln!(f, "  {at:3}  {op:?}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! How often each interesting thing happened: a checker that never reaches a state proves nothing about it.
+
+macro_rules! totals {
+    ($($(#[$doc:meta])* $name:ident: $text:literal,)*) => {
+        /// What programs did and met, in all.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Totals {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Addresses that one program had mapped beyond twice what was mapped at once, at most, in cards.
+            pub most_cards: u64,
+        }
+
+        impl Totals {
+            /// Each number with what it counts.
+            #[must_use]
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
+                vec![$(($text, self.$name),)* ("cards of addresses beyond what was mapped, at most", self.most_cards)]
+            }
+
+            pub fn add(&mut self, other: &Totals) {
+                $(self.$name += other.$name;)*
+                self.most_cards = self.most_cards.max(other.most_cards);
+            }
+        }
+    };
+}
+
+totals! {
+    operations: "operations",
+    programs: "programs",
+    requests: "requests served",
+    frees: "frees",
+    out_of_memory: "requests out of memory",
+    announced: "uses announced with record_stream",
+    borrowed: "uses with waits both ways",
+    late_waits: "late waits",
+    destroyed_busy: "streams destroyed with work queued",
+    announced_dead: "frees of blocks announced on dead streams",
+    handles_reused: "stream handles used again",
+    per_thread: "uses of handle 2",
+    foreign: "uses by another context",
+    captures: "captures",
+    capture_requests: "requests in captures",
+    capture_frees: "frees of others during captures",
+    replays: "replays",
+    replays_after_activity: "replays after other requests",
+    private_requests: "requests to private pools",
+    trims: "trims",
+    pool_trims: "trims of private pools",
+    restores: "restores",
+    limits: "limits set",
+    budgets: "requests charged to budgets",
+    refused: "requests refused by budgets",
+    failures: "device calls that failed on purpose",
+    fences: "fences",
+    records: "events recorded",
+    host_waits: "host waits",
+    unmaps: "unmaps",
+    lent: "pages lent",
+    windows: "windows made",
+    window_hits: "windows used again",
+    harvested: "pages harvested",
+    plans: "plans in place at an end",
+    planned: "requests served by plans",
+    ladder_wait: "served by the ladder: wait",
+    ladder_harvest: "served by the ladder: harvest",
+    ladder_trim: "served by the ladder: trim",
+    ladder_shrink: "served by the ladder: shrink",
+    fronts: "requests served by fronts alone",
+}

@@ -1,0 +1,297 @@
+//! The world that the allocator and the program share: streams, memory, events, the host, and the rules between them.
+//!
+//! The device's calls are in `device`, captures and graphs in `graphs`. The host has one clock: it joins an event's clock when the event was seen to be
+//! done or was waited for, and a stream's when the program synchronised. Work has the clock of its stream joined with the host's, and one tick
+//! more. So work that is queued after the host saw an event happens after what the event stands for.
+
+use super::clock::{Clock, Line, Moment, Uses};
+use super::graphs::Capture;
+use super::memory::{Broken, MapId, Memory, Owner, OwnerId, work_of};
+use super::ops::Config;
+use super::streams::{OTHER_CONTEXT, OWN_CONTEXT, Streams};
+use super::violation::{Rule, Violation};
+use crate::pool::PoolKey;
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// The handle of the legacy default stream, and the one that is another stream in each thread.
+pub(crate) const DEFAULT_STREAM: u64 = 0;
+pub(crate) const PER_THREAD: u64 = 2;
+/// Host threads.
+pub(crate) const THREADS: usize = 2;
+
+/// What of the allocator is being called, and what that allows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Call {
+    pub(crate) name: &'static str,
+    /// Native PyTorch would synchronise here too.
+    pub(crate) may_wait: bool,
+    /// Streams that the program announced for the block that is freed.
+    pub(crate) announced: Vec<u64>,
+    /// A device call failed in it, on purpose or for want of memory or addresses.
+    pub(crate) had_failure: bool,
+}
+
+/// How memory comes to an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handing {
+    /// Its stream writes all of it at once.
+    Written(Line),
+    /// In a capture: nothing runs before a replay.
+    Captured,
+    /// It was live before, and is again.
+    Restored,
+}
+
+/// Everything but the allocator.
+#[derive(Debug)]
+pub struct World {
+    pub(crate) streams: Streams,
+    pub(crate) memory: Memory,
+    pub(crate) host: Clock,
+    /// The thread that calls.
+    pub(crate) thread: usize,
+    /// Streams that can be named, by handle.
+    pub(crate) named: FxHashMap<u64, Line>,
+    /// What handle 2 means in each thread.
+    pub(crate) per_thread: [Line; THREADS],
+    pub(crate) events: FxHashMap<u64, Clock>,
+    pub(crate) next_event: u64,
+    pub(crate) capture: Option<Capture>,
+    pub(crate) call: Call,
+    /// Counts down with every device call that may fail; at 0 that call does.
+    pub(crate) fail_in: Option<u32>,
+    ignored: Vec<Rule>,
+    /// The operation that is being done.
+    pub(crate) at: usize,
+    violations: Vec<Violation>,
+    pub(crate) counts: Counts,
+}
+
+/// What happened on the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) failures: u64,
+    pub(crate) fences: u64,
+    pub(crate) records: u64,
+    pub(crate) waits: u64,
+    pub(crate) unmaps: u64,
+}
+
+impl World {
+    pub(crate) fn new(config: &Config, ignored: &[Rule]) -> World {
+        let Config { capacity, most_cards, .. } = *config;
+        let mut streams = Streams::default();
+        let default = streams.create(DEFAULT_STREAM, OWN_CONTEXT);
+        let per_thread = std::array::from_fn(|_| streams.create(PER_THREAD, OWN_CONTEXT));
+        World {
+            streams,
+            memory: Memory::new(capacity, most_cards.saturating_mul(capacity)),
+            host: Clock::default(),
+            thread: 0,
+            named: FxHashMap::from_iter([(DEFAULT_STREAM, default)]),
+            per_thread,
+            events: FxHashMap::default(),
+            next_event: 0,
+            capture: None,
+            call: Call::default(),
+            fail_in: None,
+            ignored: ignored.to_vec(),
+            at: 0,
+            violations: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The first rule that was broken.
+    #[must_use]
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violations.first()
+    }
+
+    pub(crate) fn broken(&mut self, (rule, text): Broken) {
+        if !self.ignored.contains(&rule) && self.violations.len() < 16 {
+            let during =
+                if self.call.name.is_empty() { String::new() } else { format!(" ({})", self.call.name) };
+            self.violations.push(Violation { rule, at: self.at, text: text + &during });
+        }
+    }
+
+    /// Notes what was broken. Whether nothing was.
+    pub(crate) fn keeps<T>(&mut self, result: Result<T, Broken>) -> Option<T> {
+        result.map_err(|broken| self.broken(broken)).ok()
+    }
+
+    // ---- streams ----
+
+    /// The timeline that a handle names in this thread.
+    pub(crate) fn line_of(&self, handle: u64) -> Option<Line> {
+        if handle == PER_THREAD {
+            Some(self.per_thread[self.thread])
+        } else {
+            self.named.get(&handle).copied()
+        }
+    }
+
+    /// A new stream. It gets the handle of an old one where the host knows that all work of that one is done, as a driver may do.
+    pub(crate) fn create_stream(&mut self, context: u8, reuse: bool) -> (u64, Line) {
+        let is_gone = |line: &Line| {
+            let timeline = self.streams.line(*line);
+            timeline.context == context
+                && timeline.handle > PER_THREAD
+                && !self.named.contains_key(&timeline.handle)
+        };
+        let is_over = |line: &Line| self.host.covers_all(&self.streams.line(*line).clock);
+        // All timelines of a handle must be over.
+        let old = (0..self.streams.len()).rev().filter(is_gone).find(|line| {
+            let handle = self.streams.line(*line).handle;
+            (0..self.streams.len())
+                .filter(|other| self.streams.line(*other).handle == handle)
+                .all(|o| is_over(&o))
+        });
+        let handle = match old.filter(|_| reuse) {
+            Some(line) => self.streams.line(line).handle,
+            None => 0x100 + self.streams.len() as u64,
+        };
+        let line = self.streams.create(handle, context);
+        self.named.insert(handle, line);
+        (handle, line)
+    }
+
+    /// Destroys a stream; its work goes on.
+    pub(crate) fn destroy_stream(&mut self, handle: u64) {
+        self.named.remove(&handle);
+    }
+
+    /// Later work of `line` begins behind the present end of `other`.
+    pub(crate) fn wait_stream(&mut self, line: Line, other: Line) {
+        let clock = self.streams.line(other).clock.clone();
+        self.streams.wait(line, &clock);
+    }
+
+    pub(crate) fn run(&mut self, line: Line, most: usize) {
+        for _ in 0..most {
+            let Some(item) = self.streams.run_next(line) else { return };
+            let there = self.memory.are_there(&item.maps);
+            self.keeps(there);
+        }
+    }
+
+    /// The host waits until `clock` has happened.
+    pub(crate) fn host_wait(&mut self, clock: &Clock) {
+        let mut ran = Vec::new();
+        self.streams.finish(clock, &mut |item| ran.push(item));
+        for item in ran {
+            let there = self.memory.are_there(&item.maps);
+            self.keeps(there);
+        }
+        self.host.join(clock);
+    }
+
+    pub(crate) fn synchronise(&mut self, with_other_contexts: bool) {
+        let mut clock = self.streams.all(OWN_CONTEXT);
+        if with_other_contexts {
+            clock.join(&self.streams.all(OTHER_CONTEXT));
+        }
+        self.host_wait(&clock);
+    }
+
+    // ---- work ----
+
+    /// Queues work on these mappings.
+    pub(crate) fn work(&mut self, line: Line, maps: &Rc<[MapId]>) -> Moment {
+        let moment = self.streams.enqueue(line, &self.host, maps.clone());
+        self.memory.use_maps(maps, moment, &self.host);
+        moment
+    }
+
+    /// Queues work on a whole allocation, which must lie where it did.
+    pub(crate) fn touch(&mut self, line: Line, owner: OwnerId) {
+        let (addr, size, maps) = {
+            let owner = self.memory.owner(owner);
+            (owner.addr, owner.size, owner.maps.clone())
+        };
+        let Some(stretches) = self.keeps(self.memory.resolve(addr, size)) else { return };
+        if !stretches.iter().map(|stretch| stretch.map).eq(maps.iter().copied()) {
+            self.broken((
+                Rule::Access,
+                format!("other pages lie behind {addr:#x} than when it was handed out"),
+            ));
+            return;
+        }
+        let moment = self.work(line, &maps);
+        let host = &self.host;
+        let uses = &mut self.memory.owner_mut(owner).uses;
+        uses.forget_covered(host);
+        uses.add(moment);
+    }
+
+    /// The allocator handed memory out: nobody else has it, and earlier work on it happens before.
+    pub(crate) fn hand_out(
+        &mut self,
+        name: u32,
+        (addr, size): (u64, u64),
+        pool: PoolKey,
+        handing: Handing,
+    ) -> Option<OwnerId> {
+        let stretches = self.keeps(self.memory.resolve(addr, size))?;
+        let maps: Rc<[MapId]> = stretches.iter().map(|stretch| stretch.map).collect();
+        let earlier = self.memory.owners_of(&stretches);
+        // The first work of the new owner.
+        let clock = match handing {
+            Handing::Written(line) => {
+                let moment = self.work(line, &maps);
+                debug_assert_eq!(moment.line, line);
+                self.streams.line(line).clock.clone()
+            }
+            Handing::Captured | Handing::Restored => self.host.clone(),
+        };
+        let mut uses = Uses::default();
+        if let Handing::Written(line) = handing {
+            uses.add(Moment { line, tick: clock.get(line) });
+        }
+        for id in earlier {
+            let owner = self.memory.owner(id);
+            let (other, is_live, of) = (owner.name, owner.is_live, owner.pool);
+            let late = owner.uses.not_before(&clock);
+            if is_live {
+                self.broken((
+                    Rule::SharedBytes,
+                    format!("allocations {name} and {other} share bytes at {addr:#x}"),
+                ));
+            }
+            // Graphs of one pool follow each other: that is the program's to see to.
+            let is_ordered = handing == Handing::Captured && of == pool;
+            if let Some(moment) = late {
+                if is_ordered {
+                    uses.add(moment);
+                } else {
+                    let work = work_of(other, moment);
+                    let text = format!("allocation {name} at {addr:#x} is handed out before {work} is done");
+                    self.broken((Rule::HandOut, text));
+                }
+            }
+        }
+        let owner = Owner { name, pool, is_live: true, addr, size, maps: maps.clone(), uses };
+        let id = self.memory.add_owner(owner);
+        self.memory.own(&stretches, id);
+        self.memory.hold(&maps, true);
+        Some(id)
+    }
+
+    /// The program lets an allocation go, or (after a restore that failed) has it again.
+    pub(crate) fn set_live(&mut self, id: OwnerId, is_live: bool) {
+        let owner = self.memory.owner_mut(id);
+        if owner.is_live != is_live {
+            owner.is_live = is_live;
+            let maps = owner.maps.clone();
+            self.memory.hold(&maps, is_live);
+        }
+    }
+
+    /// What the allocator may still take from the card.
+    pub(crate) fn room(&self, limit: Option<u64>) -> u64 {
+        let most = limit.map_or(self.memory.capacity, |limit| limit.min(self.memory.capacity));
+        most.saturating_sub(self.memory.used)
+    }
+}

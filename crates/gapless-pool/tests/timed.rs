@@ -1,0 +1,62 @@
+//! The allocator on a device that knows time: random programs that are right on native PyTorch break no rule, and they reach the states in which
+//! rules could be broken. `examples/check.rs` runs more of them.
+
+use gapless_pool::timed::{Campaign, Rule, Totals, generate, run};
+
+const OPERATIONS: u64 = 200_000;
+
+/// Fewer than so many, and the programs prove less than they claim.
+fn least(totals: &Totals) -> [(&'static str, u64, u64); 24] {
+    [
+        ("requests served", totals.requests, 30_000),
+        ("requests out of memory", totals.out_of_memory, 500),
+        ("uses announced", totals.announced, 2000),
+        ("uses with waits both ways", totals.borrowed, 500),
+        ("late waits", totals.late_waits, 500),
+        ("streams destroyed with work queued", totals.destroyed_busy, 50),
+        ("frees of blocks announced on dead streams", totals.announced_dead, 20),
+        ("handles used again", totals.handles_reused, 20),
+        ("uses of handle 2", totals.per_thread, 500),
+        ("uses by another context", totals.foreign, 200),
+        ("captures", totals.captures, 50),
+        ("frees of others during captures", totals.capture_frees, 100),
+        ("replays after other requests", totals.replays_after_activity, 200),
+        ("requests to private pools", totals.private_requests, 500),
+        ("trims", totals.trims, 200),
+        ("trims of private pools", totals.pool_trims, 50),
+        ("restores", totals.restores, 20),
+        ("requests refused by budgets", totals.refused, 50),
+        ("device calls that failed", totals.failures, 50),
+        ("pages lent", totals.lent, 500),
+        ("windows made", totals.windows, 500),
+        ("windows used again", totals.window_hits, 200),
+        ("requests served by plans", totals.planned, 500),
+        ("requests served by fronts alone", totals.fronts, 500),
+    ]
+}
+
+#[test]
+fn right_programs_break_no_rule_and_reach_what_matters() {
+    let seed = 1;
+    let outcome = Campaign::new(seed, OPERATIONS).run();
+    println!(
+        "{} operations, seeds {} to {}",
+        outcome.totals.operations,
+        outcome.seeds.0,
+        outcome.seeds.1 - 1
+    );
+    if let Some(found) = outcome.found.first() {
+        panic!("{found}");
+    }
+    for (what, count, least) in least(&outcome.totals) {
+        assert!(count >= least, "{what}: {count}, and at least {least} are wanted");
+    }
+}
+
+#[test]
+fn the_same_program_gives_the_same_result() {
+    for seed in 100..110 {
+        let program = generate(seed);
+        assert_eq!(run(&program, &Rule::ALL), run(&program, &Rule::ALL));
+    }
+}

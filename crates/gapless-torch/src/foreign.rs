@@ -1,0 +1,344 @@
+//! Code of others that may throw, called here and nowhere else: PyTorch's filters, trackers, observers, gatherers of stacks and plain functions, and
+//! those of the C++ library.
+//!
+//! A C++ exception that one of them throws goes on to PyTorch, through frames of ours, and becomes a Python exception there, as it does with PyTorch's
+//! own allocator. What Rust asks for (the reference, "Unwinding"; RFC 2945): every function on its way is `C-unwind` or Rust's own, whose
+//! destructors run; and no `catch_unwind` lies on it, since that ends the process. A lock on its way would be given up in the middle of what it
+//! guards. So nothing of this module is called
+//!
+//! * below [`guarded`](crate::hooks::guarded) or the closure of `overlay::answer`, which catch panics;
+//! * with a card locked;
+//! * from a thread of our own, or from a function that Python calls by ctypes: nobody would catch it there.
+//!
+//! Builds with debug assertions, which is what the tests run on, check the first two at each call ([`Barred`]). That no other file calls such a
+//! function is what `tests/foreign.rs` checks.
+
+use crate::cxx::{Function, SharedPtr, find};
+use crate::overlay::layout::{Device, TraceEntry};
+use std::ffi::{CStr, c_void};
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+/// Functions by their types. `operator new`.
+pub(crate) type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
+/// What copies and destroys the callable of a `std::function`.
+pub(crate) type Manager = unsafe extern "C-unwind" fn(*mut c_void, *const c_void, i32) -> bool;
+/// What calls it; its true type depends on the function's.
+pub(crate) type Invoker = unsafe extern "C-unwind" fn();
+/// What ends the memory of a tensor: ours, for PyTorch to call.
+pub type Deleter = unsafe extern "C-unwind" fn(*mut c_void);
+/// `__cxa_throw`.
+pub(crate) type Throw = unsafe extern "C-unwind" fn(*mut c_void, *const c_void, *const c_void) -> !;
+
+// ---- where nothing may be thrown ----
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// How many places around this one an exception must not pass.
+    static BARRED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// As long as it lives, this thread calls nothing that may throw.
+#[derive(Debug)]
+pub struct Barred(PhantomData<*const ()>);
+
+impl Barred {
+    #[inline]
+    #[must_use]
+    pub fn new() -> Barred {
+        #[cfg(debug_assertions)]
+        BARRED.with(|barred| barred.set(barred.get() + 1));
+        Barred(PhantomData)
+    }
+}
+
+impl Default for Barred {
+    fn default() -> Barred {
+        Barred::new()
+    }
+}
+
+impl Drop for Barred {
+    #[inline]
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        BARRED.with(|barred| barred.set(barred.get() - 1));
+    }
+}
+
+/// Ends a debug build that calls code of others where it may not.
+#[inline]
+fn check(what: &str) {
+    #[cfg(debug_assertions)]
+    if BARRED.with(std::cell::Cell::get) > 0 {
+        eprintln!("gapless: {what} may throw, and was called below a guard or with a card locked");
+        std::process::abort();
+    }
+    let _ = what;
+}
+
+// ---- functions that PyTorch hands over ----
+
+/// Which requests a routing takes: a `std::function<bool(cudaStream_t)>`.
+#[derive(Debug)]
+pub struct Filter(pub Function);
+
+impl Filter {
+    /// Whether requests on `stream` are routed; an empty function takes none.
+    ///
+    /// # Safety
+    /// Where C++ may be thrown through.
+    #[must_use]
+    pub unsafe fn accepts(&self, stream: *mut c_void) -> bool {
+        check("a filter of streams");
+        let Some((invoke, callable)) = self.0.invoker() else { return false };
+        // SAFETY: PyTorch passed a function of this type, so its invoker has this one; the callable is the function's own.
+        unsafe {
+            let invoke = std::mem::transmute::<
+                Invoker,
+                unsafe extern "C-unwind" fn(*const c_void, *const *mut c_void) -> bool,
+            >(invoke);
+            invoke(callable, &raw const stream)
+        }
+    }
+}
+
+/// Who hears of every action: a `std::function<void(const TraceEntry&)>`.
+#[derive(Debug)]
+pub struct Tracker(pub Function);
+
+impl Tracker {
+    /// # Safety
+    /// Where C++ may be thrown through; `entry` is whole.
+    pub unsafe fn tell(&self, entry: *const TraceEntry) {
+        check("a tracker");
+        let Some((invoke, callable)) = self.0.invoker() else { return };
+        // SAFETY: PyTorch passed a function of this type, so its invoker has this one; the entry is whole, as the caller says.
+        unsafe {
+            let invoke = std::mem::transmute::<
+                Invoker,
+                unsafe extern "C-unwind" fn(*const c_void, *const TraceEntry),
+            >(invoke);
+            invoke(callable, entry);
+        }
+    }
+}
+
+/// Who hears of requests that fail: a `std::function<void(int64_t, size_t, size_t, size_t)>`.
+#[derive(Debug)]
+pub struct Observer(pub Function);
+
+impl Observer {
+    /// # Safety
+    /// Where C++ may be thrown through.
+    pub unsafe fn tell(&self, device: i64, size: usize, total: usize, free: usize) {
+        check("an observer of failures");
+        let Some((invoke, callable)) = self.0.invoker() else { return };
+        // SAFETY: PyTorch passed a function of this type: its invoker takes each argument by reference.
+        unsafe {
+            let invoke = std::mem::transmute::<
+                Invoker,
+                unsafe extern "C-unwind" fn(
+                    *const c_void,
+                    *const i64,
+                    *const usize,
+                    *const usize,
+                    *const usize,
+                ),
+            >(invoke);
+            invoke(callable, &raw const device, &raw const size, &raw const total, &raw const free);
+        }
+    }
+}
+
+/// The present stack, by the function that PyTorch gathers it with.
+///
+/// # Safety
+/// Where C++ may be thrown through; `gatherer` is the function that `recordHistory` was given.
+pub(crate) unsafe fn gather(gatherer: usize) -> SharedPtr {
+    check("the gatherer of stacks");
+    let mut stack = SharedPtr::NULL;
+    // SAFETY: PyTorch passed this function for it: it fills what its first argument points at, which is nothing so far.
+    unsafe {
+        let gatherer = std::mem::transmute::<
+            usize,
+            unsafe extern "C-unwind" fn(*mut SharedPtr) -> *mut SharedPtr,
+        >(gatherer);
+        gatherer(&raw mut stack);
+    }
+    stack
+}
+
+/// What PyTorch's plug-in does when peers are enabled.
+///
+/// # Safety
+/// Where C++ may be thrown through; `function` stood in the table's place for it, and `this` is the table's object.
+pub(crate) unsafe fn enable_peer(function: usize, this: *mut c_void, user: i8, owner: i8) {
+    check("PyTorch's switch for peers");
+    // SAFETY: as the caller says, and the table's functions of that place have this type.
+    unsafe {
+        let function =
+            std::mem::transmute::<usize, unsafe extern "C-unwind" fn(*mut c_void, i8, i8)>(function);
+        function(this, user, owner);
+    }
+}
+
+// ---- PyTorch's own functions ----
+
+/// `c10::cuda::CUDAStream`: a device and a number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    device: u64,
+    id: u64,
+}
+
+/// What of PyTorch is called.
+#[derive(Debug)]
+pub(crate) struct Torch {
+    current_device: unsafe extern "C-unwind" fn() -> i8,
+    current_stream: unsafe extern "C-unwind" fn(i8) -> Stream,
+    stream_handle: unsafe extern "C-unwind" fn(*const Stream) -> *mut c_void,
+    is_profiling: unsafe extern "C-unwind" fn() -> bool,
+    report: unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
+}
+
+const C10_CUDA: [&CStr; 1] = [c"libc10_cuda.so"];
+const C10: [&CStr; 1] = [c"libc10.so"];
+
+/// PyTorch's functions; `None`: this build does not export all of them.
+pub(crate) fn torch() -> Option<&'static Torch> {
+    static TORCH: OnceLock<Option<Torch>> = OnceLock::new();
+    TORCH.get_or_init(look_up).as_ref()
+}
+
+fn look_up() -> Option<Torch> {
+    let device = find(&C10_CUDA, c"_ZN3c104cuda14current_deviceEv")?;
+    let stream = find(&C10_CUDA, c"_ZN3c104cuda20getCurrentCUDAStreamEa")?;
+    let handle = find(&C10_CUDA, c"_ZNK3c104cuda10CUDAStream6streamEv")?;
+    let is_profiling = find(&C10, c"_ZN3c1022memoryProfilingEnabledEv")?;
+    let report = find(&C10, c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")?;
+    // SAFETY: PyTorch's headers give each of these names this type.
+    unsafe {
+        Some(Torch {
+            current_device: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> i8>(device),
+            current_stream: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(i8) -> Stream>(
+                stream,
+            ),
+            stream_handle: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C-unwind" fn(*const Stream) -> *mut c_void,
+            >(handle),
+            is_profiling: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> bool>(
+                is_profiling,
+            ),
+            report: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
+            >(report),
+        })
+    }
+}
+
+impl Torch {
+    /// The current device of this thread.
+    ///
+    /// # Safety
+    /// Where C++ may be thrown through, as for all of these.
+    #[inline]
+    pub(crate) unsafe fn current_device(&self) -> i8 {
+        check("current_device");
+        // SAFETY: a function without arguments; `look_up` gave it its type.
+        unsafe { (self.current_device)() }
+    }
+
+    /// This thread's current stream on `device`.
+    ///
+    /// # Safety
+    /// As [`Torch::current_device`].
+    #[inline]
+    pub(crate) unsafe fn current_stream(&self, device: i8) -> *mut c_void {
+        check("getCurrentCUDAStream");
+        // SAFETY: the second function takes what the first returned, which lives to the end of this one.
+        unsafe {
+            let stream = (self.current_stream)(device);
+            (self.stream_handle)(&raw const stream)
+        }
+    }
+
+    /// Whether the profiler wants to know of memory.
+    ///
+    /// # Safety
+    /// As [`Torch::current_device`].
+    #[inline]
+    pub(crate) unsafe fn is_profiling(&self) -> bool {
+        check("memoryProfilingEnabled");
+        // SAFETY: a function without arguments; `look_up` gave it its type.
+        unsafe { (self.is_profiling)() }
+    }
+
+    /// Tells the profiler about a block.
+    ///
+    /// # Safety
+    /// As [`Torch::current_device`].
+    pub(crate) unsafe fn report(
+        &self,
+        pointer: *mut c_void,
+        change: i64,
+        allocated: usize,
+        reserved: usize,
+        device: Device,
+    ) {
+        check("reportMemoryUsageToProfiler");
+        // SAFETY: numbers, and an address that is not looked behind; `look_up` gave the function its type.
+        unsafe { (self.report)(pointer, change, allocated, reserved, device) };
+    }
+}
+
+// ---- the C++ library ----
+
+/// Memory that C++ will free.
+///
+/// # Safety
+/// Where C++ may be thrown through; `new` is `operator new`.
+pub(crate) unsafe fn new_bytes(new: New, size: usize) -> *mut u8 {
+    check("operator new");
+    // SAFETY: as the caller says; it throws where there is no memory.
+    unsafe { new(size).cast() }
+}
+
+/// Copies the callable of a `std::function` that has `manager`.
+///
+/// # Safety
+/// Where C++ may be thrown through; `from` is the callable of a live function with that manager, `to` has room for one.
+pub(crate) unsafe fn copy_callable(manager: Manager, to: *mut c_void, from: *const c_void) {
+    const COPY: i32 = 2;
+    check("the copy of a function");
+    // SAFETY: as the caller says.
+    unsafe { manager(to, from, COPY) };
+}
+
+/// Destroys a callable. Destructors do not throw: this may be called anywhere.
+///
+/// # Safety
+/// A live callable with this manager, which is not used any more.
+pub(crate) unsafe fn destroy_callable(manager: Manager, callable: *mut c_void) {
+    const DESTROY: i32 = 3;
+    // SAFETY: as the caller says.
+    unsafe { manager(callable, callable, DESTROY) };
+}
+
+/// Throws.
+///
+/// # Safety
+/// Where C++ may be thrown through; `throw` is `__cxa_throw`, and the others what it takes: an exception, its type, its destructor.
+pub(crate) unsafe fn throw(
+    throw: Throw,
+    object: *mut c_void,
+    kind: *const c_void,
+    destructor: *const c_void,
+) -> ! {
+    check("a throw");
+    // SAFETY: as the caller says.
+    unsafe { throw(object, kind, destructor) }
+}

@@ -1,0 +1,105 @@
+//! Whether Python may be entered: who asks for its lock when it goes does not come back, or takes the process with it.
+//!
+//! Up to Python 3.13 a thread that wants the lock of an interpreter that is being torn down is ended inside of the call, through the frames of whoever
+//! called; later ones leave it hanging there. So each way into Python from native code is a [`Visit`]: none begins once the package's function for
+//! the end of the process ran ([`Door::close`], which waits for those under way), nor once Python itself says that it is finalising.
+
+use crate::cxx::find_global;
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the end of the process waits for visits that are under way: a handler of the program's may take its time.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where visits begin and end.
+#[derive(Debug)]
+pub struct Door {
+    is_closed: AtomicBool,
+    inside: AtomicUsize,
+}
+
+/// That of this process.
+pub static DOOR: Door = Door::new();
+
+/// A thread that may take Python's lock, or wait for it, as long as this lives.
+#[derive(Debug)]
+#[must_use = "the visit ends with it"]
+pub struct Visit<'a>(&'a Door);
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Door {
+    const fn new() -> Door {
+        Door { is_closed: AtomicBool::new(false), inside: AtomicUsize::new(0) }
+    }
+
+    /// `None`: Python goes, or is gone.
+    #[inline]
+    pub fn enter(&self) -> Option<Visit<'_>> {
+        // Counted first: who closes the door sees the visit, or the visit sees that it is closed.
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        let visit = Visit(self);
+        (!self.is_closed.load(Ordering::SeqCst) && !is_finalizing()).then_some(visit)
+    }
+
+    /// No visit begins any more. Whether all that had are over, before this gave up waiting. The caller does not hold Python's lock.
+    pub fn close(&self, patience: Duration) -> bool {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let deadline = Instant::now() + patience;
+        while self.inside.load(Ordering::SeqCst) > 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+}
+
+/// Whether the interpreter of this process is being torn down, or was.
+fn is_finalizing() -> bool {
+    type Ask = unsafe extern "C" fn() -> c_int;
+    static FOUND: OnceLock<(Option<Ask>, Option<Ask>)> = OnceLock::new();
+    let (finalizing, initialized) = *FOUND.get_or_init(|| {
+        // SAFETY: Python's headers give these names this type, in all versions since 3.7.
+        let ask = |found: *mut c_void| unsafe { std::mem::transmute::<*mut c_void, Ask>(found) };
+        let finalizing =
+            find_global(&[], c"Py_IsFinalizing").or_else(|| find_global(&[], c"_Py_IsFinalizing"));
+        (finalizing.map(ask), find_global(&[], c"Py_IsInitialized").map(ask))
+    });
+    // SAFETY: Python lets any thread ask both, at any time, without its lock.
+    unsafe { finalizing.is_some_and(|ask| ask() != 0) || initialized.is_some_and(|ask| ask() == 0) }
+}
+
+/// Python's functions for the end of the process run: it is not entered any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_python_ends() {
+    DOOR.close(PATIENCE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_door_lets_nobody_in_and_waits_for_who_is_inside() {
+        let door: &'static Door = Box::leak(Box::new(Door::new()));
+        let visit = door.enter().expect("no Python is here that could go");
+        assert!(!door.close(Duration::from_millis(5)), "somebody is inside");
+        assert!(door.enter().is_none());
+        let (began, late) = (Instant::now(), Duration::from_millis(50));
+        let leaves = std::thread::spawn(move || {
+            std::thread::sleep(late);
+            drop(visit);
+        });
+        assert!(door.close(Duration::from_secs(20)) && began.elapsed() >= late);
+        leaves.join().expect("it left");
+        assert_eq!(door.inside.load(Ordering::SeqCst), 0);
+    }
+}

@@ -1,0 +1,34 @@
+//! Code of others that may throw is called in one file.
+
+use std::path::Path;
+
+/// Every file of the crate's sources, with its name.
+fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() {
+            sources(&entry, found);
+        } else {
+            let text = std::fs::read_to_string(&entry).expect("a text");
+            found.push((entry.display().to_string(), text));
+        }
+    }
+}
+
+#[test]
+fn functions_that_may_throw_are_called_in_one_file() {
+    let mut found = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    assert!(found.len() > 40);
+    // A pointer to such a function: who has none of this type cannot call one.
+    let pointer = concat!("extern \"C-", "unwind\" fn(");
+    let files: Vec<&str> =
+        found.iter().filter(|(_, text)| text.contains(pointer)).map(|(file, _)| file.as_str()).collect();
+    assert!(files.len() == 1 && files[0].ends_with("src/foreign.rs"), "{files:?}");
+    // Calls of what `foreign.rs` names for others to keep: only through it.
+    for (file, text) in found.iter().filter(|(file, _)| !file.ends_with("src/foreign.rs")) {
+        for call in ["(library.new)(", "(thrower.throw)(", "manager(", "invoke("] {
+            let called = text.lines().any(|line| line.contains(call) && !line.trim_start().starts_with("//"));
+            assert!(!called, "{file} calls {call}");
+        }
+    }
+}
