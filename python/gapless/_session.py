@@ -29,7 +29,7 @@ def enable(**options: Any) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
     Options are those of `gapless run --help`: reserve, limit, budget, tenant, largest_page, slack, windows, plans, overlay, pages, stats, record,
-    record_stacks, record_limit, oom_dir; each can also be set as an environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
+    record_stacks, record_limit, oom_dir, check, check_bytes; each can also be set as an environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
 
     True: it is on. False: this machine or this torch cannot, a warning said so, disable_reason() tells why, and torch's own allocator
     is in place. GaplessError: it was called wrongly (CUDA has started, an unknown option), and the message says what to do.
@@ -86,6 +86,10 @@ def enable(**options: Any) -> bool:
             from . import _steps
 
             _steps.watch(torch, library)
+        if chosen.get("check"):
+            from . import _check
+
+            _check.print_at_exit(library)
         if chosen.get("stats"):
             from . import _stats
 

@@ -5,7 +5,8 @@
  *            device_complete, as in the bench without Python. Unlike there, recording or destroying an incomplete event is fine.
  * streams    A stream is a number. It can be captured into a graph, which remembers nothing. Waiting for the card fails while one is, and
  *            breaks the capture.
- * contents   Nothing is stored on the card: kernels and copies do nothing, and what comes back from it is zeros.
+ * contents   Nothing is stored on the card: kernels and the runtime's copies do nothing, and what comes back from it is zeros. Only the
+ *            driver's fills and copies (contents.c) meet bytes that are there, behind mapped addresses, as checked mode needs them.
  *
  * Tests call these functions, and those of device.h, with ctypes. */
 

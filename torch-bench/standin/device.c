@@ -198,6 +198,16 @@ void device_unmap(uint64_t addr, uint64_t size) {
     }
 }
 
+uint64_t device_behind(uint64_t addr, uint64_t *offset, uint64_t *left) {
+    LOCKED;
+    size_t index = range_find(&device.mapped, addr + 1);
+    if (index == 0 || device.mapped.at[index - 1].end <= addr) return 0;
+    range found = device.mapped.at[index - 1];
+    *offset = addr - found.start;
+    *left = found.end - addr;
+    return found.handle;
+}
+
 /* ---- events ---- */
 
 static queue *queue_of(uint64_t stream) {

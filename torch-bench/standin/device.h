@@ -50,6 +50,8 @@ uint64_t device_reserve(uint64_t size, uint64_t alignment);
 void device_unreserve(uint64_t addr, uint64_t size);
 void device_map(uint64_t addr, uint64_t size, uint64_t handle);
 void device_unmap(uint64_t addr, uint64_t size);
+/* The handle that is mapped at `addr`, 0 where none is; where in the handle that is, and how many bytes of it follow. */
+uint64_t device_behind(uint64_t addr, uint64_t *offset, uint64_t *left);
 
 device_event *device_event_new(void);
 void device_event_delete(device_event *event);

@@ -91,8 +91,14 @@ fn build_card(folder: &Path) -> Result<()> {
         args.extend_from_slice(rest);
         shell::run(command("torch-bench", "gcc", &args))
     };
-    let driver =
-        ["standin/device.c", "standin/driver_api.c", "python/card.c", "python/driver_api.c", "-lpthread"];
+    let driver = [
+        "standin/device.c",
+        "standin/driver_api.c",
+        "python/card.c",
+        "python/contents.c",
+        "python/driver_api.c",
+        "-lpthread",
+    ];
     library("libcuda.so.1", &driver)?;
     library("libnvidia-ml.so.1", &["standin/nvml.c"])?;
     let libcuda = path("libcuda.so.1");

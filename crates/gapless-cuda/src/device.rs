@@ -7,6 +7,7 @@ use crate::driver::{
     NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
 };
 use crate::identity::{self, Identity};
+use crate::mapped::Mapped;
 use crate::streams;
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::time::Instant;
@@ -26,6 +27,8 @@ pub struct CudaDevice {
     rdma: bool,
     /// Other cards that may use this one's memory.
     peers: Vec<i32>,
+    /// Which page lies behind which address, where somebody keeps it.
+    pub mapped: Option<Mapped>,
     /// Time spent in calls that map memory, in nanoseconds.
     pub driver_ns: u64,
     pub creates: u64,
@@ -103,6 +106,7 @@ impl CudaDevice {
             exports_files: has(ATTRIBUTE_EXPORTS_FILES),
             rdma: has(ATTRIBUTE_RDMA),
             peers: Vec::new(),
+            mapped: None,
             driver_ns: 0,
             creates: 0,
             maps: 0,
@@ -274,6 +278,9 @@ impl Device for CudaDevice {
         let _entered = self.enter();
         // SAFETY: the handle came from `create` and is mapped nowhere.
         unsafe { (self.driver.release)(page.0) };
+        if let Some(mapped) = &mut self.mapped {
+            mapped.release(page);
+        }
     }
 
     fn map(&mut self, addr: u64, size: u64, page: PageHandle) -> Result<(), DeviceError> {
@@ -281,7 +288,11 @@ impl Device for CudaDevice {
             let _entered = this.enter();
             this.maps += 1;
             // SAFETY: the range lies in reserved addresses where nothing is mapped.
-            check(unsafe { (this.driver.map)(addr, size as usize, 0, page.0, 0) })
+            check(unsafe { (this.driver.map)(addr, size as usize, 0, page.0, 0) })?;
+            if let Some(mapped) = &mut this.mapped {
+                mapped.map(addr, size, page);
+            }
+            Ok(())
         })
     }
 
@@ -310,7 +321,11 @@ impl Device for CudaDevice {
         self.timed(|this| {
             let _entered = this.enter();
             // SAFETY: the caller promises that no queued work uses the range.
-            check(unsafe { (this.driver.unmap)(addr, size as usize) })
+            check(unsafe { (this.driver.unmap)(addr, size as usize) })?;
+            if let Some(mapped) = &mut this.mapped {
+                mapped.unmap(addr, size);
+            }
+            Ok(())
         })
     }
 

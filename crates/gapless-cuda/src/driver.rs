@@ -155,6 +155,17 @@ table! {
 }
 
 table! {
+    /// What checked mode needs, apart from the rest: nobody else calls these.
+    ScrubDriver {
+        stream_create = c"cuStreamCreate"(*mut Handle, c_uint);
+        stream_wait = c"cuStreamSynchronize"(Handle);
+        fill = c"cuMemsetD32Async"(u64, c_uint, usize, Handle);
+        copy_out = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, Handle);
+        synchronize = c"cuCtxSynchronize"();
+    }
+}
+
+table! {
     /// Pinned host memory, apart from the rest: the allocator runs on a driver without it.
     PinningDriver {
         alloc = c"cuMemHostAlloc"(*mut Handle, usize, c_uint);
@@ -177,6 +188,20 @@ impl fmt::Debug for PinningDriver {
 impl fmt::Debug for FenceDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FenceDriver")
+    }
+}
+
+impl fmt::Debug for ScrubDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ScrubDriver")
+    }
+}
+
+impl ScrubDriver {
+    /// Loaded on first use; `None`: the driver lacks one of them.
+    pub fn get() -> Option<&'static ScrubDriver> {
+        static DRIVER: OnceLock<Option<ScrubDriver>> = OnceLock::new();
+        DRIVER.get_or_init(|| ScrubDriver::load().ok()).as_ref()
     }
 }
 

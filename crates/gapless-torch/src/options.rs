@@ -14,10 +14,25 @@ pub struct Settings {
     pub unplanned: bool,
     /// The most that this process may hold of each card, all in all; 0: what the card gives.
     pub budget: u64,
+    /// Fill what is freed, and look whether somebody wrote there.
+    pub check: bool,
+    /// Bytes of a block that are filled; 0: all.
+    pub check_bytes: u64,
 }
 
-const KEYS: [&str; 9] =
-    ["reserve", "limit", "budget", "slack", "largest_page", "windows", "lending", "pages", "plans"];
+const KEYS: [&str; 11] = [
+    "reserve",
+    "limit",
+    "budget",
+    "slack",
+    "largest_page",
+    "windows",
+    "lending",
+    "pages",
+    "plans",
+    "check",
+    "check_bytes",
+];
 
 /// Reads the line.
 ///
@@ -42,6 +57,8 @@ pub fn parse(text: &str) -> Result<Settings, String> {
             "windows" => settings.pool.windows = number as usize,
             "lending" => settings.pool.lending = number != 0,
             "plans" => settings.unplanned = number == 0,
+            "check" => settings.check = number != 0,
+            "check_bytes" => settings.check_bytes = number,
             _ => return Err(format!("{key:?} is no option: there are {}", KEYS.join(", "))),
         }
     }
@@ -59,6 +76,7 @@ mod tests {
         assert_eq!(parse(""), Ok(Settings::default()));
         assert_eq!(parse("pages=0").map(|settings| settings.hidden), Ok(true));
         assert_eq!(parse("pages=1"), Ok(Settings::default()));
+        assert_eq!(parse("check=1;check_bytes=64").map(|s| (s.check, s.check_bytes)), Ok((true, 64)));
         for (text, part) in
             [("reserve", "key=value"), ("limit=x", "no whole number"), ("speed=9", "there are reserve")]
         {

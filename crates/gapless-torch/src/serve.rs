@@ -5,6 +5,8 @@
 //! failures are called after: all of them may throw, or take Python's lock.
 
 use crate::budgets;
+use crate::checked;
+use crate::checked::place::Place;
 use crate::exception::{self, Kind};
 use crate::history::{self, Stack, level};
 use crate::hooks::{guarded, set_error};
@@ -21,7 +23,18 @@ use std::ffi::c_void;
 /// A request that failed.
 enum Failure {
     OutOfMemory(DeviceError),
+    /// Found by checked mode.
+    Wrong(String),
     Other(String),
+}
+
+impl Failure {
+    /// What checked mode found, where another failure is about to be told.
+    fn put_off(&self) {
+        if let Failure::Wrong(found) = self {
+            checked::put_off(found.clone());
+        }
+    }
 }
 
 /// What is asked for, and by whom.
@@ -33,6 +46,8 @@ struct Request {
     /// For a history, and for a recording.
     stack: Option<Stack>,
     line: u32,
+    /// For checked mode.
+    who: Option<Place>,
 }
 
 /// Memory for `size` bytes, null for none. Throws where there is no memory.
@@ -44,7 +59,7 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     if size == 0 {
         return std::ptr::null_mut();
     }
-    if history::is_watched() {
+    if history::is_watched() || checked::is_on() {
         // SAFETY: as the caller says.
         return unsafe { watched_request(size, device, stream) };
     }
@@ -69,7 +84,7 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     // SAFETY: as the caller says.
     unsafe {
         let pool = routing::pool_of(device, stream);
-        Request { size: size as u64, device, stream, pool, stack: None, line }.serve()
+        Request { size: size as u64, device, stream, pool, stack: None, line, who: None }.serve()
     }
 }
 
@@ -78,9 +93,14 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
     // SAFETY: as the caller says.
     unsafe {
         let pool = routing::pool_of(device, stream);
-        let stack = history::stack(level::STATE);
+        let stack = if history::is_watched() { history::stack(level::STATE) } else { None };
         let line = guarded(0, recorder::stack);
-        let data = Request { size: size as u64, device, stream, pool, stack, line }.serve();
+        let who = guarded(None, checked::who);
+        if let Some(found) = guarded(None, checked::take_found) {
+            drop((stack, who));
+            return fail(Kind::Error, found);
+        }
+        let data = Request { size: size as u64, device, stream, pool, stack, line, who }.serve();
         history::tell_trackers();
         data
     }
@@ -97,7 +117,12 @@ impl Request {
             // SAFETY: as the caller says.
             Err(Failure::OutOfMemory(error)) => unsafe { self.refused(error) },
             // SAFETY: as the caller says.
-            Err(Failure::Other(message)) => unsafe { fail(message) },
+            Err(Failure::Other(message)) => unsafe { fail(Kind::OutOfMemory, message) },
+            Err(Failure::Wrong(message)) => {
+                drop(self);
+                // SAFETY: as the caller says.
+                unsafe { fail(Kind::Error, message) }
+            }
         }
     }
 
@@ -108,6 +133,7 @@ impl Request {
                 let addr = card
                     .alloc(self.size, self.stream, self.pool, budgets::open_on(self.device))
                     .map_err(|AllocError::OutOfMemory { device, .. }| Failure::OutOfMemory(device))?;
+                checked::handed_out(card, addr, self.who.as_ref()).map_err(Failure::Wrong)?;
                 if history::is_watched() {
                     card.note_alloc(self.device, addr, self.stack.clone());
                 }
@@ -127,7 +153,8 @@ impl Request {
     /// As [`Request::serve`].
     #[cold]
     unsafe fn refused(self, error: DeviceError) -> *mut c_void {
-        let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), || self.attempt().ok());
+        let again = || self.attempt().inspect_err(Failure::put_off).ok();
+        let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), again);
         if let Some(addr) = served {
             guarded((), || {
                 let _ = state::with_card(self.device, |card| card.helped += 1);
@@ -154,7 +181,7 @@ impl Request {
         };
         drop(self);
         // SAFETY: as the caller says.
-        unsafe { fail(message) }
+        unsafe { fail(Kind::OutOfMemory, message) }
     }
 
     /// What a handler is told, and how many frees there were; `None`: none may be asked now.
@@ -195,10 +222,10 @@ impl Request {
 /// # Safety
 /// Called where C++ may be thrown through.
 #[cold]
-unsafe fn fail(message: String) -> *mut c_void {
+unsafe fn fail(kind: Kind, message: String) -> *mut c_void {
     set_error(&message);
     // SAFETY: as the caller says.
-    unsafe { exception::throw(Kind::OutOfMemory, message) };
+    unsafe { exception::throw(kind, message) };
     std::ptr::null_mut()
 }
 
@@ -218,6 +245,7 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
     }
     // SAFETY: as the caller says.
     let stack = if history::is_watched() { unsafe { history::stack(level::ALL) } } else { None };
+    let who = guarded(None, checked::who);
     let given = guarded(true, || {
         let free_on = |device: i32| {
             let addr = pointer as u64;
@@ -230,10 +258,11 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
                     recorder::note(Action::FreeCompleted, device, 0, (addr, size), stream, pool);
                 })
             };
-            if !history::is_watched() && state::fronts(device).is_some_and(quick) {
+            if !history::is_watched() && who.is_none() && state::fronts(device).is_some_and(quick) {
                 return true;
             }
             let Some(mut card) = state::existing(device) else { return false };
+            checked::about_to_free(&mut card, addr, who.as_ref());
             if !history::is_watched() {
                 return if is_recorded { card.free_recorded(device, addr) } else { card.free(addr) };
             }
@@ -246,7 +275,11 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
             freed
         };
         if let Some(device) = device {
-            return free_on(device);
+            let freed = free_on(device);
+            if !freed {
+                checked::not_there(pointer as u64, Some(device), who.as_ref());
+            }
+            return freed;
         }
         let last = LAST.get();
         if free_on(last) {
@@ -255,6 +288,9 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
         let found = (0..CARDS as i32).filter(|&device| device != last).find(|&device| free_on(device));
         if let Some(device) = found {
             LAST.set(device);
+        }
+        if found.is_none() {
+            checked::not_there(pointer as u64, None, who.as_ref());
         }
         found.is_some()
     });

@@ -11,7 +11,7 @@ use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::{Capture, Routing, Routings};
 use crate::stats::Shown;
-use crate::{background, budgets};
+use crate::{background, budgets, checked};
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
     AllocError, BlockState, Budget, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Refusal, Stats,
@@ -96,6 +96,7 @@ pub fn device_count() -> i32 {
 /// When others were set before.
 pub fn set_settings(settings: Settings) -> Result<(), String> {
     let set = SETTINGS.get_or_init(|| settings);
+    checked::set(set);
     if *set == settings { Ok(()) } else { Err("gapless is enabled already, with other options".to_owned()) }
 }
 
@@ -206,7 +207,7 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
     let mut guard = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if guard.is_none() {
         let settings = SETTINGS.get().copied().unwrap_or_default();
-        let rationed = admission::open(device, settings.budget)?;
+        let rationed = checked::watched(admission::open(device, settings.budget)?);
         // A child forked before this has no CUDA state of its parent's to spoil.
         watch_forks();
         let mut card = Box::new(Card {

@@ -4,6 +4,7 @@
 //! when asked for: peaks and totals are of what was seen then. Nothing is oversize.
 
 use crate::budgets;
+use crate::checked;
 use crate::hooks::guarded;
 use crate::overlay::This;
 use crate::overlay::layout::{DeviceStats, Stat, StatArray};
@@ -182,6 +183,7 @@ pub fn json(card: &mut Card) -> String {
     let stats = of(card);
     card.since = since;
     let mut out = String::from("{");
+    checked::write_json(&mut out, card.device);
     for (name, array) in [
         ("allocation", stats.allocation),
         ("segment", stats.segment),

@@ -503,6 +503,7 @@ Examples:
   gapless run --reserve 60GiB --stats -- torchrun --nproc-per-node 8 train.py
   gapless run --tenant a:60%:borrow -- python train.py
   gapless run --set largest_page=32MiB -- python -m package.train
+  gapless run --check -- python train.py
   gapless run --record run.gtrace --stacks python -- python train.py; gapless report run.gtrace
 
 The allocator takes its place when torch is imported, in the program and in every Python process that it starts. Options can also
@@ -529,6 +530,10 @@ pub(crate) struct RunArgs {
     /// Print one line about memory when a process ends
     #[arg(long)]
     pub(crate) stats: bool,
+
+    /// Fill freed memory, and look whether somebody wrote to it before it is used again: slow
+    #[arg(long)]
+    pub(crate) check: bool,
 
     /// Write every allocation and free to this file (.gtrace), which report, diff, check, replay, advise and plan open
     #[arg(long, value_name = "FILE")]

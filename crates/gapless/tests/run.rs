@@ -65,12 +65,12 @@ const WHOLE: &[&str] = &["_run/sitecustomize.py", "libgapless_torch.so"];
 #[test]
 fn the_program_gets_the_hook_the_options_its_arguments_and_its_exit_code() {
     let installed = Installed::new(WHOLE);
-    let shown = "echo $PYTHONPATH $GAPLESS_RUN $GAPLESS_RESERVE $GAPLESS_LIMIT $GAPLESS_STATS $GAPLESS_LARGEST_PAGE \"$1\"; exit 7";
-    let flags = ["run", "--reserve", "1GiB", "--stats", "--set", "largest_page=32MiB"];
+    let shown = "echo $PYTHONPATH $GAPLESS_RUN $GAPLESS_RESERVE $GAPLESS_LIMIT $GAPLESS_STATS $GAPLESS_CHECK $GAPLESS_LARGEST_PAGE \"$1\"; exit 7";
+    let flags = ["run", "--reserve", "1GiB", "--stats", "--check", "--set", "largest_page=32MiB"];
     let words = [&flags[..], &["--", "sh", "-c", shown, "sh", "--a b"]].concat();
     let (code, out, err) = installed.run(&words, &[("PYTHONPATH", "/mine"), ("GAPLESS_LIMIT", "5GiB")]);
     let hook = installed.package().join("_run");
-    assert_eq!(out, format!("{}:/mine 1 1073741824 5GiB 1 32MiB --a b\n", hook.display()));
+    assert_eq!(out, format!("{}:/mine 1 1073741824 5GiB 1 1 32MiB --a b\n", hook.display()));
     assert_eq!((code, err.as_str()), (7, ""));
 }
 

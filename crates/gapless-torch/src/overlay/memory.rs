@@ -7,7 +7,7 @@ use crate::cxx::{CxxString, SharedPtr};
 use crate::exception::Kind;
 use crate::foreign::{self, Deleter, Torch};
 use crate::routing::MempoolId;
-use crate::{history, serve, state};
+use crate::{checked, history, serve, state};
 use std::ffi::c_void;
 
 /// Finds PyTorch's functions. Whether they are there.
@@ -134,7 +134,9 @@ pub(super) unsafe extern "C-unwind" fn raw_delete(_: This, pointer: *mut c_void)
     // SAFETY: C++ called, and may be thrown through.
     unsafe {
         if !give_back(pointer) {
-            answer((), || refuse(format!("invalid device pointer: {pointer:?}")));
+            // Checked mode knows more.
+            let found = checked::take_found();
+            answer((), || refuse(found.unwrap_or_else(|| format!("invalid device pointer: {pointer:?}"))));
         }
     }
 }

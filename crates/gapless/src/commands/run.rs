@@ -49,6 +49,9 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     if args.stats {
         set.push((variable("stats"), "1".to_owned()));
     }
+    if args.check {
+        set.push((variable("check"), "1".to_owned()));
+    }
     if let Some(file) = &args.record {
         set.push((variable("record"), recording(file)?));
         if args.stacks == RecordStacks::Python {

@@ -1,0 +1,76 @@
+/* Bytes behind mapped addresses, for the driver's fills and copies: a handle's are the same at each address that it
+ * is mapped at. The host has memory for what is touched alone. Kernels and the runtime's copies do not come here.
+ * Tests write with card_poke, as a kernel would.
+ *
+ * Weak: what the allocator needs of these is also in driver_api.c where that has grown. */
+
+#define _GNU_SOURCE
+#include "card.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define WEAK __attribute__((weak))
+enum { MOST_HANDLES = 65536 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct { unsigned char *at; size_t size; } contents[MOST_HANDLES];
+
+/* The bytes at `addr` and how many follow; NULL where nothing is mapped. */
+static unsigned char *bytes_at(uint64_t addr, size_t *left) {
+    uint64_t offset, rest, handle = device_behind(addr, &offset, &rest);
+    if (!handle) return NULL;
+    if (handle >= MOST_HANDLES) device_unexpected("too many handles");
+    pthread_mutex_lock(&lock);
+    if (contents[handle].size < offset + rest) {
+        if (contents[handle].at) munmap(contents[handle].at, contents[handle].size);
+        contents[handle].size = offset + rest;
+        contents[handle].at = mmap(NULL, offset + rest, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (contents[handle].at == MAP_FAILED) device_unexpected("no host memory");
+    }
+    unsigned char *at = contents[handle].at + offset;
+    pthread_mutex_unlock(&lock);
+    *left = rest;
+    return at;
+}
+
+/* To the card or from it. */
+static int move(uint64_t addr, unsigned char *host, size_t size, int to_card) {
+    while (size) {
+        size_t left;
+        unsigned char *at = bytes_at(addr, &left);
+        if (!at) return INVALID_VALUE;
+        if (left > size) left = size;
+        if (to_card) memcpy(at, host, left);
+        else memcpy(host, at, left);
+        addr += left;
+        host += left;
+        size -= left;
+    }
+    return SUCCESS;
+}
+
+int cuMemsetD32Async(uint64_t addr, unsigned value, size_t count, void *stream) {
+    (void)stream;
+    while (count) {
+        size_t left;
+        unsigned char *at = bytes_at(addr, &left);
+        if (!at) return INVALID_VALUE;
+        if (left > 4 * count) left = 4 * count;
+        for (size_t i = 0; i < left / 4; i++) ((unsigned *)at)[i] = value;
+        addr += left;
+        count -= left / 4;
+    }
+    return SUCCESS;
+}
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) { (void)stream; return move(from, to, size, 0); }
+
+/* What a kernel would write, for tests. */
+int card_poke(uint64_t addr, const void *from, size_t size) { return move(addr, (void *)from, size, 1); }
+
+WEAK int cuStreamCreate(void **out, unsigned flags) { (void)flags; *out = (void *)card_new_stream(); return SUCCESS; }
+int cuCtxGetCurrent(void **out);
+WEAK int cuStreamGetCtx(void *stream, void **out) { (void)stream; return cuCtxGetCurrent(out); }
+/* A fence over all streams: nothing is queued on this card but events, and those of the past complete. */
+WEAK int cuCtxRecordEvent(void *context, void *event) { (void)context; card_record(event, 0); return SUCCESS; }
