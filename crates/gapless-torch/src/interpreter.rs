@@ -69,7 +69,8 @@ fn is_finalizing() -> bool {
     let (finalizing, initialized) = *FOUND.get_or_init(|| {
         // SAFETY: Python's headers give these names this type, in all versions since 3.7.
         let ask = |found: *mut c_void| unsafe { std::mem::transmute::<*mut c_void, Ask>(found) };
-        let finalizing = find_global(&[], c"Py_IsFinalizing").or_else(|| find_global(&[], c"_Py_IsFinalizing"));
+        let finalizing =
+            find_global(&[], c"Py_IsFinalizing").or_else(|| find_global(&[], c"_Py_IsFinalizing"));
         (finalizing.map(ask), find_global(&[], c"Py_IsInitialized").map(ask))
     });
     // SAFETY: Python lets any thread ask both, at any time, without its lock.

@@ -135,7 +135,7 @@ impl Routings {
         let before = {
             let mut slot = published.list.lock().unwrap_or_else(PoisonError::into_inner);
             published.count.store(list.len(), Ordering::Release);
-            std::mem::replace(&mut *slot, Some(Arc::new(list)))
+            slot.replace(Arc::new(list))
         };
         // Without the lock: it may hold the last use of a filter, whose end is C++'s.
         drop(before);
@@ -195,8 +195,7 @@ pub unsafe fn begin(device: i32, id: MempoolId, filter: Filter) {
     let capture = unsafe { Capture::of(device, &filter) };
     let routing = Routing { pool: id.into(), filter };
     guarded((), || {
-        let _: Result<(), state::CardError> =
-            state::with_card(device, |card| card.begin(routing, capture));
+        let _: Result<(), state::CardError> = state::with_card(device, |card| card.begin(routing, capture));
     });
 }
 

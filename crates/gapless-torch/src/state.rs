@@ -1,7 +1,7 @@
 //! The allocators of this process, one a card, each behind a lock; and their fronts, which serve most requests without it.
 
-use crate::history::{self, Action, Event, History, Stack};
 use crate::foreign::Barred;
+use crate::history::{self, Action, Event, History, Stack};
 use crate::oom::{Limit, LimitBy};
 use crate::options::Settings;
 use crate::planner::Background;

@@ -55,7 +55,9 @@ impl Shown {
                 }
             }
         }
-        for (gauges, seen) in [&mut self.segments, &mut self.split, &mut self.split_bytes].into_iter().zip(seen) {
+        for (gauges, seen) in
+            [&mut self.segments, &mut self.split, &mut self.split_bytes].into_iter().zip(seen)
+        {
             settle(gauges, seen);
         }
     }

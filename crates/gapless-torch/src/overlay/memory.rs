@@ -85,11 +85,8 @@ pub(super) unsafe extern "C-unwind" fn allocate(out: *mut DataPtr, _: This, size
     // SAFETY: C++ called: its functions may throw through this one, which owns nothing. `out` is the place for the result.
     unsafe {
         let index = torch.current_device();
-        let data = if size == 0 {
-            std::ptr::null_mut()
-        } else {
-            request(size, index, torch.current_stream(index))
-        };
+        let data =
+            if size == 0 { std::ptr::null_mut() } else { request(size, index, torch.current_stream(index)) };
         out.write(DataPtr { data, deleter: delete, context: data, device: Device { kind: CUDA, index } });
     }
     out
