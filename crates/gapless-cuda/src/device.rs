@@ -47,7 +47,7 @@ pub(crate) struct Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut context: Handle = std::ptr::null_mut();
-        // SAFETY: out-pointers are valid; the pair to the calls in `enter`.
+        // SAFETY: out-pointers of our own; the pair to the calls in `enter`.
         unsafe {
             (self.driver.exchange_capture_mode)(&mut self.mode);
             (self.driver.pop_context)(&mut context);
@@ -85,7 +85,7 @@ impl CudaDevice {
         let call = |name: &'static str, status: Status| {
             if status == SUCCESS { Ok(()) } else { Err(DriverError::Call(name, status)) }
         };
-        // SAFETY: out-pointers are valid for the calls.
+        // SAFETY: out-pointers of our own.
         unsafe {
             call("cuInit", (driver.init)(0))?;
             call("cuDeviceGet", (driver.device_get)(&mut device, ordinal))?;
@@ -93,7 +93,7 @@ impl CudaDevice {
         }
         let has = |attribute| {
             let mut value = 0;
-            // SAFETY: a valid out-pointer.
+            // SAFETY: an out-pointer of our own.
             (unsafe { (driver.device_attribute)(&mut value, attribute, device) }) == SUCCESS && value != 0
         };
         streams::note_card(ordinal, context);
@@ -123,7 +123,7 @@ impl CudaDevice {
         let call = |name: &'static str, status: Status| {
             if status == SUCCESS { Ok(()) } else { Err(DriverError::Call(name, status)) }
         };
-        // SAFETY: out-pointers are valid for the calls.
+        // SAFETY: out-pointers of our own.
         unsafe {
             call("cuInit", (driver.init)(0))?;
             call("cuDeviceGet", (driver.device_get)(&mut device, ordinal))?;
@@ -135,7 +135,7 @@ impl CudaDevice {
     /// Lets another card use what is granted from now on; whether it could not before.
     pub fn add_peer(&mut self, ordinal: i32) -> bool {
         let mut device = 0;
-        // SAFETY: a valid out-pointer.
+        // SAFETY: an out-pointer of our own.
         let known = unsafe { (self.driver.device_get)(&mut device, ordinal) } == SUCCESS;
         let new = known && device != self.ordinal && !self.peers.contains(&device);
         if new {
@@ -186,7 +186,7 @@ impl CudaDevice {
             return Ok(event);
         }
         let mut event: Handle = std::ptr::null_mut();
-        // SAFETY: a valid out-pointer; the context is current.
+        // SAFETY: an out-pointer of our own; the callers have entered the context.
         check(unsafe { (self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING) })?;
         Ok(event)
     }
@@ -196,7 +196,7 @@ impl CudaDevice {
         let context = streams::context_of(stream.0).ok_or(DeviceError::Driver(INVALID_HANDLE))?;
         let _entered = enter(self.driver, context);
         let mut event: Handle = std::ptr::null_mut();
-        // SAFETY: a valid out-pointer; then a live event and the stream of the same context.
+        // SAFETY: an out-pointer of our own; then the event that it got, and the stream, which is of the context that was entered.
         unsafe {
             check((self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING))?;
             if let Err(error) = check((self.driver.event_record)(event, stream.0 as Handle)) {
@@ -223,7 +223,7 @@ pub struct Meter {
     context: Handle,
 }
 
-// SAFETY: as for the card.
+// SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
 unsafe impl Send for Meter {}
 
 impl Meter {
@@ -232,7 +232,7 @@ impl Meter {
     pub fn memory(&self) -> Option<(u64, u64)> {
         let _entered = enter(self.driver, self.context);
         let (mut free, mut total) = (0usize, 0usize);
-        // SAFETY: valid out-pointers.
+        // SAFETY: out-pointers of our own.
         let status = unsafe { (self.driver.mem_info)(&mut free, &mut total) };
         (status == SUCCESS).then_some((free as u64, total as u64))
     }
@@ -242,14 +242,14 @@ impl Device for CudaDevice {
     fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
         let _entered = self.enter();
         let mut addr = 0;
-        // SAFETY: plain numbers and a valid out-pointer.
+        // SAFETY: plain numbers and an out-pointer of our own.
         check(unsafe { (self.driver.reserve)(&mut addr, size as usize, 2 << 20, 0, 0) })?;
         Ok(addr)
     }
 
     fn unreserve(&mut self, addr: u64, size: u64) {
         let _entered = self.enter();
-        // SAFETY: addresses of one `reserve`, with nothing mapped there.
+        // SAFETY: the pool gives back what one `reserve` gave, with nothing mapped there.
         unsafe { (self.driver.unreserve)(addr, size as usize) };
     }
 
@@ -259,7 +259,7 @@ impl Device for CudaDevice {
             let mut handle = 0;
             loop {
                 let properties = this.properties();
-                // SAFETY: both pointers are valid for the call.
+                // SAFETY: both pointers are to variables of this function.
                 match unsafe { (this.driver.create)(&mut handle, size as usize, &properties, 0) } {
                     SUCCESS => break,
                     // Some sandboxes promise what they do not allow: plain pages serve everything but exports.
@@ -276,7 +276,7 @@ impl Device for CudaDevice {
 
     fn release(&mut self, page: PageHandle, _size: u64) {
         let _entered = self.enter();
-        // SAFETY: the handle came from `create` and is mapped nowhere.
+        // SAFETY: the pool releases what `create` gave, once.
         unsafe { (self.driver.release)(page.0) };
         if let Some(mapped) = &mut self.mapped {
             mapped.release(page);
@@ -287,7 +287,7 @@ impl Device for CudaDevice {
         self.timed(|this| {
             let _entered = this.enter();
             this.maps += 1;
-            // SAFETY: the range lies in reserved addresses where nothing is mapped.
+            // SAFETY: the pool maps within what it reserved, where it has mapped nothing.
             check(unsafe { (this.driver.map)(addr, size as usize, 0, page.0, 0) })?;
             if let Some(mapped) = &mut this.mapped {
                 mapped.map(addr, size, page);
@@ -304,7 +304,7 @@ impl Device for CudaDevice {
                 flags: ACCESS_READ_WRITE,
             };
             let own = access(&this.ordinal);
-            // SAFETY: the whole range was mapped before.
+            // SAFETY: the pool has mapped the whole range before it has it granted.
             check(unsafe {
                 if this.peers.is_empty() {
                     (this.driver.set_access)(addr, size as usize, &own, 1)
@@ -354,7 +354,7 @@ impl Device for CudaDevice {
         let fences = FenceDriver::get().ok_or(DeviceError::Driver(NOT_SUPPORTED))?;
         let _entered = self.enter();
         let event = self.event()?;
-        // SAFETY: the card's own context, and a live event of it.
+        // SAFETY: `new` retained the context, and `event` made the event in it.
         match check(unsafe { (fences.record)(self.context, event) }) {
             Ok(()) => Ok(EventHandle(event as u64)),
             Err(error) => {
@@ -366,7 +366,7 @@ impl Device for CudaDevice {
 
     fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError> {
         let _entered = self.enter();
-        // SAFETY: a live event.
+        // SAFETY: the pool passes what `record` or `fence` gave, until it discards it.
         match unsafe { (self.driver.event_query)(event.0 as Handle) } {
             SUCCESS => Ok(true),
             NOT_READY => Ok(false),
@@ -376,7 +376,7 @@ impl Device for CudaDevice {
 
     fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError> {
         let _entered = self.enter();
-        // SAFETY: a live event.
+        // SAFETY: the pool passes what `record` or `fence` gave, until it discards it.
         check(unsafe { (self.driver.event_wait)(event.0 as Handle) })
     }
 
@@ -384,7 +384,7 @@ impl Device for CudaDevice {
         let event = event.0 as Handle;
         if let Some(at) = self.foreign.iter().position(|&foreign| foreign == event) {
             self.foreign.swap_remove(at);
-            // SAFETY: a live event that nobody uses any more.
+            // SAFETY: `record_elsewhere` made it, and the pool, which discards it, does not use it any more.
             unsafe { (self.driver.event_destroy)(event) };
         } else {
             self.events.push(event);
@@ -394,7 +394,7 @@ impl Device for CudaDevice {
     fn memory(&mut self) -> (u64, u64) {
         let _entered = self.enter();
         let (mut free, mut total) = (0usize, 0usize);
-        // SAFETY: valid out-pointers.
+        // SAFETY: out-pointers of our own.
         unsafe { (self.driver.mem_info)(&mut free, &mut total) };
         (free as u64, total as u64)
     }

@@ -230,8 +230,9 @@ pub struct SharedPtr {
     pub control: *mut Control,
 }
 
-// SAFETY: the counts are atomic; what is behind is C++'s to guard.
+// SAFETY: the counts are atomic; what is behind is C++'s to guard, and never looked at here.
 unsafe impl Send for SharedPtr {}
+// SAFETY: as above: a shared pointer that is only read can be copied by anybody.
 unsafe impl Sync for SharedPtr {}
 
 impl SharedPtr {

@@ -39,8 +39,9 @@ struct Thrower {
     kinds: [Option<(*const *const c_void, *const c_void)>; 3],
 }
 
-// SAFETY: addresses of code and constants of loaded libraries.
+// SAFETY: addresses of code and constants of libraries that PyTorch keeps loaded.
 unsafe impl Send for Thrower {}
+// SAFETY: as above; nobody writes to it.
 unsafe impl Sync for Thrower {}
 
 fn thrower() -> Option<&'static Thrower> {

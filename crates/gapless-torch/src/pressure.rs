@@ -40,6 +40,7 @@ struct Handler {
 
 // SAFETY: the pointer is the caller's own, handed back to its callback, which may be called by any thread: that is what registering it says.
 unsafe impl Send for Handler {}
+// SAFETY: as above: the pointer is only handed on.
 unsafe impl Sync for Handler {}
 
 static HANDLERS: RwLock<Vec<Handler>> = RwLock::new(Vec::new());

@@ -135,7 +135,7 @@ impl Routings {
         let before = {
             let mut slot = published.list.lock().unwrap_or_else(PoisonError::into_inner);
             published.count.store(list.len(), Ordering::Release);
-            std::mem::replace(&mut *slot, Some(Arc::new(list)))
+            slot.replace(Arc::new(list))
         };
         // Without the lock: it may hold the last use of a filter, whose end is C++'s.
         drop(before);

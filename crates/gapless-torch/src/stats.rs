@@ -72,11 +72,15 @@ impl Shown {
 
 /// Brings small and large to what was seen; what is counted in all is their sum.
 fn settle([all, small, large]: &mut [Gauge; 3], seen: [u64; 2]) {
-    for (gauge, now) in [small, large].into_iter().zip(seen) {
-        let (more, less) = (now.saturating_sub(gauge.current), gauge.current.saturating_sub(now));
-        gauge.sub(less);
+    let seen = [(small, seen[0]), (large, seen[1])];
+    // What went before what came: a segment that changed its kind is no peak.
+    for (gauge, now) in &seen {
+        all.sub(gauge.current.saturating_sub(*now));
+    }
+    for (gauge, now) in seen {
+        let more = now.saturating_sub(gauge.current);
+        gauge.sub(gauge.current.saturating_sub(now));
         gauge.add(more);
-        all.sub(less);
         all.add(more);
     }
 }

@@ -30,8 +30,9 @@ struct StateTable {
     destructors: [unsafe extern "C" fn(*mut c_void); 2],
 }
 
-// SAFETY: constants and addresses of code.
+// SAFETY: constants and addresses of code: `state_table` makes the only one, for good.
 unsafe impl Send for StateTable {}
+// SAFETY: as above; nobody writes to it.
 unsafe impl Sync for StateTable {}
 
 /// A state with its counts.
