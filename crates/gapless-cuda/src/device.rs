@@ -364,6 +364,10 @@ impl Device for CudaDevice {
         }
     }
 
+    fn is_fenced(&self, stream: StreamHandle) -> bool {
+        streams::context_of(stream.0).is_none()
+    }
+
     fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError> {
         let _entered = self.enter();
         // SAFETY: the pool passes what `record` or `fence` gave, until it discards it.

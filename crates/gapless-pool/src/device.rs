@@ -79,6 +79,9 @@ pub trait Device {
     /// destroyed with work queued. The program holds no capture open, as a fence would end it.
     fn fence(&mut self) -> Result<EventHandle, DeviceError>;
 
+    /// Whether a fence covers a stream that the caller of the allocator has just named. One of another card or context it does not cover.
+    fn is_fenced(&self, stream: StreamHandle) -> bool;
+
     /// Forgets an event.
     fn discard(&mut self, event: EventHandle);
 

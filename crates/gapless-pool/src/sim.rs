@@ -213,6 +213,10 @@ impl Device for SimDevice {
         self.record(EVERY_STREAM)
     }
 
+    fn is_fenced(&self, _stream: StreamHandle) -> bool {
+        true
+    }
+
     fn discard(&mut self, event: EventHandle) {
         self.waiting.remove(&event.0);
     }

@@ -79,7 +79,6 @@ fn runs_clean(ops: &[Op]) {
 }
 
 #[test]
-#[ignore = "restore looks for holes under what was saved, and not for a heap whose end was drawn in"]
 fn a_restore_that_finds_its_memory_gone_changes_nothing() {
     let request = |id, stream| Op::Alloc { id, stream, pool: 1, size: 7 << 20, budget: None };
     runs_clean(&[

@@ -57,8 +57,9 @@ impl<D: Device> Pool<D> {
         for s in saved {
             let pages = self.heap(s.heap).pages();
             let first = pages.partition_point(|p| p.addr + p.size <= s.addr);
-            let mut under = pages[first..].iter().take_while(|p| p.addr < s.addr + s.size);
-            if self.lanes[s.lane as usize].pool != pool || under.any(|p| p.handle.is_none()) {
+            let under = pages[first..].iter().take_while(|p| p.addr < s.addr + s.size && p.handle.is_some());
+            let end = under.last().map_or(0, |page| page.addr + page.size);
+            if self.lanes[s.lane as usize].pool != pool || end < s.addr + s.size {
                 return Err(RestoreError::Gone { addr: s.addr });
             }
         }

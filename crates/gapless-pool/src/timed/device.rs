@@ -195,6 +195,11 @@ impl Device for TimedDevice {
         Ok(EventHandle(world.event(clock)))
     }
 
+    fn is_fenced(&self, stream: StreamHandle) -> bool {
+        let world = self.0.borrow();
+        world.line_of(stream.0).is_none_or(|line| world.streams.line(line).context == OWN_CONTEXT)
+    }
+
     fn discard(&mut self, event: EventHandle) {
         let mut world = self.0.borrow_mut();
         if world.events.remove(&event.0).is_none() {

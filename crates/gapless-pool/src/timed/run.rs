@@ -513,12 +513,6 @@ impl Runner {
     }
 
     fn free(&mut self, id: u32, thread: u8) {
-        let Some(held) = self.held.get(&id) else { return };
-        let foreign = self.slots[FOREIGN_SLOT as usize].handle;
-        // After the capture nothing would tell that another context is done.
-        if self.capture.is_some() && held.announced.contains(&foreign) {
-            return;
-        }
         let Some(Held { owner, addr, pool, announced, thread: bound, .. }) = self.held.remove(&id) else {
             return;
         };

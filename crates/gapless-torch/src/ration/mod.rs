@@ -400,6 +400,10 @@ impl<D: Device> Device for Rationed<D> {
         self.device.fence()
     }
 
+    fn is_fenced(&self, stream: StreamHandle) -> bool {
+        self.device.is_fenced(stream)
+    }
+
     fn discard(&mut self, event: EventHandle) {
         self.device.discard(event);
     }
