@@ -143,12 +143,9 @@ def test_a_pool_that_keeps_memory_is_named_and_no_longer_once_it_lets_it_go(real
     del large
     torch.cuda.empty_cache()
     pool = kept(use_on_oom=True)
-    # In one piece it is lent as it lies; its pages stay, as natively.
+    # In one piece it is lent as it lies; what is larger takes what the device has left behind it.
     first = of(60)
     del first
-    said = failure(100)
-    assert "(del its torch.cuda.MemPool)" in said, said
-    del pool
     large = of(100)
     """
     ran(real, tmp_path, program)
