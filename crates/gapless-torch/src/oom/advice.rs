@@ -83,19 +83,24 @@ fn before_capture(facts: &Facts) -> Option<String> {
     })
 }
 
-/// A memory pool of the program's own that keeps what is free to itself.
+/// A memory pool of the program's own that keeps what is free to itself. Where it may, it lends what lies in it in one piece; its pages come back at its end.
 fn memory_pool(facts: &Facts) -> Option<String> {
-    let idle = |private: &&gapless_pool::PrivateFree| {
-        matches!(private.pool, PoolKey(0, _))
-            && !facts.spare.contains(&private.pool)
-            && private.pages >= facts.missing
-    };
-    let found = facts.holes.private.iter().find(idle)?;
-    Some(format!(
-        "torch.cuda.MemPool(use_on_oom=True): {} keeps {} that are free",
-        pool(found.pool),
-        Bytes(found.free)
-    ))
+    let of_program = |key: PoolKey| matches!(key, PoolKey(0, 1..)) && key != facts.pool;
+    let private = &facts.holes.private;
+    let lends = facts.holes.largest.filter(|hole| {
+        of_program(hole.pool)
+            && !facts.pool.is_private()
+            && !facts.spare.contains(&hole.pool)
+            && hole.stream == facts.stream
+            && hole.size >= facts.size
+    });
+    if let Some(found) = lends.and_then(|hole| private.iter().find(|p| p.pool == hole.pool)) {
+        let (pool, free) = (pool(found.pool), Bytes(found.free));
+        return Some(format!("torch.cuda.MemPool(use_on_oom=True): {pool} keeps {free} that are free"));
+    }
+    let found = private.iter().find(|p| of_program(p.pool) && p.pages >= facts.missing)?;
+    let (pool, free) = (pool(found.pool), Bytes(found.free));
+    Some(format!("the end of {pool} (del its torch.cuda.MemPool): it keeps {free} that are free"))
 }
 
 /// Graphs that keep memory which nothing uses between replays.
