@@ -110,6 +110,14 @@ impl<D: Device> Pool<D> {
         if last.is_some_and(|fence| fence >= self.fences.open) {
             self.settle_if_done();
         }
+        self.fence_ahead();
+    }
+
+    /// Where several lanes could lend each other memory, a fence is always under way: what is free is known to be settled when it is asked for.
+    pub(super) fn fence_ahead(&mut self) {
+        if self.lanes.len() > 1 && self.options.lending && self.fences.under_way.is_empty() {
+            self.begin_fence();
+        }
     }
 
     /// Settles what is free now where that takes no wait: for lending.

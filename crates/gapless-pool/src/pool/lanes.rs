@@ -41,9 +41,17 @@ impl<D: Device> Pool<D> {
         Ok(at)
     }
 
+    /// The memory of the card. It is asked for once: drivers take their time to answer.
+    pub(super) fn card(&mut self) -> u64 {
+        if self.card == 0 {
+            self.card = self.device.memory().1;
+        }
+        self.card
+    }
+
     /// Addresses for a lane: fewer where there are many lanes, or where the program has taken most of them.
     fn reserve_ranges(&mut self) -> Result<(u64, Ranges), DeviceError> {
-        let total = self.device.memory().1.max(LEAST).div_ceil(LEAST) * LEAST;
+        let total = self.card().max(LEAST).div_ceil(LEAST) * LEAST;
         let part = |of: u64, part: u64| (of / part).div_ceil(GRANULE) * GRANULE;
         let mut ranges = match self.lanes.len() {
             ..PLENTY => Ranges { small: total, large: 2 * total },

@@ -135,6 +135,8 @@ struct Window {
 #[derive(Debug)]
 pub struct Pool<D> {
     device: D,
+    /// The card's memory in all; 0: not asked for yet.
+    card: u64,
     options: Options,
     lanes: Vec<Lane>,
     /// One for each lane; boxed, since threads' fronts exchange them.
@@ -176,6 +178,7 @@ impl<D: Device> Pool<D> {
     pub fn new(device: D, options: Options) -> Pool<D> {
         Pool {
             device,
+            card: 0,
             options,
             lanes: Vec::new(),
             shards: Vec::new(),
@@ -394,6 +397,9 @@ impl<D: Device> Pool<D> {
         if is_lent || !(is_known || mutants::is(Mutant::FailedRecordIsDone)) {
             self.allocation_mut(id).is_lent_only = had_no_uses;
             self.wait_for_fence(id);
+        }
+        if !had_no_uses {
+            self.fence_ahead();
         }
         if self.allocation(id).waits == 0 {
             self.complete(id);

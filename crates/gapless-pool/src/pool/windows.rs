@@ -152,7 +152,7 @@ impl<D: Device> Pool<D> {
     }
 
     fn window_addr(&mut self, size: u64) -> Result<u64, DeviceError> {
-        let piece = self.device.memory().1.div_ceil(GRANULE) * GRANULE;
+        let piece = self.card().div_ceil(GRANULE) * GRANULE;
         self.window_ranges.take(&mut self.device, size, piece)
     }
 
