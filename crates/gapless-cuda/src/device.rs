@@ -15,7 +15,7 @@ use std::time::Instant;
 /// One card.
 #[derive(Debug)]
 pub struct CudaDevice {
-    driver: &'static Driver,
+    pub(crate) driver: &'static Driver,
     ordinal: i32,
     context: Handle,
     /// Events that nobody uses.
@@ -219,7 +219,7 @@ impl CudaDevice {
 /// How full a card is, asked without the card's lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Meter {
-    driver: &'static Driver,
+    pub(crate) driver: &'static Driver,
     context: Handle,
 }
 
@@ -362,6 +362,11 @@ impl Device for CudaDevice {
                 Err(error)
             }
         }
+    }
+
+    fn wait_for_all(&mut self) -> Result<(), DeviceError> {
+        // The pool asks for it only where no capture is open.
+        self.synchronize()
     }
 
     fn is_fenced(&self, stream: StreamHandle) -> bool {

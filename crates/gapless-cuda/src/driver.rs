@@ -138,6 +138,7 @@ table! {
         event_record = c"cuEventRecord"(Handle, Handle);
         event_query = c"cuEventQuery"(Handle);
         event_wait = c"cuEventSynchronize"(Handle);
+        synchronize = c"cuCtxSynchronize"();
         event_destroy = c"cuEventDestroy_v2"(Handle);
         is_capturing = c"cuStreamIsCapturing"(Handle, *mut c_int);
         stream_context = c"cuStreamGetCtx"(Handle, *mut Handle);
@@ -161,7 +162,6 @@ table! {
         stream_wait = c"cuStreamSynchronize"(Handle);
         fill = c"cuMemsetD32Async"(u64, c_uint, usize, Handle);
         copy_out = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, Handle);
-        synchronize = c"cuCtxSynchronize"();
     }
 }
 

@@ -113,9 +113,8 @@ impl CudaDevice {
     /// # Errors
     /// When work failed.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
-        let driver = ScrubDriver::get().ok_or(DeviceError::Driver(crate::driver::NOT_SUPPORTED))?;
         let _entered = self.enter();
         // SAFETY: the card's context is current.
-        check(unsafe { (driver.synchronize)() })
+        check(unsafe { (self.driver.synchronize)() })
     }
 }

@@ -79,6 +79,14 @@ pub trait Device {
     /// destroyed with work queued. The program holds no capture open, as a fence would end it.
     fn fence(&mut self) -> Result<EventHandle, DeviceError>;
 
+    /// Waits on the host until the work of every stream is done: what a fence marks, also where the device has no fences.
+    fn wait_for_all(&mut self) -> Result<(), DeviceError> {
+        let event = self.fence()?;
+        let waited = self.wait(event);
+        self.discard(event);
+        waited
+    }
+
     /// Whether a fence covers a stream that the caller of the allocator has just named. One of another card or context it does not cover.
     fn is_fenced(&self, stream: StreamHandle) -> bool;
 

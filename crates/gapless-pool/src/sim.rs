@@ -29,6 +29,8 @@ pub struct SimDevice {
     next_event: u64,
     /// Events are done as soon as they are recorded.
     pub instant: bool,
+    /// Fences are refused, as drivers before CUDA 12.5 do.
+    pub has_no_fences: bool,
     /// Counts down with every call that may fail; at 0 that call does, and later ones do not.
     pub fail_in: Option<u32>,
     /// Estimated time in the driver.
@@ -209,8 +211,17 @@ impl Device for SimDevice {
     }
 
     fn fence(&mut self) -> Result<EventHandle, DeviceError> {
+        if self.has_no_fences {
+            return Err(DeviceError::Driver(4));
+        }
         self.fences += 1;
         self.record(EVERY_STREAM)
+    }
+
+    fn wait_for_all(&mut self) -> Result<(), DeviceError> {
+        self.host_waits += 1;
+        self.finish_all();
+        Ok(())
     }
 
     fn is_fenced(&self, _stream: StreamHandle) -> bool {

@@ -276,3 +276,23 @@ fn repeated_steps_soon_need_no_driver_call() {
     assert!(calls[0].0 > 0);
     assert!(calls[6..].iter().all(|&c| c == (0, 0)), "{calls:?}");
 }
+
+#[test]
+fn without_fences_memory_goes_between_streams_only_before_a_request_would_fail() {
+    const MIB: u64 = 1 << 20;
+    let mut device = SimDevice::new(96 * MIB);
+    (device.instant, device.has_no_fences) = (false, true);
+    let mut pool = Pool::new(device, Options::default());
+    let (one, other, key) = (StreamHandle(1), StreamHandle(2), PoolKey(0, 0));
+    let first = pool.alloc(32 * MIB, one, key).expect("room");
+    assert_eq!(pool.free(first), Ok(()));
+    let second = pool.alloc(32 * MIB, other, key).expect("room");
+    assert_eq!((pool.stats().lent, pool.device().host_waits), (0, 0), "there was room beside it");
+    let third = pool.alloc(60 * MIB, other, key).expect("what the first stream freed");
+    assert!(pool.stats().lent > 0 && pool.device().host_waits == 1, "the host waited for all work");
+    for addr in [second, third] {
+        assert_eq!(pool.free(addr), Ok(()));
+    }
+    assert!(pool.trim() >= 90 * MIB && pool.stats().reserved.current == 0, "everything goes back");
+    assert_eq!(pool.check(), Ok(()));
+}

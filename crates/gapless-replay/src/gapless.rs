@@ -115,6 +115,10 @@ impl Allocator for Gapless {
     fn free(&mut self, slot: Slot) {
         let addr = self.slots.get_mut(slot as usize).map(std::mem::take).unwrap_or_default();
         let _ = self.pool.free(addr);
+        // A trace tells when memory was free: the simulated card's work is done at once.
+        if self.pool.is_waiting_for_work() {
+            self.pool.poll();
+        }
         self.count();
     }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: the figures that the project promises, each as a ratio of two things measured side by side in one run.
 
+mod check;
 mod fit;
 mod page;
 mod plan;
@@ -10,7 +11,7 @@ mod report;
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report", "page", "plan", "pool", "replay", "fit"];
+    let known = ["report", "page", "plan", "pool", "check", "replay", "fit"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -23,6 +24,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("pool") {
         pool::run()?;
+    }
+    if wanted("check") {
+        check::run()?;
     }
     if wanted("replay") {
         replay::run()?;

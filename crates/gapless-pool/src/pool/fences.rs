@@ -72,12 +72,18 @@ impl<D: Device> Pool<D> {
 
     fn record_fence(&mut self) -> Result<(), DeviceError> {
         let event = self.device.fence()?;
-        self.fences.under_way.push_back((self.fences.open, event));
+        let fence = self.open_next();
+        self.fences.under_way.push_back((fence, event));
+        Ok(())
+    }
+
+    /// What is freed from now on is covered by the next fence. The number of this one.
+    fn open_next(&mut self) -> u64 {
         self.fences.open += 1;
         for heap in self.shards.iter_mut().flat_map(|shard| &mut shard.heaps) {
             heap.set_fence(self.fences.open);
         }
-        Ok(())
+        self.fences.open - 1
     }
 
     /// Looks which fences are done, and does what waited for them.
@@ -93,6 +99,11 @@ impl<D: Device> Pool<D> {
 
     fn pass(&mut self, fence: u64, event: EventHandle) {
         self.device.discard(event);
+        self.reach(fence);
+    }
+
+    /// The work before a fence is done.
+    fn reach(&mut self, fence: u64) {
         self.fences.done = fence;
         while let Some(&(due, id)) = self.fences.waiting.front()
             && due <= fence
@@ -130,7 +141,7 @@ impl<D: Device> Pool<D> {
     /// Waits on the host until all work that is queued now is done: then everything that is free is settled.
     ///
     /// # Errors
-    /// During a capture, and where the device has no fences.
+    /// During a capture, and where the device fails.
     pub(super) fn settle_now(&mut self) -> Result<(), DeviceError> {
         if self.quiet && !mutants::is(Mutant::TrimInCapture) {
             return Err(DeviceError::OutOfMemory);
@@ -142,8 +153,10 @@ impl<D: Device> Pool<D> {
                 }
             }
         }
-        self.record_fence()?;
         self.stats.waits += 1;
+        if self.record_fence().is_err() {
+            return self.settle_without_fences();
+        }
         while let Some((fence, event)) = self.fences.under_way.pop_front() {
             if let Err(error) = self.device.wait(event) {
                 self.fences.under_way.push_front((fence, event));
@@ -151,6 +164,17 @@ impl<D: Device> Pool<D> {
             }
             self.pass(fence, event);
         }
+        Ok(())
+    }
+
+    /// [`Pool::settle_now`] where the device has no fences.
+    fn settle_without_fences(&mut self) -> Result<(), DeviceError> {
+        self.device.wait_for_all()?;
+        for (_, event) in std::mem::take(&mut self.fences.under_way) {
+            self.device.discard(event);
+        }
+        let fence = self.open_next();
+        self.reach(fence);
         Ok(())
     }
 }

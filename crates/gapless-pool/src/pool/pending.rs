@@ -28,7 +28,7 @@ impl<D: Device> Pool<D> {
 
     /// Whether something waits for work to be done.
     #[inline]
-    pub(super) fn is_waiting_for_work(&self) -> bool {
+    pub fn is_waiting_for_work(&self) -> bool {
         self.pending_count > 0 || !self.fences.waiting.is_empty()
     }
 

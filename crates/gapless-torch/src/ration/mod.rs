@@ -400,6 +400,10 @@ impl<D: Device> Device for Rationed<D> {
         self.device.fence()
     }
 
+    fn wait_for_all(&mut self) -> Result<(), DeviceError> {
+        self.device.wait_for_all()
+    }
+
     fn is_fenced(&self, stream: StreamHandle) -> bool {
         self.device.is_fenced(stream)
     }

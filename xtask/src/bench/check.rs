@@ -1,0 +1,9 @@
+//! Ten million random operations on a device that knows time: how many broke a rule of the allocator.
+
+use crate::shell::{self, command};
+use anyhow::Result;
+
+pub(crate) fn run() -> Result<()> {
+    let args = ["run", "--release", "--locked", "--package", "gapless-pool", "--example", "check", "--"];
+    shell::run(command(".", "cargo", &[&args[..], &["--operations", "10000000", "--seed", "1"]].concat()))
+}
