@@ -107,9 +107,10 @@ impl Routings {
         }
     }
 
-    /// Nobody uses this pool any more: captures into it that failed are not going to be ended.
+    /// Nobody uses this pool any more: captures into it that failed, or that never began, are not going to be ended.
     pub fn forget(&mut self, pool: PoolKey) {
-        self.open.retain(|(routing, capture)| *capture != Capture::Over || routing.pool != pool);
+        let is_running = |capture: &Capture| !matches!(capture, Capture::Over | Capture::Awaited(_));
+        self.open.retain(|(routing, capture)| routing.pool != pool || is_running(capture));
     }
 
     /// Looks at the streams of captures. Whether one began or is over.
@@ -218,6 +219,16 @@ mod tests {
         assert!(!routings.watch(|_| panic!("it has no stream to look at")));
         routings.end(PoolKey(0, 1));
         assert!(routings.is_empty());
+    }
+
+    #[test]
+    fn a_capture_that_never_began_is_forgotten_with_its_pool() {
+        let mut routings = Routings::default();
+        routings.begin(routing(1), Capture::Awaited(STREAM));
+        routings.forget(PoolKey(0, 2));
+        assert!(routings.has_capture(), "another pool's end says nothing about it");
+        routings.forget(PoolKey(0, 1));
+        assert!(!routings.has_capture() && routings.is_empty());
     }
 
     #[test]

@@ -405,6 +405,7 @@ impl Card {
                 self.pool.release_pool(pool);
                 self.spare.retain(|key| *key != pool);
                 self.routings.forget(pool);
+                self.rerouted();
             }
         }
     }
