@@ -25,7 +25,8 @@ pub(crate) fn run(parts: &[&str]) -> Result<()> {
             tests.env("PROMETHEUS", folder);
         }
         shell::run(tests)?;
-        // The pool's locks under a scheduler that tries many interleavings, and the pool with its fixes taken out one by one: other builds of it.
+        // The pool's locks under a scheduler that tries many interleavings, and the pool with its fixes taken out
+        // one by one: other builds of it.
         for (feature, test) in [("shuttle", "interleavings"), ("mutants", "mutants")] {
             let pool =
                 ["test", "--locked", "--package", "gapless-pool", "--features", feature, "--test", test];

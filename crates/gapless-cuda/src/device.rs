@@ -22,7 +22,8 @@ pub struct CudaDevice {
     events: Vec<Handle>,
     /// Events of other contexts, for streams of theirs: these are not used again.
     foreign: Vec<Handle>,
-    /// What pages can do, as PyTorch asks it of its expandable segments: leave the process as files, and be reached by network cards.
+    /// What pages can do, as PyTorch asks it of its expandable segments: leave the process as files, and be reached
+    /// by network cards.
     exports_files: bool,
     rdma: bool,
     /// Other cards that may use this one's memory.
@@ -144,12 +145,14 @@ impl CudaDevice {
         new
     }
 
-    /// Whether a stream is in a capture now: one that failed and was not ended counts. A stream that the driver does not know is not.
+    /// Whether a stream is in a capture now: one that failed and was not ended counts. A stream that the driver
+    /// does not know is not.
     #[must_use]
     pub fn is_captured(&self, stream: StreamHandle) -> bool {
         let _entered = self.enter();
         let mut status = NOT_CAPTURED;
-        // SAFETY: PyTorch named the stream as its thread's current one, and keeps its streams; the out-pointer is valid.
+        // SAFETY: PyTorch named the stream as its thread's current one, and keeps its streams; the out-pointer is
+        // valid.
         match unsafe { (self.driver.is_capturing)(stream.0 as Handle, &mut status) } {
             SUCCESS => status != NOT_CAPTURED,
             // The default stream, beside a captured one that waits for it.
@@ -191,12 +194,14 @@ impl CudaDevice {
         Ok(event)
     }
 
-    /// [`Device::record`] for a stream of another context: of another card, or of a part of this one. Its events are of that context.
+    /// [`Device::record`] for a stream of another context: of another card, or of a part of this one. Its events
+    /// are of that context.
     fn record_elsewhere(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
         let context = streams::context_of(stream.0).ok_or(DeviceError::Driver(INVALID_HANDLE))?;
         let _entered = enter(self.driver, context);
         let mut event: Handle = std::ptr::null_mut();
-        // SAFETY: an out-pointer of our own; then the event that it got, and the stream, which is of the context that was entered.
+        // SAFETY: an out-pointer of our own; then the event that it got, and the stream, which is of the context
+        // that was entered.
         unsafe {
             check((self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING))?;
             if let Err(error) = check((self.driver.event_record)(event, stream.0 as Handle)) {
@@ -336,7 +341,8 @@ impl Device for CudaDevice {
         }
         let _entered = self.enter();
         let event = self.event()?;
-        // SAFETY: a live event, and a stream that the program has just named. Of a stream that was destroyed a moment ago, with work queued, this is the
+        // SAFETY: a live event, and a stream that the program has just named. Of a stream that was destroyed a
+        // moment ago, with work queued, this is the
         // one function that gives an error; others fault.
         let recorded = unsafe { (self.driver.event_record)(event, stream.0 as Handle) };
         if recorded == SUCCESS {

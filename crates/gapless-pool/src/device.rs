@@ -64,8 +64,10 @@ pub trait Device {
     /// Takes what is mapped in the range away. No work that uses these addresses is queued any more.
     fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError>;
 
-    /// Marks the present end of a stream's work. The stream is one that the caller of the allocator has just named: a handle that was kept may be
-    /// that of a stream which is gone, and the driver does not survive those. It is not being captured, as the event would become part of
+    /// Marks the present end of a stream's work. The stream is one that the caller of the allocator has just named:
+    /// a handle that was kept may be
+    /// that of a stream which is gone, and the driver does not survive those. It is not being captured, as the
+    /// event would become part of
     /// the graph. It fails for the handle that names another stream in each thread.
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError>;
 
@@ -75,11 +77,13 @@ pub trait Device {
     /// Waits on the host until the work before an event is done.
     fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError>;
 
-    /// Marks the present end of the work of every stream: also of streams that the allocator never heard of, and of streams that were
+    /// Marks the present end of the work of every stream: also of streams that the allocator never heard of, and of
+    /// streams that were
     /// destroyed with work queued. The program holds no capture open, as a fence would end it.
     fn fence(&mut self) -> Result<EventHandle, DeviceError>;
 
-    /// Waits on the host until the work of every stream is done: what a fence marks, also where the device has no fences.
+    /// Waits on the host until the work of every stream is done: what a fence marks, also where the device has no
+    /// fences.
     fn wait_for_all(&mut self) -> Result<(), DeviceError> {
         let event = self.fence()?;
         let waited = self.wait(event);
@@ -87,7 +91,8 @@ pub trait Device {
         waited
     }
 
-    /// Whether a fence covers a stream that the caller of the allocator has just named. One of another card or context it does not cover.
+    /// Whether a fence covers a stream that the caller of the allocator has just named. One of another card or
+    /// context it does not cover.
     fn is_fenced(&self, stream: StreamHandle) -> bool;
 
     /// Forgets an event.

@@ -342,13 +342,15 @@ impl Heap {
         }
     }
 
-    /// Whether no work uses `[addr, addr + size)` any more, once the work before fence `done` is done. The range lies in the heap.
+    /// Whether no work uses `[addr, addr + size)` any more, once the work before fence `done` is done. The range
+    /// lies in the heap.
     pub(crate) fn is_settled(&self, addr: u64, size: u64, done: u64) -> bool {
         let first = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize] as usize;
         self.pages[first..].iter().take_while(|page| page.addr < addr + size).all(|page| page.freed <= done)
     }
 
-    /// The smallest free block of at least `size` bytes whose front no work uses after fence `done`: its size and address. `tries` blocks are
+    /// The smallest free block of at least `size` bytes whose front no work uses after fence `done`: its size and
+    /// address. `tries` blocks are
     /// looked at.
     pub(crate) fn fits_settled(&self, size: u64, done: u64, tries: usize) -> Option<(u64, u64)> {
         let found =
@@ -436,7 +438,8 @@ impl Heap {
         handle
     }
 
-    /// Addresses at the end that nothing may be put behind any more: something is mapped there that the device does not take away.
+    /// Addresses at the end that nothing may be put behind any more: something is mapped there that the device does
+    /// not take away.
     pub(crate) fn lose(&mut self, size: u64) {
         let block = self.blocks.add(self.end, size);
         self.blocks[block].state = State::Hole;
@@ -498,7 +501,8 @@ impl Heap {
         }
     }
 
-    /// Makes `count` holes side by side, from a page on, into holes of other sizes, as many bytes in all. The numbers of all pages behind them change
+    /// Makes `count` holes side by side, from a page on, into holes of other sizes, as many bytes in all. The
+    /// numbers of all pages behind them change
     /// by the difference: the caller tells whoever knows them.
     pub(crate) fn reshape_holes(&mut self, first: u32, count: usize, sizes: &[u64]) {
         let from = first as usize;

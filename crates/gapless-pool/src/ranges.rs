@@ -1,4 +1,5 @@
-//! Addresses for windows: reserved from the device in large pieces, handed out best fit, joined again when they come back. So a program that asks for
+//! Addresses for windows: reserved from the device in large pieces, handed out best fit, joined again when they
+//! come back. So a program that asks for
 //! ever new sizes uses no more addresses than it has windows at once, and the gaps between them.
 
 use crate::device::{Device, DeviceError};

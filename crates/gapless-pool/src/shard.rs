@@ -9,7 +9,8 @@ use crate::pool::{PoolKey, SMALL, UNIT};
 use crate::steps::{Steps, UNBORN};
 use crate::tally::Tally;
 
-/// Requests of a lane that are served before one looks which frees are no longer pending; one that finds nothing free looks at once.
+/// Requests of a lane that are served before one looks which frees are no longer pending; one that finds nothing
+/// free looks at once.
 const POLL_EVERY: u32 = 16;
 
 /// How many addresses a lane's heaps have: reserved in one piece, with nothing behind them.

@@ -78,7 +78,8 @@ pub fn is_available() -> bool {
 fn new_bytes(size: usize) -> *mut u8 {
     // Nothing is built before `is_available` was asked.
     let Some(library) = library() else { std::process::abort() };
-    // SAFETY: `library` found operator new; what C++ will free is built where C++ may be thrown through, as the builders' callers say.
+    // SAFETY: `library` found operator new; what C++ will free is built where C++ may be thrown through, as the
+    // builders' callers say.
     unsafe { foreign::new_bytes(library.new, size) }
 }
 
@@ -291,7 +292,8 @@ impl Function {
     /// `function` points at a live `std::function`. Called where C++ may be thrown through.
     #[must_use]
     pub unsafe fn copy_of(function: *const Function) -> Function {
-        // SAFETY: as the caller says; the manager copies the callable into ours, which is not destroyed where that throws.
+        // SAFETY: as the caller says; the manager copies the callable into ours, which is not destroyed where that
+        // throws.
         unsafe {
             let source = &*function;
             let mut copy = Function::EMPTY;

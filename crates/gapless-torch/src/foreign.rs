@@ -1,16 +1,21 @@
-//! Code of others that may throw, called here and nowhere else: PyTorch's filters, trackers, observers, gatherers of stacks and plain functions, and
+//! Code of others that may throw, called here and nowhere else: PyTorch's filters, trackers, observers, gatherers
+//! of stacks and plain functions, and
 //! those of the C++ library.
 //!
-//! A C++ exception that one of them throws goes on to PyTorch, through frames of ours, and becomes a Python exception there, as it does with PyTorch's
-//! own allocator. What Rust asks for (the reference, "Unwinding"; RFC 2945): every function on its way is `C-unwind` or Rust's own, whose
-//! destructors run; and no `catch_unwind` lies on it, since that ends the process. A lock on its way would be given up in the middle of what it
+//! A C++ exception that one of them throws goes on to PyTorch, through frames of ours, and becomes a Python
+//! exception there, as it does with PyTorch's
+//! own allocator. What Rust asks for (the reference, "Unwinding"; RFC 2945): every function on its way is
+//! `C-unwind` or Rust's own, whose
+//! destructors run; and no `catch_unwind` lies on it, since that ends the process. A lock on its way would be given
+//! up in the middle of what it
 //! guards. So nothing of this module is called
 //!
 //! * below [`guarded`](crate::hooks::guarded) or the closure of `overlay::answer`, which catch panics;
 //! * with a card locked;
 //! * from a thread of our own, or from a function that Python calls by ctypes: nobody would catch it there.
 //!
-//! Builds with debug assertions, which is what the tests run on, check the first two at each call ([`Barred`]). That no other file calls such a
+//! Builds with debug assertions, which is what the tests run on, check the first two at each call ([`Barred`]).
+//! That no other file calls such a
 //! function is what `tests/foreign.rs` checks.
 
 use crate::cxx::{Function, SharedPtr, find};
@@ -92,7 +97,8 @@ impl Filter {
     pub unsafe fn accepts(&self, stream: *mut c_void) -> bool {
         check("a filter of streams");
         let Some((invoke, callable)) = self.0.invoker() else { return false };
-        // SAFETY: PyTorch passed a function of this type, so its invoker has this one; the callable is the function's own.
+        // SAFETY: PyTorch passed a function of this type, so its invoker has this one; the callable is the
+        // function's own.
         unsafe {
             let invoke = std::mem::transmute::<
                 Invoker,
@@ -113,7 +119,8 @@ impl Tracker {
     pub unsafe fn tell(&self, entry: *const TraceEntry) {
         check("a tracker");
         let Some((invoke, callable)) = self.0.invoker() else { return };
-        // SAFETY: PyTorch passed a function of this type, so its invoker has this one; the entry is whole, as the caller says.
+        // SAFETY: PyTorch passed a function of this type, so its invoker has this one; the entry is whole, as the
+        // caller says.
         unsafe {
             let invoke = std::mem::transmute::<
                 Invoker,
@@ -158,7 +165,8 @@ impl Observer {
 pub(crate) unsafe fn gather(gatherer: usize) -> SharedPtr {
     check("the gatherer of stacks");
     let mut stack = SharedPtr::NULL;
-    // SAFETY: PyTorch passed this function for it: it fills what its first argument points at, which is nothing so far.
+    // SAFETY: PyTorch passed this function for it: it fills what its first argument points at, which is nothing so
+    // far.
     unsafe {
         let gatherer = std::mem::transmute::<
             usize,
@@ -310,7 +318,8 @@ pub(crate) unsafe fn new_bytes(new: New, size: usize) -> *mut u8 {
 /// Copies the callable of a `std::function` that has `manager`.
 ///
 /// # Safety
-/// Where C++ may be thrown through; `from` is the callable of a live function with that manager, `to` has room for one.
+/// Where C++ may be thrown through; `from` is the callable of a live function with that manager, `to` has room for
+/// one.
 pub(crate) unsafe fn copy_callable(manager: Manager, to: *mut c_void, from: *const c_void) {
     const COPY: i32 = 2;
     check("the copy of a function");
@@ -331,7 +340,8 @@ pub(crate) unsafe fn destroy_callable(manager: Manager, callable: *mut c_void) {
 /// Throws.
 ///
 /// # Safety
-/// Where C++ may be thrown through; `throw` is `__cxa_throw`, and the others what it takes: an exception, its type, its destructor.
+/// Where C++ may be thrown through; `throw` is `__cxa_throw`, and the others what it takes: an exception, its type,
+/// its destructor.
 pub(crate) unsafe fn throw(
     throw: Throw,
     object: *mut c_void,

@@ -1,7 +1,9 @@
 //! The C ABI: what PyTorch, and the Python package, call.
 //!
-//! Entries that PyTorch calls may come from any thread, with or without Python's lock. None of them unwinds, except those that are `C-unwind`:
-//! `gapless_alloc` throws PyTorch's own exception when there is no memory, and what PyTorch's own functions throw goes through.
+//! Entries that PyTorch calls may come from any thread, with or without Python's lock. None of them unwinds, except
+//! those that are `C-unwind`:
+//! `gapless_alloc` throws PyTorch's own exception when there is no memory, and what PyTorch's own functions throw
+//! goes through.
 
 use crate::cxx::Function;
 use crate::foreign::{Barred, Filter};
@@ -29,7 +31,8 @@ pub(crate) fn set_error(message: &str) {
     LAST_ERROR.with(|last| *last.borrow_mut() = text);
 }
 
-/// Runs `work`; a panic in it ends here. A C++ exception would end the process: nothing of [`crate::foreign`] is called in it.
+/// Runs `work`; a panic in it ends here. A C++ exception would end the process: nothing of [`crate::foreign`] is
+/// called in it.
 pub(crate) fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
     let _barred = Barred::new();
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(fallback)
@@ -343,7 +346,8 @@ pub extern "C" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_voi
 /// A capture, or a memory pool, begins to take requests.
 ///
 /// # Safety
-/// `filter` points at a live `std::function<bool(cudaStream_t)>`, as C++ passes one by value. Called from C++ that may be thrown through.
+/// `filter` points at a live `std::function<bool(cudaStream_t)>`, as C++ passes one by value. Called from C++ that
+/// may be thrown through.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_begin_pool(device: i32, id: MempoolId, filter: *const Function) {
     // SAFETY: as the caller says.

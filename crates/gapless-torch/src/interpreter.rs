@@ -1,8 +1,12 @@
-//! Whether Python may be entered: who asks for its lock when it goes does not come back, or takes the process with it.
+//! Whether Python may be entered: who asks for its lock when it goes does not come back, or takes the process with
+//! it.
 //!
-//! Up to Python 3.13 a thread that wants the lock of an interpreter that is being torn down is ended inside of the call, through the frames of whoever
-//! called; later ones leave it hanging there. So each way into Python from native code is a [`Visit`]: none begins once the package's function for
-//! the end of the process ran ([`Door::close`], which waits for those under way), nor once Python itself says that it is finalising.
+//! Up to Python 3.13 a thread that wants the lock of an interpreter that is being torn down is ended inside of the
+//! call, through the frames of whoever
+//! called; later ones leave it hanging there. So each way into Python from native code is a [`Visit`]: none begins
+//! once the package's function for
+//! the end of the process ran ([`Door::close`], which waits for those under way), nor once Python itself says that
+//! it is finalising.
 
 use crate::cxx::find_global;
 use std::ffi::{c_int, c_void};
@@ -48,7 +52,8 @@ impl Door {
         (!self.is_closed.load(Ordering::SeqCst) && !is_finalizing()).then_some(visit)
     }
 
-    /// No visit begins any more. Whether all that had are over, before this gave up waiting. The caller does not hold Python's lock.
+    /// No visit begins any more. Whether all that had are over, before this gave up waiting. The caller does not
+    /// hold Python's lock.
     pub fn close(&self, patience: Duration) -> bool {
         self.is_closed.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + patience;

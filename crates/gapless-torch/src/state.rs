@@ -298,7 +298,8 @@ impl Card {
         })
     }
 
-    /// Memory of pools that let others have it, as it lies in one of them. Their pages stay: graphs remember addresses.
+    /// Memory of pools that let others have it, as it lies in one of them. Their pages stay: graphs remember
+    /// addresses.
     #[cold]
     fn alloc_from_spare(
         &mut self,
@@ -326,7 +327,8 @@ impl Card {
         self.pool.free(addr).is_ok()
     }
 
-    /// Gives what is free back to the device; the bytes. Giving back waits for streams, which an open capture forbids.
+    /// Gives what is free back to the device; the bytes. Giving back waits for streams, which an open capture
+    /// forbids.
     pub fn trim(&mut self) -> u64 {
         self.give_back(Pool::trim)
     }

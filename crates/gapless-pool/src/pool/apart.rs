@@ -31,7 +31,8 @@ impl<D: Device> Pool<D> {
         debug_assert!(self.stats.allocated.current <= self.stats.allocated.peak, "shards kept to their room");
     }
 
-    /// Before the shards are set apart: divides the room below the peaks among them, and tells them whether frees are pending.
+    /// Before the shards are set apart: divides the room below the peaks among them, and tells them whether frees
+    /// are pending.
     pub(crate) fn prepare_shards(&mut self) {
         tally::divide(&self.stats, &mut self.shards);
         for shard in &mut self.shards {

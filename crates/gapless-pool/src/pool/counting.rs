@@ -57,6 +57,8 @@ impl<D: Device> Pool<D> {
     pub(super) fn count_page_in(&mut self, heap: u32, size: u64) {
         self.stats.reserved.add(size);
         self.stats.pages.add(1);
+        let held = self.stats.reserved.current;
+        debug_assert!(self.options.limit.is_none_or(|limit| held <= limit), "growth keeps to the limit");
         let c = &mut self.stats.classes[heap as usize % 2];
         c.reserved.add(size);
         c.pages.add(1);

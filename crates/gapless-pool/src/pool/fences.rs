@@ -1,8 +1,11 @@
 //! Fences: what the pool knows about work that is done.
 //!
-//! A fence is an event after the present work of every stream. Fences have numbers; what is freed now is **settled**, used by no work any more,
-//! once fence `open` is done, the one that will be recorded next. Only settled memory goes from one lane to another, and addresses are unmapped only
-//! where no work uses them: no stream ever waits for another one on behalf of the pool, and the host waits only before a request would fail.
+//! A fence is an event after the present work of every stream. Fences have numbers; what is freed now is
+//! **settled**, used by no work any more,
+//! once fence `open` is done, the one that will be recorded next. Only settled memory goes from one lane to
+//! another, and addresses are unmapped only
+//! where no work uses them: no stream ever waits for another one on behalf of the pool, and the host waits only
+//! before a request would fail.
 
 use super::{AllocationId, Pool};
 use crate::device::{Device, DeviceError, EventHandle};
@@ -18,7 +21,8 @@ pub(super) struct Fences {
     open: u64,
     done: u64,
     under_way: VecDeque<(u64, EventHandle)>,
-    /// Given back, and free behind a fence: lent memory, and what streams use that no event could be recorded on. Fences rise.
+    /// Given back, and free behind a fence: lent memory, and what streams use that no event could be recorded on.
+    /// Fences rise.
     pub(super) waiting: VecDeque<(u64, AllocationId)>,
 }
 
@@ -124,7 +128,8 @@ impl<D: Device> Pool<D> {
         self.fence_ahead();
     }
 
-    /// Where several lanes could lend each other memory, a fence is always under way: what is free is known to be settled when it is asked for.
+    /// Where several lanes could lend each other memory, a fence is always under way: what is free is known to be
+    /// settled when it is asked for.
     pub(super) fn fence_ahead(&mut self) {
         if self.lanes.len() > 1 && self.options.lending && self.fences.under_way.is_empty() {
             self.begin_fence();

@@ -36,7 +36,8 @@ impl<D: Device> Pool<D> {
         !pool.is_private() || self.released.contains(&pool)
     }
 
-    /// Gives wholly free pages of a heap back, `most` bytes or a page more: at once where no work uses them. The bytes.
+    /// Gives wholly free pages of a heap back, `most` bytes or a page more: at once where no work uses them. The
+    /// bytes.
     pub(super) fn give_back_pages(&mut self, at: usize, most: u64) -> u64 {
         let heap = at as u32;
         let mut given = 0;

@@ -78,6 +78,9 @@ impl<D: Device> Pool<D> {
         if self.heap(heap).room() >= bytes {
             return self.grow(heap, bytes);
         }
+        if !self.may_grow(bytes) {
+            return Err(DeviceError::Refused(Refusal::Limit));
+        }
         let mut left = bytes;
         while left > 0 {
             let before = self.stats.reserved.current;
@@ -93,7 +96,8 @@ impl<D: Device> Pool<D> {
         self.options.limit.is_none_or(|limit| self.stats.reserved.current + bytes <= limit)
     }
 
-    /// What to take where a heap of large requests misses `bytes`: more, where less is held than was active at once before. That much will be needed
+    /// What to take where a heap of large requests misses `bytes`: more, where less is held than was active at once
+    /// before. That much will be needed
     /// again, and few large pages come sooner than many small ones.
     fn ahead(&self, heap: u32, bytes: u64) -> u64 {
         let more = bytes.next_multiple_of(self.chunk());
@@ -111,7 +115,8 @@ impl<D: Device> Pool<D> {
         1 << part.ilog2()
     }
 
-    /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least `least` bytes: `most` bytes of the
+    /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least
+    /// `least` bytes: `most` bytes of the
     /// smallest that has as many, or all of the largest. Whether it did.
     fn refill(&mut self, heap: u32, least: u64, most: u64) -> bool {
         let creeps = mutants::is(Mutant::AddressesCreep) && !self.may_grow(2 * most);

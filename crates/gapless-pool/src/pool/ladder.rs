@@ -1,9 +1,13 @@
 //! What is left before a request fails, from cheap to dear: the ladder.
 //!
-//! What is held is looked at as it lies. Then: **wait** for pending frees, only for those that would be enough, and for work on memory that other
-//! lanes could lend; **harvest** all free pages, with new memory for what is missing; **trim**: give back free pages that the request cannot reach,
-//! and take them anew where it can; **shrink** private pools that nobody uses any more. A rung that cannot be enough is left out: nothing is
-//! waited for or thrown away in vain. During a capture nothing is waited for, so only what is held is looked at. Asking the program itself comes
+//! What is held is looked at as it lies. Then: **wait** for pending frees, only for those that would be enough, and
+//! for work on memory that other
+//! lanes could lend; **harvest** all free pages, with new memory for what is missing; **trim**: give back free
+//! pages that the request cannot reach,
+//! and take them anew where it can; **shrink** private pools that nobody uses any more. A rung that cannot be
+//! enough is left out: nothing is
+//! waited for or thrown away in vain. During a capture nothing is waited for, so only what is held is looked at.
+//! Asking the program itself comes
 //! after this, and is not the pool's business.
 
 use super::missing::{FRAGMENT, Whose};

@@ -6,7 +6,8 @@ use crate::heap::GRANULE;
 use crate::mutants::{self, Mutant};
 use crate::shard::{Ranges, Shard};
 
-/// Lanes whose addresses are plentiful, and lanes with enough for the whole card: there are 128 TiB of addresses, and cards of 288 GiB.
+/// Lanes whose addresses are plentiful, and lanes with enough for the whole card: there are 128 TiB of addresses,
+/// and cards of 288 GiB.
 const PLENTY: usize = 32;
 const ENOUGH: usize = 128;
 /// From so many lanes on, those of streams that hold nothing are used for new ones.
@@ -68,7 +69,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// A lane with nothing left in it: its addresses can be used again. A released pool's is one as soon as it is empty; where there are many lanes,
+    /// A lane with nothing left in it: its addresses can be used again. A released pool's is one as soon as it is
+    /// empty; where there are many lanes,
     /// so is one of a stream that has nothing allocated, as most streams that are gone.
     fn abandoned_lane(&mut self) -> Option<u32> {
         let empty = |pool: &Self, at: usize| {

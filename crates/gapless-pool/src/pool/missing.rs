@@ -6,7 +6,8 @@ use crate::heap::GRANULE;
 use crate::shard::Shard;
 
 /// Slack is at least this, and at least so much for each lane that holds something, whose two heaps end in pages that are half empty: below it,
-/// sparing memory costs more than it is worth. A lane that lives on what others lend locks the whole pool for each request, and
+/// sparing memory costs more than it is worth. A lane that lives on what others lend locks the whole pool for each
+/// request, and
 /// takes memory that its lender then has to borrow elsewhere.
 const LEAST_SLACK: u64 = 16 << 20;
 const LANE_SLACK: u64 = 2 * GRANULE;
@@ -137,7 +138,8 @@ impl<D: Device> Pool<D> {
             .or_else(|| self.lend_block(lane, size, |other| other.large, u64::MAX))
     }
 
-    /// The smallest free block of another lane's heap that is large enough and below `most`, as it lies, where no work uses it any more.
+    /// The smallest free block of another lane's heap that is large enough and below `most`, as it lies, where no
+    /// work uses it any more.
     pub(super) fn lend_block(
         &mut self,
         lane: u32,
@@ -168,7 +170,8 @@ impl<D: Device> Pool<D> {
         Some(Place::Home { heap, block })
     }
 
-    /// What the lane itself gave back last and is not its owner's again: in the order of its own stream it can have it at once.
+    /// What the lane itself gave back last and is not its owner's again: in the order of its own stream it can have
+    /// it at once.
     fn take_back(&mut self, lane: u32, size: u64) -> Option<Place> {
         let is_it = |&&(_, id): &&(u64, AllocationId)| {
             let allocation = self.allocation(id);

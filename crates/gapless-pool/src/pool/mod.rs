@@ -6,7 +6,8 @@
 //! its size needs no driver call at all if its pages are free then; in a loop of equal steps that is soon always so. New memory is
 //! taken from the device only for what is really missing.
 //!
-//! Streams: a lane's memory is used in the order of its stream. Memory that a lane lends to another one is *settled*: no work of any stream uses it
+//! Streams: a lane's memory is used in the order of its stream. Memory that a lane lends to another one is
+//! *settled*: no work of any stream uses it
 //! any more ([`fences`]). It comes back in the same way. So the pool never makes one stream wait for another.
 
 mod apart;
@@ -393,7 +394,8 @@ impl<D: Device> Pool<D> {
         for stream in uses {
             is_known &= self.wait_for(stream, id);
         }
-        // Lent memory is its owner's again when no work uses it any more; so is what a stream uses that no event could be recorded on.
+        // Lent memory is its owner's again when no work uses it any more; so is what a stream uses that no event
+        // could be recorded on.
         let is_lent = self.is_lent(id) && !mutants::is(Mutant::ReturnUnsettled);
         if is_lent || !(is_known || mutants::is(Mutant::FailedRecordIsDone)) {
             self.allocation_mut(id).is_lent_only = had_no_uses;

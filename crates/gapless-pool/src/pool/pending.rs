@@ -6,7 +6,8 @@ use crate::mutants::{self, Mutant};
 use std::collections::VecDeque;
 
 impl<D: Device> Pool<D> {
-    /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a stream that no event can be recorded
+    /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a
+    /// stream that no event can be recorded
     /// on, one that is being captured or that is gone.
     pub(super) fn wait_for(&mut self, stream: StreamHandle, id: AllocationId) -> bool {
         // The fence that comes after a capture covers what the stream does now, unless it is of another context.

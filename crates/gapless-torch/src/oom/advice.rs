@@ -83,7 +83,8 @@ fn before_capture(facts: &Facts) -> Option<String> {
     })
 }
 
-/// A memory pool of the program's own that keeps what is free to itself. Where it may, it lends what lies in it in one piece; its pages come back at its end.
+/// A memory pool of the program's own that keeps what is free to itself. Where it may, it lends what lies in it in
+/// one piece; its pages come back at its end.
 fn memory_pool(facts: &Facts) -> Option<String> {
     let of_program = |key: PoolKey| matches!(key, PoolKey(0, 1..)) && key != facts.pool;
     let private = &facts.holes.private;
