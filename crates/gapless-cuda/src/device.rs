@@ -3,8 +3,8 @@
 use crate::driver::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_RDMA, AccessDescription,
     AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError, EVENT_DISABLE_TIMING,
-    FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LOCATION_DEVICE, Location, NOT_CAPTURED, NOT_READY,
-    NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
+    FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LEGACY_STREAM, LOCATION_DEVICE, Location, NOT_CAPTURED,
+    NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
@@ -146,13 +146,12 @@ impl CudaDevice {
     }
 
     /// Whether a stream is in a capture now: one that failed and was not ended counts. A stream that the driver
-    /// does not know is not.
+    /// does not know is not. The program has just named the stream, or it is the legacy stream.
     #[must_use]
     pub fn is_captured(&self, stream: StreamHandle) -> bool {
         let _entered = self.enter();
         let mut status = NOT_CAPTURED;
-        // SAFETY: PyTorch named the stream as its thread's current one, and keeps its streams; the out-pointer is
-        // valid.
+        // SAFETY: the caller has just named the stream, so it is there; the out-pointer is valid.
         match unsafe { (self.driver.is_capturing)(stream.0 as Handle, &mut status) } {
             SUCCESS => status != NOT_CAPTURED,
             // The default stream, beside a captured one that waits for it.
@@ -373,6 +372,15 @@ impl Device for CudaDevice {
     fn wait_for_all(&mut self) -> Result<(), DeviceError> {
         // The pool asks for it only where no capture is open.
         self.synchronize()
+    }
+
+    fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
+        // The legacy stream tells of captures of all streams that wait for it. A capture of a stream that does not,
+        // and that does not ask itself, cannot be seen.
+        [Some(StreamHandle(LEGACY_STREAM)), asking]
+            .into_iter()
+            .flatten()
+            .any(|stream| self.is_captured(stream))
     }
 
     fn is_fenced(&self, stream: StreamHandle) -> bool {

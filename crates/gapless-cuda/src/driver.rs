@@ -56,6 +56,8 @@ pub const NOT_SUPPORTED: Status = 801;
 pub const CAPTURE_UNSUPPORTED: Status = 900;
 /// The default stream was asked about beside the capture of a stream that waits for it.
 pub const CAPTURE_IMPLICIT: Status = 906;
+/// `cudaStreamLegacy`: the default stream, whatever the program was compiled with.
+pub const LEGACY_STREAM: u64 = 1;
 /// `cudaStreamPerThread`: another stream in each thread.
 pub const PER_THREAD_STREAM: u64 = 2;
 /// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.

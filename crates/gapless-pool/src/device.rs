@@ -91,6 +91,10 @@ pub trait Device {
         waited
     }
 
+    /// Whether a fence now would end a capture that the program made without a word: on a stream that asks for memory
+    /// (the caller has just named it), or on one that the device can tell of.
+    fn sees_capture(&self, asking: Option<StreamHandle>) -> bool;
+
     /// Whether a fence covers a stream that the caller of the allocator has just named. One of another card or
     /// context it does not cover.
     fn is_fenced(&self, stream: StreamHandle) -> bool;

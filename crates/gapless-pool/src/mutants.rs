@@ -24,6 +24,8 @@ pub enum Mutant {
     TrimPoolInUse,
     /// A fence is made during a capture.
     FenceInCapture,
+    /// A fence is made although the stream that asks is captured without a word.
+    FenceInRawCapture,
     /// An event is recorded during a capture.
     RecordInCapture,
     /// `trim` works during a capture.
@@ -37,7 +39,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 12] = [
+    pub const ALL: [Mutant; 13] = [
         Mutant::LendUnsettled,
         Mutant::ReturnUnsettled,
         Mutant::MoveUnderWork,
@@ -45,6 +47,7 @@ impl Mutant {
         Mutant::FailedRecordIsDone,
         Mutant::TrimPoolInUse,
         Mutant::FenceInCapture,
+        Mutant::FenceInRawCapture,
         Mutant::RecordInCapture,
         Mutant::TrimInCapture,
         Mutant::DeadLane,

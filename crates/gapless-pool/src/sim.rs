@@ -224,6 +224,10 @@ impl Device for SimDevice {
         Ok(())
     }
 
+    fn sees_capture(&self, _asking: Option<StreamHandle>) -> bool {
+        false
+    }
+
     fn is_fenced(&self, _stream: StreamHandle) -> bool {
         true
     }

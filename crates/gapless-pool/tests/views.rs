@@ -253,3 +253,30 @@ fn everything_can_be_granted_again() {
     assert_eq!(pool.grant_again(), Ok(()));
     check(&pool);
 }
+
+#[test]
+fn what_was_lent_and_given_back_is_requested_by_nobody() {
+    let mut pool = pool(64 * MIB);
+    let (owner, borrower, plain) = (StreamHandle(1), StreamHandle(2), PoolKey(0, 0));
+    let a = pool.alloc(40 * MIB, owner, plain).expect("room");
+    pool.free(a).expect("live");
+    let settle = |pool: &mut Pool<SimDevice>| {
+        pool.poll();
+        pool.device_mut().finish_all();
+        pool.poll();
+    };
+    pool.alloc(1, borrower, plain).expect("room");
+    settle(&mut pool);
+    let requested = pool.stats().requested.current;
+    let b = pool.alloc(40 * MIB, borrower, plain).expect("the owner's memory");
+    assert!(pool.stats().lent > 0);
+    pool.free(b).expect("live");
+    let stats = pool.stats();
+    assert!(stats.active.current > 40 * MIB, "its pages wait for a fence");
+    assert_eq!(stats.requested.current, requested, "as on PyTorch's own allocator");
+    assert_eq!(stats.classes[1].requested.current, 0);
+    settle(&mut pool);
+    assert_eq!(pool.stats().requested.current, requested);
+    assert!(pool.stats().active.current < 40 * MIB);
+    check(&pool);
+}

@@ -17,7 +17,7 @@ impl<D: Device> Pool<D> {
             Room::Enough => Ok(()),
             Room::Pressed => {
                 // Giving back waits for streams, which a capture forbids.
-                if !self.quiet {
+                if !self.is_quiet() {
                     self.trim();
                 }
                 Ok(())

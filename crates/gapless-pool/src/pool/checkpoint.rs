@@ -49,7 +49,7 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// When that cannot be; nothing changed then.
     pub fn restore(&mut self, pool: PoolKey, saved: &[Saved]) -> Result<Vec<u64>, RestoreError> {
-        if !self.quiet {
+        if !self.is_quiet() {
             self.wait_for_pending();
         }
         let now = self.allocations_in(pool);

@@ -1,6 +1,7 @@
 //! The counters: each change is counted in all, and for its size class.
 
-use super::{Pool, SMALL};
+use super::{AllocationId, Pool, SMALL};
+use crate::allocations::Allocation;
 use crate::device::Device;
 use crate::stats::{ClassStats, Gauge};
 
@@ -40,9 +41,19 @@ impl<D: Device> Pool<D> {
         c.allocated.sub(size);
     }
 
+    /// What the program asked for is not its own any more, although the block waits for a fence: PyTorch's own
+    /// allocator has no such wait.
+    pub(super) fn count_unrequested(&mut self, id: AllocationId) {
+        let Allocation { size, requested, .. } = *self.allocation(id);
+        self.stats.requested.sub(requested);
+        self.stats.classes[class_of(size)].requested.sub(requested);
+    }
+
+    /// A block is free; `is_unrequested`: what was asked for was counted before.
     #[inline]
-    pub(super) fn count_completed(&mut self, lane: u32, requested: u64, size: u64) {
+    pub(super) fn count_completed(&mut self, lane: u32, requested: u64, size: u64, is_unrequested: bool) {
         self.shards[lane as usize].tally.gave(class_of(size), size, requested);
+        let requested = if is_unrequested { 0 } else { requested };
         let s = &mut self.stats;
         s.requested.sub(requested);
         s.active_blocks.sub(1);

@@ -69,7 +69,7 @@ impl<D: Device> Pool<D> {
 
     /// Records a fence, unless enough are under way or a capture forbids it.
     pub(super) fn begin_fence(&mut self) {
-        if self.fences.under_way.len() < MOST && (!self.quiet || mutants::is(Mutant::FenceInCapture)) {
+        if self.fences.under_way.len() < MOST && (!self.is_quiet() || mutants::is(Mutant::FenceInCapture)) {
             let _ = self.record_fence();
         }
     }
@@ -148,7 +148,7 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// During a capture, and where the device fails.
     pub(super) fn settle_now(&mut self) -> Result<(), DeviceError> {
-        if self.quiet && !mutants::is(Mutant::TrimInCapture) {
+        if self.is_quiet() && !mutants::is(Mutant::TrimInCapture) {
             return Err(DeviceError::OutOfMemory);
         }
         if mutants::is(Mutant::DeadLane) {

@@ -13,7 +13,7 @@ impl<D: Device> Pool<D> {
     }
 
     fn trim_where(&mut self, is_trimmed: impl Fn(&Self, u32) -> bool) -> u64 {
-        if self.quiet && !mutants::is(Mutant::TrimInCapture) {
+        if self.is_quiet() && !mutants::is(Mutant::TrimInCapture) {
             return 0;
         }
         let before = self.stats.reserved.current;

@@ -76,7 +76,7 @@ impl<D: Device> Pool<D> {
         if let Some(place) = self.as_it_lies(asked) {
             return Ok(place);
         }
-        if self.quiet {
+        if self.is_quiet() {
             return Err(error);
         }
         for rung in Rung::ALL {

@@ -190,7 +190,7 @@ impl<D: Device> Pool<D> {
 
     /// What is free in the lane's own heap, or in those of other lanes that may lend.
     pub(super) fn free_pieces(&mut self, lane: u32, whose: Whose) -> Pieces {
-        if whose == Whose::Lent && self.lanes.len() > 1 {
+        if whose == Whose::Lent && self.lanes.len() > 1 && self.options.lending {
             self.settle_if_done();
         }
         self.pieces(lane, whose)

@@ -164,7 +164,10 @@ pub struct Pool<D> {
     later: Vec<AllocationId>,
     /// Private pools that nobody uses.
     released: Vec<PoolKey>,
+    /// The caller says that a capture is open.
     quiet: bool,
+    /// Who asks for memory now.
+    asking: Option<StreamHandle>,
     clock: u64,
     stats: Stats,
     /// The most that was active since it was last asked for; see [`Pool::take_crest`].
@@ -197,6 +200,7 @@ impl<D: Device> Pool<D> {
             later: Vec::new(),
             released: Vec::new(),
             quiet: false,
+            asking: None,
             clock: 0,
             stats: Stats::default(),
             crest: 0,
@@ -306,6 +310,11 @@ impl<D: Device> Pool<D> {
         self.quiet = quiet;
     }
 
+    /// Whether a capture is open: one that the caller told of, or one that the device sees.
+    fn is_quiet(&self) -> bool {
+        self.quiet || (self.device.sees_capture(self.asking) && !mutants::is(Mutant::FenceInRawCapture))
+    }
+
     // ---- requests ----
 
     /// Memory for `size` bytes, to be used on `stream`.
@@ -332,11 +341,21 @@ impl<D: Device> Pool<D> {
             return Err(AllocError::OutOfMemory { size, device: DeviceError::OutOfMemory });
         }
         let rounded = rounded(size);
-        self.ask(budget, rounded).map_err(|device| AllocError::OutOfMemory { size, device })?;
-        let lane = match self.lane(stream, pool) {
-            Ok(lane) => lane,
-            Err(device) => return Err(AllocError::OutOfMemory { size, device }),
-        };
+        self.asking = Some(stream);
+        let served = self.ask(budget, rounded).and_then(|()| self.serve(size, rounded, stream, pool, budget));
+        self.asking = None;
+        served.map_err(|device| AllocError::OutOfMemory { size, device })
+    }
+
+    fn serve(
+        &mut self,
+        size: u64,
+        rounded: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+        budget: Option<&'static Budget>,
+    ) -> Result<u64, DeviceError> {
+        let lane = self.lane(stream, pool)?;
         // A history shows a free where PyTorch's own allocator would: at the next request.
         if self.pending_count > 0 && (self.log.is_some() || self.shards[lane as usize].is_poll_due()) {
             self.poll();
@@ -359,7 +378,7 @@ impl<D: Device> Pool<D> {
             Ok(place) => Ok(self.hand_out(lane, size, rounded, place, false, budget)),
             Err(device) => {
                 self.stats.ooms += 1;
-                Err(AllocError::OutOfMemory { size, device })
+                Err(device)
             }
         }
     }
@@ -399,6 +418,9 @@ impl<D: Device> Pool<D> {
         let is_lent = self.is_lent(id) && !mutants::is(Mutant::ReturnUnsettled);
         if is_lent || !(is_known || mutants::is(Mutant::FailedRecordIsDone)) {
             self.allocation_mut(id).is_lent_only = had_no_uses;
+            if had_no_uses {
+                self.count_unrequested(id);
+            }
             self.wait_for_fence(id);
         }
         if !had_no_uses {
@@ -455,14 +477,14 @@ impl<D: Device> Pool<D> {
     /// An allocation is no more; where it lay is taken still.
     #[inline]
     fn end(&mut self, id: AllocationId) -> Place {
-        let Allocation { size, requested, lane, born, .. } = *self.allocation(id);
+        let Allocation { size, requested, lane, born, is_lent_only, .. } = *self.allocation(id);
         self.shards[lane as usize].ended(size, born);
         if self.log.is_some() {
             self.log_completed(id);
             self.log_window(id, false);
         }
         let place = self.allocations_of(id.shard).remove(id.slot);
-        self.count_completed(lane, requested, size);
+        self.count_completed(lane, requested, size, is_lent_only);
         place
     }
 

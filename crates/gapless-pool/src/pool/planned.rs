@@ -96,7 +96,7 @@ impl<D: Device> Pool<D> {
             }
         }
         let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
-        if steps.plan(at).state == State::Ready && !self.quiet {
+        if steps.plan(at).state == State::Ready && !self.is_quiet() {
             self.arm(lane, at);
         }
     }

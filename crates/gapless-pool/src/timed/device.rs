@@ -168,7 +168,7 @@ impl Device for TimedDevice {
         let mut world = self.0.borrow_mut();
         let clock = world.clock_of(event)?;
         world.counts.waits += 1;
-        if world.capture.is_some() {
+        if world.is_capturing() {
             world.broken((Rule::WaitInCapture, "the host waits during a capture".to_owned()));
         }
         if !world.streams.is_done(&clock) && !world.call.may_wait && !world.call.had_failure {
@@ -183,7 +183,7 @@ impl Device for TimedDevice {
 
     fn fence(&mut self) -> Result<EventHandle, DeviceError> {
         let mut world = self.0.borrow_mut();
-        if world.capture.is_some() {
+        if world.is_capturing() {
             world.broken((Rule::FenceInCapture, "a fence is made during a capture".to_owned()));
             return Err(FAILED);
         }
@@ -193,6 +193,11 @@ impl Device for TimedDevice {
         world.counts.fences += 1;
         let clock = world.streams.all(OWN_CONTEXT);
         Ok(EventHandle(world.event(clock)))
+    }
+
+    fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
+        let world = self.0.borrow();
+        world.raw_capture.is_some() && asking.and_then(|asking| world.line_of(asking.0)) == world.raw_capture
     }
 
     fn is_fenced(&self, stream: StreamHandle) -> bool {

@@ -126,6 +126,7 @@ impl Generator {
             match self.flavour {
                 Flavour::Steps if self.random.one_in(60) => self.steps(),
                 Flavour::Captures if self.random.one_in(40) => self.capture(),
+                Flavour::Captures if self.random.one_in(12) => self.alloc_in_raw_capture(),
                 Flavour::Long if self.random.one_in(2) => self.creep(),
                 Flavour::Long => self.scatter(),
                 Flavour::Lanes if self.random.one_in(2) => self.new_lane(),
@@ -397,6 +398,16 @@ impl Generator {
             self.any();
             self.replay();
         }
+    }
+
+    /// A stream asks for memory while it is captured and nobody said so.
+    fn alloc_in_raw_capture(&mut self) {
+        let (stream, size) = (self.random.pick(&OWN_SLOTS), self.size());
+        let id = self.next;
+        self.next += 1;
+        self.ops.push(Op::AllocInRawCapture { id, stream, size });
+        self.live.push((id, size, stream));
+        self.bytes += size;
     }
 
     /// What must not disturb a capture: trims, and frees of what the captured stream uses.

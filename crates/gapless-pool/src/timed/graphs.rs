@@ -34,6 +34,11 @@ impl World {
         self.capture = Some(Capture { lines: vec![line], pool, used: Vec::new() });
     }
 
+    /// Whether a capture is open, told or not.
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.capture.is_some() || self.raw_capture.is_some()
+    }
+
     pub(crate) fn is_captured(&self, line: Line) -> bool {
         self.capture.as_ref().is_some_and(|capture| capture.lines.contains(&line))
     }

@@ -228,6 +228,7 @@ impl Runner {
             Op::BeginCapture { graph, stream, pool } => drop(self.begin_capture(graph, stream, pool)),
             Op::JoinCapture { stream } => self.join_capture(stream),
             Op::EndCapture => self.end_capture(),
+            Op::AllocInRawCapture { id, stream, size } => self.alloc_in_raw_capture(id, stream, size),
             Op::Replay { graph, stream } => drop(self.replay(graph, stream)),
             Op::DropGraph { graph } => self.drop_graph(graph),
             Op::UsePool { pool, again } => self.use_pool(pool, again),
@@ -391,6 +392,15 @@ impl Runner {
         let held = Held { owner, addr, size, line, handle, pool: key, announced, thread };
         self.held.insert(id, held);
         Some(())
+    }
+
+    /// A request of a stream while it is captured, which only the device knows.
+    fn alloc_in_raw_capture(&mut self, id: u32, slot: u8, size: u64) {
+        let Some(line) = self.usable(slot).filter(|_| self.capture.is_none()) else { return };
+        self.pay(line);
+        self.world.borrow_mut().raw_capture = Some(line);
+        self.totals.raw_captures += u64::from(self.alloc(id, slot, 0, size, None).is_some());
+        self.world.borrow_mut().raw_capture = None;
     }
 
     /// Whether a pool is one of graphs, whose replays come in between.

@@ -43,6 +43,7 @@ totals! {
     joined: "streams that joined captures",
     capture_requests: "requests in captures",
     capture_frees: "frees of others during captures",
+    raw_captures: "requests in captures that nobody told of",
     replays: "replays",
     replays_after_activity: "replays after other requests",
     private_requests: "requests to private pools",

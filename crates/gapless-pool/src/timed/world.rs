@@ -59,6 +59,8 @@ pub struct World {
     pub(crate) events: FxHashMap<u64, Clock>,
     pub(crate) next_event: u64,
     pub(crate) capture: Option<Capture>,
+    /// A stream that is captured without a word.
+    pub(crate) raw_capture: Option<Line>,
     pub(crate) call: Call,
     /// Counts down with every device call that may fail; at 0 that call does.
     pub(crate) fail_in: Option<u32>,
@@ -97,6 +99,7 @@ impl World {
             events: FxHashMap::default(),
             next_event: 0,
             capture: None,
+            raw_capture: None,
             call: Call::default(),
             fail_in: None,
             ignored: ignored.to_vec(),

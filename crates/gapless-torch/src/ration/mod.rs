@@ -404,6 +404,10 @@ impl<D: Device> Device for Rationed<D> {
         self.device.wait_for_all()
     }
 
+    fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
+        self.device.sees_capture(asking)
+    }
+
     fn is_fenced(&self, stream: StreamHandle) -> bool {
         self.device.is_fenced(stream)
     }
