@@ -3,9 +3,9 @@
 usage: python torch-bench/live/streams.py [--seconds 5] [--turns 5] [--parts streams,churn,pair,threads] [--json FILE]
 
 Every figure is measured by a process of its own. The processes take turns, each time another one first. The null line
-is native against a second native in the same turns: what differs there is noise. Ratios are medians over the turns of
-what one did divided by what native did in the same turn. Above 1 is better for rates (steps/s, operations/s), below 1
-for times (us).
+is native against a second native in the same turns: what differs there is noise. A host may run a whole process at half
+its pace, so each figure is the best of the turns, and a ratio is between two bests. Above 1 is better for rates
+(steps/s, operations/s), below 1 for times (us).
 
   streams   steps/s: a producer, four consumers, record_stream, 4 KiB to 400 MiB, a limit of 3 GiB, and empty_cache
             every 97 steps
@@ -182,7 +182,7 @@ def measured(part, line, seconds):
 
 
 def compare(part, turns, seconds):
-    """Rows of one part: the figure, its medians, and the ratios to native in the same turns."""
+    """Rows of one part: the figure, the best of each line, and the ratios of the bests to native's."""
     results = {line: [] for line in LINES}
     order = list(LINES)
     for turn in range(turns):
@@ -191,14 +191,14 @@ def compare(part, turns, seconds):
     rows = []
     names = next((list(r) for r in results["native"] if r), [])
     for name in names:
+        best = max if name.endswith("/s") else min
         row = {"part": part, "figure": name}
         for line, runs in results.items():
-            good = [(run[name], beside[name]) for run, beside in zip(runs, results["native"]) if run and beside]
-            row[line] = statistics.median(value for value, _ in good) if good else None
-            ratios = [value / beside for value, beside in good if beside]
-            if line != "native" and ratios:
-                row[f"{line}/native"] = statistics.median(ratios)
-                row[f"{line}/native each"] = ratios
+            values = [run[name] for run in runs if run]
+            row[line] = best(values) if values else None
+            row[f"{line} each"] = values
+            if line != "native" and values and row["native"]:
+                row[f"{line}/native"] = row[line] / row["native"]
         rows.append(row)
         print(text(row), flush=True)
     return rows
