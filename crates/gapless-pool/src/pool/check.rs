@@ -18,6 +18,8 @@ impl<D: Device> Pool<D> {
             live += heap.blocks().filter(|b| b.state == State::Live).map(|b| b.size).sum::<u64>();
         }
         self.fences.check()?;
+        self.windows.check()?;
+        self.pending.check()?;
         if held + self.leaving.bytes != self.stats.reserved.current {
             let (leaving, counted) = (self.leaving.bytes, self.stats.reserved.current);
             return Err(format!("{held} bytes in pages, {leaving} leave, {counted} counted"));

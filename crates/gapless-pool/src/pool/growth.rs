@@ -181,6 +181,20 @@ impl<D: Device> Pool<D> {
         1 << most.ilog2()
     }
 
+    /// Grants all memory again, at home and in windows: when the device lets others use its memory.
+    ///
+    /// # Errors
+    /// When the device refuses; what was granted until then stays so.
+    pub fn grant_again(&mut self) -> Result<(), DeviceError> {
+        let pages = self.heaps().flat_map(crate::heap::Heap::pages);
+        let homes = pages.filter(|page| page.handle.is_some()).map(|page| (page.addr, page.size));
+        let windows = self.windows.mapped();
+        for (addr, size) in homes.chain(windows).collect::<Vec<_>>() {
+            self.device.grant(addr, size)?;
+        }
+        Ok(())
+    }
+
     /// Takes memory for large requests of `stream` from the device beforehand, until `bytes` are held.
     ///
     /// # Errors

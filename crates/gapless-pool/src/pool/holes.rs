@@ -87,11 +87,11 @@ impl<D: Device> Pool<D> {
             }
         }
         found.private.sort_by_key(|private| (std::cmp::Reverse(private.free), private.pool));
-        for (stream, queue) in &self.pending {
+        for (stream, queue) in self.pending.by_stream() {
             // A block that several streams use waits for the last of them; it is told with each.
             let bytes: u64 = queue.iter().map(|waiting| self.allocation(waiting.id).size).sum();
             if bytes > 0 {
-                found.pending.push((*stream, bytes));
+                found.pending.push((stream, bytes));
             }
         }
         found.pending.sort_by_key(|&(stream, bytes)| (std::cmp::Reverse(bytes), stream));

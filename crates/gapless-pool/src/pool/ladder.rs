@@ -231,8 +231,8 @@ impl<D: Device> Pool<D> {
     /// Pending frees, in the order in which to wait for them; none where all of them would not be enough.
     fn worth_waiting_for(&mut self, asked: Asked) -> Vec<(Worth, u64, AllocationId, u64)> {
         let mut pending: Vec<(u64, AllocationId)> =
-            self.later.iter().enumerate().map(|(at, &id)| (at as u64, id)).collect();
-        for (_, queue) in &self.pending {
+            self.pending.later().iter().enumerate().map(|(at, &id)| (at as u64, id)).collect();
+        for (_, queue) in self.pending.by_stream() {
             pending.extend(queue.iter().map(|waiting| (waiting.order, waiting.id)));
         }
         // A fence is behind everything.

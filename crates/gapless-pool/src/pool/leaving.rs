@@ -80,7 +80,7 @@ impl<D: Device> Pool<D> {
             match what {
                 What::Window => {
                     if !mutants::is(Mutant::AddressesLeak) {
-                        self.window_ranges.give(addr, size);
+                        self.windows.ranges.give(addr, size);
                     }
                 }
                 What::Home { heap, page } => {

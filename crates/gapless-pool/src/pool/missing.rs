@@ -67,6 +67,18 @@ impl<D: Device> Pool<D> {
         self.harvest(lane, heap, size, plain).or_else(|error| self.climb(lane, heap, size, error))
     }
 
+    /// [`Pool::miss`] for a private pool, of a graph or of the program's own. A graph remembers the addresses that it was
+    /// captured with, and the addresses of a window may go when it is idle. So a private pool has no windows, and only
+    /// grows. Its addresses serve another pool once it was released and emptied.
+    pub(super) fn miss_in_private(&mut self, lane: u32, heap: u32, size: u64) -> Result<Place, DeviceError> {
+        let missing = size - self.heap(heap).tail().min(size - 1);
+        let error = match self.grow_for(heap, size, missing.div_ceil(GRANULE) * GRANULE) {
+            Ok(()) => return self.at_home(heap, size),
+            Err(error) => error,
+        };
+        self.climb(lane, heap, size, error)
+    }
+
     /// What may be held without harvesting first, once `size` more bytes are live.
     pub(super) fn allowed(&self, size: u64) -> u64 {
         let peak = self.stats.active.peak.max(self.stats.active.current + size);

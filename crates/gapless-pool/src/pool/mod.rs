@@ -10,14 +10,12 @@
 //! *settled*: no work of any stream uses it
 //! any more ([`fences`]). It comes back in the same way. So the pool never makes one stream wait for another.
 
-mod apart;
 mod charging;
 mod check;
 mod checkpoint;
 mod counting;
 mod fences;
 mod giving;
-mod granting;
 mod growth;
 mod holes;
 mod ladder;
@@ -27,7 +25,7 @@ mod log;
 mod missing;
 mod pending;
 mod planned;
-mod private;
+mod sharding;
 mod view;
 mod windows;
 
@@ -39,19 +37,17 @@ pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentView};
 
 use crate::allocations::{Allocation, Allocations, Place};
 use crate::budget::Budget;
-use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
-use crate::free_set::FreeSet;
+use crate::device::{Device, DeviceError, StreamHandle};
 use crate::heap::Heap;
 use crate::mutants::{self, Mutant};
 use crate::options::Options;
-use crate::ranges::Ranges;
 use crate::shard::{Shard, rounded};
 use crate::stats::Stats;
 use crate::steps::Planner;
 use fences::Fences;
 use leaving::Leaving;
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
+use pending::Pending;
+use windows::Windows;
 
 /// The unit of block sizes.
 pub const UNIT: u64 = 512;
@@ -108,30 +104,6 @@ pub(crate) struct AllocationId {
 /// Stands for a shard where an allocation lies in a window.
 const WINDOWS: u32 = u32::MAX;
 
-/// An allocation that was given back, and the event after which one of the streams that use it is done.
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    event: EventHandle,
-    id: AllocationId,
-    order: u64,
-}
-
-/// A second range of addresses for pages, side by side.
-#[derive(Clone, Debug)]
-struct Window {
-    /// Where its first page is mapped, and how many bytes are.
-    base: u64,
-    mapped: u64,
-    /// Where allocations begin: past what others hold of the first page.
-    start: u64,
-    /// What can be used from there.
-    size: u64,
-    lane: u32,
-    /// Heap and page, in order of address.
-    pages: Vec<(u32, u32)>,
-    used: u64,
-}
-
 /// The allocator.
 #[derive(Debug)]
 pub struct Pool<D> {
@@ -145,23 +117,11 @@ pub struct Pool<D> {
     shards: Vec<Box<Shard>>,
     /// What lies in windows.
     in_windows: Allocations,
-    windows: Vec<Option<Window>>,
-    unused_windows: Vec<u32>,
-    /// Windows that no allocation uses, by size, for each lane.
-    idle: FxHashMap<u32, FreeSet>,
-    idle_count: usize,
-    /// Addresses that windows can have.
-    window_ranges: Ranges,
+    windows: Windows,
     /// What is known about work that is done, and what waits for it.
     fences: Fences,
     leaving: Leaving,
-    /// In the order of each stream.
-    pending: Vec<(StreamHandle, VecDeque<Waiting>)>,
-    pending_count: usize,
-    /// Events that were ever waited for: which of two is older.
-    pending_order: u64,
-    /// Given back, to be free when the caller says so.
-    later: Vec<AllocationId>,
+    pending: Pending,
     /// Private pools that nobody uses.
     released: Vec<PoolKey>,
     /// The caller says that a capture is open.
@@ -187,17 +147,10 @@ impl<D: Device> Pool<D> {
             lanes: Vec::new(),
             shards: Vec::new(),
             in_windows: Allocations::default(),
-            windows: Vec::new(),
-            unused_windows: Vec::new(),
-            idle: FxHashMap::default(),
-            idle_count: 0,
-            window_ranges: Ranges::default(),
+            windows: Windows::default(),
             fences: Fences::default(),
             leaving: Leaving::default(),
-            pending: Vec::new(),
-            pending_count: 0,
-            pending_order: 0,
-            later: Vec::new(),
+            pending: Pending::default(),
             released: Vec::new(),
             quiet: false,
             asking: None,
@@ -357,7 +310,7 @@ impl<D: Device> Pool<D> {
     ) -> Result<u64, DeviceError> {
         let lane = self.lane(stream, pool)?;
         // A history shows a free where PyTorch's own allocator would: at the next request.
-        if self.pending_count > 0 && (self.log.is_some() || self.shards[lane as usize].is_poll_due()) {
+        if !self.pending.is_empty() && (self.log.is_some() || self.shards[lane as usize].is_poll_due()) {
             self.poll();
         }
         let heap =
@@ -455,7 +408,7 @@ impl<D: Device> Pool<D> {
         let (addr, shard) = match &place {
             Place::Home { heap, block } => (self.heap(*heap).block(*block).addr, lane_of(*heap)),
             Place::Window { window, .. } => {
-                let window = self.window(*window);
+                let window = self.windows.get(*window);
                 (window.base + window.start, WINDOWS)
             }
         };
@@ -498,7 +451,7 @@ impl<D: Device> Pool<D> {
                 for (heap, block) in parts {
                     self.release(lane, heap, block);
                 }
-                self.rest(window);
+                self.windows.rest(window);
             }
         }
     }

@@ -1,9 +1,72 @@
 //! Frees that wait for other streams: events in the order of each stream, looked at when memory is asked for.
 
-use super::{AllocationId, FreeError, Pool, Waiting};
+use super::{AllocationId, FreeError, Pool};
 use crate::device::{Device, EventHandle, StreamHandle};
 use crate::mutants::{self, Mutant};
 use std::collections::VecDeque;
+
+/// An allocation that was given back, and the event after which one of the streams that use it is done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    event: EventHandle,
+    pub(super) id: AllocationId,
+    pub(super) order: u64,
+}
+
+/// Frees that are not done.
+///
+/// Invariants: `count` is the length of all queues; orders rise in each.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// In the order of each stream.
+    queues: Vec<(StreamHandle, VecDeque<Waiting>)>,
+    count: usize,
+    /// Events that were ever waited for: which of two is older.
+    order: u64,
+    /// Given back, to be free when the caller says so.
+    later: Vec<AllocationId>,
+}
+
+impl Pending {
+    /// Whether no free waits for an event.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn add(&mut self, stream: StreamHandle, event: EventHandle, id: AllocationId) {
+        self.count += 1;
+        self.order += 1;
+        let waiting = Waiting { event, id, order: self.order };
+        if let Some((_, queue)) = self.queues.iter_mut().find(|(s, _)| *s == stream) {
+            queue.push_back(waiting);
+        } else {
+            self.queues.push((stream, VecDeque::from([waiting])));
+        }
+    }
+
+    /// The streams that frees wait for, with what waits.
+    pub(super) fn by_stream(&self) -> impl Iterator<Item = (StreamHandle, &VecDeque<Waiting>)> {
+        self.queues.iter().map(|(stream, queue)| (*stream, queue))
+    }
+
+    /// Given back, to be free when the caller says so; the oldest first.
+    pub(super) fn later(&self) -> &[AllocationId] {
+        &self.later
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        let waiting: usize = self.queues.iter().map(|(_, queue)| queue.len()).sum();
+        if waiting != self.count {
+            return Err(format!("{waiting} frees wait for events, {} counted", self.count));
+        }
+        let rises = |queue: &VecDeque<Waiting>| queue.iter().is_sorted_by_key(|waiting| waiting.order);
+        if self.queues.iter().all(|(_, queue)| rises(queue)) {
+            Ok(())
+        } else {
+            Err("frees wait for the events of a stream out of order".into())
+        }
+    }
+}
 
 impl<D: Device> Pool<D> {
     /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a
@@ -16,35 +79,28 @@ impl<D: Device> Pool<D> {
         }
         let Ok(event) = self.device.record(stream) else { return false };
         self.allocation_mut(id).waits += 1;
-        self.pending_count += 1;
-        self.pending_order += 1;
-        let waiting = Waiting { event, id, order: self.pending_order };
-        if let Some((_, queue)) = self.pending.iter_mut().find(|(s, _)| *s == stream) {
-            queue.push_back(waiting);
-        } else {
-            self.pending.push((stream, VecDeque::from([waiting])));
-        }
+        self.pending.add(stream, event, id);
         true
     }
 
     /// Whether something waits for work to be done.
     #[inline]
     pub fn is_waiting_for_work(&self) -> bool {
-        self.pending_count > 0 || !self.fences.waiting.is_empty()
+        !self.pending.is_empty() || !self.fences.waiting.is_empty()
     }
 
     /// Completes what no stream uses any more. Requests do it too.
     pub fn poll(&mut self) {
-        for at in 0..self.pending.len() {
-            while let Some(&Waiting { event, id, .. }) = self.pending[at].1.front() {
+        for at in 0..self.pending.queues.len() {
+            while let Some(&Waiting { event, id, .. }) = self.pending.queues[at].1.front() {
                 match self.device.is_done(event) {
                     Ok(true) => {}
                     Ok(false) => break,
                     // An event that tells nothing: a capture that nobody told of has taken it in.
-                    Err(_) if self.device.is_fenced(self.pending[at].0) => self.wait_for_fence(id),
+                    Err(_) if self.device.is_fenced(self.pending.queues[at].0) => self.wait_for_fence(id),
                     Err(_) => break,
                 }
-                self.pending[at].1.pop_front();
+                self.pending.queues[at].1.pop_front();
                 self.passed_event(event, id);
             }
         }
@@ -53,7 +109,7 @@ impl<D: Device> Pool<D> {
 
     fn passed_event(&mut self, event: EventHandle, id: AllocationId) {
         self.device.discard(event);
-        self.pending_count -= 1;
+        self.pending.count -= 1;
         self.passed(id);
     }
 
@@ -68,16 +124,16 @@ impl<D: Device> Pool<D> {
 
     /// Waits on the host for every pending free. What it cannot wait for stays pending.
     pub(super) fn wait_for_pending(&mut self) {
-        self.stats.waits += u64::from(self.pending_count + self.later.len() > 0);
-        for id in std::mem::take(&mut self.later) {
+        self.stats.waits += u64::from(self.pending.count + self.pending.later.len() > 0);
+        for id in std::mem::take(&mut self.pending.later) {
             self.complete(id);
         }
-        for at in 0..self.pending.len() {
-            while let Some(&Waiting { event, id, .. }) = self.pending[at].1.front() {
+        for at in 0..self.pending.queues.len() {
+            while let Some(&Waiting { event, id, .. }) = self.pending.queues[at].1.front() {
                 if self.device.wait(event).is_err() {
                     break;
                 }
-                self.pending[at].1.pop_front();
+                self.pending.queues[at].1.pop_front();
                 self.passed_event(event, id);
             }
         }
@@ -88,19 +144,19 @@ impl<D: Device> Pool<D> {
 
     /// Waits on the host until no stream uses one allocation any more. What came before it on its streams is done then too.
     pub(super) fn wait_for_one(&mut self, id: AllocationId) {
-        if let Some(at) = self.later.iter().position(|&later| later == id) {
-            self.later.remove(at);
+        if let Some(at) = self.pending.later.iter().position(|&later| later == id) {
+            self.pending.later.remove(at);
             self.complete(id);
             return;
         }
-        for at in 0..self.pending.len() {
-            let Some(last) = self.pending[at].1.iter().rposition(|waiting| waiting.id == id) else {
+        for at in 0..self.pending.queues.len() {
+            let Some(last) = self.pending.queues[at].1.iter().rposition(|waiting| waiting.id == id) else {
                 continue;
             };
-            if self.device.wait(self.pending[at].1[last].event).is_err() {
+            if self.device.wait(self.pending.queues[at].1[last].event).is_err() {
                 continue;
             }
-            for Waiting { event, id, .. } in self.pending[at].1.drain(..=last).collect::<Vec<_>>() {
+            for Waiting { event, id, .. } in self.pending.queues[at].1.drain(..=last).collect::<Vec<_>>() {
                 self.passed_event(event, id);
             }
         }
@@ -111,7 +167,7 @@ impl<D: Device> Pool<D> {
 
     /// Whether what was given back at `addr` with [`Pool::free_later`] is not free yet.
     pub fn is_later(&self, addr: u64) -> bool {
-        self.find(addr).is_some_and(|id| self.later.contains(&id))
+        self.find(addr).is_some_and(|id| self.pending.later.contains(&id))
     }
 
     /// Gives back what was allocated at `addr`, to be free when [`Pool::free_now`] says so: for callers that know when other streams are done
@@ -126,7 +182,7 @@ impl<D: Device> Pool<D> {
             return Err(FreeError::Twice { addr });
         }
         allocation.waits = 1;
-        self.later.push(id);
+        self.pending.later.push(id);
         self.count_free(self.allocation(id).size);
         self.uncharge(id);
         Ok(())
@@ -135,10 +191,10 @@ impl<D: Device> Pool<D> {
     /// What was given back with [`Pool::free_later`] is free now; nothing where a wait for all streams freed it before.
     pub fn free_now(&mut self, addr: u64) {
         if let Some(id) = self.find(addr)
-            && let Some(at) = self.later.iter().position(|&later| later == id)
+            && let Some(at) = self.pending.later.iter().position(|&later| later == id)
         {
             // In order: the oldest is waited for first.
-            self.later.remove(at);
+            self.pending.later.remove(at);
             self.complete(id);
         }
     }

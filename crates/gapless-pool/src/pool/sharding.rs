@@ -36,7 +36,7 @@ impl<D: Device> Pool<D> {
     pub(crate) fn prepare_shards(&mut self) {
         tally::divide(&self.stats, &mut self.shards);
         for shard in &mut self.shards {
-            shard.is_pending = self.pending_count > 0;
+            shard.is_pending = !self.pending.is_empty();
         }
     }
 
