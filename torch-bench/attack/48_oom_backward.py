@@ -46,7 +46,7 @@ for step in range(30):
             kinds.add(f"{type(error).__name__}: {str(error)[:80]}")
             z = None
     # The same from C++: the gradient of one element needs as much as all of them.
-    big = torch.zeros(160 << 20, device="cuda", requires_grad=True)
+    big = torch.zeros(320 << 20, device="cuda", requires_grad=True)
     try:
         (big[3] * 2).backward()
         kinds.add("no error in C++")
