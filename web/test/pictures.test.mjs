@@ -1,8 +1,8 @@
 // The pictures of the report in docs/images: this test takes them, and fails when they no longer show the page.
 //
 // A picture cannot be compared pixel by pixel, because fonts differ between machines. So a fingerprint lies beside the
-// pictures: the words and the structure that are on the screen, the page's style sheet, and what the timeline drew. When
-// one of them changes, the test fails and names the command that takes the pictures again: `cargo xtask pictures`.
+// pictures: the words and the structure that are on the screen, the page's style sheet, and what the timeline drew.
+// When one of them changes, the test fails and names the command that takes the pictures again: `cargo xtask pictures`.
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";

@@ -1,4 +1,5 @@
-//! What a card is called: its UUID, which is the same in CUDA, in the management library and in other tools, and its name.
+//! What a card is called: its UUID, which is the same in CUDA, in the management library and in other tools, and its
+//! name.
 
 use crate::driver::SUCCESS;
 use crate::library::Library;

@@ -1,4 +1,5 @@
-//! A tenant's share as people write it: `a:30GiB`, `a:60%:borrow`. The name is 1 to 63 letters, digits, `.`, `_` or `-`.
+//! A tenant's share as people write it: `a:30GiB`, `a:60%:borrow`. The name is 1 to 63 letters, digits, `.`, `_` or
+//! `-`.
 
 use std::fmt;
 

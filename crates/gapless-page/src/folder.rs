@@ -1,8 +1,9 @@
 //! The folder of one user's pages: made for this user alone, and used only where that is still so.
 //!
-//! `GAPLESS_RUN_DIR`, where it is set; else the first that can be had of `/dev/shm/gapless-UID` (memory, and gone with the machine),
-//! `$XDG_RUNTIME_DIR/gapless` and a folder among temporary files. A folder that belongs to somebody else, that others may enter, or that is a link
-//! is refused: pages tell command lines, and what is read from a stranger's folder is a stranger's word.
+//! `GAPLESS_RUN_DIR`, where it is set; else the first that can be had of `/dev/shm/gapless-UID` (memory, and gone with
+//! the machine), `$XDG_RUNTIME_DIR/gapless` and a folder among temporary files. A folder that belongs to somebody else,
+//! that others may enter, or that is a link is refused: pages tell command lines, and what is read from a stranger's
+//! folder is a stranger's word.
 
 use crate::process;
 use std::fmt;

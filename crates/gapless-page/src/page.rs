@@ -56,7 +56,8 @@ pub struct Card {
     /// Device memory that the process holds, now and at most.
     pub reserved: u64,
     pub peak_reserved: u64,
-    /// Free in pages that others use. It takes a walk over all blocks, so it may be some seconds old, as are lanes and holders.
+    /// Free in pages that others use. It takes a walk over all blocks, so it may be some seconds old, as are lanes and
+    /// holders.
     pub stranded: u64,
     pub blocks: u64,
     pub counters: Counters,

@@ -1,8 +1,8 @@
 //! What to set: of hundreds of settings the few that matter, each with what its own replay showed.
 //!
-//! Nothing is suggested that is set already, nothing that saves less than one part in a hundred, and nothing whose saving
-//! hangs on where the driver happens to put segments: a suggestion is replayed with addresses handed out upward and downward, and the worse
-//! of the two counts.
+//! Nothing is suggested that is set already, nothing that saves less than one part in a hundred, and nothing whose
+//! saving hangs on where the driver happens to put segments: a suggestion is replayed with addresses handed out upward
+//! and downward, and the worse of the two counts.
 
 use crate::allocator::Stats;
 use crate::device::Placement;

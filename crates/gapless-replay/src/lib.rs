@@ -1,7 +1,8 @@
 //! What would have been better: exact models of allocators, replayed over what a run asked for.
 //!
-//! A [`script::Script`] is the program's side of a trace. An [`allocator::Allocator`] is a deterministic machine that serves it from a
-//! [`device::Device`]: PyTorch's own with all its settings and versions ([`torch`]), and others to compare with.
+//! A [`script::Script`] is the program's side of a trace. An [`allocator::Allocator`] is a deterministic machine that
+//! serves it from a [`device::Device`]: PyTorch's own with all its settings and versions ([`torch`]), and others to
+//! compare with.
 
 pub mod advise;
 pub mod allocator;

@@ -123,8 +123,8 @@ pub fn survives(script: &Script, machine: &Machine, capacity: Bytes, placement: 
     machine.drive(script, drive, &mut ()).failure.is_none()
 }
 
-/// The smallest card on which the run survives, to 2 MiB: by bisection, each step a whole replay. A larger card is taken to
-/// be no worse; where that is not so by a few MiB, the answer is still a card on which it survives.
+/// The smallest card on which the run survives, to 2 MiB: by bisection, each step a whole replay. A larger card is
+/// taken to be no worse; where that is not so by a few MiB, the answer is still a card on which it survives.
 #[must_use]
 pub fn min_capacity(script: &Script, machine: &Machine, placement: Placement) -> Bytes {
     const STEP: u64 = 2 << 20;

@@ -455,12 +455,13 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 
-    /// Several memories: a TOML file with [[space]] tables of name, capacity and cost; the traffic is made as low as possible
+    /// Several memories: a TOML file with [[space]] tables of name, capacity and cost; the traffic is made as low as
+    /// possible
     #[arg(long, value_name = "FILE", conflicts_with_all = ["capacity", "old"])]
     pub(crate) spaces: Option<PathBuf>,
 
-    /// Ask for a plan that stays valid when buffers shrink (dynamic shapes). Offsets do not depend on sizes, so every plan
-    /// does; with this flag that is checked
+    /// Ask for a plan that stays valid when buffers shrink (dynamic shapes). Offsets do not depend on sizes, so every
+    /// plan does; with this flag that is checked
     #[arg(long)]
     pub(crate) monotone: bool,
 
@@ -523,7 +524,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "BYTES")]
     pub(crate) budget: Option<String>,
 
-    /// Share each device with other processes of this user: a tenant's name and share, such as a:30GiB, a:60% or a:30GiB:borrow
+    /// Share each device with other processes of this user: a tenant's name and share, such as a:30GiB, a:60% or
+    /// a:30GiB:borrow
     #[arg(long, value_name = "NAME:SHARE")]
     pub(crate) tenant: Option<String>,
 

@@ -1,4 +1,5 @@
-//! What the commands that replay have in common: the question checked, the device chosen, many settings replayed with a bar and Ctrl-C.
+//! What the commands that replay have in common: the question checked, the device chosen, many settings replayed with a
+//! bar and Ctrl-C.
 
 use crate::failure::Failure;
 use crate::progress::Counter;
@@ -90,7 +91,8 @@ pub(crate) fn threads(wanted: Option<usize>) -> Result<usize> {
 /// Whether Ctrl-C was pressed. One for all sweeps of the process: a handler can be set only once.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Runs a sweep over `total` settings with a bar, until it is done or Ctrl-C is pressed; pressed again it ends the process.
+/// Runs a sweep over `total` settings with a bar, until it is done or Ctrl-C is pressed; pressed again it ends the
+/// process.
 pub(crate) fn watched<T>(total: usize, sweep: impl FnOnce(Progress<'_>) -> T) -> T {
     // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
     let _ = ctrlc::set_handler(|| {

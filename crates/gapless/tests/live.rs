@@ -1,4 +1,5 @@
-//! `gapless top --once` and `gapless metrics` as a user runs them, over the page of a process that lives: this test's own.
+//! `gapless top --once` and `gapless metrics` as a user runs them, over the page of a process that lives: this test's
+//! own.
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! `gapless metrics` scraped by a real Prometheus, Debian's package.
 //!
-//! PROMETHEUS names the folder with `prometheus` and `promtool`; `cargo xtask test` gets it and sets this. Without it, and with none on the path, the
-//! test says loudly that it did not run.
+//! PROMETHEUS names the folder with `prometheus` and `promtool`; `cargo xtask test` gets it and sets this. Without it,
+//! and with none on the path, the test says loudly that it did not run.
 
 use gapless_page::{Card, Counters, Folder, Page, Process, Writer, process};
 use serde_json::Value;

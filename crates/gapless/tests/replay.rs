@@ -327,7 +327,8 @@ fn a_post_mortem_says_what_was_asked_what_was_free_and_who_held_the_rest() {
     assert_eq!(against("oom", &value), Vec::<String>::new());
 }
 
-/// Two devices. On the second, 100 MiB cut into five; with two of them free, 40 MiB do not fit, and the card has 10 MiB left.
+/// Two devices. On the second, 100 MiB cut into five; with two of them free, 40 MiB do not fit, and the card has 10 MiB
+/// left.
 fn fragmented() -> String {
     const MIB: u64 = 1 << 20;
     const BASE: u64 = 0x7f00_0000_0000;

@@ -1,8 +1,9 @@
 //! The pickle machine: reads the value of a pickle, protocols 2 to 5, in one pass, into rows.
 //!
-//! It is the whole of the pickle language that data needs, with its memo by reference, and none of what runs code. The stack
-//! holds small values; a dict collapses into a row as soon as it becomes part of something (see `builder`). At the
-//! beginning of a dict `fast` tries to read it as a whole; what it does not know comes here, from the dict's first byte.
+//! It is the whole of the pickle language that data needs, with its memo by reference, and none of what runs code. The
+//! stack holds small values; a dict collapses into a row as soon as it becomes part of something (see `builder`). At
+//! the beginning of a dict `fast` tries to read it as a whole; what it does not know comes here, from the dict's first
+//! byte.
 //!
 //! Bounds: memory grows with the bytes read, not with the numbers in them; nothing recurses; every limit is an error.
 

@@ -1,8 +1,8 @@
 //! The language of `PYTORCH_ALLOC_CONF` (and `PYTORCH_CUDA_ALLOC_CONF`), as PyTorch reads it.
 //!
-//! Its quirks are kept, because a setting that PyTorch ignores must be ignored here: blanks vanish even inside words, whatever stands where a
-//! separator should is taken for one (from 2.9 on), numbers end at the first character that is no digit, booleans are `True` and
-//! `False` exactly. What PyTorch refuses is refused, with the place.
+//! Its quirks are kept, because a setting that PyTorch ignores must be ignored here: blanks vanish even inside words,
+//! whatever stands where a separator should is taken for one (from 2.9 on), numbers end at the first character that is
+//! no digit, booleans are `True` and `False` exactly. What PyTorch refuses is refused, with the place.
 
 use super::version::TorchVersion;
 use gapless_trace::{AllocatorSettings, Bytes};

@@ -1,5 +1,5 @@
-//! What a smaller batch would need: activations and temporaries follow it, weights, gradients and optimizer state do not. Kinds are inferred,
-//! so this is too, and is said to be; where the trace shows no steps, nothing is said.
+//! What a smaller batch would need: activations and temporaries follow it, weights, gradients and optimizer state do
+//! not. Kinds are inferred, so this is too, and is said to be; where the trace shows no steps, nothing is said.
 
 use crate::analysis::DeviceAnalysis;
 use gapless_trace::Tick;

@@ -1,5 +1,5 @@
-//! What to set, for people and programs: the advice of `gapless_replay::advise` with the exact lines, and where no setting helps, who holds
-//! the bytes and what a smaller batch would need. The JSON contract is `gapless.advice/1`.
+//! What to set, for people and programs: the advice of `gapless_replay::advise` with the exact lines, and where no
+//! setting helps, who holds the bytes and what a smaller batch would need. The JSON contract is `gapless.advice/1`.
 
 mod batch;
 mod text;

@@ -1,4 +1,5 @@
-//! Advice for a terminal: the verdict, then each suggestion with the line to set, what its replay showed and what it costs.
+//! Advice for a terminal: the verdict, then each suggestion with the line to set, what its replay showed and what it
+//! costs.
 
 use super::{Advice, Answer, Setting, Suggestion, Word};
 use crate::replay::text::driver_time;

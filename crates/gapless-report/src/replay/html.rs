@@ -1,7 +1,8 @@
-//! Replays as one HTML file that asks the network for nothing: the curves of all allocators in one picture, and their figures.
+//! Replays as one HTML file that asks the network for nothing: the curves of all allocators in one picture, and their
+//! figures.
 //!
-//! Markup is complete without scripts; the one it has shows values under the pointer. Nothing that comes from a trace or a command line is
-//! written as markup.
+//! Markup is complete without scripts; the one it has shows values under the pointer. Nothing that comes from a trace
+//! or a command line is written as markup.
 
 use super::model::{Replay, Replayed};
 use super::picture::{self, LEFT, RIGHT, WIDTH};

@@ -1,4 +1,5 @@
-//! Replays for a terminal: a row of figures and a row of bars for each allocator, and below them what a table cannot say.
+//! Replays for a terminal: a row of figures and a row of bars for each allocator, and below them what a table cannot
+//! say.
 
 use super::model::{Replay, Replayed, RunInfo};
 use crate::text::table::{Align, Table};

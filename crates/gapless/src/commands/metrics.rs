@@ -1,4 +1,5 @@
-//! `gapless metrics`: what `gapless top` shows, for Prometheus: served over HTTP, or written once for node_exporter's textfile collector.
+//! `gapless metrics`: what `gapless top` shows, for Prometheus: served over HTTP, or written once for node_exporter's
+//! textfile collector.
 
 mod exposition;
 mod server;

@@ -1,8 +1,9 @@
 //! `gapless run`: a program on our own allocator, by its environment alone.
 //!
-//! The Python package has a folder whose `sitecustomize.py` arms an import hook. It is put first in PYTHONPATH, which child processes
-//! inherit; flags become GAPLESS_* variables. Names of options are checked here only in form: the package knows them, and refuses an
-//! unknown one when torch is imported. On Unix the program takes this process' place, so signals and its exit code are its own.
+//! The Python package has a folder whose `sitecustomize.py` arms an import hook. It is put first in PYTHONPATH, which
+//! child processes inherit; flags become GAPLESS_* variables. Names of options are checked here only in form: the
+//! package knows them, and refuses an unknown one when torch is imported. On Unix the program takes this process'
+//! place, so signals and its exit code are its own.
 
 use crate::Answer;
 use crate::cli::{RecordStacks, RunArgs};
@@ -135,7 +136,8 @@ fn package(program: &OsStr) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// `bin/gapless` and `lib/python3.X/site-packages/gapless` of one environment; in a source tree, `python/gapless` above `target`.
+/// `bin/gapless` and `lib/python3.X/site-packages/gapless` of one environment; in a source tree, `python/gapless` above
+/// `target`.
 fn beside_binary() -> Option<PathBuf> {
     let binary = std::env::current_exe().ok()?;
     let binary = binary.canonicalize().unwrap_or(binary);

@@ -1,7 +1,7 @@
 //! `gapless top`: the cards of this machine and the processes on them, live in the terminal, or once as text or JSON.
 //!
-//! The model is [`crate::machine`]; [`state`] is what the person at the keyboard chose; [`view`] and [`detail`] are pure functions of both;
-//! [`terminal`] owns the screen.
+//! The model is [`crate::machine`]; [`state`] is what the person at the keyboard chose; [`view`] and [`detail`] are
+//! pure functions of both; [`terminal`] owns the screen.
 
 mod detail;
 mod draw;

@@ -1,7 +1,7 @@
 //! This machine's cards and who uses them, at one time: what `gapless top` shows and `gapless metrics` serves.
 //!
-//! Processes that use Gapless tell about themselves (`gapless_page`), the driver's management library about all others. [`Machine::of`] puts both
-//! together and is pure; [`collect`] is where they are read.
+//! Processes that use Gapless tell about themselves (`gapless_page`), the driver's management library about all others.
+//! [`Machine::of`] puts both together and is pure; [`collect`] is where they are read.
 
 pub(crate) mod collect;
 

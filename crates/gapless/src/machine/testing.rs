@@ -1,4 +1,5 @@
-//! A machine for tests: two cards, a training on both of them, a server on the first, and somebody who does not use Gapless.
+//! A machine for tests: two cards, a training on both of them, a server on the first, and somebody who does not use
+//! Gapless.
 
 use super::{CardReading, Machine};
 use gapless_page::{Card, Counters, Holder, Lane, Page, Process, Sample};

@@ -1,4 +1,5 @@
-//! A machine in Prometheus' text format, version 0.0.4. Names end with their unit, counters with `_total`; cards have the labels of DCGM's exporter.
+//! A machine in Prometheus' text format, version 0.0.4. Names end with their unit, counters with `_total`; cards have
+//! the labels of DCGM's exporter.
 
 use crate::machine::{Gpu, Machine, Process, Use};
 use gapless_page::Card;
@@ -165,7 +166,8 @@ fn uses_of<'a>(process: &'a Process, machine: &Machine) -> Vec<(&'a Use, String)
     process.uses.iter().filter_map(with_labels).collect()
 }
 
-/// What a process is called: its program and what that runs, without folders and without arguments, which may be secret.
+/// What a process is called: its program and what that runs, without folders and without arguments, which may be
+/// secret.
 fn program(command: &str) -> String {
     let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
     let mut words = command.split_ascii_whitespace();

@@ -1,6 +1,7 @@
 //! As much of HTTP/1.1 as a scrape takes: one GET a connection, an answer, the end.
 //!
-//! Whoever connects is a stranger: what they send is bounded in bytes and in time, and so is how many are served at once.
+//! Whoever connects is a stranger: what they send is bounded in bytes and in time, and so is how many are served at
+//! once.
 
 use crate::Answer;
 use anyhow::Result;
@@ -143,7 +144,8 @@ fn answer(
         text.push_str(end);
     }
     stream.write_all(text.as_bytes())?;
-    // What the other side still sends is not waited for, but a connection that is closed over unread bytes loses the answer.
+    // What the other side still sends is not waited for, but a connection that is closed over unread bytes loses the
+    // answer.
     stream.shutdown(Shutdown::Write)?;
     stream.set_read_timeout(Some(Duration::from_millis(200)))?;
     let mut rest = [0; 1024];

@@ -36,7 +36,8 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     result
 }
 
-/// Ends the program when its terminal is gone: whoever waits for a key there waits for ever, and hears of no signal either.
+/// Ends the program when its terminal is gone: whoever waits for a key there waits for ever, and hears of no signal
+/// either.
 fn leave_with_terminal(ended: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let mut was_ended = false;
