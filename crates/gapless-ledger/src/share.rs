@@ -60,12 +60,12 @@ impl std::str::FromStr for Share {
         let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if name.is_empty() || name.len() > LONGEST || !name.chars().all(fine) {
             return wrong(format!(
-                "{name:?} is no tenant's name (letters, digits, . _ -, at most {LONGEST})"
+                "invalid tenant name {name:?}: use letters, digits, . _ -, at most {LONGEST} characters"
             ));
         }
         let Some(size) = parts.next() else { return wrong(format!("{text:?} does not say how much")) };
         let Some(size) = parse_size(size) else {
-            return wrong(format!("{size:?} is no share of a card"));
+            return wrong(format!("invalid share {size:?}: use a size or a percentage, such as 30GiB or 60%"));
         };
         let borrow = match parts.next() {
             None => false,

@@ -22,7 +22,7 @@ impl fmt::Display for PageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PageError::Io(error) => write!(f, "{error}"),
-            PageError::NotAPage => f.write_str("this is no statistics page"),
+            PageError::NotAPage => f.write_str("not a statistics file"),
             PageError::Version(version) => write!(
                 f,
                 "the page has version {version}, this program reads version {}: use the gapless that the process uses",

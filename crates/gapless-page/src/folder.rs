@@ -38,7 +38,7 @@ impl fmt::Display for FolderError {
         match self {
             FolderError::Io(path, error) => write!(f, "{}: {error}", path.display()),
             FolderError::NotAFolder(path) => {
-                write!(f, "{} is no folder (links are not followed)", path.display())
+                write!(f, "{} is not a folder (Gapless does not follow links)", path.display())
             }
             FolderError::Foreign(path, owner) => write!(f, "{} belongs to user {owner}", path.display()),
             FolderError::Open(path, mode) => {

@@ -69,7 +69,7 @@ mod tests {
         for page in PAGES {
             assert!(page.text.starts_with(&format!("# {}: ", page.code)), "{}", page.code);
             assert!(page.text.contains("## What to do"), "{}", page.code);
-            assert!(page.text.contains("## When it is said"), "{}", page.code);
+            assert!(page.text.contains("## When Gapless reports it"), "{}", page.code);
         }
     }
 

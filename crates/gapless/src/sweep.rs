@@ -18,7 +18,7 @@ pub(crate) fn capacity(text: Option<&str>) -> Result<Option<Bytes>> {
     let Some(text) = text else { return Ok(None) };
     let capacity: Bytes = text.parse().map_err(|error| Failure::new(format!("--capacity: {error}"), help))?;
     if capacity == Bytes::ZERO {
-        return Err(Failure::new("--capacity 0: a card without memory serves nothing", help).into());
+        return Err(Failure::new("--capacity 0: a card needs memory", help).into());
     }
     Ok(Some(capacity))
 }
@@ -82,7 +82,7 @@ pub(crate) fn recorded(trace: &Trace, path: &str) -> Result<(TorchSettings, Torc
 /// `--threads`, or one a core.
 pub(crate) fn threads(wanted: Option<usize>) -> Result<usize> {
     match wanted {
-        Some(0) => Err(Failure::new("--threads 0 replays nothing", "leave it out, or give 1 or more").into()),
+        Some(0) => Err(Failure::new("--threads 0: at least one thread is needed", "use 1 or more, or omit it").into()),
         Some(threads) => Ok(threads),
         None => Ok(std::thread::available_parallelism().map_or(1, NonZeroUsize::get)),
     }

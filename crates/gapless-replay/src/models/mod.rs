@@ -121,7 +121,7 @@ mod tests {
         let message = |text: &str| text.parse::<Model>().expect_err("refused").to_string();
         assert_eq!(
             message("slab"),
-            "there is no allocator \"slab\"; there are bfc, rmm-pool, rmm-arena, buddy, exact"
+            "unknown allocator \"slab\": use one of bfc, rmm-pool, rmm-arena, buddy, exact"
         );
         assert_eq!(message("exact:round:1"), "exact has no setting \"round\"; it has none");
     }

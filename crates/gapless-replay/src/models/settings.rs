@@ -6,7 +6,7 @@ use gapless_trace::Bytes;
 /// Why a model cannot be had as asked for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SettingsError {
-    #[error("there is no allocator {name:?}; there are {}", .known.join(", "))]
+    #[error("unknown allocator {name:?}: use one of {}", .known.join(", "))]
     UnknownModel { name: String, known: &'static [&'static str] },
     #[error("{model} has no setting {key:?}; {}", list(.known))]
     UnknownKey { model: &'static str, key: String, known: &'static [&'static str] },

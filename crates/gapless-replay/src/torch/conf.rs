@@ -43,7 +43,7 @@ impl Default for TorchSettings {
 /// Why PyTorch would refuse a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfError {
-    #[error("{key:?} is no allocator setting of torch {version}{}", nearest.map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
+    #[error("torch {version} has no allocator setting {key:?}{}", nearest.map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
     UnknownKey { key: String, version: TorchVersion, nearest: Option<&'static str> },
     #[error("{key} has no value: write {key}:VALUE")]
     NoValue { key: String },

@@ -126,11 +126,11 @@ fn batch(out: &mut String, a: &Answer) {
     let (fixed, scaling) = (bytes(b.fixed), bytes(b.scaling));
     let text = if b.fits_share > 0.0 {
         format!(
-            "{fixed} of it stays whatever the batch is, {scaling} follows the batch: about {} of this batch would fit",
+            "{fixed} of it does not depend on the batch, {scaling} scales with it: about {} of this batch would fit",
             percent(b.fits_share)
         )
     } else {
-        format!("{fixed} of it stays whatever the batch is, so no batch fits; {scaling} follows the batch")
+        format!("{fixed} of it does not depend on the batch, so no batch fits; {scaling} scales with it")
     };
     let _ = writeln!(out, "\n  {BOLD}Batch{RESET}  {DIM}inferred from lifetimes over the steps{RESET}");
     indent(out, "    ", &text, "");

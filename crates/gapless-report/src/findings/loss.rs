@@ -111,7 +111,7 @@ fn rounding(c: &Context<'_>) -> Option<Finding> {
         "roundup_power2_divisions is set and rounds requests up: raise the number of divisions, or leave it out".to_owned()
     } else if let Some(limit) = max_split {
         format!(
-            "max_split_size_mb keeps blocks of {} and more whole, whatever is asked of them: raise or drop it",
+            "max_split_size_mb never splits blocks of {} and more: raise or remove it",
             bytes(limit)
         )
     } else {

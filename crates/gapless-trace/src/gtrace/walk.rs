@@ -148,7 +148,7 @@ pub fn index(bytes: &[u8]) -> Result<Option<Vec<(u64, BlockHeader)>>, GtraceErro
             block_at(bytes, at).filter(|b| b.header.number == number).map(|b| (at, b.header))
         })
         .collect();
-    found.map(Some).ok_or_else(|| malformed("its index names a block that is not there"))
+    found.map(Some).ok_or_else(|| malformed("its index names a block that does not exist"))
 }
 
 fn block_at(bytes: &[u8], offset: u64) -> Option<BlockRef<'_>> {

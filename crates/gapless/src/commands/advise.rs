@@ -22,7 +22,7 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<Answer> {
             "stopped after {} of {} settings, before any was found that helps",
             answer.tried, answer.planned
         );
-        return Err(Failure::new(what, "let it run to its end, or give it more --threads").into());
+        return Err(Failure::new(what, "let it finish, or use more --threads").into());
     }
     let fits = answer.survives();
     let advice = Advice::new(&analysis, &path, answer);

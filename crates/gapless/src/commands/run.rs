@@ -87,7 +87,7 @@ fn share(text: &str) -> Result<String> {
         [name, size] | [name, size, "borrow"] if !name.is_empty() && is_size(size) => Ok(parts.join(":")),
         _ => {
             let help = "for example --tenant a:30GiB, a:60% or a:30GiB:borrow";
-            Err(Failure::new(format!("--tenant {text:?} is no tenant's share"), help).into())
+            Err(Failure::new(format!("--tenant: invalid share {text:?}"), help).into())
         }
     }
 }
@@ -101,7 +101,7 @@ fn recording(file: &Path) -> Result<String> {
         return Err(wrong("is a folder").into());
     }
     if !whole.parent().is_some_and(Path::is_dir) {
-        return Err(wrong("its folder is not there").into());
+        return Err(wrong("its folder does not exist").into());
     }
     Ok(whole.to_str().ok_or_else(|| wrong("the name is not UTF-8"))?.to_owned())
 }

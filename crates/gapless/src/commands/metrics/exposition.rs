@@ -98,7 +98,7 @@ pub(super) fn text(machine: &Machine) -> String {
     out.family(
         "gapless_nvml_available",
         Gauge,
-        "Whether the driver tells of processes that do not use Gapless.",
+        "Whether the driver (NVML) reports processes that do not use Gapless.",
     );
     out.sample("gapless_nvml_available", "", f64::from(u8::from(machine.no_nvml.is_none())));
     // Its name is told once: DCGM's word for it, modelName, is against Prometheus' own rules.
@@ -125,7 +125,7 @@ pub(super) fn text(machine: &Machine) -> String {
         }
     }
     let name = "gapless_process_used_bytes";
-    out.family(name, Gauge, "What a process uses of a card by the driver's word, whatever its allocator.");
+    out.family(name, Gauge, "Card memory that a process uses according to the driver, with any allocator.");
     for (one, labels) in &uses {
         if let Some(used) = one.used {
             out.sample(name, labels, used as f64);

@@ -63,7 +63,7 @@ fn handle(stream: &TcpStream, source: Source<'_>) -> std::io::Result<()> {
     };
     let (method, path) = match request(&head) {
         Some(request) => request,
-        None => return answer(stream, 400, PLAIN, "this is no HTTP request", true),
+        None => return answer(stream, 400, PLAIN, "invalid HTTP request", true),
     };
     let with_body = method != "HEAD";
     if !matches!(method, "GET" | "HEAD") {
