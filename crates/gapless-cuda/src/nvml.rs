@@ -1,9 +1,9 @@
-//! NVIDIA's management library: every card of this machine, how full it is, and which processes use it; without CUDA,
-//! and without touching a card.
+//! NVIDIA's management library: every card of this machine, its memory use, and the processes on it. It needs no CUDA
+//! context.
 //!
-//! `libnvidia-ml.so.1` comes with the driver and is found with dlopen. Only its start is required to succeed: each
-//! answer after that is an `Option`, for drivers refuse single questions (in containers, on vGPUs, on cards that are
-//! gone). Nothing is shut down: the library is the process's until its end.
+//! `libnvidia-ml.so.1` comes with the driver; we load it with dlopen. Only its initialisation must succeed. Each later
+//! answer is an `Option`, because drivers refuse single questions (in containers, on vGPUs, for cards that are gone).
+//! We never shut the library down; it stays loaded until the process ends.
 
 use crate::identity::{Uuid, text_of};
 use crate::library::Library;

@@ -65,7 +65,9 @@ impl std::str::FromStr for Share {
         }
         let Some(size) = parts.next() else { return wrong(format!("{text:?} does not say how much")) };
         let Some(size) = parse_size(size) else {
-            return wrong(format!("invalid share {size:?}: use a size or a percentage, such as 30GiB or 60%"));
+            return wrong(format!(
+                "invalid share {size:?}: use a size or a percentage, such as 30GiB or 60%"
+            ));
         };
         let borrow = match parts.next() {
             None => false,

@@ -1,4 +1,6 @@
-//! What stands in a page. Words as everywhere in Gapless; sizes in bytes, times in microseconds since the Unix epoch.
+//! The content of a statistics file. Sizes are in bytes, times in microseconds since the Unix epoch.
+//!
+//! `live` in this file is the sum of block sizes that the program holds; `gapless top` shows it as "allocated".
 
 use crate::process::Process;
 

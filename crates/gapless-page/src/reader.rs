@@ -1,4 +1,4 @@
-//! Reading the pages of a folder: those of processes that live, the others removed.
+//! Reads the statistics files of a folder, and removes those of dead processes.
 
 use crate::error::PageError;
 use crate::folder::{Folder, FolderError};

@@ -1,5 +1,5 @@
-//! Why a request failed: what was asked, what was free where, what stood in the way, and which settings would have
-//! survived.
+//! Why a request failed: its size, the free memory in each pool and stream, the cause, and the settings that would have
+//! served it.
 
 use crate::script::Script;
 use crate::sweep::{self, Progress};

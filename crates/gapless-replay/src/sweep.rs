@@ -1,4 +1,4 @@
-//! Many settings on one script, on all cores: which there are to try, and what each made of it.
+//! Replays many settings over one script, on all cores.
 
 use crate::allocator::Stats;
 use crate::device::Placement;

@@ -1,7 +1,7 @@
 //! What grows from step to step, and which allocations do it.
 //!
-//! A leak is what each later step leaves behind. The first step does not count (optimizer state is created in it), and
-//! shapes that vary are no leak: the slope is the median over pairs of steps (Theil-Sen), of the bytes at the steps'
+//! A leak is memory that each later step leaves behind. The first step does not count (optimizer state is created in it), and
+//! varying shapes are not a leak: the slope is the median over pairs of steps (Theil-Sen), of the bytes at the steps'
 //! ends.
 
 use crate::history::{AllocationId, History};

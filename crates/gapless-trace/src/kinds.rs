@@ -1,15 +1,15 @@
 //! What kind of bytes an allocation holds, inferred from when it lives over the steps, from sizes, and from stacks.
 //!
-//! | kind | told by |
+//! | kind | recognised by |
 //! |---|---|
 //! | weights | there before the first step, never freed |
 //! | gradients | of a weight's size, born in a step, alive until the gradients are zeroed at its end |
 //! | optimizer state | born in the first steps behind the gradients, or by an optimizer's stack; never freed |
 //! | activations | born in a step, freed in it (or at the next one's beginning), not at once |
 //! | temporaries | freed within a few allocations, or born and freed within the optimizer's step |
-//! | unexplained | all else: rather that than a guess |
+//! | unexplained | everything else |
 //!
-//! A guess all the same: say "inferred" wherever it is shown. Linear but for sorts within steps; deterministic.
+//! The result is a guess: every renderer says "inferred" beside it. Linear but for sorts within steps; deterministic.
 
 use crate::history::{AllocationId, History};
 use crate::stacks::StackId;

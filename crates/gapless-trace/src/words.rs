@@ -134,7 +134,9 @@ impl fmt::Display for Bytes {
 
 /// Why a text is no number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid size {0:?}: use a number and a unit, such as 512MiB, 20GiB or 1.5GB, or a plain number of bytes")]
+#[error(
+    "invalid size {0:?}: use a number and a unit, such as 512MiB, 20GiB or 1.5GB, or a plain number of bytes"
+)]
 pub struct ParseBytesError(String);
 
 /// `20GiB`, `20 GiB`, `20G` (binary, as KiB and GiB are), `20GB` (decimal), `21474836480`.

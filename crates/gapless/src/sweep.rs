@@ -82,7 +82,10 @@ pub(crate) fn recorded(trace: &Trace, path: &str) -> Result<(TorchSettings, Torc
 /// `--threads`, or one a core.
 pub(crate) fn threads(wanted: Option<usize>) -> Result<usize> {
     match wanted {
-        Some(0) => Err(Failure::new("--threads 0: at least one thread is needed", "use 1 or more, or omit it").into()),
+        Some(0) => {
+            Err(Failure::new("--threads 0: at least one thread is needed", "use 1 or more, or omit it")
+                .into())
+        }
         Some(threads) => Ok(threads),
         None => Ok(std::thread::available_parallelism().map_or(1, NonZeroUsize::get)),
     }

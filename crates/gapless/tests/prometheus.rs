@@ -129,7 +129,7 @@ fn a_real_prometheus_scrapes_it() {
     let found = (0..600).find_map(|_| {
         let ended = child.0.try_wait().expect("its state");
         assert!(ended.is_none(), "{}", std::fs::read_to_string(temp.path().join("log")).unwrap_or_default());
-        let found = query("gapless_live_bytes");
+        let found = query("gapless_allocated_bytes");
         if found.is_none() {
             std::thread::sleep(Duration::from_millis(200));
         }

@@ -1,5 +1,5 @@
-//! Settings of the models as text: `key:value,key:value`. A key that a model does not know, or a value that makes no
-//! sense, is an error that says what the model does know; nothing is ignored.
+//! Settings of the models as text: `key:value,key:value`. An unknown key or an invalid value is an error that lists
+//! what the model accepts; nothing is ignored.
 
 use gapless_trace::Bytes;
 

@@ -49,7 +49,11 @@ mod tests {
     fn what_follows_the_batch_takes_the_room_that_the_rest_leaves() {
         assert_eq!(share(4, 8, 8), Some(0.5));
         assert_eq!(share(4, 9, 7), Some(0.33), "downward");
-        assert_eq!(share(9, 8, 8), Some(0.0), "what stays is too large by itself");
+        assert_eq!(
+            share(9, 8, 8),
+            Some(0.0),
+            "memory that does not depend on the batch is already too large"
+        );
         assert_eq!(share(1, 2, 3), None, "all of it fits");
         assert_eq!(share(9, 0, 8), None, "nothing follows the batch");
     }

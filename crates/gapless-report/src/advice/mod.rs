@@ -36,7 +36,7 @@ pub struct Advice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     pub device: u32,
-    /// The size of the card; `null`: without end.
+    /// The size of the card; `null`: unlimited.
     pub capacity: Option<u64>,
     /// The model that was replayed: `torch@2.11`.
     pub allocator: String,

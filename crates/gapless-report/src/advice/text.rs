@@ -42,7 +42,7 @@ fn body(out: &mut String, a: &Answer, path: &str, margin: &str) {
     indent(out, margin, &clean(&a.sentence), style);
     if a.stopped {
         let text = format!(
-            "stopped after {} of {} settings: this is about those alone",
+            "stopped after {} of {} settings; the others were not replayed",
             count(a.tried),
             count(a.planned)
         );
@@ -104,7 +104,7 @@ fn holders(out: &mut String, a: &Answer) {
     if a.holders.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\n  {BOLD}Largest holders when most is live{RESET}");
+    let _ = writeln!(out, "\n  {BOLD}Largest holders at the peak{RESET}");
     table_of_holders(out, &a.holders);
 }
 
@@ -140,7 +140,7 @@ fn next(out: &mut String, a: &Answer, path: &str) {
     let card = bytes(a.capacity.unwrap_or(0)).replace(' ', "");
     let text = match a.verdict {
         Word::NoSetting => format!(
-            "`gapless plan {} --capacity {card}` says whether the run can be packed with its future known; a card of {} serves it as it was",
+            "`gapless plan {} --capacity {card}` shows whether the run can be packed if every lifetime is known; a card of {} serves it as it was",
             clean(path),
             bytes(a.baseline.min_capacity)
         ),

@@ -29,7 +29,7 @@ pub fn page(replay: &Replay) -> String {
     }
     facts.push(match replay.capacity {
         Some(capacity) => format!("on a card of {}", bytes(capacity)),
-        None => "on a card without end".to_owned(),
+        None => "on a card of unlimited size".to_owned(),
     });
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

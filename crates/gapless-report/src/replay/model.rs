@@ -20,7 +20,7 @@ pub struct Replay {
     pub schema: String,
     pub tool: Tool,
     pub source: SourceInfo,
-    /// The size of the card; `null`: without end.
+    /// The size of the card; `null`: unlimited.
     pub capacity: Option<u64>,
     /// The device that was asked for first.
     #[serde(flatten)]

@@ -389,7 +389,9 @@ impl<W: Write> Writer<W> {
             || stack as usize >= tables.stacks.len()
             || string as usize >= tables.strings.len()
         {
-            return Err(unwritable("events that refer to a stream, pool, stack or string that does not exist"));
+            return Err(unwritable(
+                "events that refer to a stream, pool, stack or string that does not exist",
+            ));
         }
         self.emit(Kind::Events, written.device, written.events as u64, count, time)?;
         self.devices[at].events += count;

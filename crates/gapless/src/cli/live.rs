@@ -16,7 +16,7 @@ Keys:
   s, r               sort by the next column, reverse        /         filter
   space              pause                                   ?         all keys
 
-Processes that use Gapless show live and reserved memory, fragmentation, allocations a second and
+Processes that use Gapless show allocated and reserved memory, fragmentation, allocations a second and
 the last minutes. For all others, the driver (NVML) reports the total. Details are available only
 for processes of the same user.
 

@@ -107,7 +107,8 @@ impl Amount {
 }
 
 fn wrong_share(name: &str, text: &str) -> anyhow::Error {
-    Failure::new(format!("{name}: invalid share {text:?}"), "use a value from 0 to 1, such as 0.15 or 15%").into()
+    Failure::new(format!("{name}: invalid share {text:?}"), "use a value from 0 to 1, such as 0.15 or 15%")
+        .into()
 }
 
 fn parse_share(text: &str) -> Option<f64> {

@@ -227,7 +227,7 @@ impl Process {
         self.uses.iter().map(of).fold(0, u64::saturating_add)
     }
 
-    /// 1 - peak live / peak reserved, over all its cards.
+    /// 1 - peak allocated / peak reserved, over all its cards.
     pub(crate) fn fragmentation(&self) -> f64 {
         let (live, reserved) = (self.sum(|card| card.peak_live), self.sum(|card| card.peak_reserved));
         if reserved == 0 { 0.0 } else { 1.0 - live.min(reserved) as f64 / reserved as f64 }

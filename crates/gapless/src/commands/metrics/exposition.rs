@@ -19,8 +19,10 @@ type OfCard = fn(&Card) -> Option<f64>;
 
 /// Of each process on each card, by its own word.
 const CARD: &[(&str, Kind, &str, OfCard)] = &[
-    ("gapless_live_bytes", Gauge, "Block bytes in the program's hands.", |c| Some(c.live as f64)),
-    ("gapless_live_peak_bytes", Gauge, "The most that was live.", |c| Some(c.peak_live as f64)),
+    ("gapless_allocated_bytes", Gauge, "Bytes in blocks that the program holds.", |c| Some(c.live as f64)),
+    ("gapless_allocated_peak_bytes", Gauge, "The largest gapless_allocated_bytes.", |c| {
+        Some(c.peak_live as f64)
+    }),
     ("gapless_requested_bytes", Gauge, "Bytes asked for, until they can be used again.", |c| {
         Some(c.requested as f64)
     }),
@@ -31,8 +33,10 @@ const CARD: &[(&str, Kind, &str, OfCard)] = &[
     ("gapless_limit_bytes", Gauge, "The most that the process may hold of the card.", |c| {
         c.limit.map(|l| l as f64)
     }),
-    ("gapless_blocks", Gauge, "Live blocks.", |c| Some(c.blocks as f64)),
-    ("gapless_fragmentation_ratio", Gauge, "1 - peak live / peak reserved.", |c| Some(c.fragmentation())),
+    ("gapless_blocks", Gauge, "Blocks that the program holds.", |c| Some(c.blocks as f64)),
+    ("gapless_fragmentation_ratio", Gauge, "1 - peak allocated / peak reserved.", |c| {
+        Some(c.fragmentation())
+    }),
     ("gapless_allocations_total", Counter, "Requests that were served.", |c| {
         Some(c.counters.allocations as f64)
     }),
@@ -86,7 +90,7 @@ fn names() -> Vec<&'static str> {
         "gapless_device_info",
         "gapless_nvml_available",
         "gapless_process_used_bytes",
-        "gapless_page_timestamp_seconds",
+        "gapless_statistics_timestamp_seconds",
     ];
     CARD.iter().map(|(name, ..)| *name).chain(GPU.iter().map(|(name, ..)| *name)).chain(single).collect()
 }
@@ -131,7 +135,7 @@ pub(super) fn text(machine: &Machine) -> String {
             out.sample(name, labels, used as f64);
         }
     }
-    let name = "gapless_page_timestamp_seconds";
+    let name = "gapless_statistics_timestamp_seconds";
     out.family(name, Gauge, "When a process last told about itself.");
     for process in &machine.processes {
         if let Some(page) = &process.page {
@@ -238,7 +242,7 @@ mod tests {
     fn an_empty_machine_is_told_too() {
         let text = text(&Machine { no_nvml: Some("no driver".to_owned()), ..Machine::default() });
         assert!(text.contains("\ngapless_nvml_available 0\n"), "{text}");
-        assert!(!text.contains("gapless_live_bytes{"));
+        assert!(!text.contains("gapless_allocated_bytes{"));
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Sort {
             Sort::Pid => "pid",
             Sort::User => "user",
             Sort::Gpu => "gpu",
-            Sort::Live => "live",
+            Sort::Live => "allocated",
             Sort::Reserved => "reserved",
             Sort::Fragmentation => "fragmentation",
             Sort::Rate => "allocations a second",

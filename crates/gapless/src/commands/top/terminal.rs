@@ -24,7 +24,8 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     super::look(args)?;
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot install the signal handler")?;
+        signal_hook::flag::register(signal, Arc::clone(&ended))
+            .context("cannot install the signal handler")?;
     }
     let is_colored = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
     // It also puts the screen back when this program panics.
