@@ -252,7 +252,7 @@ impl Machine<'_> {
                 "the opcode {name} of the text protocol 0; load the file in Python and dump it with protocol=4"
             ));
         }
-        self.wrong(format!("{opcode:#04x} is no pickle opcode: the file is damaged, or not a pickle"))
+        self.wrong(format!("invalid pickle opcode {opcode:#04x}: the file is damaged, or not a pickle"))
     }
 
     // ---- the stack ----
