@@ -1,4 +1,4 @@
-//! The command line: every flag, its help, and the examples that teach.
+//! The command line: every flag, its help, and the examples.
 
 pub(crate) mod fit;
 pub(crate) mod live;

@@ -1,5 +1,5 @@
-//! What the commands that replay have in common: the question checked, the device chosen, many settings replayed with a
-//! bar and Ctrl-C.
+//! What the replaying commands share: checking the options, choosing the device, replaying many settings with a bar and
+//! Ctrl-C.
 
 use crate::failure::Failure;
 use crate::progress::Counter;

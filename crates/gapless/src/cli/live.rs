@@ -1,4 +1,4 @@
-//! The commands that look at what runs right now: `top` and `metrics`.
+//! The commands that show the current state: `top` and `metrics`.
 
 use clap::{Args as ClapArgs, ValueEnum};
 use std::net::SocketAddr;

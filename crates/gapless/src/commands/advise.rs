@@ -1,4 +1,4 @@
-//! `gapless advise`: the settings that would have held less, or survived on a smaller card.
+//! `gapless advise`: settings that use less memory, or that work on a smaller card.
 
 use crate::cli::{AdviseArgs, DiffFormat};
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! `gapless check`: a run held against budgets, from flags and from `gapless.toml`; flags win.
+//! `gapless check`: compares a run with budgets from flags and from `gapless.toml`; flags win.
 
 use crate::cli::{CheckArgs, CheckFormat};
 use crate::failure::Failure;

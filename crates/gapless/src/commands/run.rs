@@ -1,9 +1,9 @@
-//! `gapless run`: a program on our own allocator, by its environment alone.
+//! `gapless run`: starts a program on the Gapless allocator, through its environment.
 //!
-//! The Python package has a folder whose `sitecustomize.py` arms an import hook. It is put first in PYTHONPATH, which
-//! child processes inherit; flags become GAPLESS_* variables. Names of options are checked here only in form: the
-//! package knows them, and refuses an unknown one when torch is imported. On Unix the program takes this process'
-//! place, so signals and its exit code are its own.
+//! The Python package has a folder whose `sitecustomize.py` installs an import hook. `gapless run` puts this folder
+//! first in PYTHONPATH, which child processes inherit, and turns flags into GAPLESS_* variables. It checks only the
+//! form of option names; the package knows them, and refuses an unknown one when torch is imported. On Unix the program
+//! replaces this process, so signals and the exit code are its own.
 
 use crate::Answer;
 use crate::cli::{RecordStacks, RunArgs};

@@ -1,4 +1,4 @@
-//! Reading what [`Machine`] is made of: pages, the management library, /proc.
+//! Reads the parts of a [`Machine`]: statistics files, the management library, /proc.
 
 use super::{CardReading, Machine};
 use crate::failure::Failure;

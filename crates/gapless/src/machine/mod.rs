@@ -1,7 +1,7 @@
-//! This machine's cards and who uses them, at one time: what `gapless top` shows and `gapless metrics` serves.
+//! The cards of this machine and their processes at one time: what `gapless top` shows and `gapless metrics` serves.
 //!
-//! Processes that use Gapless tell about themselves (`gapless_page`), the driver's management library about all others.
-//! [`Machine::of`] puts both together and is pure; [`collect`] is where they are read.
+//! Processes that use Gapless publish their figures (`gapless_page`). The management library reports all others.
+//! [`Machine::of`] combines both and is pure; [`collect`] reads them.
 
 pub(crate) mod collect;
 

@@ -1,7 +1,6 @@
-//! As much of HTTP/1.1 as a scrape takes: one GET a connection, an answer, the end.
+//! The part of HTTP/1.1 that a scrape needs: one GET a connection, one answer.
 //!
-//! Whoever connects is a stranger: what they send is bounded in bytes and in time, and so is how many are served at
-//! once.
+//! Clients are untrusted: their requests are limited in bytes and in time, and so is the number of connections.
 
 use crate::Answer;
 use anyhow::Result;

@@ -1,4 +1,4 @@
-//! The list as plain text, once: for logs, for pipes and for terminals that are none.
+//! The list as plain text, printed once: for logs, pipes and simple terminals.
 
 use super::NOBODY;
 use super::draw::{bytes, command, duration, left, percent, rate, right};

@@ -1,4 +1,4 @@
-//! The screen: taken, drawn on, and given back whatever ends the program (a key, an error, a panic, a signal).
+//! The screen: taken, drawn on, and restored when the program ends, by a key, an error, a panic or a signal.
 
 use super::draw::Palette;
 use super::state::Ui;
