@@ -27,7 +27,7 @@ const MOST_PROCESSES: u32 = 1 << 16;
 /// Why the library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NvmlError {
-    /// libnvidia-ml.so.1 is not there.
+    /// libnvidia-ml.so.1 was not found.
     Missing,
     /// It lacks a function without which nothing can be asked.
     Lacks(&'static str),

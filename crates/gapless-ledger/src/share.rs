@@ -34,7 +34,7 @@ pub struct Share {
     pub borrow: bool,
 }
 
-/// Why a text is no share.
+/// Why a text is not a valid share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareError(String);
 

@@ -22,7 +22,7 @@ pub enum Machine {
     },
     /// Our own, as it runs live.
     Gapless(Options),
-    /// The whole run packed with its future known: the floor.
+    /// The floor: the whole run packed, with every lifetime known.
     Plan,
 }
 

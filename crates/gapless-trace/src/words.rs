@@ -132,7 +132,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why a text is no number of bytes.
+/// Why a text is not a valid size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid size {0:?}: use a number and a unit, such as 512MiB, 20GiB or 1.5GB, or a plain number of bytes"

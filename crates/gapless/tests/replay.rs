@@ -90,7 +90,7 @@ fn replay_json_has_the_runs_in_the_order_asked_for() {
 fn every_allocator_that_there_is_can_be_replayed() {
     let unknown = run(&["replay", &trace("leak"), "--with", "tourch"]).err;
     let (_, list) =
-        unknown.lines().next().and_then(|line| line.split_once("there are ")).expect("a list of names");
+        unknown.lines().next().and_then(|line| line.split_once("use one of ")).expect("a list of names");
     let names: Vec<&str> = list.split(", ").collect();
     assert!(names.len() >= 8, "{names:?}");
     let path = trace("leak");

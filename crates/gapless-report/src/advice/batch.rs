@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct BatchInfo {
     /// Always: kinds are not recorded.
     pub inferred: bool,
-    /// Bytes that stay whatever the batch is, and that follow it.
+    /// Bytes that do not depend on the batch, and bytes that scale with it.
     pub fixed: u64,
     pub scaling: u64,
     /// The share of the batch whose live bytes fit on the card; 0 where what stays is too large by itself.

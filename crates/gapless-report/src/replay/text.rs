@@ -124,7 +124,7 @@ pub(super) fn settings(run: &RunInfo) -> String {
         (_, "") if run.recorded => "as recorded: the defaults".to_owned(),
         (_, settings) if run.recorded => format!("as recorded: {settings}"),
         (_, "") if is_torch => "the defaults".to_owned(),
-        ("plan", _) => "the floor: the whole run packed, with every lifetime known".to_owned(),
+        ("plan", _) => "the floor: the run packed, every lifetime known".to_owned(),
         ("gapless", "") => "the Gapless allocator, on a simulated card".to_owned(),
         ("bfc", "") => "TensorFlow's and JAX's: best fit with coalescing".to_owned(),
         ("rmm-pool", "") => "RMM's pool, which takes half of the card".to_owned(),

@@ -94,7 +94,7 @@ fn findings(out: &mut String, report: &Report) {
         }
     }
     let code = &report.findings[0].code;
-    let _ = writeln!(out, "\n{DIM}`gapless explain {code}` explains a finding.{RESET}");
+    let _ = writeln!(out, "\n{DIM}`gapless explain {code}` explains the finding.{RESET}");
 }
 
 pub(crate) fn indent(out: &mut String, margin: &str, text: &str, style: &str) {

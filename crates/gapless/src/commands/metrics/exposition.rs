@@ -136,7 +136,7 @@ pub(super) fn text(machine: &Machine) -> String {
         }
     }
     let name = "gapless_statistics_timestamp_seconds";
-    out.family(name, Gauge, "When a process last told about itself.");
+    out.family(name, Gauge, "When a process last wrote its statistics.");
     for process in &machine.processes {
         if let Some(page) = &process.page {
             let (pid, program) = (process.pid.to_string(), program(&process.command));

@@ -91,7 +91,7 @@ fn title(
         lines.push(Line::styled(text, palette.warning()));
     }
     if ui.is_held {
-        lines.push(Line::styled(" held still", palette.warning()));
+        lines.push(Line::styled(" paused", palette.warning()));
     }
     lines.push(Line::default());
     lines
