@@ -1,4 +1,5 @@
-//! Statistics pages: the bytes are a body, sealed as a writer would, so that what is behind the sum is reached; and a whole file.
+//! Statistics pages: the bytes are a body, sealed as a writer would, so that what is behind the sum is reached; and a
+//! whole file.
 
 #![no_main]
 

@@ -27,7 +27,7 @@ def _about(device: int, stats: Dict[str, Any]) -> str:
     lost = 100 * (1 - live / reserved) if reserved else 0.0
     driver = stats.get("gapless.driver_ns", 0) / 1e9
     return (
-        f"cuda:{device} peak live {_size(live)}, peak reserved {_size(reserved)}, fragmentation {lost:.1f} %, "
+        f"cuda:{device} peak allocated {_size(live)}, peak reserved {_size(reserved)}, fragmentation {lost:.1f} %, "
         f"{stats.get('gapless.pages_harvested', 0)} pages harvested, {driver:.3f} s in the driver"
     )
 

@@ -21,7 +21,7 @@ def test_the_end_is_quiet_with_tensors_alive(bench):
 def test_the_line_at_exit_is_one_line(bench):
     program = "import gapless, torch; gapless.enable(overlay=False, stats=True); x = torch.empty(1 << 20, device='cuda')"
     done = bench.passes(program)
-    assert done.err.startswith("gapless: cuda:0 peak live 4.00 MiB, peak reserved ") and done.err.count("\n") == 1
+    assert done.err.startswith("gapless: cuda:0 peak allocated 4.00 MiB, peak reserved ") and done.err.count("\n") == 1
     done = bench.passes("import gapless, torch; gapless.enable(overlay=False, stats=True)")
     assert done.err == "gapless: the GPU was not used\n"
 

@@ -50,6 +50,6 @@ def test_nested_statistics_are_taken_as_they_are():
 def test_the_line_at_exit():
     stats = {"allocated_bytes.all.peak": 3 << 29, "reserved_bytes.all.peak": 2 << 30, "gapless.pages_harvested": 4, "gapless.driver_ns": 15_000_000}
     assert line({0: stats}) == (
-        "gapless: cuda:0 peak live 1.50 GiB, peak reserved 2.00 GiB, fragmentation 25.0 %, 4 pages harvested, 0.015 s in the driver"
+        "gapless: cuda:0 peak allocated 1.50 GiB, peak reserved 2.00 GiB, fragmentation 25.0 %, 4 pages harvested, 0.015 s in the driver"
     )
     assert line({}) == "gapless: the GPU was not used"

@@ -249,7 +249,7 @@ def test_the_command_records(real, command, tmp_path):
     assert done.code == 0, done.err
     assert report(command, tmp_path / "run.gtrace")["devices"][0]["allocations"] == 1
     done = real.start([command, "run", "--record", "none/run.gtrace", "--", "true"], folder=tmp_path)
-    assert done.code == 2 and "its folder is not there" in done.err
+    assert done.code == 2 and "its folder does not exist" in done.err
 
 
 def test_what_cannot_be_written_is_said_at_once(real, tmp_path):

@@ -91,7 +91,7 @@ def test_the_command_arms_and_passes_everything_on(bench, command, tmp_path):
     words = [command, "run", "--stats", "--reserve", "1MiB", "--set", "slack=3", "--", sys.executable, "job.py", "--a", "b c"]
     done = bench.start(words, folder=tmp_path, PYTHONWARNINGS="ignore")
     assert (done.code, done.out) == (7, "['--a', 'b c']\n" + ON), done.err
-    assert done.err.startswith("gapless: cuda:0 peak live ") and len(done.err.splitlines()) == 1
+    assert done.err.startswith("gapless: cuda:0 peak allocated ") and len(done.err.splitlines()) == 1
     if bench.double:
         words[-3:] = ["-c", "import gapless, torch; print(gapless.stats()['double.options'])"]
         assert bench.start(words, PYTHONWARNINGS="ignore").out == f"reserve={1 << 20};slack=3\n"

@@ -97,13 +97,13 @@ def test_a_running_process_is_seen_with_its_figures_until_it_is_killed(top):
         allocated, reserved, peak = map(int, process.told.split())
         assert allocated == 8 * 24 * MIB
         # Blocks are walked over once a second at most: holders come last.
-        [shown] = top.until(lambda all: [h["bytes"] for h in holders(all)] == [allocated] and all[0]["gpus"][0]["memory"]["live"] == allocated)
+        [shown] = top.until(lambda all: [h["bytes"] for h in holders(all)] == [allocated] and all[0]["gpus"][0]["memory"]["allocated"] == allocated)
         assert shown["pid"] == process.pid
         assert "held = [torch.empty" in shown["command"].replace("??", "")
         memory = shown["gpus"][0]["memory"]
-        assert (memory["live"], memory["reserved"], memory["peak_live"]) == (allocated, reserved, peak)
+        assert (memory["allocated"], memory["reserved"], memory["peak_allocated"]) == (allocated, reserved, peak)
         assert memory["holders"][0] == {"what": "8 blocks of 24.0 MiB", "bytes": allocated, "blocks": 8}
-        assert [stream["live"] for stream in memory["streams"]] == [allocated]
+        assert [stream["allocated"] for stream in memory["streams"]] == [allocated]
         assert memory["counters"]["allocations"] == 9 and memory["counters"]["frees"] == 1
         assert memory["samples"] and shown["gpus"][0]["uuid"].startswith("GPU-6a70c0de")
         [page] = top.pages.iterdir()

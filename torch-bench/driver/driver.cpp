@@ -1,10 +1,12 @@
-// Drives the caching allocator of a stock libc10_cuda.so over the stand-in device: operations from stdin, answers to stdout.
+// Drives the caching allocator of a stock libc10_cuda.so over the stand-in device: operations from stdin, answers to
+// stdout.
 //
 //   driver CAPACITY [history]         settings of the allocator come from PYTORCH_CUDA_ALLOC_CONF
 //
-// `history` also turns torch's own recording on and checks, at each snapshot, that it holds what the trace callback saw.
-// The protocol is described in ../README.md; crates/gapless-replay/examples/differential/driver.rs is its other end.
-// Built with -DTORCH_MINOR=11 for 2.11: the interface of the allocator grew over the years. Exit 0 unless the bench itself is broken.
+// `history` also turns torch's own recording on and checks, at each snapshot, that it holds what the trace callback
+// saw. The protocol is described in ../README.md; crates/gapless-replay/examples/differential/driver.rs is its other
+// end. Built with -DTORCH_MINOR=11 for 2.11: the interface of the allocator grew over the years. Exit 0 unless the
+// bench itself is broken.
 
 #include "../standin/device.h"
 

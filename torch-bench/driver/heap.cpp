@@ -1,12 +1,13 @@
 // The C++ heap of the driver and of the libraries in it, at an address that is the same in every run.
 //
-// c10 keeps frees that wait for the end of a capture in a hash table keyed by pointers of the host, and works them off in its order.
-// With the system's heap that order changes from run to run, and with it peaks of statistics and, from 2.12 on, ranks of blocks. Here the
-// pointers are a function of the program alone.
+// c10 keeps frees that wait for the end of a capture in a hash table keyed by pointers of the host, and works them off
+// in its order. With the system's heap that order changes from run to run, and with it peaks of statistics and, from
+// 2.12 on, ranks of blocks. Here the pointers are a function of the program alone.
 //
-// c10 also keeps notes about uses of a block during a capture under the block's host pointer, and may forget to drop them when the block
-// object dies: a new object at the same pointer then inherits them. Whether that happens is up to the heap, so here it never does: pieces of
-// the size of a block object are not used again. One thread allocates; nothing is given back to the system.
+// c10 also keeps notes about uses of a block during a capture under the block's host pointer, and may forget to drop
+// them when the block object dies: a new object at the same pointer then inherits them. Whether that happens is up to
+// the heap, so here it never does: pieces of the size of a block object are not used again. One thread allocates;
+// nothing is given back to the system.
 
 #include <sys/mman.h>
 

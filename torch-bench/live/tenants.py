@@ -72,7 +72,8 @@ while True:
     if turn % 16 == 0:
         torch.cuda.synchronize()
 """
-# Another process of the tenant that is killed: it waits with torch loaded, and takes most of the share when it is told to.
+# Another process of the tenant that is killed: it waits with torch loaded, and takes most of the share when it is told
+# to.
 HEIR = r"""
 import json, os, sys, time
 import torch, gapless

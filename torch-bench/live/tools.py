@@ -237,7 +237,8 @@ def graphed_callables():
     for _ in range(4):
         x = torch.randn(32, 256, device="cuda")
         a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-        # A graph's gradients are its own buffers: what accumulates into them is overwritten by the next replay, on any allocator.
+        # A graph's gradients are its own buffers: what accumulates into them is overwritten by the next replay, on any
+        # allocator.
         model.zero_grad(set_to_none=True)
         twin.zero_grad(set_to_none=True)
         call(a).square().mean().backward()

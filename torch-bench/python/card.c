@@ -1,4 +1,7 @@
-/* The state behind card.h. Built into libcuda.so.1 with the device, so that runtime and driver calls meet the same card. */
+/*
+ * The state behind card.h. Built into libcuda.so.1 with the device, so that runtime and driver calls meet the same
+ * card.
+ */
 
 #define _GNU_SOURCE
 #include "card.h"

@@ -1,12 +1,15 @@
-/* The card as a process with Python in it sees it: the device of ../standin, opened at load time, with what only such a process needs.
+/* The card as a process with Python in it sees it: the device of ../standin, opened at load time, with what only such a
+ * process needs.
  *
  * capacity   STANDIN_CAPACITY bytes, 4 GiB and a bit where it is not set.
- * events     Complete as soon as they are recorded, as on a card that is infinitely fast; after card_hold(1) only by a synchronisation or
- *            device_complete, as in the bench without Python. Unlike there, recording or destroying an incomplete event is fine.
- * streams    A stream is a number. It can be captured into a graph, which remembers nothing. Waiting for the card fails while one is, and
- *            breaks the capture.
- * contents   Nothing is stored on the card: kernels and the runtime's copies do nothing, and what comes back from it is zeros. Only the
- *            driver's fills and copies (contents.c) meet bytes that are there, behind mapped addresses, as checked mode needs them.
+ * events     Complete as soon as they are recorded, as on a card that is infinitely fast; after card_hold(1) only by a
+ *            synchronisation or device_complete, as in the bench without Python. Unlike there, recording or destroying
+ *            an incomplete event is fine.
+ * streams    A stream is a number. It can be captured into a graph, which remembers nothing. Waiting for the card fails
+ *            while one is, and breaks the capture.
+ * contents   Nothing is stored on the card: kernels and the runtime's copies do nothing, and what comes back from it is
+ *            zeros. Only the driver's fills and copies (contents.c) meet bytes that are there, behind mapped addresses,
+ *            as checked mode needs them.
  *
  * Tests call these functions, and those of device.h, with ctypes. */
 
@@ -38,7 +41,10 @@ int card_begin_capture(uint64_t stream);
 int card_end_capture(uint64_t stream);
 /* Something that no capture allows was done: every open one has failed. Whether there was one. */
 int card_break_captures(void);
-/* From now on asking which capture a stream is in fails with `error`, as for the default stream beside a blocking one; 0 ends that. */
+/*
+ * From now on asking which capture a stream is in fails with `error`, as for the default stream beside a blocking one;
+ * 0 ends that.
+ */
 void card_refuse_questions(int error);
 int card_refusal(void);
 /* A stream that waits for an event of a captured stream joins its capture. */

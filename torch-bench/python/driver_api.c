@@ -1,5 +1,5 @@
-/* More of the driver's functions by name: what an allocator in a Python process calls beside those of ../standin/driver_api.c, and
- * what libcaffe2_nvrtc.so links to. One card, one context. */
+/* More of the driver's functions by name: what an allocator in a Python process calls beside those of
+ * ../standin/driver_api.c, and what libcaffe2_nvrtc.so links to. One card, one context. */
 
 #include "card.h"
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* CUDA's runtime functions by name, for stock torch in Python: preloaded under the version libcudart.so.13 and a name of its own, so
- * that these win and the real runtime library still loads for the rest (the registration of kernels). Kernels and copies do nothing. */
+/* CUDA's runtime functions by name, for stock torch in Python: preloaded under the version libcudart.so.13 and a name
+ * of its own, so that these win and the real runtime library still loads for the rest (the registration of kernels).
+ * Kernels and copies do nothing. */
 
 #define _GNU_SOURCE
 #include "card.h"
@@ -114,7 +115,10 @@ static int on_card(const void *addr) {
     return at >= DEVICE_RANGES || (at >= DEVICE_SEGMENTS && at < DEVICE_SEGMENTS + ((uint64_t)1 << 42));
 }
 
-/* cudaPointerAttributes: {int type, device; void *on_device, *on_host}; type 0 is memory that CUDA does not know, 2 is the card's. */
+/*
+ * cudaPointerAttributes: {int type, device; void *on_device, *on_host}; type 0 is memory that CUDA does not know, 2 is
+ * the card's.
+ */
 int cudaPointerGetAttributes(void *out, const void *addr) {
     struct { int type, ordinal; const void *on_device, *on_host; } answer = {0, -2, NULL, addr};
     if (on_card(addr)) {

@@ -1,6 +1,6 @@
-/* The state behind device.h: sorted arrays of ranges, a table of physical handles, one queue of incomplete events a stream.
- * Every public function takes one lock, since a process with Python in it has several threads. Anything a real driver would refuse (a
- * pointer never given, a range mapped twice) ends the process. */
+/* The state behind device.h: sorted arrays of ranges, a table of physical handles, one queue of incomplete events a
+ * stream. Every public function takes one lock, since a process with Python in it has several threads. Anything a real
+ * driver would refuse (a pointer never given, a range mapped twice) ends the process. */
 
 #define _GNU_SOURCE
 #include "device.h"

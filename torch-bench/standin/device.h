@@ -1,15 +1,18 @@
-/* The device of the bench: one card that exists only as bookkeeping. device.c owns its state; runtime.c and driver_api.c put CUDA's
- * names on it. Nothing is ever stored at the addresses handed out. Policies that a model has to mirror are stated here:
+/* The device of the bench: one card that exists only as bookkeeping. device.c owns its state; runtime.c and
+ * driver_api.c put CUDA's names on it. Nothing is ever stored at the addresses handed out. Policies that a model has to
+ * mirror are stated here:
  *
- * memory     A card has `capacity` bytes. A request that would take more than is left fails; nothing else does. What counts is the exact
- *            size asked for, of segments and of physical handles alike. A handle's memory is back when the handle is released and unmapped.
- * addresses  Segments (cudaMalloc) and reserved ranges (cuMemAddressReserve) come from two regions. In each the lowest gap that is large
- *            enough is taken; sizes are rounded up to 2 MiB for that, so all addresses are multiples of 2 MiB (or of a larger alignment
- *            that a reservation asks for).
- * events     A recorded event is incomplete until device_complete, or a synchronisation that covers it: of the event (with all recorded
- *            before it on its stream), of its stream, or of the device. cudaFree and cuMemUnmap complete nothing. Events that one
- *            operation recorded on one stream complete together: the allocator records those of deferred frees in the order of a hash of
- *            host pointers, which changes from run to run, and no answer may hang on it.
+ * memory     A card has `capacity` bytes. A request that would take more than is left fails; nothing else does. What
+ *            counts is the exact size asked for, of segments and of physical handles alike. A handle's memory is back
+ *            when the handle is released and unmapped.
+ * addresses  Segments (cudaMalloc) and reserved ranges (cuMemAddressReserve) come from two regions. In each the lowest
+ *            gap that is large enough is taken; sizes are rounded up to 2 MiB for that, so all addresses are multiples
+ *            of 2 MiB (or of a larger alignment that a reservation asks for).
+ * events     A recorded event is incomplete until device_complete, or a synchronisation that covers it: of the event
+ *            (with all recorded before it on its stream), of its stream, or of the device. cudaFree and cuMemUnmap
+ *            complete nothing. Events that one operation recorded on one stream complete together: the allocator
+ *            records those of deferred frees in the order of a hash of host pointers, which changes from run to run,
+ *            and no answer may hang on it.
  * streams    Handles are whatever numbers the caller chooses; 0 is the default stream. */
 
 #ifndef GAPLESS_STANDIN_DEVICE_H
@@ -50,7 +53,9 @@ uint64_t device_reserve(uint64_t size, uint64_t alignment);
 void device_unreserve(uint64_t addr, uint64_t size);
 void device_map(uint64_t addr, uint64_t size, uint64_t handle);
 void device_unmap(uint64_t addr, uint64_t size);
-/* The handle that is mapped at `addr`, 0 where none is; where in the handle that is, and how many bytes of it follow. */
+/*
+ * The handle that is mapped at `addr`, 0 where none is; where in the handle that is, and how many bytes of it follow.
+ */
 uint64_t device_behind(uint64_t addr, uint64_t *offset, uint64_t *left);
 
 device_event *device_event_new(void);
@@ -58,7 +63,10 @@ void device_event_delete(device_event *event);
 /* Takes an incomplete event out of its stream's queue, as if it had never been recorded. */
 void device_event_forget(device_event *event);
 void device_event_record(device_event *event, uint64_t stream);
-/* The same for all streams at once: on the queue DEVICE_ALL. Waiting for it waits for all that was recorded before it, anywhere. */
+/*
+ * The same for all streams at once: on the queue DEVICE_ALL. Waiting for it waits for all that was recorded before it,
+ * anywhere.
+ */
 void device_event_record_all(device_event *event);
 int device_event_query(device_event *event);
 /* The stream that it was recorded on last. */
@@ -71,7 +79,9 @@ void device_tick(void);
 /* Completes the incomplete events of a stream that the oldest `count` operations recorded. */
 void device_complete(uint64_t stream, uint64_t count);
 
-/* A call that the bench has no answer for: says so and ends the process, since a silent zero would look like an answer. */
+/*
+ * A call that the bench has no answer for: says so and ends the process, since a silent zero would look like an answer.
+ */
 void device_unexpected(const char *what) __attribute__((noreturn));
 
 #ifdef __cplusplus

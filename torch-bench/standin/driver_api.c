@@ -1,6 +1,6 @@
-/* CUDA's driver functions by name, for expandable segments. Built with device.c into libcuda.so.1: c10 takes them from there, by dlsym
- * (up to 2.7 or so) or through cudaGetDriverEntryPoint. Signatures follow the public ABI; what an argument of no use here points to is
- * never read, which is why no CUDA header is needed. */
+/* CUDA's driver functions by name, for expandable segments. Built with device.c into libcuda.so.1: c10 takes them from
+ * there, by dlsym (up to 2.7 or so) or through cudaGetDriverEntryPoint. Signatures follow the public ABI; what an
+ * argument of no use here points to is never read, which is why no CUDA header is needed. */
 
 #include "device.h"
 #include <stdio.h>
@@ -61,7 +61,10 @@ int cuMemAddressFree(uint64_t addr, size_t size) {
     return SUCCESS;
 }
 
-/* CUmemAllocationProp begins with {int type; int requestedHandleTypes}. Fabric handles (8) are refused as on a card without them. */
+/*
+ * CUmemAllocationProp begins with {int type; int requestedHandleTypes}. Fabric handles (8) are refused as on a card
+ * without them.
+ */
 int cuMemCreate(uint64_t *out, size_t size, const void *properties, unsigned long long flags) {
     (void)flags;
     if (((const int *)properties)[1] == 8) return NOT_SUPPORTED;

@@ -1,5 +1,6 @@
-/* The management library by name: from 2.13 on, c10 asks it about fabric handles without looking whether it is there; and what
- * `gapless top` asks it. Built as libnvidia-ml.so.1. There is one card; nothing runs on it, and it has no fabric, unless the environment says so:
+/* The management library by name: from 2.13 on, c10 asks it about fabric handles without looking whether it is there;
+ * and what `gapless top` asks it. Built as libnvidia-ml.so.1. There is one card; nothing runs on it, and it has no
+ * fabric, unless the environment says so:
  *
  * STANDIN_CAPACITY    the card's bytes, as everywhere here
  * STANDIN_PROCESSES   who uses it: `pid:bytes,pid:bytes`; `?` for bytes that the driver does not know

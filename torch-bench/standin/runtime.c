@@ -1,5 +1,6 @@
-/* CUDA's runtime functions by name: what libc10_cuda.so of torch 2.4 to 2.15 links to. Built once for each major version of CUDA, as
- * libcudart.so.12 and libcudart.so.13, over the same libcuda.so.1. Signatures follow the public ABI. */
+/* CUDA's runtime functions by name: what libc10_cuda.so of torch 2.4 to 2.15 links to. Built once for each major
+ * version of CUDA, as libcudart.so.12 and libcudart.so.13, over the same libcuda.so.1. Signatures follow the public
+ * ABI. */
 
 #define _GNU_SOURCE
 #include "device.h"
@@ -23,8 +24,8 @@ int cudaDeviceCanAccessPeer(int *out, int a, int b) { (void)a; (void)b; *out = 0
 int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = 0; return SUCCESS; }
 int cudaDeviceSynchronize(void) { device_sync(); return SUCCESS; }
 
-/* cudaDeviceProp: name[256], a 16-byte uuid, an 8-byte luid and its mask come first in CUDA 12 and 13 alike, then totalGlobalMem.
- * What follows differs between the two, and c10 reads none of it. */
+/* cudaDeviceProp: name[256], a 16-byte uuid, an 8-byte luid and its mask come first in CUDA 12 and 13 alike, then
+ * totalGlobalMem. What follows differs between the two, and c10 reads none of it. */
 static int properties(void *out, int ordinal) {
     if (ordinal != 0) return fail(INVALID_VALUE);
     uint64_t total = device_capacity();

@@ -1,5 +1,5 @@
-// Colours. Kinds have fixed ones, chosen to stay apart for colour-blind readers, by lightness too. A module's colour follows from
-// its path alone, so that two reports of the same code can be compared by eye.
+// Colours. Kinds have fixed ones, chosen to stay apart for colour-blind readers, by lightness too. A module's colour
+// follows from its path alone, so that two reports of the same code can be compared by eye.
 
 import { max, min, round } from "./math";
 

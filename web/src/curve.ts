@@ -1,4 +1,5 @@
-// A quantity at every tick, exact, with minima and maxima of ever longer stretches so that a line of any zoom costs one look a pixel.
+// A quantity at every tick, exact, with minima and maxima of ever longer stretches so that a line of any zoom costs one
+// look a pixel.
 
 import { max, min, ceil } from "./math";
 

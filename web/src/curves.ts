@@ -1,4 +1,5 @@
-// Reserved, active and allocated as lines on one axis, in step with the timeline. The shaded part is reserved and not in use.
+// Reserved, active and allocated as lines on one axis, in step with the timeline. The shaded part is reserved and not
+// in use.
 
 import { max, min, round } from "./math";
 import type { App } from "./app";

@@ -5,7 +5,10 @@ import type { Detail, Frame, Rects, Tables } from "./payload";
 import { Curve } from "./curve";
 import { modulePath } from "./format";
 
-/** Rows of the tree that finds what is alive at a tick: the greatest end of each 16 rows, of each 16 of those, and so on. */
+/**
+ * Rows of the tree that finds what is alive at a tick: the greatest end of each 16 rows, of each 16 of those, and so
+ * on.
+ */
 const FAN = 16;
 
 export class Device {

@@ -462,7 +462,10 @@ export class Plot {
   }
 }
 
-/** The line of a curve over the pixels [left, left + width): exact steps where they are wide, extremes of each pixel where not. */
+/**
+ * The line of a curve over the pixels [left, left + width): exact steps where they are wide, extremes of each pixel
+ * where not.
+ */
 export function tracePath(app: App, curve: Curve, left: number, width: number, xOf: (px: number) => number, px: (x: number) => number, py: (y: number) => number, highest = false): Path2D {
   const path = new Path2D();
   const first = app.tickAt(xOf(left));

@@ -1,6 +1,7 @@
-// Drawing the rectangles. Both renderers follow one rule, so that they give the same picture: a rectangle covers the pixels whose
-// centre it contains, is at least a pixel wide (a spike must be seen) and, where it matches a search, at least a pixel high.
-// No rectangle is ever larger than it is by more than that; those too thin to hold a centre drop out in proportion.
+// Drawing the rectangles. Both renderers follow one rule, so that they give the same picture: a rectangle covers the
+// pixels whose centre it contains, is at least a pixel wide (a spike must be seen) and, where it matches a search, at
+// least a pixel high. No rectangle is ever larger than it is by more than that; those too thin to hold a centre drop
+// out in proportion.
 
 import { max, min, round, floor, ceil } from "./math";
 import type { Device } from "./device";
@@ -17,7 +18,9 @@ export interface Renderer {
 /** Rectangles drawn while the view moves, the largest first; all of them when it rests. */
 const WHILE_MOVING = 60_000;
 
-/** Allocations by decreasing area, coarsely: by the logarithm, which a counting sort does in linear time for a million. */
+/**
+ * Allocations by decreasing area, coarsely: by the logarithm, which a counting sort does in linear time for a million.
+ */
 export function byArea(device: Device): Uint32Array {
   const { start, end, block } = device.rects;
   const n = device.n;
@@ -44,7 +47,8 @@ flat out vec4 vColor;
 flat out vec2 vSize;
 out vec2 vAt;
 void main() {
-  // Values are split in two floats, and the view's origin too: the difference is exact where one float has too few digits.
+  // Values are split in two floats, and the view's origin too: the difference is exact where one float has too few
+  // digits.
   float x0 = ((aX.x - uX.x) + (aX.y - uX.y)) * uX.z, x1 = ((aX.z - uX.x) + (aX.w - uX.y)) * uX.z;
   float y0 = ((aY.x - uY.x) + (aY.y - uY.y)) * uY.z, y1 = ((aY.z - uY.x) + (aY.w - uY.y)) * uY.z;
   x1 = max(x1, x0 + 1.0);
@@ -109,8 +113,8 @@ export class GlRenderer implements Renderer {
   }
 
   /**
-   * Null where the browser has no WebGL2 or, unless `anyway`, has it in software only: there each instance is a draw of its own, and
-   * 60,000 of them take a second where the canvas takes milliseconds.
+   * Null where the browser has no WebGL2 or, unless `anyway`, has it in software only: there each instance is a draw of
+   * its own, and 60,000 of them take a second where the canvas takes milliseconds.
    */
   static create(canvas: HTMLCanvasElement, anyway: boolean): GlRenderer | null {
     try {

@@ -1,4 +1,5 @@
-// The allocator's memory at one instant: every segment with its blocks, live, pending or free, in step with the timeline's instant.
+// The allocator's memory at one instant: every segment with its blocks, live, pending or free, in step with the
+// timeline's instant.
 
 import { max, min, ceil } from "./math";
 import type { App } from "./app";

@@ -9,7 +9,10 @@ import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 
-/** The page under test and the report that it must agree with: given by the environment, else made by the crate's example. */
+/**
+ * The page under test and the report that it must agree with: given by the environment, else made by the crate's
+ * example.
+ */
 export function subject() {
   let html = process.env.REPORT_HTML;
   let json = process.env.REPORT_JSON;

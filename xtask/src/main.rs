@@ -15,7 +15,8 @@ cargo xtask test rust       only the Rust tests (also: lint, web)
 cargo xtask test-torch      the allocator's model against stock libraries of torch (versions and options may follow)
 cargo xtask test-torch python   only the Python package on stock torch (arguments for pytest may follow)
 cargo xtask bench           all benchmarks (also by name: report, page, plan, pool, replay, fit)
-cargo xtask page            rebuild the report's page from web/src";
+cargo xtask page            rebuild the report's page from web/src
+cargo xtask pictures        take the pictures in docs/images again";
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +26,7 @@ fn main() -> Result<()> {
         ["test-torch", args @ ..] => test_torch::run(args),
         ["bench", names @ ..] => bench::run(names),
         ["page"] => test::build_page(),
+        ["pictures"] => test::pictures(),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

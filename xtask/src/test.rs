@@ -56,6 +56,17 @@ fn lint() -> Result<()> {
 
 /// The page in a real browser, on a report that the real binary wrote.
 fn web() -> Result<()> {
+    browser(&["test"])
+}
+
+/// Takes the pictures in docs/images again.
+pub(crate) fn pictures() -> Result<()> {
+    tools::install()?;
+    browser(&["run", "pictures"])
+}
+
+/// Runs npm with `args` on a fresh report of [`PAGE_TRACE`].
+fn browser(args: &[&str]) -> Result<()> {
     install_page_packages()?;
     shell::run(command(".", "cargo", &["build", "--release", "--locked", "--package", "gapless"]))?;
     let binary = shell::target().join("release/gapless").display().to_string();
@@ -66,7 +77,7 @@ fn web() -> Result<()> {
         let path = path.display().to_string();
         shell::run(command(".", &binary, &["report", PAGE_TRACE, "--format", format, "-o", &path]))?;
     }
-    let mut npm = command("web", "npm", &["test"]);
+    let mut npm = command("web", "npm", args);
     npm.env("REPORT_HTML", &html).env("REPORT_JSON", &json);
     if let Some(browser) = tools::browser() {
         npm.env("CHROMIUM", browser);

@@ -1,8 +1,8 @@
-//! The Python part of `cargo xtask test-torch`: stock torch, imported, over a card that exists only as bookkeeping, and the package `gapless` on
-//! it. See torch-bench/README.md for the card and python/tests/ for what is tested.
+//! The Python part of `cargo xtask test-torch`: stock torch, imported, over a card that exists only as bookkeeping, and
+//! the package `gapless` on it. See torch-bench/README.md for the card and python/tests/ for what is tested.
 //!
-//! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on). Where it cannot be had
-//! the tests are skipped, loudly, and that is no failure.
+//! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on).
+//! Where it cannot be had the tests are skipped, loudly, and that is no failure.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result};

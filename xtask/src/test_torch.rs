@@ -1,8 +1,10 @@
-//! `cargo xtask test-torch`: the model of PyTorch's caching allocator against the real one, out of stock wheels, without a GPU and without
-//! Python's torch; then torch in Python (`test_python.rs`). See torch-bench/README.md for what runs.
+//! `cargo xtask test-torch`: the model of PyTorch's caching allocator against the real one, out of stock wheels,
+//! without a GPU and without Python's torch; then torch in Python (`test_python.rs`). See torch-bench/README.md for
+//! what runs.
 //!
-//! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below cargo's target folder.
-//! Where no wheel can be had the version is skipped, loudly, and that is no failure; a difference is one.
+//! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below
+//! cargo's target folder. Where no wheel can be had the version is skipped, loudly, and that is no failure; a
+//! difference is one.
 
 use crate::shell::{self, command};
 use crate::test_python;
@@ -47,7 +49,8 @@ const KEPT: [&str; 4] = [
     "torch/include/torch/headeronly/",
 ];
 
-/// `args`: versions (all of the usual ones where none is named), then options for the comparison; or `python`, then arguments for pytest.
+/// `args`: versions (all of the usual ones where none is named), then options for the comparison; or `python`, then
+/// arguments for pytest.
 pub(crate) fn run(args: &[&str]) -> Result<()> {
     if let ["python", rest @ ..] = args {
         return if on_linux() { test_python::run(rest) } else { Ok(()) };

@@ -1,4 +1,5 @@
-//! What the tests need beyond cargo: a browser, node and Prometheus, from Debian's packages; the page's packages, from npm.
+//! What the tests need beyond cargo: a browser, node and Prometheus, from Debian's packages; the page's packages, from
+//! npm.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result, bail};
@@ -39,8 +40,9 @@ pub(crate) fn browser() -> Option<String> {
         .map(|path| path.display().to_string())
 }
 
-/// The folder with `prometheus` and `promtool`: PROMETHEUS, or Debian's package unpacked below cargo's target folder, nothing installed. `None` where
-/// it cannot be had, which is said loudly and is no failure: its test then looks on the path, and says too that it did not run.
+/// The folder with `prometheus` and `promtool`: PROMETHEUS, or Debian's package unpacked below cargo's target folder,
+/// nothing installed. `None` where it cannot be had, which is said loudly and is no failure: its test then looks on the
+/// path, and says too that it did not run.
 pub(crate) fn prometheus() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("PROMETHEUS") {
         return Some(named.into());

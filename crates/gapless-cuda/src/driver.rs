@@ -72,7 +72,7 @@ pub const HOST_PORTABLE: c_uint = 1;
 /// Why the driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverError {
-    /// libcuda.so.1 is not there.
+    /// libcuda.so.1 was not found.
     Missing,
     /// It lacks a function: it is older than CUDA 11.
     Lacks(&'static str),

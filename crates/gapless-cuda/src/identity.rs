@@ -1,4 +1,4 @@
-//! What a card is called: its UUID, which is the same in CUDA, in the management library and in other tools, and its name.
+//! The name and the UUID of a card. CUDA, the management library and other tools show the same UUID.
 
 use crate::driver::SUCCESS;
 use crate::library::Library;

@@ -1,10 +1,16 @@
 //! `gapless_pool::Device` over the CUDA driver.
 //!
-//! The driver is found with dlopen when the process already uses CUDA; nothing links against it, so the library loads on machines without one.
-//! [`driver`] is the table of its functions, [`device`] one card, [`pinned`] host memory that it copies from and to, [`identity`] what a card is called. [`nvml`] is the driver's management library: all
-//! cards of the machine and who uses them, without CUDA. [`mapped`] and [`scrub`] are for checked mode: which page
-//! lies behind an address, and whether
-//! a pattern is still there.
+//! The crate loads the driver with dlopen when the process already uses CUDA. It does not link against the driver, so
+//! the library also loads on machines without one.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`driver`] | the table of the driver's functions |
+//! | [`device`] | one card |
+//! | [`pinned`] | pinned host memory for copies |
+//! | [`identity`] | the name and UUID of a card |
+//! | [`nvml`] | the management library: all cards of the machine and who uses them, without CUDA |
+//! | [`mapped`], [`scrub`] | for checked mode: which page lies behind an address; filling and verifying memory |
 
 pub mod device;
 pub mod driver;

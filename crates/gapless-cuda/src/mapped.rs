@@ -1,11 +1,10 @@
-//! Which physical page lies behind an address: what the driver was told, kept beside the allocator and without its
-//! help.
+//! Which physical page lies behind an address.
 //!
-//! Checked mode needs it: a page may be mapped at several addresses, and what was written to it belongs to the
-//! page. It knows what [`CudaDevice`](crate::CudaDevice) did, not what the allocator believes, so that one can be
-//! held against the other.
+//! Checked mode needs this, because a page may be mapped at several addresses, and a write belongs to the page. The
+//! record follows the calls of [`CudaDevice`](crate::CudaDevice) and does not use the allocator's own records, so that
+//! one can be compared with the other.
 //!
-//! Invariant: ranges do not overlap, as the driver refuses to map over what is mapped.
+//! Invariant: ranges do not overlap, because the driver refuses to map over an existing mapping.
 
 use gapless_pool::PageHandle;
 use std::collections::{BTreeMap, HashMap};

@@ -1,8 +1,9 @@
-//! NVIDIA's management library: every card of this machine, how full it is, and which processes use it; without CUDA, and without touching a card.
+//! NVIDIA's management library: every card of this machine, its memory use, and the processes on it. It needs no CUDA
+//! context.
 //!
-//! `libnvidia-ml.so.1` comes with the driver and is found with dlopen. Only its start is required to succeed: each answer after that is an `Option`, for
-//! drivers refuse single questions (in containers, on vGPUs, on cards that are gone). Nothing is shut down: the library is
-//! the process's until its end.
+//! `libnvidia-ml.so.1` comes with the driver; we load it with dlopen. Only its initialisation must succeed. Each later
+//! answer is an `Option`, because drivers refuse single questions (in containers, on vGPUs, for cards that are gone).
+//! We never shut the library down; it stays loaded until the process ends.
 
 use crate::identity::{Uuid, text_of};
 use crate::library::Library;
@@ -19,13 +20,14 @@ const INSUFFICIENT_SIZE: Status = 7;
 const NOT_AVAILABLE: u64 = u64::MAX;
 /// Room for names and UUIDs, as the headers advise.
 const TEXT: usize = 96;
-/// Processes of a card that are asked for at most: more than any machine runs, and a wrong count cannot take all memory.
+/// Processes of a card that are asked for at most: more than any machine runs, and a wrong count cannot take all
+/// memory.
 const MOST_PROCESSES: u32 = 1 << 16;
 
 /// Why the library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NvmlError {
-    /// libnvidia-ml.so.1 is not there.
+    /// libnvidia-ml.so.1 was not found.
     Missing,
     /// It lacks a function without which nothing can be asked.
     Lacks(&'static str),

@@ -1,4 +1,5 @@
-//! Pinned host memory from the driver, for copies that run beside kernels. Portable: whichever card's context pinned it, all may use it.
+//! Pinned host memory from the driver, for copies that run beside kernels. It is portable: every card can use it, no
+//! matter which card's context pinned it.
 
 use crate::device::CudaDevice;
 use crate::driver::{DriverError, HOST_PORTABLE, Handle, OUT_OF_MEMORY, PinningDriver, SUCCESS};

@@ -1,4 +1,5 @@
-//! The management library over the stand-in of torch-bench: what a card answers, and what happens where it answers nothing.
+//! The management library over the stand-in of torch-bench: what a card answers, and what happens where it answers
+//! nothing.
 //!
 //! The loader reads its path when a process begins, so each case is this test again, in a process of its own.
 

@@ -1,4 +1,5 @@
-//! A trace and its histories as files for other tools. One module a format, one function each, into any [`Write`](std::io::Write).
+//! A trace and its histories as files for other tools. One module a format, one function each, into any
+//! [`Write`](std::io::Write).
 //!
 //! | module | what | for |
 //! |---|---|---|

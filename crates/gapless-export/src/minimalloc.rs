@@ -1,4 +1,5 @@
-//! Lifetimes as the CSV that MiniMalloc and other offline packers read: `id,lower,upper,size`, half-open intervals of ticks.
+//! Lifetimes as the CSV that MiniMalloc and other offline packers read: `id,lower,upper,size`, half-open intervals of
+//! ticks.
 //!
 //! Ids are allocation ids of the history. An allocation without bytes needs no place and is not written.
 

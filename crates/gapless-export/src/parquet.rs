@@ -1,5 +1,6 @@
-//! Allocations as Parquet: the columns of the CSV with their types. Texts are dictionaries, numbers packed differences, Snappy on top; what is
-//! not known is null. Row groups of 128 Ki rows go out one by one, so memory does not grow with the trace.
+//! Allocations as Parquet: the columns of the CSV with their types. Texts are dictionaries, numbers packed differences,
+//! Snappy on top; what is not known is null. Row groups of 128 Ki rows go out one by one, so memory does not grow with
+//! the trace.
 
 use crate::rows::{Row, pool_names, rows, stack_text};
 use crate::{DeviceView, ExportError, View};

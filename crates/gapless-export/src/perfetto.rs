@@ -1,9 +1,10 @@
 //! The timeline as trace-event JSON, for ui.perfetto.dev and chrome://tracing.
 //!
-//! A device is a process. It has three counters (allocated, active, reserved), a track with the run's annotations and one with its
-//! steps, one with the calls to the device, and the allocations of each stream as slices. Slices on a track must nest: those
-//! that cross are dropped or moved aside by the viewer. So an allocation goes onto the first track of its stream where it does, and a stream has as many
-//! tracks as that takes. Memory is mostly taken and given back like a stack, so they are few.
+//! A device is a process. It has three counters (allocated, active, reserved), a track with the run's annotations and
+//! one with its steps, one with the calls to the device, and the allocations of each stream as slices. Slices on a
+//! track must nest: those that cross are dropped or moved aside by the viewer. So an allocation goes onto the first
+//! track of its stream where it does, and a stream has as many tracks as that takes. Memory is mostly taken and given
+//! back like a stack, so they are few.
 //!
 //! Times are microseconds from the first event of the trace, never going back; a device without a clock counts events.
 
@@ -18,7 +19,8 @@ pub struct Options {
     pub min_size: Bytes,
     /// Of the rest, this many of the largest on each device get a slice.
     pub largest: usize,
-    /// The most points of a counter; beyond that only the highest and the last of equal stretches remain, so peaks stay exact.
+    /// The most points of a counter; beyond that only the highest and the last of equal stretches remain, so peaks stay
+    /// exact.
     pub counter_points: usize,
     /// Whether calls to the device (segments taken, given back, mapped, unmapped) are marked.
     pub segment_events: bool,
@@ -149,8 +151,8 @@ impl Timeline<'_, '_> {
         self.allocations()
     }
 
-    /// Numbers from 1 on: 0 is the idle process to the viewer, and thread 0 belongs to it whatever the process says. So what belongs
-    /// to no track has the process's number as its thread, which is the main thread.
+    /// Numbers from 1 on: 0 is the idle process to the viewer, and thread 0 belongs to it whatever the process says. So
+    /// what belongs to no track has the process's number as its thread, which is the main thread.
     fn pid(&self) -> u32 {
         self.device.device.device.saturating_add(1)
     }
@@ -242,8 +244,8 @@ impl Timeline<'_, '_> {
         Ok(())
     }
 
-    /// An end belongs to the last open start of the same name. What never ended goes on to the end, what never
-    /// began was there from the beginning. Without a clock there is no telling where annotations belong: they are left out.
+    /// An end belongs to the last open start of the same name. What never ended goes on to the end, what never began
+    /// was there from the beginning. Without a clock there is no telling where annotations belong: they are left out.
     fn annotations(&mut self) -> Result<(), ExportError> {
         if self.clock.times.is_none() {
             return Ok(());
@@ -447,7 +449,8 @@ mod tests {
         whole["traceEvents"].as_array().unwrap().clone()
     }
 
-    /// The rules of the trace-event format: what every event has, counters are numbers and go forward, slices on a track nest.
+    /// The rules of the trace-event format: what every event has, counters are numbers and go forward, slices on a
+    /// track nest.
     fn check_rules(events: &[Value]) {
         let mut open: BTreeMap<(u64, u64), Vec<u64>> = BTreeMap::new();
         let mut latest: BTreeMap<(u64, String), u64> = BTreeMap::new();

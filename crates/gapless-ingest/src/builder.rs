@@ -1,11 +1,11 @@
 //! Lists, dicts and the memo while a file is read, and how they collapse into rows.
 //!
-//! A dict is whole when it becomes part of something else. Then its keys say what it is, it becomes a row, and its object goes:
-//! an event of a million leaves nothing but its row. An object that something else still names keeps its slot, which then
-//! says what became of it; changing such an object afterwards is refused, no pickler does it.
+//! A dict is whole when it becomes part of something else. Then its keys say what it is, it becomes a row, and its
+//! object goes: an event of a million leaves nothing but its row. An object that something else still names keeps its
+//! slot, which then says what became of it; changing such an object afterwards is refused, no pickler does it.
 //!
-//! Invariant: a slot that is not `SHARED` is named by at most one value and one memo entry (`memo`), so it can be reused
-//! once both are replaced.
+//! Invariant: a slot that is not `SHARED` is named by at most one value and one memo entry (`memo`), so it can be
+//! reused once both are replaced.
 
 use crate::names::Name;
 use crate::options::Limits;

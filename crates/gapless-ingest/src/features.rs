@@ -1,7 +1,7 @@
 //! Which version of torch wrote a snapshot, as far as its fields show.
 //!
-//! Every version only added fields. A field that is there gives a lower bound; one that would have to be there and is not gives
-//! an upper bound.
+//! Every version only added fields. A field that is there gives a lower bound; one that would have to be there and is
+//! not gives an upper bound.
 
 use crate::rows::field;
 

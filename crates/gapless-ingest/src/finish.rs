@@ -1,7 +1,7 @@
 //! From rows to a trace: what the top of a snapshot says about which rows belong to which device.
 //!
-//! Lists may share rows and each other; here they are written out, which is the one place where a small file could become
-//! large: what is written out is limited by what was read.
+//! Lists may share rows and each other; here they are written out, which is the one place where a small file could
+//! become large: what is written out is limited by what was read.
 
 use crate::builder::{Builder, key};
 use crate::error::{Fault, Problem};
@@ -167,7 +167,8 @@ fn not_a_snapshot(builder: &Builder, top: Value) -> Fault {
     Box::new(Problem::NotATrace { looks_like, help })
 }
 
-/// How many rows were written out of lists, and how many may be: each costs at least a byte of the file unless lists share.
+/// How many rows were written out of lists, and how many may be: each costs at least a byte of the file unless lists
+/// share.
 struct Spent {
     rows: u64,
     limit: u64,
@@ -276,8 +277,8 @@ impl Devices {
     }
 }
 
-/// The number in the device of what has the number `shared` in the file. A table that was moved into the device as it was
-/// keeps its numbers.
+/// The number in the device of what has the number `shared` in the file. A table that was moved into the device as it
+/// was keeps its numbers.
 fn renumber<T: Copy + Eq + Hash>(
     own: &mut Numbered<T>,
     all: &Numbered<T>,

@@ -123,8 +123,8 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 }
 
-/// Passes bytes on and watches two things that the parser does not: how many there are, and how long one string or number
-/// gets, which the parser would hold in memory.
+/// Passes bytes on and watches two things that the parser does not: how many there are, and how long one string or
+/// number gets, which the parser would hold in memory.
 struct Guard<R> {
     input: R,
     read: u64,

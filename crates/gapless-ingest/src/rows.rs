@@ -1,8 +1,8 @@
 //! The tables into which a snapshot's dicts collapse, whatever the file format: drafts in, rows out.
 //!
-//! A draft collects the fields of one dict in any order; its `finish` checks them and appends a row. Rows of all devices
-//! share one table; `finish.rs` hands them out to the devices at the end. Errors are texts without a position: only the
-//! caller knows where in the file it is.
+//! A draft collects the fields of one dict in any order; its `finish` checks them and appends a row. Rows of all
+//! devices share one table; `finish.rs` hands them out to the devices at the end. Errors are texts without a position:
+//! only the caller knows where in the file it is.
 
 use crate::features::{Feature, Features};
 use crate::names::Name;

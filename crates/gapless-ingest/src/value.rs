@@ -1,7 +1,7 @@
 //! What a value of an untrusted file is while it is read: one small word.
 //!
-//! Rows (events, blocks, segments, ...) are already in the assembler's columns when a `Value` names them. Neighbouring rows
-//! join into one value: a list of a million events that were read one after the other is one `Rows`.
+//! Rows (events, blocks, segments, ...) are already in the assembler's columns when a `Value` names them. Neighbouring
+//! rows join into one value: a list of a million events that were read one after the other is one `Rows`.
 
 use gapless_trace::stacks::FrameId;
 use gapless_trace::{StackId, StringId};

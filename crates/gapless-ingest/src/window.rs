@@ -1,5 +1,5 @@
-//! A sliding window over a stream: the parser sees a slice, the stream is read in large pieces, and the file as a whole is
-//! never in memory.
+//! A sliding window over a stream: the parser sees a slice, the stream is read in large pieces, and the file as a whole
+//! is never in memory.
 
 use crate::error::{Fault, Problem};
 use std::io::{ErrorKind, Read};

@@ -1,5 +1,6 @@
 //! Every file in `testdata/hostile` ends in an error, or is accepted with a note where its name says so; none makes the
-//! reader panic or hold more than 64 MiB. The memory of the whole process is looked at, so this test has a file of its own.
+//! reader panic or hold more than 64 MiB. The memory of the whole process is looked at, so this test has a file of its
+//! own.
 
 use gapless_ingest::{Problem, ReadOptions, open};
 use gapless_trace::History;

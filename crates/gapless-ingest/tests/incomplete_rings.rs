@@ -1,5 +1,5 @@
-//! PyTorch keeps the newest events in a ring. Whatever was dropped at the front, what is left leads to the same end, and the
-//! rebuilt history says that it began late.
+//! PyTorch keeps the newest events in a ring. Whatever was dropped at the front, what is left leads to the same end,
+//! and the rebuilt history says that it began late.
 
 use gapless_ingest::{ReadOptions, open};
 use gapless_trace::{DeviceTrace, EventIndex, Events, History, Trace};

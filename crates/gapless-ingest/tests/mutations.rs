@@ -1,5 +1,5 @@
-//! Small real files, damaged in thousands of ways that look random and are the same every time: never a panic, never more
-//! than 64 MiB. The memory of the whole process is looked at, so this test has a file of its own.
+//! Small real files, damaged in thousands of ways that look random and are the same every time: never a panic, never
+//! more than 64 MiB. The memory of the whole process is looked at, so this test has a file of its own.
 
 mod support;
 

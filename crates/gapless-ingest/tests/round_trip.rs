@@ -1,5 +1,5 @@
-//! Random snapshots, written in every protocol, with and without sharing, keys in any order, and as JSON: all are read back
-//! as what they were.
+//! Random snapshots, written in every protocol, with and without sharing, keys in any order, and as JSON: all are read
+//! back as what they were.
 
 mod support;
 
@@ -10,7 +10,8 @@ use support::{Dice, Py, Style, json, pickle};
 /// What a snapshot says, apart from how it is stored.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Plain {
-    /// Device, then its events: action, address, size, stream, time, pool, compile context, metadata, frames, forward frames.
+    /// Device, then its events: action, address, size, stream, time, pool, compile context, metadata, frames, forward
+    /// frames.
     events: Vec<(u32, Vec<PlainEvent>)>,
     segments: Vec<PlainSegment>,
     annotations: Vec<(String, bool, u32, u64)>,

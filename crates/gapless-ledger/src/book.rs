@@ -1,12 +1,15 @@
-//! The rules, over entries in memory: who may take how much more. No clock, no file, no process is touched here.
+//! The rules: who may take how much more. This module works on entries in memory; it uses no clock, file or process.
 //!
-//! A tenant is there as long as one of its processes is, and its share is the same in all of them. Its sum is what its processes hold.
+//! A tenant exists while one of its processes does, and all its processes have the same share. Its sum is what its
+//! processes hold.
 //!
-//! * Within its share a tenant gets what it asks for. It waits only where the card is full, which others' borrowing alone can bring about,
-//!   since shares add up to no more than the card.
-//! * Beyond its share it gets nothing, or, where it borrows, what of the card nobody holds, as long as nobody waits for its own.
+//! * Within its share, a tenant gets what it asks for. It waits only if the card is full. Only borrowing by others can
+//!   cause that, because the shares add up to at most the card.
+//! * Beyond its share, a tenant without `borrow` gets nothing. With `borrow`, it gets memory that no tenant holds,
+//!   unless another tenant waits for memory within its own share.
 //!
-//! Invariants while every growth asks: the sum of all <= capacity; a tenant that does not borrow holds at most its share.
+//! Invariants, if every growth asks first: the sum of all <= capacity; a tenant that does not borrow holds at most its
+//! share.
 
 use crate::processes::Who;
 use std::fmt;
@@ -195,8 +198,8 @@ impl Book {
         answer
     }
 
-    /// What the tenant of a process should give back now: what it holds beyond its share, while another waits; where it does not borrow, at any
-    /// time, for only what nobody asked for brought it there.
+    /// What the tenant of a process should give back now: what it holds beyond its share, while another waits; where it
+    /// does not borrow, at any time, for only what nobody asked for brought it there.
     #[must_use]
     pub fn overdue(&self, who: Who) -> u64 {
         let Some(entry) = self.iter().find(|entry| entry.who == who) else { return 0 };

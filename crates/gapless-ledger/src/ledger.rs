@@ -1,8 +1,9 @@
-//! A card's book in a file that processes share. Every change is made under the file's advisory lock, which the kernel releases when its holder
-//! dies, and a process writes its own entry from what it knows itself: whatever happened to the file, its next change sets it right.
+//! The book of one card, in a file that processes share. A process changes it under the file's advisory lock, which the
+//! kernel releases when its holder dies. A process writes its own entry from its own records, so its next change
+//! repairs any damage to the file.
 //!
-//! A holder that was stopped while it had the lock would stop the others: they give up after [`PATIENCE`], which is an error here and an
-//! out-of-memory to whoever asked.
+//! A process that is stopped while it holds the lock would block the others. They give up after [`PATIENCE`], with an
+//! error that the caller turns into an out-of-memory error.
 
 use crate::book::{Answer, Book, Entry, JoinError};
 use crate::processes::{Processes, Who};
@@ -217,7 +218,8 @@ impl Ledger {
         Ok(result)
     }
 
-    /// Asks for `bytes` more, to be entered before the driver is asked for them. The dead are looked for only where something is missing.
+    /// Asks for `bytes` more, to be entered before the driver is asked for them. The dead are looked for only where
+    /// something is missing.
     ///
     /// # Errors
     /// When the ledger cannot be used; nothing was granted.

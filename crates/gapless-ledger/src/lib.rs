@@ -1,10 +1,10 @@
-//! Who holds how much of a card, among processes of one user that share it: tenants with shares, and the processes of each.
+//! Who holds how much of a card, among processes of one user that share it: tenants with shares, and their processes.
 //!
-//! [`book`] is the rules, pure; [`record`] an entry as bytes; [`ledger`] a file of them, changed under an advisory lock that the kernel
-//! releases when its holder dies; [`processes`] who is alive.
+//! [`book`] has the rules, as pure functions; [`record`] the bytes of an entry; [`ledger`] the shared file, changed
+//! under an advisory lock that the kernel releases when its holder dies; [`processes`] which processes are alive.
 //!
-//! A process enters what it is about to take before it asks the driver for it, so the sum of the entries is never below what is held. What a
-//! killed process held comes back when anybody looks: its entry says which process it was, down to its start.
+//! A process enters memory before it asks the driver for it, so the sum of the entries is never below what is held. An
+//! entry names its process by number and start time. Any process that looks can remove the entry of a dead one.
 
 pub mod book;
 pub mod ledger;

@@ -17,7 +17,8 @@ pub trait Processes: std::fmt::Debug + Send {
     /// This process.
     fn me(&self) -> Who;
 
-    /// Whether a process may still hold memory of a card. One whose number means nothing here counts as alive: its own kind will see it end.
+    /// Whether a process may still hold memory of a card. One whose number means nothing here counts as alive: its own
+    /// kind will see it end.
     fn is_alive(&self, who: Who) -> bool;
 }
 
@@ -36,7 +37,8 @@ fn parse_stat(text: &str) -> Option<(bool, u64)> {
     // The name, in brackets, may hold anything.
     let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
     let (state, threads, start) = (*fields.first()?, fields.get(17)?, fields.get(19)?);
-    // A process that ended and was not waited for holds nothing any more; one whose first thread ended may still run others.
+    // A process that ended and was not waited for holds nothing any more; one whose first thread ended may still run
+    // others.
     let is_gone = matches!(state, "Z" | "X" | "x") && threads.parse::<u64>().ok()? <= 1;
     Some((!is_gone, start.parse().ok()?))
 }

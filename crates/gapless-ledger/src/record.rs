@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! head    0 "gaplessL"   8 version   16 capacity   24 check            (128 bytes; the rest is 0)
-//! entry   0 check   8 pid, u32   12 flags, u32: 1 used, 2 borrows   16 start   24 space   32 limit   40 held   48 wants   56 outside
-//!        64 length of the name, u8   65 name                            (128 bytes; the rest is 0)
+//! entry   0 check   8 pid, u32   12 flags, u32: 1 used, 2 borrows   16 start   24 space   32 limit
+//!        40 held   48 wants   56 outside   64 length of the name, u8   65 name        (128 bytes; the rest is 0)
 //! ```
 //!
-//! Both are written by one call each, and do not cross a page. What was torn all the same fails its check, and is as if it were not there: a
-//! process that lives writes its entry whole whenever it changes anything.
+//! Both are written by one call each, and do not cross a page. What was torn all the same fails its check, and is as if
+//! it were not there: a process that lives writes its entry whole whenever it changes anything.
 
 use crate::book::Entry;
 use crate::processes::Who;

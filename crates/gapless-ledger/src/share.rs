@@ -1,4 +1,5 @@
-//! A tenant's share as people write it: `a:30GiB`, `a:60%:borrow`. The name is 1 to 63 letters, digits, `.`, `_` or `-`.
+//! A tenant's share as people write it: `a:30GiB`, `a:60%:borrow`. The name is 1 to 63 letters, digits, `.`, `_` or
+//! `-`.
 
 use std::fmt;
 
@@ -33,7 +34,7 @@ pub struct Share {
     pub borrow: bool,
 }
 
-/// Why a text is no share.
+/// Why a text is not a valid share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareError(String);
 
@@ -59,12 +60,14 @@ impl std::str::FromStr for Share {
         let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if name.is_empty() || name.len() > LONGEST || !name.chars().all(fine) {
             return wrong(format!(
-                "{name:?} is no tenant's name (letters, digits, . _ -, at most {LONGEST})"
+                "invalid tenant name {name:?}: use letters, digits, . _ -, at most {LONGEST} characters"
             ));
         }
         let Some(size) = parts.next() else { return wrong(format!("{text:?} does not say how much")) };
         let Some(size) = parse_size(size) else {
-            return wrong(format!("{size:?} is no share of a card"));
+            return wrong(format!(
+                "invalid share {size:?}: use a size or a percentage, such as 30GiB or 60%"
+            ));
         };
         let borrow = match parts.next() {
             None => false,

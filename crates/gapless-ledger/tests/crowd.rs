@@ -1,5 +1,5 @@
-//! Real processes on one ledger, killed at random moments: whoever looks never sees more than the card, nor a tenant above its share, and what the
-//! killed held comes back. The processes are this very program, started again.
+//! Real processes on one ledger, killed at random moments: whoever looks never sees more than the card, nor a tenant
+//! above its share, and what the killed held comes back. The processes are this very program, started again.
 
 use gapless_ledger::ledger::look;
 use gapless_ledger::{Answer, Ledger, LedgerError, Processes, Share, Size, System, Tick};

@@ -1,5 +1,5 @@
-//! The rules against random programs: processes that join, ask, give back and die, with the promises checked after every step; and against a
-//! naive twin that only knows what each of them was granted.
+//! The rules against random programs: processes that join, ask, give back and die, with the promises checked after
+//! every step; and against a naive twin that only knows what each of them was granted.
 
 use gapless_ledger::{Answer, Book, Entry, JoinError, Who};
 use std::collections::HashMap;

@@ -22,15 +22,15 @@ impl fmt::Display for PageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PageError::Io(error) => write!(f, "{error}"),
-            PageError::NotAPage => f.write_str("this is no statistics page"),
+            PageError::NotAPage => f.write_str("not a statistics file"),
             PageError::Version(version) => write!(
                 f,
-                "the page has version {version}, this program reads version {}: use the gapless that the process uses",
+                "the statistics file has version {version}, and this program reads version {}: use the gapless that the process uses",
                 crate::layout::VERSION
             ),
-            PageError::Torn => f.write_str("the page is not whole"),
-            PageError::TooLarge(bytes) => write!(f, "{bytes} bytes are too many for a page"),
-            PageError::Wrong(what) => write!(f, "the page is damaged: {what}"),
+            PageError::Torn => f.write_str("the statistics file is incomplete"),
+            PageError::TooLarge(bytes) => write!(f, "{bytes} bytes are too many for a statistics file"),
+            PageError::Wrong(what) => write!(f, "the statistics file is damaged: {what}"),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The folder of one user's pages: made for this user alone, and used only where that is still so.
+//! The folder of one user's statistics files. Only this user may access it, and the crate checks that on every use.
 //!
-//! `GAPLESS_RUN_DIR`, where it is set; else the first that can be had of `/dev/shm/gapless-UID` (memory, and gone with the machine),
-//! `$XDG_RUNTIME_DIR/gapless` and a folder among temporary files. A folder that belongs to somebody else, that others may enter, or that is a link
-//! is refused: pages tell command lines, and what is read from a stranger's folder is a stranger's word.
+//! The folder is `GAPLESS_RUN_DIR` if that is set. Otherwise it is the first that can be used of `/dev/shm/gapless-UID`
+//! (in memory), `$XDG_RUNTIME_DIR/gapless` and a folder in the temporary folder. The crate refuses a folder that
+//! belongs to another user, that others may enter, or that is a link: the files contain command lines, and files from
+//! another user's folder cannot be trusted.
 
 use crate::process;
 use std::fmt;
@@ -37,7 +38,7 @@ impl fmt::Display for FolderError {
         match self {
             FolderError::Io(path, error) => write!(f, "{}: {error}", path.display()),
             FolderError::NotAFolder(path) => {
-                write!(f, "{} is no folder (links are not followed)", path.display())
+                write!(f, "{} is not a folder (Gapless does not follow links)", path.display())
             }
             FolderError::Foreign(path, owner) => write!(f, "{} belongs to user {owner}", path.display()),
             FolderError::Open(path, mode) => {

@@ -1,4 +1,5 @@
-//! The bytes of a page. Little-endian, nothing aligned; `text` is a u16 and that many bytes of UTF-8, `option` a u8 and, where that is 1, what it says.
+//! The bytes of a page. Little-endian, nothing aligned; `text` is a u16 and that many bytes of UTF-8, `option` a u8
+//! and, where that is 1, what it says.
 //!
 //! ```text
 //!      0  "GAPLPAGE"
@@ -15,8 +16,9 @@
 //!     24 + length  u64 sequence again, u64 checksum of sequence, length and body (FNV-1a)
 //! ```
 //!
-//! A page is written in one call and read in one; where the two sequences differ or the sum is wrong, the reader met the writer and looks again.
-//! Counts and texts have upper bounds, so a page has one too; a body that goes on after its last card is damaged.
+//! A page is written in one call and read in one; where the two sequences differ or the sum is wrong, the reader met
+//! the writer and looks again. Counts and texts have upper bounds, so a page has one too; a body that goes on after its
+//! last card is damaged.
 
 use crate::error::PageError;
 use crate::page::{Card, Counters, Holder, Lane, Page, Sample, Tenant};

@@ -1,10 +1,13 @@
-//! Statistics pages: what a process holds right now, in shared memory, for other processes of the same user.
+//! Statistics files: what a process holds right now, in shared memory, for other processes of the same user.
 //!
-//! A page is one small file on tmpfs, in a folder that only its user may enter ([`folder`]). Its process writes it a few times a second ([`writer`]);
-//! anybody who may open it reads it ([`reader`]) without the process noticing. [`page`] is what stands in it, [`layout`] how, [`process`] who wrote it
-//! and whether that one still lives. A reader trusts nothing in a file: what is torn is read again, what is wrong is an error in words.
+//! A statistics file (called a page in this crate) is a small file on tmpfs, in a folder that only its user may enter
+//! ([`folder`]). Its process writes it a few times a second ([`writer`]). Any process that may open it reads it
+//! ([`reader`]); the writer does not notice. [`page`] has the content, [`layout`] the bytes, [`process`] the identity
+//! of the writer and whether it is alive. A reader trusts nothing in a file: it reads a torn file again, and reports a
+//! damaged one as an error.
 //!
-//! No `unsafe` and nothing mapped: positioned reads and writes of a file in memory are enough, and a process that ends while it is read hurts nobody.
+//! The crate has no `unsafe` and maps nothing. It uses positioned reads and writes, so a writer that ends during a read
+//! does no harm.
 
 pub mod error;
 pub mod folder;

@@ -1,4 +1,6 @@
-//! What stands in a page. Words as everywhere in Gapless; sizes in bytes, times in microseconds since the Unix epoch.
+//! The content of a statistics file. Sizes are in bytes, times in microseconds since the Unix epoch.
+//!
+//! `live` in this file is the sum of block sizes that the program holds; `gapless top` shows it as "allocated".
 
 use crate::process::Process;
 
@@ -56,7 +58,8 @@ pub struct Card {
     /// Device memory that the process holds, now and at most.
     pub reserved: u64,
     pub peak_reserved: u64,
-    /// Free in pages that others use. It takes a walk over all blocks, so it may be some seconds old, as are lanes and holders.
+    /// Free in pages that others use. It takes a walk over all blocks, so it may be some seconds old, as are lanes and
+    /// holders.
     pub stranded: u64,
     pub blocks: u64,
     pub counters: Counters,

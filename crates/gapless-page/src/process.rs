@@ -1,4 +1,4 @@
-//! Who a process is, by /proc: its number can be used again, its number and its start cannot.
+//! The identity of a process, from /proc: its number and its start time. A number alone can be reused.
 
 use std::fs;
 use std::path::Path;

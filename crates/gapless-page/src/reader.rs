@@ -1,4 +1,4 @@
-//! Reading the pages of a folder: those of processes that live, the others removed.
+//! Reads the statistics files of a folder, and removes those of dead processes.
 
 use crate::error::PageError;
 use crate::folder::{Folder, FolderError};
@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 /// How often a page that is being written is read again, and the pause between: a writing takes microseconds.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
-/// A page from another namespace, where nobody can be asked whether its writer lives: shown while it is fresh, removed when it is old.
+/// A page from another namespace, where nobody can be asked whether its writer lives: shown while it is fresh, removed
+/// when it is old.
 const FRESH: u64 = 10_000_000;
 const OLD: Duration = Duration::from_secs(86_400);
 /// Files of one folder that are looked at.

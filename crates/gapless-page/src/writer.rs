@@ -1,4 +1,4 @@
-//! The page of one process, written again and again.
+//! Writes the statistics file of one process, repeatedly.
 
 use crate::error::PageError;
 use crate::folder::Folder;

@@ -1,9 +1,10 @@
 //! Small random questions about several memories with our answers, as JSON: for an exact solver to be held against.
 //!
-//! `cargo run --release -p gapless-plan --example spaces -- [COUNT [SEED]]` prints a list, one entry a question: `spaces` (capacity or
-//! null, cost), `buffers` (lifetime, size, allowed spaces, `count` of accesses or the `times` of them, between which it may
-//! move), and ours: `traffic`, `lower_bound`, `moved`, `seconds`. Every plan has passed the judge. In turns two spaces and
-//! counts, two and times, three and counts, three and times, with too little room for all.
+//! `cargo run --release -p gapless-plan --example spaces -- [COUNT [SEED]]` prints a list, one entry a question:
+//! `spaces` (capacity or null, cost), `buffers` (lifetime, size, allowed spaces, `count` of accesses or the `times` of
+//! them, between which it may move), and ours: `traffic`, `lower_bound`, `moved`, `seconds`. Every plan has passed the
+//! judge. In turns two spaces and counts, two and times, three and counts, three and times, with too little room for
+//! all.
 
 use std::time::Instant;
 

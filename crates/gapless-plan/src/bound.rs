@@ -5,8 +5,8 @@ use gapless_trace::Bytes;
 use crate::compact::Compact;
 use crate::problem::Problem;
 
-/// The most bytes alive at one time, and the end of any fixed buffer: what every plan needs, to be reached or proven out
-/// of reach.
+/// The most bytes alive at one time, and the end of any fixed buffer: what every plan needs, to be reached or proven
+/// out of reach.
 #[must_use]
 pub fn lower_bound(problem: &Problem) -> Bytes {
     let mut moments: Vec<(i64, bool, u64)> = Vec::with_capacity(problem.len() * 2);

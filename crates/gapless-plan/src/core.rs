@@ -1,9 +1,9 @@
-//! The core first: what is alive when nearly the most bytes are, with everything else cut away, is planned with all means; the rest
-//! goes where it fits around it.
+//! The core first: what is alive when nearly the most bytes are, with everything else cut away, is planned with all
+//! means; the rest goes where it fits around it.
 //!
-//! Most of a large problem has room to spare; only around its peaks every byte counts. There the buffers that live on and
-//! on lie at the bottom, and few are left to be searched. What is alive throughout a peak may lie in any order as far as the core
-//! is concerned, so the longest goes lowest: that is how stacks grow.
+//! Most of a large problem has room to spare; only around its peaks every byte counts. There the buffers that live on
+//! and on lie at the bottom, and few are left to be searched. What is alive throughout a peak may lie in any order as
+//! far as the core is concerned, so the longest goes lowest: that is how stacks grow.
 
 use crate::compact::Compact;
 use crate::join::join;
@@ -14,12 +14,12 @@ use crate::split::Split;
 /// Nodes and steps for one part of the core.
 const CORE_EFFORT: u64 = 20_000;
 
-/// Parts of fewer buffers have no core of their own: they are searched as a whole. No part of a core may have as many, or a
-/// core could be its own core.
+/// Parts of fewer buffers have no core of their own: they are searched as a whole. No part of a core may have as many,
+/// or a core could be its own core.
 pub(crate) const CORE_LEAST: usize = 2000;
 
-/// Offsets for all buffers, where those alive in sections with more than this share of the bound's bytes come first. Alignments
-/// must be 1. None where the core is too large, or does not fit under the bound.
+/// Offsets for all buffers, where those alive in sections with more than this share of the bound's bytes come first.
+/// Alignments must be 1. None where the core is too large, or does not fit under the bound.
 pub(crate) fn core_first(c: &Compact, bound: i64, share: f64, turn: &mut Turn<'_>) -> Option<Vec<i64>> {
     let line = (bound as f64 * share) as i64;
     // For each section, how many before it are in the core.

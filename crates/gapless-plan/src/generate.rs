@@ -37,7 +37,8 @@ pub fn guillotine(count: usize, time: i64, memory: u64, seed: u64) -> Problem {
     problem(done.into_iter().map(|(start, end, size)| Buffer::new(start, end, size as u64)).collect())
 }
 
-/// Starts uniform over `10 * count` ticks, lifetimes Pareto of this shape from `shortest` up, sizes log-uniform from 512 B to 64 MiB.
+/// Starts uniform over `10 * count` ticks, lifetimes Pareto of this shape from `shortest` up, sizes log-uniform from
+/// 512 B to 64 MiB.
 #[must_use]
 pub fn heavy_tailed(count: usize, shape: f64, shortest: f64, seed: u64) -> Problem {
     let mut rng = Rng::new(seed);

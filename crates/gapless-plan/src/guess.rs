@@ -1,5 +1,5 @@
-//! Guesses at how a part may be joined: by chance, or with care and second thoughts. What a guess leaves is small, so it is
-//! searched at once; what it reaches is a plan of the part.
+//! Guesses at how a part may be joined: by chance, or with care and second thoughts. What a guess leaves is small, so
+//! it is searched at once; what it reaches is a plan of the part.
 
 use crate::exact::{Answer, Restarts};
 use crate::improve::Improver;

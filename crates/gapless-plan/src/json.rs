@@ -1,7 +1,8 @@
 //! Buffer lists in JSON: an array of objects, or an object whose member `buffers` is one.
 //!
 //! ```text
-//! [{"id": "b1", "lower": 0, "upper": 9, "size": 16, "alignment": 8, "gaps": [[2, 4], [5, 6]], "offset": 32, "hint": 0}]
+//! [{"id": "b1", "lower": 0, "upper": 9, "size": 16, "alignment": 8, "gaps": [[2, 4], [5, 6]],
+//!   "offset": 32, "hint": 0}]
 //! ```
 //!
 //! `id` (a string or a number), `lower`, `upper` and `size` must be there; `alignment` (0 or 1: none), `gaps`

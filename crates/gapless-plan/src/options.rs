@@ -17,8 +17,8 @@ pub struct Options {
     pub time_limit: Option<Duration>,
     /// The most search nodes (and their like in other methods) to spend; `None`: until solved or cut off.
     pub effort: Option<u64>,
-    /// Seeds that are tried side by side, each on a thread with the whole effort; the best plan wins. The same seed, effort
-    /// and number of threads give the same plan. 0 is 1.
+    /// Seeds that are tried side by side, each on a thread with the whole effort; the best plan wins. The same seed,
+    /// effort and number of threads give the same plan. 0 is 1.
     pub threads: usize,
     pub tricks: Tricks,
 }

@@ -1,4 +1,5 @@
-//! One part of a problem: buffers connected in time, above whatever lies under all of them, with the state of its search.
+//! One part of a problem: buffers connected in time, above whatever lies under all of them, with the state of its
+//! search.
 //!
 //! A part is worked on in turns. Each turn of each form of it (joined, and as it is) is a run of exact search at the
 //! bound, one at a target between the bound and the best plan, and an attempt of ejection.

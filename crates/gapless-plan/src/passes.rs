@@ -90,12 +90,13 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Passes between the floor and a ceiling: what is alive when most is, goes to the lowest place; the rest hangs from the ceiling.
+/// Passes between the floor and a ceiling: what is alive when most is, goes to the lowest place; the rest hangs from
+/// the ceiling.
 ///
-/// Stacks are the case in point: what was saved on the way to a peak is released in reverse, and what is made on the way down
-/// stays for long. From one side they would leave holes in each other; from two sides the free place is always one.
-/// What does not fit under the ceiling is put on top of all and comes first in the next round, from the ceiling, and from
-/// the other side if that did not help.
+/// Stacks are the case in point: what was saved on the way to a peak is released in reverse, and what is made on the
+/// way down stays for long. From one side they would leave holes in each other; from two sides the free place is always
+/// one. What does not fit under the ceiling is put on top of all and comes first in the next round, from the ceiling,
+/// and from the other side if that did not help.
 fn two_ended(c: &Compact, ceiling: i64, stop: &dyn Fn() -> bool) -> Option<Vec<i64>> {
     let mut order = ordered(c, Order::TwoEnded);
     let mut frame = Frame::new(c, ceiling);

@@ -1,8 +1,8 @@
 //! Incremental planning: an old plan and a changed list of buffers in, a plan that moves as little as possible out.
 //!
-//! What did not change keeps its offset: the old plan was valid, so these are valid together. Each changed or new buffer
-//! goes to the lowest place that is free throughout its lifetime. Where that would raise the peak, room is made by
-//! moving the fewest bytes, if that helps. One changed buffer costs one pass over the list: O(n + k log k) for k
+//! What did not change keeps its offset: the old plan was valid, so these are valid together. Each changed or new
+//! buffer goes to the lowest place that is free throughout its lifetime. Where that would raise the peak, room is made
+//! by moving the fewest bytes, if that helps. One changed buffer costs one pass over the list: O(n + k log k) for k
 //! buffers alive with it.
 
 use gapless_trace::Bytes;

@@ -1,8 +1,8 @@
 //! In-place reuse: a buffer that may take the place of one that an operation reads while it writes the other.
 //!
-//! [`Shares`] says for each buffer whose place it may take; then both may lie at the same offset although both are alive
-//! while that operation runs. [`solve_sharing`] chains buffers where that lowers the live bytes, plans each chain as one
-//! buffer of its largest size, and compares with the plan without sharing and with other chains. The judge is
+//! [`Shares`] says for each buffer whose place it may take; then both may lie at the same offset although both are
+//! alive while that operation runs. [`solve_sharing`] chains buffers where that lowers the live bytes, plans each chain
+//! as one buffer of its largest size, and compares with the plan without sharing and with other chains. The judge is
 //! [`validate_sharing`](crate::validate_sharing). A link is only ever permission: no plan must use it.
 
 use gapless_trace::Bytes;
@@ -15,8 +15,8 @@ use crate::rng::Rng;
 use crate::solve::{Solution, solve, solve_without_conflict};
 use crate::watch::{Clock, Progress, Watch};
 
-/// For each buffer the one whose place it may take. Invariants, for b that may take a's: a begins before b, ends not before
-/// b begins and not after b ends; neither has gaps.
+/// For each buffer the one whose place it may take. Invariants, for b that may take a's: a begins before b, ends not
+/// before b begins and not after b ends; neither has gaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares(Vec<Option<usize>>);
 
@@ -91,8 +91,8 @@ pub fn sharing_lower_bound(problem: &Problem, shares: &Shares) -> Bytes {
     Bytes(most as u64).max(tops.max().unwrap_or_default())
 }
 
-/// Finds a plan in which buffers may take each other's places. With a capacity, `fits` is `None` where the live bytes do
-/// not rule a plan out and none was found: the search over what to chain is not exact.
+/// Finds a plan in which buffers may take each other's places. With a capacity, `fits` is `None` where the live bytes
+/// do not rule a plan out and none was found: the search over what to chain is not exact.
 pub fn solve_sharing(
     problem: &Problem,
     shares: &Shares,
@@ -154,8 +154,8 @@ pub fn solve_sharing(
 /// Nodes for a guess, at least.
 const GUESS_EFFORT: u64 = 5_000;
 
-/// Other chains that are tried, and the buffers in all of them together. On 60 random problems of 5 buffers the plans were
-/// at the optimum in 52 without guesses.
+/// Other chains that are tried, and the buffers in all of them together. On 60 random problems of 5 buffers the plans
+/// were at the optimum in 52 without guesses.
 const MOST_GUESSES: u64 = 40;
 const GUESS_WORK: u64 = 400_000;
 
@@ -183,8 +183,8 @@ fn solve_chained(
     Ok(solution)
 }
 
-/// Which links are used. Invariants: every buffer gives and takes at most once, so that links form chains; when one takes,
-/// who gave its place to the giver is over.
+/// Which links are used. Invariants: every buffer gives and takes at most once, so that links form chains; when one
+/// takes, who gave its place to the giver is over.
 struct Chains {
     /// The first of the chain that each buffer is in.
     head: Vec<usize>,
@@ -207,8 +207,8 @@ impl Chains {
     }
 
     /// Takes links in the order of the bytes x time that they save, each where the peak of the live bytes does not rise
-    /// and either falls or, on the whole, bytes x time do. With a guess: in the order of chance, each as long as the peak
-    /// of the live bytes stays below the one given, and some left out.
+    /// and either falls or, on the whole, bytes x time do. With a guess: in the order of chance, each as long as the
+    /// peak of the live bytes stays below the one given, and some left out.
     fn choose(problem: &Problem, shares: &Shares, mut guess: Option<(&mut Rng, Bytes)>) -> Chains {
         let buffers = problem.buffers();
         let mut times: Vec<i64> =

@@ -88,9 +88,9 @@ pub(crate) fn solve_without_conflict(
     Ok(solve_plain(problem, options, clock, watch))
 }
 
-/// One seed a thread. The one that reaches the goal with the least effort wins (the first among equals): others stop once
-/// they have spent more, and none that could win does, so chance in timing decides nothing. Where none reaches it, all
-/// spend all of their effort, and the lowest peak wins.
+/// One seed a thread. The one that reaches the goal with the least effort wins (the first among equals): others stop
+/// once they have spent more, and none that could win does, so chance in timing decides nothing. Where none reaches it,
+/// all spend all of their effort, and the lowest peak wins.
 fn side_by_side(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> Result<Solution> {
     let clock = Clock::new(options.time_limit, watch.cancel);
     let race = AtomicU64::new(u64::MAX);

@@ -1,7 +1,8 @@
 //! Splitting: what is alive throughout goes to the bottom, and where nothing else connects two times, they are planned
 //! apart. Both are without loss, and both are repeated within the parts. Parts that are alike are planned once.
 //!
-//! A training run is the case in point: weights live throughout, and each step is a part of its own, much like the next.
+//! A training run is the case in point: weights live throughout, and each step is a part of its own, much like the
+//! next.
 
 use rustc_hash::FxHashMap;
 

@@ -143,7 +143,8 @@ fn sweep(mut places: Vec<Place>, shares: &dyn Fn(usize) -> Option<usize>) -> Res
                 }
             }
             What::Start => {
-                // Occupied bytes are disjoint, so those that reach into ours are the last ones that begin below our end.
+                // Occupied bytes are disjoint, so those that reach into ours are the last ones that begin below our
+                // end.
                 while let Some((from, (to, whose))) = occupied.range(..end).next_back()
                     && *to > start
                 {

@@ -1,7 +1,8 @@
-//! Prints what the replay promises, measured: exactness, predictions against runs that were really made, smallest cards, speed.
+//! Prints what the replay promises, measured: exactness, predictions against runs that were really made, smallest
+//! cards, speed.
 //!
-//! `cargo run --release -p gapless-replay --example bench -- [exact|what-if|cards|speed|sweep|FILE]...`
-//! Without arguments, everything on the recorded traces. A file is replayed with its own settings and compared with itself.
+//! `cargo run --release -p gapless-replay --example bench -- [exact|what-if|cards|speed|sweep|FILE]...` Without
+//! arguments, everything on the recorded traces. A file is replayed with its own settings and compared with itself.
 
 use gapless_replay::machine::TorchMachine;
 use gapless_replay::outcome::min_capacity;

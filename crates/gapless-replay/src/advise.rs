@@ -1,8 +1,8 @@
-//! What to set: of hundreds of settings the few that matter, each with what its own replay showed.
+//! Advice: which of hundreds of settings help this run, each with the result of its own replay.
 //!
-//! Nothing is suggested that is set already, nothing that saves less than one part in a hundred, and nothing whose saving
-//! hangs on where the driver happens to put segments: a suggestion is replayed with addresses handed out upward and downward, and the worse
-//! of the two counts.
+//! It suggests nothing that is already set, nothing that saves less than 1 %, and nothing that saves only for a certain
+//! order of addresses from the driver: it replays a suggestion with addresses handed out upward and downward, and
+//! counts the worse result.
 
 use crate::allocator::Stats;
 use crate::device::Placement;

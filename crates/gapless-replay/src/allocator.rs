@@ -1,8 +1,8 @@
 //! What every allocator model is: a deterministic machine that serves a script's requests from a device.
 //!
-//! Promises each model keeps, and `tests/conformance.rs` checks: live blocks never overlap and are aligned; reserved bytes never
-//! exceed the card; the statistics equal what the blocks and segments add up to; the same input gives the same output; a
-//! request that fails leaves the allocator in a state from which the next one can be served.
+//! Promises each model keeps, and `tests/conformance.rs` checks: live blocks never overlap and are aligned; reserved
+//! bytes never exceed the card; the statistics equal what the blocks and segments add up to; the same input gives the
+//! same output; a request that fails leaves the allocator in a state from which the next one can be served.
 
 pub use gapless_pool::Gauge;
 use gapless_trace::{Bytes, DeviceAddr, PoolId, StreamId};
@@ -114,7 +114,8 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// The inventory of `spans` (segments as address and size, by address) that hold `blocks` (active ones, by address).
+    /// The inventory of `spans` (segments as address and size, by address) that hold `blocks` (active ones, by
+    /// address).
     #[must_use]
     pub fn of(spans: Vec<(DeviceAddr, Bytes)>, blocks: Vec<(Slot, DeviceAddr, Bytes)>) -> Inventory {
         let mut inventory = Inventory { segments: spans.len() as u32, ..Inventory::default() };

@@ -1,8 +1,9 @@
-//! The device under a model: memory and addresses, nothing else. A model asks; the device has a capacity and says where.
+//! The device under a model: memory and addresses, nothing else. A model asks; the device has a capacity and says
+//! where.
 //!
-//! [`SimDevice`] places by one rule: the lowest gap that is large enough, aligned to 2 MiB. The real driver's addresses follow no
-//! documented rule; they matter only where PyTorch up to 2.11 breaks ties between equally large free blocks by address, and
-//! [`Placement::Highest`] shows how much that is worth.
+//! [`SimDevice`] places by one rule: the lowest gap that is large enough, aligned to 2 MiB. The real driver's addresses
+//! follow no documented rule; they matter only where PyTorch up to 2.11 breaks ties between equally large free blocks
+//! by address, and [`Placement::Highest`] shows how much that is worth.
 
 use std::collections::BTreeMap;
 

@@ -47,7 +47,8 @@ impl Gapless {
     fn count(&mut self) {
         let from = *self.pool.stats();
         if from.waits != self.stats.syncs {
-            // A wait for streams freed what was pending, or part of it: other allocations may have its addresses by now.
+            // A wait for streams freed what was pending, or part of it: other allocations may have its addresses by
+            // now.
             let (pool, slots) = (&self.pool, &mut self.slots);
             self.pending.retain(|&slot| {
                 let waits = pool.is_later(slots[slot as usize]);

@@ -1,7 +1,8 @@
-//! What would have been better: exact models of allocators, replayed over what a run asked for.
+//! Exact models of allocators, replayed over the requests of a recorded run: which would have used less memory?
 //!
-//! A [`script::Script`] is the program's side of a trace. An [`allocator::Allocator`] is a deterministic machine that serves it from a
-//! [`device::Device`]: PyTorch's own with all its settings and versions ([`torch`]), and others to compare with.
+//! A [`script::Script`] has the program's requests from a trace. An [`allocator::Allocator`] is a deterministic machine
+//! that serves them from a [`device::Device`]: PyTorch's allocator with all its settings and releases ([`torch`]), and
+//! others to compare with.
 
 pub mod advise;
 pub mod allocator;

@@ -22,7 +22,7 @@ pub enum Machine {
     },
     /// Our own, as it runs live.
     Gapless(Options),
-    /// The whole run packed with its future known: the floor.
+    /// The floor: the whole run packed, with every lifetime known.
     Plan,
 }
 
@@ -55,7 +55,7 @@ pub enum Conf {
 /// Why a text names no allocator.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
-    #[error("{text:?} is no allocator: there are {}", NAMES.join(", "))]
+    #[error("unknown allocator {text:?}: use one of {}", NAMES.join(", "))]
     Unknown { text: String },
     #[error(transparent)]
     Version(#[from] version::UnknownVersion),

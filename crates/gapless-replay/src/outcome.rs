@@ -1,4 +1,4 @@
-//! What one allocator makes of one run: the figures that are shown, found by as many replays as they take.
+//! The figures of one allocator for one run, from as many replays as they need.
 
 use crate::allocator::{Inventory, Stats};
 use crate::curve::{Curve, CurvePoint};
@@ -12,7 +12,7 @@ use gapless_trace::{Bytes, Tick};
 /// What is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// The size of the card; `None`: without end.
+    /// The size of the card; `None`: unlimited.
     pub capacity: Option<Bytes>,
     /// Whether to look for the smallest card.
     pub min_capacity: bool,
@@ -57,7 +57,7 @@ impl Outcome {
     }
 }
 
-/// No card is larger: what "without end" means, while sums stay in range.
+/// No card is larger: what "unlimited" means, while sums stay in range.
 pub const ENDLESS: Bytes = Bytes(1 << 50);
 
 /// What `machine` makes of `script`.
@@ -123,8 +123,8 @@ pub fn survives(script: &Script, machine: &Machine, capacity: Bytes, placement: 
     machine.drive(script, drive, &mut ()).failure.is_none()
 }
 
-/// The smallest card on which the run survives, to 2 MiB: by bisection, each step a whole replay. A larger card is taken to
-/// be no worse; where that is not so by a few MiB, the answer is still a card on which it survives.
+/// The smallest card on which the run survives, to 2 MiB: by bisection, each step a whole replay. A larger card is
+/// taken to be no worse; where that is not so by a few MiB, the answer is still a card on which it survives.
 #[must_use]
 pub fn min_capacity(script: &Script, machine: &Machine, placement: Placement) -> Bytes {
     const STEP: u64 = 2 << 20;

@@ -1,4 +1,5 @@
-//! Plans for the steps of our own allocator in a replay: made at once, with a bounded effort, so that the same trace gives the same bytes.
+//! Plans for the steps of our own allocator in a replay: made at once, with a bounded effort, so that the same trace
+//! gives the same bytes.
 
 use gapless_plan::repeated::{self, Request};
 use gapless_pool::{Period, Planner, Spot};

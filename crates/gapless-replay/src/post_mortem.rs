@@ -1,4 +1,5 @@
-//! Why a request failed: what was asked, what was free where, what stood in the way, and which settings would have survived.
+//! Why a request failed: its size, the free memory in each pool and stream, the cause, and the settings that would have
+//! served it.
 
 use crate::script::Script;
 use crate::sweep::{self, Progress};
@@ -25,7 +26,8 @@ pub struct PostMortem {
     pub allocated: Bytes,
     pub limit: Limit,
     pub cause: Cause,
-    /// Free bytes that the allocator held, by pool, size class and stream; the request's own first, then by what is free.
+    /// Free bytes that the allocator held, by pool, size class and stream; the request's own first, then by what is
+    /// free.
     pub cached: Vec<PoolLosses>,
     /// Requests that failed before this one.
     pub earlier: usize,
@@ -69,8 +71,8 @@ impl Limit {
 /// Why it could not be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// With every gap closed there would still be too little: by this much. The two differ where the cap is not known exactly; where
-    /// the first is 0, it may have been just enough.
+    /// With every gap closed there would still be too little: by this much. The two differ where the cap is not known
+    /// exactly; where the first is 0, it may have been just enough.
     TooLarge { at_least: Bytes, at_most: Bytes },
     /// Enough was free, in pieces: in all, and the largest where the request could have gone.
     Fragmented { free: Bytes, largest: Bytes },
@@ -90,8 +92,8 @@ pub struct Survivor {
 /// Survivors that are listed.
 const MOST: usize = 3;
 
-/// Examines the last request of the trace that failed; `None` where none did. `capacity` is what the process could have, where the
-/// asker knows.
+/// Examines the last request of the trace that failed; `None` where none did. `capacity` is what the process could
+/// have, where the asker knows.
 #[must_use]
 #[allow(clippy::too_many_arguments)] // the trace in its four forms, and the question
 pub fn examine(

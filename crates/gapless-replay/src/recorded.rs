@@ -1,10 +1,11 @@
-//! The device of a recording: it answers as the recorded one did, call by call, so that the same allocator with the same settings
-//! must end up in the same state. What it is asked beyond the recording it grants, and counts.
+//! The device of a recording. It answers as the recorded device did, call by call, so that the same allocator with the
+//! same settings must reach the same state. It grants calls that the recording does not have, and counts them.
 
 use crate::device::Device;
 use crate::script::{DeviceCall, DeviceCallKind, Recorded};
 
-/// Invariant: calls of the present op are `calls[first..end]`, before `at` all are repeated; those already repeated are marked in `done`.
+/// Invariant: calls of the present op are `calls[first..end]`, before `at` all are repeated; those already repeated are
+/// marked in `done`.
 #[derive(Clone, Debug)]
 pub struct RecordedDevice<'a> {
     recorded: &'a Recorded,

@@ -1,8 +1,8 @@
-//! What a program asked of its allocator, without what the allocator made of it: the requests of a trace, in order.
+//! The requests of a trace, in order, without what the allocator did.
 //!
-//! A recording mixes two hands. The program's are requests, frees and calls to empty the cache; the allocator's are segments taken and
-//! given back, and retries. A replay on another allocator must repeat the first and leave out the second, so both are
-//! told apart here, once (`build.rs`), and everything else works on a [`Script`].
+//! A recording mixes the actions of the program (requests, frees, calls to empty the cache) with those of the allocator
+//! (segments taken and returned, retries). A replay on another allocator must repeat the first and leave out the
+//! second. `build.rs` separates them, once, and everything else works on a [`Script`].
 
 mod build;
 mod pools;

@@ -1,4 +1,4 @@
-//! Many settings on one script, on all cores: which there are to try, and what each made of it.
+//! Replays many settings over one script, on all cores.
 
 use crate::allocator::Stats;
 use crate::device::Placement;
@@ -39,8 +39,9 @@ const MAX_SPLITS: [u64; 7] = [20, 32, 64, 128, 256, 512, 1024];
 const DIVISIONS: [u32; 4] = [2, 4, 8, 16];
 const LARGE_SEGMENTS: [u64; 4] = [20, 32, 64, 128];
 
-/// What there is to try besides `recorded`, which comes first: every combination of the settings that move blocks. Collection is left
-/// as it was: it works only under a cap, and only by giving back early what a retry would give back when needed.
+/// What there is to try besides `recorded`, which comes first: every combination of the settings that move blocks.
+/// Collection is left as it was: it works only under a cap, and only by giving back early what a retry would give back
+/// when needed.
 #[must_use]
 pub fn candidates(recorded: &TorchSettings, version: TorchVersion) -> Vec<Candidate> {
     let expandable = [recorded.base.expandable_segments, !recorded.base.expandable_segments];
@@ -107,8 +108,8 @@ impl std::fmt::Debug for Progress<'_> {
     }
 }
 
-/// Replays `script` with each candidate on a card of `capacity` bytes. In the order of the candidates, whatever the threads do; those
-/// not reached when it was cancelled are missing at the end.
+/// Replays `script` with each candidate on a card of `capacity` bytes. In the order of the candidates, whatever the
+/// threads do; those not reached when it was cancelled are missing at the end.
 #[must_use]
 pub fn sweep(
     script: &Script,

@@ -1,5 +1,5 @@
-//! What every allocator promises (`allocator.rs`), checked for each of them on random programs: after every step the allocator is held
-//! against a plain record of what it was asked for and what it answered.
+//! What every allocator promises (`allocator.rs`), checked for each of them on random programs: after every step the
+//! allocator is held against a plain record of what it was asked for and what it answered.
 //!
 //! Another allocator joins with a line in `ALLOCATORS`.
 

@@ -1,4 +1,5 @@
-//! Replaying a recording with its own settings gives the recording: every block's address, every device call, every peak.
+//! Replaying a recording with its own settings gives the recording: every block's address, every device call, every
+//! peak.
 
 use gapless_replay::run::verify;
 use gapless_replay::script::Script;

@@ -1,5 +1,6 @@
-//! Private pools that ended before the snapshot are found again: programs with graphs' and users' pools run on the model, their recording is
-//! kept as torch up to 2.11 writes it, without pools, and a replay of that must give the recording.
+//! Private pools that ended before the snapshot are found again: programs with graphs' and users' pools run on the
+//! model, their recording is kept as torch up to 2.11 writes it, without pools, and a replay of that must give the
+//! recording.
 
 use gapless_replay::run::verify;
 use gapless_replay::script::Script;
@@ -223,7 +224,8 @@ fn pools_that_ended_are_found_again() {
         }
         assert!(plain < PROGRAMS / 4, "the programs are no test: {plain} need no search");
     }
-    // Nine in ten: what is left parts where memory is given back, and whether the search or the script is to blame is not known.
+    // Nine in ten: what is left parts where memory is given back, and whether the search or the script is to blame is
+    // not known.
     println!("{} of {} are left:\n{}", failed.len(), 2 * PROGRAMS, failed.join("\n"));
     assert!(failed.len() as u64 <= 2 * PROGRAMS / 10, "{}", failed.join("\n"));
 }

@@ -1,5 +1,6 @@
-//! The models against naive twins: the rules written down once more as lists that are walked from end to end, block for block the same
-//! addresses. The twins follow the sources of the real allocators literally, bins and all; they share no code with the models.
+//! The models against naive twins: the rules written down once more as lists that are walked from end to end, block for
+//! block the same addresses. The twins follow the sources of the real allocators literally, bins and all; they share no
+//! code with the models.
 
 mod support;
 

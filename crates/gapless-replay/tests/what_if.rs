@@ -1,4 +1,5 @@
-//! What the models predict of runs that were really made: the same workload with expandable segments, and under ever smaller caps.
+//! What the models predict of runs that were really made: the same workload with expandable segments, and under ever
+//! smaller caps.
 
 use gapless_replay::machine::TorchMachine;
 use gapless_replay::outcome::min_capacity;
@@ -34,8 +35,8 @@ fn machine(conf: &str) -> Machine {
 
 const CONFS: [(&str, &str); 2] = [("native", ""), ("expandable", "expandable_segments:True")];
 
-/// Workloads whose requests repeat from run to run come out to the byte. Expert routing differs between runs, and with many
-/// streams the times at which blocks become free do.
+/// Workloads whose requests repeat from run to run come out to the byte. Expert routing differs between runs, and with
+/// many streams the times at which blocks become free do.
 #[test]
 fn other_settings_are_predicted_from_the_native_trace() {
     let truth = truth();

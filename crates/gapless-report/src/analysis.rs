@@ -1,5 +1,5 @@
-//! Everything that is known of a trace: histories rebuilt, and what was inferred from them. Renderers look at this, or
-//! at the [`crate::Report`] made from it.
+//! Everything that is known of a trace: rebuilt histories, and what was inferred from them. Renderers read this, or the
+//! [`crate::Report`] made from it.
 
 use crate::advice::Answer;
 use crate::html::{Page, PageDevice};

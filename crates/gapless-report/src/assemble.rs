@@ -1,4 +1,4 @@
-//! From an analysis to the report: figures taken, nothing decided.
+//! Copies figures from an analysis into the report. It decides nothing.
 
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::model::{

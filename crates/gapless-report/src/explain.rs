@@ -1,14 +1,15 @@
-//! What each finding code means: the pages behind `gapless explain CODE`. One Markdown file a code, in `docs/findings`.
+//! What each finding code means: the texts that `gapless explain CODE` prints. One Markdown file for each code, in
+//! `explanations/`.
 
-/// A page: the code, its one-line title, and its text.
+/// The explanation of one code. The first line of its text is its title.
 #[derive(Clone, Copy, Debug)]
-pub struct Page {
+pub struct Explanation {
     pub code: &'static str,
     pub text: &'static str,
 }
 
-impl Page {
-    /// The page's title: its first line, after the code.
+impl Explanation {
+    /// Its title: its first line, after the code.
     #[must_use]
     pub fn title(&self) -> &'static str {
         let line = self.text.lines().next().unwrap_or_default();
@@ -16,33 +17,33 @@ impl Page {
     }
 }
 
-macro_rules! pages {
+macro_rules! explanations {
     ($($code:literal),* $(,)?) => {
-        /// All pages, by code.
-        pub const PAGES: &[Page] = &[$(Page {
+        /// All explanations, by code.
+        pub const EXPLANATIONS: &[Explanation] = &[$(Explanation {
             code: $code,
-            text: include_str!(concat!("../pages/", $code, ".md")),
+            text: include_str!(concat!("../explanations/", $code, ".md")),
         }),*];
     };
 }
 
-pages![
+explanations![
     "GAP101", "GAP102", "GAP103", "GAP104", "GAP105", "GAP106", "GAP107", "GAP108", "GAP201", "GAP202",
     "GAP301", "GAP302", "GAP303", "GAP401", "GAP402", "GAP403", "GAP501", "GAP502", "GAP503", "GAP504",
     "GAP505", "GAP506",
 ];
 
-/// The page of `code`, in any letter case.
+/// The explanation of `code`, in any letter case.
 #[must_use]
-pub fn page(code: &str) -> Option<&'static Page> {
-    PAGES.iter().find(|page| page.code.eq_ignore_ascii_case(code))
+pub fn find(code: &str) -> Option<&'static Explanation> {
+    EXPLANATIONS.iter().find(|one| one.code.eq_ignore_ascii_case(code))
 }
 
 /// The code that `code` may have been meant to be: the one with the fewest differing characters.
 #[must_use]
-pub fn nearest(code: &str) -> Option<&'static Page> {
+pub fn nearest(code: &str) -> Option<&'static Explanation> {
     let wanted = code.to_ascii_uppercase();
-    PAGES.iter().min_by_key(|page| distance(page.code.as_bytes(), wanted.as_bytes()))
+    EXPLANATIONS.iter().min_by_key(|one| distance(one.code.as_bytes(), wanted.as_bytes()))
 }
 
 /// Edit distance; the strings are short.
@@ -65,18 +66,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_page_is_headed_by_its_code_and_ends_in_what_to_do() {
-        for page in PAGES {
-            assert!(page.text.starts_with(&format!("# {}: ", page.code)), "{}", page.code);
-            assert!(page.text.contains("## What to do"), "{}", page.code);
-            assert!(page.text.contains("## When it is said"), "{}", page.code);
+    fn every_explanation_is_headed_by_its_code_and_ends_in_what_to_do() {
+        for one in EXPLANATIONS {
+            assert!(one.text.starts_with(&format!("# {}: ", one.code)), "{}", one.code);
+            assert!(one.text.contains("## What to do"), "{}", one.code);
+            assert!(one.text.contains("## When Gapless reports it"), "{}", one.code);
         }
     }
 
     #[test]
     fn a_mistyped_code_leads_to_the_nearest() {
-        assert_eq!(page("gap101").unwrap().code, "GAP101");
-        assert!(page("GAP999").is_none());
+        assert_eq!(find("gap101").unwrap().code, "GAP101");
+        assert!(find("GAP999").is_none());
         assert_eq!(nearest("GPA201").unwrap().code, "GAP201");
     }
 }

@@ -1,4 +1,5 @@
-//! A finding: something the tool noticed, with a code, evidence and a next step. A value; renderers own its looks.
+//! A finding: something that Gapless noticed, with a code, evidence and a next step. It is a value; renderers decide
+//! how it looks.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
-//! What a run's memory looks like to people and programs: findings as values, renderers as siblings.
+//! The report on a run, for people and programs: findings are values, and each renderer is a module.
 //!
-//! [`Analysis`] is everything that is known of a trace; [`Report`] is the part of it that is written down, and the JSON
-//! contract. From there: [`text`], [`json`], [`html`] show it, [`diff`] compares two, [`check`] holds it against budgets,
-//! [`explain`] is the page behind each finding's code. Beside the report: [`replay`] shows what other allocators
-//! would have made of the run, [`advice`] what to set, [`oom`] why a request failed.
+//! [`Analysis`] has everything that is known of a trace. [`Report`] is the part that is written down, and the JSON
+//! contract. [`text`], [`json`] and [`html`] show it, [`diff`] compares two, [`check`] compares one with budgets, and
+//! [`explain`] has the text for each finding's code. [`replay`] shows what other allocators would have held, [`advice`]
+//! which settings help, and [`oom`] why a request failed.
 
 pub mod advice;
 pub mod analysis;

@@ -1,7 +1,8 @@
 //! The report as a value: the JSON contract `gapless.report/1`, member by member. Sizes are in bytes, times in
 //! microseconds, ticks count events (tick k is the state after the first k events).
 //!
-//! Members are only ever added within a schema version; `schema/gapless.report.schema.json` says the same for other tools.
+//! Members are only ever added within a schema version; `schema/gapless.report.schema.json` says the same for other
+//! tools.
 
 use crate::advice::Answer;
 use crate::finding::Finding;

@@ -1,9 +1,9 @@
 //! How busy the allocator was: allocations, calls to the device, flushes of the cache, requests that failed.
 //!
-//! A retry is not recorded as such. It shows as memory given back to the device inside a request, right before memory is taken
-//! from the device (or the request fails): the cache was flushed to serve it. The user's own `empty_cache`, and that of a graph capture, looks alike
-//! but comes from another stack, or some time before, or where the device had room: at another moment of the run more was held than this
-//! request would have needed without the flush.
+//! A retry is not recorded as such. It shows as memory given back to the device inside a request, right before memory
+//! is taken from the device (or the request fails): the cache was flushed to serve it. The user's own `empty_cache`,
+//! and that of a graph capture, looks alike but comes from another stack, or some time before, or where the device had
+//! room: at another moment of the run more was held than this request would have needed without the flush.
 
 use crate::events::Action;
 use crate::history::History;
@@ -101,7 +101,8 @@ pub fn measure(device: &DeviceTrace, history: &History, steps: &Steps) -> Churn 
     let mut steady = DeviceCalls::default();
     // A run of frees that may belong to a request: calls, bytes, and the last one's position.
     let mut flush: Option<(usize, Bytes, EventIndex)> = None;
-    // What is held, from what it was at the beginning, and the most; and what each retry would have come to without its flush.
+    // What is held, from what it was at the beginning, and the most; and what each retry would have come to without its
+    // flush.
     let (mut held, mut most) = (0_i64, 0_i64);
     let mut unflushed: Vec<i64> = Vec::new();
     for index in events.indices() {

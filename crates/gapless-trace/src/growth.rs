@@ -1,7 +1,8 @@
 //! What grows from step to step, and which allocations do it.
 //!
-//! A leak is what each later step leaves behind. The first step does not count (optimizer state is created in it), and
-//! shapes that vary are no leak: the slope is the median over pairs of steps (Theil-Sen), of the bytes at the steps' ends.
+//! A leak is memory that each later step leaves behind. The first step does not count (optimizer state is created in it), and
+//! varying shapes are not a leak: the slope is the median over pairs of steps (Theil-Sen), of the bytes at the steps'
+//! ends.
 
 use crate::history::{AllocationId, History};
 use crate::stacks::StackId;
@@ -46,8 +47,8 @@ pub struct Grower {
 }
 
 impl Growth {
-    /// Whether this growth matters: at this rate a thousand steps add more than a fiftieth of the peak. A list of losses
-    /// does not.
+    /// Whether this growth matters: at this rate a thousand steps add more than a fiftieth of the peak. A list of
+    /// losses does not.
     #[must_use]
     pub fn is_notable(&self) -> bool {
         let peak = self.peaks.iter().copied().max().unwrap_or_default();

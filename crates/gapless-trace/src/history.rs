@@ -1,12 +1,13 @@
 //! What the events mean: every allocation with its block and lifetime, every segment, and the peaks.
 //!
-//! A trace says where a block was placed and what was asked for; it does not say how large the block was. That follows from
-//! the state of the heap: the free block at that address, cut or not by PyTorch's rules. [`History::rebuild`] therefore runs the
-//! events over a model of the heap's geometry (module `heap`), from the state at the beginning (module
-//! `initial` finds it where the recording began late), and compares the state at the end with the segments that the snapshot holds.
+//! A trace says where a block was placed and what was asked for; it does not say how large the block was. That follows
+//! from the state of the heap: the free block at that address, cut or not by PyTorch's rules. [`History::rebuild`]
+//! therefore runs the events over a model of the heap's geometry (module `heap`), from the state at the beginning
+//! (module `initial` finds it where the recording began late), and compares the state at the end with the segments that
+//! the snapshot holds.
 //!
-//! Promises: linear in the events; peaks equal the allocator's own statistics to the byte when the recording is complete;
-//! what had to be inferred is in `notes`; an impossible sequence is an error that names the event.
+//! Promises: linear in the events; peaks equal the allocator's own statistics to the byte when the recording is
+//! complete; what had to be inferred is in `notes`; an impossible sequence is an error that names the event.
 
 use crate::curve::Curve;
 use crate::events::Action;

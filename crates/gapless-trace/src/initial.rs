@@ -1,8 +1,8 @@
 //! The heap before the first event, found by going backward from the heap at the end.
 //!
-//! PyTorch keeps the newest events in a ring, so a recording may begin in the middle of a run: with frees of blocks that
-//! it never saw allocated. The final segments say what is there at the end; undoing the events one by one gives what was
-//! there at the beginning.
+//! PyTorch keeps the newest events in a ring, so a recording may begin in the middle of a run: with frees of blocks
+//! that it never saw allocated. The final segments say what is there at the end; undoing the events one by one gives
+//! what was there at the beginning.
 
 use crate::events::Action;
 use crate::heap::RunInfo;

@@ -1,15 +1,15 @@
 //! What kind of bytes an allocation holds, inferred from when it lives over the steps, from sizes, and from stacks.
 //!
-//! | kind | told by |
+//! | kind | recognised by |
 //! |---|---|
 //! | weights | there before the first step, never freed |
 //! | gradients | of a weight's size, born in a step, alive until the gradients are zeroed at its end |
 //! | optimizer state | born in the first steps behind the gradients, or by an optimizer's stack; never freed |
 //! | activations | born in a step, freed in it (or at the next one's beginning), not at once |
 //! | temporaries | freed within a few allocations, or born and freed within the optimizer's step |
-//! | unexplained | all else: rather that than a guess |
+//! | unexplained | everything else |
 //!
-//! A guess all the same: say "inferred" wherever it is shown. Linear but for sorts within steps; deterministic.
+//! The result is a guess: every renderer says "inferred" beside it. Linear but for sorts within steps; deterministic.
 
 use crate::history::{AllocationId, History};
 use crate::stacks::StackId;
@@ -83,7 +83,8 @@ impl Kinds {
     }
 }
 
-/// The steps of `device` and the kinds of its allocations: [`steps::detect`] and [`infer`] over one pass of the history.
+/// The steps of `device` and the kinds of its allocations: [`steps::detect`] and [`infer`] over one pass of the
+/// history.
 #[must_use]
 pub fn with_steps(trace: &Trace, device: &DeviceTrace, history: &History) -> (Steps, Kinds) {
     let curve = Curve::new(history);
@@ -142,8 +143,8 @@ const BUILDING_NAMES: [&str; 9] = [
     "materialize",
 ];
 
-/// What each stack says, by id. The outermost of the three wins that names one: an optimizer called in a backward hook is
-/// still an optimizer, so that is looked for first.
+/// What each stack says, by id. The outermost of the three wins that names one: an optimizer called in a backward hook
+/// is still an optimizer, so that is looked for first.
 fn origins(trace: &Trace) -> Vec<Origin> {
     let of_frame: Vec<Origin> = trace
         .frames
@@ -296,8 +297,8 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Whether allocation `i`, born in `step`, has a weight's size and lives to the end of the step, or is dropped at the
-    /// beginning of the next; in the last step it may stay.
+    /// Whether allocation `i`, born in `step`, has a weight's size and lives to the end of the step, or is dropped at
+    /// the beginning of the next; in the last step it may stay.
     fn ends_with(&self, step: usize, i: u32) -> bool {
         let (death, end) = (self.curve.deaths[i as usize], self.bounds[step].1);
         let lives_so = if death == Curve::NEVER {
@@ -308,8 +309,8 @@ impl<'a> Inference<'a> {
         lives_so && self.weight_sizes.contains_key(&self.history.allocations.requested[i as usize])
     }
 
-    /// Gradients that are zeroed in place stay from the first backward pass on, before the optimizer makes its state; what
-    /// has a weight's size and dies with the step is then the optimizer's own, born behind what stays.
+    /// Gradients that are zeroed in place stay from the first backward pass on, before the optimizer makes its state;
+    /// what has a weight's size and dies with the step is then the optimizer's own, born behind what stays.
     fn keeps_gradients(&self) -> bool {
         let Some(&(start, end)) = self.bounds.first() else { return false };
         let a = &self.history.allocations;

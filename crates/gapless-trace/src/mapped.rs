@@ -1,8 +1,9 @@
 //! Which mapped memory is of large requests: its events do not say.
 //!
-//! PyTorch maps a range of small requests 2 MiB at a time and one of large requests by more, so the map itself tells. Another allocator may also map
-//! little into a range of large requests: it is known by a large request that lies in such a piece, in part or whole. Then a larger piece of the same range
-//! tells, or a large request in it, or what the snapshot says at the end; a range is what was ever mapped side by side.
+//! PyTorch maps a range of small requests 2 MiB at a time and one of large requests by more, so the map itself tells.
+//! Another allocator may also map little into a range of large requests: it is known by a large request that lies in
+//! such a piece, in part or whole. Then a larger piece of the same range tells, or a large request in it, or what the
+//! snapshot says at the end; a range is what was ever mapped side by side.
 
 use crate::events::Action;
 use crate::torch_rules;

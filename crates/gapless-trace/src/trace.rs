@@ -41,7 +41,8 @@ impl Source {
         format!("gapless {version}")
     }
 
-    /// Whether our own allocator served the run. Blocks are then what was asked for, rounded up to 512 bytes, wherever they lie.
+    /// Whether our own allocator served the run. Blocks are then what was asked for, rounded up to 512 bytes, wherever
+    /// they lie.
     #[must_use]
     pub fn is_gapless(&self) -> bool {
         !self.torch_rules && self.producer.starts_with("gapless ")

@@ -132,9 +132,11 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why a text is no number of bytes.
+/// Why a text is not a valid size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no number of bytes: write 512MiB, 20GiB, 1.5GB or a plain number of bytes")]
+#[error(
+    "invalid size {0:?}: use a number and a unit, such as 512MiB, 20GiB or 1.5GB, or a plain number of bytes"
+)]
 pub struct ParseBytesError(String);
 
 /// `20GiB`, `20 GiB`, `20G` (binary, as KiB and GiB are), `20GB` (decimal), `21474836480`.

@@ -1,5 +1,5 @@
-//! A process that appends to a `.gtrace` file is killed with SIGKILL at several moments; each time the file reads back as
-//! an exact prefix of what it wrote, and holds all that it knew to be written.
+//! A process that appends to a `.gtrace` file is killed with SIGKILL at several moments; each time the file reads back
+//! as an exact prefix of what it wrote, and holds all that it knew to be written.
 
 #![cfg(unix)]
 

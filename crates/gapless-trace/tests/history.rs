@@ -1,5 +1,6 @@
-//! Histories against a naive twin: an allocator that keeps its segments as plain lists of blocks, splits and merges by PyTorch's rules,
-//! and knows the truth. Random runs, whole and cut at the beginning, native and expandable, with pending frees.
+//! Histories against a naive twin: an allocator that keeps its segments as plain lists of blocks, splits and merges by
+//! PyTorch's rules, and knows the truth. Random runs, whole and cut at the beginning, native and expandable, with
+//! pending frees.
 
 use gapless_trace::torch_rules::{is_small, round_size, splits};
 use gapless_trace::{
@@ -317,8 +318,8 @@ fn a_recording_that_began_late_is_rebuilt_as_it_went_on() {
         assert_eq!(codes.contains(&"recording-began-late"), late, "seed {seed}: {codes:?}");
         for (tick, truth) in twin.figures[dropped..].iter().enumerate().step_by(11) {
             let now = Moment::at(&history, Tick(tick as u32)).figures;
-            // Expandable memory is always cut to the rounded size, so block sizes follow too. A native block may have been handed
-            // out whole, which a recording that never saw it allocated cannot always tell.
+            // Expandable memory is always cut to the rounded size, so block sizes follow too. A native block may have
+            // been handed out whole, which a recording that never saw it allocated cannot always tell.
             if twin.settings.expandable_segments {
                 assert_eq!(now, *truth, "seed {seed}, tick {tick}");
             }

@@ -1,4 +1,4 @@
-//! The command line: every flag, its help, and the examples that teach.
+//! The command line: every flag, its help, and the examples.
 
 pub(crate) mod fit;
 pub(crate) mod live;
@@ -12,8 +12,8 @@ use std::path::PathBuf;
     name = "gapless",
     version,
     about = "Memory for AI workloads, without gaps",
-    long_about = "Memory for AI workloads, without gaps.\n\nGapless reads what a run left behind and shows where every byte went, what was lost to \
-                  fragmentation, and what to do next.",
+    long_about = "Memory for AI workloads, without gaps.\n\nGapless shows where the GPU memory of a run went, what was lost to fragmentation, and what \
+                  to do next.",
     after_help = EXAMPLES,
     max_term_width = 100,
     propagate_version = true
@@ -29,18 +29,18 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  gapless demo                                   the main job, on a trace that is built in
+  gapless demo                                   report on a built-in trace
   gapless report snapshot.pickle                 where did the memory go?
   gapless report snapshot.pickle --format html -o report.html
   gapless diff before.pickle after.pickle        what grew, by how much, who holds it
   gapless check snapshot.pickle --max-peak-reserved 20GiB
-  gapless advise snapshot.pickle                 what to set, each line replayed over this very run
+  gapless advise snapshot.pickle                 which settings use less memory?
   gapless replay snapshot.pickle --min-capacity  what would other allocators have held?
   gapless oom snapshot.pickle                    why did the last request fail?
   gapless plan buffers.csv --capacity 1MiB       where should each buffer go?
   gapless fit llama-3-8b --batch 4 --gpu a100-80 will it fit, and how do I make it fit?
-  gapless run -- python train.py                 the program, on an allocator without gaps
-  gapless top                                    who holds the cards' memory right now?
+  gapless run -- python train.py                 run a program on the Gapless allocator
+  gapless top                                    who holds GPU memory right now?
   gapless explain GAP101                         what a finding means
 
 How to record a snapshot in PyTorch:
@@ -72,31 +72,31 @@ pub(crate) enum Command {
     Report(ReportArgs),
     /// Compare two runs, step by step
     Diff(DiffArgs),
-    /// Hold a run against budgets: a gate for CI
+    /// Check a run against memory budgets, for CI
     Check(CheckArgs),
     /// Replay a run on other allocators and settings
     Replay(ReplayArgs),
-    /// Find the settings that would have held less memory, or survived on a smaller card
+    /// Find settings that use less memory, or that work on a smaller card
     Advise(AdviseArgs),
-    /// Say why the last failed request of a run failed, and what would have served it
+    /// Explain why a request ran out of memory, and what would have prevented it
     Oom(OomArgs),
     /// Write a run in another format
     Export(ExportArgs),
-    /// Find an offset for each buffer, so that the peak is as low as it can be
+    /// Find an offset for each buffer, with the lowest possible peak
     Plan(PlanArgs),
-    /// Say what a model will take on a device before it runs, and find a configuration that fits
+    /// Predict how much memory a model needs, and find a configuration that fits
     Fit(Box<fit::FitArgs>),
-    /// Run a PyTorch program on Gapless' own allocator, without a change to it
+    /// Run a PyTorch program, unchanged, on the Gapless allocator
     Run(RunArgs),
-    /// Watch the processes on this machine's cards, live
+    /// Show who holds GPU memory on this machine, updated continuously
     Top(live::TopArgs),
-    /// Serve what `top` shows to Prometheus
+    /// Serve the figures of `top` to Prometheus
     Metrics(live::MetricsArgs),
     /// Explain a finding code
     Explain(ExplainArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
-    /// Run the report on a trace that is built in
+    /// Report on a built-in trace
     Demo(DemoArgs),
 }
 
@@ -108,17 +108,17 @@ Examples:
   gapless report run.gtrace --format json | jq '.devices[0].peak_reserved'
   zstdcat run.pickle.zst | gapless report -
 
-The exit code is 0 whatever the report finds; `gapless check` is the gate.")]
+The exit code is 0 even if the report has findings. Use `gapless check` to fail a CI job.")]
 pub(crate) struct ReportArgs {
-    /// What the run left behind: a PyTorch snapshot (.pickle, .json), a .gtrace, an RMM log, a MiniMalloc CSV; gzip or
-    /// zstd around it is fine; `-` reads standard input
+    /// The recorded run: a PyTorch snapshot (.pickle, .json), a .gtrace, an RMM log or a MiniMalloc CSV, also
+    /// compressed with gzip or zstd; `-` reads standard input
     pub(crate) file: PathBuf,
 
-    /// How to show it
+    /// The output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     pub(crate) format: ReportFormat,
 
-    /// Where to write it [default: standard output]
+    /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
@@ -126,7 +126,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, default_value_t = 10, value_name = "N")]
     pub(crate) top: usize,
 
-    /// Replay other settings too, and say which would have held less (takes seconds, as `gapless advise` does)
+    /// Also replay other settings, and show which would use less memory (takes seconds, as `gapless advise`)
     #[arg(long)]
     pub(crate) advise: bool,
 }
@@ -144,17 +144,18 @@ Examples:
   gapless diff main.pickle.gz branch.pickle.gz
   gapless diff a.gtrace b.gtrace --format json -o diff.json
 
-Runs are aligned by their steps; stacks are matched by function and file, so that a shifted line does not hide a match.")]
+Gapless aligns the runs by their steps. It matches stacks by function and file, so a shifted line does not
+hide a match.")]
 pub(crate) struct DiffArgs {
-    /// The run to compare with
+    /// The run before the change
     pub(crate) before: PathBuf,
-    /// The run in question
+    /// The run after the change
     pub(crate) after: PathBuf,
 
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub(crate) format: DiffFormat,
 
-    /// Where to write it [default: standard output]
+    /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
@@ -174,7 +175,7 @@ pub(crate) enum DiffFormat {
 Examples:
   gapless check run.pickle --max-peak-reserved 20GiB --max-fragmentation 15%
   gapless check run.pickle --baseline main.json --tolerance 2%
-  gapless check run.pickle --format github        annotations in a workflow's log
+  gapless check run.pickle --format github        annotations in the log of a workflow
 
 gapless.toml, read from the current folder or its parents:
   [check]
@@ -185,9 +186,9 @@ gapless.toml, read from the current folder or its parents:
   baseline = \"memory-baseline.json\"     # a saved `gapless report --format json`, or a trace
   tolerance = \"2%\"
 
-Exit code: 0 within all budgets, 1 over one, 2 the check could not be made.")]
+Exit code: 0 within all budgets, 1 over a budget, 2 an error.")]
 pub(crate) struct CheckArgs {
-    /// The run in question; `-` reads standard input
+    /// The run to check; `-` reads standard input
     pub(crate) file: PathBuf,
 
     /// The most device memory that the process may hold
@@ -221,7 +222,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_enum, default_value_t = CheckFormat::Text)]
     pub(crate) format: CheckFormat,
 
-    /// Where to write it [default: standard output]
+    /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -237,40 +238,40 @@ pub(crate) enum CheckFormat {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
-  gapless replay run.pickle                                  as it was, expandable, and the floor
+  gapless replay run.pickle                                  as recorded, expandable segments, and the floor
   gapless replay run.pickle --with torch --with torch:max_split_size_mb:128 --min-capacity
   gapless replay run.pickle --with torch@2.4 --with torch@2.12 --capacity 24GiB
   gapless replay run.pickle --format html -o replay.html     all curves in one picture
 
 A SPEC names an allocator:
-  torch              PyTorch's with the settings and the version of the trace
-  torch:default      the same with nothing set
+  torch              PyTorch's, with the settings and the release of the trace
+  torch:default      the same without any setting
   torch:SETTINGS     as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True
   torch@2.4          another release, 2.4 to 2.12; settings may follow
-  gapless            our own allocator: the very code that runs live
+  gapless            the Gapless allocator, as in `gapless run`
   bfc                TensorFlow's: preallocate:0.75, fraction:0.75, gc:true, fragmentation:0.01
   rmm-pool           RMM's pool: initial:10GiB, maximum:30GiB
   rmm-arena          RMM's arenas: size:10GiB
   buddy              powers of two: segment:32MiB
-  exact              every request straight to the device
-  plan               the whole run packed with its future known: the floor
+  exact              no caching: every request goes to the device
+  plan               the floor: the whole run packed, with every lifetime known
 Settings follow the name: bfc:gc:true, rmm-pool:initial:10GiB,maximum:30GiB.
 
-Exit code: 0 replayed (whatever came of it), 2 the question is wrong.")]
+Exit code: 0 replayed (also if memory ran out in the replay), 2 an error.")]
 pub(crate) struct ReplayArgs {
     /// The run; `-` reads standard input
     pub(crate) file: PathBuf,
 
     /// An allocator and its settings; may be given more than once [default: torch, torch:expandable_segments:True
-    /// (torch:default where the run had that), plan]
+    /// (or torch:default if the run used it), plan]
     #[arg(long = "with", value_name = "SPEC")]
     pub(crate) with: Vec<String>,
 
-    /// The size of the card [default: without end]
+    /// The memory of the card [default: unlimited]
     #[arg(long, value_name = "BYTES")]
     pub(crate) capacity: Option<String>,
 
-    /// Find the smallest card on which each survives
+    /// Find the smallest card on which each allocator can serve the run
     #[arg(long)]
     pub(crate) min_capacity: bool,
 
@@ -278,11 +279,11 @@ pub(crate) struct ReplayArgs {
     #[arg(long = "device", value_name = "N")]
     pub(crate) devices: Vec<u32>,
 
-    /// How to show it
+    /// The output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     pub(crate) format: ReportFormat,
 
-    /// Where to write it [default: standard output]
+    /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -290,19 +291,19 @@ pub(crate) struct ReplayArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
-  gapless advise run.pickle                        what would have held less?
-  gapless advise run.pickle --capacity 24GiB       what survives on a card of 24 GiB?
+  gapless advise run.pickle                        which settings use less memory?
+  gapless advise run.pickle --capacity 24GiB       which settings work on a card of 24 GiB?
   gapless advise run.pickle --format json | jq -r '.suggestions[0].line'
 
-Every suggestion was replayed over this run; nothing is suggested that is set already.
-Ctrl-C ends the sweep; what was found until then is told.
+Gapless replays every suggestion over this run, and suggests nothing that is already set.
+Ctrl-C ends the sweep and prints what was found so far.
 
-Exit code: 0 advice given or none needed, 1 nothing survives on the card, 2 the question is wrong.")]
+Exit code: 0 advice or none needed, 1 no setting works on the card, 2 an error.")]
 pub(crate) struct AdviseArgs {
     /// The run; `-` reads standard input
     pub(crate) file: PathBuf,
 
-    /// The size of the card that it must get along with [default: without end]
+    /// The memory of the card that the run must fit on [default: unlimited]
     #[arg(long, value_name = "BYTES")]
     pub(crate) capacity: Option<String>,
 
@@ -310,14 +311,14 @@ pub(crate) struct AdviseArgs {
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 
-    /// How many settings to replay side by side [default: one a core]
+    /// How many settings to replay in parallel [default: one for each core]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub(crate) format: DiffFormat,
 
-    /// Where to write it [default: standard output]
+    /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -326,19 +327,19 @@ pub(crate) struct AdviseArgs {
 #[command(after_help = "\
 Examples:
   gapless oom snapshot.pickle
-  gapless oom snapshot.pickle --capacity 22.5GiB      where it was capped, and the cap is known
+  gapless oom snapshot.pickle --capacity 22.5GiB      if the process had a known memory cap
 
-How to have a snapshot when it happens:
+How to write a snapshot when memory runs out:
   torch.cuda.memory._record_memory_history(max_entries=1_000_000)
   torch._C._cuda_attach_out_of_memory_observer(
       lambda *_: torch.cuda.memory._dump_snapshot(\"oom.pickle\"))
 
-Exit code: 0 examined, 2 there is no failure in the trace, or it cannot be read.")]
+Exit code: 0 explained, 2 no request failed in the trace, or an error.")]
 pub(crate) struct OomArgs {
-    /// A run with a request that failed; `-` reads standard input
+    /// A run with a failed request; `-` reads standard input
     pub(crate) file: PathBuf,
 
-    /// What the process could have, where that is known [default: from the trace]
+    /// The most memory that the process could use [default: inferred from the trace]
     #[arg(long, value_name = "BYTES")]
     pub(crate) capacity: Option<String>,
 
@@ -346,14 +347,14 @@ pub(crate) struct OomArgs {
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 
-    /// How many settings to replay side by side [default: one a core]
+    /// How many settings to replay in parallel [default: one for each core]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub(crate) format: DiffFormat,
 
-    /// Where to write it [default: standard output]
+    /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -364,20 +365,20 @@ Examples:
   gapless export run.pickle --to parquet -o allocations.parquet
   gapless export run.pickle --to perfetto -o run.json      open it in ui.perfetto.dev
   gapless export run.pickle --to minimalloc | head
-  gapless export run.pickle --to gtrace -o run.gtrace      smaller, and quicker to open")]
+  gapless export run.pickle --to gtrace -o run.gtrace      smaller, and faster to open")]
 pub(crate) struct ExportArgs {
     /// The run; `-` reads standard input
     pub(crate) file: PathBuf,
 
-    /// The format to write [default: from the name given with -o]
+    /// The output format [default: from the file name of -o]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) to: Option<ExportFormat>,
 
-    /// Where to write it [default: standard output]
+    /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Only this device, for formats that hold one [default: the first]
+    /// The device, for formats that hold only one [default: the first]
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 
@@ -407,18 +408,19 @@ pub(crate) enum ExportFormat {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
-  gapless plan buffers.csv                          as low as possible, with a proof where there is one
+  gapless plan buffers.csv                          the lowest peak, with a proof if possible
   gapless plan buffers.csv --capacity 1MiB          does it fit? if not, which buffers conflict
   gapless plan run.pickle --steps 3 --format svg -o step.svg
   gapless plan new.csv --old old-plan.csv --format csv -o new-plan.csv
   gapless plan model.onnx --dim batch=8             activations of an ONNX model, in node order
   gapless plan buffers.csv --spaces spaces.toml     which buffer in which memory
 
-buffers.csv is MiniMalloc's format: id,lower,upper,size, and where needed alignment, gaps (2-4 5-6), offset (fixed), hint, shares (the
-id whose place it may take), accesses (a count, or times as @3 7 9) and spaces (names). The same as JSON: a list of objects. From a trace, every
-allocation is a buffer of the size asked for; its lifetime is counted in events.
+buffers.csv is in MiniMalloc's format. Its columns are id,lower,upper,size and, if needed, alignment, gaps (2-4 5-6),
+offset (fixed), hint, shares (the id whose place it may take), accesses (a count, or times as @3 7 9) and spaces (names).
+JSON is a list of objects with the same names. In a trace, every allocation is a buffer of its requested size, and its
+lifetime is counted in events.
 
-Ctrl-C ends the search; the best plan so far is kept. Exit code: 0 a plan, 1 it does not fit, 2 the question is wrong.")]
+Ctrl-C ends the search and prints the best plan so far. Exit code: 0 a plan, 1 it does not fit, 2 an error.")]
 pub(crate) struct PlanArgs {
     /// Buffers as MiniMalloc CSV or JSON, an ONNX model, or a trace; `-` reads CSV from standard input
     pub(crate) file: PathBuf,
@@ -431,11 +433,11 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub(crate) time_limit: String,
 
-    /// All chance comes from this number
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// Search with this many seeds side by side
+    /// Search with this many seeds in parallel
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
 
@@ -443,7 +445,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "BYTES")]
     pub(crate) align: Option<String>,
 
-    /// Memory comes in heaps of at most this size: no buffer lies across two
+    /// Split memory into heaps of at most this size; no buffer spans two heaps
     #[arg(long, value_name = "BYTES")]
     pub(crate) chunk: Option<String>,
 
@@ -455,12 +457,11 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 
-    /// Several memories: a TOML file with [[space]] tables of name, capacity and cost; the traffic is made as low as possible
+    /// Use several memories, and minimise the traffic: a TOML file with [[space]] tables of name, capacity and cost
     #[arg(long, value_name = "FILE", conflicts_with_all = ["capacity", "old"])]
     pub(crate) spaces: Option<PathBuf>,
 
-    /// Ask for a plan that stays valid when buffers shrink (dynamic shapes). Offsets do not depend on sizes, so every plan
-    /// does; with this flag that is checked
+    /// Verify that the plan stays valid when buffers shrink (dynamic shapes)
     #[arg(long)]
     pub(crate) monotone: bool,
 
@@ -468,18 +469,18 @@ pub(crate) struct PlanArgs {
     #[arg(long = "dim", value_name = "NAME=VALUE")]
     pub(crate) dims: Vec<String>,
 
-    /// An earlier plan as CSV: move as little as possible
+    /// An earlier plan as CSV; move as few buffers as possible
     #[arg(long, value_name = "FILE", conflicts_with_all = ["capacity", "chunk"])]
     pub(crate) old: Option<PathBuf>,
 
-    /// Turn a trick of the search off, to see what it buys; may be given more than once
+    /// Turn off a trick of the search, to measure its effect; may be given more than once
     #[arg(long, value_name = "TRICK")]
     pub(crate) without: Vec<String>,
 
     #[arg(long, value_enum, default_value_t = PlanFormat::Text)]
     pub(crate) format: PlanFormat,
 
-    /// Where to write it [default: standard output]
+    /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -506,24 +507,26 @@ Examples:
   gapless run --check -- python train.py
   gapless run --record run.gtrace --stacks python -- python train.py; gapless report run.gtrace
 
-The allocator takes its place when torch is imported, in the program and in every Python process that it starts. Options can also
-be set as variables, GAPLESS_RESERVE=60GiB; a flag wins. Interpreters that ignore PYTHONPATH (python -I, -E, -S) are not reached.
+Gapless replaces the allocator when torch is imported, in the program and in every Python process that it starts.
+Environment variables such as GAPLESS_RESERVE=60GiB set the same options; a flag wins. Gapless does not reach
+interpreters that ignore PYTHONPATH (python -I, -E, -S).
 
-Exit code: the program's own; 2 it could not be started.")]
+Exit code: that of the program, or 2 if the program could not be started.")]
 pub(crate) struct RunArgs {
     /// Take this much of each device's memory when CUDA starts
     #[arg(long, value_name = "BYTES")]
     pub(crate) reserve: Option<String>,
 
-    /// Hold at most this much of each device's memory
+    /// Let the allocator hold at most this much of each device's memory
     #[arg(long, value_name = "BYTES")]
     pub(crate) limit: Option<String>,
 
-    /// Hold at most this much of each device's memory, context and libraries included
+    /// Use at most this much of each device's memory, including context and libraries
     #[arg(long, value_name = "BYTES")]
     pub(crate) budget: Option<String>,
 
-    /// Share each device with other processes of this user: a tenant's name and share, such as a:30GiB, a:60% or a:30GiB:borrow
+    /// Share each device with other processes of this user: a tenant's name and share, such as a:30GiB, a:60% or
+    /// a:30GiB:borrow
     #[arg(long, value_name = "NAME:SHARE")]
     pub(crate) tenant: Option<String>,
 
@@ -531,19 +534,19 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) stats: bool,
 
-    /// Fill freed memory, and look whether somebody wrote to it before it is used again: slow
+    /// Fill freed memory, and verify it before it is used again; slow
     #[arg(long)]
     pub(crate) check: bool,
 
-    /// Write every allocation and free to this file (.gtrace), which report, diff, check, replay, advise and plan open
+    /// Write every allocation and free to this .gtrace file, for report, diff, check, replay, advise and plan
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 
-    /// What the recording keeps of who asked: the Python lines, or nothing
+    /// Which stacks to record for each request
     #[arg(long, value_enum, requires = "record", default_value_t = RecordStacks::Off)]
     pub(crate) stacks: RecordStacks,
 
-    /// What the recording may take on disk: the newest is kept, in FILE and in the older file beside it
+    /// The most disk space for the recording; Gapless keeps the newest events, in FILE and in an older file beside it
     #[arg(long, value_name = "BYTES", requires = "record")]
     pub(crate) record_limit: Option<String>,
 

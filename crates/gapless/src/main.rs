@@ -14,7 +14,8 @@ mod sweep;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// A report frees and takes tens of megabytes several times over: page faults are a fifth of its time with the system's.
+/// A report frees and takes tens of megabytes several times over: page faults are a fifth of its time with the
+/// system's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

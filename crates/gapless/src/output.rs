@@ -1,4 +1,4 @@
-//! Where a command's result goes: standard output, or a file that appears whole or not at all.
+//! Writes the result of a command to standard output, or to a file that appears complete or not at all.
 
 use crate::failure::Failure;
 use anyhow::{Context, Result};

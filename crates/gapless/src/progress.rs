@@ -1,4 +1,4 @@
-//! Progress bars for long reads and sweeps: on a terminal, and only once it takes long enough to wonder.
+//! Progress bars for long reads and sweeps: only on a terminal, and only after a delay.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;

@@ -1,4 +1,5 @@
-//! What the commands that replay have in common: the question checked, the device chosen, many settings replayed with a bar and Ctrl-C.
+//! What the replaying commands share: checking the options, choosing the device, replaying many settings with a bar and
+//! Ctrl-C.
 
 use crate::failure::Failure;
 use crate::progress::Counter;
@@ -17,7 +18,7 @@ pub(crate) fn capacity(text: Option<&str>) -> Result<Option<Bytes>> {
     let Some(text) = text else { return Ok(None) };
     let capacity: Bytes = text.parse().map_err(|error| Failure::new(format!("--capacity: {error}"), help))?;
     if capacity == Bytes::ZERO {
-        return Err(Failure::new("--capacity 0: a card without memory serves nothing", help).into());
+        return Err(Failure::new("--capacity 0: a card needs memory", help).into());
     }
     Ok(Some(capacity))
 }
@@ -81,7 +82,10 @@ pub(crate) fn recorded(trace: &Trace, path: &str) -> Result<(TorchSettings, Torc
 /// `--threads`, or one a core.
 pub(crate) fn threads(wanted: Option<usize>) -> Result<usize> {
     match wanted {
-        Some(0) => Err(Failure::new("--threads 0 replays nothing", "leave it out, or give 1 or more").into()),
+        Some(0) => {
+            Err(Failure::new("--threads 0: at least one thread is needed", "use 1 or more, or omit it")
+                .into())
+        }
         Some(threads) => Ok(threads),
         None => Ok(std::thread::available_parallelism().map_or(1, NonZeroUsize::get)),
     }
@@ -90,7 +94,8 @@ pub(crate) fn threads(wanted: Option<usize>) -> Result<usize> {
 /// Whether Ctrl-C was pressed. One for all sweeps of the process: a handler can be set only once.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Runs a sweep over `total` settings with a bar, until it is done or Ctrl-C is pressed; pressed again it ends the process.
+/// Runs a sweep over `total` settings with a bar, until it is done or Ctrl-C is pressed; pressed again it ends the
+/// process.
 pub(crate) fn watched<T>(total: usize, sweep: impl FnOnce(Progress<'_>) -> T) -> T {
     // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
     let _ = ctrlc::set_handler(|| {

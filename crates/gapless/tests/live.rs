@@ -1,4 +1,5 @@
-//! `gapless top --once` and `gapless metrics` as a user runs them, over the page of a process that lives: this test's own.
+//! `gapless top --once` and `gapless metrics` as a user runs them, over the page of a process that lives: this test's
+//! own.
 
 mod support;
 
@@ -94,7 +95,7 @@ fn top_once_shows_a_process_as_text_and_as_json_by_the_schema() {
     let gpu = &process["gpus"][0];
     assert_eq!(gpu["uuid"], "GPU-6a70c0de-0000-4000-8000-000000000001");
     let memory = &gpu["memory"];
-    assert_eq!((&memory["live"], &memory["reserved"]), (&(192 * MIB).into(), &(256 * MIB).into()));
+    assert_eq!((&memory["allocated"], &memory["reserved"]), (&(192 * MIB).into(), &(256 * MIB).into()));
     assert_eq!(memory["fragmentation"], 1.0 - 240.0 / 300.0);
     assert_eq!(memory["allocations_per_second"], 500.0);
     assert_eq!(memory["holders"][0]["what"], "24 blocks of 8.00 MiB");
@@ -147,7 +148,7 @@ fn a_damaged_page_is_a_note_and_the_others_are_shown() {
     let (code, out, _) = run(&pages, &["top", "--once", "--format", "json"]);
     assert_eq!(code, 0);
     let value: Value = serde_json::from_str(&out).expect("JSON");
-    assert!(value["notes"][0].as_str().is_some_and(|note| note.contains("no statistics page")), "{out}");
+    assert!(value["notes"][0].as_str().is_some_and(|note| note.contains("not a statistics file")), "{out}");
     assert!(
         value["processes"].as_array().is_some_and(|all| all.iter().any(|p| p["pid"] == std::process::id()))
     );
@@ -165,7 +166,7 @@ fn metrics_are_printed_written_and_served() {
             |line: &&str| line.starts_with(name) && line.contains(&format!("pid=\"{}\"", std::process::id()));
         text.lines().find(of).unwrap_or_else(|| panic!("{name} in {text}")).to_owned()
     };
-    let live = series(&printed, "gapless_live_bytes{");
+    let live = series(&printed, "gapless_allocated_bytes{");
     assert!(live.ends_with(" 201326592"), "{live}");
     for label in ["UUID=\"GPU-6a70c0de-0000-4000-8000-000000000001\"", "gpu=\"0\"", "tenant=\"team-a\""] {
         assert!(live.contains(label), "{label} in {live}");
@@ -176,7 +177,7 @@ fn metrics_are_printed_written_and_served() {
     let name = file.to_str().expect("UTF-8");
     let (code, out, _) = run(&pages, &["metrics", "-o", name]);
     assert_eq!((code, out.as_str()), (0, ""));
-    assert_eq!(series(&std::fs::read_to_string(&file).expect("the file"), "gapless_live_bytes{"), live);
+    assert_eq!(series(&std::fs::read_to_string(&file).expect("the file"), "gapless_allocated_bytes{"), live);
 
     let mut server = gapless(&pages, &["metrics", "--listen", "127.0.0.1:0"])
         .stdout(Stdio::null())
@@ -195,7 +196,7 @@ fn metrics_are_printed_written_and_served() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    assert_eq!(series(&answer, "gapless_live_bytes{"), live);
+    assert_eq!(series(&answer, "gapless_allocated_bytes{"), live);
     // The address is taken now.
     let (code, _, err) = run(&pages, &["metrics", "--listen", address]);
     assert!(code == 2 && err.contains("cannot be served") && err.contains("--listen"), "{err}");

@@ -1,7 +1,7 @@
 //! `gapless metrics` scraped by a real Prometheus, Debian's package.
 //!
-//! PROMETHEUS names the folder with `prometheus` and `promtool`; `cargo xtask test` gets it and sets this. Without it, and with none on the path, the
-//! test says loudly that it did not run.
+//! PROMETHEUS names the folder with `prometheus` and `promtool`; `cargo xtask test` gets it and sets this. Without it,
+//! and with none on the path, the test says loudly that it did not run.
 
 use gapless_page::{Card, Counters, Folder, Page, Process, Writer, process};
 use serde_json::Value;
@@ -129,7 +129,7 @@ fn a_real_prometheus_scrapes_it() {
     let found = (0..600).find_map(|_| {
         let ended = child.0.try_wait().expect("its state");
         assert!(ended.is_none(), "{}", std::fs::read_to_string(temp.path().join("log")).unwrap_or_default());
-        let found = query("gapless_live_bytes");
+        let found = query("gapless_allocated_bytes");
         if found.is_none() {
             std::thread::sleep(Duration::from_millis(200));
         }

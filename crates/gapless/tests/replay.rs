@@ -90,7 +90,7 @@ fn replay_json_has_the_runs_in_the_order_asked_for() {
 fn every_allocator_that_there_is_can_be_replayed() {
     let unknown = run(&["replay", &trace("leak"), "--with", "tourch"]).err;
     let (_, list) =
-        unknown.lines().next().and_then(|line| line.split_once("there are ")).expect("a list of names");
+        unknown.lines().next().and_then(|line| line.split_once("use one of ")).expect("a list of names");
     let names: Vec<&str> = list.split(", ").collect();
     assert!(names.len() >= 8, "{names:?}");
     let path = trace("leak");
@@ -327,7 +327,8 @@ fn a_post_mortem_says_what_was_asked_what_was_free_and_who_held_the_rest() {
     assert_eq!(against("oom", &value), Vec::<String>::new());
 }
 
-/// Two devices. On the second, 100 MiB cut into five; with two of them free, 40 MiB do not fit, and the card has 10 MiB left.
+/// Two devices. On the second, 100 MiB cut into five; with two of them free, 40 MiB do not fit, and the card has 10 MiB
+/// left.
 fn fragmented() -> String {
     const MIB: u64 = 1 << 20;
     const BASE: u64 = 0x7f00_0000_0000;

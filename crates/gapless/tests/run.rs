@@ -1,4 +1,5 @@
-//! `gapless run` without a GPU and without Python: what the program finds in its environment, and what is said where it cannot start.
+//! `gapless run` without a GPU and without Python: what the program finds in its environment, and what is said where it
+//! cannot start.
 #![cfg(unix)]
 
 use std::fs;
@@ -13,7 +14,8 @@ struct Installed {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// One at a time: a binary cannot be started while a process that another thread just forked still holds the file open for writing.
+/// One at a time: a binary cannot be started while a process that another thread just forked still holds the file open
+/// for writing.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl Installed {

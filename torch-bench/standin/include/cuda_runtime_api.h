@@ -1,4 +1,7 @@
-/* The few declarations that torch's c10/cuda headers need to compile, written from CUDA's public interface. Bodies are in runtime.c. */
+/*
+ * The few declarations that torch's c10/cuda headers need to compile, written from CUDA's public interface. Bodies are
+ * in runtime.c.
+ */
 
 #pragma once
 #include <stddef.h>

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: the figures that the project promises, each as a ratio of two things measured side by side in one run.
+//! `cargo xtask bench`: the figures that the project promises, each as a ratio of two things measured side by side in
+//! one run.
 
 mod check;
 mod fit;

@@ -1,7 +1,8 @@
 //! The packer on every kind of instance that it promises figures for, beside the planners that others ship.
 //!
-//! One table: the instances of `gapless-plan`'s own bench (with CP-SAT's figures in its column of peers), memory spaces against
-//! the optimum that HiGHS proves, the program as a whole process on the challenging set, and whole recorded runs.
+//! One table: the instances of `gapless-plan`'s own bench (with CP-SAT's figures in its column of peers), memory spaces
+//! against the optimum that HiGHS proves, the program as a whole process on the challenging set, and whole recorded
+//! runs.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result, bail, ensure};

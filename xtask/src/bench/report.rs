@@ -1,7 +1,7 @@
 //! The report against CPython's `pickle.load` of the same file: time and peak memory, interleaved, medians.
 //!
-//! The file is a recording of about 900,000 events: a real trace repeated, with everything freed in between, so that its
-//! peaks are those of the trace.
+//! The file is a recording of about 900,000 events: a real trace repeated, with everything freed in between, so that
+//! its peaks are those of the trace.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result, ensure};

@@ -1,8 +1,8 @@
 //! The fast path: a whole dict at a time, straight from the bytes into a row.
 //!
-//! It knows the dicts of which a snapshot has millions, events and frames, in the ways in which picklers write them: an optional
-//! memo entry, MARK, keys and flat values, SETITEMS. Anything else gives `None`, the memo is as before, and the machine reads the
-//! dict again from its first byte; so this path decides nothing on its own but speed.
+//! It knows the dicts of which a snapshot has millions, events and frames, in the ways in which picklers write them: an
+//! optional memo entry, MARK, keys and flat values, SETITEMS. Anything else gives `None`, the memo is as before, and
+//! the machine reads the dict again from its first byte; so this path decides nothing on its own but speed.
 //!
 //! Keys are predicted: the n-th key of an event is nearly always written with the same bytes as the n-th key of the
 //! event before it, a memo reference, so one comparison of a word replaces decoding and look-up.
@@ -126,8 +126,8 @@ impl Path<'_> {
         Some(value)
     }
 
-    /// The fields of an event that has them in the usual order, written in the usual way, as far as that holds: how many keys
-    /// were read. Straight-line code: every branch but the width of the size goes the same way nearly always.
+    /// The fields of an event that has them in the usual order, written in the usual way, as far as that holds: how
+    /// many keys were read. Straight-line code: every branch but the width of the size goes the same way nearly always.
     #[inline]
     fn usual(&mut self, draft: &mut EventDraft) -> usize {
         const ROOM: usize = 256;

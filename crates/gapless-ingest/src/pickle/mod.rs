@@ -1,8 +1,9 @@
 //! The pickle machine: reads the value of a pickle, protocols 2 to 5, in one pass, into rows.
 //!
-//! It is the whole of the pickle language that data needs, with its memo by reference, and none of what runs code. The stack
-//! holds small values; a dict collapses into a row as soon as it becomes part of something (see `builder`). At the
-//! beginning of a dict `fast` tries to read it as a whole; what it does not know comes here, from the dict's first byte.
+//! It is the whole of the pickle language that data needs, with its memo by reference, and none of what runs code. The
+//! stack holds small values; a dict collapses into a row as soon as it becomes part of something (see `builder`). At
+//! the beginning of a dict `fast` tries to read it as a whole; what it does not know comes here, from the dict's first
+//! byte.
 //!
 //! Bounds: memory grows with the bytes read, not with the numbers in them; nothing recurses; every limit is an error.
 
@@ -251,7 +252,7 @@ impl Machine<'_> {
                 "the opcode {name} of the text protocol 0; load the file in Python and dump it with protocol=4"
             ));
         }
-        self.wrong(format!("{opcode:#04x} is no pickle opcode: the file is damaged, or not a pickle"))
+        self.wrong(format!("invalid pickle opcode {opcode:#04x}: the file is damaged, or not a pickle"))
     }
 
     // ---- the stack ----

@@ -1,10 +1,11 @@
 //! Joining with second thoughts, for problems in which many buffers begin or end together by chance.
 //!
-//! Every possible join has a *doubt*: how likely it is to be chance. Equal sizes end to end say the more the larger the sizes
-//! are and the fewer begin and end there; equal lifetimes, the longer they are. A stack that is as large as what
-//! ends where it begins or begins where it ends (its *witness*, a node or a stack itself) is less in doubt by that much.
-//! The join of the least doubt comes first, and what it makes possible is weighed anew. Then second thoughts: what is left over
-//! takes from others what would fit it, whatever that undoes is joined anew, and it stays so where less is left in all.
+//! Every possible join has a *doubt*: how likely it is to be chance. Equal sizes end to end say the more the larger the
+//! sizes are and the fewer begin and end there; equal lifetimes, the longer they are. A stack that is as large as what
+//! ends where it begins or begins where it ends (its *witness*, a node or a stack itself) is less in doubt by that
+//! much. The join of the least doubt comes first, and what it makes possible is weighed anew. Then second thoughts:
+//! what is left over takes from others what would fit it, whatever that undoes is joined anew, and it stays so where
+//! less is left in all.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

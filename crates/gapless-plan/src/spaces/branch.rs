@@ -1,6 +1,6 @@
-//! Branch and bound over choices: buffers that prices leave least in doubt first, cheapest choice first, cut off where the
-//! priced bound or the live bytes say no. A leaf is put to the packer; what does not pack leaves behind the pieces that
-//! conflict, so that no other leaf repeats them.
+//! Branch and bound over choices: buffers that prices leave least in doubt first, cheapest choice first, cut off where
+//! the priced bound or the live bytes say no. A leaf is put to the packer; what does not pack leaves behind the pieces
+//! that conflict, so that no other leaf repeats them.
 
 use super::exchange::State;
 use super::model::{Model, Placing};

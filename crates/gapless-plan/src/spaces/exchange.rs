@@ -1,5 +1,5 @@
-//! Choosing by exchange: a first choice in order of what room is worth, then buffers push others out where that lowers the
-//! traffic, and what room becomes free is given to whoever gains by it.
+//! Choosing by exchange: a first choice in order of what room is worth, then buffers push others out where that lowers
+//! the traffic, and what room becomes free is given to whoever gains by it.
 //!
 //! Room is judged by live bytes. Where a placing is given, the packer has the last word on each exchange, so that the
 //! placing stays valid; where none is, the result may not pack.
@@ -167,8 +167,8 @@ pub(super) fn greedy<'m>(model: &'m Model<'m>, prices: &Prices, capacities: &'m 
     best.unwrap_or_else(|| State::empty(model, capacities))
 }
 
-/// Exchanges until nothing more is expected or the steps are spent. With a placing, only exchanges that pack are kept, the
-/// state must be the placing's, and the placing becomes the best one found; without, the state becomes that.
+/// Exchanges until nothing more is expected or the steps are spent. With a placing, only exchanges that pack are kept,
+/// the state must be the placing's, and the placing becomes the best one found; without, the state becomes that.
 pub(super) fn improve(
     state: &mut State<'_>,
     mut placing: Option<&mut Placing>,
@@ -255,8 +255,8 @@ fn undo(state: &mut State<'_>, log: &Log) {
     }
 }
 
-/// Moves the buffer to a cheaper choice, whoever is in its way elsewhere, and gives what is left to others. `None`, with
-/// nothing changed, where that loses more than `loss`.
+/// Moves the buffer to a cheaper choice, whoever is in its way elsewhere, and gives what is left to others. `None`,
+/// with nothing changed, where that loses more than `loss`.
 fn attempt(state: &mut State<'_>, buffer: usize, loss: i128, rng: &mut Rng) -> Option<Log> {
     let model = state.model;
     let (before, old, first) = (state.cost, state.choice_of[buffer], model.choices_of(buffer).start);

@@ -1,10 +1,10 @@
 //! Memory spaces: which buffer lies in which memory, and when, so that every memory's plan is valid within its capacity
 //! and the traffic (accesses x size x cost of a byte) is as low as it can be.
 //!
-//! [`Spaces`] and one [`Usage`] a buffer in, [`SpacePlan`] out. A buffer whose accesses are only counted lies in one space
-//! for its whole lifetime; one whose access times are known may also be moved between accesses, which costs a read in the
-//! one space and a write in the other. Lower bounds come from prices on bytes at each time; small questions are answered
-//! by branch and bound with the packer as judge, large ones by exchange. The judge of the result is
+//! [`Spaces`] and one [`Usage`] a buffer in, [`SpacePlan`] out. A buffer whose accesses are only counted lies in one
+//! space for its whole lifetime; one whose access times are known may also be moved between accesses, which costs a
+//! read in the one space and a write in the other. Lower bounds come from prices on bytes at each time; small questions
+//! are answered by branch and bound with the packer as judge, large ones by exchange. The judge of the result is
 //! [`validate_spaces`](crate::validate_spaces).
 
 mod branch;
@@ -215,9 +215,9 @@ impl std::fmt::Debug for SpaceWatch<'_> {
     }
 }
 
-/// Finds a plan. Of `options`, the capacity is not read (each space has its own); of `watch`, the flag that stops the work
-/// is; [`solve_spaces_watched`] also tells how far it has come. A buffer that can lie in an unlimited space always finds a
-/// place.
+/// Finds a plan. Of `options`, the capacity is not read (each space has its own); of `watch`, the flag that stops the
+/// work is; [`solve_spaces_watched`] also tells how far it has come. A buffer that can lie in an unlimited space always
+/// finds a place.
 pub fn solve_spaces(
     problem: &Problem,
     usages: &[Usage],
@@ -244,8 +244,8 @@ pub fn solve_spaces_watched(
         Error::SpacesTooSmall { id, proven } => Error::SpacesTooSmall { id, proven: proven && !three },
         other => other,
     })?;
-    // The search moves a buffer between two memories. Where a third could take part, its bounds are not bounds of the question: what is left
-    // is that every access is at best in the cheapest memory allowed.
+    // The search moves a buffer between two memories. Where a third could take part, its bounds are not bounds of the
+    // question: what is left is that every access is at best in the cheapest memory allowed.
     if three {
         plan.lower_bound = plan.lower_bound.min(every_access_at_its_cheapest(problem, usages, spaces));
     }

@@ -2,10 +2,10 @@
 //! one choice of each buffer is to be taken so that the pieces of each space pack.
 //!
 //! A buffer that never moves has one choice for each space. One whose access times are known has, besides, for each two
-//! spaces: being elsewhere from one time between accesses to a later one (or from its beginning, or to its end), and being
-//! elsewhere in all times between accesses that are at least so long. A move takes one step of time in which both places
-//! are held. A buffer without a choice in unlimited spaces has the choice of lying nowhere, which costs more than
-//! everything else together; it stands for the answer that there is no room.
+//! spaces: being elsewhere from one time between accesses to a later one (or from its beginning, or to its end), and
+//! being elsewhere in all times between accesses that are at least so long. A move takes one step of time in which both
+//! places are held. A buffer without a choice in unlimited spaces has the choice of lying nowhere, which costs more
+//! than everything else together; it stands for the answer that there is no room.
 
 use crate::error::{Error, Result};
 use crate::problem::{Lifetime, Problem};
@@ -15,8 +15,8 @@ use super::{Accesses, Spaces, Usage};
 /// The most traffic that a problem may cause in its worst plan, so that sums and prices stay within 128 bits.
 const TRAFFIC_LIMIT: u128 = 1 << 80;
 
-/// Up to this many accesses a buffer may be away from any one time between accesses to any later one; beyond, the choices
-/// (which grow with the square) are left to single times between accesses, beginnings and ends.
+/// Up to this many accesses a buffer may be away from any one time between accesses to any later one; beyond, the
+/// choices (which grow with the square) are left to single times between accesses, beginnings and ends.
 const EVERY_WINDOW: usize = 12;
 
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +33,8 @@ pub(super) struct Choice {
     pieces: (u32, u32),
 }
 
-/// Invariants: `begin[b]..begin[b + 1]` are the choices of buffer b, by cost, at least one; spans are half-open intervals
-/// of sections, `span.0 < span.1 <= sections`.
+/// Invariants: `begin[b]..begin[b + 1]` are the choices of buffer b, by cost, at least one; spans are half-open
+/// intervals of sections, `span.0 < span.1 <= sections`.
 pub(super) struct Model<'a> {
     pub(super) problem: &'a Problem,
     pub(super) spaces: &'a Spaces,

@@ -1,4 +1,5 @@
-//! Whether what was chosen packs: the planner of single spaces is asked, with a limited effort, and its answers are kept.
+//! Whether what was chosen packs: the planner of single spaces is asked, with a limited effort, and its answers are
+//! kept.
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,9 +1,9 @@
-//! Prices: what a byte of a limited space is worth at each time. With prices paid for room instead of room being limited,
-//! every buffer can choose for itself, and what all pay together, less what all room is worth, is a lower bound on the
-//! traffic: any plan within the capacities pays for no more room than there is.
+//! Prices: what a byte of a limited space is worth at each time. With prices paid for room instead of room being
+//! limited, every buffer can choose for itself, and what all pay together, less what all room is worth, is a lower
+//! bound on the traffic: any plan within the capacities pays for no more room than there is.
 //!
-//! Prices rise where chosen buffers need more than there is, and fall where they leave room (subgradient steps). They are
-//! rounded to whole numbers before the bound is computed, so the bound is exact whatever the steps were.
+//! Prices rise where chosen buffers need more than there is, and fall where they leave room (subgradient steps). They
+//! are rounded to whole numbers before the bound is computed, so the bound is exact whatever the steps were.
 
 use super::model::Model;
 

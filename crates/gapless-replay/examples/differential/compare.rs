@@ -1,8 +1,8 @@
 //! One program on two sides: the real library and a model of it, or the real library twice.
 //!
-//! After every operation the outcome, the address, the statistics and the trace have to be the same; after a snapshot the segments too.
-//! The order inside a run of completed frees and of memory given back is not compared with a model: the library walks hash tables there,
-//! one of them keyed by pointers of the host.
+//! After every operation the outcome, the address, the statistics and the trace have to be the same; after a snapshot
+//! the segments too. The order inside a run of completed frees and of memory given back is not compared with a model:
+//! the library walks hash tables there, one of them keyed by pointers of the host.
 
 use crate::driver::{Answer, Driver, Status};
 use crate::ops::Op;
@@ -68,8 +68,8 @@ impl Tally {
 
 pub(crate) type Outcome = io::Result<(Tally, Option<Difference>)>;
 
-/// The real library and another build of it: the same program has to give the same answers, up to what hangs on the order of hash tables.
-/// With itself: to the byte.
+/// The real library and another build of it: the same program has to give the same answers, up to what hangs on the
+/// order of hash tables. With itself: to the byte.
 pub(crate) fn with_library(bench: Bench, other: &Path, program: &[Op]) -> Outcome {
     let mut second = Bench { driver: other, ..bench }.start(program)?;
     let exact = other == bench.driver;
@@ -215,7 +215,8 @@ impl ModelSide<'_> {
     }
 }
 
-/// The answer without what the order of completions inside one operation decides: how often, and how far, free pieces came and went.
+/// The answer without what the order of completions inside one operation decides: how often, and how far, free pieces
+/// came and went.
 fn without_order(answer: &Answer) -> Answer {
     let mut loose = Answer { entries: trace_of(&answer.entries), ..answer.clone() };
     for (field, value) in loose.stats.0.iter_mut().enumerate() {

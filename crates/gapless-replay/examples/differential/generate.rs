@@ -1,7 +1,8 @@
-//! Random programs: phases of the kinds that training and serving consist of, with sizes at the edges of the allocator's rules.
+//! Random programs: phases of the kinds that training and serving consist of, with sizes at the edges of the
+//! allocator's rules.
 //!
-//! A program is a function of its seed, its length, the card's size and the version. It does not know what the allocator answered: a
-//! request that failed leaves an id that holds nothing.
+//! A program is a function of its seed, its length, the card's size and the version. It does not know what the
+//! allocator answered: a request that failed leaves an id that holds nothing.
 
 use crate::ops::{Op, Pool};
 use crate::random::Random;
@@ -81,7 +82,8 @@ impl Writer {
     fn new(plan: Plan) -> Writer {
         let mut random = Random::new(plan.seed);
         let mut streams = vec![0];
-        // Handles are even: torch keeps odd numbers for streams of its own. Small ones, and ones that look like pointers.
+        // Handles are even: torch keeps odd numbers for streams of its own. Small ones, and ones that look like
+        // pointers.
         for _ in 0..random.below(5) {
             let pointer = random.chance(50);
             let handle = if pointer {
@@ -343,9 +345,10 @@ impl Writer {
         }
     }
 
-    /// Lets go of a pool once. With expandable segments the last time comes only when nothing is in use: the library counts one for each
-    /// call that maps into a pool and takes one off for each that unmaps, so that giving back around a block in use makes it assert, or
-    /// destroy a pool whose blocks are still in use, and read freed memory at the next free (2.5 to 2.15).
+    /// Lets go of a pool once. With expandable segments the last time comes only when nothing is in use: the library
+    /// counts one for each call that maps into a pool and takes one off for each that unmaps, so that giving back
+    /// around a block in use makes it assert, or destroy a pool whose blocks are still in use, and read freed memory at
+    /// the next free (2.5 to 2.15).
     fn release_one(&mut self, index: usize) {
         if self.pools[index].uses == 0 {
             return;

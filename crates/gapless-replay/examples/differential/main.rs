@@ -3,13 +3,14 @@
 //! `cargo xtask test-torch` builds the driver and calls this; torch-bench/README.md says what the driver is.
 //!
 //! ```text
-//! differential --driver PATH --version 2.11 [--ops 1000000] [--length 20000] [--seed 1] [--config NAME] [--itself] [--history]
-//!              [--against PATH] [--write FILE]
+//! differential --driver PATH --version 2.11 [--ops 1000000] [--length 20000] [--seed 1] [--config NAME]
+//!              [--itself] [--history] [--against PATH] [--write FILE]
 //! ```
 //!
-//! `--itself` compares the library with itself instead, which proves the bench and not the model; `--against` compares two versions of it,
-//! which shows what changed between them. `--write` only writes the first program of the first configuration chosen, for a driver run by
-//! hand. Exit 0: no difference, 1: one was found and is printed, 2: the comparison could not be made.
+//! `--itself` compares the library with itself instead, which proves the bench and not the model; `--against` compares
+//! two versions of it, which shows what changed between them. `--write` only writes the first program of the first
+//! configuration chosen, for a driver run by hand. Exit 0: no difference, 1: one was found and is printed, 2: the
+//! comparison could not be made.
 
 mod compare;
 mod configs;
@@ -221,7 +222,8 @@ impl<'a> Case<'a> {
         ))
     }
 
-    /// Prints a difference: what differs, what came before, how to see it again, and the shortest program that shows it.
+    /// Prints a difference: what differs, what came before, how to see it again, and the shortest program that shows
+    /// it.
     fn tell(&self, difference: &Difference) {
         let Difference { at, what } = difference;
         let Config { name, settings, .. } = self.config;

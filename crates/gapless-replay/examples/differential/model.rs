@@ -7,7 +7,8 @@ use gapless_replay::{Allocator, Gauge, Lane, LaneIndex, SimDevice, Slot};
 use gapless_trace::{Bytes, PoolId, StreamId, torch_rules};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A fresh model of torch 2.`minor` with these settings, over a card of `capacity` bytes; `None` for versions that are not modelled.
+/// A fresh model of torch 2.`minor` with these settings, over a card of `capacity` bytes; `None` for versions that are
+/// not modelled.
 pub(crate) fn open(minor: u32, settings: &str, capacity: u64) -> Option<Box<dyn Subject>> {
     let version = TorchVersion(2, minor);
     if !(TorchVersion::OLDEST..=TorchVersion::NEWEST).contains(&version) {
@@ -124,7 +125,8 @@ impl Model {
         self.live.remove(&slot);
     }
 
-    /// What was freed while a routing was active records its events now; uses that were recorded meanwhile do not count.
+    /// What was freed while a routing was active records its events now; uses that were recorded meanwhile do not
+    /// count.
     fn work_off_deferred(&mut self) {
         let mut deferred = std::mem::take(&mut self.deferred);
         deferred.sort_by_key(|slot| self.live.get(slot).map_or(usize::MAX, |l| self.rank(l.addr)));
@@ -206,7 +208,8 @@ impl Model {
             return;
         }
         for queue in self.events.values_mut() {
-            // Waiting for an event waits for everything before it on its stream, and for all that the same operation recorded.
+            // Waiting for an event waits for everything before it on its stream, and for all that the same operation
+            // recorded.
             let last = queue.iter().filter(|e| gone.contains(&e.slot)).map(|e| e.operation).max();
             queue.iter_mut().filter(|e| last.is_some_and(|l| e.operation <= l)).for_each(|e| e.done = true);
             queue.retain(|e| !gone.contains(&e.slot));

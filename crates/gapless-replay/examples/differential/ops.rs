@@ -1,7 +1,8 @@
-//! Operations of a program, as both sides understand them, and the 32 bytes each is on the wire (see torch-bench/README.md).
+//! Operations of a program, as both sides understand them, and the 32 bytes each is on the wire (see
+//! torch-bench/README.md).
 //!
-//! An allocation is named by an id that the generator chooses. Freeing an id that holds nothing is skipped on both sides, so a
-//! program stays valid when operations are taken out of it.
+//! An allocation is named by an id that the generator chooses. Freeing an id that holds nothing is skipped on both
+//! sides, so a program stays valid when operations are taken out of it.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! What is compared: the allocator as both the real library and a model of it show themselves.
 //!
-//! A model implements [`Subject`] over a device with the policies of torch-bench/standin/device.h. What a model does not keep it
-//! leaves out of `fields`, and that is then not compared.
+//! A model implements [`Subject`] over a device with the policies of torch-bench/standin/device.h. What a model does
+//! not keep it leaves out of `fields`, and that is then not compared.
 
 use crate::ops::Pool;
 use std::fmt;
@@ -14,7 +14,8 @@ pub(crate) trait Subject {
     fn malloc(&mut self, size: u64, stream: u64) -> Option<u64>;
     fn free(&mut self, addr: u64);
     fn record_stream(&mut self, addr: u64, stream: u64);
-    /// The incomplete events that the oldest `count` operations recorded on `stream` complete: seen when the allocator polls next.
+    /// The incomplete events that the oldest `count` operations recorded on `stream` complete: seen when the allocator
+    /// polls next.
     fn complete(&mut self, stream: u64, count: u64);
     fn begin_pool(&mut self, pool: Pool, accepts: Filter);
     fn end_pool(&mut self, pool: Pool);
@@ -30,13 +31,15 @@ pub(crate) trait Subject {
     fn take_trace(&mut self) -> Vec<Entry>;
     /// By address.
     fn snapshot(&mut self) -> Vec<Segment>;
-    /// What the real allocator did in the operation that comes next, polls included. Only order may be taken from it, where the library's
-    /// is that of a hash table: which streams are polled first, which deferred free completes first, which pool is given back first. From
-    /// 2.12 on that matters: of two free neighbours the one freed last keeps its rank.
+    /// What the real allocator did in the operation that comes next, polls included. Only order may be taken from it,
+    /// where the library's is that of a hash table: which streams are polled first, which deferred free completes
+    /// first, which pool is given back first. From 2.12 on that matters: of two free neighbours the one freed last
+    /// keeps its rank.
     fn order_of(&mut self, _real: &[Entry]) {}
 }
 
-/// The statistics as one row. Groups of three kinds (all, small, large) of four parts, then two single quantities, then counters.
+/// The statistics as one row. Groups of three kinds (all, small, large) of four parts, then two single quantities, then
+/// counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stats(pub(crate) [u64; FIELDS]);
 

@@ -1,12 +1,14 @@
-//! BFC, best fit with coalescing: the allocator of TensorFlow, XLA and JAX (`bfc_allocator.cc`), one heap for all streams.
+//! BFC, best fit with coalescing: the allocator of TensorFlow, XLA and JAX (`bfc_allocator.cc`), one heap for all
+//! streams.
 //!
-//! The smallest free chunk that is large enough serves a request, the lowest of equals (the real one walks 21 bins upward: the same order);
-//! it is split where it is twice as large or wastes 128 MiB. Else the heap grows by a region whose size doubles each time, and a tenth less
-//! is tried while the device refuses. Regions are given back only with `gc`, before a request fails; the cache cannot be emptied.
-//! Defaults are the allocator's own: grow up to the whole card, no `gc`. JAX runs with `preallocate:0.75`, or with `fraction:0.75` where
-//! preallocation is switched off; TensorFlow with `gc:true`. Left out: chunks with the time of their free, the two-ended heap for
-//! collectives, the wait of up to ten seconds for other threads before a request fails. Where the device refuses the smallest regions, the
-//! real one asks forever (nine tenths of 2304 bytes or less round up to the same again); here the request fails.
+//! The smallest free chunk that is large enough serves a request, the lowest of equals (the real one walks 21 bins
+//! upward: the same order); it is split where it is twice as large or wastes 128 MiB. Else the heap grows by a region
+//! whose size doubles each time, and a tenth less is tried while the device refuses. Regions are given back only with
+//! `gc`, before a request fails; the cache cannot be emptied. Defaults are the allocator's own: grow up to the whole
+//! card, no `gc`. JAX runs with `preallocate:0.75`, or with `fraction:0.75` where preallocation is switched off;
+//! TensorFlow with `gc:true`. Left out: chunks with the time of their free, the two-ended heap for collectives, the
+//! wait of up to ten seconds for other threads before a request fails. Where the device refuses the smallest regions,
+//! the real one asks forever (nine tenths of 2304 bytes or less round up to the same again); here the request fails.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;

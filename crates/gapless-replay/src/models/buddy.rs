@@ -1,9 +1,9 @@
-//! The binary buddy system: blocks are powers of two, a block is halved until it is just large enough, and two free halves of one block
-//! become that block again. One heap for all streams.
+//! The binary buddy system: blocks are powers of two, a block is halved until it is just large enough, and two free
+//! halves of one block become that block again. One heap for all streams.
 //!
-//! Of the free blocks of an order the lowest is taken; where there is none, the next larger order is halved. Segments are powers of two as
-//! well: `segment` bytes, or more where a request needs it; one that is free again serves smaller requests too. Wholly free
-//! segments are given back when the cache is emptied and before a request fails.
+//! Of the free blocks of an order the lowest is taken; where there is none, the next larger order is halved. Segments
+//! are powers of two as well: `segment` bytes, or more where a request needs it; one that is free again serves smaller
+//! requests too. Wholly free segments are given back when the cache is emptied and before a request fails.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;
@@ -129,7 +129,8 @@ impl<D: Device> Buddy<D> {
     /// Gives wholly free segments back; whether there were any.
     fn shrink(&mut self) -> bool {
         let mut any = false;
-        // No block is larger than its segment, and a segment of at least this order is free where its base is free at that order.
+        // No block is larger than its segment, and a segment of at least this order is free where its base is free at
+        // that order.
         for order in self.segment_order..64 {
             let whole = |(&addr, &handle): (&u64, &u32)| {
                 let segment = self.all[handle as usize];

@@ -1,5 +1,5 @@
-//! Segments cut into chunks: a list in address order that is split and merged in place, so that a block's neighbours are one step
-//! away. What a chunk's state means is the model's business.
+//! Segments cut into chunks: a list in address order that is split and merged in place, so that a block's neighbours
+//! are one step away. What a chunk's state means is the model's business.
 
 /// No chunk.
 pub(super) const NONE: u32 = u32::MAX;

@@ -1,7 +1,7 @@
 //! Free chunks by address: the lowest that is large enough.
 //!
-//! A sorted list in buckets, each with the largest size in it: a search looks at one number a bucket, then at one bucket. With n free
-//! chunks that is n / 64 numbers and 128 entries at most, and a bucket fits in the cache.
+//! A sorted list in buckets, each with the largest size in it: a search looks at one number a bucket, then at one
+//! bucket. With n free chunks that is n / 64 numbers and 128 entries at most, and a bucket fits in the cache.
 
 /// A bucket is cut in two when it grows past this.
 const BUCKET: usize = 128;
@@ -13,7 +13,8 @@ pub(super) struct Free {
     pub(super) chunk: u32,
 }
 
-/// Invariants: buckets are not empty, entries ascend by address over all of them, and `largest[b]` is the largest size in bucket b.
+/// Invariants: buckets are not empty, entries ascend by address over all of them, and `largest[b]` is the largest size
+/// in bucket b.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstFit {
     buckets: Vec<Vec<Free>>,

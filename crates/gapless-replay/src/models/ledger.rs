@@ -1,7 +1,7 @@
-//! What the models have in common: who holds which block, and what that adds up to.
+//! What the models share: which slot holds which block, and the sums.
 //!
-//! A slot is free, in its caller's hands, or pending (given back while a stream may still use it). Frees of a slot that is not held are
-//! ignored: the request that would have filled it failed.
+//! A slot is free, held by its caller, or pending (freed while a stream may still use it). A free of a slot that is not
+//! held is ignored: the request that would have filled it failed.
 
 use crate::allocator::{LaneIndex, Oom, Slot, Stats};
 use gapless_trace::{Bytes, DeviceAddr};

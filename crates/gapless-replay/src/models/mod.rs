@@ -8,9 +8,10 @@
 //! | `buddy` | powers of two, halved and joined |
 //! | `exact` | no allocator: every request to the device |
 //!
-//! A block that was freed while a stream may still use it can be used again when its free is completed. None of them knows private
-//! pools: lanes that differ only in their pool share a heap. A request of nothing gets the smallest block. `Stats::syncs` counts waits for
-//! all streams that the allocator asks for; that each `cudaFree` waits as well is in `device_frees`.
+//! A block that was freed while a stream may still use it can be used again when its free is completed. None of them
+//! knows private pools: lanes that differ only in their pool share a heap. A request of nothing gets the smallest
+//! block. `Stats::syncs` counts waits for all streams that the allocator asks for; that each `cudaFree` waits as well
+//! is in `device_frees`.
 
 pub mod bfc;
 pub mod buddy;
@@ -38,7 +39,8 @@ use std::str::FromStr;
 /// The names of the models.
 pub const NAMES: &[&str] = &["bfc", "rmm-pool", "rmm-arena", "buddy", "exact"];
 
-/// A model with its settings, from text such as `bfc`, `bfc:preallocate:0.75` or `rmm-pool:initial:10GiB,maximum:30GiB`.
+/// A model with its settings, from text such as `bfc`, `bfc:preallocate:0.75` or
+/// `rmm-pool:initial:10GiB,maximum:30GiB`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Model {
     Bfc(BfcSettings),
@@ -119,7 +121,7 @@ mod tests {
         let message = |text: &str| text.parse::<Model>().expect_err("refused").to_string();
         assert_eq!(
             message("slab"),
-            "there is no allocator \"slab\"; there are bfc, rmm-pool, rmm-arena, buddy, exact"
+            "unknown allocator \"slab\": use one of bfc, rmm-pool, rmm-arena, buddy, exact"
         );
         assert_eq!(message("exact:round:1"), "exact has no setting \"round\"; it has none");
     }

@@ -1,11 +1,13 @@
-//! RMM's `arena_memory_resource`: one piece of device memory in superblocks, which a global arena lends to an arena for each stream.
+//! RMM's `arena_memory_resource`: one piece of device memory in superblocks, which a global arena lends to an arena for
+//! each stream.
 //!
-//! Up to 1 MiB, the lowest free block of the stream's arena that is large enough serves a request; where it has none, it takes the first
-//! superblock of the global arena that has one, or 1 MiB off its front where that is wholly free and leaves another 1 MiB. Larger ones are
-//! served by the global arena, in a superblock cut to their size. Free blocks merge within their superblock, wholly free superblocks in the
-//! global arena. When a request finds nothing, all streams are waited for, every arena returns all it has, and it is tried once more.
-//! `size` bytes are taken when the arena is made, by default half of what the card has free, and never more. Waits for one stream (each
-//! large free has one) are not counted. Left out: arenas for threads (for the per-thread default stream), and size classes, which RMM
+//! Up to 1 MiB, the lowest free block of the stream's arena that is large enough serves a request; where it has none,
+//! it takes the first superblock of the global arena that has one, or 1 MiB off its front where that is wholly free and
+//! leaves another 1 MiB. Larger ones are served by the global arena, in a superblock cut to their size. Free blocks
+//! merge within their superblock, wholly free superblocks in the global arena. When a request finds nothing, all
+//! streams are waited for, every arena returns all it has, and it is tried once more. `size` bytes are taken when the
+//! arena is made, by default half of what the card has free, and never more. Waits for one stream (each large free has
+//! one) are not counted. Left out: arenas for threads (for the per-thread default stream), and size classes, which RMM
 //! leaves out too unless it is built with them.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
@@ -150,7 +152,8 @@ impl<D: Device> RmmArena<D> {
         handle
     }
 
-    /// The lowest block of the global arena with `size` bytes, in a superblock cut to at least that and 1 MiB where it was wholly free.
+    /// The lowest block of the global arena with `size` bytes, in a superblock cut to at least that and 1 MiB where it
+    /// was wholly free.
     fn find_superblock(&mut self, size: u64) -> Option<Free> {
         let free = self.arenas[GLOBAL as usize].free.find(size)?;
         let group = self.chunks.get(free.chunk).group;

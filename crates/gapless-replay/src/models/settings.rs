@@ -1,12 +1,12 @@
-//! Settings of the models as text: `key:value,key:value`. A key that a model does not know, or a value that makes no sense, is an
-//! error that says what the model does know; nothing is ignored.
+//! Settings of the models as text: `key:value,key:value`. An unknown key or an invalid value is an error that lists
+//! what the model accepts; nothing is ignored.
 
 use gapless_trace::Bytes;
 
 /// Why a model cannot be had as asked for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SettingsError {
-    #[error("there is no allocator {name:?}; there are {}", .known.join(", "))]
+    #[error("unknown allocator {name:?}: use one of {}", .known.join(", "))]
     UnknownModel { name: String, known: &'static [&'static str] },
     #[error("{model} has no setting {key:?}; {}", list(.known))]
     UnknownKey { model: &'static str, key: String, known: &'static [&'static str] },

@@ -1,11 +1,12 @@
 //! From a trace to a script: which hand did what.
 //!
-//! Allocations and frees follow from the history. What is left to decide is why memory went back to the device: because the program emptied
-//! the cache, or because a request could not be served otherwise. The rules, in order:
+//! Allocations and frees follow from the history. What is left to decide is why memory went back to the device: because
+//! the program emptied the cache, or because a request could not be served otherwise. The rules, in order:
 //!   * nothing was taken from the device right after: the program's;
 //!   * all of it was memory of private pools, or the request is a private pool's and some was not: the program's;
 //!   * collection is on, and only large segments went: the allocator's;
-//!   * what was held before plus the new segment is within what the run held at its peak: there was room, so the program's;
+//!   * what was held before plus the new segment is within what the run held at its peak: there was room, so the
+//!     program's;
 //!   * otherwise the allocator's.
 
 use super::{DeviceCall, DeviceCallKind, InitialBlock, InitialSegment, Op, Recorded, Script};

@@ -1,11 +1,12 @@
-//! Which private pool a segment belonged to, where the recording does not say: before torch 2.12 events name no pool, and only segments that
-//! are there at the end tell theirs. Pools of CUDA graphs, or made by the program, that ended before the snapshot left no name.
+//! Which private pool a segment belonged to, where the recording does not say: before torch 2.12 events name no pool,
+//! and only segments that are there at the end tell theirs. Pools of CUDA graphs, or made by the program, that ended
+//! before the snapshot left no name.
 //!
-//! What they left is where blocks went. With the right pools the model repeats the recording; with wrong ones it soon uses memory that the
-//! real allocator could not use, or gives back what it kept. So the search replays up to the first difference, moves one of the units
-//! (`ranges.rs`) that are in question there to another pool, and goes on from the choice that gets furthest; where it is stuck it comes
-//! back to the next best. It ends when nothing differs, when nothing helped for a while, or when it has replayed [`BUDGET`] events; the best is
-//! used then.
+//! What they left is where blocks went. With the right pools the model repeats the recording; with wrong ones it soon
+//! uses memory that the real allocator could not use, or gives back what it kept. So the search replays up to the first
+//! difference, moves one of the units (`ranges.rs`) that are in question there to another pool, and goes on from the
+//! choice that gets furthest; where it is stuck it comes back to the next best. It ends when nothing differs, when
+//! nothing helped for a while, or when it has replayed [`BUDGET`] events; the best is used then.
 //!
 //! Names of inferred pools mean nothing beyond telling them apart.
 
@@ -25,7 +26,8 @@ const PATIENCE: u32 = 400;
 const WAITING: usize = 256;
 
 impl Script {
-    /// As [`Script::of`], with the private pools that a replay with the recorded settings shows and the recording does not name.
+    /// As [`Script::of`], with the private pools that a replay with the recorded settings shows and the recording does
+    /// not name.
     #[must_use]
     pub fn refined(
         trace: &Trace,

@@ -1,8 +1,9 @@
-//! The units that belong to one pool as a whole: a segment, or a reserved range of expandable memory from its first page to its last.
+//! The units that belong to one pool as a whole: a segment, or a reserved range of expandable memory from its first
+//! page to its last.
 //!
-//! A range is mapped from its beginning on, and every later page begins where memory is or was mapped. So the addresses that it ever had
-//! memory behind are in one piece, and a gap between addresses is a border between ranges. A range ends when nothing of it is mapped;
-//! what has its addresses afterwards is another one.
+//! A range is mapped from its beginning on, and every later page begins where memory is or was mapped. So the addresses
+//! that it ever had memory behind are in one piece, and a gap between addresses is a border between ranges. A range
+//! ends when nothing of it is mapped; what has its addresses afterwards is another one.
 
 use gapless_trace::{AllocationId, History, SizeClass, Tick};
 use rustc_hash::FxHashMap;
@@ -135,8 +136,8 @@ impl Units {
         open.insert(addr, (end, unit));
     }
 
-    /// The unit that has `addr` at some instant in `[from, to]`: of several the one that was there first. Addresses of a range
-    /// without memory behind them are its own too.
+    /// The unit that has `addr` at some instant in `[from, to]`: of several the one that was there first. Addresses of
+    /// a range without memory behind them are its own too.
     pub(super) fn at(&self, addr: u64, from: Tick, to: Tick) -> Option<Unit> {
         let there = self.spans.iter().enumerate().filter(|(_, s)| {
             s.addr <= addr && (s.expandable || addr < s.end_addr) && s.start <= to && s.end >= from

@@ -17,8 +17,8 @@ pub(super) enum State {
     Unmapped,
 }
 
-/// Invariants: neighbours touch (`addr + size == next.addr`) and point at each other; two free or two unmapped neighbours never
-/// stay side by side.
+/// Invariants: neighbours touch (`addr + size == next.addr`) and point at each other; two free or two unmapped
+/// neighbours never stay side by side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub(super) addr: u64,

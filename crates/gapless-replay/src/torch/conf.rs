@@ -1,8 +1,8 @@
 //! The language of `PYTORCH_ALLOC_CONF` (and `PYTORCH_CUDA_ALLOC_CONF`), as PyTorch reads it.
 //!
-//! Its quirks are kept, because a setting that PyTorch ignores must be ignored here: blanks vanish even inside words, whatever stands where a
-//! separator should is taken for one (from 2.9 on), numbers end at the first character that is no digit, booleans are `True` and
-//! `False` exactly. What PyTorch refuses is refused, with the place.
+//! Its quirks are kept, because a setting that PyTorch ignores must be ignored here: blanks vanish even inside words,
+//! whatever stands where a separator should is taken for one (from 2.9 on), numbers end at the first character that is
+//! no digit, booleans are `True` and `False` exactly. What PyTorch refuses is refused, with the place.
 
 use super::version::TorchVersion;
 use gapless_trace::{AllocatorSettings, Bytes};
@@ -43,7 +43,7 @@ impl Default for TorchSettings {
 /// Why PyTorch would refuse a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfError {
-    #[error("{key:?} is no allocator setting of torch {version}{}", nearest.map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
+    #[error("torch {version} has no allocator setting {key:?}{}", nearest.map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
     UnknownKey { key: String, version: TorchVersion, nearest: Option<&'static str> },
     #[error("{key} has no value: write {key}:VALUE")]
     NoValue { key: String },

@@ -1,8 +1,9 @@
-//! PyTorch's CUDA caching allocator, to the byte: given the device's addresses, every block lands where the real one puts it.
+//! PyTorch's CUDA caching allocator, to the byte: given the device's addresses, every block lands where the real one
+//! puts it.
 //!
-//! The flow of a request, the order of fallbacks and the statistics are those of the shipped library; `cargo xtask test-torch` drives
-//! that library with random operations and compares every address and number. GPU time is not modelled: when a block that another
-//! stream used becomes free is the caller's to say.
+//! The flow of a request, the order of fallbacks and the statistics are those of the shipped library; `cargo xtask
+//! test-torch` drives that library with random operations and compares every address and number. GPU time is not
+//! modelled: when a block that another stream used becomes free is the caller's to say.
 
 mod blocks;
 pub mod conf;
@@ -180,7 +181,8 @@ impl<D: Device> Torch<D> {
         self.pools.iter().any(|p| p.id == pool && p.freeable)
     }
 
-    /// The order in which waiting for all streams completes what is pending: by `rank`. The real one's is that of a hash table.
+    /// The order in which waiting for all streams completes what is pending: by `rank`. The real one's is that of a
+    /// hash table.
     pub fn order_pending(&mut self, rank: impl Fn(&Torch<D>, Slot) -> usize) {
         let mut pending = std::mem::take(&mut self.pending);
         pending.sort_by_key(|&slot| rank(self, slot));
@@ -252,7 +254,8 @@ impl<D: Device> Torch<D> {
         }
     }
 
-    /// Takes over a segment that was there before the first request. Expandable stretches of one lane come in address order.
+    /// Takes over a segment that was there before the first request. Expandable stretches of one lane come in address
+    /// order.
     pub fn install(&mut self, segment: &InitialSegment) {
         let shelf = self.shelf(segment.lane, segment.small);
         let (addr, size) = (segment.addr.0, segment.size.0);

@@ -8,7 +8,8 @@ use crate::free_set::Entry;
 use gapless_trace::PoolId;
 
 impl<D: Device> Torch<D> {
-    /// Frees old unsplit blocks of the large half of the default pool once more than the threshold's share of the cap is held.
+    /// Frees old unsplit blocks of the large half of the default pool once more than the threshold's share of the cap
+    /// is held.
     pub(super) fn collect(&mut self) {
         // Under a recording the cap is not known, but what was freed is: go on for as long as it did.
         let recorded = self.device.expects_free();

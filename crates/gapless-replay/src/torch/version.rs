@@ -48,8 +48,8 @@ impl TorchVersion {
         self >= TorchVersion(2, 10)
     }
 
-    /// What a reader wrote of the producer ("torch 2.11 or later", "torch 2.5 to 2.7"): the newest that it allows, up to the default;
-    /// the default where it was not torch.
+    /// What a reader wrote of the producer ("torch 2.11 or later", "torch 2.5 to 2.7"): the newest that it allows, up
+    /// to the default; the default where it was not torch.
     #[must_use]
     pub fn of_producer(producer: &str) -> TorchVersion {
         if !producer.starts_with("torch") {

@@ -1,4 +1,5 @@
-//! Random programs for allocators: steps that mean something in any state, so that a failing one can be made smaller by leaving steps out.
+//! Random programs for allocators: steps that mean something in any state, so that a failing one can be made smaller by
+//! leaving steps out.
 
 use gapless_replay::{Device, Lane, Placement, SimDevice};
 use gapless_trace::{PoolId, StreamId};
@@ -52,7 +53,8 @@ pub(crate) fn lanes() -> Vec<Lane> {
     ]
 }
 
-/// Log-uniform, with the sizes at which rules change and their neighbours, and a few that recur: reuse needs equal sizes.
+/// Log-uniform, with the sizes at which rules change and their neighbours, and a few that recur: reuse needs equal
+/// sizes.
 fn size() -> impl Strategy<Value = u64> {
     const EDGES: [u64; 14] = [
         256,

@@ -1,5 +1,5 @@
-//! What a smaller batch would need: activations and temporaries follow it, weights, gradients and optimizer state do not. Kinds are inferred,
-//! so this is too, and is said to be; where the trace shows no steps, nothing is said.
+//! What a smaller batch would need: activations and temporaries follow it, weights, gradients and optimizer state do
+//! not. Kinds are inferred, so this is too, and is said to be; where the trace shows no steps, nothing is said.
 
 use crate::analysis::DeviceAnalysis;
 use gapless_trace::Tick;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct BatchInfo {
     /// Always: kinds are not recorded.
     pub inferred: bool,
-    /// Bytes that stay whatever the batch is, and that follow it.
+    /// Bytes that do not depend on the batch, and bytes that scale with it.
     pub fixed: u64,
     pub scaling: u64,
     /// The share of the batch whose live bytes fit on the card; 0 where what stays is too large by itself.
@@ -49,7 +49,11 @@ mod tests {
     fn what_follows_the_batch_takes_the_room_that_the_rest_leaves() {
         assert_eq!(share(4, 8, 8), Some(0.5));
         assert_eq!(share(4, 9, 7), Some(0.33), "downward");
-        assert_eq!(share(9, 8, 8), Some(0.0), "what stays is too large by itself");
+        assert_eq!(
+            share(9, 8, 8),
+            Some(0.0),
+            "memory that does not depend on the batch is already too large"
+        );
         assert_eq!(share(1, 2, 3), None, "all of it fits");
         assert_eq!(share(9, 0, 8), None, "nothing follows the batch");
     }

@@ -1,5 +1,5 @@
-//! What to set, for people and programs: the advice of `gapless_replay::advise` with the exact lines, and where no setting helps, who holds
-//! the bytes and what a smaller batch would need. The JSON contract is `gapless.advice/1`.
+//! What to set, for people and programs: the advice of `gapless_replay::advise` with the exact lines, and where no
+//! setting helps, who holds the bytes and what a smaller batch would need. The JSON contract is `gapless.advice/1`.
 
 mod batch;
 mod text;
@@ -36,7 +36,7 @@ pub struct Advice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     pub device: u32,
-    /// The size of the card; `null`: without end.
+    /// The size of the card; `null`: unlimited.
     pub capacity: Option<u64>,
     /// The model that was replayed: `torch@2.11`.
     pub allocator: String,

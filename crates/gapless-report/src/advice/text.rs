@@ -1,4 +1,5 @@
-//! Advice for a terminal: the verdict, then each suggestion with the line to set, what its replay showed and what it costs.
+//! Advice for a terminal: the verdict, then each suggestion with the line to set, what its replay showed and what it
+//! costs.
 
 use super::{Advice, Answer, Setting, Suggestion, Word};
 use crate::replay::text::driver_time;
@@ -41,7 +42,7 @@ fn body(out: &mut String, a: &Answer, path: &str, margin: &str) {
     indent(out, margin, &clean(&a.sentence), style);
     if a.stopped {
         let text = format!(
-            "stopped after {} of {} settings: this is about those alone",
+            "stopped after {} of {} settings; the others were not replayed",
             count(a.tried),
             count(a.planned)
         );
@@ -103,7 +104,7 @@ fn holders(out: &mut String, a: &Answer) {
     if a.holders.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\n  {BOLD}Largest holders when most is live{RESET}");
+    let _ = writeln!(out, "\n  {BOLD}Largest holders at the peak{RESET}");
     table_of_holders(out, &a.holders);
 }
 
@@ -125,11 +126,11 @@ fn batch(out: &mut String, a: &Answer) {
     let (fixed, scaling) = (bytes(b.fixed), bytes(b.scaling));
     let text = if b.fits_share > 0.0 {
         format!(
-            "{fixed} of it stays whatever the batch is, {scaling} follows the batch: about {} of this batch would fit",
+            "{fixed} of it does not depend on the batch, {scaling} scales with it: about {} of this batch would fit",
             percent(b.fits_share)
         )
     } else {
-        format!("{fixed} of it stays whatever the batch is, so no batch fits; {scaling} follows the batch")
+        format!("{fixed} of it does not depend on the batch, so no batch fits; {scaling} scales with it")
     };
     let _ = writeln!(out, "\n  {BOLD}Batch{RESET}  {DIM}inferred from lifetimes over the steps{RESET}");
     indent(out, "    ", &text, "");
@@ -139,7 +140,7 @@ fn next(out: &mut String, a: &Answer, path: &str) {
     let card = bytes(a.capacity.unwrap_or(0)).replace(' ', "");
     let text = match a.verdict {
         Word::NoSetting => format!(
-            "`gapless plan {} --capacity {card}` says whether the run can be packed with its future known; a card of {} serves it as it was",
+            "`gapless plan {} --capacity {card}` shows whether the run can be packed if every lifetime is known; a card of {} serves it as it was",
             clean(path),
             bytes(a.baseline.min_capacity)
         ),

@@ -178,7 +178,8 @@ fn match_inner_frames(sides: BTreeMap<String, [Side; 2]>) -> BTreeMap<String, [S
     matched
 }
 
-/// Active allocations at `tick` by what identifies them in any run: the functions and files of the stack, or kind and size.
+/// Active allocations at `tick` by what identifies them in any run: the functions and files of the stack, or kind and
+/// size.
 fn grouped(trace: &Trace, run: &DeviceAnalysis<'_>, tick: Tick, by_stack: bool) -> BTreeMap<String, Side> {
     let mut keys: BTreeMap<StackId, (String, String)> = BTreeMap::new();
     let mut groups: BTreeMap<String, Side> = BTreeMap::new();

@@ -1,8 +1,9 @@
 //! Two runs side by side, aligned by their steps: what grew, by how much, which stacks, which kind.
 //!
-//! Alignment: step i of one run is step i of the other. The moment compared is the peak of the common step in which the run in
-//! question needs most; where either run has no steps, it is each run's own peak. Stacks are matched by function and file, not by
-//! line, so that an edit above a call does not turn one holder into two; what has no counterpart then, by its inner frames.
+//! Alignment: step i of one run is step i of the other. The moment compared is the peak of the common step in which the
+//! run in question needs most; where either run has no steps, it is each run's own peak. Stacks are matched by function
+//! and file, not by line, so that an edit above a call does not turn one holder into two; what has no counterpart then,
+//! by its inner frames.
 
 mod compare;
 mod render;

@@ -38,7 +38,8 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
         ));
     let mut help = fragmentation_help(c, whole, stranded);
     if c.report.advice.is_none() && d.allocations > 0 {
-        help += "; `gapless advise FILE` replays this run with hundreds of settings and says what each saves";
+        help +=
+            "; `gapless advise FILE` replays this run with hundreds of settings and shows what each saves";
     }
     Some(finding.help(help))
 }
@@ -73,7 +74,7 @@ fn stranded(c: &Context<'_>) -> Option<Finding> {
         return None;
     }
     let headline = format!(
-        "{} is stranded when most is needed: free, in segments that live blocks keep from being released",
+        "{} is stranded at the peak: free, but other blocks keep its segments from being released",
         bytes(lost)
     );
     Some(
@@ -110,10 +111,7 @@ fn rounding(c: &Context<'_>) -> Option<Finding> {
     let help = if divisions {
         "roundup_power2_divisions is set and rounds requests up: raise the number of divisions, or leave it out".to_owned()
     } else if let Some(limit) = max_split {
-        format!(
-            "max_split_size_mb keeps blocks of {} and more whole, whatever is asked of them: raise or drop it",
-            bytes(limit)
-        )
+        format!("max_split_size_mb never splits blocks of {} and more: raise or remove it", bytes(limit))
     } else {
         "blocks of over 1 MiB are handed out whole when less than 1 MiB would be left: requests just above a multiple of \
          2 MiB lose most; expandable_segments:True cuts them exactly"
@@ -147,7 +145,7 @@ fn pending(c: &Context<'_>) -> Option<Finding> {
     if lost < 64 * MIB || lost < at.figures.reserved / 33 {
         return None;
     }
-    let headline = format!("{} was freed but waited for other streams (record_stream)", bytes(lost));
+    let headline = format!("{} was freed, but had to wait for other streams (record_stream)", bytes(lost));
     Some(
         c.finding("GAP104", Severity::Warning, lost, headline)
             .evidence(format!("at tick {}: {} active, of it {} pending", at.tick, bytes(at.figures.active), bytes(lost)))
@@ -203,7 +201,7 @@ fn other_streams(c: &Context<'_>) -> Option<Finding> {
     if by_stream.len() < 2 || idle < 128 * MIB || idle < at.figures.reserved / 20 {
         return None;
     }
-    let headline = format!("{} is free but tied to other streams when most is needed", bytes(idle));
+    let headline = format!("{} is free at the peak, but tied to other streams", bytes(idle));
     let mut finding = c.finding("GAP106", Severity::Warning, idle, headline);
     for (stream, (active, free)) in by_stream.iter().take(6) {
         finding = finding.evidence(format!(
@@ -228,7 +226,7 @@ fn private_pools(c: &Context<'_>) -> Option<Finding> {
     if idle < 128 * MIB {
         return None;
     }
-    let headline = format!("private pools hold {} that nothing uses when most is needed", bytes(idle));
+    let headline = format!("private pools hold {} of free memory at the peak", bytes(idle));
     Some(
         c.finding("GAP107", Severity::Info, idle, headline)
             .evidence(format!("{} reserved in private pools, {} of it free", bytes(held), bytes(idle)))

@@ -121,7 +121,7 @@ fn retries(c: &Context<'_>) -> Option<Finding> {
         c.finding("GAP302", Severity::Warning, 0, headline)
             .evidence(format!("{} device calls took memory, {} gave it back", churn.device_allocs, churn.device_frees))
             .help(
-                "each flush waits for the device and takes memory anew: the run is at its limit; less live memory, or less \
+                "each flush waits for the device and takes the memory again: the run is at its limit; less live memory, or less \
                  fragmentation, makes it faster",
             ),
     )

@@ -17,7 +17,7 @@ fn began_late(c: &Context<'_>) -> Option<Finding> {
     }
     let text = note_text(c, "recording-began-late")?;
     Some(
-        c.finding("GAP501", Severity::Info, 0, "the recording began after the run did".to_owned())
+        c.finding("GAP501", Severity::Info, 0, "the recording started after the run began".to_owned())
             .evidence(text)
             .help(
                 "record from the start, or with a larger ring: \
@@ -71,7 +71,7 @@ fn no_history(c: &Context<'_>) -> Option<Finding> {
             "GAP505",
             Severity::Info,
             0,
-            "the snapshot holds no history: only the heap at its end can be shown".to_owned(),
+            "the snapshot has no history: the report can only show the heap at its end".to_owned(),
         )
         .help("call torch.cuda.memory._record_memory_history() before the run, then dump the snapshot again"),
     )
@@ -87,7 +87,7 @@ fn differs(c: &Context<'_>) -> Option<Finding> {
             "GAP506",
             Severity::Warning,
             0,
-            "the recorded events do not lead to the recorded heap: figures may be off".to_owned(),
+            "the recorded events do not lead to the recorded heap: figures may be inexact".to_owned(),
         )
         .evidence(note_text(c, "final-state-differs").unwrap_or_default())
         .help(

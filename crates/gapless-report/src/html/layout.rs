@@ -1,25 +1,28 @@
-//! Where each allocation stands in the stacked timeline: one rectangle `[start, end) x [y, y + block)` each, at a fixed `y`.
+//! Where each allocation stands in the stacked timeline: one rectangle `[start, end) x [y, y + block)` each, at a fixed
+//! `y`.
 //!
-//! Promises: no two rectangles overlap; what lives to the end lies at the bottom, in order of birth, without holes; the top of the
-//! stack stays near the peak of the active bytes (1.00 to 1.08 times on recorded training runs, 1.25 on random lifetimes);
-//! the same input gives the same picture. Exact packing is not the aim: the page draws the true curves over it, holes stay visible.
+//! Promises: no two rectangles overlap; what lives to the end lies at the bottom, in order of birth, without holes; the
+//! top of the stack stays near the peak of the active bytes (1.00 to 1.08 times on recorded training runs, 1.25 on
+//! random lifetimes); the same input gives the same picture. Exact packing is not the aim: the page draws the true
+//! curves over it, holes stay visible.
 //!
-//! How: (1) dust, the many smallest blocks that together need less than 1/256 of the peak, share slots by size in a band
-//! below everything else. (2) The run falls into parts where nothing lives that ends: steps, mostly, and many of them alike. (3) Within
-//! a part what lives to the end is stacked by birth. (4) The rest comes by decreasing lifetime and size: a
-//! rectangle falls into the lowest cave that holds it, else onto the skyline. A cave is a valley of the
+//! How: (1) dust, the many smallest blocks that together need less than 1/256 of the peak, share slots by size in a
+//! band below everything else. (2) The run falls into parts where nothing lives that ends: steps, mostly, and many of
+//! them alike. (3) Within a part what lives to the end is stacked by birth. (4) The rest comes by decreasing lifetime
+//! and size: a rectangle falls into the lowest cave that holds it, else onto the skyline. A cave is a valley of the
 //! skyline that a rectangle closed from above; it has a floor and a ceiling and is filled like the skyline itself.
 //!
 //! Time is counted in births: two lifetimes overlap if and only if the later birth lies in both, so only births are
-//! positions. Every placement replaces the runs of floor below it by one run, so runs cost O(n log n) in all; caves looked at
-//! are bounded per tree node.
+//! positions. Every placement replaces the runs of floor below it by one run, so runs cost O(n log n) in all; caves
+//! looked at are bounded per tree node.
 
 use gapless_trace::Allocations;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
-/// Caves looked at in each node of the tree, at most: more find hardly better places and cost time on a million allocations.
+/// Caves looked at in each node of the tree, at most: more find hardly better places and cost time on a million
+/// allocations.
 const CAVES_PER_NODE: usize = 24;
 /// The same for one allocation in all: of a few, of many.
 const CAVES_IN_ALL: [usize; 2] = [96, 32];
@@ -28,8 +31,8 @@ const DUST_SHARE: u64 = 256;
 /// ... and a cave lower than this share of the peak is not worth keeping: less than a pixel of most screens.
 const CAVE_SHARE: u64 = 4096;
 
-/// How much more a lifetime counts than a size in the order of placing. Long lives first make a calm picture, close to the curve
-/// everywhere; even weights, that is decreasing area, make a lower one. Measured on recorded runs.
+/// How much more a lifetime counts than a size in the order of placing. Long lives first make a calm picture, close to
+/// the curve everywhere; even weights, that is decreasing area, make a lower one. Measured on recorded runs.
 const CALM: u64 = 4;
 const TIGHT: u64 = 1;
 /// Up to so many allocations the second order is tried where the first is a tenth too high.
@@ -68,8 +71,8 @@ pub(super) fn given(allocations: &Allocations, places: &[u64]) -> Layout {
     Layout { height: tops.max().unwrap_or(0), y }
 }
 
-/// Stretches of a run that share nothing but what lives to the end: the steps of a training run. Each is stacked on its own, and
-/// those that repeat an earlier one to the tick and byte are stacked as it was.
+/// Stretches of a run that share nothing but what lives to the end: the steps of a training run. Each is stacked on its
+/// own, and those that repeat an earlier one to the tick and byte are stacked as it was.
 struct Parts {
     all: Vec<Part>,
     /// For each part the number of the distinct one that it is like, and the first part of each number.
@@ -222,12 +225,13 @@ impl Items {
             Items { start: Vec::with_capacity(n), end: Vec::with_capacity(n), block: Vec::with_capacity(n) };
         for a in allocations.iter() {
             items.start.push(a.start.0);
-            // An empty lifetime would be no rectangle; a reader cannot produce one, a caller's mistake must not hang us.
+            // An empty lifetime would be no rectangle; a reader cannot produce one, a caller's mistake must not hang
+            // us.
             items.end.push(a.end.0.max(a.start.0 + 1));
             items.block.push(a.block.0);
         }
-        // What is freed after the last birth and outlived everything freed before it lived to the end, as far as stacking goes:
-        // a program that drops its model when it is done.
+        // What is freed after the last birth and outlived everything freed before it lived to the end, as far as
+        // stacking goes: a program that drops its model when it is done.
         let last_birth = items.start.last().copied().unwrap_or(0);
         let life = |i: usize| items.end[i] - items.start[i];
         let longest = (0..n).filter(|&i| items.end[i] <= last_birth).map(life).max().unwrap_or(0);
@@ -405,7 +409,8 @@ struct Cave {
     floor: Floor,
 }
 
-/// Runs of constant height: (first birth, height), by birth. Few: a vector. The sky has as many as there are steps in it: a tree.
+/// Runs of constant height: (first birth, height), by birth. Few: a vector. The sky has as many as there are steps in
+/// it: a tree.
 enum Floor {
     Short(Vec<(u32, u64)>),
     Tall(BTreeMap<u32, u64>),
@@ -503,7 +508,8 @@ impl Cave {
     }
 }
 
-/// All caves, found by a birth that they contain: an interval tree over births. A cave is kept at the smallest node that covers it.
+/// All caves, found by a birth that they contain: an interval tree over births. A cave is kept at the smallest node
+/// that covers it.
 struct Caves {
     all: Vec<Cave>,
     lowest_worth: u64,

@@ -1,8 +1,8 @@
 //! The report as one HTML file: the page's code and style, the report's JSON and the allocations as a binary payload.
 //!
-//! The file works from `file://` and asks the network for nothing; its content security policy forbids it to.
-//! Nothing that comes from a trace is written as markup: text reaches the page only inside JSON whose `<` is
-//! escaped, inside base64, or escaped in the title. The code under `dist/` is bundled from `web/` and committed, because whoever builds
+//! The file works from `file://` and asks the network for nothing; its content security policy forbids it to. Nothing
+//! that comes from a trace is written as markup: text reaches the page only inside JSON whose `<` is escaped, inside
+//! base64, or escaped in the title. The code under `dist/` is bundled from `web/` and committed, because whoever builds
 //! with cargo has no Node; a test of `web/` rebuilds and compares it.
 
 pub mod layout;
@@ -19,7 +19,8 @@ const SKELETON: &str = include_str!("dist/page.html");
 const STYLE: &str = include_str!("dist/page.css");
 const CODE: &str = include_str!("dist/page.js");
 
-/// Measured on recorded runs: level 1 writes a fifth more bytes in the same time, level 6 one to two percent fewer in a tenth more.
+/// Measured on recorded runs: level 1 writes a fifth more bytes in the same time, level 6 one to two percent fewer in a
+/// tenth more.
 const LEVEL: u32 = 3;
 
 /// What a page shows.
@@ -146,7 +147,8 @@ pub(crate) fn escape_text(text: &str) -> String {
     escaped
 }
 
-/// JSON for the inside of a script element: `<` occurs in strings only, where `\u003c` means the same, so no `</script>` or `<!--` can.
+/// JSON for the inside of a script element: `<` occurs in strings only, where `\u003c` means the same, so no
+/// `</script>` or `<!--` can.
 pub(crate) fn escape_json(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }

@@ -1,21 +1,22 @@
 //! The page's binary data: columns, coded so that deflate does well, one raw-deflate stream a section.
 //! `web/src/payload.ts` reads what this module writes; change both together and raise [`VERSION`].
 //!
-//! A number is a LEB128 varint: seven bits a byte, lowest first, high bit set on all but the last. A signed number is zigzagged first
-//! (0, -1, 1, -2 ... become 0, 1, 2, 3 ...). A string is its length in bytes and its UTF-8.
+//! A number is a LEB128 varint: seven bits a byte, lowest first, high bit set on all but the last. A signed number is
+//! zigzagged first (0, -1, 1, -2 ... become 0, 1, 2, 3 ...). A string is its length in bytes and its UTF-8.
 //!
 //!   section `tables`                              once a page
 //!     version                                     1
 //!     n, n x string                               strings; 0 is the empty one
 //!     n, n x {name, file, line}                   frames; name and file are strings
-//!     n, n x {shared, own, own x frame}           stacks, innermost frame first; the last `shared` frames are those of the stack
-//!                                                 before. Stack 0 is "none recorded" and not written: stacks count from 1
+//!     n, n x {shared, own, own x frame}           stacks, innermost frame first; the last `shared` frames are those of
+//!                                                 the stack before. Stack 0 is "none recorded" and not written: stacks
+//!                                                 count from 1
 //!     n, n x string                               names of the kinds
 //!
 //!   section `rects.D`                             device D, all that the first picture needs
-//!     n, last tick, unit, lanes                   allocations; y, addresses and blocks are multiples of unit; lanes of the ruler,
-//!                                                 so that the page need not move when the rest comes: 1 for steps, 2 a depth of
-//!                                                 scopes, at most two
+//!     n, last tick, unit, lanes                   allocations; y, addresses and blocks are multiples of unit; lanes of
+//!                                                 the ruler, so that the page need not move when the rest comes: 1 for
+//!                                                 steps, 2 a depth of scopes, at most two
 //!     n x delta                                   start, from the one before
 //!     n x life                                    end - start; 0: never ended (end = last tick + 1)
 //!     recency(n)                                  requested
@@ -33,10 +34,11 @@
 //!     runs(n) x 3                                 stream, pool, class (0 large, 1 small)
 //!     s, s x {start delta, life, address - base, size, stream, pool, flags}     segment spans by start; life as above;
 //!                                                 flags: 1 small, 2 expandable
-//!     clock, t0, e x signed                       clock 0: none, nothing follows; 1: e = last tick times of events, first against t0,
-//!                                                 t0 a string of decimal digits
+//!     clock, t0, e x signed                       clock 0: none, nothing follows; 1: e = last tick times of events,
+//!                                                 first against t0, t0 a string of decimal digits
 //!     n, n x {start, end}                         steps, ticks
-//!     n, n x {start delta (signed), duration, depth, name}       scopes by start, microseconds from t0; name is a string
+//!     n, n x {start delta (signed), duration, depth, name}       scopes by start, microseconds from t0; name is a
+//!                                                                string
 //!
 //!   recency(n): n x {distance back to the last row with the same value; 0: a value not seen before follows}
 //!   runs(n):    pairs {value, how often} until n rows are covered
@@ -122,7 +124,8 @@ pub(crate) fn tables(page: &Page<'_>, stacks: &StackNumbers) -> Vec<u8> {
     out.0
 }
 
-/// What both sections of a device measure in: 512 bytes where everything is a multiple of it, as in PyTorch's allocator.
+/// What both sections of a device measure in: 512 bytes where everything is a multiple of it, as in PyTorch's
+/// allocator.
 pub(crate) fn unit(device: &PageDevice<'_>) -> u64 {
     let all = device.history.allocations.iter().fold(0, |all, a| all | a.addr.0 | a.block.0);
     if all.is_multiple_of(512) { 512 } else { 1 }
@@ -246,8 +249,8 @@ struct Scope {
     name: StringId,
 }
 
-/// Named scopes as intervals: a start is closed by the next end of its name; what is never closed is left out, it has no length.
-/// Without a clock for the events there is nothing to hold them against.
+/// Named scopes as intervals: a start is closed by the next end of its name; what is never closed is left out, it has
+/// no length. Without a clock for the events there is nothing to hold them against.
 fn scopes(trace: &Trace, device: &DeviceTrace) -> Vec<Scope> {
     let mut open: Vec<(StringId, u64)> = Vec::new();
     let mut scopes: Vec<Scope> = Vec::new();

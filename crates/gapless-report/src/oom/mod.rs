@@ -1,5 +1,5 @@
-//! Why a request failed, for people and programs: the post-mortem of `gapless_replay::post_mortem` with who asked, who held the rest, and
-//! the lines to set. The JSON contract is `gapless.oom/1`.
+//! Why a request failed, for people and programs: the post-mortem of `gapless_replay::post_mortem` with who asked, who
+//! held the rest, and the lines to set. The JSON contract is `gapless.oom/1`.
 
 mod text;
 

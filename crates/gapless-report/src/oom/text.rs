@@ -1,5 +1,5 @@
-//! A post-mortem for a terminal, on one screen: what was asked, why it could not be served, what was free where, who held the rest, and
-//! which settings would have served it.
+//! A post-mortem for a terminal, on one screen: what was asked, why it could not be served, what was free where, who
+//! held the rest, and which settings would have served it.
 
 use super::{Autopsy, CauseInfo, LimitKind};
 use crate::text::table::{Align, Table};
@@ -54,8 +54,8 @@ fn asked(out: &mut String, a: &Autopsy) {
 fn why(out: &mut String, a: &Autopsy) {
     let usable = bytes(a.limit.usable);
     let limit = match (a.limit.kind, a.limit.below) {
-        (LimitKind::Card, _) => format!("the card had {usable} within reach of the process"),
-        (LimitKind::Given, _) => format!("the process could have {usable}, as given with --capacity"),
+        (LimitKind::Card, _) => format!("the process could use {usable} of the card"),
+        (LimitKind::Given, _) => format!("the process could use {usable}, as given with --capacity"),
         (LimitKind::Cap, Some(below)) if below > a.limit.usable => format!(
             "{} was free on the device, so a cap of the process refused (set_per_process_memory_fraction, or another limit): it lies between {usable} and {}",
             bytes(a.device_free),
@@ -95,7 +95,7 @@ fn why(out: &mut String, a: &Autopsy) {
             bytes(a.segment)
         ),
         CauseInfo::Elsewhere { largest } => format!(
-            "tied up: a free block of {} was there, but for another stream, pool or size class",
+            "a free block of {} existed, but it belonged to another stream, pool or size class",
             bytes(largest)
         ),
     };

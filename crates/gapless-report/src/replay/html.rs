@@ -1,7 +1,8 @@
-//! Replays as one HTML file that asks the network for nothing: the curves of all allocators in one picture, and their figures.
+//! Replays as one HTML file that asks the network for nothing: the curves of all allocators in one picture, and their
+//! figures.
 //!
-//! Markup is complete without scripts; the one it has shows values under the pointer. Nothing that comes from a trace or a command line is
-//! written as markup.
+//! Markup is complete without scripts; the one it has shows values under the pointer. Nothing that comes from a trace
+//! or a command line is written as markup.
 
 use super::model::{Replay, Replayed};
 use super::picture::{self, LEFT, RIGHT, WIDTH};
@@ -28,7 +29,7 @@ pub fn page(replay: &Replay) -> String {
     }
     facts.push(match replay.capacity {
         Some(capacity) => format!("on a card of {}", bytes(capacity)),
-        None => "on a card without end".to_owned(),
+        None => "on a card of unlimited size".to_owned(),
     });
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -1,6 +1,7 @@
 //! Replays as a value: the JSON contract `gapless.replay/1`, member by member. Sizes are in bytes, ticks count events.
 //!
-//! Members are only ever added within a schema version; `schema/gapless.replay.schema.json` says the same for other tools.
+//! Members are only ever added within a schema version; `schema/gapless.replay.schema.json` says the same for other
+//! tools.
 
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;
@@ -19,7 +20,7 @@ pub struct Replay {
     pub schema: String,
     pub tool: Tool,
     pub source: SourceInfo,
-    /// The size of the card; `null`: without end.
+    /// The size of the card; `null`: unlimited.
     pub capacity: Option<u64>,
     /// The device that was asked for first.
     #[serde(flatten)]
@@ -90,7 +91,8 @@ pub struct RunInfo {
     pub settings: String,
     /// This is the allocator that the run had, with the settings that it had.
     pub recorded: bool,
-    /// It takes a share of the card at once: without a card given, it was replayed on the smallest on which it survives.
+    /// It takes a share of the card at once: without a card given, it was replayed on the smallest on which it
+    /// survives.
     pub takes_a_share: bool,
     pub peak_reserved: u64,
     pub peak_allocated: u64,
@@ -115,7 +117,8 @@ pub struct RunInfo {
     pub min_capacity: Option<u64>,
     /// Time in the driver: an estimate.
     pub driver_time_ms: f64,
-    /// Whether every block landed at its recorded address and every device call was made; `null` where this is not the recorded allocator.
+    /// Whether every block landed at its recorded address and every device call was made; `null` where this is not the
+    /// recorded allocator.
     pub exact: Option<bool>,
     pub exactness: Option<ExactnessInfo>,
     pub curve: CurveInfo,

@@ -1,5 +1,6 @@
-//! The curves of all replays in one SVG: reserved as a line for each, what the run had allocated as a filled area under them, the card as
-//! a dashed line, and a mark where one ran out of memory. Colours are the page's; without scripts it is complete.
+//! The curves of all replays in one SVG: reserved as a line for each, what the run had allocated as a filled area under
+//! them, the card as a dashed line, and a mark where one ran out of memory. Colours are the page's; without scripts it
+//! is complete.
 
 use super::model::{Replayed, RunInfo};
 use crate::html::escape_text;

@@ -1,4 +1,5 @@
-//! Replays for a terminal: a row of figures and a row of bars for each allocator, and below them what a table cannot say.
+//! Replays for a terminal: a row of figures and a row of bars for each allocator, and below them what a table cannot
+//! say.
 
 use super::model::{Replay, Replayed, RunInfo};
 use crate::text::table::{Align, Table};
@@ -31,7 +32,7 @@ fn one(out: &mut String, replay: &Replay, d: &Replayed) {
     let mut facts = vec![plural(d.events, "event"), plural(d.allocations, "allocation")];
     facts.push(match replay.capacity {
         Some(capacity) => format!("on a card of {}", bytes(capacity)),
-        None => "on a card without end".to_owned(),
+        None => "on a card of unlimited size".to_owned(),
     });
     let _ = writeln!(out, "\n{BOLD}Device {}{RESET}  {DIM}{}{RESET}\n", d.device, facts.join(" · "));
     table(out, d);
@@ -123,13 +124,13 @@ pub(super) fn settings(run: &RunInfo) -> String {
         (_, "") if run.recorded => "as recorded: the defaults".to_owned(),
         (_, settings) if run.recorded => format!("as recorded: {settings}"),
         (_, "") if is_torch => "the defaults".to_owned(),
-        ("plan", _) => "the whole run packed with its future known: the floor".to_owned(),
-        ("gapless", "") => "our own allocator, on a simulated card".to_owned(),
+        ("plan", _) => "the floor: the run packed, every lifetime known".to_owned(),
+        ("gapless", "") => "the Gapless allocator, on a simulated card".to_owned(),
         ("bfc", "") => "TensorFlow's and JAX's: best fit with coalescing".to_owned(),
         ("rmm-pool", "") => "RMM's pool, which takes half of the card".to_owned(),
         ("rmm-arena", "") => "RMM's arenas in half of the card".to_owned(),
-        ("buddy", "") => "powers of two, halved and joined".to_owned(),
-        ("exact", "") => "no allocator: every request to the device".to_owned(),
+        ("buddy", "") => "powers of two, split and merged".to_owned(),
+        ("exact", "") => "no caching: every request goes to the device".to_owned(),
         (_, settings) => settings.to_owned(),
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn source(out: &mut String, source: &SourceInfo, conf: Option<&str>) 
 
 fn findings(out: &mut String, report: &Report) {
     if report.findings.is_empty() {
-        let _ = writeln!(out, "\n{BOLD}No findings{RESET}: nothing here asks for a change.");
+        let _ = writeln!(out, "\n{BOLD}No findings{RESET}: nothing needs a change.");
         return;
     }
     let _ = writeln!(out, "\n{BOLD}Findings{RESET}");
@@ -94,7 +94,7 @@ fn findings(out: &mut String, report: &Report) {
         }
     }
     let code = &report.findings[0].code;
-    let _ = writeln!(out, "\n{DIM}`gapless explain {code}` says more about a finding.{RESET}");
+    let _ = writeln!(out, "\n{DIM}`gapless explain {code}` explains the finding.{RESET}");
 }
 
 pub(crate) fn indent(out: &mut String, margin: &str, text: &str, style: &str) {

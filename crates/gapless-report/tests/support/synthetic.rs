@@ -1,6 +1,7 @@
-//! A training run made up: weights, then steps of a forward pass that keeps activations, a backward pass that frees them in reverse
-//! order, an optimizer that makes its states in the first step, and temporaries everywhere. Sizes vary from step to step.
-//! Blocks are placed as PyTorch places them (best fit, split, merge), so that the history of the events is consistent.
+//! A training run made up: weights, then steps of a forward pass that keeps activations, a backward pass that frees
+//! them in reverse order, an optimizer that makes its states in the first step, and temporaries everywhere. Sizes vary
+//! from step to step. Blocks are placed as PyTorch places them (best fit, split, merge), so that the history of the
+//! events is consistent.
 
 #![allow(dead_code)]
 

@@ -4,9 +4,9 @@
 //! ```text
 //!      byte address shift, byte size shift, byte time mode (0: differences >= 0 as v, 1: as z),
 //!      v lengths in bytes of the eight columns after the control bytes
-//!      control      count bytes: bits 0-3 the action; 4 the address is that of the event before; 5 size, stream, pool and
-//!                   stack are those that the memo holds for this address; 6 the time is that of the event
-//!                   before; 7 (only without 5) stream and pool are those of the event before
+//!      control      count bytes: bits 0-3 the action; 4 the address is that of the event before; 5 size, stream, pool
+//!                   and stack are those that the memo holds for this address; 6 the time is that of the event before;
+//!                   7 (only without 5) stream and pool are those of the event before
 //!      addresses    z (address less the one before) >> shift
 //!      sizes        v size >> shift
 //!      streams      v stream, v pool

@@ -1,7 +1,8 @@
 //! `.gtrace`: our own file of a trace. Versioned, checksummed block by block, compressed, walkable without
 //! decompressing, appendable while a process runs, and readable to the last whole block after a SIGKILL.
 //!
-//! [`Writer`] appends; [`read`] and [`read_from`] give the [`Trace`] back; [`Blocks`] walks a mapped file; [`write_trace`] saves a whole trace.
+//! [`Writer`] appends; [`read`] and [`read_from`] give the [`Trace`] back; [`Blocks`] walks a mapped file;
+//! [`write_trace`] saves a whole trace.
 //!
 //! A file is eight bytes and then blocks. All integers are little-endian; every block begins at a multiple of 8.
 //!
@@ -37,8 +38,8 @@
 //!      blocks       count x block
 //!      source       s format, s producer, byte torch_rules, v notes x (s code, s text)
 //!      settings     s conf, v max_split_size + 1 or 0, 8-byte float, byte expandable, 16 x v, v others x (s, s)
-//!      end          count x (u64 offset, u64 first, u32 count, u32 device, u8 kind, 7 zeros), u64 offset of this block,
-//!                   "GTRACEND"
+//!      end          count x (u64 offset, u64 first, u32 count, u32 device, u8 kind, 7 zeros), u64 offset of this
+//!                   block, "GTRACEND"
 //! ```
 //!
 //! Rules that keep a prefix readable: whatever an entry refers to stands in an earlier block; no events block needs

@@ -1,5 +1,6 @@
-//! From blocks to a [`Trace`]. Everything in a file is checked before it is used, and every length before memory is taken for it;
-//! what is wrong is an error that names block and offset. A file cut short by a kill gives the trace up to its last whole block and a note.
+//! From blocks to a [`Trace`]. Everything in a file is checked before it is used, and every length before memory is
+//! taken for it; what is wrong is an error that names block and offset. A file cut short by a kill gives the trace up
+//! to its last whole block and a note.
 
 use super::GtraceError;
 use super::columns;
@@ -11,8 +12,8 @@ use crate::events::Events;
 use crate::trace::{DeviceTrace, Note, Trace};
 use std::io::Read;
 
-/// How much memory a file may ask for. What a trace takes in memory is at most `floor`, or `factor` times the file if that
-/// is more: LZ4 packs at most 255 to 1, so without this a megabyte could unpack to ten gigabytes.
+/// How much memory a file may ask for. What a trace takes in memory is at most `floor`, or `factor` times the file if
+/// that is more: LZ4 packs at most 255 to 1, so without this a megabyte could unpack to ten gigabytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub floor: u64,
@@ -20,7 +21,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A gibibyte is 20 million perfectly regular events; real ones take 4 to 12 bytes each in the file and 31 in memory.
+    /// A gibibyte is 20 million perfectly regular events; real ones take 4 to 12 bytes each in the file and 31 in
+    /// memory.
     fn default() -> Self {
         Limits { floor: 1 << 30, factor: 100 }
     }
@@ -29,7 +31,8 @@ impl Default for Limits {
 /// The trace in `bytes`, the content of a `.gtrace` file.
 ///
 /// # Errors
-/// When it is not one, is damaged, or makes no sense. A file that ends early is not an error: see [`Trace::source`], notes.
+/// When it is not one, is damaged, or makes no sense. A file that ends early is not an error: see [`Trace::source`],
+/// notes.
 pub fn read(bytes: &[u8]) -> Result<Trace, GtraceError> {
     read_with(bytes, Limits::default())
 }

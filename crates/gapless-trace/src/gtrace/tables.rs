@@ -277,8 +277,8 @@ pub(super) fn get_source(from: &mut Cursor<'_>) -> Result<Source, Fault> {
     Ok(source)
 }
 
-/// The code of a note as a word of the program. Codes are few and come from readers, so each distinct one is kept once for
-/// the life of the process; the bounds keep a hostile file from using that up.
+/// The code of a note as a word of the program. Codes are few and come from readers, so each distinct one is kept once
+/// for the life of the process; the bounds keep a hostile file from using that up.
 fn note_code(code: &str) -> Option<&'static str> {
     static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! Finding the blocks of a file that lies in memory (or is mapped), without unpacking any: header by header, or at once by the index
-//! that a finished file carries.
+//! Finding the blocks of a file that lies in memory (or is mapped), without unpacking any: header by header, or at once
+//! by the index that a finished file carries.
 
 use super::GtraceError;
 use super::layout::{
@@ -28,7 +28,8 @@ pub enum Tail {
     Torn { block: u64, offset: u64 },
 }
 
-/// Walks the blocks in order. After the last, [`Blocks::tail`] says how the file ends. After an error nothing more comes.
+/// Walks the blocks in order. After the last, [`Blocks::tail`] says how the file ends. After an error nothing more
+/// comes.
 #[derive(Clone, Debug)]
 pub struct Blocks<'a> {
     bytes: &'a [u8],
@@ -111,8 +112,9 @@ impl<'a> BlockRef<'a> {
     }
 }
 
-/// The headers of all blocks of a finished file, found through its end block: three places of the file are touched, however
-/// long it is. `None` where there is no index (the writer was killed, is still writing, or left it out): walk then.
+/// The headers of all blocks of a finished file, found through its end block: three places of the file are touched,
+/// however long it is. `None` where there is no index (the writer was killed, is still writing, or left it out): walk
+/// then.
 ///
 /// # Errors
 /// When the end block is damaged or its entries lie outside the file.
@@ -146,7 +148,7 @@ pub fn index(bytes: &[u8]) -> Result<Option<Vec<(u64, BlockHeader)>>, GtraceErro
             block_at(bytes, at).filter(|b| b.header.number == number).map(|b| (at, b.header))
         })
         .collect();
-    found.map(Some).ok_or_else(|| malformed("its index names a block that is not there"))
+    found.map(Some).ok_or_else(|| malformed("its index names a block that does not exist"))
 }
 
 fn block_at(bytes: &[u8], offset: u64) -> Option<BlockRef<'_>> {

@@ -1,5 +1,5 @@
-//! Writing: blocks go out as they are appended, one write call each; nothing is held back. Small enough to live inside a training
-//! process: no allocation once its buffers have grown, no thread, no clock.
+//! Writing: blocks go out as they are appended, one write call each; nothing is held back. Small enough to live inside
+//! a training process: no allocation once its buffers have grown, no thread, no clock.
 //!
 //! Give each batch a few thousand events: a block costs 64 bytes and about 5 us before its first event.
 
@@ -25,7 +25,8 @@ use std::io::Write;
 /// How to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Events in a block, at most. Larger ones pack no better (measured: LZ4 looks back 64 KiB), smaller ones a little worse.
+    /// Events in a block, at most. Larger ones pack no better (measured: LZ4 looks back 64 KiB), smaller ones a little
+    /// worse.
     pub block_events: usize,
 }
 
@@ -56,7 +57,8 @@ pub struct EventBatch<'a> {
 
 /// Appends to a `.gtrace` file.
 ///
-/// Invariant: after every call that returned `Ok`, the bytes written so far are a readable file that holds all that was appended.
+/// Invariant: after every call that returned `Ok`, the bytes written so far are a readable file that holds all that was
+/// appended.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -78,8 +80,8 @@ pub struct Writer<W: Write> {
     poisoned: bool,
 }
 
-/// LZ4's table, kept between blocks. Always the large one: which one it is shows in the bytes, and the bytes of a block must
-/// not depend on the blocks before it.
+/// LZ4's table, kept between blocks. Always the large one: which one it is shows in the bytes, and the bytes of a block
+/// must not depend on the blocks before it.
 struct Packer(CompressTable);
 
 impl std::fmt::Debug for Packer {
@@ -330,8 +332,8 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// The device's place in `self.devices`, after writing its new streams and pools. The first block of a device is its
-    /// streams, even without any: so the device is there in the reader's trace.
+    /// The device's place in `self.devices`, after writing its new streams and pools. The first block of a device is
+    /// its streams, even without any: so the device is there in the reader's trace.
     fn device(&mut self, device: u32, streams: &[StreamId], pools: &[PoolId]) -> Result<usize, GtraceError> {
         if device == NO_DEVICE || streams.len().max(pools.len()) > usize::from(u16::MAX) {
             return Err(unwritable(
@@ -387,7 +389,9 @@ impl<W: Write> Writer<W> {
             || stack as usize >= tables.stacks.len()
             || string as usize >= tables.strings.len()
         {
-            return Err(unwritable("events that refer to a stream, pool, stack or string that is not there"));
+            return Err(unwritable(
+                "events that refer to a stream, pool, stack or string that does not exist",
+            ));
         }
         self.emit(Kind::Events, written.device, written.events as u64, count, time)?;
         self.devices[at].events += count;

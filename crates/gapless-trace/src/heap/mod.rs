@@ -81,8 +81,8 @@ fn final_pools(device: &DeviceTrace, large: &LargeRanges) -> BTreeMap<u64, Final
     pools
 }
 
-/// A range is one pool's as a whole, and at the end may have less memory behind it than before: its pool counts for all addresses that
-/// were ever mapped in one piece with those of the end. Otherwise one block could lie in two pools.
+/// A range is one pool's as a whole, and at the end may have less memory behind it than before: its pool counts for all
+/// addresses that were ever mapped in one piece with those of the end. Otherwise one block could lie in two pools.
 fn widen_to_ranges(device: &DeviceTrace, large: &LargeRanges, pools: &mut BTreeMap<u64, FinalPool>) {
     let maps = device.events.indices().filter(|&i| device.events.action(i) == Action::SegmentMap);
     let mut pieces: Vec<((u16, bool), u64, u64)> = maps

@@ -1,7 +1,8 @@
 //! A history in the order of births: positions between allocations instead of ticks, and the transient bytes at each.
 //!
-//! Position `i` is the instant right before allocation `i` is born, after all frees that precede it; position `n` is the end.
-//! Counting births makes steps of one program equally long whatever their shapes and whatever segments they took.
+//! Position `i` is the instant right before allocation `i` is born, after all frees that precede it; position `n` is
+//! the end. Counting births makes steps of one program equally long whatever their shapes and whatever segments they
+//! took.
 
 use crate::events::Action;
 use crate::history::History;
@@ -11,8 +12,8 @@ use crate::words::{EventIndex, Tick};
 /// `deaths` has one entry an allocation, `transient` one a position: `transient.len() == deaths.len() + 1`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Curve {
-    /// The first position at which the allocation is freed; [`Curve::NEVER`] where it lives for ever, or until the run is
-    /// torn down.
+    /// The first position at which the allocation is freed; [`Curve::NEVER`] where it lives for ever, or until the run
+    /// is torn down.
     pub(crate) deaths: Vec<u32>,
     /// Bytes in use, at each position, of allocations that are freed some day.
     pub(crate) transient: Vec<u64>,
@@ -29,16 +30,16 @@ impl Curve {
         let a = &history.allocations;
         let n = a.len();
         let last = history.last_tick.0;
-        // births[t]: how many allocations are born at tick t or before; the position of what happens at t. Births are in
-        // order, so that it is filled in stretches.
+        // births[t]: how many allocations are born at tick t or before; the position of what happens at t. Births are
+        // in order, so that it is filled in stretches.
         let mut births: Vec<u32> = Vec::with_capacity(last as usize + 1);
         for (i, &start) in a.starts.iter().enumerate() {
             let from = (start.min(last) as usize).max(births.len());
             births.resize(from, i as u32);
         }
         births.resize(last as usize + 1, n as u32);
-        // A run that ends in the recording frees its model behind the last birth. What clearly outlived everything that was freed
-        // before stayed for the whole run all the same; what did not is the last step's own.
+        // A run that ends in the recording frees its model behind the last birth. What clearly outlived everything that
+        // was freed before stayed for the whole run all the same; what did not is the last step's own.
         let last_birth = a.starts.last().copied().unwrap_or(0);
         let died = |i: usize| births[a.freed[i] as usize].max(i as u32 + 1) - i as u32;
         let longest = (0..n).filter(|&i| a.freed[i] <= last_birth).map(died).max().unwrap_or(u32::MAX);
@@ -107,8 +108,8 @@ impl Curve {
         best
     }
 
-    /// Of the valleys in `from .. to` (as low as its lowest, within a fiftieth of the range) the nearest to `wish`, at its
-    /// deepest.
+    /// Of the valleys in `from .. to` (as low as its lowest, within a fiftieth of the range) the nearest to `wish`, at
+    /// its deepest.
     pub(crate) fn low_near(&self, from: u32, to: u32, wish: u32) -> u32 {
         let to = to.min(self.end() + 1);
         if from >= to {

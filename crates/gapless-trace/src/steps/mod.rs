@@ -1,8 +1,9 @@
 //! Which part of a run repeats: its steps.
 //!
-//! Named scopes of the run are trusted first ([`annotated`]); without them, what recurs is ([`structure`]). A boundary lies
-//! where a person would put it: behind the optimizer and `zero_grad`, before the next forward pass, where the fewest
-//! transient bytes are in use. Where nothing recurs there are no steps, rather than nonsense. O(n log n); deterministic.
+//! Named scopes of the run are trusted first ([`annotated`]); without them, what recurs is ([`structure`]). A boundary
+//! lies where a person would put it: behind the optimizer and `zero_grad`, before the next forward pass, where the
+//! fewest transient bytes are in use. Where nothing recurs there are no steps, rather than nonsense. O(n log n);
+//! deterministic.
 
 mod annotated;
 pub(crate) mod curve;
@@ -29,7 +30,8 @@ pub struct StepSpan {
 pub struct Steps {
     /// Whole steps. Between two of them something else may lie (an evaluation).
     pub spans: Vec<StepSpan>,
-    /// Ticks before the first step: setting up, or the rest of a step where the recording began in one. Without steps, all.
+    /// Ticks before the first step: setting up, or the rest of a step where the recording began in one. Without steps,
+    /// all.
     pub warmup: Tick,
     /// A step that had begun when the recording ended: an OOM often ends one.
     pub unfinished: Option<StepSpan>,
@@ -179,8 +181,8 @@ fn median(mut values: Vec<u32>) -> u32 {
     values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
-/// The last position in `from ..= to` that is as low as its lowest. Setting up leaves nothing transient behind, a forward
-/// pass does so from its beginning on: the last low is where it begins.
+/// The last position in `from ..= to` that is as low as its lowest. Setting up leaves nothing transient behind, a
+/// forward pass does so from its beginning on: the last low is where it begins.
 fn last_low(curve: &Curve, from: u32, to: u32) -> u32 {
     let at = |i: u32| curve.transient[i as usize];
     let to = to.max(from);
@@ -281,8 +283,8 @@ fn keys_of(history: &History, curve: &Curve, by: RecurringKey) -> Option<Vec<u64
     }
 }
 
-/// Turns beats, one in each step, into steps: the cuts lie between beats, where the fewest transient bytes are, always at
-/// about the same point of the step.
+/// Turns beats, one in each step, into steps: the cuts lie between beats, where the fewest transient bytes are, always
+/// at about the same point of the step.
 fn place(curve: &Curve, pattern: &Pattern, keys: &[u64]) -> Vec<(u32, u32)> {
     let beats: Vec<u32> = pattern.beats.iter().copied().filter(|&b| b >= curve.first).collect();
     let length = pattern.length;
@@ -367,8 +369,8 @@ fn share_held(keys: &[u64], counts: &FxHashMap<u64, u32>, start: u32, end: u32) 
     fitting as f64 / counts.len().max(1) as f64
 }
 
-/// Gradient accumulation: several passes make one step, and only at its end the gradients go. Where every k-th boundary is
-/// far lower than the others, the passes between two low ones are one step.
+/// Gradient accumulation: several passes make one step, and only at its end the gradients go. Where every k-th boundary
+/// is far lower than the others, the passes between two low ones are one step.
 fn join_accumulation(curve: &Curve, steps: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     let at = |position: u32| curve.transient[position as usize];
     let peak = curve.transient.iter().copied().max().unwrap_or(0);

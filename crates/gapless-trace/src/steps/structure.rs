@@ -1,11 +1,12 @@
 //! Steps from structure alone: what recurs.
 //!
 //! Every allocation gets a key. A hypothesis says "every m-th occurrence of key K begins a step"; it is as good as the
-//! number of keys that then occur equally often in every step. Layers are a worse hypothesis than steps (what is outside of
-//! the layers does not recur with them), two steps at once are no better than one, and in random allocations no hypothesis
-//! explains much. The winner must also repeat the *order* of its keys well beyond chance.
+//! number of keys that then occur equally often in every step. Layers are a worse hypothesis than steps (what is
+//! outside of the layers does not recur with them), two steps at once are no better than one, and in random allocations
+//! no hypothesis explains much. The winner must also repeat the *order* of its keys well beyond chance.
 //!
-//! The search looks at a window at the end, where a run is steady, and at a larger one only where that one shows nothing.
+//! The search looks at a window at the end, where a run is steady, and at a larger one only where that one shows
+//! nothing.
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -194,7 +195,8 @@ impl<'a> Window<'a> {
         if best.score < 1.0 {
             return self.best_of_two();
         }
-        // Where all counts share a factor, the hypothesis holds several steps at once; take the finer one if there is one.
+        // Where all counts share a factor, the hypothesis holds several steps at once; take the finer one if there is
+        // one.
         let (counts, _) = self.recurring(&best.bounds);
         let finer = trials
             .iter()
@@ -209,8 +211,8 @@ impl<'a> Window<'a> {
         Some(Trial { bounds: chosen.bounds.clone(), score: chosen.score })
     }
 
-    /// Bounds worth a trial. The m-th next occurrence of a key is always about one step away if the key occurs m times a step,
-    /// whatever the phase: keys vote for lengths in this way, and the lengths with most votes are tried.
+    /// Bounds worth a trial. The m-th next occurrence of a key is always about one step away if the key occurs m times
+    /// a step, whatever the phase: keys vote for lengths in this way, and the lengths with most votes are tried.
     fn hypotheses(&self) -> Vec<Vec<u32>> {
         let mut with_count: FxHashMap<usize, u32> = FxHashMap::default();
         // By length, in classes of 5 %: votes, and who voted how firmly.
@@ -284,8 +286,8 @@ impl<'a> Window<'a> {
         best
     }
 
-    /// The keys that occur equally often in nearly all intervals between bounds, and how often. The earliest intervals may
-    /// differ: a first step creates what later ones find.
+    /// The keys that occur equally often in nearly all intervals between bounds, and how often. The earliest intervals
+    /// may differ: a first step creates what later ones find.
     fn recurring(&self, bounds: &[u32]) -> (Vec<(u32, u32)>, f64) {
         let intervals = bounds.len() - 1;
         let skip = skipped(intervals);
@@ -325,8 +327,8 @@ impl<'a> Window<'a> {
         (found, score)
     }
 
-    /// How far the order of the recurring keys is the same in neighbouring steps: 0 as by chance, 1 entirely. Counts alone
-    /// cannot tell a step from intervals that drift through it.
+    /// How far the order of the recurring keys is the same in neighbouring steps: 0 as by chance, 1 entirely. Counts
+    /// alone cannot tell a step from intervals that drift through it.
     fn order(&self, bounds: &[u32], recurring: &[(u32, u32)]) -> f64 {
         let mut member = vec![false; self.names.len()];
         for &(key, _) in recurring {

@@ -1,4 +1,4 @@
-//! `gapless advise`: the settings that would have held less, or survived on a smaller card.
+//! `gapless advise`: settings that use less memory, or that work on a smaller card.
 
 use crate::cli::{AdviseArgs, DiffFormat};
 use crate::failure::Failure;
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<Answer> {
             "stopped after {} of {} settings, before any was found that helps",
             answer.tried, answer.planned
         );
-        return Err(Failure::new(what, "let it run to its end, or give it more --threads").into());
+        return Err(Failure::new(what, "let it finish, or use more --threads").into());
     }
     let fits = answer.survives();
     let advice = Advice::new(&analysis, &path, answer);

@@ -1,4 +1,4 @@
-//! `gapless check`: a run held against budgets, from flags and from `gapless.toml`; flags win.
+//! `gapless check`: compares a run with budgets from flags and from `gapless.toml`; flags win.
 
 use crate::cli::{CheckArgs, CheckFormat};
 use crate::failure::Failure;
@@ -107,7 +107,8 @@ impl Amount {
 }
 
 fn wrong_share(name: &str, text: &str) -> anyhow::Error {
-    Failure::new(format!("{name}: {text:?} is no share"), "write 15% or 0.15; it lies between 0 and 1").into()
+    Failure::new(format!("{name}: invalid share {text:?}"), "use a value from 0 to 1, such as 0.15 or 15%")
+        .into()
 }
 
 fn parse_share(text: &str) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! `gapless demo`: the main job on a trace that is built in: GPT-2 in training on an H200, three steps, with stacks.
+//! `gapless demo`: a report on a built-in trace of three GPT-2 training steps on an H200, with stacks.
 
 use crate::cli::DemoArgs;
 use crate::commands::report::write_page;

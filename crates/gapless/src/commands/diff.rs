@@ -9,7 +9,7 @@ use gapless_report::diff;
 pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
     if args.before.as_os_str() == "-" && args.after.as_os_str() == "-" {
         return Err(
-            Failure::new("both runs cannot come from standard input", "name a file for one of them").into()
+            Failure::new("only one run can come from standard input", "name a file for one of them").into()
         );
     }
     let before = load::trace(&args.before)?;

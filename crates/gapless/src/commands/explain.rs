@@ -9,9 +9,9 @@ use gapless_report::explain;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<Answer> {
     let text = match &args.code {
-        None => explain::PAGES.iter().map(|page| format!("{}  {}\n", page.code, page.title())).collect(),
-        Some(code) => match explain::page(code) {
-            Some(page) => page.text.to_owned(),
+        None => explain::EXPLANATIONS.iter().map(|one| format!("{}  {}\n", one.code, one.title())).collect(),
+        Some(code) => match explain::find(code) {
+            Some(found) => found.text.to_owned(),
             None => return Err(unknown(code)),
         },
     };

@@ -16,7 +16,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Answer> {
     let binary = matches!(format, ExportFormat::Parquet | ExportFormat::Gtrace);
     if binary && args.output.is_none() && std::io::stdout().is_terminal() {
         return Err(Failure::new(
-            "this format is not for a terminal",
+            "cannot write a binary format to a terminal",
             "name a file with -o, or send it through a pipe",
         )
         .into());
@@ -67,8 +67,8 @@ fn format_of(path: Option<&Path>) -> Result<ExportFormat> {
         Some("json") => Ok(ExportFormat::Perfetto),
         Some("gtrace") => Ok(ExportFormat::Gtrace),
         _ => Err(Failure::new(
-            "no format was given",
-            "say which with --to csv|parquet|perfetto|minimalloc|gtrace, or give -o a name that ends in .csv, .parquet, .json or .gtrace",
+            "no output format was given",
+            "use --to csv|parquet|perfetto|minimalloc|gtrace, or an -o file name that ends in .csv, .parquet, .json or .gtrace",
         )
         .into()),
     }

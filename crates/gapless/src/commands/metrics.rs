@@ -1,4 +1,5 @@
-//! `gapless metrics`: what `gapless top` shows, for Prometheus: served over HTTP, or written once for node_exporter's textfile collector.
+//! `gapless metrics`: what `gapless top` shows, for Prometheus: served over HTTP, or written once for node_exporter's
+//! textfile collector.
 
 mod exposition;
 mod server;
@@ -20,7 +21,7 @@ pub(crate) fn run(args: &MetricsArgs) -> Result<Answer> {
     }
     let listener = TcpListener::bind(args.listen).map_err(|error| {
         let what = format!("{} cannot be served: {error}", args.listen);
-        Failure::new(what, "name another address or port with --listen")
+        Failure::new(what, "use --listen with another address or port")
     })?;
     eprintln!("serving http://{}/metrics", listener.local_addr()?);
     server::serve(&listener, &|| collect(None).map(|machine| exposition::text(&machine)))

@@ -1,4 +1,4 @@
-//! `gapless oom`: why the last failed request failed, and what would have served it.
+//! `gapless oom`: why the last failed request failed, and what would have prevented it.
 
 use crate::cli::{DiffFormat, OomArgs};
 use crate::failure::Failure;

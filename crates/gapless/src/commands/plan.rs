@@ -117,7 +117,7 @@ fn options(args: &PlanArgs) -> Result<Options> {
         if !tricks.turn_off(name) {
             let known = Tricks::NAMES.join(", ");
             return Err(
-                Failure::new(format!("no trick is called {name:?}"), format!("there are: {known}")).into()
+                Failure::new(format!("unknown trick {name:?}"), format!("use one of: {known}")).into()
             );
         }
     }
@@ -150,7 +150,11 @@ fn duration(text: &str) -> Result<Duration> {
     };
     let seconds = number.parse::<f64>().ok().zip(scale).map(|(number, scale)| number * scale);
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or_else(|| {
-        Failure::new(format!("--time-limit: {text:?} is no time"), "write 500ms, 10s or 2min").into()
+        Failure::new(
+            format!("--time-limit: invalid duration {text:?}"),
+            "use a number and a unit, such as 500ms, 10s or 2min",
+        )
+        .into()
     })
 }
 
@@ -227,7 +231,7 @@ fn replan(problem: &Problem, old: &Path) -> Result<(Solution, Option<usize>)> {
     gapless_plan::validate(&before, &plan, None).map_err(|wrong| {
         Failure::new(
             format!("{}: the old plan is not valid: {wrong}", old.display()),
-            "plan anew, without --old",
+            "plan again without --old",
         )
     })?;
     let kept = gapless_plan::carry_over(&before, &plan, problem);

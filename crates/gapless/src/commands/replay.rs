@@ -56,13 +56,13 @@ fn specs(texts: &[impl AsRef<str>]) -> Result<Vec<(String, Spec)>> {
 fn wrong(text: &str, error: &SpecError) -> anyhow::Error {
     let help = match error {
         SpecError::Version(_) => {
-            "the version stands behind the name, the settings behind it: torch@2.6:expandable_segments:True"
+            "put the version after the name, and the settings after the version: torch@2.6:expandable_segments:True"
         }
         SpecError::Conf(_) => {
             "settings are written as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True,max_split_size_mb:128"
         }
         SpecError::Settings(_) => "`gapless replay --help` shows the settings of each allocator",
-        SpecError::NoSettings(_) => "leave out what stands behind the name",
+        SpecError::NoSettings(_) => "remove the settings after the name",
         SpecError::MallocAsync => "compare with --with torch:default instead",
         SpecError::Unknown { .. } => {
             "`gapless replay --help` shows what a SPEC is: torch, torch:default, torch:expandable_segments:True, torch@2.6, plan"

@@ -1,8 +1,9 @@
-//! `gapless run`: a program on our own allocator, by its environment alone.
+//! `gapless run`: starts a program on the Gapless allocator, through its environment.
 //!
-//! The Python package has a folder whose `sitecustomize.py` arms an import hook. It is put first in PYTHONPATH, which child processes
-//! inherit; flags become GAPLESS_* variables. Names of options are checked here only in form: the package knows them, and refuses an
-//! unknown one when torch is imported. On Unix the program takes this process' place, so signals and its exit code are its own.
+//! The Python package has a folder whose `sitecustomize.py` installs an import hook. `gapless run` puts this folder
+//! first in PYTHONPATH, which child processes inherit, and turns flags into GAPLESS_* variables. It checks only the
+//! form of option names; the package knows them, and refuses an unknown one when torch is imported. On Unix the program
+//! replaces this process, so signals and the exit code are its own.
 
 use crate::Answer;
 use crate::cli::{RecordStacks, RunArgs};
@@ -86,7 +87,7 @@ fn share(text: &str) -> Result<String> {
         [name, size] | [name, size, "borrow"] if !name.is_empty() && is_size(size) => Ok(parts.join(":")),
         _ => {
             let help = "for example --tenant a:30GiB, a:60% or a:30GiB:borrow";
-            Err(Failure::new(format!("--tenant {text:?} is no tenant's share"), help).into())
+            Err(Failure::new(format!("--tenant: invalid share {text:?}"), help).into())
         }
     }
 }
@@ -100,7 +101,7 @@ fn recording(file: &Path) -> Result<String> {
         return Err(wrong("is a folder").into());
     }
     if !whole.parent().is_some_and(Path::is_dir) {
-        return Err(wrong("its folder is not there").into());
+        return Err(wrong("its folder does not exist").into());
     }
     Ok(whole.to_str().ok_or_else(|| wrong("the name is not UTF-8"))?.to_owned())
 }
@@ -135,7 +136,8 @@ fn package(program: &OsStr) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// `bin/gapless` and `lib/python3.X/site-packages/gapless` of one environment; in a source tree, `python/gapless` above `target`.
+/// `bin/gapless` and `lib/python3.X/site-packages/gapless` of one environment; in a source tree, `python/gapless` above
+/// `target`.
 fn beside_binary() -> Option<PathBuf> {
     let binary = std::env::current_exe().ok()?;
     let binary = binary.canonicalize().unwrap_or(binary);

@@ -1,7 +1,8 @@
-//! `gapless top`: the cards of this machine and the processes on them, live in the terminal, or once as text or JSON.
+//! `gapless top`: the cards of this machine and the processes on them, updated in the terminal, or once as text or
+//! JSON.
 //!
-//! The model is [`crate::machine`]; [`state`] is what the person at the keyboard chose; [`view`] and [`detail`] are pure functions of both;
-//! [`terminal`] owns the screen.
+//! The model is [`crate::machine`]; [`state`] has the user's choices; [`view`] and [`detail`] are pure functions of
+//! both; [`terminal`] owns the screen.
 
 mod detail;
 mod draw;

@@ -1,4 +1,4 @@
-//! Reading what [`Machine`] is made of: pages, the management library, /proc.
+//! Reads the parts of a [`Machine`]: statistics files, the management library, /proc.
 
 use super::{CardReading, Machine};
 use crate::failure::Failure;
@@ -13,8 +13,8 @@ pub(crate) fn collect(only: Option<u32>) -> Result<Machine> {
     let readings = read_all(&candidates);
     // Where the user named the folder there is no other one.
     if let (1, [error]) = (candidates.len(), readings.refused.as_slice()) {
-        let what = format!("statistics pages are not read: {error}");
-        let help = format!("{} names a folder that is yours alone (mode 700)", folder::VARIABLE);
+        let what = format!("statistics files cannot be read: {error}");
+        let help = format!("{} must name a folder that only you can access (mode 700)", folder::VARIABLE);
         return Err(Failure::new(what, help).into());
     }
     let users = users();
@@ -27,7 +27,7 @@ pub(crate) fn collect(only: Option<u32>) -> Result<Machine> {
     machine.host = host();
     machine
         .notes
-        .extend(readings.refused.iter().map(|error| format!("statistics pages are not read: {error}")));
+        .extend(readings.refused.iter().map(|error| format!("statistics files cannot be read: {error}")));
     machine
         .notes
         .extend(readings.unreadable.iter().map(|(path, error)| format!("{}: {error}", path.display())));

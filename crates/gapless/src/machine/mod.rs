@@ -1,7 +1,7 @@
-//! This machine's cards and who uses them, at one time: what `gapless top` shows and `gapless metrics` serves.
+//! The cards of this machine and their processes at one time: what `gapless top` shows and `gapless metrics` serves.
 //!
-//! Processes that use Gapless tell about themselves (`gapless_page`), the driver's management library about all others. [`Machine::of`] puts both
-//! together and is pure; [`collect`] is where they are read.
+//! Processes that use Gapless publish their figures (`gapless_page`). The management library reports all others.
+//! [`Machine::of`] combines both and is pure; [`collect`] reads them.
 
 pub(crate) mod collect;
 
@@ -227,7 +227,7 @@ impl Process {
         self.uses.iter().map(of).fold(0, u64::saturating_add)
     }
 
-    /// 1 - peak live / peak reserved, over all its cards.
+    /// 1 - peak allocated / peak reserved, over all its cards.
     pub(crate) fn fragmentation(&self) -> f64 {
         let (live, reserved) = (self.sum(|card| card.peak_live), self.sum(|card| card.peak_reserved));
         if reserved == 0 { 0.0 } else { 1.0 - live.min(reserved) as f64 / reserved as f64 }

@@ -1,4 +1,4 @@
-//! A machine for tests: two cards, a training on both of them, a server on the first, and somebody who does not use Gapless.
+//! A machine for tests: two cards, a training job on both, a server on the first, and a process without Gapless.
 
 use super::{CardReading, Machine};
 use gapless_page::{Card, Counters, Holder, Lane, Page, Process, Sample};

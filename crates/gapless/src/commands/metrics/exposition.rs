@@ -1,4 +1,5 @@
-//! A machine in Prometheus' text format, version 0.0.4. Names end with their unit, counters with `_total`; cards have the labels of DCGM's exporter.
+//! A machine in Prometheus' text format, version 0.0.4. Names end with their unit, counters with `_total`; cards have
+//! the labels of DCGM's exporter.
 
 use crate::machine::{Gpu, Machine, Process, Use};
 use gapless_page::Card;
@@ -18,8 +19,10 @@ type OfCard = fn(&Card) -> Option<f64>;
 
 /// Of each process on each card, by its own word.
 const CARD: &[(&str, Kind, &str, OfCard)] = &[
-    ("gapless_live_bytes", Gauge, "Block bytes in the program's hands.", |c| Some(c.live as f64)),
-    ("gapless_live_peak_bytes", Gauge, "The most that was live.", |c| Some(c.peak_live as f64)),
+    ("gapless_allocated_bytes", Gauge, "Bytes in blocks that the program holds.", |c| Some(c.live as f64)),
+    ("gapless_allocated_peak_bytes", Gauge, "The largest gapless_allocated_bytes.", |c| {
+        Some(c.peak_live as f64)
+    }),
     ("gapless_requested_bytes", Gauge, "Bytes asked for, until they can be used again.", |c| {
         Some(c.requested as f64)
     }),
@@ -30,8 +33,10 @@ const CARD: &[(&str, Kind, &str, OfCard)] = &[
     ("gapless_limit_bytes", Gauge, "The most that the process may hold of the card.", |c| {
         c.limit.map(|l| l as f64)
     }),
-    ("gapless_blocks", Gauge, "Live blocks.", |c| Some(c.blocks as f64)),
-    ("gapless_fragmentation_ratio", Gauge, "1 - peak live / peak reserved.", |c| Some(c.fragmentation())),
+    ("gapless_blocks", Gauge, "Blocks that the program holds.", |c| Some(c.blocks as f64)),
+    ("gapless_fragmentation_ratio", Gauge, "1 - peak allocated / peak reserved.", |c| {
+        Some(c.fragmentation())
+    }),
     ("gapless_allocations_total", Counter, "Requests that were served.", |c| {
         Some(c.counters.allocations as f64)
     }),
@@ -85,7 +90,7 @@ fn names() -> Vec<&'static str> {
         "gapless_device_info",
         "gapless_nvml_available",
         "gapless_process_used_bytes",
-        "gapless_page_timestamp_seconds",
+        "gapless_statistics_timestamp_seconds",
     ];
     CARD.iter().map(|(name, ..)| *name).chain(GPU.iter().map(|(name, ..)| *name)).chain(single).collect()
 }
@@ -97,7 +102,7 @@ pub(super) fn text(machine: &Machine) -> String {
     out.family(
         "gapless_nvml_available",
         Gauge,
-        "Whether the driver tells of processes that do not use Gapless.",
+        "Whether the driver (NVML) reports processes that do not use Gapless.",
     );
     out.sample("gapless_nvml_available", "", f64::from(u8::from(machine.no_nvml.is_none())));
     // Its name is told once: DCGM's word for it, modelName, is against Prometheus' own rules.
@@ -124,14 +129,14 @@ pub(super) fn text(machine: &Machine) -> String {
         }
     }
     let name = "gapless_process_used_bytes";
-    out.family(name, Gauge, "What a process uses of a card by the driver's word, whatever its allocator.");
+    out.family(name, Gauge, "Card memory that a process uses according to the driver, with any allocator.");
     for (one, labels) in &uses {
         if let Some(used) = one.used {
             out.sample(name, labels, used as f64);
         }
     }
-    let name = "gapless_page_timestamp_seconds";
-    out.family(name, Gauge, "When a process last told about itself.");
+    let name = "gapless_statistics_timestamp_seconds";
+    out.family(name, Gauge, "When a process last wrote its statistics.");
     for process in &machine.processes {
         if let Some(page) = &process.page {
             let (pid, program) = (process.pid.to_string(), program(&process.command));
@@ -165,7 +170,8 @@ fn uses_of<'a>(process: &'a Process, machine: &Machine) -> Vec<(&'a Use, String)
     process.uses.iter().filter_map(with_labels).collect()
 }
 
-/// What a process is called: its program and what that runs, without folders and without arguments, which may be secret.
+/// What a process is called: its program and what that runs, without folders and without arguments, which may be
+/// secret.
 fn program(command: &str) -> String {
     let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
     let mut words = command.split_ascii_whitespace();
@@ -236,7 +242,7 @@ mod tests {
     fn an_empty_machine_is_told_too() {
         let text = text(&Machine { no_nvml: Some("no driver".to_owned()), ..Machine::default() });
         assert!(text.contains("\ngapless_nvml_available 0\n"), "{text}");
-        assert!(!text.contains("gapless_live_bytes{"));
+        assert!(!text.contains("gapless_allocated_bytes{"));
     }
 
     #[test]

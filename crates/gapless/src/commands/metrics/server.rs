@@ -1,6 +1,6 @@
-//! As much of HTTP/1.1 as a scrape takes: one GET a connection, an answer, the end.
+//! The part of HTTP/1.1 that a scrape needs: one GET a connection, one answer.
 //!
-//! Whoever connects is a stranger: what they send is bounded in bytes and in time, and so is how many are served at once.
+//! Clients are untrusted: their requests are limited in bytes and in time, and so is the number of connections.
 
 use crate::Answer;
 use anyhow::Result;
@@ -62,7 +62,7 @@ fn handle(stream: &TcpStream, source: Source<'_>) -> std::io::Result<()> {
     };
     let (method, path) = match request(&head) {
         Some(request) => request,
-        None => return answer(stream, 400, PLAIN, "this is no HTTP request", true),
+        None => return answer(stream, 400, PLAIN, "invalid HTTP request", true),
     };
     let with_body = method != "HEAD";
     if !matches!(method, "GET" | "HEAD") {
@@ -143,7 +143,8 @@ fn answer(
         text.push_str(end);
     }
     stream.write_all(text.as_bytes())?;
-    // What the other side still sends is not waited for, but a connection that is closed over unread bytes loses the answer.
+    // What the other side still sends is not waited for, but a connection that is closed over unread bytes loses the
+    // answer.
     stream.shutdown(Shutdown::Write)?;
     stream.set_read_timeout(Some(Duration::from_millis(200)))?;
     let mut rest = [0; 1024];

@@ -30,8 +30,8 @@ pub(super) fn write(out: &mut dyn Write, planned: &Planned) -> Result<()> {
     Ok(html::write(out, &page)?)
 }
 
-/// The plan as a run that allocates each buffer at its offset, and the offsets in the order of births. A gap within a lifetime
-/// is a free and a new birth.
+/// The plan as a run that allocates each buffer at its offset, and the offsets in the order of births. A gap within a
+/// lifetime is a free and a new birth.
 fn as_trace(planned: &Planned) -> (Trace, Vec<u64>) {
     let first = planned.problem.buffers().iter().map(|b| b.lifetime.start).min().unwrap_or(0);
     // (time, birth, buffer): at one time what ends goes before what begins.

@@ -91,7 +91,7 @@ fn title(
         lines.push(Line::styled(text, palette.warning()));
     }
     if ui.is_held {
-        lines.push(Line::styled(" held still", palette.warning()));
+        lines.push(Line::styled(" paused", palette.warning()));
     }
     lines.push(Line::default());
     lines
@@ -100,7 +100,7 @@ fn title(
 fn figures(card: &Card, used: Option<u64>, palette: Palette) -> Vec<Line<'static>> {
     let figure = |name: &'static str, value: String, more: String| {
         vec![
-            Span::styled(format!(" {name:<9}"), palette.quiet()),
+            Span::styled(format!(" {name:<10}"), palette.quiet()),
             Span::styled(right(&value, 9), palette.strong()),
             Span::raw(left(&format!("  {more}"), 19)),
         ]
@@ -110,7 +110,7 @@ fn figures(card: &Card, used: Option<u64>, palette: Palette) -> Vec<Line<'static
     let used = used.map_or_else(|| "?".to_owned(), bytes);
     vec![
         pair(
-            figure("live", bytes(card.live), format!("peak {}", bytes(card.peak_live))),
+            figure("allocated", bytes(card.live), format!("peak {}", bytes(card.peak_live))),
             figure("blocks", count(card.blocks), format!("{} stranded", bytes(card.stranded))),
         ),
         pair(
@@ -180,7 +180,7 @@ fn minutes(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> {
     let legend = vec![
         Span::styled(left(&format!("{} {span} ago", " ".repeat(axis - 1)), axis + 14), palette.quiet()),
         Span::styled(draw::LIVE.to_string(), palette.live()),
-        Span::styled(" live  ", palette.quiet()),
+        Span::styled(" allocated  ", palette.quiet()),
         Span::styled(draw::RESERVED.to_string(), palette.reserved()),
         Span::styled(" reserved", palette.quiet()),
     ];
@@ -196,7 +196,13 @@ fn minutes(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> {
 fn lane_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> {
     let room = usize::from(place.height);
     let mut lines = vec![Line::styled(
-        format!(" {} {} {} {}", left("POOL", 7), left("STREAM", 11), right("LIVE", 8), right("RESERVED", 8)),
+        format!(
+            " {} {} {} {}",
+            left("POOL", 7),
+            left("STREAM", 11),
+            right("ALLOCATED", 9),
+            right("RESERVED", 8)
+        ),
         palette.quiet(),
     )];
     for lane in &card.lanes {
@@ -206,7 +212,7 @@ fn lane_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> 
             format!("{}.{}", lane.pool.0, lane.pool.1)
         };
         let stream = if lane.stream == 0 { "default".to_owned() } else { format!("{:#x}", lane.stream) };
-        let figures = format!("{} {}", right(&bytes(lane.live), 8), right(&bytes(lane.reserved), 8));
+        let figures = format!("{} {}", right(&bytes(lane.live), 9), right(&bytes(lane.reserved), 8));
         lines.push(Line::raw(format!(" {} {} {figures}", left(&pool, 7), left(&stream, 11))));
     }
     shorten(lines, room, card.more_lanes as usize, palette)

@@ -20,7 +20,7 @@ fn value(machine: &Machine) -> Value {
                 "name": gpu.name,
                 "total": gpu.total,
                 "used": gpu.used,
-                "live": gpu.live,
+                "allocated": gpu.live,
                 "reserved": gpu.reserved,
                 "others": gpu.others,
             })
@@ -79,7 +79,7 @@ fn of_card(card: &Card) -> Value {
                 "stream": lane.stream,
                 "pool": [lane.pool.0, lane.pool.1],
                 "blocks": lane.blocks,
-                "live": lane.live,
+                "allocated": lane.live,
                 "reserved": lane.reserved,
             })
         })
@@ -97,8 +97,8 @@ fn of_card(card: &Card) -> Value {
     json!({
         "cuda_index": card.index,
         "limit": card.limit,
-        "live": card.live,
-        "peak_live": card.peak_live,
+        "allocated": card.live,
+        "peak_allocated": card.peak_live,
         "requested": card.requested,
         "active": card.active,
         "reserved": card.reserved,

@@ -1,4 +1,4 @@
-//! The list as plain text, once: for logs, for pipes and for terminals that are none.
+//! The list as plain text, printed once: for logs, pipes and simple terminals.
 
 use super::NOBODY;
 use super::draw::{bytes, command, duration, left, percent, rate, right};
@@ -12,7 +12,7 @@ pub(super) fn text(machine: &Machine) -> String {
     for gpu in &machine.gpus {
         let _ = writeln!(
             out,
-            "GPU {} {}  {} of {} used: live {}, reserved {}, others {}",
+            "GPU {} {}  {} of {} used: allocated {}, reserved {}, others {}",
             gpu.index,
             gpu.name,
             bytes(gpu.used),
@@ -32,7 +32,7 @@ pub(super) fn text(machine: &Machine) -> String {
             right("PID", 8),
             left("USER", 9),
             left("GPU", 5),
-            right("LIVE", 8),
+            right("ALLOCATED", 9),
             right("RESERVED", 8),
             right("FRAG", 5),
             right("ALLOC/S", 7)
@@ -48,7 +48,7 @@ pub(super) fn text(machine: &Machine) -> String {
             right(&process.pid.to_string(), 8),
             left(&process.user, 9),
             left(&gpus(process, machine), 5),
-            right(&or_dash(bytes(process.live())), 8),
+            right(&or_dash(bytes(process.live())), 9),
             right(&held(process), 8),
             right(&or_dash(percent(process.fragmentation())), 5),
             right(&or_dash(rate(process.rate())), 7),

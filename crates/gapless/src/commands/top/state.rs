@@ -1,4 +1,4 @@
-//! What the person at the keyboard chose: order, filter, which process. Keys change it, nothing else does.
+//! The user's choices: order, filter, selected process. Only keys change them.
 
 use crate::machine::{Machine, Process};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -34,7 +34,7 @@ impl Sort {
             Sort::Pid => "pid",
             Sort::User => "user",
             Sort::Gpu => "gpu",
-            Sort::Live => "live",
+            Sort::Live => "allocated",
             Sort::Reserved => "reserved",
             Sort::Fragmentation => "fragmentation",
             Sort::Rate => "allocations a second",

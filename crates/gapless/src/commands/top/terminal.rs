@@ -1,4 +1,4 @@
-//! The screen: taken, drawn on, and given back whatever ends the program (a key, an error, a panic, a signal).
+//! The screen: taken, drawn on, and restored when the program ends, by a key, an error, a panic or a signal.
 
 use super::draw::Palette;
 use super::state::Ui;
@@ -24,19 +24,21 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     super::look(args)?;
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).context("signals cannot be caught")?;
+        signal_hook::flag::register(signal, Arc::clone(&ended))
+            .context("cannot install the signal handler")?;
     }
     let is_colored = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
     // It also puts the screen back when this program panics.
     let terminal =
-        ratatui::try_init().context("the terminal cannot be used: `gapless top --once` needs none")?;
+        ratatui::try_init().context("cannot use the terminal: `gapless top --once` does not need one")?;
     leave_with_terminal(Arc::clone(&ended));
     let result = watch(terminal, args, Palette::new(is_colored), &ended);
-    ratatui::try_restore().context("the terminal could not be put back: `reset` does it")?;
+    ratatui::try_restore().context("cannot restore the terminal: run `reset`")?;
     result
 }
 
-/// Ends the program when its terminal is gone: whoever waits for a key there waits for ever, and hears of no signal either.
+/// Ends the program when its terminal is gone: whoever waits for a key there waits for ever, and hears of no signal
+/// either.
 fn leave_with_terminal(ended: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let mut was_ended = false;

@@ -66,15 +66,15 @@ fn title_line(machine: &Machine, ui: &Ui, width: u16, palette: Palette) -> Line<
     }
     spans.push(Span::styled(format!("  {}", summary(machine)), palette.quiet()));
     if ui.is_held {
-        spans.push(Span::styled("  held still", palette.warning()));
+        spans.push(Span::styled("  paused", palette.warning()));
     }
     let legend = vec![
         Span::styled(draw::LIVE.to_string(), palette.live()),
-        Span::raw(" live  "),
+        Span::raw(" allocated "),
         Span::styled(draw::RESERVED.to_string(), palette.reserved()),
-        Span::raw(" reserved  "),
+        Span::raw(" reserved "),
         Span::styled(draw::OTHERS.to_string(), palette.others()),
-        Span::raw(" others "),
+        Span::raw(" others"),
     ];
     let used: usize = spans.iter().chain(&legend).map(Span::width).sum();
     if let Some(room) = usize::from(width).checked_sub(used).filter(|_| !machine.gpus.is_empty()) {
@@ -88,10 +88,10 @@ pub(crate) fn summary(machine: &Machine) -> String {
     let (all, ours) = (machine.processes.len(), machine.ours());
     match (all, ours) {
         (0, _) => "no process".to_owned(),
-        (1, 0) => "1 process, without Gapless".to_owned(),
-        (1, _) => "1 process, with Gapless".to_owned(),
-        (all, ours) if all == ours => format!("{all} processes, all with Gapless"),
-        (all, ours) => format!("{all} processes, {ours} with Gapless"),
+        (1, 0) => "1 process, not on Gapless".to_owned(),
+        (1, _) => "1 process, on Gapless".to_owned(),
+        (all, ours) if all == ours => format!("{all} processes, all on Gapless"),
+        (all, ours) => format!("{all} processes, {ours} on Gapless"),
     }
 }
 
@@ -129,7 +129,7 @@ fn columns(width: usize, machine: &Machine) -> Vec<Column> {
         columns.push(("USER", 9, false, Some(Sort::User)));
     }
     columns.push(("GPU", 5, false, Some(Sort::Gpu)));
-    columns.push(("LIVE", 8, true, Some(Sort::Live)));
+    columns.push(("ALLOCATED", 9, true, Some(Sort::Live)));
     columns.push(("RESERVED", 8, true, Some(Sort::Reserved)));
     columns.push(("FRAG", 5, true, Some(Sort::Fragmentation)));
     columns.push(("ALLOC/S", 7, true, Some(Sort::Rate)));
@@ -216,7 +216,7 @@ fn row(
             "PID" => (process.pid.to_string(), plain),
             "USER" => (process.user.clone(), plain),
             "GPU" => (gpus(process, machine), plain),
-            "LIVE" => (or_dash(bytes(process.live())), if is_ours { palette.live() } else { plain }),
+            "ALLOCATED" => (or_dash(bytes(process.live())), if is_ours { palette.live() } else { plain }),
             "RESERVED" => (held(process), plain),
             "FRAG" => {
                 let share = process.fragmentation();
@@ -299,23 +299,23 @@ pub(super) fn keys(list: &[(&'static str, &'static str)], palette: Palette) -> V
 }
 
 const HELP: [&str; 17] = [
-    "up, down, page up, page down   choose a process",
-    "enter                          look inside: pools, streams, holders",
-    "left, right                    inside: the next card",
-    "esc, q                         back; leave",
-    "s, S                           sort by the next column, the last",
-    "r                              the other way around",
+    "up, down, page up, page down   select a process",
+    "enter                          details: pools, streams, holders",
+    "left, right                    in details: the next card",
+    "esc, q                         back; quit",
+    "s, S                           sort by the next column, the previous",
+    "r                              reverse the order",
     "/                              filter by command, user, tenant, pid",
-    "space                          hold still, go on",
+    "space                          pause, continue",
     "",
-    "live           in the program's hands",
+    "allocated      blocks that the program holds",
     "reserved       device memory that the process holds",
-    "fragmentation  1 - peak live / peak reserved",
-    "others         all else on the card, CUDA itself too",
-    "silent         a process that was stopped, or runs no more code",
-    "               of Gapless, and wrote nothing for so long",
+    "fragmentation  1 - peak allocated / peak reserved",
+    "others         the rest of the card: other allocators, CUDA contexts",
+    "silent         the process is alive, but has not updated its",
+    "               statistics for this long",
     "",
-    "any key closes this",
+    "press any key to close",
 ];
 
 fn help(frame: &mut Frame<'_>, area: Rect, palette: Palette) {

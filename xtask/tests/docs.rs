@@ -1,0 +1,174 @@
+//! What people read stays readable: lines of docs and comments end by column 120, links in the docs lead somewhere, and
+//! the places that CONTRIBUTING.md names exist.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The longest line of prose, in columns.
+const WIDTH: usize = 120;
+
+/// Not reflowed yet. A row may only leave this list.
+const OLD: &[&str] = &[
+    "crates/gapless-fit/",
+    "crates/gapless-pool/",
+    "crates/gapless-torch/",
+    "crates/gapless/src/commands/fit",
+    "crates/gapless/src/commands/plan/spaces.rs",
+    "crates/gapless-ingest/src/lib.rs",
+    "crates/gapless-ingest/src/minimalloc.rs",
+    "crates/gapless-ingest/src/rmm.rs",
+    "crates/gapless-plan/examples/bench.rs",
+    "crates/gapless-plan/src/lib.rs",
+    "python/",
+    "web/src/dom.ts",
+];
+
+/// Named by CONTRIBUTING.md before it exists. A row may only leave this list.
+const PLANNED: &[&str] = &["crates/gapless-formats/"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
+}
+
+/// The files of the repository, tracked or new, without what others made or machines wrote.
+fn files() -> Vec<String> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let names = String::from_utf8(output.stdout).expect("names in UTF-8");
+    names.lines().filter(|name| root().join(name).is_file()).map(str::to_owned).collect()
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// How a line comment begins in this kind of file.
+fn comment_sign(name: &str) -> Option<&'static [&'static str]> {
+    match Path::new(name).extension()?.to_str()? {
+        "rs" | "ts" | "mjs" | "c" | "cpp" | "h" | "css" => Some(&["//", "* ", "/*"]),
+        "py" | "toml" | "sh" => Some(&["# "]),
+        _ => None,
+    }
+}
+
+/// The lines of a Markdown file that are prose: no rows of tables, no code, no lone link or picture.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut is_code = false;
+    let mut lines = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code && !line.starts_with('|') {
+            lines.push((number + 1, line));
+        }
+    }
+    lines
+}
+
+fn is_too_long(line: &str) -> bool {
+    // Addresses and rows of tables cannot be broken.
+    let is_row = line.trim_end().ends_with('|');
+    line.chars().count() > WIDTH && !line.contains("https://") && !is_row
+}
+
+#[test]
+fn lines_of_docs_and_comments_end_by_column_120() {
+    let mut wrong = Vec::new();
+    for name in files() {
+        if OLD.iter().any(|old| name.starts_with(old)) || name.contains("/dist/") {
+            continue;
+        }
+        if name.ends_with(".md") {
+            let text = read(&name);
+            let long = prose(&text).into_iter().filter(|(_, line)| is_too_long(line));
+            wrong.extend(long.map(|(number, _)| format!("{name}:{number}")));
+        } else if let Some(signs) = comment_sign(&name) {
+            for (number, line) in read(&name).lines().enumerate() {
+                let is_comment = signs.iter().any(|sign| line.trim_start().starts_with(sign));
+                if is_comment && is_too_long(line) {
+                    wrong.push(format!("{name}:{}", number + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} lines are longer than {WIDTH} columns:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A heading's anchor, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+fn anchors(text: &str) -> BTreeSet<String> {
+    let lines = prose(text);
+    let headings = lines.iter().filter(|(_, line)| line.starts_with('#'));
+    headings.map(|(_, line)| anchor(line.trim_start_matches('#').trim())).collect()
+}
+
+/// The targets of `](target)`, `src="target"` and `srcset="target"`.
+fn links(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (begin, end) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {
+        for part in text.split(begin).skip(1) {
+            found.extend(part.split(end).next());
+        }
+    }
+    found
+}
+
+#[test]
+fn links_in_the_docs_lead_somewhere() {
+    let mut wrong = Vec::new();
+    for name in files().iter().filter(|name| name.ends_with(".md")) {
+        let text = read(name);
+        let folder = root().join(name).parent().expect("a folder").to_owned();
+        for link in links(&text) {
+            if link.contains("://") || link.contains(['\n', ' ']) || link.is_empty() {
+                continue;
+            }
+            let (path, wanted) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { root().join(name) } else { folder.join(path) };
+            let has_anchor = || {
+                let text = std::fs::read_to_string(&target).unwrap_or_default();
+                wanted.is_empty() || anchors(&text).contains(wanted)
+            };
+            if !target.exists() || !has_anchor() {
+                wrong.push(format!("{name}: {link}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "links that lead nowhere:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_page_of_docs_is_in_the_index() {
+    let index = read("docs/README.md");
+    for name in files() {
+        if let Some(page) = name.strip_prefix("docs/").filter(|page| page.ends_with(".md")) {
+            let is_listed = page == "README.md" || index.contains(&format!("]({page})"));
+            assert!(is_listed, "docs/README.md does not list {page}");
+        }
+    }
+}
+
+#[test]
+fn the_places_that_contributing_names_exist() {
+    let text = read("CONTRIBUTING.md");
+    let roots =
+        ["crates/", "python/", "torch-bench/", "web/", "schema/", "testdata/", "fuzz/", "docs/", "xtask/"];
+    let is_path = |word: &&str| !word.contains(' ') && roots.iter().any(|root| word.starts_with(root));
+    let mut seen = 0;
+    for path in text.split('`').skip(1).step_by(2).filter(is_path) {
+        let exists = root().join(path).exists();
+        assert!(exists || PLANNED.contains(&path), "CONTRIBUTING.md names {path}, which does not exist");
+        assert!(!(exists && PLANNED.contains(&path)), "{path} exists now: take it off PLANNED");
+        seen += 1;
+    }
+    assert!(seen > 30, "only {seen} places were found: the page or this test has changed its form");
+}
