@@ -1,7 +1,6 @@
 """How processes end and fork: quietly, with nothing of the parent's touched."""
 
 
-
 def test_the_end_is_quiet_with_tensors_alive(bench):
     program = """
         import gapless, torch
@@ -124,7 +123,8 @@ def test_our_threads_get_no_signals(real, tmp_path):
 
 
 def test_a_thread_that_asks_when_python_goes_is_served_without_it(real, tmp_path):
-    """Who asks for Python's lock when the interpreter is torn down is ended inside of the call, and the process with it."""
+    """Who asks for Python's lock when the interpreter is torn down is ended inside of the call, and the process with
+    it."""
     done = real.passes(
         f"""
         import atexit, ctypes, gapless, threading, time, torch

@@ -67,7 +67,8 @@ class Top:
         return json.loads(done.stdout)
 
     def until(self, fits):
-        """What is shown of the processes with pages, once it is as it should be: a page is written four times a second."""
+        """What is shown of the processes with pages, once it is as it should be: a page is written four times a
+        second."""
         for _ in range(200):
             shown = [process for process in self.once()["processes"] if process["gapless"]]
             if fits(shown):
@@ -156,13 +157,18 @@ def test_the_lines_that_hold_memory_are_named_where_they_are_recorded(top, tmp_p
     """
     with top.running(program):
         wanted = [("train.py:3 build", 96 * MIB, 4), ("train.py:5 step", 50 * MIB, 1)]
+
         # A list has a frame of its own before Python 3.12.
-        told = lambda h: (h["what"].replace(".<locals>.<listcomp>", ""), h["bytes"], h["blocks"])
+        def told(h):
+            return h["what"].replace(".<locals>.<listcomp>", ""), h["bytes"], h["blocks"]
+
         top.until(lambda all: [told(holder) for holder in holders(all)] == wanted)
 
 
 def test_a_forked_child_leaves_its_parents_page_alone(top):
-    program = HOLDING + """
+    program = (
+        HOLDING
+        + """
     import os
     child = os.fork()
     if child == 0:
@@ -170,6 +176,7 @@ def test_a_forked_child_leaves_its_parents_page_alone(top):
         raise SystemExit(0)
     line = str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+    )
     with top.running(program) as process:
         assert process.told == "0"
         [shown] = top.until(len)
