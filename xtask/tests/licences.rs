@@ -23,7 +23,8 @@ fn packages() -> Vec<Value> {
 /// The strings of a list of deny.toml, which has one a line: all of `allow = [...]`, the crates of `deny = [...]`.
 fn list(name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(root().join("deny.toml")).expect("deny.toml");
-    let body = text.split(&format!("\n{name} = [\n")).nth(1).expect("a list").split("\n]").next().expect("its end");
+    let body =
+        text.split(&format!("\n{name} = [\n")).nth(1).expect("a list").split("\n]").next().expect("its end");
     body.lines().filter_map(|line| line.split('"').nth(1)).map(str::to_owned).collect()
 }
 
@@ -98,7 +99,13 @@ fn nothing_banned_and_nothing_from_elsewhere_comes_in() {
 #[test]
 fn expressions_are_read_as_they_are_meant() {
     let allowed = ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"].map(str::to_owned);
-    for fine in ["MIT", "MIT/Apache-2.0", "GPL-3.0 OR MIT", "Apache-2.0 WITH LLVM-exception", "(MIT OR X) AND Apache-2.0"] {
+    for fine in [
+        "MIT",
+        "MIT/Apache-2.0",
+        "GPL-3.0 OR MIT",
+        "Apache-2.0 WITH LLVM-exception",
+        "(MIT OR X) AND Apache-2.0",
+    ] {
         assert!(is_allowed(fine, &allowed), "{fine}");
     }
     for wrong in ["none", "GPL-3.0", "MIT AND GPL-3.0", "MIT WITH X", "X OR (MIT AND Y)", "", "MIT MIT"] {
