@@ -11,7 +11,8 @@ from ._errors import GaplessError, GaplessWarning, OptionError
 from ._offload import offload
 from ._plan import plan
 from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
-from ._version import __version__, version
+from ._version import __version__ as __version__
+from ._version import version
 
 __all__ = [
     "GaplessError",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     # Only when it is asked for: it needs ctypes.
     if name == "Pressure":
         from ._pressure import Pressure

@@ -1,6 +1,6 @@
 """Budgets: limits of what a part of the program allocates, and this process's place among others that share a card.
 
-    with gapless.budget("8GiB", tag="eval"):      # what is allocated here, by any thread, is charged to "eval" until it is freed
+    with gapless.budget("8GiB", tag="eval"):    # what any thread allocates here is charged to "eval" until it is freed
         evaluate(model)
 
     gapless.tenant("a", limit="60%", borrow=True)  # this process shares its cards with others of the same user
@@ -13,25 +13,28 @@ import functools
 import inspect
 import re
 import threading
-from typing import Any, Callable, List, Optional, Union
+from typing import Any, Callable, TypeVar, Union, cast
 
 from . import _options, _session
-from ._errors import GaplessError
-from ._options import OptionError
+from ._errors import GaplessError, OptionError
 
 _ended = False
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class budget:
     """A limit of what is allocated while it is open: `with gapless.budget("8GiB", tag="eval"):`, or as a decorator.
 
-    limit   the most bytes that are charged to the tag at once; a request beyond raises torch.OutOfMemoryError, which names the tag
-    tag     what it is counted under: gapless.stats()["gapless.budgets.eval.live"], and peak, limit, soft, pressed, refused
+    limit   the most bytes that are charged to the tag at once; a request beyond raises torch.OutOfMemoryError, which
+            names the tag
+    tag     what it is counted under: gapless.stats()["gapless.budgets.eval.live"], and peak, limit, soft, pressed,
+            refused
     soft    where this is passed, memory that nobody uses is given back to the card; nothing is refused
     device  None: each card by itself
 
-    Scopes are of the process, not of a thread: backward passes run in threads of their own. The newest that is open takes the charge, which
-    ends when the memory is freed, in the scope or after it. One object can be entered many times.
+    Scopes are of the process, not of a thread: backward passes run in threads of their own. The newest that is open
+    takes the charge, which ends when the memory is freed, in the scope or after it. One object can be entered many
+    times.
     """
 
     def __init__(self, limit: Union[int, str], tag: str = "default", soft: Union[int, str, None] = None, device: Any = None) -> None:
@@ -43,7 +46,7 @@ class budget:
             raise OptionError(f"tag={tag!r} is not 1 to 63 letters, digits, _ - or /")
         self.tag = tag
         self.device = device
-        self._tokens: List[int] = []
+        self._tokens: list[int] = []
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -64,8 +67,9 @@ class budget:
             token = self._tokens.pop()
         _session._on().optional("gapless_budget_close", token)
 
-    def __call__(self, function: Callable) -> Callable:
-        """A function that runs in the scope; of a generator function, each of its steps would be outside, so that is refused."""
+    def __call__(self, function: _Function) -> _Function:
+        """A function that runs in the scope; of a generator function, each of its steps would be outside, so that is
+        refused."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise OptionError(f"{function.__name__} is a generator: open the budget inside of it")
         if inspect.iscoroutinefunction(function):
@@ -82,15 +86,17 @@ class budget:
                 with self:
                     return function(*args, **kwargs)
 
-        return inside
+        # functools.wraps keeps the name, and the arguments go through as they are.
+        return cast(_Function, inside)
 
 
 def tenant(name: str, limit: Union[int, str], borrow: bool = False) -> None:
-    """Makes this process one of a tenant's: processes of one user that share cards, each tenant with a share of each card.
+    """Makes this process one of a tenant's: processes of one user that share cards, each tenant with a share of each
+    card.
 
-    limit is the share, "30GiB" or "60%", with everything that the tenant's processes hold of a card counted; borrow: beyond it, what nobody
-    else holds may be taken until somebody needs it. Shares that add up to more than the card are refused. Before CUDA starts or after; a
-    process that is killed gives its share back.
+    limit is the share, "30GiB" or "60%", with everything that the tenant's processes hold of a card counted; borrow:
+    beyond it, what nobody else holds may be taken until somebody needs it. Shares that add up to more than the card
+    are refused. Before CUDA starts or after; a process that is killed gives its share back.
     """
     share = _options.parse_tenant(f"{name}:{limit}:borrow" if borrow else f"{name}:{limit}")
     become(_session._on(), share)

@@ -6,7 +6,7 @@ Only in the process that enabled it, and only where it used a GPU.
 import atexit
 import os
 import sys
-from typing import Any, Dict
+from typing import Any
 
 from ._library import Library
 from ._stats import _size
@@ -18,7 +18,7 @@ def print_at_exit(library: Library) -> None:
     atexit.register(_print, library, os.getpid())
 
 
-def line(device: int, stats: Dict[str, Any]) -> str:
+def line(device: int, stats: dict[str, Any]) -> str:
     """The line for one device."""
     count = {name[len(PREFIX) :]: value for name, value in stats.items() if name.startswith(PREFIX)}
     found = count.get("findings", 0)

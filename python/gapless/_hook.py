@@ -1,18 +1,22 @@
 """Arms itself when torch is imported: how `gapless run` reaches a program that knows nothing of Gapless.
 
-The finder looks torch up as if it were not there, and lets the loader it found call enable() after the module was executed. The loader stays
-the original object, so that tools which look at it see nothing new.
+The finder looks torch up as if it were not there, and lets the loader it found call enable() after the module was
+executed. The loader stays the original object, so that tools which look at it see nothing new.
 """
 
 import importlib.util
 import sys
 import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Callable, Optional
 
 from ._errors import GaplessError, GaplessWarning, OptionError
 
 
 class _WhenTorchIsImported:
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
         if name != "torch":
             return None
         # Out of the way first: the search below asks all finders, and torch is imported once.
@@ -35,10 +39,10 @@ def disarm() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenTorchIsImported)]
 
 
-def _call_after(loader, call) -> None:
+def _call_after(loader: Any, call: Callable[[], None]) -> None:
     execute = loader.exec_module
 
-    def exec_module(module):
+    def exec_module(module: ModuleType) -> None:
         del loader.exec_module
         execute(module)
         call()
@@ -47,7 +51,8 @@ def _call_after(loader, call) -> None:
 
 
 def _enable() -> None:
-    """A wrong option ends the program, as it was given for this very run; anything else leaves it running on torch's own allocator."""
+    """A wrong option ends the program, as it was given for this very run; anything else leaves it running on torch's
+    own allocator."""
     from . import enable
 
     try:

@@ -1,20 +1,20 @@
 """The native library: where it is, and its functions with their types.
 
-GAPLESS_LIBRARY names another file than the one in this package. Loading it starts nothing: CUDA is touched when torch's CUDA starts.
-Entries that newer builds add are looked up by `optional` and may be missing.
+GAPLESS_LIBRARY names another file than the one in this package. Loading it starts nothing: CUDA is touched when
+torch's CUDA starts. Entries that newer builds add are looked up by `optional` and may be missing.
 """
 
 import ctypes
 import json
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from ._errors import GaplessError
 
 FILE_NAME = "libgapless_torch.so"
 
 # Hooks go to torch as addresses, so only what Python itself calls has types here.
-_CALLED = {
+_CALLED: dict[str, tuple[Any, list[Any]]] = {
     "gapless_enable": (ctypes.c_int, [ctypes.c_char_p]),
     "gapless_last_error": (ctypes.c_char_p, []),
     "gapless_stats_json": (ctypes.c_size_t, [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]),
@@ -22,7 +22,7 @@ _CALLED = {
     "gapless_reserve": (ctypes.c_int, [ctypes.c_int, ctypes.c_uint64]),
     "gapless_overlay": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p]),
 }
-_OPTIONAL = {
+_OPTIONAL: dict[str, tuple[Any, list[Any]]] = {
     "gapless_reset_peaks": (None, [ctypes.c_int]),
     "gapless_record": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64]),
     "gapless_record_end": (ctypes.c_uint64, []),
@@ -71,7 +71,7 @@ class Library:
             except AttributeError:
                 raise GaplessError(f"{file} has no {name}: it is not of this version of gapless") from None
             function.restype, function.argtypes = result, arguments
-        self._optional = {}
+        self._optional: dict[str, Any] = {}
         for name, (result, arguments) in _OPTIONAL.items():
             function = getattr(self._cdll, name, None)
             if function is not None:
@@ -80,7 +80,10 @@ class Library:
 
     def address(self, name: str) -> int:
         """Where a function lies, as torch wants its hooks."""
-        return ctypes.cast(getattr(self._cdll, name), ctypes.c_void_p).value
+        at = ctypes.cast(getattr(self._cdll, name), ctypes.c_void_p).value
+        # A function that was found has an address.
+        assert at is not None
+        return at
 
     def enable(self, options: str) -> Optional[str]:
         """None, or why the allocator cannot run here."""
@@ -88,19 +91,20 @@ class Library:
 
     def overlay(self, version: str, git_version: str) -> bool:
         """Whether torch's own tools are answered natively."""
-        return self._cdll.gapless_overlay(version.encode(), git_version.encode()) == 0
+        return bool(self._cdll.gapless_overlay(version.encode(), git_version.encode()) == 0)
 
-    def stats(self, device: int) -> Dict[str, Any]:
+    def stats(self, device: int) -> dict[str, Any]:
         room = 1 << 14
         while True:
             text = ctypes.create_string_buffer(room)
             length = self._cdll.gapless_stats_json(device, text, room)
             if length < room:
-                return json.loads(text.raw[:length] or b"{}")
+                found: dict[str, Any] = json.loads(text.raw[:length] or b"{}")
+                return found
             room = 2 * length
 
     def trim(self, device: int) -> int:
-        return self._cdll.gapless_trim(device)
+        return int(self._cdll.gapless_trim(device))
 
     def reserve(self, device: int, size: int) -> None:
         if self._cdll.gapless_reserve(device, size) != 0:

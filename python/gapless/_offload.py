@@ -1,11 +1,12 @@
-"""gapless.offload(): saved activations leave the device when the budget would be exceeded, and are back before backward needs them.
+"""gapless.offload(): saved activations leave the device when the budget would be exceeded, and are back before
+backward needs them.
 
     with gapless.offload(activations=True, min_size="1MiB"):
         loss = model(x)
     loss.backward()
 
-The scope decides which tensors autograd saves are looked at; backward may run inside or outside. What is known of a program's steps outlives the scope, so a
-scope around each step works as well as one around all of them.
+The scope decides which tensors autograd saves are looked at; backward may run inside or outside. What is known of a
+program's steps outlives the scope, so a scope around each step works as well as one around all of them.
 """
 
 import atexit
@@ -13,17 +14,17 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Union
 
 from . import _options
 from ._errors import OptionError
 
 _lock = threading.Lock()
 # By device, then by what was asked for: a second scope of the same kind goes on where the first was.
-_keepers: Dict[Tuple[int, Any], Any] = {}
+_keepers: dict[tuple[int, Any], Any] = {}
 _handler: Any = None
 # What torch was given of scopes, for as long as torch has it.
-_given: List["weakref.ref[Any]"] = []
+_given: list["weakref.ref[Any]"] = []
 _waits = False
 
 
@@ -47,8 +48,9 @@ class Offload:
         for name, value in (("budget", self._budget), ("host_limit", self._host_limit)):
             if value == 0:
                 raise OptionError(f"{name}=0 leaves nothing: give a number of bytes such as 60GiB, or leave it out")
-        self._device, self._scopes = device, []  # type: Any, List[Any]
-        self._own: Dict[int, Any] = {}
+        self._device = device
+        self._scopes: list[Any] = []
+        self._own: dict[int, Any] = {}
 
     def __enter__(self) -> "Offload":
         if self._is_on:
@@ -68,7 +70,7 @@ class Offload:
         if self._is_on:
             self._scopes.pop().__exit__(*error)
 
-    def stats(self) -> Dict[str, int]:
+    def stats(self) -> dict[str, int]:
         """What was moved, in tensors and bytes, by scopes with these arguments; and what the host pool holds."""
         return _sum(self._own.values())
 
@@ -111,17 +113,20 @@ def offload(
     device: Any = None,
     in_flight: Union[int, str, None] = None,
 ) -> Offload:
-    """A scope in which tensors that autograd saves move to pinned host memory when the device's budget would be exceeded.
+    """A scope in which tensors that autograd saves move to pinned host memory when the device's budget would be
+    exceeded.
 
-    min_size: smaller tensors stay. budget: what the device may hold; without it the allocator's limit, or the device's memory. host_limit: what may be pinned.
-    device: only tensors of this one. in_flight: room that is kept for copies under way (1GiB, or a sixteenth of the budget where that is less).
+    min_size: smaller tensors stay. budget: what the device may hold; without it the allocator's limit, or the device's
+    memory. host_limit: what may be pinned. device: only tensors of this one. in_flight: room that is kept for copies
+    under way (1GiB, or a sixteenth of the budget where that is less).
 
-    Nothing moves while everything fits. Losses and gradients are the same bits as without. docs/offload.md says what moves when.
+    Nothing moves while everything fits. Losses and gradients are the same bits as without. docs/offload.md says what
+    moves when.
     """
     return Offload(activations, min_size, budget, host_limit, device, in_flight)
 
 
-def stats_of(device: int) -> Dict[str, int]:
+def stats_of(device: int) -> dict[str, int]:
     """For gapless.stats(): all scopes' figures of a device."""
     return {f"gapless.offload.{name}": value for name, value in _sum(keeper for (at, _), keeper in list(_keepers.items()) if at == device).items()}
 
@@ -134,7 +139,8 @@ def trim() -> None:
 
 
 def _outlive(pack: Any) -> None:
-    """Autograd's threads let go of a scope a moment after backward: the interpreter must not end before, or torch ends the process with it."""
+    """Autograd's threads let go of a scope a moment after backward: the interpreter must not end before, or torch ends
+    the process with it."""
     global _waits
     if not _waits:
         _waits = True
@@ -153,8 +159,8 @@ def _unpack(saved: Any) -> Any:
     return saved.unpack()
 
 
-def _sum(keepers: Any) -> Dict[str, int]:
-    total: Dict[str, int] = {}
+def _sum(keepers: Any) -> dict[str, int]:
+    total: dict[str, int] = {}
     for keeper in keepers:
         for name, value in keeper.stats().items():
             total[name] = total.get(name, 0) + value
@@ -183,8 +189,8 @@ def _pressed(pressure: Any) -> int:
 
 
 def _plain_test(torch: Any) -> Any:
-    """Whether a tensor is one that can be moved as bytes and built again: no subclass (parameters are one), no other layout, no leaf that collects
-    gradients, nothing that a transform wraps."""
+    """Whether a tensor is one that can be moved as bytes and built again: no subclass (parameters are one), no other
+    layout, no leaf that collects gradients, nothing that a transform wraps."""
     is_wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda tensor: False)
     is_compiling = torch.compiler.is_compiling
 

@@ -1,13 +1,15 @@
-"""Copies between one CUDA device and the pinned host pool, each way on a stream of its own; and what the device has in use.
+"""Copies between one CUDA device and the pinned host pool, each way on a stream of its own; and what the device has in
+use.
 
-Memory for what comes back is taken on the stream that will use it: there it lies in that stream's heap, behind that stream's work, and when it is freed
-no other stream's event is in the way. The stream of the copy waits for that work first, the user for the copy. Works below torch's own
-allocator too; what was in use between two looks is then not known.
+Memory for what comes back is taken on the stream that will use it: there it lies in that stream's heap, behind that
+stream's work, and when it is freed no other stream's event is in the way. The stream of the copy waits for that work
+first, the user for the copy. Works below torch's own allocator too; what was in use between two looks is then not
+known.
 """
 
 import ctypes
 import threading
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 from ._errors import GaplessError
 from ._library import Library
@@ -37,7 +39,7 @@ class CudaTransfer:
         self._torch, self._library, self._device = torch, library, torch.device("cuda", device)
         self._host_limit, self.is_exact = host_limit or 0, is_served
         self.out_of_memory = torch.OutOfMemoryError
-        self._streams: Optional[Tuple[Any, Any]] = None
+        self._streams: Optional[tuple[Any, Any]] = None
         self._figures = (ctypes.c_uint64 * 5)()
         self._stranded = 0
         self._lock = threading.Lock()
@@ -46,7 +48,7 @@ class CudaTransfer:
     # ---- tensors ----
 
     def takes(self, tensor: Any) -> bool:
-        return tensor.device == self._device and not self._torch.cuda.is_current_stream_capturing()
+        return bool(tensor.device == self._device and not self._torch.cuda.is_current_stream_capturing())
 
     def weak(self, storage: Any) -> Any:
         from torch.multiprocessing.reductions import StorageWeakRef
@@ -55,7 +57,7 @@ class CudaTransfer:
 
     def holders(self, storage: Any) -> int:
         """How many tensors are on a storage; 0 where this torch does not say."""
-        return self._uses(storage._cdata) - 1 if self._uses is not None else 0
+        return int(self._uses(storage._cdata)) - 1 if self._uses is not None else 0
 
     def view(self, returned: Any, saved: Saved) -> Any:
         return self._torch.empty(0, dtype=saved.dtype, device=self._device).set_(returned.untyped_storage(), saved.offset, saved.size, saved.stride)
@@ -94,7 +96,7 @@ class CudaTransfer:
             host.tensor.copy_(whole, non_blocking=True)
         return side.record_event()
 
-    def back(self, host: Block, nbytes: int) -> Tuple[Any, Any]:
+    def back(self, host: Block, nbytes: int) -> tuple[Any, Any]:
         torch, side, now = self._torch, self._side(1), self.stream()
         # A storage, not torch.empty: what is about to be copied over need not be filled, as deterministic mode would.
         returned = self._bytes_of(torch.UntypedStorage(nbytes, device=self._device))
@@ -112,7 +114,7 @@ class CudaTransfer:
             returned.record_stream(now)
 
     def is_done(self, event: Any) -> bool:
-        return _event(event).query()
+        return bool(_event(event).query())
 
     def wait(self, event: Any) -> None:
         _event(event).synchronize()
@@ -120,14 +122,15 @@ class CudaTransfer:
     # ---- what is in use ----
 
     def used(self) -> int:
-        """Bytes that are taken now, frees that wait for streams among them, and what is free between blocks: large requests may find no use for it."""
-        return self._look()[0] + self._stranded
+        """Bytes that are taken now, frees that wait for streams among them, and what is free between blocks: large
+        requests may find no use for it."""
+        return int(self._look()[0]) + self._stranded
 
     def crest(self) -> int:
         """The most since this was last asked; where that is not known, what is taken now."""
         figures = self._look(True)
-        self._stranded = figures[4]
-        return figures[3] + self._stranded
+        self._stranded = int(figures[4])
+        return int(figures[3]) + self._stranded
 
     def _look(self, is_new: bool = False) -> Any:
         """In use, reserved, the limit, the most in use since last time, stranded."""
@@ -147,7 +150,7 @@ class CudaTransfer:
             limit = int(total * torch.cuda.get_per_process_memory_fraction(self._device))
         return min(amount for amount in (asked, limit, reserved + free) if amount)
 
-    def host_stats(self) -> Dict[str, int]:
+    def host_stats(self) -> dict[str, int]:
         return host_stats(self._library)
 
 
@@ -156,7 +159,7 @@ def _event(of: Any) -> Any:
     return of[0] if isinstance(of, tuple) else of
 
 
-def host_stats(library: Library) -> Dict[str, int]:
+def host_stats(library: Library) -> dict[str, int]:
     figures = (ctypes.c_uint64 * len(_HOST))()
     library.optional("gapless_host_stats", figures)
     return {f"host_{name}": int(value) for name, value in zip(_HOST, figures)}

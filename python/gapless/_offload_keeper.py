@@ -1,14 +1,16 @@
-"""Saved tensors of one device: which are there, which are on the host, and when they move. The rules; `transfer` does the copying.
+"""Saved tensors of one device: which are there, which are on the host, and when they move. The rules; `transfer` does
+the copying.
 
-A stash is the storage of one or more saved tensors. It begins on the device. `_begin` queues its copy to the host, `_settle` lets the original go once that is
-done, `_bring` queues the copy back. A host copy stays as long as the stash, so a graph can be walked twice. Autograd owns the saved tensors: when it
-lets go of the last, the stash is gone.
+A stash is the storage of one or more saved tensors. It begins on the device. `_begin` queues its copy to the host,
+`_settle` lets the original go once that is done, `_bring` queues the copy back. A host copy stays as long as the
+stash, so a graph can be walked twice. Autograd owns the saved tensors: when it lets go of the last, the stash is gone.
 
-The original goes only after the copy was seen to be done, on the host: until then its version is looked at, so a tensor that is changed in place
-after it was saved is an error as it always is, never a copy of something else.
+The original goes only after the copy was seen to be done, on the host: until then its version is looked at, so a
+tensor that is changed in place after it was saved is an error as it always is, never a copy of something else.
 
-Steps are told apart by nothing being alive. A step of which a like one was seen is planned (`_offload_plan`): its tensors leave as soon as they are saved.
-Any other, and whatever a plan did not foresee, is looked after at each event: when what is in use comes near the budget, the oldest leave.
+Steps are told apart by nothing being alive. A step of which a like one was seen is planned (`_offload_plan`): its
+tensors leave as soon as they are saved. Any other, and whatever a plan did not foresee, is looked after at each event:
+when what is in use comes near the budget, the oldest leave.
 """
 
 import bisect
@@ -16,7 +18,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Optional
 
 from ._errors import GaplessError, GaplessWarning
 from ._offload_plan import Profile, choose
@@ -58,7 +60,8 @@ class Saved:
 
 
 class Stash:
-    """A storage that saved tensors share. Its memory is in `aliases` (the original), in `host`, in `returned`, or in several of them."""
+    """A storage that saved tensors share. Its memory is in `aliases` (the original), in `host`, in `returned`, or in
+    several of them."""
 
     __slots__ = (
         "__weakref__", "aliases", "back", "changed", "host", "index", "is_away", "is_dropped", "is_used", "keeper", "nbytes", "out", "returned", "serial",
@@ -68,16 +71,19 @@ class Stash:
     def __init__(self, keeper: "Keeper", serial: int, storage: Any, version: int, weak: Any, stream: Any) -> None:
         self.keeper, self.serial, self.version, self.weak, self.stream = keeper, serial, version, weak, stream
         self.nbytes = storage.nbytes()
-        # By number of the saved tensor: tensors on the original, which know its version, and the version each was saved at.
-        self.aliases: Dict[int, Any] = {}
-        self.versions: Dict[int, int] = {}
+        # By number of the saved tensor: tensors on the original, which know its version, and the version each was
+        # saved at.
+        self.aliases: dict[int, Any] = {}
+        self.versions: dict[int, int] = {}
         # Those that autograd has not asked for.
-        self.waiting: Set[int] = set()
+        self.waiting: set[int] = set()
         # Saved tensors whose original was changed in place before it went: the error that unpacking them gives.
-        self.changed: Dict[int, str] = {}
-        # The host's block, what says that the copy to it is done, the storage that came back, what says that it is filled.
+        self.changed: dict[int, str] = {}
+        # The host's block, what says that the copy to it is done, the storage that came back, what says that it is
+        # filled.
         self.host = self.out = self.returned = self.back = None
-        self.index: Optional[int] = None
+        # Its number in the step, once it is counted; -1 before that.
+        self.index = -1
         # The original was let go; nothing of it is on the device; autograd asked for it.
         self.is_dropped = self.is_away = self.is_used = False
 
@@ -94,31 +100,32 @@ class Keeper:
         self.transfer, self.min_size = transfer, max(1, min_size)
         self._asked_budget, self._asked_in_flight = budget, in_flight
         self._lock = threading.RLock()
-        self._by_storage: "weakref.WeakValueDictionary[int, Stash]" = weakref.WeakValueDictionary()
-        # On the device with no copy under way, oldest first; queued for the host; away; came back and was used. By serial.
-        self._resident: Dict[int, "weakref.ref[Stash]"] = {}
-        self._leaving: Dict[int, "weakref.ref[Stash]"] = {}
-        self._away: Dict[int, "weakref.ref[Stash]"] = {}
-        self._away_serials: List[int] = []
-        self._clean: Dict[int, "weakref.ref[Stash]"] = {}
+        self._by_storage: weakref.WeakValueDictionary[int, Stash] = weakref.WeakValueDictionary()
+        # On the device with no copy under way, oldest first; queued for the host; away; came back and was used. By
+        # serial.
+        self._resident: dict[int, weakref.ref[Stash]] = {}
+        self._leaving: dict[int, weakref.ref[Stash]] = {}
+        self._away: dict[int, weakref.ref[Stash]] = {}
+        self._away_serials: list[int] = []
+        self._clean: dict[int, weakref.ref[Stash]] = {}
         # Held by others too when last looked at; let go here, but not yet gone.
-        self._shared: List["weakref.ref[Stash]"] = []
-        self._lingering: List["weakref.ref[Stash]"] = []
-        self._dead: deque = deque()
+        self._shared: list[weakref.ref[Stash]] = []
+        self._lingering: list[weakref.ref[Stash]] = []
+        self._dead: deque[tuple[Any, ...]] = deque()
         # What copies for the dead still use: released when they are done.
-        self._ending: deque = deque()
+        self._ending: deque[tuple[Any, ...]] = deque()
         # The host had no memory, and none was released since.
         self._is_full = False
         self._serials = self._alive = 0
         # Bytes away, on their way out, back before they were asked for, and of the dead.
         self._away_bytes = self._leaving_bytes = self._ahead_bytes = self._kept_bytes = 0
-        self._ahead: Set[int] = set()
+        self._ahead: set[int] = set()
         self._largest = 0
         self._event: Optional[int] = None
         self._profile: Optional[Profile] = None
-        self._profiles: List[Profile] = []
+        self._profiles: list[Profile] = []
         self._expected: Optional[Profile] = None
-        self._plan: Set[int] = set()
+        self._plan: set[int] = set()
         self._has_warned = False
         # Whether the allocator calls `pressed` before it lets a request fail.
         self.is_asked = False
@@ -138,9 +145,9 @@ class Keeper:
         with self._lock:
             version = tensor._version
             stash = self._by_storage.get(storage._cdata)
-            is_new = stash is None or stash.version != version or stash.nbytes != nbytes or stash.weak.expired()
-            if is_new:
-                stash = self._make(storage, version)
+            is_new = False
+            if stash is None or stash.version != version or stash.nbytes != nbytes or stash.weak.expired():
+                is_new, stash = True, self._make(storage, version)
             number = len(stash.versions)
             stash.versions[number] = version
             stash.waiting.add(number)
@@ -156,9 +163,9 @@ class Keeper:
             stash = saved.stash
             is_first = not stash.is_used
             if is_first:
-                self._begin_event()
-                if self._profile.needed[stash.index] is None:
-                    self._profile.needed[stash.index] = self._event
+                event, needed = self._begin_event(), self._step().needed
+                if needed[stash.index] is None:
+                    needed[stash.index] = event
             stash.is_used = True
             stash.waiting.discard(saved.number)
             if saved.number in stash.changed:
@@ -173,7 +180,7 @@ class Keeper:
             if is_first:
                 self._relieve(self._rise(), spare=stash)
                 self._prefetch(stash.serial)
-                self._end_event()
+                self._end_event(event)
             return alias
 
     # ---- stashes ----
@@ -193,13 +200,13 @@ class Keeper:
 
     def _saved(self, stash: Stash) -> None:
         """The event: a storage was saved that was not before."""
-        stash.index = self._profile.save(stash.nbytes)
-        self._begin_event()
+        stash.index = self._step().save(stash.nbytes)
+        event = self._begin_event()
         self._compare()
         if stash.index in self._plan:
             self._begin(stash)
         self._relieve(self._rise(), spare=stash)
-        self._end_event()
+        self._end_event(event)
 
     def _is_free(self, stash: Stash) -> bool:
         """Whether the saved tensors alone hold the original."""
@@ -207,7 +214,7 @@ class Keeper:
             return False
         storage = next(iter(stash.aliases.values())).untyped_storage()
         # Somebody who resizes it to nothing and back, as sharded parameters are, means it to stay his.
-        return storage.nbytes() == stash.nbytes and self.transfer.holders(storage) <= len(stash.aliases)
+        return bool(storage.nbytes() == stash.nbytes and self.transfer.holders(storage) <= len(stash.aliases))
 
     def _begin(self, stash: Stash) -> bool:
         """Queues the copy to the host. Whether there is memory for it."""
@@ -248,7 +255,7 @@ class Keeper:
                 self._kept_bytes += nbytes if kept is not None else 0
         self._end(lambda kept, events: all(event is None or self.transfer.is_done(event) for event in events))
         # In the order they were queued, which is the order in which they end.
-        for serial, ref in list(self._leaving.items()):
+        for ref in list(self._leaving.values()):
             stash = ref()
             if stash is not None:
                 if not self.transfer.is_done(stash.out):
@@ -323,9 +330,12 @@ class Keeper:
             self._ahead_bytes -= nbytes
 
     def _note_free(self, stash: Stash) -> None:
-        if stash.index is not None and self._profile.free[stash.index] is None:
+        if stash.index < 0:
+            return
+        profile = self._step()
+        if profile.free[stash.index] is None:
             # The event that is under way, or the one before.
-            self._profile.free[stash.index] = max(0, len(self._profile.before) - 1)
+            profile.free[stash.index] = max(0, len(profile.before) - 1)
 
     def _bring(self, stash: Stash) -> None:
         """Queues the copy back. May find no memory."""
@@ -373,7 +383,7 @@ class Keeper:
 
     def _end_step(self) -> None:
         """Nothing is alive any more."""
-        done, self._profile, self._event = self._profile, None, None
+        done, self._profile, self._event = self._step(), None, None
         if done.sizes:
             self._profiles = [done] + [old for old in self._profiles if old.sizes != done.sizes][: _PROFILES - 1]
             self.counts["steps"] += 1
@@ -394,20 +404,25 @@ class Keeper:
         self._expected = profile
         # Room for copies that are under way: without it each would be waited for.
         capacity = self.mark - self.in_flight
-        self._plan = choose(profile, capacity, self._profile.base) if profile is not None else set()
+        self._plan = choose(profile, capacity, self._step().base) if profile is not None else set()
 
     def _compare(self) -> None:
         """Whether the step still goes as expected; another that began like this, where it does not."""
-        now, expected = self._profile, self._expected
+        now, expected = self._step(), self._expected
         index = len(now.sizes) - 1
         if expected is not None and index < len(expected.sizes) and expected.sizes[index] == now.sizes[index] and expected.saved[index] == now.saved[index]:
             return
         if expected is not None or index == 0:
             self._expect(next((old for old in self._profiles if old is not expected and old.begins_with(now.sizes)), None))
 
-    def _begin_event(self) -> None:
+    def _step(self) -> Profile:
+        """The step that is under way. Only what happens within one asks."""
+        assert self._profile is not None
+        return self._profile
+
+    def _begin_event(self) -> int:
         crest = self.transfer.crest()
-        self._event = self._profile.event(crest + self._away_bytes - self._kept_bytes)
+        self._event = event = self._step().event(crest + self._away_bytes - self._kept_bytes)
         self._settle()
         still = []
         for ref in self._shared:
@@ -419,23 +434,26 @@ class Keeper:
             else:
                 still.append(ref)
         self._shared = still
+        return event
 
-    def _end_event(self) -> None:
+    def _end_event(self, event: int) -> None:
         self.transfer.crest()
-        self._profile.after[self._event] = self.transfer.used() + self._away_bytes - self._kept_bytes
+        self._step().after[event] = self.transfer.used() + self._away_bytes - self._kept_bytes
         self._event = None
 
     def _rise(self) -> int:
         """What will be asked for before the next event: as in the step before, or a guess that is rather too large."""
         if self._expected is not None and self._event is not None and self._event + 1 < len(self._expected.before):
             return self._expected.rise(self._event) if self.transfer.is_exact else max(self.budget >> 4, self._expected.rise(self._event))
-        # Where the allocator asks before a request fails, too small a guess costs a wait; where it does not, the program.
+        # Where the allocator asks before a request fails, too small a guess costs a wait; where it does not, the
+        # program.
         return max(self.budget >> (3 if self.is_asked else 2), 2 * self._largest)
 
     # ---- pressure ----
 
     def _relieve(self, rise: int, spare: Optional[Stash] = None, at_least: int = 0) -> int:
-        """Makes room for `rise` bytes below the mark, and for `at_least` in any case, without touching `spare`. What went, in bytes."""
+        """Makes room for `rise` bytes below the mark, and for `at_least` in any case, without touching `spare`. What
+        went, in bytes."""
         # Without a plan copies begin early, so that less is waited for.
         ahead = 0 if self._expected is not None or at_least else self.in_flight
         missing = max(self.transfer.used() + rise + ahead - self.mark, at_least)
@@ -497,7 +515,7 @@ class Keeper:
             self._settle()
             return self._relieve(0, at_least=max(1, missing)) if self._profile is not None else 0
 
-    def stats(self) -> Dict[str, int]:
+    def stats(self) -> dict[str, int]:
         with self._lock:
             self._settle()
             return dict(self.counts, tensors=self._alive, away_bytes=self._away_bytes, leaving_bytes=self._leaving_bytes, budget=self.budget)

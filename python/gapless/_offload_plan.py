@@ -1,31 +1,34 @@
 """Which saved tensors of a step have to leave the device, from what the step before did. Pure: numbers in, a set out.
 
-A step is a row of events: a tensor is saved, or needed again for the first time. Between two events the most that was in use is known, and so is what was
-away; their sum is what the step would have used with everything in place. Where that exceeds the capacity, the tensors that were saved first are taken
-out: they are needed last, so they cover most moments.
+A step is a row of events: a tensor is saved, or needed again for the first time. Between two events the most that was
+in use is known, and so is what was away; their sum is what the step would have used with everything in place. Where
+that exceeds the capacity, the tensors that were saved first are taken out: they are needed last, so they cover most
+moments.
 """
 
 import heapq
-from typing import List, Optional, Set
+from typing import Optional
 
 
 class Profile:
-    """What happened in one step. Lists `sizes`, `saved`, `free` and `needed` are by tensor, in the order they were saved; `before` and `after` by event."""
+    """What happened in one step. Lists `sizes`, `saved`, `free` and `needed` are by tensor, in the order they were
+    saved; `before` and `after` by event."""
 
     __slots__ = ("after", "base", "before", "free", "needed", "saved", "sizes")
 
     def __init__(self, base: int) -> None:
         # In use when the step began: parameters, optimizer states, what else lives through steps.
         self.base = base
-        self.sizes: List[int] = []
-        self.saved: List[int] = []
+        self.sizes: list[int] = []
+        self.saved: list[int] = []
         # The event from which saved tensors alone held the memory: before that, moving it frees nothing. None: never.
-        self.free: List[Optional[int]] = []
+        self.free: list[Optional[int]] = []
         # The event that needed it again. None: not yet.
-        self.needed: List[Optional[int]] = []
-        # The most that was in use between the event before and this one, and what was in use right after it, both as if nothing were away.
-        self.before: List[int] = []
-        self.after: List[int] = []
+        self.needed: list[Optional[int]] = []
+        # The most that was in use between the event before and this one, and what was in use right after it, both as
+        # if nothing were away.
+        self.before: list[int] = []
+        self.after: list[int] = []
 
     def save(self, size: int) -> int:
         """Tensor number; the event is the one that comes next."""
@@ -45,12 +48,13 @@ class Profile:
         """How far use goes up between this event and the next."""
         return max(0, self.before[event + 1] - self.after[event]) if event + 1 < len(self.before) else 0
 
-    def begins_with(self, sizes: List[int]) -> bool:
+    def begins_with(self, sizes: list[int]) -> bool:
         return self.sizes[: len(sizes)] == sizes
 
 
-def choose(profile: Profile, capacity: int, base: int) -> Set[int]:
-    """The tensors to move, so that a step like this one that begins with `base` in use never uses more than `capacity`; or as near as can be.
+def choose(profile: Profile, capacity: int, base: int) -> set[int]:
+    """The tensors to move, so that a step like this one that begins with `base` in use never uses more than
+    `capacity`; or as near as can be.
 
     Earliest first, and no tensor without which it would fit as well.
     """
@@ -59,14 +63,14 @@ def choose(profile: Profile, capacity: int, base: int) -> Set[int]:
     last = len(need)
     until = [last if event is None else event for event in profile.needed]
     # A tensor is away in the stretches that end at events in (free, until].
-    arriving: List[List[int]] = [[] for _ in range(last + 1)]
+    arriving: list[list[int]] = [[] for _ in range(last + 1)]
     for tensor, free in enumerate(profile.free):
         if free is not None and free + 1 <= min(until[tensor], last):
             arriving[free + 1].append(tensor)
-    waiting: List[int] = []
+    waiting: list[int] = []
     leaving = [0] * (last + 2)
     cover = 0
-    chosen: Set[int] = set()
+    chosen: set[int] = set()
     for event in range(last):
         cover -= leaving[event]
         for tensor in arriving[event]:
@@ -81,11 +85,13 @@ def choose(profile: Profile, capacity: int, base: int) -> Set[int]:
     return _without_surplus(profile, need, until, chosen)
 
 
-def _without_surplus(profile: Profile, need: List[int], until: List[int], chosen: Set[int]) -> Set[int]:
+def _without_surplus(profile: Profile, need: list[int], until: list[int], chosen: set[int]) -> set[int]:
     """Leaves out what is not missed, the latest first."""
     covers = [0] * (len(need) + 2)
+    # Only what was free at some event is ever chosen.
+    begins = {tensor: free + 1 for tensor, free in enumerate(profile.free) if free is not None}
     for tensor in chosen:
-        covers[profile.free[tensor] + 1] += profile.sizes[tensor]
+        covers[begins[tensor]] += profile.sizes[tensor]
         covers[min(until[tensor], len(need) - 1) + 1] -= profile.sizes[tensor]
     spare, cover = [], 0
     for event, wanted in enumerate(need):
@@ -94,7 +100,7 @@ def _without_surplus(profile: Profile, need: List[int], until: List[int], chosen
         spare.append(cover - max(wanted, 0) if cover >= wanted else 0)
     kept = set(chosen)
     for tensor in sorted(chosen, reverse=True):
-        stretch = range(profile.free[tensor] + 1, min(until[tensor], len(need) - 1) + 1)
+        stretch = range(begins[tensor], min(until[tensor], len(need) - 1) + 1)
         size = profile.sizes[tensor]
         if all(spare[event] >= size or need[event] <= 0 for event in stretch):
             kept.discard(tensor)

@@ -1,19 +1,21 @@
 """Options: keywords of enable(), and GAPLESS_* environment variables of the same names in capitals.
 
-A keyword wins over its variable. A name that does not exist is an error that names the nearest, since an option that is silently
-ignored looks like one that does not help. Values become numbers here, so that the library only ever reads bytes.
+A keyword wins over its variable. A name that does not exist is an error that names the nearest, since an option that
+is silently ignored looks like one that does not help. Values become numbers here, so that the library only ever reads
+bytes.
 """
 
 import difflib
 import os
 import re
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import Any, Callable, NamedTuple, Optional
 
 from ._errors import OptionError
 
 PREFIX = "GAPLESS_"
-# Variables that are no options: which library and program to use, whether `gapless run` started this process, where processes meet, and which
-# one records.
+# Variables that are no options: which library and program to use, whether `gapless run` started this process, where
+# processes meet, and which one records.
 _OTHER_VARIABLES = ("LIBRARY", "PROGRAM", "RUN", "RUN_DIR", "RECORD_OWNER")
 
 _UNITS = {
@@ -139,7 +141,7 @@ class Option(NamedTuple):
     help: str
 
 
-OPTIONS: Dict[str, Option] = {
+OPTIONS: dict[str, Option] = {
     "reserve": Option(parse_bytes, True, "take this much of each device's memory when CUDA starts"),
     "limit": Option(positive_bytes, True, "hold at most this much of each device's memory"),
     "budget": Option(positive_bytes, True, "hold at most this much of each device's memory, context and libraries included"),
@@ -161,7 +163,7 @@ OPTIONS: Dict[str, Option] = {
 }
 
 
-def collect(keywords: Mapping[str, Any], environ: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+def collect(keywords: Mapping[str, Any], environ: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
     """All options that were set, parsed: variables first, keywords over them."""
     chosen = {}
     for variable, text in sorted((os.environ if environ is None else environ).items()):
@@ -184,7 +186,7 @@ def text_for_library(chosen: Mapping[str, Any]) -> str:
     return ";".join(f"{name}={int(value)}" for name, value in sorted(chosen.items()) if OPTIONS[name].native)
 
 
-def _variables():
+def _variables() -> list[str]:
     return [PREFIX + name.upper() for name in OPTIONS] + [PREFIX + name for name in _OTHER_VARIABLES]
 
 
@@ -195,7 +197,7 @@ def _parsed(shown: str, name: str, value: Any) -> Any:
         raise OptionError(f"{shown}={value} is not {error}") from None
 
 
-def _unknown(what: str, name: str, known) -> OptionError:
+def _unknown(what: str, name: str, known: list[str]) -> OptionError:
     # Case and the common prefix are no part of what was meant.
     bare = {item.replace(PREFIX, "", 1).lower(): item for item in known}
     nearest = bare[difflib.get_close_matches(name.replace(PREFIX, "", 1).lower(), list(bare), n=1, cutoff=0.0)[0]]

@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, Iterable, Mapping, Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
 
 from ._errors import GaplessError
 
@@ -27,13 +28,13 @@ def plan(
     time_limit: float = 10.0,
     seed: int = 0,
     threads: int = 1,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """An offset for each buffer, so that buffers alive together do not overlap and the peak is as low as it can be.
 
-    A buffer is a mapping with `id`, `lower`, `upper` (its lifetime, half-open) and `size` in bytes, and where needed `alignment`, `gaps` and
-    `offset` (fixed). With `capacity`, the first plan that keeps within it is enough. The answer is that of `gapless plan --format json`: `peak`,
-    `lower_bound`, `proven_optimal`, `fits` and `buffers` with their offsets; where it does not fit, `fits` is False and `conflict` names buffers
-    that cannot fit together.
+    A buffer is a mapping with `id`, `lower`, `upper` (its lifetime, half-open) and `size` in bytes, and where needed
+    `alignment`, `gaps` and `offset` (fixed). With `capacity`, the first plan that keeps within it is enough. The
+    answer is that of `gapless plan --format json`: `peak`, `lower_bound`, `proven_optimal`, `fits` and `buffers` with
+    their offsets; where it does not fit, `fits` is False and `conflict` names buffers that cannot fit together.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "buffers.json")
@@ -47,4 +48,5 @@ def plan(
     # 1 is the answer "it does not fit"; anything else that is not 0 is about the question.
     if done.returncode not in (0, 1) or not done.stdout:
         raise GaplessError(done.stderr.strip() or f"gapless plan ended with {done.returncode}")
-    return json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer

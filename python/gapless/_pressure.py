@@ -1,7 +1,8 @@
 """Handlers that are asked before a request for memory fails: gapless.on_pressure(fn).
 
-The library calls them one after the other, in the thread whose request failed, with Python's lock and without any of its own. Registered before
-enable(), a handler waits for it; where Gapless is off it is never called. At the end of the process all of them are removed, before Python goes.
+The library calls them one after the other, in the thread whose request failed, with Python's lock and without any of
+its own. Registered before enable(), a handler waits for it; where Gapless is off it is never called. At the end of the
+process all of them are removed, before Python goes.
 """
 
 import _thread
@@ -12,7 +13,7 @@ import itertools
 import sys
 import threading
 import warnings
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Optional
 
 from ._errors import GaplessWarning
 from ._library import Library
@@ -74,7 +75,7 @@ class Handle:
 
 _lock = threading.Lock()
 _keys = itertools.count(1)
-_handles: Dict[int, Handle] = {}
+_handles: dict[int, Handle] = {}
 _library: Optional[Library] = None
 
 
@@ -112,16 +113,13 @@ def _end() -> None:
         handle.remove()
 
 
-@ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.POINTER(_Native), ctypes.c_void_p)
-def _callback(told: Any, key: Optional[int]) -> int:
+def _ask(told: Any, key: Optional[int]) -> int:
     handle = _handles.get(key or 0)
     if handle is None:
         return 0
     try:
         native = told.contents
-        freed = handle._fn(
-            Pressure(native.device, native.requested, native.missing, native.allocated, native.reserved, native.limit or None)
-        )
+        freed = handle._fn(Pressure(native.device, native.requested, native.missing, native.allocated, native.reserved, native.limit or None))
         if freed is None:
             return _LOOK
         return min(max(int(freed), 0), _LOOK - 1) if isinstance(freed, int) else int(bool(freed))
@@ -131,6 +129,10 @@ def _callback(told: Any, key: Optional[int]) -> int:
     except BaseException as error:
         _tell(handle, error)
     return 0
+
+
+# Lives as long as the module: the library keeps its address.
+_callback = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.POINTER(_Native), ctypes.c_void_p)(_ask)
 
 
 def _tell(handle: Handle, error: BaseException) -> None:

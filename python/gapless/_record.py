@@ -1,13 +1,14 @@
 """The flight recorder: enable(record="run.gtrace") or GAPLESS_RECORD.
 
-The library records; this file says where to. Each process has a file of its own: of a run with ranks each puts its rank into the name, and a
-process that another recorded one started its number.
+The library records; this file says where to. Each process has a file of its own: of a run with ranks each puts its
+rank into the name, and a process that another recorded one started its number.
 """
 
 import atexit
 import os
 import sys
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from ._errors import OptionError
 from ._library import Library
@@ -31,7 +32,7 @@ def file_of(path: str, environ: Mapping[str, str], pid: int) -> str:
     return stem + mark + extension
 
 
-def start(library: Library, chosen: Dict[str, Any]) -> None:
+def start(library: Library, chosen: dict[str, Any]) -> None:
     """Records from now on. Before torch's CUDA starts."""
     global _library
     pid = os.getpid()

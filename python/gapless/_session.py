@@ -8,33 +8,103 @@ import os
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Literal, NoReturn, Optional, Union
 
 from . import _offload, _options, _tools
-from ._errors import GaplessError, GaplessWarning
+from ._errors import GaplessError, GaplessWarning, OptionError
 
 if TYPE_CHECKING:
     from ._library import Library
     from ._pressure import Handle, Pressure
 
+# What options take: bytes as a number or "60GiB", a file, yes or no as a flag or in the words of the variables.
+Size = Union[int, str]
+Path = Union[str, "os.PathLike[str]"]
+Switch = Union[bool, int, str]
+
 _lock = threading.Lock()
 _library: Optional["Library"] = None
 _allocator: Any = None
-_chosen: Dict[str, Any] = {}
+_chosen: dict[str, Any] = {}
 _overlay = False
 _reason: Optional[str] = "gapless.enable() was not called"
 
 
-def enable(**options: Any) -> bool:
+def enable(
+    *,
+    reserve: Optional[Size] = None,
+    limit: Optional[Size] = None,
+    budget: Optional[Size] = None,
+    tenant: Optional[str] = None,
+    largest_page: Optional[Size] = None,
+    slack: Union[int, str, None] = None,
+    windows: Union[int, str, None] = None,
+    lending: Optional[Switch] = None,
+    plans: Optional[Switch] = None,
+    record: Optional[Path] = None,
+    record_stacks: Optional[Literal["python", "off"]] = None,
+    record_limit: Optional[Size] = None,
+    oom_dir: Optional[Path] = None,
+    check: Optional[Switch] = None,
+    check_bytes: Optional[Size] = None,
+    overlay: Optional[Switch] = None,
+    pages: Optional[Switch] = None,
+    stats: Optional[Switch] = None,
+    **unknown: NoReturn,
+) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
-    Options are those of `gapless run --help`: reserve, limit, budget, tenant, largest_page, slack, windows, plans, overlay, pages, stats, record,
-    record_stacks, record_limit, oom_dir, check, check_bytes; each can also be set as an environment variable (GAPLESS_RESERVE=60GiB), over which the keyword wins.
+    Options are those of `gapless run --help`. Each can also be set as an environment variable (GAPLESS_RESERVE=60GiB).
+    A keyword wins over its variable; None means that the keyword was not given. Sizes are numbers of bytes or text such
+    as "60GiB".
 
-    True: it is on. False: this machine or this torch cannot, a warning said so, disable_reason() tells why, and torch's own allocator
-    is in place. GaplessError: it was called wrongly (CUDA has started, an unknown option), and the message says what to do.
+    reserve        take this much of each device's memory when CUDA starts
+    limit          hold at most this much of each device's memory
+    budget         hold at most this much of each device's memory, context and libraries included
+    tenant         share each device with others of this user: "a:30GiB", "a:60%" or "a:30GiB:borrow"
+    largest_page   the largest physical page that is taken, 2MiB to 512MiB
+    slack          what may be held beyond the live peak before free pages are mapped again, in thousandths
+    windows        address windows that stay mapped for the next request of their size
+    lending        let a stream use memory that another one freed, once no work uses it any more (True)
+    plans          serve steps that repeat from a plan (True)
+    record         write every allocation and free to this file, which `gapless report` and the others open
+    record_stacks  "python": with the Python lines that asked; "off": without ("off")
+    record_limit   what the recording may take on disk: the newest is kept
+    oom_dir        where a failed request leaves its last events (the current folder); "off": nowhere
+    check          fill freed memory, and look whether somebody wrote to it before it is used again; slow (False)
+    check_bytes    with check: fill and look at this much of each block, at both ends (all of it)
+    overlay        answer torch's own memory tools natively where the build of torch is known (True)
+    pages          show this process to `gapless top` and `gapless metrics` of the same user (True)
+    stats          print one line about memory at exit (False)
+
+    True: it is on. False: this machine or this torch cannot, a warning said so, disable_reason() tells why, and
+    torch's own allocator is in place. GaplessError: it was called wrongly (CUDA has started, an unknown option), and
+    the message says what to do.
     """
     global _library, _allocator, _chosen, _overlay, _reason
+    named = {
+        "reserve": reserve,
+        "limit": limit,
+        "budget": budget,
+        "tenant": tenant,
+        "largest_page": largest_page,
+        "slack": slack,
+        "windows": windows,
+        "lending": lending,
+        "plans": plans,
+        "record": record,
+        "record_stacks": record_stacks,
+        "record_limit": record_limit,
+        "oom_dir": oom_dir,
+        "check": check,
+        "check_bytes": check_bytes,
+        "overlay": overlay,
+        "pages": pages,
+        "stats": stats,
+    }
+    # A type checker refuses a keyword that does not exist; at run time collect() does, and names the nearest.
+    options: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    options.update(unknown)
     with _lock:
         chosen = _options.collect(options)
         if _library is not None:
@@ -107,7 +177,7 @@ def disable_reason() -> Optional[str]:
     return _reason
 
 
-def stats(device: Any = None) -> Dict[str, Any]:
+def stats(device: Any = None) -> dict[str, Any]:
     """What torch.cuda.memory_stats() counts, with dotted keys, and what only Gapless counts, below "gapless."."""
     at = _index(device)
     found = _tools.flat(_tools.nested(_on().stats(at)))
@@ -116,7 +186,8 @@ def stats(device: Any = None) -> Dict[str, Any]:
 
 
 def trim(device: Any = None) -> int:
-    """Gives memory that nobody uses back to the device; how many bytes that were. What offload pinned on the host and does not use goes too."""
+    """Gives memory that nobody uses back to the device; how many bytes that were. What offload pinned on the host and
+    does not use goes too."""
     _offload.trim()
     return _on().trim(_index(device))
 
@@ -126,7 +197,7 @@ def reserve(size: Union[int, str], device: Any = None) -> None:
     try:
         count = _options.parse_bytes(size)
     except ValueError as error:
-        raise _options.OptionError(f"{size!r} is not {error}") from None
+        raise OptionError(f"{size!r} is not {error}") from None
     _on().reserve(_index(device), count)
 
 
@@ -145,9 +216,11 @@ def snapshot(path: str) -> None:
 
 
 def step() -> None:
-    """Marks that a training step begins here, and that the one before has ended: for recordings, and for plans of steps that repeat.
+    """Marks that a training step begins here, and that the one before has ended: for recordings, and for plans of
+    steps that repeat.
 
-    Each optimizer's step is such a mark by itself. Where Gapless is off it does nothing, so that it can stay in a program.
+    Each optimizer's step is such a mark by itself. Where Gapless is off it does nothing, so that it can stay in a
+    program.
     """
     steps = sys.modules.get(f"{__package__}._steps")
     if steps is not None:
@@ -157,10 +230,11 @@ def step() -> None:
 def on_pressure(fn: Callable[["Pressure"], Any]) -> "Handle":
     """Calls fn before a request for GPU memory fails, with a Pressure: what was asked for, and what is missing.
 
-    fn may free memory. It returns the bytes that it freed, or True; False or 0 where it could do nothing; None where it does not know, then Gapless
-    looks. After each handler that helped the request is tried again; the others are asked, in the order in which they were registered, until it is
-    served. What goes wrong in fn is a warning, and does not take the place of the torch.OutOfMemoryError. A request inside of fn that fails
-    asks nobody. During a graph capture, and inside of torch.cuda.use_mem_pool, nobody is asked.
+    fn may free memory. It returns the bytes that it freed, or True; False or 0 where it could do nothing; None where
+    it does not know, then Gapless looks. After each handler that helped the request is tried again; the others are
+    asked, in the order in which they were registered, until it is served. What goes wrong in fn is a warning, and does
+    not take the place of the torch.OutOfMemoryError. A request inside of fn that fails asks nobody. During a graph
+    capture, and inside of torch.cuda.use_mem_pool, nobody is asked.
 
     Returns a Handle: remove() ends it, as does the end of a with block. Can be used as a decorator.
     """
@@ -186,4 +260,4 @@ def _index(device: Any) -> int:
 
     torch = _torch.import_torch()
     torch.cuda.init()
-    return torch.cuda._utils._get_device_index(device, optional=True)
+    return int(torch.cuda._utils._get_device_index(device, optional=True))

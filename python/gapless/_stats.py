@@ -6,7 +6,7 @@ Only in the process that enabled it: a forked child that leaves through atexit h
 import atexit
 import os
 import sys
-from typing import Any, Dict
+from typing import Any
 
 from ._library import Library
 
@@ -15,12 +15,12 @@ def print_at_exit(library: Library) -> None:
     atexit.register(_print, library, os.getpid())
 
 
-def line(by_device: Dict[int, Dict[str, Any]]) -> str:
+def line(by_device: dict[int, dict[str, Any]]) -> str:
     """The line, for the devices that were used."""
     return "gapless: " + ("; ".join(_about(device, stats) for device, stats in sorted(by_device.items())) or "the GPU was not used")
 
 
-def _about(device: int, stats: Dict[str, Any]) -> str:
+def _about(device: int, stats: dict[str, Any]) -> str:
     # torch's peaks can be reset by the program; the library's own are of the whole run.
     live = stats.get("gapless.peak_live", stats.get("allocated_bytes.all.peak", 0))
     reserved = stats.get("gapless.peak_reserved", stats.get("reserved_bytes.all.peak", 0))

@@ -1,12 +1,13 @@
 """Where training steps begin and end: gapless.step() and optimizers' steps, told to the library.
 
-A recording keeps the marks; plans for steps that repeat begin and end at them. Without either nothing is registered and step() does nothing.
-Once gradients are given back (zero_grad) the library may put a plan in place, before the next step begins.
+A recording keeps the marks; plans for steps that repeat begin and end at them. Without either nothing is registered
+and step() does nothing. Once gradients are given back (zero_grad) the library may put a plan in place, before the next
+step begins.
 """
 
 import functools
 import sys
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from ._library import Library
 
@@ -37,15 +38,16 @@ def step() -> None:
 
 
 def _device() -> int:
-    return _torch.cuda.current_device() if _torch.cuda.is_initialized() else 0
+    return int(_torch.cuda.current_device()) if _torch.cuda.is_initialized() else 0
 
 
 def _mark(name: str, stage: int) -> None:
-    _library.optional("gapless_mark", name.encode(), stage, _device())
+    if _library is not None:
+        _library.optional("gapless_mark", name.encode(), stage, _device())
 
 
 def _pause() -> None:
-    if _torch.cuda.is_initialized() and _library.has("gapless_pause"):
+    if _library is not None and _torch.cuda.is_initialized() and _library.has("gapless_pause"):
         _library.optional("gapless_pause", _device())
 
 
@@ -54,11 +56,11 @@ def _watch_optimizers() -> None:
     module = sys.modules.get("torch.optim.optimizer")
     before = getattr(module, "register_optimizer_step_pre_hook", None)
     after = getattr(module, "register_optimizer_step_post_hook", None)
-    if before is None or after is None:
+    if module is None or before is None or after is None:
         return
 
-    def hook(stage):
-        def tell(optimizer, args, kwargs):
+    def hook(stage: int) -> Callable[[Any, Any, Any], None]:
+        def tell(optimizer: Any, args: Any, kwargs: Any) -> None:
             _mark(f"Optimizer.step#{type(optimizer).__name__}.step", stage)
 
         return tell
@@ -73,7 +75,7 @@ def _watch_zero_grad(optimizers: Any) -> None:
     original = optimizers.zero_grad
 
     @functools.wraps(original)
-    def zero_grad(self, *args, **kwargs):
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         # What is being traced is no step of the program. Early versions do not say.
         is_compiling = getattr(getattr(_torch, "compiler", None), "is_compiling", None)

@@ -1,23 +1,23 @@
 """torch's own memory tools in Python, for builds of torch whose tables the library does not know.
 
-On the plain hooks torch refuses every question about memory. What can be answered from the library's statistics is answered here, by
-replacing those functions of torch.cuda.memory (and their other names in torch.cuda) that ask torch's C++ side. The others, such as
-memory_allocated or memory_summary, are built on these in torch itself, and work again without being touched. torch.accelerator's
-functions, which would silently answer 0, are led to torch.cuda's.
+On the plain hooks torch refuses every question about memory. What can be answered from the library's statistics is
+answered here, by replacing those functions of torch.cuda.memory (and their other names in torch.cuda) that ask torch's
+C++ side. The others, such as memory_allocated or memory_summary, are built on these in torch itself, and work again
+without being touched. torch.accelerator's functions, which would silently answer 0, are led to torch.cuda's.
 
 Nothing is replaced where the library answers natively, except torch.accelerator's functions.
 """
 
 import functools
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
     from ._library import Library
 
 # What stays off on the plain hooks, for the one warning.
 OFF = (
-    "torch.cuda.memory_snapshot, _snapshot, _dump_snapshot and _record_memory_history; the observer of failed requests; MemPool and use_mem_pool; cudagraph trees of "
-    "torch.compile; sharing CUDA tensors between processes; cudnn.benchmark"
+    "torch.cuda.memory_snapshot, _snapshot, _dump_snapshot and _record_memory_history; the observer of failed requests; MemPool and use_mem_pool; "
+    "cudagraph trees of torch.compile; sharing CUDA tensors between processes; cudnn.benchmark"
 )
 
 _AMOUNTS = (
@@ -38,9 +38,9 @@ _TOTALS = (".allocated", ".freed", "num_alloc_retries", "num_ooms")
 _COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "max_split_size")
 
 
-def nested(flat: Dict[str, Any]) -> Dict[str, Any]:
+def nested(flat: dict[str, Any]) -> dict[str, Any]:
     """Statistics as torch nests them, with every key that torch has: what the library does not count is 0."""
-    tree: Dict[str, Any] = {name: {pool: dict.fromkeys(_PARTS, 0) for pool in _POOLS} for name in _AMOUNTS}
+    tree: dict[str, Any] = {name: {pool: dict.fromkeys(_PARTS, 0) for pool in _POOLS} for name in _AMOUNTS}
     tree.update({name: dict.fromkeys(_PARTS, 0) for name in ("oversize_allocations", "oversize_segments")})
     tree.update(dict.fromkeys(_COUNTERS, 0))
     for key, value in flat.items():
@@ -53,7 +53,7 @@ def nested(flat: Dict[str, Any]) -> Dict[str, Any]:
     return tree
 
 
-def flat(tree: Dict[str, Any], prefix: str = "") -> Dict[str, Any]:
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """The opposite of nested: dotted keys."""
     found = {}
     for key, value in tree.items():
@@ -64,17 +64,17 @@ def flat(tree: Dict[str, Any], prefix: str = "") -> Dict[str, Any]:
     return found
 
 
-def replace_questions(torch, library: "Library") -> None:
+def replace_questions(torch: Any, library: "Library") -> None:
     """The functions of torch.cuda that would raise on the plain hooks."""
     memory = torch.cuda.memory
     index = functools.partial(torch.cuda._utils._get_device_index, optional=True)
-    fractions: Dict[int, float] = {}
+    fractions: dict[int, float] = {}
     set_natively = memory.set_per_process_memory_fraction
 
     # What totals were when the program reset them: the library counts on, and nobody else loses its figures.
-    earlier: Dict[int, Dict[str, int]] = {}
+    earlier: dict[int, dict[str, int]] = {}
 
-    def memory_stats_as_nested_dict(device=None):
+    def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
         if not torch.cuda.is_initialized():
             return {}
         stats = flat(library.stats(index(device)))
@@ -82,19 +82,19 @@ def replace_questions(torch, library: "Library") -> None:
             stats[key] = stats.get(key, before) - before
         return nested(stats)
 
-    def reset_peak_memory_stats(device=None):
+    def reset_peak_memory_stats(device: Any = None) -> None:
         library.optional("gapless_reset_peaks", index(device))
 
-    def reset_accumulated_memory_stats(device=None):
+    def reset_accumulated_memory_stats(device: Any = None) -> None:
         torch.cuda.init()
         stats = flat(library.stats(index(device)))
         earlier[index(device)] = {key: value for key, value in stats.items() if key.endswith(_TOTALS)}
 
-    def set_per_process_memory_fraction(fraction, device=None):
+    def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
         set_natively(fraction, device)
         fractions[index(device)] = float(fraction)
 
-    def get_per_process_memory_fraction(device=None):
+    def get_per_process_memory_fraction(device: Any = None) -> float:
         torch.cuda._lazy_init()
         return fractions.get(index(device), 1.0)
 
@@ -108,7 +108,7 @@ def replace_questions(torch, library: "Library") -> None:
         _replace(function, memory, torch.cuda)
 
 
-def lead_accelerator(torch) -> None:
+def lead_accelerator(torch: Any) -> None:
     """torch.accelerator asks an allocator that is no longer in use: its questions go to torch.cuda instead."""
     accelerator = getattr(torch, "accelerator", None)
     module = getattr(accelerator, "memory", None)
@@ -116,26 +116,28 @@ def lead_accelerator(torch) -> None:
         return
     cuda = torch.cuda
 
-    def empty_cache():
+    def empty_cache() -> None:
         cuda.empty_cache()
 
-    def memory_stats(device_index=None, /):
-        return cuda.memory_stats(device_index)
+    def memory_stats(device_index: Any = None, /) -> dict[str, Any]:
+        found: dict[str, Any] = cuda.memory_stats(device_index)
+        return found
 
-    def reset_peak_memory_stats(device_index=None, /):
+    def reset_peak_memory_stats(device_index: Any = None, /) -> None:
         cuda.reset_peak_memory_stats(device_index)
 
-    def reset_accumulated_memory_stats(device_index=None, /):
+    def reset_accumulated_memory_stats(device_index: Any = None, /) -> None:
         cuda.reset_accumulated_memory_stats(device_index)
 
-    def get_memory_info(device_index=None, /):
-        return cuda.mem_get_info(device_index)
+    def get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
+        free, total = cuda.mem_get_info(device_index)
+        return free, total
 
     for function in (empty_cache, memory_stats, reset_peak_memory_stats, reset_accumulated_memory_stats, get_memory_info):
         _replace(function, module, accelerator)
 
 
-def _replace(function, *modules) -> None:
+def _replace(function: Callable[..., Any], *modules: Any) -> None:
     """Puts `function` where the modules hold the one of its name, and lets it look like that one."""
     name = function.__name__
     original = getattr(modules[0], name, None)

@@ -1,10 +1,10 @@
 """The way into torch: its pluggable allocator, with every hook that it knows.
 
-torch takes another allocator only before the current one was used, and only once; what it refuses is turned into an error here that says
-what to do. All hooks are set before the change, because CUDA may start right after it.
+torch takes another allocator only before the current one was used, and only once; what it refuses is turned into an
+error here that says what to do. All hooks are set before the change, because CUDA may start right after it.
 """
 
-from typing import Optional
+from typing import Any, Optional
 
 from ._errors import GaplessError
 from ._library import Library
@@ -27,17 +27,14 @@ _STARTED = (
     "CUDA has already started in this process, and torch does not change its allocator after that: call gapless.enable() right after "
     "`import torch`, before the first tensor on the GPU, or run the program with `gapless run -- python ...`"
 )
-_FORKED = (
-    "this process was forked from one that had started CUDA, and cannot use the GPU at all: start it with the multiprocessing "
-    'method "spawn"'
-)
+_FORKED = 'this process was forked from one that had started CUDA, and cannot use the GPU at all: start it with the multiprocessing method "spawn"'
 _OTHER = (
     "torch already has another allocator, by torch.cuda.memory.change_current_allocator (RMM does that too), and takes only one: call "
     "gapless.enable() first, or leave the other out"
 )
 
 
-def import_torch():
+def import_torch() -> Any:
     try:
         import torch
     except ImportError as error:
@@ -45,7 +42,7 @@ def import_torch():
     return torch
 
 
-def why_not(torch) -> Optional[str]:
+def why_not(torch: Any) -> Optional[str]:
     """Why this torch has no use for an allocator, or None. Mistakes of the caller are raised."""
     if getattr(torch.version, "cuda", None) is None:
         return f"torch {torch.__version__} was built without CUDA"
@@ -60,7 +57,7 @@ def why_not(torch) -> Optional[str]:
     return None
 
 
-def plug(torch, library: Library):
+def plug(torch: Any, library: Library) -> Any:
     """Makes the library torch's allocator. Returns the object that must live as long as the process."""
     allocator = torch.cuda.memory.CUDAPluggableAllocator(library.file, "gapless_alloc", "gapless_free")
     inner = allocator.allocator()

@@ -3,11 +3,14 @@
     @pytest.mark.gapless_limit("10GiB")
     def test_training_fits(): ...
 
-The test fails where the most that was allocated at once on a device, as torch counts it, exceeds the limit. With of="reserved" it is the most that was
-held of the device, caches included. Works on torch's own allocator as on Gapless; a test that uses no GPU passes.
+The test fails where the most that was allocated at once on a device, as torch counts it, exceeds the limit. With
+of="reserved" it is the most that was held of the device, caches included. Works on torch's own allocator as on
+Gapless; a test that uses no GPU passes.
 """
 
 import sys
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import pytest
 
@@ -17,13 +20,11 @@ from ._stats import _size as size_text
 _COUNTED = {"allocated": "allocated_bytes.all.peak", "reserved": "reserved_bytes.all.peak"}
 
 
-def pytest_configure(config):
-    config.addinivalue_line(
-        "markers", 'gapless_limit(size, of="allocated"): fail when the GPU memory that the test uses at once exceeds size, such as "10GiB"'
-    )
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", 'gapless_limit(size, of="allocated"): fail when the GPU memory that the test uses at once exceeds size, such as "10GiB"')
 
 
-def _limit(marker):
+def _limit(marker: pytest.Mark) -> tuple[int, str]:
     """The limit of a marker, and what it counts."""
     of = marker.kwargs.get("of", "allocated")
     unknown = sorted(set(marker.kwargs) - {"of", "size"})
@@ -36,7 +37,7 @@ def _limit(marker):
         raise pytest.UsageError(f"gapless_limit: {sizes[0]!r} is not {error}") from None
 
 
-def _devices():
+def _devices() -> tuple[Any, Sequence[int]]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None, []
@@ -44,7 +45,7 @@ def _devices():
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_call(item):
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     marker = item.get_closest_marker("gapless_limit")
     if marker is None:
         yield

@@ -1,7 +1,8 @@
-"""Programs under test run in processes of their own: stock torch over the card of torch-bench/python, started as a user starts them.
+"""Programs under test run in processes of their own: stock torch over the card of torch-bench/python, started as a
+user starts them.
 
-STANDIN_LIB is the folder with the card's libraries (`cargo xtask test-torch` builds it and sets this); GAPLESS_LIBRARY the library under
-test: the double, or the real one. Without STANDIN_LIB only what needs no torch is tested.
+STANDIN_LIB is the folder with the card's libraries (`cargo xtask test-torch` builds it and sets this); GAPLESS_LIBRARY
+the library under test: the double, or the real one. Without STANDIN_LIB only what needs no torch is tested.
 """
 
 import os

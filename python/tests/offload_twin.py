@@ -1,5 +1,6 @@
-"""A device for offload that keeps what it is told: CPU tensors play the device's, copies are done late and in queues of their own, memory that nobody may use
-any more is overwritten. So a missing wait, a block that is released too early or a storage that is let go too soon gives wrong numbers or an assertion.
+"""A device for offload that keeps what it is told: CPU tensors play the device's, copies are done late and in queues
+of their own, memory that nobody may use any more is overwritten. So a missing wait, a block that is released too early
+or a storage that is let go too soon gives wrong numbers or an assertion.
 """
 
 import collections

@@ -5,7 +5,7 @@ On a build of torch that the library knows, everything answers. On any other exa
 
 import sys
 
-PROBE = '''
+PROBE = """
 import sys, tempfile, warnings
 import torch
 import torch.utils.checkpoint
@@ -136,7 +136,7 @@ for name, call in tries.items():
         call()
     except Exception as error:
         print(name, type(error).__name__, str(error).splitlines()[0][:100])
-'''
+"""
 
 OFF = {"memory_snapshot", "record_memory_history", "snapshot", "dump_snapshot", "oom_observer", "mem_pool", "cudagraph_trees"}
 

@@ -1,6 +1,7 @@
 """Budgets of scopes, of the process and of tenants, with stock torch over the card that is only bookkeeping.
 
-Each process has such a card of its own, so what keeps tenants apart here is their ledger alone, which these tests read from its file.
+Each process has such a card of its own, so what keeps tenants apart here is their ledger alone, which these tests read
+from its file.
 """
 
 import os
@@ -15,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-
 from gapless import OptionError, budget
 from gapless._options import collect, parse_tenant
 
@@ -248,13 +248,13 @@ def test_a_scope_before_the_first_tensor_and_on_one_card(real):
 @pytest.mark.parametrize(
     "arguments, part",
     [
-        (dict(limit="much"), "limit=much is not a number of bytes"),
-        (dict(limit=0), "above 0"),
-        (dict(limit="1GiB", soft="2GiB"), "above limit"),
-        (dict(limit="1GiB", soft="x"), "soft=x"),
-        (dict(limit="1GiB", tag="a.b"), "letters, digits"),
-        (dict(limit="1GiB", tag=""), "letters, digits"),
-        (dict(limit="1GiB", tag=7), "letters, digits"),
+        ({"limit": "much"}, "limit=much is not a number of bytes"),
+        ({"limit": 0}, "above 0"),
+        ({"limit": "1GiB", "soft": "2GiB"}, "above limit"),
+        ({"limit": "1GiB", "soft": "x"}, "soft=x"),
+        ({"limit": "1GiB", "tag": "a.b"}, "letters, digits"),
+        ({"limit": "1GiB", "tag": ""}, "letters, digits"),
+        ({"limit": "1GiB", "tag": 7}, "letters, digits"),
     ],
 )
 def test_what_is_no_budget_is_refused(arguments, part):
@@ -334,7 +334,8 @@ def test_where_nvml_knows_the_process_it_says_what_is_outside(real):
 
 
 @pytest.mark.parametrize(
-    "name, value", [("budget", "0"), ("budget", "60%"), ("tenant", "a"), ("tenant", "a:0"), ("tenant", "a:101%"), ("tenant", "a:1GiB:lend"), ("tenant", "a b:1")]
+    "name, value",
+    [("budget", "0"), ("budget", "60%"), ("tenant", "a"), ("tenant", "a:0"), ("tenant", "a:101%"), ("tenant", "a:1GiB:lend"), ("tenant", "a b:1")],
 )
 def test_wrong_values_say_what_they_should_be(name, value):
     with pytest.raises(OptionError, match=f"GAPLESS_{name.upper()}={value} is not a"):
@@ -363,7 +364,7 @@ def entries(folder):
             _, pid, flags, _, _, limit, held, wants, _ = struct.unpack_from("<QIIQQQQQQ", data, at)
             if flags & 1:
                 name = data[at + 65 : at + 65 + data[at + 64]].decode()
-                found[pid] = dict(tenant=name, limit=limit, held=held, wants=wants)
+                found[pid] = {"tenant": name, "limit": limit, "held": held, "wants": wants}
     return found
 
 
@@ -480,7 +481,8 @@ def test_what_is_borrowed_is_given_back_when_its_owner_needs_it(real, run_dir):
         assert ask(b, "take 1000") == "ok"
         assert ask(b, "take 2000") == "ok", "borrowed"
         assert ask(b, "free") == "ok"
-        # Free in the borrower's hands, which gives it back while the owner waits: a second, which may be short on a busy machine.
+        # Free in the borrower's hands, which gives it back while the owner waits: a second, which may be short on a
+        # busy machine.
         answers = [ask(a, "take 3000")]
         while answers[-1] != "ok" and len(answers) < 60:
             assert "others have borrowed of it" in answers[-1], answers
@@ -532,7 +534,7 @@ def test_tenants_by_function_before_and_after_cuda_starts_and_what_is_refused(re
             assert gapless.stats()["gapless.tenant.limit"] == ((4 << 30) + (37 << 20)) // 4
             assert "Tenant" in fails(2000)
         """
-        environment = dict(GAPLESS_RUN_DIR=str(run_dir))
+        environment = {"GAPLESS_RUN_DIR": str(run_dir)}
         real.passes(program(textwrap.dedent(body).format(first="")), **environment)
         real.passes(program(textwrap.dedent(body).format(first="x = empty(10)")), **environment)
         # More than is left: at the call where CUDA runs, else at the first tensor; the error says who has what.
@@ -625,7 +627,8 @@ def test_the_command_passes_them_on(real, run_dir):
 
 
 def test_the_measurement_for_a_card_runs(real):
-    """torch-bench/live/tenants.py, which is for GPUs, over this card: it finds nothing wrong. How soon is not for a machine that does other things too."""
+    """torch-bench/live/tenants.py, which is for GPUs, over this card: it finds nothing wrong. How soon is not for a
+    machine that does other things too."""
     done = real.start([sys.executable, ROOT / "torch-bench/live/tenants.py", "--seconds", "4", "--patience", "250"])
     assert done.code == (1 if "DID NOT COME BACK IN TIME" in done.out else 0), done.out + done.err
     for part in ("neither exceeded its share", "another process of the tenant had", "the neighbour runs on"):

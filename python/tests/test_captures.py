@@ -1,4 +1,5 @@
-"""Captures and private pools that do not go as planned: what native survives is survived, and what it raises is raised."""
+"""Captures and private pools that do not go as planned: what native survives is survived, and what it raises is
+raised."""
 
 from test_pools import TABLE
 from test_snapshot import both, shown

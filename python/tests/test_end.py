@@ -1,7 +1,6 @@
 """How processes end and fork: quietly, with nothing of the parent's touched."""
 
 
-
 def test_the_end_is_quiet_with_tensors_alive(bench):
     program = """
         import gapless, torch
@@ -124,7 +123,8 @@ def test_our_threads_get_no_signals(real, tmp_path):
 
 
 def test_a_thread_that_asks_when_python_goes_is_served_without_it(real, tmp_path):
-    """Who asks for Python's lock when the interpreter is torn down is ended inside of the call, and the process with it."""
+    """Who asks for Python's lock when the interpreter is torn down is ended inside of the call, and the process with
+    it."""
     done = real.passes(
         f"""
         import atexit, ctypes, gapless, threading, time, torch
@@ -154,13 +154,17 @@ def test_daemon_threads_that_allocate_do_not_hold_up_the_end(real, tmp_path):
         x = torch.empty(5, device="cuda")
         library = ctypes.CDLL(_session._library.file)
         library.gapless_alloc.restype = ctypes.c_void_p
-        def work():
+        rounds = [0] * 4
+        def work(i):
             while True:
+                rounds[i] += 1
                 at = library.gapless_alloc(ctypes.c_size_t(5000), 0, None)
                 library.gapless_free(ctypes.c_void_p(at), ctypes.c_size_t(5000), 0, None)
-        for _ in range(4):
-            threading.Thread(target=work, daemon=True).start()
-        time.sleep(0.3)
+        for i in range(4):
+            threading.Thread(target=work, args=(i,), daemon=True).start()
+        # The end comes while all of them are at it.
+        while min(rounds) < 100:
+            time.sleep(0.001)
         """
     )
     assert done.err == "", done.err

@@ -4,7 +4,20 @@ import sys
 
 from conftest import ROOT
 
-HERE = ["stats", "accelerator", "fraction", "snapshot", "history", "mem_pool", "graph", "record_stream", "threads", "out_of_memory", "wrong_pointers", "profiler"]
+HERE = [
+    "stats",
+    "accelerator",
+    "fraction",
+    "snapshot",
+    "history",
+    "mem_pool",
+    "graph",
+    "record_stream",
+    "threads",
+    "out_of_memory",
+    "wrong_pointers",
+    "profiler",
+]
 
 
 def test_the_checks_that_need_no_kernels_pass(real):

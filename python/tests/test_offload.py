@@ -1,10 +1,12 @@
-"""Offload in stock torch over the card of torch-bench: what is moved, when, and what memory that takes. Values are test_offload_values.py's."""
+"""Offload in stock torch over the card of torch-bench: what is moved, when, and what memory that takes. Values are
+test_offload_values.py's."""
 
 import json
 import sys
 
-import gapless
 import pytest
+
+import gapless
 from conftest import ROOT
 
 # A chain whose activations are 16 MiB each; what a program does with `scope` follows.
@@ -105,7 +107,8 @@ def run(real, mode="", how="", enable="", **environment):
 
 
 def check(outs, lates):
-    # 267 MiB are missing; beyond them go what rounding takes (1/64), the room for copies (1/16), and less than one tensor.
+    # 267 MiB are missing; beyond them go what rounding takes (1/64), the room for copies (1/16), and less than one
+    # tensor.
     least, most = (NEEDS - CAP) >> 20, ((NEEDS - CAP) + CAP // 64 + CAP // 16 >> 20) + 16
     assert all(least <= 16 * count <= most for count in outs[1:]), outs
     assert len(set(outs[1:])) == 1 and outs[0] >= outs[1], outs
@@ -136,7 +139,8 @@ def test_it_works_on_torchs_own_allocator(real):
 
 
 def test_nothing_moves_while_it_fits(real):
-    program = "gapless.enable(); scope = gapless.offload(); seen = steps(3, scope); print(seen[-1]['tensors_out'], seen[-1]['host_reserved'], pinned(), seen[-1]['steps'])"
+    program = "gapless.enable(); scope = gapless.offload(); seen = steps(3, scope); last = seen[-1]\n"
+    program += "print(last['tensors_out'], last['host_reserved'], pinned(), last['steps'])"
     assert real.passes(CHAIN + program).lines() == ["0 0 0 3"]
 
 
@@ -184,7 +188,7 @@ print(reserved() <= {CAP}, stats["steps"], stats["planned_steps"], stats["host_l
 
 
 def test_a_host_that_pins_too_little_gives_a_warning_and_torchs_error(real):
-    for how, variables, part in ((dict(host_limit="96MiB"), {}, "raise host_limit"), ({}, dict(STANDIN_HOST=str(100 << 20)), "the host gave no")):
+    for how, variables, part in (({"host_limit": "96MiB"}, {}, "raise host_limit"), ({}, {"STANDIN_HOST": str(100 << 20)}, "the host gave no")):
         program = f"""
 gapless.enable()
 scope = gapless.offload(**{how})
@@ -319,7 +323,11 @@ loss.backward()
 
 
 def test_what_cannot_be_meant_is_said():
-    for how, part in (({"min_size": "big"}, "min_size=big is not a number of bytes"), ({"budget": 0}, "budget=0 leaves nothing"), ({"in_flight": "1 parsec"}, "in_flight")):
+    for how, part in (
+        ({"min_size": "big"}, "min_size=big is not a number of bytes"),
+        ({"budget": 0}, "budget=0 leaves nothing"),
+        ({"in_flight": "1 parsec"}, "in_flight"),
+    ):
         with pytest.raises(gapless.OptionError, match=part):
             gapless.offload(**how)
     with pytest.raises(TypeError):

@@ -1,4 +1,5 @@
-"""Offload over real numbers: losses and gradients of real models are the same bits, whatever moves when, and what torch checks is still checked."""
+"""Offload over real numbers: losses and gradients of real models are the same bits, whatever moves when, and what
+torch checks is still checked."""
 
 import gc
 import random
@@ -8,11 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gapless._offload_plan import Profile, choose  # noqa: E402
-from offload_twin import Twin, TwinOffload  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from gapless._offload_plan import Profile, choose  # noqa: E402
+from offload_twin import Twin, TwinOffload  # noqa: E402
 
 # Tiny tensors: threads only wait for each other.
 torch.set_num_threads(1)
@@ -50,7 +52,8 @@ class Conv(nn.Module):
 
 
 class Attention(nn.Module):
-    """Views of one storage, transposes, dropout, expanded masks, tied weights, cross entropy; every second block is checkpointed."""
+    """Views of one storage, transposes, dropout, expanded masks, tied weights, cross entropy; every second block is
+    checkpointed."""
 
     def __init__(self, is_checkpointed=False):
         super().__init__()
@@ -108,7 +111,7 @@ def train(make, scope=None, steps=5, outside=True, accumulate=1, double=False):
     model = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     found = []
-    for step in range(steps):
+    for _ in range(steps):
         for _ in range(accumulate):
             x = model.inputs()
             if scope is None:

@@ -1,7 +1,7 @@
-"""A request that fails: who is asked before, what the exception says, and what is left behind; over a card of 128 MiB."""
+"""A request that fails: who is asked before, what the exception says, and what is left behind; over a card of 128
+MiB."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def left(folder):
 
 def fields(message):
     """The lines of a message by their labels."""
-    found = {}
+    found, label = {}, ""
     for line in message.splitlines()[1:]:
         label, _, text = line.partition(":") if not line.startswith(" ") else (label, "", line)
         found.setdefault(label, []).append(text.strip())

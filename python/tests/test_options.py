@@ -1,7 +1,10 @@
 """Options from keywords and variables: what is taken, what is refused, and what the refusal names."""
 
+import inspect
+
 import pytest
 
+import gapless
 from gapless import OptionError
 from gapless._options import OPTIONS, collect, parse_bytes, text_for_library
 
@@ -62,6 +65,25 @@ def test_the_library_reads_bytes_and_only_its_own_options():
     chosen = collect({"reserve": "1GiB", "largest_page": "4MiB", "stats": True, "overlay": False}, {})
     assert text_for_library(chosen) == f"largest_page={4 << 20};reserve={1 << 30}"
     assert text_for_library({}) == ""
+
+
+def test_every_option_is_a_typed_keyword_of_enable_and_is_explained_there():
+    keywords = inspect.signature(gapless.enable).parameters.values()
+    named = [keyword.name for keyword in keywords if keyword.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert sorted(named) == sorted(OPTIONS)
+    assert all(keyword.annotation is not inspect.Parameter.empty for keyword in keywords)
+    assert all(f"\n    {name} " in gapless.enable.__doc__ for name in named)
+
+
+def test_enable_refuses_an_unknown_keyword_and_names_the_nearest():
+    # Before torch is looked for: a wrong name is found on any machine.
+    with pytest.raises(OptionError, match="'resrve': did you mean reserve\\?"):
+        gapless.enable(resrve="1GiB")
+    # None is no way around it.
+    with pytest.raises(OptionError, match="'resrve': did you mean reserve\\?"):
+        gapless.enable(resrve=None)
+    with pytest.raises(OptionError, match="reserve=lots is not a number of bytes"):
+        gapless.enable(reserve="lots")
 
 
 def test_every_option_has_a_line_of_help():

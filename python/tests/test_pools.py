@@ -318,4 +318,3 @@ else:
         assert done.err.count("is not a build that is known exactly, so these tools are off: torch.cuda.memory_snapshot") == 1, done.err
     done = real.start([sys.executable, "-c", program, "asked"], GAPLESS_OVERLAY="0")
     assert done.code == 0 and done.err == "", done.err
-

@@ -1,4 +1,5 @@
-"""The flight recorder over the card: what torch counted is what the recording says, and it can be read whatever became of the process."""
+"""The flight recorder over the card: what torch counted is what the recording says, and it can be read whatever became
+of the process."""
 
 import json
 import os
@@ -211,7 +212,7 @@ def test_a_forked_child_writes_nothing(real, command, tmp_path):
 
 def test_processes_that_use_no_gpu_leave_no_file_and_the_others_one_each(real, command, tmp_path):
     path = tmp_path / "run.gtrace"
-    program = f"""
+    program = """
         import subprocess
         words = [sys.executable, "-c", 'import gapless, torch; gapless.enable(); print(torch.empty(5, device="cuda").numel())']
         subprocess.run(words, check=True)

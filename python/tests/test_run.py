@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+
 from conftest import PACKAGE, ROOT
 
 RUN = str(PACKAGE / "_run")
@@ -13,7 +14,7 @@ ON = "True pluggable\n"
 @pytest.fixture
 def armed(bench):
     """The environment that `gapless run` makes."""
-    return dict(PYTHONPATH=RUN, GAPLESS_RUN="1", PYTHONWARNINGS="ignore")
+    return {"PYTHONPATH": RUN, "GAPLESS_RUN": "1", "PYTHONWARNINGS": "ignore"}
 
 
 def test_importing_torch_is_enough(bench, armed):

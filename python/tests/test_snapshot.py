@@ -1,4 +1,5 @@
-"""Snapshots and the history through torch's own table: what torch's own allocator shows for the same program, and figures that add up."""
+"""Snapshots and the history through torch's own table: what torch's own allocator shows for the same program, and
+figures that add up."""
 
 import json
 import os

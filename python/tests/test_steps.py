@@ -90,7 +90,8 @@ def test_a_plan_is_put_in_place_before_the_step_that_it_serves(real):
     """
     seen = run(real, program)
     first = next(step for step, (served, _) in enumerate(seen) if served)
-    # Every step that is served from it, the first one too: all requests, and no driver call; those were made after zero_grad of the step before.
+    # Every step that is served from it, the first one too: all requests, and no driver call; those were made after
+    # zero_grad of the step before.
     assert all(row == [60, 0] for row in seen[first:]), seen
     assert seen[first - 1][1] > 0, seen
 

@@ -79,14 +79,21 @@ export class Surface {
   }
 }
 
+let unpainted = 0;
+
+/** Whether something that was asked for is not yet in the picture. */
+export const isPainting = (): boolean => unpainted > 0;
+
 /** A function that runs `draw` once before the next picture, however often it is called. */
 export function onceAFrame(draw: () => void): () => void {
   let waiting = false;
   return () => {
     if (waiting) return;
     waiting = true;
+    unpainted++;
     requestAnimationFrame(() => {
       waiting = false;
+      unpainted--;
       draw();
     });
   };

@@ -54,11 +54,13 @@ export function applyLink(app: App, link: Link): void {
   if (link.selected !== undefined && link.selected >= 0 && link.selected < (app.device?.n ?? 0)) app.select(floor(link.selected));
 }
 
-export function keepLink(app: App, renderer: string | undefined): void {
+/** Keeps the address up to date. Returns whether a change is still on its way there. */
+export function keepLink(app: App, renderer: string | undefined): () => boolean {
   let timer = 0;
   app.on(["view", "select", "cursor", "marks", "device"], () => {
     clearTimeout(timer);
     timer = window.setTimeout(() => {
+      timer = 0;
       const { view, whole } = app;
       const said = new URLSearchParams();
       if (renderer) said.set("renderer", renderer);
@@ -79,4 +81,5 @@ export function keepLink(app: App, renderer: string | undefined): void {
       }
     }, 250);
   });
+  return () => timer !== 0;
 }

@@ -6,7 +6,7 @@ import { readTheme } from "./colors";
 import { Curves } from "./curves";
 import { title } from "./describe";
 import { Device, StackBook } from "./device";
-import { h } from "./dom";
+import { h, isPainting } from "./dom";
 import { bytes } from "./format";
 import { bindKeys, help } from "./keys";
 import { applyLink, keepLink, readLink } from "./link";
@@ -193,7 +193,7 @@ app.on(["select"], () => {
   if (app.selected >= 0) say(`Selected ${bytes(app.device!.rects.block[app.selected])}, ${title(app, app.selected)}`);
 });
 bindKeys(app, toolbar, dialog, plot.element, { toggleTheme, say, describe: (i) => `${bytes(app.device!.rects.block[i])}, ${title(app, i)}` });
-keepLink(app, link.renderer);
+const isLinkOld = keepLink(app, link.renderer);
 const wanted = min(max(0, floor(link.device ?? 0)), max(0, (report.devices?.length ?? 1) - 1));
 picker.value = String(wanted);
 void open(wanted);
@@ -223,6 +223,17 @@ const state = Object.freeze({
   },
   get "colorBy"() {
     return app.colorBy;
+  },
+  get "query"() {
+    return app.query;
+  },
+  /** Nothing moves, and all that was asked for is in the picture. */
+  get "resting"() {
+    return !app.moving && !isPainting();
+  },
+  /** The address says what is shown. */
+  get "linked"() {
+    return !isLinkOld();
   },
   get height() {
     return app.device?.height ?? 0;

@@ -30,7 +30,10 @@ after(() => browser?.close());
 
 const state = (page, name) => page.evaluate((key) => window.gapless[key], name);
 const allocation = (page, i) => page.evaluate((k) => window.gapless.allocation(k), i);
-const rest = (page) => page.waitForTimeout(260);
+/** Until nothing moves and all is painted: the page says so, no clock does. */
+const rest = (page) => page.waitForFunction(() => window.gapless.resting);
+/** Until the view is another than `before`: a wheel's event comes when the browser likes. */
+const moved = (page, before) => page.waitForFunction((old) => JSON.stringify(window.gapless.view) !== old, JSON.stringify(before));
 
 /** Where the middle of allocation `i` is on the screen, or null where it is out of sight or too thin to point at. */
 async function middle(page, i) {
@@ -97,6 +100,7 @@ for (const renderer of ["webgl2", "canvas"]) {
       const at = box.x + 1 + LEFT + (box.width - 2 - LEFT) * 0.25;
       await page.mouse.move(at, box.y + box.height / 2);
       await page.mouse.wheel(0, -400);
+      await moved(page, whole);
       await rest(page);
       const view = await state(page, "view");
       assert.ok(view.x1 - view.x0 < (whole.x1 - whole.x0) * 0.9, "zoomed in");
@@ -205,7 +209,8 @@ for (const renderer of ["webgl2", "canvas"]) {
       await page.keyboard.press("/");
       assert.equal(await page.evaluate(() => document.activeElement.type), "search");
       await page.keyboard.type(name);
-      await page.waitForFunction(() => window.gapless.found.count > 0);
+      // The whole word, not what was typed of it when the page looked first.
+      await page.waitForFunction((text) => window.gapless.query === text && window.gapless.found.count > 0, name);
       const found = await state(page, "found");
       const told = await page.locator(".found").textContent();
       assert.equal(told, `${found.count.toLocaleString("en-US")} allocation${found.count === 1 ? "" : "s"}, ${bytes(found.bytes)}`);
@@ -300,7 +305,7 @@ for (const renderer of ["webgl2", "canvas"]) {
       assert.equal(await page.locator("dialog.keys").evaluate((dialog) => dialog.open), false);
       await page.locator(".plot").focus();
       for (const key of ["+", "+", "+", "d", "ArrowRight"]) await page.keyboard.press(key);
-      await page.waitForTimeout(500);
+      await page.waitForFunction(() => window.gapless.resting && window.gapless.linked);
       const view = await state(page, "view");
       const link = await page.evaluate(() => location.hash);
       assert.match(link, /v=/);

@@ -1,7 +1,8 @@
 """Places buffers with CP-SAT within a capacity: cpsat.py [--limit SECONDS] [--capacity BYTES] FILE.csv[.gz]...
 
-Prints a JSON list, one entry a file: status, seconds of wall clock and of CPU (model and search), branches, conflicts. One
-worker. The limit counts seconds of CPU, so that a busy machine does not make the peer look worse than it is. Lifetimes are fixed intervals in x, offsets are the variables in y, in units of the sizes' common divisor; one
+Prints a JSON list, one entry a file: status, seconds of wall clock and of CPU (model and search), branches, conflicts.
+One worker. The limit counts seconds of CPU, so that a busy machine does not make the peer look worse than it is.
+Lifetimes are fixed intervals in x, offsets are the variables in y, in units of the sizes' common divisor; one
 two-dimensional no-overlap constraint holds them apart. A plan is checked pair by pair before it is called solved.
 """
 

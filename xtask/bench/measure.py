@@ -43,7 +43,10 @@ def main():
                 out = os.path.join(folder, name)
                 seconds, rss, _ = run([binary, "report", path, "--format", name, "-o", out])
                 rows[name].append((seconds, rss))
-    median = lambda name, i: statistics.median(row[i] for row in rows[name])
+
+    def median(name, i):
+        return statistics.median(row[i] for row in rows[name])
+
     print(
         json.dumps(
             {

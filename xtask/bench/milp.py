@@ -1,11 +1,11 @@
 """Holds answers about several memories against the exact optimum: milp.py [--limit SECONDS] FILE.json
 
-The file is what gapless-plan's example `spaces` prints. For each question an integer program is solved with HiGHS (scipy's), and a
-JSON list is printed: the optimum (null where the limit came first), ours, and seconds. The program knows nothing of how the
-planner models moves. For each buffer, space and step of time a binary says whether the buffer lies there: in one space
-at every access, in at most two while it is copied. A residence that begins within a lifetime is copied from where the buffer was
-a step before, which costs a read there and a write here. In limited spaces each has an offset, which stays while it stays,
-and for two that lie there together a binary says which is lower.
+The file is what gapless-plan's example `spaces` prints. For each question an integer program is solved with HiGHS
+(scipy's), and a JSON list is printed: the optimum (null where the limit came first), ours, and seconds. The program
+knows nothing of how the planner models moves. For each buffer, space and step of time a binary says whether the buffer
+lies there: in one space at every access, in at most two while it is copied. A residence that begins within a lifetime
+is copied from where the buffer was a step before, which costs a read there and a write here. In limited spaces each
+has an offset, which stays while it stays, and for two that lie there together a binary says which is lower.
 """
 
 import argparse
@@ -59,11 +59,7 @@ def optimum(question, limit):
         size, start, end = buffer["size"], buffer["start"], buffer["end"]
         times = buffer["times"]
         steps = range(start, end)
-        homes = [
-            s
-            for s in buffer["allowed"]
-            if spaces[s]["capacity"] is None or spaces[s]["capacity"] >= size
-        ]
+        homes = [s for s in buffer["allowed"] if spaces[s]["capacity"] is None or spaces[s]["capacity"] >= size]
         for s in homes:
             for t in steps:
                 accesses = times.count(t) if times is not None else (buffer["count"] if t == start else 0)

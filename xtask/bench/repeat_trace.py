@@ -1,8 +1,8 @@
 """Makes a long recording out of a short one: repeat_trace.py TRACE EVENTS OUT
 
-The trace's events are repeated until there are at least EVENTS, with all blocks and segments freed between two repetitions, so
-that every repetition begins from nothing and the peaks stay those of the trace. Each event is a dict of its own, as in a
-real recording.
+The trace's events are repeated until there are at least EVENTS, with all blocks and segments freed between two
+repetitions, so that every repetition begins from nothing and the peaks stay those of the trace. Each event is a dict
+of its own, as in a real recording.
 """
 
 import gzip

@@ -1,7 +1,10 @@
-//! Chores of the project: `cargo xtask test`, `cargo xtask test-torch`, `cargo xtask bench`.
+//! Chores of the project: `cargo xtask test`, `cargo xtask test-torch`, `cargo xtask dist`, `cargo xtask bench`.
 
 mod bench;
+mod dist;
+mod parts;
 mod shell;
+mod skips;
 mod test;
 mod test_python;
 mod test_torch;
@@ -11,9 +14,11 @@ use anyhow::{Result, bail};
 
 const HELP: &str = "\
 cargo xtask test            install what the tests need, then run all of them
-cargo xtask test rust       only the Rust tests (also: lint, web)
+cargo xtask test rust       only the Rust tests (also: lint, python, web)
 cargo xtask test-torch      the allocator's model against stock libraries of torch (versions and options may follow)
 cargo xtask test-torch python   only the Python package on stock torch (arguments for pytest may follow)
+cargo xtask dist            what a release holds, in target/dist: built, installed into an empty environment, used
+cargo xtask ci              all of the above, with the time of each part
 cargo xtask bench           all benchmarks (also by name: report, page, plan, pool, replay, fit)
 cargo xtask page            rebuild the report's page from web/src
 cargo xtask pictures        take the pictures in docs/images again";
@@ -24,6 +29,8 @@ fn main() -> Result<()> {
     match args.as_slice() {
         ["test", parts @ ..] => test::run(parts),
         ["test-torch", args @ ..] => test_torch::run(args),
+        ["dist"] => dist::run(),
+        ["ci"] => ci(),
         ["bench", names @ ..] => bench::run(names),
         ["page"] => test::build_page(),
         ["pictures"] => test::pictures(),
@@ -33,4 +40,13 @@ fn main() -> Result<()> {
         }
         other => bail!("no chore is called {other:?}\n{HELP}"),
     }
+}
+
+/// What must hold before a change lands.
+fn ci() -> Result<()> {
+    let mut parts = parts::Parts::default();
+    test::add(&mut parts, &[])?;
+    test_torch::add(&mut parts, &[]);
+    dist::add(&mut parts);
+    parts.close()
 }

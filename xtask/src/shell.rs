@@ -1,6 +1,8 @@
 //! Running programs: echoed, from the repository's root, a failure named by its command line.
 
+use crate::skips::Skips;
 use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -26,6 +28,31 @@ pub(crate) fn run(mut command: Command) -> Result<()> {
     let line = describe(&command);
     eprintln!("$ {line}");
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed with {status}");
+    }
+    Ok(())
+}
+
+/// Runs a test runner to its end. Its output goes where ours goes, and what it says of tests that it skipped to `skips`.
+pub(crate) fn watch(mut command: Command, skips: &mut Skips) -> Result<()> {
+    let line = describe(&command);
+    eprintln!("$ {line}");
+    // One pipe for both, so that lines come in the order in which they were written.
+    let (reader, writer) = std::io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn().with_context(|| format!("cannot start `{line}`"))?;
+    // The command has ends of the pipe too, which would keep it open.
+    drop(command);
+    let mut reader = BufReader::new(reader);
+    let mut bytes = Vec::new();
+    while reader.read_until(b'\n', &mut bytes)? > 0 {
+        let text = String::from_utf8_lossy(&bytes);
+        print!("{text}");
+        skips.see(&text);
+        bytes.clear();
+    }
+    let status = child.wait()?;
     if !status.success() {
         bail!("`{line}` failed with {status}");
     }

@@ -1,46 +1,44 @@
-//! `cargo xtask test`: everything that must hold, in the order in which it fails fastest.
+//! `cargo xtask test`: everything that must hold and needs no torch, in the order in which it fails fastest.
 
+use crate::parts::Parts;
 use crate::shell::{self, command};
+use crate::skips::Skips;
 use crate::tools;
 use anyhow::{Result, bail};
 
 /// The trace that the page is tested with: the one with stacks.
 const PAGE_TRACE: &str = "testdata/traces/gpt2_train_stacks.pickle.gz";
 
-pub(crate) fn run(parts: &[&str]) -> Result<()> {
-    let known = ["lint", "rust", "web"];
-    if let Some(unknown) = parts.iter().find(|part| !known.contains(part)) {
+/// The parts by name.
+type Part = fn(&mut Skips) -> Result<()>;
+const PARTS: [(&str, Part); 4] = [("lint", lint), ("rust", rust), ("python", python), ("web", web)];
+
+pub(crate) fn run(wanted: &[&str]) -> Result<()> {
+    let mut parts = Parts::default();
+    add(&mut parts, wanted)?;
+    parts.close()
+}
+
+/// Runs the parts that are wanted, all where none is named.
+pub(crate) fn add(parts: &mut Parts, wanted: &[&str]) -> Result<()> {
+    let known = PARTS.map(|(name, _)| name);
+    if let Some(unknown) = wanted.iter().find(|part| !known.contains(part)) {
         bail!("no part of the tests is called {unknown:?}: there are {known:?}");
     }
-    let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
-    if wanted("web") {
-        tools::install()?;
-    }
-    if wanted("lint") {
-        lint()?;
-    }
-    if wanted("rust") {
-        let mut tests = command(".", "cargo", &["test", "--workspace", "--locked"]);
-        if let Some(folder) = tools::prometheus() {
-            tests.env("PROMETHEUS", folder);
+    for (name, part) in PARTS {
+        if wanted.is_empty() || wanted.contains(&name) {
+            parts.run(name, part);
         }
-        shell::run(tests)?;
-        // The pool's locks under a scheduler that tries many interleavings, and the pool with its fixes taken out
-        // one by one: other builds of it.
-        for (feature, test) in [("shuttle", "interleavings"), ("mutants", "mutants")] {
-            let pool =
-                ["test", "--locked", "--package", "gapless-pool", "--features", feature, "--test", test];
-            shell::run(command(".", "cargo", &pool))?;
-        }
-    }
-    if wanted("web") {
-        web()?;
     }
     Ok(())
 }
 
-fn lint() -> Result<()> {
+fn lint(skips: &mut Skips) -> Result<()> {
     shell::run(command(".", "cargo", &["fmt", "--all", "--check"]))?;
+    let python = tools::python()?;
+    shell::run(command(".", &python, &["-m", "ruff", "check", "python", "xtask"]))?;
+    shell::run(command(".", &python, &["-m", "ruff", "format", "--check", "python", "xtask"]))?;
+    shell::run(command(".", &python, &["-m", "mypy"]))?;
     shell::run(command(
         ".",
         "cargo",
@@ -49,24 +47,52 @@ fn lint() -> Result<()> {
     if shell::has("cargo-deny") {
         shell::run(command(".", "cargo", &["deny", "--offline", "check", "bans", "licenses", "sources"]))?;
     } else {
-        eprintln!("cargo-deny is not installed: licences and bans (deny.toml) were not checked");
+        skips.add("cargo-deny", "it is not installed; xtask/tests/licences.rs holds deny.toml's lists");
     }
     Ok(())
 }
 
+fn rust(skips: &mut Skips) -> Result<()> {
+    let mut tests = command(".", "cargo", &["test", "--workspace", "--locked"]);
+    if let Some(folder) = tools::prometheus() {
+        tests.env("PROMETHEUS", folder);
+    }
+    shell::watch(tests, skips)?;
+    // The pool's locks under a scheduler that tries many interleavings, and the pool with its fixes taken out
+    // one by one: other builds of it.
+    for (feature, test) in [("shuttle", "interleavings"), ("mutants", "mutants")] {
+        let pool = ["test", "--locked", "--package", "gapless-pool", "--features", feature, "--test", test];
+        shell::watch(command(".", "cargo", &pool), skips)?;
+    }
+    Ok(())
+}
+
+/// The tests of the Python package that need no torch: `cargo xtask test-torch` runs the others.
+fn python(skips: &mut Skips) -> Result<()> {
+    let python = tools::python()?;
+    shell::run(command(".", "cargo", &["build", "--locked", "--package", "gapless"]))?;
+    let words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--without-torch", "python/tests"];
+    let mut tests = command(".", &python, &words);
+    tests
+        .env("STANDIN_GAPLESS", shell::target().join("debug/gapless"))
+        .env_remove("STANDIN_LIB")
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    shell::watch(tests, skips)
+}
+
 /// The page in a real browser, on a report that the real binary wrote.
-fn web() -> Result<()> {
-    browser(&["test"])
+fn web(skips: &mut Skips) -> Result<()> {
+    browser(&["test"], skips)
 }
 
 /// Takes the pictures in docs/images again.
 pub(crate) fn pictures() -> Result<()> {
-    tools::install()?;
-    browser(&["run", "pictures"])
+    browser(&["run", "pictures"], &mut Skips::of("pictures"))
 }
 
 /// Runs npm with `args` on a fresh report of [`PAGE_TRACE`].
-fn browser(args: &[&str]) -> Result<()> {
+fn browser(args: &[&str], skips: &mut Skips) -> Result<()> {
+    tools::install()?;
     install_page_packages()?;
     shell::run(command(".", "cargo", &["build", "--release", "--locked", "--package", "gapless"]))?;
     let binary = shell::target().join("release/gapless").display().to_string();
@@ -82,7 +108,7 @@ fn browser(args: &[&str]) -> Result<()> {
     if let Some(browser) = tools::browser() {
         npm.env("CHROMIUM", browser);
     }
-    shell::run(npm)
+    shell::watch(npm, skips)
 }
 
 /// Rebuilds the committed bundle of the page.

@@ -2,9 +2,11 @@
 //! the package `gapless` on it. See torch-bench/README.md for the card and python/tests/ for what is tested.
 //!
 //! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on).
-//! Where it cannot be had the tests are skipped, loudly, and that is no failure.
+//! Where it cannot be had the tests are skipped, loudly; in CI that is a failure.
 
 use crate::shell::{self, command};
+use crate::skips::Skips;
+use crate::tools;
 use anyhow::{Context, Result};
 use std::path::Path;
 
@@ -12,16 +14,14 @@ use std::path::Path;
 const TORCH: &str = "torch==2.11.0";
 
 /// `args` go to pytest.
-pub(crate) fn run(args: &[&str]) -> Result<()> {
+pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
     let folder = shell::target().join("torch-bench/python");
     let card = folder.join("lib");
     build_card(&card)?;
     let python = match environment(&folder.join("venv")) {
         Ok(python) => python,
         Err(error) => {
-            eprintln!(
-                "\n********  SKIPPED, NO PYTHON WAS TESTED: {TORCH} cannot be had ({error:#})  ********\n"
-            );
+            skips.add("python/tests", &format!("{TORCH} cannot be had ({error:#})"));
             return Ok(());
         }
     };
@@ -39,13 +39,21 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     let double = card.join("libgapless_torch_double.so");
     // The real library shows everything but which hook was called when: that is what the double is for.
     let only_double: &[&str] = if args.is_empty() { &["--only-double"] } else { args };
-    pytest(&python, &card, &program, &built.join("libgapless_torch.so"), args)?;
-    pytest(&python, &card, &program, &double, only_double)
+    let mut pytest = |library: &Path, args: &[&str]| pytest(&python, &card, &program, library, args, skips);
+    pytest(&built.join("libgapless_torch.so"), args)?;
+    pytest(&double, only_double)
 }
 
-fn pytest(python: &str, card: &Path, program: &Path, library: &Path, args: &[&str]) -> Result<()> {
+fn pytest(
+    python: &str,
+    card: &Path,
+    program: &Path,
+    library: &Path,
+    args: &[&str],
+    skips: &mut Skips,
+) -> Result<()> {
     // Most of a test is an interpreter of its own that imports torch: they run side by side.
-    let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2"];
+    let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "-n", "2"];
     if !args.iter().any(|arg| arg.starts_with("python/tests")) {
         words.push("python/tests");
     }
@@ -56,28 +64,13 @@ fn pytest(python: &str, card: &Path, program: &Path, library: &Path, args: &[&st
         .env("STANDIN_GAPLESS", program)
         .env("GAPLESS_LIBRARY", library)
         .env("PYTHONDONTWRITEBYTECODE", "1");
-    shell::run(tests).with_context(|| format!("the Python tests on {}", library.display()))
+    shell::watch(tests, skips).with_context(|| format!("the Python tests on {}", library.display()))
 }
 
 /// The interpreter of an environment with torch and pytest in it; made where there is none.
 fn environment(folder: &Path) -> Result<String> {
-    let python = folder.join("bin/python").display().to_string();
-    // Written last: what a broken download left behind is not taken for an environment.
-    let whole = folder.join("whole");
     let packages = [TORCH, "numpy", "pytest", "pytest-xdist"];
-    let has = std::fs::read_to_string(&whole).unwrap_or_default();
-    if has != packages.join(" ") {
-        if has.is_empty() {
-            let name = folder.display().to_string();
-            shell::run(command(".", "python3", &["-m", "venv", "--clear", &name]))?;
-        }
-        let mut install =
-            vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"];
-        install.extend(packages);
-        shell::run(command(".", &python, &install))?;
-        std::fs::write(whole, packages.join(" "))?;
-    }
-    Ok(python)
+    tools::environment(folder, &packages, &packages.join(" "))
 }
 
 /// The card's libraries and the double of ours.

@@ -1,12 +1,12 @@
-//! `cargo xtask test-torch`: the model of PyTorch's caching allocator against the real one, out of stock wheels,
-//! without a GPU and without Python's torch; then torch in Python (`test_python.rs`). See torch-bench/README.md for
-//! what runs.
+//! `cargo xtask test-torch`: the model of PyTorch's caching allocator against the real one, out of stock wheels, without
+//! a GPU and without Python's torch; then torch in Python (`test_python.rs`). See torch-bench/README.md for what runs.
 //!
-//! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below
-//! cargo's target folder. Where no wheel can be had the version is skipped, loudly, and that is no failure; a
-//! difference is one.
+//! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below cargo's
+//! target folder. Where no wheel can be had the version is skipped, loudly; in CI that is a failure, as a difference is.
 
+use crate::parts::Parts;
 use crate::shell::{self, command};
+use crate::skips::Skips;
 use crate::test_python;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -52,22 +52,31 @@ const KEPT: [&str; 4] = [
 /// `args`: versions (all of the usual ones where none is named), then options for the comparison; or `python`, then
 /// arguments for pytest.
 pub(crate) fn run(args: &[&str]) -> Result<()> {
-    if let ["python", rest @ ..] = args {
-        return if on_linux() { test_python::run(rest) } else { Ok(()) };
-    }
-    compare_all(args)?;
-    if args.is_empty() && on_linux() { test_python::run(&[]) } else { Ok(()) }
+    let mut parts = Parts::default();
+    add(&mut parts, args);
+    parts.close()
 }
 
-fn on_linux() -> bool {
+pub(crate) fn add(parts: &mut Parts, args: &[&str]) {
+    if let ["python", rest @ ..] = args {
+        parts.run("torch-py", |skips| if on_linux(skips) { test_python::run(rest, skips) } else { Ok(()) });
+        return;
+    }
+    parts.run("torch", |skips| compare_all(args, skips));
+    if args.is_empty() {
+        parts.run("torch-py", |skips| if on_linux(skips) { test_python::run(&[], skips) } else { Ok(()) });
+    }
+}
+
+fn on_linux(skips: &mut Skips) -> bool {
     let there = cfg!(all(target_os = "linux", target_arch = "x86_64"));
     if !there {
-        skipped("the wheels are for Linux on x86-64");
+        skips.add("torch", "the wheels are for Linux on x86-64");
     }
     there
 }
 
-fn compare_all(args: &[&str]) -> Result<()> {
+fn compare_all(args: &[&str], skips: &mut Skips) -> Result<()> {
     let first_option = args.iter().position(|arg| arg.starts_with('-')).unwrap_or(args.len());
     let (versions, options) = args.split_at(first_option);
     let known: Vec<&str> = RELEASES.iter().map(|release| release.version).collect();
@@ -77,7 +86,7 @@ fn compare_all(args: &[&str]) -> Result<()> {
             known.join(", ")
         );
     }
-    if !on_linux() {
+    if !on_linux(skips) {
         return Ok(());
     }
     let cache = shell::target().join("torch-bench");
@@ -88,7 +97,7 @@ fn compare_all(args: &[&str]) -> Result<()> {
     for release in RELEASES.iter().filter(chosen) {
         let folder = cache.join(release.version);
         if let Err(error) = fetch(release, &folder) {
-            skipped(&format!("torch {}: its wheel cannot be had ({error:#})", release.version));
+            skips.add(&format!("torch {}", release.version), &format!("its wheel cannot be had ({error:#})"));
             continue;
         }
         let driver = build_driver(release, &folder, &standin)?;
@@ -100,10 +109,6 @@ fn compare_all(args: &[&str]) -> Result<()> {
         if compared.is_empty() { "of no version".to_owned() } else { compared.join(", ") }
     );
     Ok(())
-}
-
-fn skipped(why: &str) {
-    eprintln!("\n********  SKIPPED, NOTHING WAS COMPARED: {why}  ********\n");
 }
 
 /// Downloads the wheel into `folder` and keeps what is needed of it; nothing where that was done before.

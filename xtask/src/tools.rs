@@ -1,9 +1,37 @@
 //! What the tests need beyond cargo: a browser, node and Prometheus, from Debian's packages; the page's packages, from
-//! npm.
+//! npm; Python's tools, from pip.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
+
+/// The interpreter of an environment with Python's tools, as `python/requirements-dev.txt` names them; made where there
+/// is none, or one of another list.
+pub(crate) fn python() -> Result<String> {
+    let folder = shell::target().join("python-tools");
+    let list = shell::root().join("python/requirements-dev.txt");
+    environment(&folder, &["--requirement", &list.display().to_string()], &std::fs::read_to_string(&list)?)
+}
+
+/// The interpreter of an environment in `folder` into which pip installed `packages`. `what` tells this list from others.
+pub(crate) fn environment(folder: &Path, packages: &[&str], what: &str) -> Result<String> {
+    let python = folder.join("bin/python").display().to_string();
+    // Written last: what a broken download left behind is not taken for an environment.
+    let whole = folder.join("whole");
+    let has = std::fs::read_to_string(&whole).unwrap_or_default();
+    if has != what {
+        if has.is_empty() {
+            let name = folder.display().to_string();
+            shell::run(command(".", "python3", &["-m", "venv", "--clear", &name]))?;
+        }
+        let mut install =
+            vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"];
+        install.extend(packages);
+        shell::run(command(".", &python, &install))?;
+        std::fs::write(whole, what)?;
+    }
+    Ok(python)
+}
 
 /// Makes sure that a browser and node are there.
 pub(crate) fn install() -> Result<()> {

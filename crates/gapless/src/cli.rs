@@ -96,6 +96,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
+    /// Print a manual page
+    Man(ManArgs),
     /// Report on a built-in trace
     Demo(DemoArgs),
 }
@@ -580,6 +582,19 @@ Examples:
 pub(crate) struct CompletionsArgs {
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless man report | man -l -
+  gapless man --all ~/.local/share/man/man1")]
+pub(crate) struct ManArgs {
+    /// The command whose page is printed; without it, the page of gapless itself
+    pub(crate) command: Option<String>,
+    /// Write the pages of all commands into this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    pub(crate) all: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

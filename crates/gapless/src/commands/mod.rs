@@ -8,6 +8,7 @@ mod diff;
 mod explain;
 mod export;
 mod fit;
+mod man;
 mod metrics;
 mod oom;
 mod plan;
@@ -36,6 +37,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Metrics(args) => metrics::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
         Command::Demo(args) => demo::run(&args),
     }
 }

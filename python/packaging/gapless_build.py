@@ -1,0 +1,63 @@
+"""The build backend: maturin, with the library that torch loads built first and put into the package.
+
+maturin makes the wheel of one crate, the program's. The package also loads libgapless_torch.so, from a second crate of
+the workspace, so each hook below builds that crate and passes the call on. Everything else (metadata, the archive, the
+source distribution, the tag) is maturin's. pyproject.toml includes the library in the wheel.
+
+The wheel is tagged linux_ARCH. `cargo xtask dist` lets auditwheel read the symbols of all binaries in it, and gives it
+the manylinux tag that they allow.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+import maturin
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = "libgapless_torch.so"
+IN_PACKAGE = ROOT / "python" / "gapless" / LIBRARY
+
+# What needs no library is maturin's own.
+build_sdist = maturin.build_sdist
+get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
+get_requires_for_build_editable = maturin.get_requires_for_build_editable
+get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
+prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = maturin.prepare_metadata_for_build_editable
+
+Settings = Optional[Mapping[str, Any]]
+
+
+def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None) -> str:
+    _build_library()
+    try:
+        name: str = maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+        return name
+    finally:
+        # A source tree keeps no library that would grow old in it.
+        IN_PACKAGE.unlink()
+
+
+def build_editable(wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None) -> str:
+    """The package stays where it is, and the library with it: git ignores it there."""
+    _build_library()
+    name: str = maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+    return name
+
+
+def _build_library() -> None:
+    command = ["cargo", "build", "--release", "--locked", "--package", "gapless-torch"]
+    print("$", " ".join(command), file=sys.stderr, flush=True)
+    try:
+        subprocess.run(command, cwd=ROOT, check=True)
+    except FileNotFoundError:
+        raise SystemExit("cargo is not on the PATH: install Rust (https://rustup.rs), or install a wheel that was built elsewhere") from None
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"`{' '.join(command)}` failed with {error.returncode}: its output is above") from None
+    target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+    shutil.copy2(target / "release" / LIBRARY, IN_PACKAGE)

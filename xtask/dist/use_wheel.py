@@ -1,0 +1,44 @@
+"""Uses an installed wheel: `python -c PROGRAM ENVIRONMENT VERSION`, in an environment that holds nothing else."""
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+
+import gapless
+
+environment, version = sys.argv[1:]
+package = os.path.dirname(os.path.abspath(gapless.__file__))
+assert package.startswith(environment), package
+assert gapless.version() == version == importlib.metadata.version("gapless")
+assert os.path.isfile(os.path.join(package, "py.typed"))
+assert importlib.util.find_spec("torch") is None, "the environment is empty"
+
+# The packer: the package finds the program that came with it.
+buffers = [{"id": "a", "lower": 0, "upper": 2, "size": 4}, {"id": "b", "lower": 2, "upper": 4, "size": 4}, {"id": "c", "lower": 1, "upper": 3, "size": 4}]
+answer = gapless.plan(buffers)
+assert answer["peak"] == 8 and answer["proven_optimal"], answer
+offsets = {buffer["id"]: buffer["offset"] for buffer in answer["buffers"]}
+assert offsets["a"] != offsets["c"] != offsets["b"], offsets
+
+# The library loads and has all that this version of the package calls.
+from gapless import _library  # noqa: E402
+
+library = _library.Library(_library.path())
+assert library.file.startswith(environment)
+missing = [name for name in _library._OPTIONAL if not library.has(name)]
+assert not missing, missing
+assert library.address("gapless_alloc") != 0
+
+# A mistake is named before torch is looked for; where there is no torch, that is named.
+for options, text in (({"resrve": "1GiB"}, "did you mean reserve?"), ({}, "torch cannot be imported")):
+    try:
+        gapless.enable(**options)
+    except gapless.GaplessError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"enable({options}) went through")
+
+# pytest finds the plugin by its entry point.
+assert [point.value for point in importlib.metadata.distribution("gapless").entry_points if point.group == "pytest11"] == ["gapless.pytest_plugin"]
+print("the installed package works")

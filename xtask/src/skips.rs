@@ -1,0 +1,199 @@
+//! Tests that did not run. In CI (where CI is set) each must be on the list `.ci/skips.txt`, with its reason: a suite
+//! that is green because half of it was skipped would fool us.
+//!
+//! The runners say what they skipped, each in its own words; `see` reads them from the output. The list is held to be
+//! true both ways: an entry whose test runs again is told too, so that it cannot hide the next skip.
+
+use crate::shell;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What one part skipped.
+pub(crate) struct Skips {
+    part: &'static str,
+    /// What cargo runs at the moment: the names of its tests are not unique without it.
+    binary: String,
+    /// By test, the reason that the runner gave.
+    found: BTreeMap<String, String>,
+}
+
+/// A line of the list: `always | rust | nvml::child_card | why that is fine`.
+#[derive(Debug, PartialEq)]
+struct Entry {
+    /// Skipped on every machine; otherwise only on some.
+    always: bool,
+    part: String,
+    test: String,
+}
+
+impl Skips {
+    pub(crate) fn of(part: &'static str) -> Skips {
+        Skips { part, binary: String::new(), found: BTreeMap::new() }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.found.len()
+    }
+
+    /// Something that is no test was left out.
+    pub(crate) fn add(&mut self, what: &str, why: &str) {
+        eprintln!("\n********  SKIPPED: {what}: {why}  ********\n");
+        self.found.insert(what.to_owned(), why.to_owned());
+    }
+
+    /// Reads a line of a runner's output.
+    pub(crate) fn see(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(rest) = line.strip_prefix("Running ").or_else(|| line.strip_prefix("Doc-tests ")) {
+            self.binary = binary(rest);
+        } else if let Some((test, why)) = cargo(line) {
+            self.found.insert(format!("{}::{test}", self.binary), why.to_owned());
+        } else if let Some((test, why)) = pytest(line).or_else(|| node(line)) {
+            self.found.insert(test.to_owned(), why.to_owned());
+        }
+    }
+
+    /// In CI, an error for each skip that is not on the list and each entry that is no longer true. Elsewhere they are
+    /// only told.
+    pub(crate) fn judge(&self) -> Result<()> {
+        let path = shell::root().join(".ci/skips.txt");
+        let wrong = self.against(&read(&path)?);
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let text = wrong.join("\n");
+        if std::env::var_os("CI").is_some() {
+            bail!("{text}");
+        }
+        eprintln!("\nnote: this would fail in CI:\n{text}");
+        Ok(())
+    }
+
+    fn against(&self, list: &[Entry]) -> Vec<String> {
+        let listed: Vec<&Entry> = list.iter().filter(|entry| entry.part == self.part).collect();
+        let mut wrong = Vec::new();
+        for (test, why) in &self.found {
+            if !listed.iter().any(|entry| entry.test == *test) {
+                wrong.push(format!("{test} was skipped ({why}) and is not in .ci/skips.txt"));
+            }
+        }
+        for entry in listed.iter().filter(|entry| entry.always && !self.found.contains_key(&entry.test)) {
+            wrong.push(format!(
+                "{} is in .ci/skips.txt and was not skipped: take it off the list",
+                entry.test
+            ));
+        }
+        wrong
+    }
+}
+
+/// The name of a test binary, from `tests/nvml.rs (target/debug/deps/nvml-0123456789abcdef)`.
+fn binary(rest: &str) -> String {
+    let path = rest.rsplit_once('(').map_or(rest, |(_, path)| path.trim_end_matches(')'));
+    let file = path.rsplit('/').next().unwrap_or(path);
+    file.rsplit_once('-').map_or(file, |(name, _)| name).to_owned()
+}
+
+/// `test child_card ... ignored, run by the tests above`
+fn cargo(line: &str) -> Option<(&str, &str)> {
+    let (test, end) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
+    Some((test, end.strip_prefix(", ").unwrap_or("no reason")))
+}
+
+/// `SKIPPED [1] python/tests/test_top.py:26: STANDIN_GAPLESS is not set`; the line changes with every edit.
+fn pytest(line: &str) -> Option<(&str, &str)> {
+    let (place, why) = line.strip_prefix("SKIPPED [")?.split_once("] ")?.1.split_once(": ")?;
+    Some((place.rsplit_once(':').map_or(place, |(file, _)| file), why))
+}
+
+/// `ok 3 - the name # SKIP why`, or `﹣ the name (0.1ms) # SKIP`
+fn node(line: &str) -> Option<(&str, &str)> {
+    let (test, why) = line.split_once(" # SKIP").or_else(|| line.split_once(" # TODO"))?;
+    let test = test.split_once(" - ").map_or(test, |(_, name)| name).trim_start_matches("﹣ ");
+    Some((test, if why.trim().is_empty() { "no reason" } else { why.trim() }))
+}
+
+fn read(path: &Path) -> Result<Vec<Entry>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text).with_context(|| path.display().to_string())
+}
+
+fn parse(text: &str) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let columns: Vec<&str> = line.splitn(4, '|').map(str::trim).collect();
+        let [when @ ("always" | "sometimes"), part, test, reason] = columns[..] else {
+            bail!("line {}: not `always | PART | TEST | REASON` (or sometimes)", number + 1);
+        };
+        if reason.len() < 10 {
+            bail!("line {}: {test} is skipped without a reason", number + 1);
+        }
+        entries.push(Entry { always: when == "always", part: part.to_owned(), test: test.to_owned() });
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "     Running tests/nvml.rs (target/debug/deps/nvml-5f3e8f6a0a2f2a41)
+test child_card ... ignored, run by the tests above
+test a_card_is_told ... ok
+     Running unittests src/lib.rs (target/debug/deps/gapless_pool-1111111111111111)
+test pages::tests::slow ... ignored
+SKIPPED [2] python/tests/test_top.py:26: STANDIN_GAPLESS is not set: run it
+ok 3 - the page is shown # SKIP no browser
+ok 4 - it says # of things
+test result: ok. 3 passed; 0 failed; 2 ignored";
+
+    fn seen() -> Skips {
+        let mut skips = Skips::of("rust");
+        OUTPUT.lines().for_each(|line| skips.see(line));
+        skips
+    }
+
+    #[test]
+    fn every_runners_words_are_read() {
+        let found: Vec<(String, String)> = seen().found.into_iter().collect();
+        let expected = [
+            ("gapless_pool::pages::tests::slow", "no reason"),
+            ("nvml::child_card", "run by the tests above"),
+            ("python/tests/test_top.py", "STANDIN_GAPLESS is not set: run it"),
+            ("the page is shown", "no browser"),
+        ];
+        assert_eq!(found, expected.map(|(test, why)| (test.to_owned(), why.to_owned())));
+    }
+
+    #[test]
+    fn a_skip_that_is_not_listed_and_an_entry_that_runs_are_both_told() {
+        let list = parse(
+            "# a comment\n\
+             always | rust | nvml::child_card | run as a process of its own by the tests above it\n\
+             always | rust | nvml::gone | this one runs again since today\n\
+             sometimes | rust | nvml::other | machines without a card do not have it\n\
+             always | web | the other part | is not looked at when rust is judged\n",
+        )
+        .expect("a list");
+        let wrong = seen().against(&list);
+        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        assert!(wrong[0].starts_with("gapless_pool::pages::tests::slow was skipped (no reason)"));
+        assert!(wrong[3].starts_with("nvml::gone is in .ci/skips.txt and was not skipped"));
+    }
+
+    #[test]
+    fn an_entry_needs_a_reason() {
+        assert!(parse("always | rust | nvml::child_card | ").is_err());
+        assert!(parse("always | rust | nvml::child_card").is_err());
+        assert!(parse("now and then | rust | nvml::child_card | a long enough reason").is_err());
+    }
+
+    #[test]
+    fn the_committed_list_can_be_read() {
+        read(&shell::root().join(".ci/skips.txt")).expect("the list");
+    }
+}
