@@ -3,7 +3,7 @@
 //! [`Analysis`] has everything that is known of a trace. [`Report`] is the part that is written down, and the JSON
 //! contract. [`text`], [`json`] and [`html`] show it, [`diff`] compares two, [`check`] compares one with budgets, and
 //! [`explain`] has the text for each finding's code. [`replay`] shows what other allocators would have held, [`advice`]
-//! which settings help, and [`oom`] why a request failed.
+//! which settings help, [`oom`] why a request failed, and [`fit`] what a model takes before it runs.
 
 pub mod advice;
 pub mod analysis;
@@ -12,6 +12,7 @@ pub mod diff;
 pub mod explain;
 pub mod finding;
 pub mod findings;
+pub mod fit;
 pub mod html;
 pub mod model;
 pub mod oom;

@@ -1,17 +1,14 @@
 //! What to recompute: the cheapest way to keep a training step's peak within a budget, with a proof.
 //!
-//! `chain` treats a sequence of blocks, each in one of a few ways (kept, recomputed, half recomputed, moved to the host), as
-//! `torch.utils.checkpoint` around single blocks does; `segments` lets one checkpoint span several blocks; `nested` allows checkpoints within
-//! checkpoints; `graph` chooses tensors of a graph. `simulate` walks through a finished schedule, counts bytes and cost, and shares no code
-//! with what made it. Bytes and costs are integers (a cost is whatever the caller counts: operations, nanoseconds), so that "optimal" means
-//! equal, not close.
+//! `chain` treats a sequence of blocks, each in one of a few ways (kept, recomputed, half recomputed, moved to the
+//! host), as
+//! `torch.utils.checkpoint` around single blocks does: that is what emitted scripts can run and what the simulation
+//! follows. `simulate` walks through a finished schedule, counts bytes and cost, and shares no code with what made
+//! it. Bytes and costs are integers (a cost is whatever the caller counts: operations, nanoseconds), so that
+//! "optimal" means equal, not close.
 
 pub mod chain;
-pub mod graph;
-mod graph_search;
 mod lattice;
-pub mod nested;
-pub mod segments;
 pub mod simulate;
 
 /// Nothing within the space keeps the peak within the budget.

@@ -1,8 +1,6 @@
 //! Random questions about what to recompute, the same on every machine: for the tests, and for the integer programs they are held against.
 
 use gapless_fit::checkpoint::chain::{Block, Chain, Choice, Measured};
-use gapless_fit::checkpoint::graph::{Graph, Node};
-use gapless_fit::checkpoint::segments::Segmented;
 
 /// SplitMix64.
 #[derive(Debug)]
@@ -63,70 +61,23 @@ pub(crate) fn chain(seed: u64, blocks: usize) -> Chain {
     }
 }
 
-pub(crate) fn segmented(seed: u64, blocks: usize) -> Segmented {
-    let mut dice = Dice(seed);
-    Segmented {
-        blocks: (0..blocks).map(|_| measured(&mut dice)).collect(),
-        base: dice.within(0, 200),
-        head_peak: dice.within(10, 500),
-        head_gradient: dice.within(0, 50),
-        longest: blocks,
-    }
-}
-
-/// Mostly chains with skips, as networks are.
-pub(crate) fn graph(seed: u64, nodes: usize) -> Graph {
-    let mut dice = Dice(seed);
-    let mut list: Vec<Node> = Vec::new();
-    for i in 0..nodes {
-        let mut inputs = Vec::new();
-        if i > 0 {
-            inputs.push(i - 1 - usize::from(dice.within(0, 5) == 0 && i > 1));
-            if dice.within(0, 2) == 0 {
-                inputs.push(i - 1 - dice.within(0, (i as u64 - 1).min(6)) as usize);
-            }
-            inputs.sort_unstable();
-            inputs.dedup();
-        }
-        let mut backward_reads: Vec<usize> =
-            inputs.iter().copied().filter(|_| dice.within(0, 9) < 7).collect();
-        if dice.within(0, 9) < 3 {
-            backward_reads.push(i);
-        }
-        list.push(Node {
-            bytes: dice.within(5, 100),
-            cost: dice.within(1, 99),
-            inputs,
-            backward_reads,
-            forward_working: dice.within(0, 20),
-            backward_working: dice.within(0, 30),
-            gradient: dice.within(5, 60),
-            parameter_gradient: dice.within(0, 10),
-        });
-    }
-    Graph { base: dice.within(0, 100), nodes: list }
-}
-
-/// What is asked: a kind, a size, a seed, and how tight the budget is between the least peak and that of keeping all, in hundredths.
+/// What is asked: a size, a seed, and how tight the budget is between the least peak and that of keeping all, in hundredths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
-    pub(crate) kind: &'static str,
     pub(crate) size: usize,
     pub(crate) seed: u64,
     pub(crate) tightness: u64,
 }
 
-/// 100 chains of up to 40 blocks, 60 cut into segments, 100 graphs of up to 30 nodes.
+/// 100 chains of 4 to 40 blocks.
 pub(crate) fn questions() -> Vec<Question> {
     let mut dice = Dice(2026);
-    let mut all = Vec::new();
-    for (kind, count, low, high) in [("chain", 100, 4, 40), ("segments", 60, 3, 16), ("graph", 100, 6, 30)] {
-        for _ in 0..count {
-            let size = dice.within(low, high) as usize;
-            all.push(Question { kind, size, seed: dice.roll() >> 1, tightness: dice.within(1, 95) });
-        }
-    }
-    all
+    let mut ask = || Question {
+        size: dice.within(4, 40) as usize,
+        seed: dice.roll() >> 1,
+        tightness: dice.within(1, 95),
+    };
+    (0..100).map(|_| ask()).collect()
 }
 
 pub(crate) fn between(least: u64, most: u64, tightness: u64) -> u64 {
