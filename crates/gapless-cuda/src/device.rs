@@ -340,9 +340,8 @@ impl Device for CudaDevice {
         }
         let _entered = self.enter();
         let event = self.event()?;
-        // SAFETY: a live event, and a stream that the program has just named. Of a stream that was destroyed a
-        // moment ago, with work queued, this is the
-        // one function that gives an error; others fault.
+        // SAFETY: a live event, and a stream that the program has just named. Of a stream that was destroyed a moment
+        // ago, with work queued, this is the one function that gives an error; others fault.
         let recorded = unsafe { (self.driver.event_record)(event, stream.0 as Handle) };
         if recorded == SUCCESS {
             return Ok(EventHandle(event as u64));

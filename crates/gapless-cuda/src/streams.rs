@@ -1,9 +1,8 @@
 //! Streams of other contexts that the program uses a card's memory on: of other cards, or of parts of a card.
 //!
-//! An event must be of the same context as the stream that it is recorded on. Which context that is can be asked
-//! only while the stream is there, so
-//! it is asked when the program names the stream, and remembered for the few streams that are not of the card's own
-//! context.
+//! An event must be of the same context as the stream that it is recorded on. Which context that is can be asked only
+//! while the stream is there, so it is asked when the program names the stream, and remembered for the few streams that
+//! are not of the card's own context.
 
 use crate::driver::{Driver, Handle, PER_THREAD_STREAM, SUCCESS};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! `cargo xtask bench pool`: what a cached request and its free cost, alone and with threads on streams of their own, beside one lock around
-//! the plain machine; and the same where a plan of the step is followed.
+//! `cargo xtask bench pool`: what a cached request and its free cost, alone and with threads on streams of their own,
+//! beside one lock around the plain machine; and the same where a plan of the step is followed.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -1,7 +1,7 @@
 //! A number for each of many addresses: what a free looks up, so all of it is one probe into one table.
 //!
-//! Open addressing, at most half full. What is taken out is closed up behind: there are no tombstones, so that a table in which addresses come
-//! and go for days stays as quick as a new one.
+//! Open addressing, at most half full. What is taken out is closed up behind: there are no tombstones, so that a table
+//! in which addresses come and go for days stays as quick as a new one.
 
 /// No address: nothing is mapped there.
 const NOTHING: u64 = 0;
@@ -15,7 +15,8 @@ struct Entry {
 
 const EMPTY: Entry = Entry { addr: NOTHING, number: 0 };
 
-/// Invariants: the length is a power of two, more than half is empty, and no entry lies behind an empty one on the way from its own place.
+/// Invariants: the length is a power of two, more than half is empty, and no entry lies behind an empty one on the way
+/// from its own place.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     entries: Vec<Entry>,
@@ -29,7 +30,8 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Where an address belongs. Low bits say nothing, as blocks are aligned; the product's high bits depend on all of them.
+    /// Where an address belongs. Low bits say nothing, as blocks are aligned; the product's high bits depend on all of
+    /// them.
     #[inline]
     fn home(&self, addr: u64) -> usize {
         (addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.entries.len().trailing_zeros())) as usize

@@ -16,9 +16,11 @@ pub enum State {
     Hole,
 }
 
-/// Invariants: neighbours touch (`addr + size == next.addr`) and point at each other; two free neighbours never stay side by side.
+/// Invariants: neighbours touch (`addr + size == next.addr`) and point at each other; two free neighbours never stay
+/// side by side.
 ///
-/// Address and size lie apart: read as one word of 16 bytes, as compilers like to, right after one of them was written, they cost a stall each time.
+/// Address and size lie apart: read as one word of 16 bytes, as compilers like to, right after one of them was written,
+/// they cost a stall each time.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Block {

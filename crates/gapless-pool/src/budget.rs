@@ -1,8 +1,9 @@
 //! A budget: the most block bytes that what is charged to it may be, at once, in callers' hands.
 //!
-//! An allocation is charged to at most one budget, from its request until it is given back, whoever does that. Shards charge on their own: a
-//! request that would pass the limit, or the soft limit for the first time, goes through the pool, which has the last word. While the pool is
-//! gathered nobody else charges, so that it may look first and charge later. Peaks are exact.
+//! An allocation is charged to at most one budget, from its request until it is given back, whoever does that. Shards
+//! charge on their own: a request that would pass the limit, or the soft limit for the first time, goes through the
+//! pool, which has the last word. While the pool is gathered nobody else charges, so that it may look first and charge
+//! later. Peaks are exact.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
-//! The device as the allocator sees it: addresses, physical pages, events. Everything that is slow, can fail, or differs between a
-//! real card and a simulated one is behind this trait; the allocator itself does no I/O.
+//! The device as the allocator sees it: addresses, physical pages, events. Everything that is slow, can fail, or
+//! differs between a real card and a simulated one is behind this trait; the allocator itself does no I/O.
 
 /// A physical page's handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,11 +64,10 @@ pub trait Device {
     /// Takes what is mapped in the range away. No work that uses these addresses is queued any more.
     fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError>;
 
-    /// Marks the present end of a stream's work. The stream is one that the caller of the allocator has just named:
-    /// a handle that was kept may be
-    /// that of a stream which is gone, and the driver does not survive those. It is not being captured, as the
-    /// event would become part of
-    /// the graph. It fails for the handle that names another stream in each thread.
+    /// Marks the present end of a stream's work. The stream is one that the caller of the allocator has just named: a
+    /// handle that was kept may be that of a stream which is gone, and the driver does not survive those. It is not
+    /// being captured, as the event would become part of the graph. It fails for the handle that names another stream
+    /// in each thread.
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError>;
 
     /// Whether the work before an event is done.
@@ -78,8 +77,7 @@ pub trait Device {
     fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError>;
 
     /// Marks the present end of the work of every stream: also of streams that the allocator never heard of, and of
-    /// streams that were
-    /// destroyed with work queued. The program holds no capture open, as a fence would end it.
+    /// streams that were destroyed with work queued. The program holds no capture open, as a fence would end it.
     fn fence(&mut self) -> Result<EventHandle, DeviceError>;
 
     /// Waits on the host until the work of every stream is done: what a fence marks, also where the device has no

@@ -1,8 +1,8 @@
 //! Free blocks in exact order of (size, tie), with the next one up found in constant time.
 //!
-//! Sizes fall into bins, sixteen to a power of two, and a bitmap says which bins hold anything; within a bin entries are sorted.
-//! So the smallest block that is large enough is one or two words of bitmap away, where a balanced tree walks its height through
-//! cold memory. Order is exact: this is the set that PyTorch's allocator iterates.
+//! Sizes fall into bins, sixteen to a power of two, and a bitmap says which bins hold anything; within a bin entries
+//! are sorted. So the smallest block that is large enough is one or two words of bitmap away, where a balanced tree
+//! walks its height through cold memory. Order is exact: this is the set that PyTorch's allocator iterates.
 
 /// A free block: its size, what breaks ties between equal sizes, and its number in the caller's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,8 @@ const BINS: usize = ((64 - UNIT_BITS - SUB_BITS + 1) as usize) << SUB_BITS;
 const WORDS: usize = BINS.div_ceil(64);
 const NO_BIN: u16 = u16::MAX;
 
-/// Invariants: a bin's bit is set iff its vector is not empty; vectors are sorted; a size is in the bin of `bin_of(size)`.
+/// Invariants: a bin's bit is set iff its vector is not empty; vectors are sorted; a size is in the bin of
+/// `bin_of(size)`.
 #[derive(Clone, Debug)]
 pub struct FreeSet {
     words: [u64; WORDS],
@@ -87,7 +88,8 @@ impl FreeSet {
         self.len -= 1;
     }
 
-    /// Puts an entry in the place of the one of this size and tie, which must be there: where it keeps its rank, nothing moves.
+    /// Puts an entry in the place of the one of this size and tie, which must be there: where it keeps its rank,
+    /// nothing moves.
     #[inline]
     pub fn replace(&mut self, size: u64, tie: u64, entry: Entry) {
         let bin = bin_of(size);

@@ -1,5 +1,6 @@
-//! The pool for many threads. Between calls its shards stand apart, each behind a lock of its own: what a shard can serve alone waits only for
-//! others of the same lane. Everything else takes the pool's own lock, gathers the shards into the pool, and is the plain machine again.
+//! The pool for many threads. Between calls its shards stand apart, each behind a lock of its own: what a shard can
+//! serve alone waits only for others of the same lane. Everything else takes the pool's own lock, gathers the shards
+//! into the pool, and is the plain machine again.
 //!
 //! Order of locks: the pool's, then the shards' by number. Who holds one shard's lock takes no other.
 
@@ -18,7 +19,8 @@ const FRONTS: usize = 512;
 #[repr(align(128))]
 struct Front(OnceLock<Mutex<Box<Shard>>>);
 
-/// What a shard is looked for by, apart from its lock: threads read all of these for each request, and nobody writes them.
+/// What a shard is looked for by, apart from its lock: threads read all of these for each request, and nobody writes
+/// them.
 #[derive(Debug)]
 struct Key {
     /// The lane's stream and pool; its shard has the last word.
@@ -98,7 +100,8 @@ impl Fronts {
         self.alloc_then(size, stream, pool, |_| ())
     }
 
-    /// [`Fronts::alloc`]; `then` sees the address before anybody can free it or anything beside it can change: under the lane's lock.
+    /// [`Fronts::alloc`]; `then` sees the address before anybody can free it or anything beside it can change: under
+    /// the lane's lock.
     #[inline]
     pub fn alloc_then(
         &self,
@@ -138,7 +141,8 @@ impl Fronts {
         self.free_after(addr, |_, _, _| ())
     }
 
-    /// [`Fronts::free`]; `before` sees what was asked for, with its stream and pool, before the memory can serve anybody else.
+    /// [`Fronts::free`]; `before` sees what was asked for, with its stream and pool, before the memory can serve
+    /// anybody else.
     #[inline]
     pub fn free_after(&self, addr: u64, before: impl FnOnce(u64, StreamHandle, PoolKey)) -> bool {
         self.find(|key| key.holds(addr)).is_some_and(|shard| lock(shard).free_after(addr, before))
@@ -149,7 +153,8 @@ impl Fronts {
         self.find(|key| key.holds(addr)).is_some_and(|shard| lock(shard).record_stream(addr, stream))
     }
 
-    /// How often the shards were gathered: requests that their own heaps could not serve, and everything else that needs the whole pool.
+    /// How often the shards were gathered: requests that their own heaps could not serve, and everything else that
+    /// needs the whole pool.
     #[must_use]
     pub fn gathers(&self) -> u64 {
         self.gathers.load(Ordering::Relaxed)

@@ -1,8 +1,9 @@
 //! One lane's memory of one size class: a growing range of addresses with pages behind it, cut into blocks.
 //!
-//! Pages stay where they were first mapped, their home; blocks are placed best fit with splitting and merging. A page knows how many live
-//! blocks touch it, so whether it is wholly free is one comparison. That is all there is on the hot path; what happens when nothing
-//! fits is the pool's business. A page also knows the block at its first byte, so that what lies at an address is found by a short walk.
+//! Pages stay where they were first mapped, their home; blocks are placed best fit with splitting and merging. A page
+//! knows how many live blocks touch it, so whether it is wholly free is one comparison. That is all there is on the hot
+//! path; what happens when nothing fits is the pool's business. A page also knows the block at its first byte, so that
+//! what lies at an address is found by a short walk.
 
 use crate::blocks::{Block, Blocks, NONE, State};
 use crate::device::PageHandle;
@@ -39,7 +40,8 @@ impl Page {
     }
 }
 
-/// Invariants: blocks tile `[start, end)`; so do pages; `page_at[g]` is the page behind granule `g`; `page.first` contains `page.addr`.
+/// Invariants: blocks tile `[start, end)`; so do pages; `page_at[g]` is the page behind granule `g`; `page.first`
+/// contains `page.addr`.
 #[derive(Clone, Debug)]
 pub struct Heap {
     start: u64,
@@ -259,7 +261,8 @@ impl Heap {
         }
     }
 
-    /// Joins two free neighbours, of which the larger keeps its number: pages that begin in the other must be told. The set is the caller's matter.
+    /// Joins two free neighbours, of which the larger keeps its number: pages that begin in the other must be told. The
+    /// set is the caller's matter.
     #[inline]
     fn join(&mut self, first: u32, second: u32) -> u32 {
         let (into, from) = if self.blocks[first].size >= self.blocks[second].size {
@@ -350,8 +353,7 @@ impl Heap {
     }
 
     /// The smallest free block of at least `size` bytes whose front no work uses after fence `done`: its size and
-    /// address. `tries` blocks are
-    /// looked at.
+    /// address. `tries` blocks are looked at.
     pub(crate) fn fits_settled(&self, size: u64, done: u64, tries: usize) -> Option<(u64, u64)> {
         let found =
             self.free.iter_from(size).take(tries).find(|entry| self.is_settled(entry.tie, size, done))?;
@@ -501,9 +503,8 @@ impl Heap {
         }
     }
 
-    /// Makes `count` holes side by side, from a page on, into holes of other sizes, as many bytes in all. The
-    /// numbers of all pages behind them change
-    /// by the difference: the caller tells whoever knows them.
+    /// Makes `count` holes side by side, from a page on, into holes of other sizes, as many bytes in all. The numbers
+    /// of all pages behind them change by the difference: the caller tells whoever knows them.
     pub(crate) fn reshape_holes(&mut self, first: u32, count: usize, sizes: &[u64]) {
         let from = first as usize;
         let old = &self.pages[from..from + count];

@@ -1,8 +1,10 @@
-//! Pinned host memory for what leaves the device for a while: slabs from a [`Pinner`], cut into blocks, best fit, split and merged.
+//! Pinned host memory for what leaves the device for a while: slabs from a [`Pinner`], cut into blocks, best fit, split
+//! and merged.
 //!
-//! Sizes are rounded to 4 KiB and to nothing coarser: a host that pins half a terabyte has no powers of two to give away. A slab is 64 MiB, or the
-//! request where that is larger; pinning costs milliseconds, so slabs stay until [`HostPool::trim`]. A deterministic machine: it never touches the
-//! memory. Who frees a block promises that no copy uses it any more.
+//! Sizes are rounded to 4 KiB and to nothing coarser: a host that pins half a terabyte has no powers of two to give
+//! away. A slab is 64 MiB, or the request where that is larger; pinning costs milliseconds, so slabs stay until
+//! [`HostPool::trim`]. A deterministic machine: it never touches the memory. Who frees a block promises that no copy
+//! uses it any more.
 
 use crate::device::DeviceError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,8 +83,8 @@ struct Block {
     asked: Option<u64>,
 }
 
-/// Invariants: the blocks of a slab fill it, side by side; no two free blocks of a slab touch; `free` holds exactly the free blocks;
-/// allocated + free = reserved.
+/// Invariants: the blocks of a slab fill it, side by side; no two free blocks of a slab touch; `free` holds exactly the
+/// free blocks; allocated + free = reserved.
 #[derive(Debug)]
 pub struct HostPool<P> {
     pinner: P,
@@ -115,7 +117,8 @@ impl<P: Pinner> HostPool<P> {
     /// A block of `size` bytes; the pool holds at most `limit` bytes in all where one is given.
     ///
     /// # Errors
-    /// When the limit or the host does not allow it. Nothing has changed then, but for slabs without use that were given back.
+    /// When the limit or the host does not allow it. Nothing has changed then, but for slabs without use that were
+    /// given back.
     pub fn alloc(&mut self, size: u64, limit: Option<u64>) -> Result<u64, HostError> {
         let reserved = self.stats.reserved;
         let too_large = HostError::Pin { size, reserved, reason: DeviceError::OutOfMemory };

@@ -1,8 +1,8 @@
-//! The allocator that runs live, as a deterministic machine over a small [`device::Device`] trait: the code that serves a training process is the
-//! code that replays its trace.
+//! The allocator that runs live, as a deterministic machine over a small [`device::Device`] trait: the code that serves
+//! a training process is the code that replays its trace.
 //!
-//! Read [`pool`] first: it says how requests are served and what happens when nothing fits. [`heap`] is the hot path. [`host`] is another machine: pinned
-//! host memory for what leaves the device for a while.
+//! Read [`pool`] first: it says how requests are served and what happens when nothing fits. [`heap`] is the hot path.
+//! [`host`] is another machine: pinned host memory for what leaves the device for a while.
 
 mod addresses;
 mod allocations;

@@ -9,8 +9,8 @@ pub struct Options {
     pub page_part: u64,
     /// But a request's own pages may be this part of it, whatever is held.
     pub request_part: u64,
-    /// What may be held beyond the peak of live bytes before free pages are harvested, in thousandths of it; 16 MiB are always
-    /// allowed, and 4 MiB for each lane that holds something.
+    /// What may be held beyond the peak of live bytes before free pages are harvested, in thousandths of it; 16 MiB are
+    /// always allowed, and 4 MiB for each lane that holds something.
     pub slack: u64,
     /// Windows that are kept mapped for the next request of their size.
     pub windows: usize,

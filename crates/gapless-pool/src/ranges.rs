@@ -1,6 +1,6 @@
-//! Addresses for windows: reserved from the device in large pieces, handed out best fit, joined again when they
-//! come back. So a program that asks for
-//! ever new sizes uses no more addresses than it has windows at once, and the gaps between them.
+//! Addresses for windows: reserved from the device in large pieces, handed out best fit, joined again when they come
+//! back. So a program that asks for ever new sizes uses no more addresses than it has windows at once, and the gaps
+//! between them.
 
 use crate::device::{Device, DeviceError};
 use std::collections::{BTreeMap, BTreeSet};

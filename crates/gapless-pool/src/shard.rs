@@ -1,5 +1,5 @@
-//! One lane's part of the pool: its two heaps, and what is allocated in their addresses. A request that its own heap can serve, and its free,
-//! touch nothing else, so that threads with streams of their own need not wait for each other.
+//! One lane's part of the pool: its two heaps, and what is allocated in their addresses. A request that its own heap
+//! can serve, and its free, touch nothing else, so that threads with streams of their own need not wait for each other.
 
 use crate::allocations::{Allocation, Allocations, Place};
 use crate::budget::Budget;
@@ -92,7 +92,8 @@ impl Shard {
         self.heaps[0].holds(addr) || self.heaps[1].holds(addr)
     }
 
-    /// Serves a request from its own heap; `None`: the whole pool must look, for memory or because a peak or a budget may be passed.
+    /// Serves a request from its own heap; `None`: the whole pool must look, for memory or because a peak or a budget
+    /// may be passed.
     #[inline]
     pub(crate) fn alloc(&mut self, requested: u64, budget: Option<&'static Budget>) -> Option<u64> {
         let size = rounded(requested);
@@ -131,7 +132,8 @@ impl Shard {
         Some(addr)
     }
 
-    /// A free block of its own heap: where the plan of a step wants it, else the smallest that fits. Whether it is the planned one.
+    /// A free block of its own heap: where the plan of a step wants it, else the smallest that fits. Whether it is the
+    /// planned one.
     #[inline]
     pub(crate) fn take(&mut self, class: usize, size: u64) -> Option<(u32, bool)> {
         if class == 1
@@ -176,8 +178,8 @@ impl Shard {
         true
     }
 
-    /// Takes back what lies in its own heap and concerns no other stream. Whether it did; the whole pool must look where not.
-    /// `before` is told what was asked for, while the memory is still taken.
+    /// Takes back what lies in its own heap and concerns no other stream. Whether it did; the whole pool must look
+    /// where not. `before` is told what was asked for, while the memory is still taken.
     #[inline]
     pub(crate) fn free_after(&mut self, addr: u64, before: impl FnOnce(u64, StreamHandle, PoolKey)) -> bool {
         let Some(slot) = self.allocations.find(addr) else { return false };

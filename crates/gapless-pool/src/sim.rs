@@ -1,5 +1,5 @@
-//! A card that exists only here: capacity as given, events under the test's control, faults where asked for, and the costs of a real
-//! driver counted.
+//! A card that exists only here: capacity as given, events under the test's control, faults where asked for, and the
+//! costs of a real driver counted.
 
 use crate::device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use rustc_hash::FxHashMap;
@@ -91,7 +91,8 @@ impl SimDevice {
         true
     }
 
-    /// The physical bytes behind `[addr, addr + size)`, as pages with offsets: to see that no two allocations share any.
+    /// The physical bytes behind `[addr, addr + size)`, as pages with offsets: to see that no two allocations share
+    /// any.
     #[must_use]
     pub fn physical(&self, addr: u64, size: u64) -> Vec<(u64, u64, u64)> {
         let mut list = Vec::new();

@@ -1,9 +1,9 @@
 //! What one shard counted on its own since the pool last looked, within the room it was given.
 //!
-//! The pool's peaks are exact although shards count apart: the room below the peaks is divided among them, so as long as each keeps to
-//! its share the sums stay below. A request that would exceed its shard's share goes through the pool, which adds everything up.
-//! What a shard had and gave back is its own to take again, whoever looked meanwhile: a loop of equal steps at the very peak stays within its
-//! shares.
+//! The pool's peaks are exact although shards count apart: the room below the peaks is divided among them, so as long
+//! as each keeps to its share the sums stay below. A request that would exceed its shard's share goes through the pool,
+//! which adds everything up. What a shard had and gave back is its own to take again, whoever looked meanwhile: a loop
+//! of equal steps at the very peak stays within its shares.
 
 use crate::shard::Shard;
 use crate::stats::{ClassStats, Gauge, Stats};
@@ -146,9 +146,9 @@ fn below_peaks(stats: &Stats) -> Amounts {
     [all, of(classes[0]), of(classes[1])]
 }
 
-/// Divides what is left below the peaks: to each what it is due, and of the rest the same. Where less is left than is due in all, since not
-/// everybody had most at once, those who do something have theirs before those who do not, and the first ones all of it: who has none will ask,
-/// not everybody.
+/// Divides what is left below the peaks: to each what it is due, and of the rest the same. Where less is left than is
+/// due in all, since not everybody had most at once, those who do something have theirs before those who do not, and
+/// the first ones all of it: who has none will ask, not everybody.
 pub(crate) fn divide(stats: &Stats, shards: &mut [Box<Shard>]) {
     let count = shards.len().max(1) as u64;
     let mut left = below_peaks(stats);

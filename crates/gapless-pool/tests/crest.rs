@@ -1,4 +1,5 @@
-//! The most that was active between two looks, as offload plans with it: exact on one stream, never too little on several.
+//! The most that was active between two looks, as offload plans with it: exact on one stream, never too little on
+//! several.
 
 #![cfg(not(feature = "shuttle"))]
 

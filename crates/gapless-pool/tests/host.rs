@@ -1,5 +1,5 @@
-//! The pinned host pool under random programs: no byte handed out twice, the invariants after every step, tight rounding, limits, and a host that
-//! refuses.
+//! The pinned host pool under random programs: no byte handed out twice, the invariants after every step, tight
+//! rounding, limits, and a host that refuses.
 
 mod support;
 

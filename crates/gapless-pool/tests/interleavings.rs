@@ -1,4 +1,5 @@
-//! The locking under a scheduler that tries many interleavings: `cargo test -p gapless-pool --features shuttle --test interleavings`.
+//! The locking under a scheduler that tries many interleavings: `cargo test -p gapless-pool --features shuttle --test
+//! interleavings`.
 
 #![cfg(feature = "shuttle")]
 
@@ -46,7 +47,8 @@ fn program() {
     });
 }
 
-/// Threads that charge one budget, which has room for some of them: its limit is never passed, and everything comes back.
+/// Threads that charge one budget, which has room for some of them: its limit is never passed, and everything comes
+/// back.
 fn charged() {
     let pool = Arc::new(SharedPool::new(Pool::new(SimDevice::new(256 << 20), Options::default())));
     let budget: &'static Budget = Box::leak(Box::new(Budget::new(8 << 20, 5 << 20)));

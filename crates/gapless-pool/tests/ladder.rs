@@ -1,4 +1,5 @@
-//! What happens before a request fails: each rung alone, in order, with no more waiting than is needed, and with a fault at every device call.
+//! What happens before a request fails: each rung alone, in order, with no more waiting than is needed, and with a
+//! fault at every device call.
 
 mod support;
 
@@ -245,7 +246,8 @@ fn a_fault_at_any_device_call_of_the_ladder_leaves_the_state_whole() {
     panic!("the ladder never ends ({failed} failed)");
 }
 
-/// Requests on a card that is always nearly full, against what could at all be served: a request fails only where nothing could serve it.
+/// Requests on a card that is always nearly full, against what could at all be served: a request fails only where
+/// nothing could serve it.
 #[test]
 fn random_programs_fail_only_where_too_little_is_free() {
     let (mut refused, mut served) = (0u32, [0u64; 4]);

@@ -1,5 +1,5 @@
-//! The allocator under random programs: invariants after every step, no two live allocations over the same physical bytes, faults at every
-//! device call.
+//! The allocator under random programs: invariants after every step, no two live allocations over the same physical
+//! bytes, faults at every device call.
 
 mod support;
 

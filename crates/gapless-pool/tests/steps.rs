@@ -371,7 +371,8 @@ fn threads_follow_plans_of_their_own_streams() {
     pool.with(|pool| {
         pool.check().expect("a whole state");
         let stats = pool.plan_stats();
-        // Streams lend each other what is free, so not every place is; a plan that found too few of them free is out of force until it is made anew.
+        // Streams lend each other what is free, so not every place is; a plan that found too few of them free is out of
+        // force until it is made anew.
         assert!((1..=3).contains(&stats.plans) && stats.served > 300, "{stats:?}");
         assert_eq!(stats.requests, 3 * 40 * 60);
         assert_eq!(pool.stats().allocated.current, 0);

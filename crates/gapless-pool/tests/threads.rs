@@ -135,8 +135,9 @@ fn a_panic_with_the_whole_pool_in_hand_loses_nothing() {
     pool.with(|pool| pool.check()).expect("a whole state");
 }
 
-/// Streams that each give back and ask for the same again, in any order, at the very peak: whatever others do meanwhile, each is served by its own
-/// heap. Neither what is left below the peaks nor a page that is missing may make them live on each other's memory.
+/// Streams that each give back and ask for the same again, in any order, at the very peak: whatever others do
+/// meanwhile, each is served by its own heap. Neither what is left below the peaks nor a page that is missing may make
+/// them live on each other's memory.
 #[test]
 fn many_lanes_at_the_peak_keep_to_themselves() {
     const SIZES: [u64; 8] = [512, 4096, 70_000, 600_000, 2 << 20, 5 << 20, 24 << 20, 3 << 10];

@@ -1,5 +1,5 @@
-//! What the pool shows of itself: segments and blocks add up to the counters, the log of changes leads to the same picture, and a private
-//! pool's state comes back at its addresses.
+//! What the pool shows of itself: segments and blocks add up to the counters, the log of changes leads to the same
+//! picture, and a private pool's state comes back at its addresses.
 
 use gapless_pool::{
     BlockState, Change, Device, Options, Pool, PoolKey, RestoreError, SegmentView, SimDevice, StreamHandle,

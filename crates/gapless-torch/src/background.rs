@@ -26,8 +26,7 @@ const SIG_SETMASK: i32 = 2;
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let mut before = SignalSet([0; 128]);
     let mut all = SignalSet([0; 128]);
-    // The new thread inherits this one's mask.
-    // SAFETY: sets of the right size; the mask is put back below.
+    // The new thread inherits this one's mask. SAFETY: sets of the right size; the mask is put back below.
     unsafe {
         sigfillset(&raw mut all);
         pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
@@ -38,7 +37,8 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
     thread
 }
 
-/// Has `work` called when the process ends by itself: before what was registered earlier, so before the driver's own end. It must not unwind.
+/// Has `work` called when the process ends by itself: before what was registered earlier, so before the driver's own
+/// end. It must not unwind.
 pub fn at_exit(work: extern "C" fn()) {
     // SAFETY: a function that lives as long as the process.
     unsafe { atexit(work) };

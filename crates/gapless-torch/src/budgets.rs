@@ -1,7 +1,8 @@
-//! Budgets of scopes: what is allocated while one is open, by any thread of this process, is charged to its tag until it is given back.
+//! Budgets of scopes: what is allocated while one is open, by any thread of this process, is charged to its tag until
+//! it is given back.
 //!
-//! Scopes of all threads are one list, and the newest that is open takes the charge. A tag keeps what it counted when its scope ends; each card
-//! counts apart. A process that never opened one pays one load a request.
+//! Scopes of all threads are one list, and the newest that is open takes the charge. A tag keeps what it counted when
+//! its scope ends; each card counts apart. A process that never opened one pays one load a request.
 
 use crate::hooks::set_error;
 use crate::state::CARDS;
@@ -72,7 +73,8 @@ fn table(device: i32) -> Option<&'static [Budget]> {
 }
 
 impl Scopes {
-    /// Brings a card up to date: whose turn it is, and what each tag may hold: as its newest open scope says, or as the last one said.
+    /// Brings a card up to date: whose turn it is, and what each tag may hold: as its newest open scope says, or as the
+    /// last one said.
     fn set_limits(&self, device: i32) {
         let open = |tag: Option<u16>| {
             self.open.iter().rev().find(|scope| scope.is_of(device) && tag.is_none_or(|tag| scope.tag == tag))

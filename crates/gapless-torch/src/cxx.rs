@@ -1,6 +1,8 @@
-//! Objects of the C++ library as PyTorch's x86-64 Linux builds lay them out (libstdc++, strings since GCC 5): only what crosses the border.
+//! Objects of the C++ library as PyTorch's x86-64 Linux builds lay them out (libstdc++, strings since GCC 5): only what
+//! crosses the border.
 //!
-//! What C++ will free comes from its own `operator new`. Objects that point into themselves (strings, maps) are built where they will stay.
+//! What C++ will free comes from its own `operator new`. Objects that point into themselves (strings, maps) are built
+//! where they will stay.
 
 use crate::foreign::{self, Invoker, Manager, New};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -252,7 +254,8 @@ impl Clone for SharedPtr {
 
 impl Drop for SharedPtr {
     fn drop(&mut self) {
-        // SAFETY: this use is ours to give up, once; the last one ends the object, and the last weak one the control block.
+        // SAFETY: this use is ours to give up, once; the last one ends the object, and the last weak one the control
+        // block.
         unsafe {
             let Some(control) = self.control.as_ref() else { return };
             if control.uses.fetch_sub(1, Ordering::AcqRel) != 1 {
@@ -388,7 +391,8 @@ impl StringMap {
     /// `place` is valid for a write; whoever gets the map frees it.
     pub unsafe fn write(place: *mut StringMap, pairs: &[(String, String)]) {
         let Some(library) = library() else { std::process::abort() };
-        // SAFETY: each node is new and written once; the bucket points before the first node, which is where the map's own field is.
+        // SAFETY: each node is new and written once; the bucket points before the first node, which is where the map's
+        // own field is.
         unsafe {
             let mut first = std::ptr::null_mut();
             for (key, value) in pairs.iter().rev() {

@@ -1,7 +1,8 @@
 //! torch's own exceptions thrown from Rust: objects of the libraries that are already loaded.
 //!
-//! c10 exports what it takes: the constructor of `c10::Error`, and the tables and types of the classes derived from it, which add no members.
-//! Where one of them is missing, in a build that is not known, the throw returns and its caller falls back to a null pointer or to nothing.
+//! c10 exports what it takes: the constructor of `c10::Error`, and the tables and types of the classes derived from it,
+//! which add no members. Where one of them is missing, in a build that is not known, the throw returns and its caller
+//! falls back to a null pointer or to nothing.
 
 use crate::cxx::{CxxString, find};
 use crate::foreign::{self, Throw};
@@ -97,13 +98,14 @@ pub fn is_available() -> bool {
 pub unsafe fn throw(kind: Kind, message: String) {
     let Some(thrower) = thrower() else { return };
     let Some((table, type_info)) = thrower.kinds[kind as usize] else { return };
-    // The exception's constructor moves from its argument, and frees the text at its end: malloc's memory, which is Rust's as well.
+    // The exception's constructor moves from its argument, and frees the text at its end: malloc's memory, which is
+    // Rust's as well.
     let text: &'static mut [u8] = Box::leak(format!("{message}\0").into_bytes().into_boxed_slice());
     drop(message);
     let string = CxxString::owning(text);
     let location = SourceLocation { function: c"gapless".as_ptr(), file: c"gapless".as_ptr(), line: 0 };
-    // SAFETY: the object is large enough for a c10::Error; its first word is the table pointer, which is exchanged for that of the derived
-    // class, which adds no members; the destructor is the table's first entry.
+    // SAFETY: the object is large enough for a c10::Error; its first word is the table pointer, which is exchanged for
+    // that of the derived class, which adds no members; the destructor is the table's first entry.
     unsafe {
         let object = (thrower.allocate)(OBJECT);
         (thrower.construct)(object, location, &raw const string);

@@ -1,22 +1,18 @@
-//! Code of others that may throw, called here and nowhere else: PyTorch's filters, trackers, observers, gatherers
-//! of stacks and plain functions, and
-//! those of the C++ library.
+//! Code of others that may throw, called here and nowhere else: PyTorch's filters, trackers, observers, gatherers of
+//! stacks and plain functions, and those of the C++ library.
 //!
-//! A C++ exception that one of them throws goes on to PyTorch, through frames of ours, and becomes a Python
-//! exception there, as it does with PyTorch's
-//! own allocator. What Rust asks for (the reference, "Unwinding"; RFC 2945): every function on its way is
-//! `C-unwind` or Rust's own, whose
-//! destructors run; and no `catch_unwind` lies on it, since that ends the process. A lock on its way would be given
-//! up in the middle of what it
-//! guards. So nothing of this module is called
+//! A C++ exception that one of them throws goes on to PyTorch, through frames of ours, and becomes a Python exception
+//! there, as it does with PyTorch's own allocator. What Rust asks for (the reference, "Unwinding"; RFC 2945): every
+//! function on its way is `C-unwind` or Rust's own, whose destructors run; and no `catch_unwind` lies on it, since that
+//! ends the process. A lock on its way would be given up in the middle of what it guards. So nothing of this module is
+//! called
 //!
 //! * below [`guarded`](crate::hooks::guarded) or the closure of `overlay::answer`, which catch panics;
 //! * with a card locked;
 //! * from a thread of our own, or from a function that Python calls by ctypes: nobody would catch it there.
 //!
-//! Builds with debug assertions, which is what the tests run on, check the first two at each call ([`Barred`]).
-//! That no other file calls such a
-//! function is what `tests/foreign.rs` checks.
+//! Builds with debug assertions, which is what the tests run on, check the first two at each call ([`Barred`]). That no
+//! other file calls such a function is what `tests/foreign.rs` checks.
 
 use crate::cxx::{Function, SharedPtr, find};
 use crate::overlay::layout::{Device, TraceEntry};

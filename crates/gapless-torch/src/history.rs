@@ -1,10 +1,10 @@
-//! The history of a card's memory, as `torch.cuda.memory._record_memory_history` asks for it: a bounded list of what happened, with stacks.
+//! The history of a card's memory, as `torch.cuda.memory._record_memory_history` asks for it: a bounded list of what
+//! happened, with stacks.
 //!
-//! What is recorded is set for all cards at once; each card has its list. Stacks come from a function of PyTorch's that may take Python's
-//! lock, so it is called before a card's lock is taken, never under it. Trackers may throw: what they are to hear
-//! is put down under the card's
-//! lock, in the order in which it happened, and told to them after it, before the request or free that it belongs
-//! to is over.
+//! What is recorded is set for all cards at once; each card has its list. Stacks come from a function of PyTorch's that
+//! may take Python's lock, so it is called before a card's lock is taken, never under it. Trackers may throw: what they
+//! are to hear is put down under the card's lock, in the order in which it happened, and told to them after it, before
+//! the request or free that it belongs to is over.
 
 use crate::cxx::SharedPtr;
 use crate::foreign::{self, Observer, Tracker};
@@ -318,9 +318,9 @@ pub struct Event {
     pub pool: PoolKey,
 }
 
-/// Tells trackers what happened since they last heard. Where another thread does so, it tells this thread's part
-/// too: in order, and without
-/// waiting, for a tracker may want what this thread has. One that allocates hears of it when it is done.
+/// Tells trackers what happened since they last heard. Where another thread does so, it tells this thread's part too:
+/// in order, and without waiting, for a tracker may want what this thread has. One that allocates hears of it when it
+/// is done.
 ///
 /// # Safety
 /// Called where C++ may be thrown through; no card is locked.

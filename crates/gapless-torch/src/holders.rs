@@ -1,5 +1,5 @@
-//! Who holds a card's memory right now: live blocks by the Python line that asked for them where a recording keeps lines, else by their size,
-//! their pool and their stream.
+//! Who holds a card's memory right now: live blocks by the Python line that asked for them where a recording keeps
+//! lines, else by their size, their pool and their stream.
 //!
 //! It walks over all live blocks: for a failed request and for what is looked at now and then, not for each request.
 
@@ -36,7 +36,8 @@ pub fn largest(card: &Card, device: i32, n: usize) -> Vec<Holder> {
 pub fn of(live: impl Iterator<Item = AllocationView>, device: i32, n: usize) -> Vec<Holder> {
     let mut live = Some(live);
     let mut live = || live.take().into_iter().flatten();
-    // One lock for all blocks: the one who writes lines waits meanwhile, and takes no card's lock while it has this one.
+    // One lock for all blocks: the one who writes lines waits meanwhile, and takes no card's lock while it has this
+    // one.
     recorder::with_lines(|lines| {
         group(live(), n, |a| lines.of(device as u8, a.addr).map(|line| Key::Line(Arc::clone(line))))
     })

@@ -1,14 +1,13 @@
 //! The C ABI: what PyTorch, and the Python package, call.
 //!
 //! Entries that PyTorch calls may come from any thread, with or without Python's lock. None of them unwinds, except
-//! those that are `C-unwind`:
-//! `gapless_alloc` throws PyTorch's own exception when there is no memory, and what PyTorch's own functions throw
-//! goes through.
+//! those that are `C-unwind`: `gapless_alloc` throws PyTorch's own exception when there is no memory, and what
+//! PyTorch's own functions throw goes through.
 
 use crate::cxx::Function;
 use crate::foreign::{Barred, Filter};
 use crate::oom::tail;
-use crate::ration::{admission, ticker};
+use crate::quota::{admission, ticker};
 use crate::recorder::{self, Config};
 use crate::routing::{self, MempoolId};
 use crate::state::{self, CARDS, Card, CardError};
@@ -61,8 +60,8 @@ pub unsafe extern "C" fn gapless_enable(text: *const c_char) -> i32 {
     })
 }
 
-/// Records all requests from now on into the file `path`, with the Python lines that asked where `stacks` is not 0, within `limit` bytes
-/// where that is not 0. Before a card is used. 0, or -1 with a message in `gapless_last_error`.
+/// Records all requests from now on into the file `path`, with the Python lines that asked where `stacks` is not 0,
+/// within `limit` bytes where that is not 0. Before a card is used. 0, or -1 with a message in `gapless_last_error`.
 ///
 /// # Safety
 /// `path` is a NUL-terminated string.
@@ -111,7 +110,8 @@ pub unsafe extern "C" fn gapless_mark(name: *const c_char, stage: i32, device: i
     });
 }
 
-/// The program is between two steps: plans that wait for the next one to begin are put in place now, so that it is not held up.
+/// The program is between two steps: plans that wait for the next one to begin are put in place now, so that it is not
+/// held up.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_pause(device: i32) {
     if state::is_forked() {
@@ -124,8 +124,8 @@ pub extern "C" fn gapless_pause(device: i32) {
     });
 }
 
-/// Calls `callback` with `user` when a request cannot be served, before it fails: it may free memory. Any thread may be the one that calls. Returns
-/// a number for [`gapless_remove_pressure`].
+/// Calls `callback` with `user` when a request cannot be served, before it fails: it may free memory. Any thread may be
+/// the one that calls. Returns a number for [`gapless_remove_pressure`].
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_on_pressure(callback: Option<pressure::Callback>, user: *mut c_void) -> u64 {
     guarded(0, || callback.map_or(0, |callback| pressure::add(callback, user)))
@@ -154,8 +154,9 @@ pub unsafe extern "C" fn gapless_oom_folder(path: *const c_char) {
     });
 }
 
-/// What is allocated from now on is charged to `tag`, up to `limit` bytes; where `soft` (0: none) are passed, what is free is given back. On
-/// one card, or, with a negative number, on each by itself. A number to close it by, or -1 with a message in `gapless_last_error`.
+/// What is allocated from now on is charged to `tag`, up to `limit` bytes; where `soft` (0: none) are passed, what is
+/// free is given back. On one card, or, with a negative number, on each by itself. A number to close it by, or -1 with
+/// a message in `gapless_last_error`.
 ///
 /// # Safety
 /// `tag` is a NUL-terminated string.
@@ -370,8 +371,8 @@ pub extern "C" fn gapless_release_pool(device: i32, id: MempoolId) {
     });
 }
 
-/// Writes the statistics of a card as JSON into `out`, NUL-terminated, and returns their length; where that is not less than `room`, nothing is
-/// written.
+/// Writes the statistics of a card as JSON into `out`, NUL-terminated, and returns their length; where that is not less
+/// than `room`, nothing is written.
 ///
 /// # Safety
 /// `out` is valid for writes of `room` bytes.

@@ -2,11 +2,9 @@
 //! it.
 //!
 //! Up to Python 3.13 a thread that wants the lock of an interpreter that is being torn down is ended inside of the
-//! call, through the frames of whoever
-//! called; later ones leave it hanging there. So each way into Python from native code is a [`Visit`]: none begins
-//! once the package's function for
-//! the end of the process ran ([`Door::close`], which waits for those under way), nor once Python itself says that
-//! it is finalising.
+//! call, through the frames of whoever called; later ones leave it hanging there. So each way into Python from native
+//! code is a [`Visit`]: none begins once the package's function for the end of the process ran ([`Door::close`], which
+//! waits for those under way), nor once Python itself says that it is finalising.
 
 use crate::cxx::find_global;
 use std::ffi::{c_int, c_void};

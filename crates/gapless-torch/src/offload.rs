@@ -1,7 +1,8 @@
-//! What the Python package needs to move tensors to the host and back: the process's pool of pinned memory, and what a card has in use.
+//! What the Python package needs to move tensors to the host and back: the process's pool of pinned memory, and what a
+//! card has in use.
 //!
-//! One pool for all cards, made on first use, behind a lock of its own that is taken last. A forked child gets no memory from it and gives none back:
-//! what is pinned is its parent's. Nothing is torn down at exit.
+//! One pool for all cards, made on first use, behind a lock of its own that is taken last. A forked child gets no
+//! memory from it and gives none back: what is pinned is its parent's. Nothing is torn down at exit.
 
 use crate::hooks::{guarded, set_error};
 use crate::{budgets, state};
@@ -32,8 +33,8 @@ fn alloc(device: i32, size: u64, limit: u64) -> Result<u64, String> {
     pool.alloc(size, (limit > 0).then_some(limit)).map_err(|error| error.to_string())
 }
 
-/// Pinned host memory for `size` bytes, through the context of card `device` where the pool is new; the pool holds at most `limit` bytes where that is
-/// not 0. Null with a message in `gapless_last_error` where there is none.
+/// Pinned host memory for `size` bytes, through the context of card `device` where the pool is new; the pool holds at
+/// most `limit` bytes where that is not 0. Null with a message in `gapless_last_error` where there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_host_alloc(device: i32, size: u64, limit: u64) -> *mut c_void {
     let inside = || Err("the host pool failed inside; please report it".to_owned());
@@ -87,8 +88,9 @@ pub unsafe extern "C" fn gapless_host_stats(out: *mut u64) {
     }
 }
 
-/// Writes what a card has in use: active now, reserved (bytes), and the limit, 0 where there is none; where `is_new` is not 0 also the most that was
-/// active since it last was, and what is stranded. 0, or -1 where the card was not used yet.
+/// Writes what a card has in use: active now, reserved (bytes), and the limit, 0 where there is none; where `is_new` is
+/// not 0 also the most that was active since it last was, and what is stranded. 0, or -1 where the card was not used
+/// yet.
 ///
 /// # Safety
 /// `out` is valid for five writes.

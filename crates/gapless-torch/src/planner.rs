@@ -1,8 +1,8 @@
 //! Plans for steps that repeat, made by a thread of their own while training goes on.
 //!
-//! Whoever asks waits a little, with its card locked: most plans are there by then and serve the very step that begins. One that takes longer is
-//! installed when it is ready, and used from the next step on. Every plan is found once, so the wait is not one of each step, and the card
-//! mostly has work queued meanwhile.
+//! Whoever asks waits a little, with its card locked: most plans are there by then and serve the very step that begins.
+//! One that takes longer is installed when it is ready, and used from the next step on. Every plan is found once, so
+//! the wait is not one of each step, and the card mostly has work queued meanwhile.
 
 use crate::{background, state};
 use gapless_plan::repeated::{self, Request};

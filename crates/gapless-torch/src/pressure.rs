@@ -1,8 +1,8 @@
 //! Handlers that are asked before a request fails: they may free memory, and the request is tried again.
 //!
-//! They are called in the order in which they came, with no lock of ours held, by the thread whose request failed: they may take Python's lock,
-//! allocate and free. A request that fails inside of a handler fails plainly. While a capture is open none is asked, for what a handler
-//! does could become part of the graph, or break it.
+//! They are called in the order in which they came, with no lock of ours held, by the thread whose request failed: they
+//! may take Python's lock, allocate and free. A request that fails inside of a handler fails plainly. While a capture
+//! is open none is asked, for what a handler does could become part of the graph, or break it.
 
 use crate::interpreter::DOOR;
 use std::cell::Cell;
@@ -38,7 +38,8 @@ struct Handler {
     user: *mut c_void,
 }
 
-// SAFETY: the pointer is the caller's own, handed back to its callback, which may be called by any thread: that is what registering it says.
+// SAFETY: the pointer is the caller's own, handed back to its callback, which may be called by any thread: that is what
+// registering it says.
 unsafe impl Send for Handler {}
 // SAFETY: as above: the pointer is only handed on.
 unsafe impl Sync for Handler {}
@@ -65,8 +66,8 @@ pub fn remove(id: u64) -> bool {
     handlers.len() != before
 }
 
-/// Asks one handler after the other until `retry` has something. `look` is what the next one is told, and how much was freed ever;
-/// `None` from it: nobody is to be asked. What was retried, and how many were asked.
+/// Asks one handler after the other until `retry` has something. `look` is what the next one is told, and how much was
+/// freed ever; `None` from it: nobody is to be asked. What was retried, and how many were asked.
 pub fn ask<T>(
     mut look: impl FnMut() -> Option<(Pressure, u64)>,
     mut retry: impl FnMut() -> Option<T>,

@@ -1,15 +1,14 @@
-//! Which pool a request goes to: routings that PyTorch opens for graph captures and memory pools, each with a filter of streams.
+//! Which pool a request goes to: routings that PyTorch opens for graph captures and memory pools, each with a filter of
+//! streams.
 //!
 //! Filters are PyTorch's code and may throw, so they are asked before a card is locked, on a list that the card
-//! publishes; where a card has no
-//! routing that costs one load. A request that was asked about before a routing began is one from before it.
+//! publishes; where a card has no routing that costs one load. A request that was asked about before a routing began is
+//! one from before it.
 //!
-//! A routing is a **capture** or it is not, and only a capture makes the pool quiet. PyTorch opens a capture's
-//! routing before the capture begins,
-//! so its filter does not take the thread's current stream then; a memory pool's filter does. From then on the
-//! stream is watched: once it was seen
-//! captured and is not any more, the capture is over, whether PyTorch ends the routing or, after a failure, never
-//! does.
+//! A routing is a **capture** or it is not, and only a capture makes the pool quiet. PyTorch opens a capture's routing
+//! before the capture begins, so its filter does not take the thread's current stream then; a memory pool's filter
+//! does. From then on the stream is watched: once it was seen captured and is not any more, the capture is over,
+//! whether PyTorch ends the routing or, after a failure, never does.
 
 use crate::foreign::{self, Filter};
 use crate::hooks::guarded;

@@ -1,8 +1,7 @@
 //! What a request and a free do, whichever way PyTorch came: through the plain hooks or the overlay.
 //!
-//! What is recorded is told under the lock that orders it: of the lane, or of the card.
-//! Filters of routings are asked, and stacks for a history or a recording gathered, before the card is locked;
-//! trackers, handlers and observers of
+//! What is recorded is told under the lock that orders it: of the lane, or of the card. Filters of routings are asked,
+//! and stacks for a history or a recording gathered, before the card is locked; trackers, handlers and observers of
 //! failures are called after: all of them may throw, or take Python's lock.
 
 use crate::budgets;

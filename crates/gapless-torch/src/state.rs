@@ -1,17 +1,17 @@
-//! The allocators of this process, one a card, each behind a lock; and their fronts, which serve most requests without it.
+//! The allocators of this process, one a card, each behind a lock; and their fronts, which serve most requests without
+//! it.
 
 use crate::foreign::Barred;
 use crate::history::{self, Action, Event, History, Stack};
 use crate::oom::{Limit, LimitBy};
 use crate::options::Settings;
 use crate::planner::Background;
-use crate::pulse;
-use crate::ration::{Rationed, admission};
+use crate::quota::{QuotaDevice, admission};
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::{Capture, Routing, Routings};
 use crate::stats::Shown;
-use crate::{background, budgets, checked};
+use crate::{background, budgets, checked, publisher};
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
     AllocError, BlockState, Budget, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Refusal, Stats,
@@ -29,7 +29,7 @@ pub const CARDS: usize = 64;
 /// One card's allocator and what PyTorch told about it.
 #[derive(Debug)]
 pub struct Card {
-    pub pool: Pool<Rationed<CudaDevice>>,
+    pub pool: Pool<QuotaDevice<CudaDevice>>,
     /// Its number.
     pub device: i32,
     pub routings: Routings,
@@ -207,11 +207,11 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
     let mut guard = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if guard.is_none() {
         let settings = SETTINGS.get().copied().unwrap_or_default();
-        let rationed = checked::watched(admission::open(device, settings.budget)?);
+        let quota_device = checked::watched(admission::open(device, settings.budget)?);
         // A child forked before this has no CUDA state of its parent's to spoil.
         watch_forks();
         let mut card = Box::new(Card {
-            pool: Pool::new(rationed, settings.pool),
+            pool: Pool::new(quota_device, settings.pool),
             device,
             routings: Routings::default(),
             uses: Vec::new(),
@@ -235,7 +235,7 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
         }
         *guard = Some(card);
         if !settings.hidden {
-            pulse::start();
+            publisher::start();
         }
     }
     let fronts = FRONTS[at].get_or_init(Fronts::default);
@@ -341,7 +341,7 @@ impl Card {
         self.give_back(|all| all.trim_pool(pool))
     }
 
-    fn give_back(&mut self, give: impl FnOnce(&mut Pool<Rationed<CudaDevice>>) -> u64) -> u64 {
+    fn give_back(&mut self, give: impl FnOnce(&mut Pool<QuotaDevice<CudaDevice>>) -> u64) -> u64 {
         if self.routings.has_capture() {
             return 0;
         }
@@ -540,12 +540,12 @@ impl Card {
     /// The most that the pool may hold, by whatever limits it.
     #[must_use]
     pub fn most(&self) -> Option<u64> {
-        self.pool.limit().into_iter().chain(self.pool.device().ration().most()).min()
+        self.pool.limit().into_iter().chain(self.pool.device().quota().most()).min()
     }
 
     /// Which promise refused a request, as a sentence.
     pub fn refusal(&self, why: Refusal) -> String {
-        let by_ration = || self.pool.device().ration().sentence(why);
+        let by_ration = || self.pool.device().quota().sentence(why);
         let said = if why == Refusal::Budget { budgets::sentence(self.device) } else { by_ration() };
         said.unwrap_or_default()
     }
@@ -561,7 +561,7 @@ impl Card {
 
     /// Budgets and shares as statistics, each with a comma behind it.
     pub fn write_rations(&self, out: &mut String) {
-        self.pool.device().ration().figures().write_json(out);
+        self.pool.device().quota().figures().write_json(out);
         budgets::write_json(out, self.device);
     }
 }

@@ -1,8 +1,8 @@
-//! The statistics of a card as `torch.cuda.memory_stats` means them: as PyTorch's structure through the table, and as JSON for Python.
+//! The statistics of a card as `torch.cuda.memory_stats` means them: as PyTorch's structure through the table, and as
+//! JSON for Python.
 //!
-//! Segments, and free blocks beside others in one (inactive and split), are those that the snapshot shows, so that
-//! the two agree. They are looked up
-//! when asked for: peaks and totals are of what was seen then. Nothing is oversize.
+//! Segments, and free blocks beside others in one (inactive and split), are those that the snapshot shows, so that the
+//! two agree. They are looked up when asked for: peaks and totals are of what was seen then. Nothing is oversize.
 
 use crate::budgets;
 use crate::checked;

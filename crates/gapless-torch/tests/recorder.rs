@@ -1,4 +1,5 @@
-//! From threads to a file and back: what was pushed is what is read, whatever happens to the process, the disk or the ring.
+//! From threads to a file and back: what was pushed is what is read, whatever happens to the process, the disk or the
+//! ring.
 
 use gapless_pool::{PoolKey, StreamHandle};
 use gapless_torch::recorder::held::{Block, Picture, Piece};
@@ -15,7 +16,8 @@ const BASE: u64 = 0x7f00_0000_0000;
 const PLACES: u64 = 1000;
 const APART: u64 = 1 << 20;
 
-/// A program whose event `i` follows from those before it: one large piece of memory, and places in it that are taken and given back.
+/// A program whose event `i` follows from those before it: one large piece of memory, and places in it that are taken
+/// and given back.
 struct Program {
     next: u64,
     sizes: Vec<u64>,
@@ -264,7 +266,8 @@ fn the_process_that_is_killed() {
     });
 }
 
-/// Killed a hundred times at moments of chance: every event that was known to be written is there, and all that is there is right.
+/// Killed a hundred times at moments of chance: every event that was known to be written is there, and all that is
+/// there is right.
 #[test]
 fn a_kill_loses_nothing_but_the_block_that_was_open() {
     let mut dice = 0x2545_f491_4f6c_dd1du64;

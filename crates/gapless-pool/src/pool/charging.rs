@@ -5,7 +5,8 @@ use crate::budget::{Budget, Room};
 use crate::device::{Device, DeviceError, Refusal};
 
 impl<D: Device> Pool<D> {
-    /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free is given back to the device first.
+    /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free is given back to
+    /// the device first.
     #[inline]
     pub(super) fn ask(&mut self, budget: Option<&'static Budget>, size: u64) -> Result<(), DeviceError> {
         budget.map_or(Ok(()), |budget| self.ask_for(budget, size))

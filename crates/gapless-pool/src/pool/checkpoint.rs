@@ -1,5 +1,6 @@
-//! A private pool's live allocations, kept and brought back: what recordings of graphs that follow each other need. Bringing back frees what
-//! is live in the pool and makes what was live then live again, at the same addresses; contents are whatever the pages hold.
+//! A private pool's live allocations, kept and brought back: what recordings of graphs that follow each other need.
+//! Bringing back frees what is live in the pool and makes what was live then live again, at the same addresses;
+//! contents are whatever the pages hold.
 
 use super::{Place, Pool, PoolKey};
 use crate::budget::Budget;
@@ -44,7 +45,8 @@ impl<D: Device> Pool<D> {
         saved
     }
 
-    /// Frees what callers hold in a private pool, and makes what is in `saved` live again. The addresses that were freed.
+    /// Frees what callers hold in a private pool, and makes what is in `saved` live again. The addresses that were
+    /// freed.
     ///
     /// # Errors
     /// When that cannot be; nothing changed then.

@@ -83,8 +83,8 @@ impl<D: Device> Pool<D> {
         c.pages.sub(1);
     }
 
-    /// The most that was active since this was last called, whatever happens to peaks. Exact where one shard was busy; where several were, the sum
-    /// of what each had at most, which is no less.
+    /// The most that was active since this was last called, whatever happens to peaks. Exact where one shard was busy;
+    /// where several were, the sum of what each had at most, which is no less.
     pub fn take_crest(&mut self) -> u64 {
         std::mem::replace(&mut self.crest, self.stats.active.current).max(self.stats.active.current)
     }

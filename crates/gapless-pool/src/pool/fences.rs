@@ -1,11 +1,9 @@
 //! Fences: what the pool knows about work that is done.
 //!
-//! A fence is an event after the present work of every stream. Fences have numbers; what is freed now is
-//! **settled**, used by no work any more,
-//! once fence `open` is done, the one that will be recorded next. Only settled memory goes from one lane to
-//! another, and addresses are unmapped only
-//! where no work uses them: no stream ever waits for another one on behalf of the pool, and the host waits only
-//! before a request would fail.
+//! A fence is an event after the present work of every stream. Fences have numbers; what is freed now is **settled**,
+//! used by no work any more, once fence `open` is done, the one that will be recorded next. Only settled memory goes
+//! from one lane to another, and addresses are unmapped only where no work uses them: no stream ever waits for another
+//! one on behalf of the pool, and the host waits only before a request would fail.
 
 use super::{AllocationId, Pool};
 use crate::device::{Device, DeviceError, EventHandle};

@@ -6,8 +6,8 @@ use crate::heap::Page;
 use crate::mutants::{self, Mutant};
 
 impl<D: Device> Pool<D> {
-    /// Gives every wholly free page back to the device, of the default pool and of private pools that nobody uses: after waiting for the
-    /// present work of all streams. Nothing during a capture. Returns the bytes.
+    /// Gives every wholly free page back to the device, of the default pool and of private pools that nobody uses:
+    /// after waiting for the present work of all streams. Nothing during a capture. Returns the bytes.
     pub fn trim(&mut self) -> u64 {
         self.trim_where(Self::is_trimmed)
     }
@@ -30,7 +30,8 @@ impl<D: Device> Pool<D> {
         before - self.stats.reserved.current
     }
 
-    /// Whether what is free in a heap may be given back: a private pool that is used keeps it, since graphs remember addresses.
+    /// Whether what is free in a heap may be given back: a private pool that is used keeps it, since graphs remember
+    /// addresses.
     pub(super) fn is_trimmed(&self, heap: u32) -> bool {
         let pool = self.lanes[lane_of(heap) as usize].pool;
         !pool.is_private() || self.released.contains(&pool)

@@ -61,7 +61,8 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// New pages for a request of `size` bytes, in holes where a stretch is enough; else at the end, which misses `plain` bytes.
+    /// New pages for a request of `size` bytes, in holes where a stretch is enough; else at the end, which misses
+    /// `plain` bytes.
     pub(super) fn grow_for(&mut self, heap: u32, size: u64, plain: u64) -> Result<(), DeviceError> {
         let size = size.div_ceil(GRANULE) * GRANULE;
         if self.refill(heap, size, size) {
@@ -97,8 +98,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// What to take where a heap of large requests misses `bytes`: more, where less is held than was active at once
-    /// before. That much will be needed
-    /// again, and few large pages come sooner than many small ones.
+    /// before. That much will be needed again, and few large pages come sooner than many small ones.
     fn ahead(&self, heap: u32, bytes: u64) -> u64 {
         let more = bytes.next_multiple_of(self.chunk());
         let is_known = self.stats.reserved.current + more <= self.stats.active.peak;
@@ -115,9 +115,8 @@ impl<D: Device> Pool<D> {
         1 << part.ilog2()
     }
 
-    /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least
-    /// `least` bytes: `most` bytes of the
-    /// smallest that has as many, or all of the largest. Whether it did.
+    /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least `least`
+    /// bytes: `most` bytes of the smallest that has as many, or all of the largest. Whether it did.
     fn refill(&mut self, heap: u32, least: u64, most: u64) -> bool {
         let creeps = mutants::is(Mutant::AddressesCreep) && !self.may_grow(2 * most);
         if self.stats.device_frees == 0 || !self.may_grow(least) || creeps {

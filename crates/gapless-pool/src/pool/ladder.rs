@@ -1,13 +1,10 @@
 //! What is left before a request fails, from cheap to dear: the ladder.
 //!
-//! What is held is looked at as it lies. Then: **wait** for pending frees, only for those that would be enough, and
-//! for work on memory that other
-//! lanes could lend; **harvest** all free pages, with new memory for what is missing; **trim**: give back free
-//! pages that the request cannot reach,
-//! and take them anew where it can; **shrink** private pools that nobody uses any more. A rung that cannot be
-//! enough is left out: nothing is
-//! waited for or thrown away in vain. During a capture nothing is waited for, so only what is held is looked at.
-//! Asking the program itself comes
+//! What is held is looked at as it lies. Then: **wait** for pending frees, only for those that would be enough, and for
+//! work on memory that other lanes could lend; **harvest** all free pages, with new memory for what is missing;
+//! **trim**: give back free pages that the request cannot reach, and take them anew where it can; **shrink** private
+//! pools that nobody uses any more. A rung that cannot be enough is left out: nothing is waited for or thrown away in
+//! vain. During a capture nothing is waited for, so only what is held is looked at. Asking the program itself comes
 //! after this, and is not the pool's business.
 
 use super::missing::{FRAGMENT, Whose};
@@ -180,7 +177,8 @@ impl<D: Device> Pool<D> {
 
     // ---- waiting ----
 
-    /// Waits for pending frees until the request can be served; the ones that do most good first, and the oldest of those.
+    /// Waits for pending frees until the request can be served; the ones that do most good first, and the oldest of
+    /// those.
     fn wait_for_enough(&mut self, asked: Asked) -> Option<Place> {
         let order = self.worth_waiting_for(asked);
         if order.is_empty() {
@@ -276,8 +274,9 @@ impl<D: Device> Pool<D> {
 
     // ---- giving back ----
 
-    /// Gives back free pages that the request cannot reach, and takes them anew where it can: pages of small requests for a large one, those of the
-    /// default pool for a private one; with `shrink` also those of private pools that nobody uses.
+    /// Gives back free pages that the request cannot reach, and takes them anew where it can: pages of small requests
+    /// for a large one, those of the default pool for a private one; with `shrink` also those of private pools that
+    /// nobody uses.
     fn trim_for(&mut self, asked: Asked, shrink: bool) -> Option<Place> {
         let Asked { lane, heap, size, is_private } = asked;
         let heaps: Vec<u32> =
@@ -306,7 +305,8 @@ impl<D: Device> Pool<D> {
         self.with_new_memory(asked)
     }
 
-    /// Free pages cannot be put side by side as they are: gives all of them back, and asks the device for as much in one piece.
+    /// Free pages cannot be put side by side as they are: gives all of them back, and asks the device for as much in
+    /// one piece.
     fn begin_anew(&mut self, asked: Asked) -> Option<Place> {
         let Asked { heap, size, .. } = asked;
         let missing = self.missing_at_home(heap, size);

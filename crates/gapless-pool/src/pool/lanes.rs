@@ -70,8 +70,8 @@ impl<D: Device> Pool<D> {
     }
 
     /// A lane with nothing left in it: its addresses can be used again. A released pool's is one as soon as it is
-    /// empty; where there are many lanes,
-    /// so is one of a stream that has nothing allocated, as most streams that are gone.
+    /// empty; where there are many lanes, so is one of a stream that has nothing allocated, as most streams that are
+    /// gone.
     fn abandoned_lane(&mut self) -> Option<u32> {
         let empty = |pool: &Self, at: usize| {
             let shard = &pool.shards[at];

@@ -1,6 +1,5 @@
-//! Addresses that leave: nobody will use them again, but work that is queued may. They are unmapped once a fence
-//! says that it is done, in the order in
-//! which they left. So a page is released behind every window that had it mapped.
+//! Addresses that leave: nobody will use them again, but work that is queued may. They are unmapped once a fence says
+//! that it is done, in the order in which they left. So a page is released behind every window that had it mapped.
 
 use super::Pool;
 use crate::device::{Device, PageHandle};

@@ -1,7 +1,9 @@
-//! What happens to memory between a caller's request and the caller's free, for those who record a history. Off, it costs a comparison.
+//! What happens to memory between a caller's request and the caller's free, for those who record a history. Off, it
+//! costs a comparison.
 //!
-//! A page is shown where its present user has it: an allocation in a window takes its bytes away at home and puts them at the window's
-//! addresses, and gives them back when it ends. So each physical byte is mapped once at any time, as readers of a history expect.
+//! A page is shown where its present user has it: an allocation in a window takes its bytes away at home and puts them
+//! at the window's addresses, and gives them back when it ends. So each physical byte is mapped once at any time, as
+//! readers of a history expect.
 
 use super::{Allocation, AllocationId, Lane, Place, Pool, PoolKey, lane_of};
 use crate::device::{Device, StreamHandle};

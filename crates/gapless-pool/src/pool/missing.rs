@@ -1,14 +1,14 @@
-//! What happens when no free block fits: as little new memory as possible. Where that fails too, the [`ladder`](super::ladder) begins.
+//! What happens when no free block fits: as little new memory as possible. Where that fails too, the
+//! [`ladder`](super::ladder) begins.
 
 use super::{AllocationId, Lane, Piece, Pieces, Place, Pool, SMALL, TRIES};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
 use crate::shard::Shard;
 
-/// Slack is at least this, and at least so much for each lane that holds something, whose two heaps end in pages that are half empty: below it,
-/// sparing memory costs more than it is worth. A lane that lives on what others lend locks the whole pool for each
-/// request, and
-/// takes memory that its lender then has to borrow elsewhere.
+/// Slack is at least this, and at least so much for each lane that holds something, whose two heaps end in pages that
+/// are half empty: below it, sparing memory costs more than it is worth. A lane that lives on what others lend locks
+/// the whole pool for each request, and takes memory that its lender then has to borrow elsewhere.
 const LEAST_SLACK: u64 = 16 << 20;
 const LANE_SLACK: u64 = 2 * GRANULE;
 /// Smaller pieces of free memory are left alone.
@@ -67,9 +67,9 @@ impl<D: Device> Pool<D> {
         self.harvest(lane, heap, size, plain).or_else(|error| self.climb(lane, heap, size, error))
     }
 
-    /// [`Pool::miss`] for a private pool, of a graph or of the program's own. A graph remembers the addresses that it was
-    /// captured with, and the addresses of a window may go when it is idle. So a private pool has no windows, and only
-    /// grows. Its addresses serve another pool once it was released and emptied.
+    /// [`Pool::miss`] for a private pool, of a graph or of the program's own. A graph remembers the addresses that it
+    /// was captured with, and the addresses of a window may go when it is idle. So a private pool has no windows, and
+    /// only grows. Its addresses serve another pool once it was released and emptied.
     pub(super) fn miss_in_private(&mut self, lane: u32, heap: u32, size: u64) -> Result<Place, DeviceError> {
         let missing = size - self.heap(heap).tail().min(size - 1);
         let error = match self.grow_for(heap, size, missing.div_ceil(GRANULE) * GRANULE) {
@@ -137,8 +137,8 @@ impl<D: Device> Pool<D> {
         self.at_home(heap, size)
     }
 
-    /// A small request where its own heap has nothing and new memory would raise the peak: what lies between large blocks, too small for a
-    /// page of its own; or what other lanes have.
+    /// A small request where its own heap has nothing and new memory would raise the peak: what lies between large
+    /// blocks, too small for a page of its own; or what other lanes have.
     fn small_elsewhere(&mut self, lane: u32, size: u64) -> Option<Place> {
         let heap = self.lanes[lane as usize].large;
         if self.heap(heap).fits(size).is_some_and(|free| free < GRANULE) {
@@ -248,7 +248,8 @@ impl<D: Device> Pool<D> {
                 }
             }
         }
-        // Large pages first, for few mappings; among equals those of the smallest free blocks, which serve fewest requests.
+        // Large pages first, for few mappings; among equals those of the smallest free blocks, which serve fewest
+        // requests.
         found.pages.sort_by_key(|p| (std::cmp::Reverse(p.size), p.block, p.heap, p.page));
         found.fronts.sort_by_key(|p| (p.size, p.heap, p.page));
         found.backs.sort_by_key(|p| (p.size, p.heap, p.page));
@@ -276,8 +277,9 @@ impl Pieces {
         self.pages.iter().map(|p| p.size).sum::<u64>() + largest(&self.fronts) + largest(&self.backs)
     }
 
-    /// Pieces for `size` bytes, in the order of a window: pages as they come while they are not too large, and for what is left the
-    /// smallest thing that will do: a front, a back, one of each, or one more page, whose rest stays free at home.
+    /// Pieces for `size` bytes, in the order of a window: pages as they come while they are not too large, and for what
+    /// is left the smallest thing that will do: a front, a back, one of each, or one more page, whose rest stays free
+    /// at home.
     pub(super) fn choose(&self, size: u64) -> Option<Vec<Piece>> {
         let mut chosen = Vec::new();
         let mut taken = vec![false; self.pages.len()];

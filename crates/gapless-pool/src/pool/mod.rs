@@ -1,14 +1,29 @@
-//! The allocator of one device: heaps by lane and size class, and what happens when none of their blocks fits.
+//! The allocator of one device.
 //!
-//! Requests are served best fit from their lane's heap. When nothing fits, enough memory is usually free all the same, in pieces. Pages that are
-//! wholly free are then **harvested**: mapped a second time, side by side, at the addresses of a *window*, while at home their addresses count
-//! as taken. Nothing is unmapped or copied, and nothing waits. A window stays mapped after its allocation is freed, so the next request of
-//! its size needs no driver call at all if its pages are free then; in a loop of equal steps that is soon always so. New memory is
-//! taken from the device only for what is really missing.
+//! # Words
+//! * A **page** is a physical page of the card, 2 MiB or a power of two more. Its **home** is where it was first mapped.
+//! * A **heap** is a range of addresses with pages behind it, cut into blocks (`heap.rs`).
+//! * A **lane** is a stream in a memory pool. It has two heaps: one for small requests, one for large ones.
+//! * A **shard** is a lane's heaps and counters, which a thread can use without the rest of the pool (`shard.rs`).
+//! * A **window** is a second range of addresses, where free pages lie side by side ([`windows`]).
+//! * A **fence** is an event after the present work of every stream ([`fences`]). Memory is **settled** when a fence
+//!   shows that no work uses it. Only settled memory is **lent** to another lane.
 //!
-//! Streams: a lane's memory is used in the order of its stream. Memory that a lane lends to another one is
-//! *settled*: no work of any stream uses it
-//! any more ([`fences`]). It comes back in the same way. So the pool never makes one stream wait for another.
+//! # One request
+//! 1. The lane's own heap serves it, best fit. This is the only step on the hot path.
+//! 2. Frees that waited for other streams are looked at, and the heap is tried again ([`pending`]).
+//! 3. A block that this lane borrowed and gave back last serves it, or a window of this size that is mapped still.
+//! 4. As long as little more is held than was ever in use, the heap grows ([`growth`]).
+//! 5. Another lane lends a settled block ([`missing`]).
+//! 6. Free pages are **harvested**: they are mapped a second time, side by side, in a new window. Only what is then
+//!    still missing comes from the device. Nothing is copied, and nothing waits.
+//! 7. Before the request fails, the pool does what is slow, from cheap to dear ([`ladder`]).
+//!
+//! A window stays mapped when its allocation is freed. In a loop of equal steps the next request of its size finds it, so
+//! soon no step needs the driver.
+//!
+//! A lane's memory is used in the order of its stream. Lent memory comes back behind a fence too. So the pool never makes
+//! one stream wait for another.
 
 mod charging;
 mod check;

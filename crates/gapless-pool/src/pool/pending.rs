@@ -69,9 +69,8 @@ impl Pending {
 }
 
 impl<D: Device> Pool<D> {
-    /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a
-    /// stream that no event can be recorded
-    /// on, one that is being captured or that is gone.
+    /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a stream
+    /// that no event can be recorded on, one that is being captured or that is gone.
     pub(super) fn wait_for(&mut self, stream: StreamHandle, id: AllocationId) -> bool {
         // The fence that comes after a capture covers what the stream does now, unless it is of another context.
         if self.quiet && self.device.is_fenced(stream) && !mutants::is(Mutant::RecordInCapture) {
@@ -142,7 +141,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Waits on the host until no stream uses one allocation any more. What came before it on its streams is done then too.
+    /// Waits on the host until no stream uses one allocation any more. What came before it on its streams is done then
+    /// too.
     pub(super) fn wait_for_one(&mut self, id: AllocationId) {
         if let Some(at) = self.pending.later.iter().position(|&later| later == id) {
             self.pending.later.remove(at);
@@ -170,8 +170,8 @@ impl<D: Device> Pool<D> {
         self.find(addr).is_some_and(|id| self.pending.later.contains(&id))
     }
 
-    /// Gives back what was allocated at `addr`, to be free when [`Pool::free_now`] says so: for callers that know when other streams are done
-    /// without events, as a recorded trace does.
+    /// Gives back what was allocated at `addr`, to be free when [`Pool::free_now`] says so: for callers that know when
+    /// other streams are done without events, as a recorded trace does.
     ///
     /// # Errors
     /// As [`Pool::free`].

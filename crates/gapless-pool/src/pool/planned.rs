@@ -1,13 +1,10 @@
-//! Plans for steps, put in place: an arena at the end of a lane's heap, made of pages that are free elsewhere, and places in the holes between
-//! what stays.
+//! Plans for steps, put in place: an arena at the end of a lane's heap, made of pages that are free elsewhere, and
+//! places in the holes between what stays.
 //!
 //! It is done where a step begins, when least is live, or in the pause before, once for a plan. Pages move without
-//! being copied, as they are free, and
-//! without a wait: they are mapped at their new home, and leave the old one when no work uses it any more. What the
-//! plan leaves over goes back
-//! to the device in the same way. Memory is taken where a request would get it too, for what pages that something
-//! stays in make impossible;
-//! what finds no room is not planned.
+//! being copied, as they are free, and without a wait: they are mapped at their new home, and leave the old one when no
+//! work uses it any more. What the plan leaves over goes back to the device in the same way. Memory is taken where a
+//! request would get it too, for what pages that something stays in make impossible; what finds no room is not planned.
 
 use super::{Lane, Place, Pool, SMALL};
 use crate::device::{Device, DeviceError, PageHandle};
@@ -44,7 +41,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// The program is between two steps, and has given back what it will: what the next request would have to wait for is done now.
+    /// The program is between two steps, and has given back what it will: what the next request would have to wait for
+    /// is done now.
     pub fn pause(&mut self) {
         for lane in 0..self.lanes.len() {
             if self.shards[lane].steps.as_ref().is_some_and(|steps| steps.needs_pool) {

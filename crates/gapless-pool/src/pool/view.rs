@@ -1,8 +1,9 @@
 //! The pool as a list of segments with their blocks, as PyTorch shows an allocator.
 //!
-//! A segment is a stretch of a heap with memory behind it. An allocation in a window is a segment of its own, at the addresses that its
-//! caller knows, and the bytes at home that it stands for are left out there: they cut their heap into several segments. So every physical
-//! byte is in one segment, the segments' sizes add up to what is reserved, and the blocks' to what is allocated and active.
+//! A segment is a stretch of a heap with memory behind it. An allocation in a window is a segment of its own, at the
+//! addresses that its caller knows, and the bytes at home that it stands for are left out there: they cut their heap
+//! into several segments. So every physical byte is in one segment, the segments' sizes add up to what is reserved, and
+//! the blocks' to what is allocated and active.
 
 use super::{Allocation, Lane, Place, Pool, PoolKey, SMALL};
 use crate::blocks::State;
@@ -183,7 +184,8 @@ impl<D: Device> Pool<D> {
         found.extend(open);
     }
 
-    /// Free blocks that cannot be given back to the device, since others use their pages, and their bytes there: for small and for large.
+    /// Free blocks that cannot be given back to the device, since others use their pages, and their bytes there: for
+    /// small and for large.
     pub fn stranded(&self) -> [(u64, u64); 2] {
         let mut found = [(0, 0); 2];
         for (at, heap) in self.heaps().enumerate() {
@@ -205,7 +207,8 @@ impl<D: Device> Pool<D> {
         found
     }
 
-    /// The most that one request could get: what is free in whole pages, which can be put side by side, with what the device has left.
+    /// The most that one request could get: what is free in whole pages, which can be put side by side, with what the
+    /// device has left.
     pub fn largest_available(&mut self) -> u64 {
         let (free, _) = self.device.memory();
         let reserved = self.stats.reserved.current;

@@ -25,8 +25,8 @@ pub(super) struct Window {
 
 /// All windows of a pool.
 ///
-/// Invariants: `unused` names exactly the empty places of `all`; `count` is the number of windows in the sets of `idle`;
-/// each of those is there, under its own lane and size.
+/// Invariants: `unused` names exactly the empty places of `all`; `count` is the number of windows in the sets of
+/// `idle`; each of those is there, under its own lane and size.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     all: Vec<Option<Window>>,
@@ -115,7 +115,8 @@ impl Windows {
 }
 
 impl<D: Device> Pool<D> {
-    /// The home of what an allocation of `size` bytes would take through a window: heap, page, address and size of each part.
+    /// The home of what an allocation of `size` bytes would take through a window: heap, page, address and size of each
+    /// part.
     fn parts(&self, window: &Window, size: u64) -> Vec<(u32, u32, u64, u64)> {
         let mut parts = Vec::with_capacity(window.pages.len());
         let (mut left, mut from) = (size, window.start);

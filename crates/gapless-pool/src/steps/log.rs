@@ -1,4 +1,5 @@
-//! A lane's large requests as they came: sizes, what was live before each, and when each ended. What recurs is looked for here.
+//! A lane's large requests as they came: sizes, what was live before each, and when each ended. What recurs is looked
+//! for here.
 
 use super::{Gram, Recurring};
 use crate::pool::UNIT;
@@ -14,7 +15,8 @@ const SEEN: usize = 1 << 11;
 const BOUNDARIES: usize = 16;
 /// Places that are compared with a step, at most: where all sizes are alike, each takes as long as the step is.
 const PLACES: usize = 64;
-/// How far back they are looked for, in steps; and how many requests may come in between two at once, and in all, in parts of the step.
+/// How far back they are looked for, in steps; and how many requests may come in between two at once, and in all, in
+/// parts of the step.
 const REACH: usize = 8;
 const BETWEEN: usize = 4;
 const BETWEEN_PART: usize = 16;
@@ -157,8 +159,8 @@ impl Log {
         self.boundaries.push(self.sizes.len() as u32);
     }
 
-    /// What comes next, of `units` where that is known, is behind a mark, with `live` bytes live: the step since an earlier mark that was so too,
-    /// where the first half of it was not new then.
+    /// What comes next, of `units` where that is known, is behind a mark, with `live` bytes live: the step since an
+    /// earlier mark that was so too, where the first half of it was not new then.
     pub(super) fn since_mark(&self, units: Option<u32>, live: u64, shortest: usize) -> Option<Found> {
         let now = self.sizes.len();
         let is_same = |&&at: &&u32| {
@@ -170,8 +172,8 @@ impl Log {
         if self.has_come_before(before, length / 2) { self.period(length) } else { None }
     }
 
-    /// Whether the `length` sizes from an entry on came before it, in the same order, with little in between: what comes once, such as the states
-    /// of an optimizer or the workspaces of libraries, comes in between in a first step.
+    /// Whether the `length` sizes from an entry on came before it, in the same order, with little in between: what
+    /// comes once, such as the states of an optimizer or the workspaces of libraries, comes in between in a first step.
     fn has_come_before(&self, at: usize, length: usize) -> bool {
         let sizes = &self.sizes[at..at + length];
         let Some((&first, earliest)) = sizes.first().zip(at.checked_sub(length)) else { return false };
@@ -184,8 +186,8 @@ impl Log {
         alike.take(PLACES).any(|before| contains(before, sizes))
     }
 
-    /// The last `length` requests as a step. One that has not ended does so as the one a step before did; where that is not known either, it
-    /// lives for a whole step.
+    /// The last `length` requests as a step. One that has not ended does so as the one a step before did; where that is
+    /// not known either, it lives for a whole step.
     pub(super) fn period(&self, length: usize) -> Option<Found> {
         let now = self.sizes.len();
         let from = now.checked_sub(length).filter(|_| length > 0)?;

@@ -1,12 +1,15 @@
-//! Steps that repeat: recognised by the sequence of a lane's large requests, planned by somebody else, and followed while requests match.
+//! Steps that repeat: recognised by the sequence of a lane's large requests, planned by somebody else, and followed
+//! while requests match.
 //!
-//! A plan is advice: it says at which address a request should lie, and the heap says whether that is free. So nothing can go wrong where a
-//! program does something else; a request that the plan does not expect, or finds no room for, is served as if there were none.
+//! A plan is advice: it says at which address a request should lie, and the heap says whether that is free. So nothing
+//! can go wrong where a program does something else; a request that the plan does not expect, or finds no room for, is
+//! served as if there were none.
 //!
-//! How a step is found: marks of the program (an optimizer's step) where there are any, else a sequence that recurs. At both ends the same number
-//! of bytes must be live: layers that repeat within a forward pass do not qualify, as their activations stay. What was found by recurrence alone
-//! must recur once more, whole. A lane follows its plan with a cursor; after strays it looks for the place in one of its plans by the last few
-//! sizes. Small requests are not looked at: they have heaps of their own, which lose nothing worth planning for.
+//! How a step is found: marks of the program (an optimizer's step) where there are any, else a sequence that recurs. At
+//! both ends the same number of bytes must be live: layers that repeat within a forward pass do not qualify, as their
+//! activations stay. What was found by recurrence alone must recur once more, whole. A lane follows its plan with a
+//! cursor; after strays it looks for the place in one of its plans by the last few sizes. Small requests are not looked
+//! at: they have heaps of their own, which lose nothing worth planning for.
 
 mod log;
 mod plan;
@@ -320,8 +323,8 @@ impl Steps {
         born
     }
 
-    /// A step: its requests, from where least is live. The cursor stands at the request that comes next. A part of one that never comes near the
-    /// peak is not worth a plan: memory is short elsewhere.
+    /// A step: its requests, from where least is live. The cursor stands at the request that comes next. A part of one
+    /// that never comes near the peak is not worth a plan: memory is short elsewhere.
     fn add(&mut self, requests: log::Found) {
         if requests.peak / 10 < self.peak / 100 * 9 {
             return;
@@ -354,8 +357,9 @@ impl Steps {
 
     // ---- what the pool asks, with everything in one hand ----
 
-    /// Before a request of `size` bytes, or in a pause before one that is not known yet: looks at a mark. Which plan, if any, waits to be made or to
-    /// be put in place now. In a pause, something may be about to be given back still: what is not as it was then is left to the request.
+    /// Before a request of `size` bytes, or in a pause before one that is not known yet: looks at a mark. Which plan,
+    /// if any, waits to be made or to be put in place now. In a pause, something may be about to be given back still:
+    /// what is not as it was then is left to the request.
     pub(crate) fn attend(&mut self, size: Option<u64>) -> Option<usize> {
         // Nobody may use this stream any more; it may not even be there.
         if size.is_none() && self.is_idle {

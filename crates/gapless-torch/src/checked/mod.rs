@@ -19,7 +19,7 @@ pub mod report;
 pub mod shadow;
 
 use crate::options::Settings;
-use crate::ration::Rationed;
+use crate::quota::QuotaDevice;
 use crate::state::{CARDS, Card};
 use checker::Checker;
 use gapless_cuda::CudaDevice;
@@ -57,7 +57,7 @@ pub fn set(settings: &Settings) {
 
 /// A card's device, which keeps what is mapped where.
 #[must_use]
-pub fn watched(mut device: Rationed<CudaDevice>) -> Rationed<CudaDevice> {
+pub fn watched(mut device: QuotaDevice<CudaDevice>) -> QuotaDevice<CudaDevice> {
     if is_on() {
         device.keep_mapped();
     }

@@ -1,5 +1,6 @@
-//! The cheapest thing that would have served a request that failed: rules over facts, from what costs nothing to what costs most. Each is checked
-//! against the facts before it is given, and none advises what is set already. Where no rule holds, it is said how much less must be live.
+//! The cheapest thing that would have served a request that failed: rules over facts, from what costs nothing to what
+//! costs most. Each is checked against the facts before it is given, and none advises what is set already. Where no
+//! rule holds, it is said how much less must be live.
 
 use super::text::{pool, stream};
 use super::{Facts, Limit, LimitBy};

@@ -1,7 +1,9 @@
-//! How much smaller a batch would have fit: the recorded tail is replayed, as live bytes, with what steps allocate for themselves made smaller.
+//! How much smaller a batch would have fit: the recorded tail is replayed, as live bytes, with what steps allocate for
+//! themselves made smaller.
 //!
-//! What is born and freed within a step is taken for what grows with the batch; what outlives a step, and what has the size of such a block (the
-//! gradients of weights), is not. An estimate, and only given where steps are marked and their own blocks are what stands in the way.
+//! What is born and freed within a step is taken for what grows with the batch; what outlives a step, and what has the
+//! size of such a block (the gradients of weights), is not. An estimate, and only given where steps are marked and
+//! their own blocks are what stands in the way.
 
 use crate::recorder::{Entry, Mark};
 use gapless_trace::{Action, Stage};
@@ -15,8 +17,9 @@ struct Block {
     is_scaled: bool,
 }
 
-/// The largest share of the batch, in hundredths below 100, with which `most` bytes would have been enough; `None`: no steps are known, or none
-/// would. `active` is what is held in blocks after the last entry, when `size` bytes more were asked for.
+/// The largest share of the batch, in hundredths below 100, with which `most` bytes would have been enough; `None`: no
+/// steps are known, or none would. `active` is what is held in blocks after the last entry, when `size` bytes more were
+/// asked for.
 #[must_use]
 pub fn share(
     device: u8,

@@ -1,7 +1,9 @@
-//! A request failed: the text of the exception, at most [`text::LINES`] lines that help, and the file that is left for `gapless oom`.
+//! A request failed: the text of the exception, at most [`text::LINES`] lines that help, and the file that is left for
+//! `gapless oom`.
 //!
-//! [`Facts`] is everything that the text says; [`text`] renders it and [`advice`] finds the cheapest thing that would have helped: both are pure.
-//! Facts of the card are collected under its lock, the rest without any: Python's lock is taken for the line that asked, a disk is written to.
+//! [`Facts`] is everything that the text says; [`text`] renders it and [`advice`] finds the cheapest thing that would
+//! have helped: both are pure. Facts of the card are collected under its lock, the rest without any: Python's lock is
+//! taken for the line that asked, a disk is written to.
 
 pub mod advice;
 pub mod batch;

@@ -1,8 +1,8 @@
-//! Whether smaller pages would have served a request that failed although enough was free: the recorded tail is replayed on the allocator itself,
-//! over a simulated card of what this process could have.
+//! Whether smaller pages would have served a request that failed although enough was free: the recorded tail is
+//! replayed on the allocator itself, over a simulated card of what this process could have.
 //!
-//! The replay begins with what was live before the tail, packed. So it says something only where it fails with the present settings as the run
-//! did, and is served with the others.
+//! The replay begins with what was live before the tail, packed. So it says something only where it fails with the
+//! present settings as the run did, and is served with the others.
 
 use crate::recorder::Entry;
 use gapless_pool::{Options, Pool, PoolKey, SimDevice, StreamHandle};
@@ -97,7 +97,8 @@ mod tests {
     const STREAM: StreamHandle = StreamHandle(0);
     const KEY: PoolKey = PoolKey(0, 0);
 
-    /// The large pages of one large block, then full of blocks of 1.5 MiB, of which one in eight stays: each page of 16 MiB has one.
+    /// The large pages of one large block, then full of blocks of 1.5 MiB, of which one in eight stays: each page of 16
+    /// MiB has one.
     fn scattered() -> (Vec<Entry>, Vec<(u64, Asked)>) {
         let entry = |action, addr, size| Entry {
             action,

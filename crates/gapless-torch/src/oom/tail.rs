@@ -1,7 +1,9 @@
-//! What a failed request leaves behind for `gapless oom` and `gapless report`: the recording, complete up to the failure, where there is one; else a
-//! file of its own with everything that is live and mapped, and the request that failed.
+//! What a failed request leaves behind for `gapless oom` and `gapless report`: the recording, complete up to the
+//! failure, where there is one; else a file of its own with everything that is live and mapped, and the request that
+//! failed.
 //!
-//! A program that catches failures must not fill a disk: a process leaves [`MOST`] files. Where none can be written the text says so, and that is all.
+//! A program that catches failures must not fill a disk: a process leaves [`MOST`] files. Where none can be written the
+//! text says so, and that is all.
 
 use super::Facts;
 use crate::recorder::frames::Place;

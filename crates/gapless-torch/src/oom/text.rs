@@ -1,7 +1,8 @@
-//! The text of a `torch.OutOfMemoryError`: pure, at most [`LINES`] lines, none wider than [`COLUMNS`] but for the path of the file that was left.
+//! The text of a `torch.OutOfMemoryError`: pure, at most [`LINES`] lines, none wider than [`COLUMNS`] but for the path
+//! of the file that was left.
 //!
-//! It begins as torch's own does, since programs look for that. What is said besides is in one order: what was asked and by which line, what is
-//! held by whom, why what is free could not serve, and what would have helped.
+//! It begins as torch's own does, since programs look for that. What is said besides is in one order: what was asked
+//! and by which line, what is held by whom, why what is free could not serve, and what would have helped.
 
 use super::tail::Tail;
 use super::{Facts, LimitBy, advice};

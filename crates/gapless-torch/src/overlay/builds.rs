@@ -1,8 +1,9 @@
 //! Builds of PyTorch that are known exactly: where each function of the allocator's table is.
 //!
-//! A build is known by its version without the local part (`+cu130`) and its commit: the variants for other CUDA versions come from the same sources
-//! and have the same table. Positions count words from the table's beginning, its two header words included. They were printed by a compiler
-//! over each build's headers; at run time those of them that PyTorch exports under their own names are compared with these.
+//! A build is known by its version without the local part (`+cu130`) and its commit: the variants for other CUDA
+//! versions come from the same sources and have the same table. Positions count words from the table's beginning, its
+//! two header words included. They were printed by a compiler over each build's headers; at run time those of them that
+//! PyTorch exports under their own names are compared with these.
 
 /// Where the functions are.
 #[derive(Clone, Copy, Debug)]

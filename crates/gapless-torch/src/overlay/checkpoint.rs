@@ -1,7 +1,8 @@
 //! States of private pools, kept and brought back: what cudagraph trees of torch.compile are built on.
 //!
-//! PyTorch holds a state as a shared pointer to a class with nothing but a destructor. The object and its counts are made here, with tables of
-//! their own; C++ only counts, and asks for the object's type, which is one that it does not know.
+//! PyTorch holds a state as a shared pointer to a class with nothing but a destructor. The object and its counts are
+//! made here, with tables of their own; C++ only counts, and asks for the object's type, which is one that it does not
+//! know.
 
 use super::layout::{CUDA, CheckpointDelta, DataPtr, Device};
 use super::memory::{delete, on_card};

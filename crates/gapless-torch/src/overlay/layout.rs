@@ -1,5 +1,6 @@
-//! PyTorch's structures that cross the border, as the known builds lay them out: c10/core/CachingDeviceAllocator.h, c10/core/Allocator.h and
-//! c10/cuda/CUDACachingAllocator.h. Sizes and offsets were printed by a compiler over the headers of each known build, and are asserted here.
+//! PyTorch's structures that cross the border, as the known builds lay them out: c10/core/CachingDeviceAllocator.h,
+//! c10/core/Allocator.h and c10/cuda/CUDACachingAllocator.h. Sizes and offsets were printed by a compiler over the
+//! headers of each known build, and are asserted here.
 
 use crate::cxx::{CxxString, CxxVec, SharedPtr, StringMap};
 use crate::foreign::Deleter;

@@ -1,5 +1,5 @@
-//! Requests, frees and limits through the table. PyTorch's own wrapper of plug-ins, a map under one lock, is left out: the allocator knows its
-//! blocks itself.
+//! Requests, frees and limits through the table. PyTorch's own wrapper of plug-ins, a map under one lock, is left out:
+//! the allocator knows its blocks itself.
 
 use super::layout::{CUDA, DataPtr, Device};
 use super::{Refusal, This, answer, refuse};
@@ -82,7 +82,8 @@ unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
 /// `allocate(n)`.
 pub(super) unsafe extern "C-unwind" fn allocate(out: *mut DataPtr, _: This, size: usize) -> *mut DataPtr {
     let torch = torch();
-    // SAFETY: C++ called: its functions may throw through this one, which owns nothing. `out` is the place for the result.
+    // SAFETY: C++ called: its functions may throw through this one, which owns nothing. `out` is the place for the
+    // result.
     unsafe {
         let index = torch.current_device();
         let data =

@@ -1,12 +1,14 @@
-//! PyTorch's own memory tools, answered by this allocator: functions of its table are replaced in builds that are known exactly.
+//! PyTorch's own memory tools, answered by this allocator: functions of its table are replaced in builds that are known
+//! exactly.
 //!
-//! PyTorch asks its current allocator through a table of functions. The plug-in interface fills only a few of them and lets the others
-//! throw. [`install`] copies the table of the one allocator object that is ours, puts functions of this library into the copy, and makes
-//! the object use it. [`builds`] says where which function is, [`layout`] what the structures look like; a build that is not listed, or
-//! whose table is not what the list says, is left alone, and so is everything when one needed symbol is missing.
+//! PyTorch asks its current allocator through a table of functions. The plug-in interface fills only a few of them and
+//! lets the others throw. [`install`] copies the table of the one allocator object that is ours, puts functions of this
+//! library into the copy, and makes the object use it. [`builds`] says where which function is, [`layout`] what the
+//! structures look like; a build that is not listed, or whose table is not what the list says, is left alone, and so is
+//! everything when one needed symbol is missing.
 //!
-//! Entries take what C++ passes: the object first, or the place for a result that does not fit into registers and then the object. None of
-//! them unwinds, except with PyTorch's own exceptions.
+//! Entries take what C++ passes: the object first, or the place for a result that does not fit into registers and then
+//! the object. None of them unwinds, except with PyTorch's own exceptions.
 
 pub mod builds;
 mod checkpoint;
@@ -115,8 +117,8 @@ pub fn install(version: &str, commit: &str) -> Result<(), String> {
         .ok_or_else(|| missing("the table of plug-in allocators"))?
         .cast_const()
         .cast::<usize>();
-    // SAFETY: an atomic pointer to the current allocator, whose first word is its table pointer. The table is a constant of a loaded
-    // library, with as many words as the build's headers say.
+    // SAFETY: an atomic pointer to the current allocator, whose first word is its table pointer. The table is a
+    // constant of a loaded library, with as many words as the build's headers say.
     unsafe {
         let object: *mut *const usize = current.cast::<*mut *const usize>().read();
         if object.is_null() || object.read() != table.add(HEADER) {

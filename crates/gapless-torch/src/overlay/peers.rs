@@ -1,7 +1,8 @@
 //! Memory of one card used by another, through the table.
 //!
-//! Memory that is mapped has to be granted to each card that uses it; CUDA's own switch for peers does not reach it. So a card's memory is granted to
-//! another when PyTorch enables that, all that is there and all that comes. Where it never does, copies take the way that needs no grant.
+//! Memory that is mapped has to be granted to each card that uses it; CUDA's own switch for peers does not reach it. So
+//! a card's memory is granted to another when PyTorch enables that, all that is there and all that comes. Where it
+//! never does, copies take the way that needs no grant.
 
 use super::memory::on_card;
 use super::{C10_CUDA, This, answer, refuse};

@@ -1,7 +1,7 @@
 //! `torch.cuda.MemPool` through the table: pools of the program's own, beside those of graphs.
 //!
-//! A pool with an allocator of its own is refused: requests would have to be served by it. `no_split` changes nothing: blocks lie in pages that
-//! are mapped and given back by themselves, which is what it is for.
+//! A pool with an allocator of its own is refused: requests would have to be served by it. `no_split` changes nothing:
+//! blocks lie in pages that are mapped and given back by themselves, which is what it is for.
 
 use super::memory::on_card;
 use super::{This, answer, refuse};

@@ -1,8 +1,9 @@
 //! `torch.cuda.memory._snapshot` through the table: segments with their blocks, the history, and the settings.
 //!
-//! The picture is that of [`gapless_pool::SegmentView`]: every physical byte once, where its present user has it. A stretch of a heap is an
-//! expandable segment, since it grows at its end; an allocation in a window is a segment of its own, and what it stands for at home is left out
-//! there. So `total_size` adds up to what is reserved, and the blocks to what is allocated.
+//! The picture is that of [`gapless_pool::SegmentView`]: every physical byte once, where its present user has it. A
+//! stretch of a heap is an expandable segment, since it grows at its end; an allocation in a window is a segment of its
+//! own, and what it stands for at home is left out there. So `total_size` adds up to what is reserved, and the blocks
+//! to what is allocated.
 
 use super::layout::{
     BlockInfo, ConfigInfo, SegmentInfo, SnapshotInfo, StreamSegmentSize, write_annotation, write_trace_entry,

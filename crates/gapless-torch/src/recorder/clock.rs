@@ -1,5 +1,6 @@
-//! The time of an entry, cheaply: the processor's own counter, where it runs at one speed whatever the processor does. How much of it is a
-//! microsecond is found by comparing it with the system's clock now and then; until that is known, and elsewhere, the system is asked each time.
+//! The time of an entry, cheaply: the processor's own counter, where it runs at one speed whatever the processor does.
+//! How much of it is a microsecond is found by comparing it with the system's clock now and then; until that is known,
+//! and elsewhere, the system is asked each time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};

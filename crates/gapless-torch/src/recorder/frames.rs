@@ -1,8 +1,10 @@
 //! The Python lines that led to a request, through Python's public C API, found in the running process.
 //!
-//! PyTorch lets go of Python's lock before it asks for memory, so it is taken here, as PyTorch's own recorder does; only by threads that Python
-//! knows, and rarely by those that run no Python, such as those of a backward pass. A stack is known by its code objects and instructions; names and line numbers are asked for when it is first seen. A code object that was seen is kept for the life of the process,
-//! so that its address names it. No lock is held while Python runs: reading a name may run a finalizer, and that may allocate.
+//! PyTorch lets go of Python's lock before it asks for memory, so it is taken here, as PyTorch's own recorder does;
+//! only by threads that Python knows, and rarely by those that run no Python, such as those of a backward pass. A stack
+//! is known by its code objects and instructions; names and line numbers are asked for when it is first seen. A code
+//! object that was seen is kept for the life of the process, so that its address names it. No lock is held while Python
+//! runs: reading a name may run a finalizer, and that may allocate.
 
 use crate::cxx::find_global;
 use crate::interpreter::DOOR;
@@ -131,8 +133,8 @@ pub fn can_look() -> bool {
 #[must_use]
 pub fn current() -> u32 {
     let Some(python) = python() else { return 0 };
-    // SAFETY: the first two calls need nothing; they agree where this thread has the lock. A thread that Python knows may take it: no lock of
-    // ours is held. An error that is being handled is left alone.
+    // SAFETY: the first two calls need nothing; they agree where this thread has the lock. A thread that Python knows
+    // may take it: no lock of ours is held. An error that is being handled is left alone.
     unsafe {
         let thread = (python.this_thread)();
         if thread.is_null() {
@@ -164,7 +166,8 @@ pub struct Place {
     pub line: u32,
 }
 
-/// The lines that this thread stands in, innermost first, whether stacks are kept or not: for a request that failed. No lock of ours may be held.
+/// The lines that this thread stands in, innermost first, whether stacks are kept or not: for a request that failed. No
+/// lock of ours may be held.
 #[must_use]
 pub fn here() -> Vec<Place> {
     let Some(python) = python() else { return Vec::new() };
@@ -201,8 +204,8 @@ impl Python {
         let mut key = [0u64; 2 * DEPTH];
         let mut lines = [0u32; DEPTH];
         let mut depth = 0;
-        // SAFETY: frames are live while they are held: the first by its thread, the others by us. Every new reference is given back, except
-        // those to code objects that are kept.
+        // SAFETY: frames are live while they are held: the first by its thread, the others by us. Every new reference
+        // is given back, except those to code objects that are kept.
         unsafe {
             let innermost = (self.frame)();
             if innermost.is_null() || !(self.error)().is_null() {

@@ -1,4 +1,5 @@
-//! What of a card is live and mapped, as the file tells it: what a new file begins with, and what is compared with the card after a gap.
+//! What of a card is live and mapped, as the file tells it: what a new file begins with, and what is compared with the
+//! card after a gap.
 
 use gapless_pool::{PoolKey, StreamHandle};
 use gapless_trace::StackId;
@@ -113,7 +114,8 @@ impl Held {
     }
 }
 
-/// The parts of `pieces` that `others` do not cover with memory of the same stream and pool. Each list is apart from itself.
+/// The parts of `pieces` that `others` do not cover with memory of the same stream and pool. Each list is apart from
+/// itself.
 fn without(pieces: &[Piece], others: &[Piece]) -> Vec<Piece> {
     let mut others = others.to_vec();
     others.sort_unstable();

@@ -1,7 +1,8 @@
-//! Which Python line asked for each block that is live: what the scribe knows, for those who ask while the program runs.
+//! Which Python line asked for each block that is live: what the scribe knows, for those who ask while the program
+//! runs.
 //!
-//! It follows the entries that the scribe pops, so it is some milliseconds behind: a block that is not found here was asked for just now, or by
-//! a thread that runs no Python.
+//! It follows the entries that the scribe pops, so it is some milliseconds behind: a block that is not found here was
+//! asked for just now, or by a thread that runs no Python.
 
 use super::Entry;
 use gapless_trace::Action;

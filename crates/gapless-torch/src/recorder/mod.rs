@@ -1,9 +1,10 @@
-//! The flight recorder: every request and free of this process, and what was mapped and unmapped for them, as a `.gtrace` file.
+//! The flight recorder: every request and free of this process, and what was mapped and unmapped for them, as a
+//! `.gtrace` file.
 //!
-//! Threads push entries into a [`ring`] while they hold the lock under which it happened, so that entries are in the order of what they tell.
-//! A thread of its own, the [`scribe`], pops them and appends blocks to the file. It is started with the first card; where nothing used the GPU
-//! there is no file. Where the ring is full entries are left out, counted, and the scribe sets its picture right from the cards themselves.
-//! A forked child records nothing.
+//! Threads push entries into a [`ring`] while they hold the lock under which it happened, so that entries are in the
+//! order of what they tell. A thread of its own, the [`scribe`], pops them and appends blocks to the file. It is
+//! started with the first card; where nothing used the GPU there is no file. Where the ring is full entries are left
+//! out, counted, and the scribe sets its picture right from the cards themselves. A forked child records nothing.
 
 pub mod clock;
 pub mod frames;
@@ -26,7 +27,8 @@ use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Entries that wait for the scribe: 8 MiB. A training process makes them fast in 10 ms bursts, and a disk may pause for half a second.
+/// Entries that wait for the scribe: 8 MiB. A training process makes them fast in 10 ms bursts, and a disk may pause
+/// for half a second.
 const SLOTS: usize = 1 << 17;
 /// Marks that wait for the scribe.
 const MARKS: usize = 1 << 16;
@@ -99,7 +101,8 @@ pub struct Recorder {
     pub clock: Clock,
     ring: Ring,
     marks: Mutex<Vec<Mark>>,
-    /// Who asked for what is live, where stacks are kept. Taken by the scribe for a moment, and by others under a card's lock.
+    /// Who asked for what is live, where stacks are kept. Taken by the scribe for a moment, and by others under a
+    /// card's lock.
     lines: Mutex<Lines>,
     /// The last ones that the scribe popped.
     recent: Mutex<Recent>,
@@ -299,8 +302,8 @@ pub fn finish() -> u64 {
     recorder.lost()
 }
 
-/// Waits until all that happened so far is in the file, and says which that is; why not, where it takes too long; `None`: nothing is recorded.
-/// No card may be locked: the scribe may have to look at it.
+/// Waits until all that happened so far is in the file, and says which that is; why not, where it takes too long;
+/// `None`: nothing is recorded. No card may be locked: the scribe may have to look at it.
 pub fn catch_up() -> Option<Result<PathBuf, String>> {
     let recorder = on()?;
     let asked = recorder.ask();

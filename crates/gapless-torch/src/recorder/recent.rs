@@ -1,4 +1,5 @@
-//! The last entries and marks of a recording, kept by the scribe beside the file: what a failed request is explained from.
+//! The last entries and marks of a recording, kept by the scribe beside the file: what a failed request is explained
+//! from.
 
 use super::{Entry, Mark};
 use std::collections::VecDeque;

@@ -1,8 +1,9 @@
-//! A bounded ring of entries: many threads push, one pops. Nobody waits: a push into a full ring closes it, and every later push fails until
-//! the one who pops opens it again. So what was pushed is always a prefix of what happened, never a sequence with holes.
+//! A bounded ring of entries: many threads push, one pops. Nobody waits: a push into a full ring closes it, and every
+//! later push fails until the one who pops opens it again. So what was pushed is always a prefix of what happened,
+//! never a sequence with holes.
 //!
-//! Each slot has a turn: the ticket that may write it next, or that ticket plus one once it is written. Tickets are handed out in one order, so
-//! an entry whose push ended before another's began comes out first.
+//! Each slot has a turn: the ticket that may write it next, or that ticket plus one once it is written. Tickets are
+//! handed out in one order, so an entry whose push ended before another's began comes out first.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -85,7 +86,8 @@ impl Ring {
         }
     }
 
-    /// The oldest entry. Only one thread at a time may pop; two at once would take the same entry twice, and break nothing else.
+    /// The oldest entry. Only one thread at a time may pop; two at once would take the same entry twice, and break
+    /// nothing else.
     pub fn pop(&self) -> Option<Words> {
         let ticket = self.done.0.load(Ordering::Relaxed);
         let slot = self.slot(ticket);
@@ -152,8 +154,8 @@ mod tests {
         }
     }
 
-    /// Threads push as fast as they can into a small ring that is opened again whenever it closed: each thread's entries come out whole, in
-    /// order, and each exactly as often as its push said.
+    /// Threads push as fast as they can into a small ring that is opened again whenever it closed: each thread's
+    /// entries come out whole, in order, and each exactly as often as its push said.
     #[test]
     fn threads_lose_nothing_that_was_taken_and_no_entry_is_torn() {
         const THREADS: u64 = 4;

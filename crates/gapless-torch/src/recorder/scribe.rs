@@ -1,8 +1,9 @@
 //! The thread that writes: pops entries, keeps what is live and mapped in mind, and appends blocks to the file.
 //!
-//! A block goes out when it is full or a quarter of a second old, so a killed process loses no more than that. Every file begins with nothing or
-//! with the state of its beginning as events of their own, and contradicts itself nowhere: a free of what is not known is left out. So each
-//! file can be read alone, to whatever block it reaches. With a limit, the file that is full becomes the older one, in place of the one before.
+//! A block goes out when it is full or a quarter of a second old, so a killed process loses no more than that. Every
+//! file begins with nothing or with the state of its beginning as events of their own, and contradicts itself nowhere:
+//! a free of what is not known is left out. So each file can be read alone, to whatever block it reaches. With a limit,
+//! the file that is full becomes the older one, in place of the one before.
 
 use super::clock::Clock;
 use super::frames::{self, News, Place};
@@ -61,7 +62,8 @@ struct Scribe<'a> {
     told_lost: u64,
 }
 
-/// Writes until the recording ends. `look` takes pictures of all cards and calls what it is given while nothing can change.
+/// Writes until the recording ends. `look` takes pictures of all cards and calls what it is given while nothing can
+/// change.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -127,8 +129,8 @@ pub fn beside(path: &Path, word: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Writes a file of its own: a card as it is, and the request that failed on it (what the device had free, and what was asked for, on which stream and
-/// in which pool), by the line innermost in `stack`.
+/// Writes a file of its own: a card as it is, and the request that failed on it (what the device had free, and what was
+/// asked for, on which stream and in which pool), by the line innermost in `stack`.
 ///
 /// # Errors
 /// When the file cannot be written.

@@ -1,5 +1,5 @@
-//! Four looks around a second, by a thread of its own, once a budget or a share is set: what is outside of pools is measured, the dead are forgotten
-//! in ledgers, and what others wait for is given back where it is free.
+//! Four looks around a second, by a thread of its own, once a budget or a share is set: what is outside of pools is
+//! measured, the dead are forgotten in ledgers, and what others wait for is given back where it is free.
 
 use super::admission::{self, Admitted};
 use crate::background;
@@ -41,11 +41,11 @@ fn look() {
         if IS_OVER.load(Ordering::Relaxed) || state::is_forked() {
             return;
         }
-        let Some(Admitted { ration, .. }) = admission::of(device).filter(|a| a.ration.is_on()) else {
+        let Some(Admitted { quota, .. }) = admission::of(device).filter(|a| a.quota.is_on()) else {
             continue;
         };
-        ration.measure();
-        if ration.tick() > 0
+        quota.measure();
+        if quota.tick() > 0
             && let Some(mut card) = state::existing(device)
         {
             card.trim();

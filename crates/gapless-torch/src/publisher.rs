@@ -1,9 +1,11 @@
-//! The statistics page of this process, for `gapless top` and `gapless metrics` of the same user: written four times a second by a thread of its own.
+//! The statistics page of this process, for `gapless top` and `gapless metrics` of the same user: written four times a
+//! second by a thread of its own.
 //!
-//! Requests know nothing of it. A beat takes each card's lock for some microseconds, to copy its counters; what takes a walk over all live blocks (streams,
-//! holders, what is stranded) is looked up once a second, and less often where that would cost the program more than a thousandth of its time.
-//! How full the card is, is asked without its lock. A forked child has no page; at the end of the process the page is removed, and one that a killed
-//! process left is removed by readers. What fails here is silent: nobody's training ends for its statistics.
+//! Requests know nothing of it. An update takes each card's lock for some microseconds, to copy its counters; what
+//! takes a walk over all live blocks (streams, holders, what is stranded) is looked up once a second, and less often
+//! where that would cost the program more than a thousandth of its time. How full the card is, is asked without its
+//! lock. A forked child has no page; at the end of the process the page is removed, and one that a killed process left
+//! is removed by readers. What fails here is silent: nobody's training ends for its statistics.
 
 use crate::state::{self, CARDS, Card};
 use crate::{background, holders};
@@ -24,13 +26,14 @@ const SAMPLE: u32 = 4;
 /// Between two walks over all blocks, at least; and how much longer than the walk itself.
 const WALK: Duration = Duration::from_secs(1);
 const RARELY: u32 = 1000;
-/// How long a fork, and the end of the process, wait for a beat that has begun.
+/// How long a fork, and the end of the process, wait for an update that has begun.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 static STARTED: Once = Once::new();
 /// The page's file, and whose it is.
 static PAGE: OnceLock<(u32, PathBuf)> = OnceLock::new();
-/// One of the numbers below. A beat takes cards' locks and asks the driver: none may be under way when the process forks or ends.
+/// One of the numbers below. An update takes cards' locks and asks the driver: none may be under way when the process
+/// forks or ends.
 static STATE: AtomicU8 = AtomicU8::new(RESTING);
 const RESTING: u8 = 0;
 const BEATING: u8 = 1;
@@ -40,7 +43,7 @@ const ENDED: u8 = 3;
 /// A card is there: the page is written from now on.
 pub fn start() {
     STARTED.call_once(|| {
-        if background::spawn("gapless-pulse", run).is_ok() {
+        if background::spawn("gapless-stats", run).is_ok() {
             background::at_exit(at_exit);
             background::at_fork(before_fork, after_fork);
         }
@@ -50,11 +53,11 @@ pub fn start() {
 fn run() {
     // A panic in here is this thread's alone.
     let _ = std::panic::catch_unwind(|| {
-        let Some((mut pulse, mut writer)) = begin() else { return };
+        let Some((mut publisher, mut writer)) = begin() else { return };
         loop {
             if turn(RESTING, BEATING) {
-                pulse.beat();
-                let written = writer.write(&pulse.page);
+                publisher.update();
+                let written = writer.write(&publisher.page);
                 turn(BEATING, RESTING);
                 if written.is_err() {
                     return;
@@ -67,20 +70,20 @@ fn run() {
     });
 }
 
-fn begin() -> Option<(Pulse, Writer)> {
+fn begin() -> Option<(Publisher, Writer)> {
     let process = Process::current(concat!("gapless ", env!("CARGO_PKG_VERSION")))?;
     let folder = Folder::make(&folder::candidates()).ok()?;
     reader::sweep(&folder);
     let writer = Writer::create(&folder, &process).ok()?;
     PAGE.set((process.pid, writer.path().to_owned())).ok()?;
-    Some((Pulse { page: Page::new(process), cards: Vec::new(), beats: 0 }, writer))
+    Some((Publisher { page: Page::new(process), cards: Vec::new(), updates: 0 }, writer))
 }
 
 fn turn(from: u8, to: u8) -> bool {
     STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Keeps beats from beginning, once the one that may be under way is over. One that hangs is not waited for.
+/// Keeps updates from beginning, once the one that may be under way is over. One that hangs is not waited for.
 fn stop(to: u8) {
     let began = Instant::now();
     while !turn(RESTING, to) {
@@ -104,7 +107,7 @@ extern "C" fn at_exit() {
     let _ = std::panic::catch_unwind(end);
 }
 
-/// Removes the page. The driver is about to end too: a beat that asks it something is let finish, if that is soon.
+/// Removes the page. The driver is about to end too: an update that asks it something is let finish, if that is soon.
 fn end() {
     let Some((owner, path)) = PAGE.get() else { return };
     // A forked child that ends by itself has its parent's list of things to do at the end.
@@ -115,11 +118,11 @@ fn end() {
     let _ = std::fs::remove_file(path);
 }
 
-struct Pulse {
+struct Publisher {
     page: Page,
-    /// What is kept of each card from beat to beat, as the page has them.
+    /// What is kept of each card from update to update, as the page has them.
     cards: Vec<Kept>,
-    beats: u32,
+    updates: u32,
 }
 
 struct Kept {
@@ -130,11 +133,11 @@ struct Kept {
     next_walk: Instant,
 }
 
-impl Pulse {
-    fn beat(&mut self) {
+impl Publisher {
+    fn update(&mut self) {
         self.page.time = process::now();
-        let samples = self.beats.is_multiple_of(SAMPLE);
-        self.beats = self.beats.wrapping_add(1);
+        let samples = self.updates.is_multiple_of(SAMPLE);
+        self.updates = self.updates.wrapping_add(1);
         for device in 0..CARDS as i32 {
             if state::fronts(device).is_some() {
                 self.look_at(device, samples);
@@ -161,11 +164,11 @@ impl Pulse {
         };
         let (page, kept) = (&mut self.page.cards[at], &mut self.cards[at]);
         count(&card, page);
-        let ration = card.pool.device().ration().clone();
+        let quota = card.pool.device().quota().clone();
         let began = Instant::now();
         let walked = (began >= kept.next_walk).then(|| walk(&card));
         drop(card);
-        if let Some(tenant) = ration.figures().tenant {
+        if let Some(tenant) = quota.figures().tenant {
             self.page.tenant = Some(Tenant { name: tenant.name, limit: Some(tenant.limit) });
         }
         if let Some(walked) = walked {

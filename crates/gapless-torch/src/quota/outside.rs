@@ -1,9 +1,11 @@
-//! What a process holds of a card beside its pool: its context, loaded modules, what libraries take from the driver themselves.
+//! What a process holds of a card beside its pool: its context, loaded modules, what libraries take from the driver
+//! themselves.
 //!
-//! NVIDIA's management library knows what a process holds in all. Where it does not know this one (in containers, on vGPUs), what the context
-//! took is what the card had less of after it was made; where even that shows nothing, a context is assumed, or less where the card has less in use.
+//! NVIDIA's management library knows what a process holds in all. Where it does not know this one (in containers, on
+//! vGPUs), what the context took is what the card had less of after it was made; where even that shows nothing, a
+//! context is assumed, or less where the card has less in use.
 
-use super::Ration;
+use super::Quota;
 use gapless_cuda::{Nvml, Uuid};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +15,8 @@ use std::time::{Duration, Instant};
 pub const CONTEXT: u64 = 768 << 20;
 /// Counted beyond what was measured, since modules are loaded without asking: what comes before the next look.
 pub const MARGIN: u64 = 64 << 20;
-/// This near to a limit a measurement is too old after so long: asking takes a millisecond, and filling this takes a few.
+/// This near to a limit a measurement is too old after so long: asking takes a millisecond, and filling this takes a
+/// few.
 const NEAR: u64 = 1 << 30;
 const STALE: Duration = Duration::from_millis(20);
 /// A difference below this is no context.
@@ -39,7 +42,8 @@ pub fn with_margin(measured: u64, counted: u64) -> u64 {
     if is_near { counted } else { measured + MARGIN }
 }
 
-/// What a context that cannot be measured is taken for: `grown` is what the card had more in use after it was made, `in_use` what it has now.
+/// What a context that cannot be measured is taken for: `grown` is what the card had more in use after it was made,
+/// `in_use` what it has now.
 #[must_use]
 pub fn assumed(grown: Option<u64>, in_use: u64) -> u64 {
     match grown {
@@ -78,7 +82,7 @@ impl fmt::Debug for Meter {
     }
 }
 
-impl Ration {
+impl Quota {
     /// Sets how what this process holds in all can be asked, once.
     pub fn set_meter(&self, meter: Meter) {
         let _ = self.meter.set(meter);

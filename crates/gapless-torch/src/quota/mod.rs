@@ -1,9 +1,12 @@
-//! What this process may take of a card: its own budget, and its tenant's share in the card's ledger, asked before the driver is.
+//! What this process may take of a card: its own budget, and its tenant's share in the card's ledger, asked before the
+//! driver is.
 //!
-//! [`Rationed`] is a device that asks a [`Ration`] for every page, and tells it of every page that goes. A ration counts what the pool holds
-//! and what is outside of it ([`outside`]): context, modules, what libraries take for themselves. [`admission`] is how a card gets one, [`ticker`] looks around four times a second.
+//! [`QuotaDevice`] is a device that asks a [`Quota`] for every page, and tells it of every page that goes. A quota
+//! counts what the pool holds and what is outside of it ([`outside`]): context, modules, what libraries take for
+//! themselves. [`admission`] is how a card gets one, [`ticker`] looks around four times a second.
 //!
-//! Order of locks: the card's, then the ration's seat, then the ledger file's. Nothing is waited for with the seat locked.
+//! Order of locks: the card's, then the quota's seat, then the ledger file's. Nothing is waited for with the seat
+//! locked.
 
 pub mod admission;
 pub mod outside;
@@ -18,13 +21,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a process waits for what is its own and lent to others, and how often it looks: their ticks are four a second.
+/// How long a process waits for what is its own and lent to others, and how often it looks: their ticks are four a
+/// second.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// One card's ration.
+/// One card's quota.
 #[derive(Debug)]
-pub struct Ration {
+pub struct Quota {
     /// Whether anything is limited: all that a process without budgets looks at.
     is_on: AtomicBool,
     /// The most that this process may hold of the card; `u64::MAX`: no such limit.
@@ -43,9 +47,9 @@ pub struct Ration {
     patience: Duration,
 }
 
-impl Default for Ration {
-    fn default() -> Ration {
-        Ration {
+impl Default for Quota {
+    fn default() -> Quota {
+        Quota {
             is_on: AtomicBool::new(false),
             budget: AtomicU64::new(u64::MAX),
             reserved: AtomicU64::new(0),
@@ -59,7 +63,7 @@ impl Default for Ration {
     }
 }
 
-/// A ration in figures.
+/// A quota in figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub budget: Option<u64>,
@@ -105,7 +109,7 @@ pub struct Tenant {
     pub capacity: u64,
 }
 
-impl Ration {
+impl Quota {
     fn seat(&self) -> MutexGuard<'_, Option<Ledger>> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -227,8 +231,8 @@ impl Ration {
         }
     }
 
-    /// What is outside of the pool, where the process holds `used` bytes of the card in all; `None`: pages came or went meanwhile, or it cannot be
-    /// this process that was looked at.
+    /// What is outside of the pool, where the process holds `used` bytes of the card in all; `None`: pages came or went
+    /// meanwhile, or it cannot be this process that was looked at.
     fn beside(&self, used: impl FnOnce() -> Option<u64>) -> Option<u64> {
         let before = self.changes.load(Ordering::Acquire);
         let reserved = self.reserved();
@@ -237,7 +241,8 @@ impl Ration {
         if is_quiet { used.checked_sub(reserved) } else { None }
     }
 
-    /// Looks around: forgets the dead in the ledger, and says how many bytes this process should give back, if it has them free.
+    /// Looks around: forgets the dead in the ledger, and says how many bytes this process should give back, if it has
+    /// them free.
     pub fn tick(&self) -> u64 {
         let excess = (self.reserved() + Self::get(&self.outside)).saturating_sub(Self::get(&self.budget));
         let mut seat = self.seat();
@@ -279,7 +284,7 @@ impl Ration {
         by_budget.into_iter().chain(by_share).min()
     }
 
-    /// Why memory was refused, as a sentence for the exception; nothing where it was not the ration.
+    /// Why memory was refused, as a sentence for the exception; nothing where it was not the quota.
     #[must_use]
     pub fn sentence(&self, why: Refusal) -> Option<String> {
         let mib = |bytes: u64| format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20));
@@ -311,60 +316,60 @@ impl Ration {
     }
 }
 
-/// A device that asks a ration first.
+/// A device that asks a quota first.
 #[derive(Debug)]
-pub struct Rationed<D> {
+pub struct QuotaDevice<D> {
     device: D,
-    ration: Arc<Ration>,
+    quota: Arc<Quota>,
 }
 
-impl<D> Rationed<D> {
-    pub fn new(device: D, ration: Arc<Ration>) -> Rationed<D> {
-        Rationed { device, ration }
+impl<D> QuotaDevice<D> {
+    pub fn new(device: D, quota: Arc<Quota>) -> QuotaDevice<D> {
+        QuotaDevice { device, quota }
     }
 
     #[must_use]
-    pub fn ration(&self) -> &Arc<Ration> {
-        &self.ration
+    pub fn quota(&self) -> &Arc<Quota> {
+        &self.quota
     }
 }
 
-impl<D> Deref for Rationed<D> {
+impl<D> Deref for QuotaDevice<D> {
     type Target = D;
     fn deref(&self) -> &D {
         &self.device
     }
 }
 
-impl<D> DerefMut for Rationed<D> {
+impl<D> DerefMut for QuotaDevice<D> {
     fn deref_mut(&mut self) -> &mut D {
         &mut self.device
     }
 }
 
-impl<D: Device> Device for Rationed<D> {
+impl<D: Device> Device for QuotaDevice<D> {
     fn unreserve(&mut self, addr: u64, size: u64) {
         self.device.unreserve(addr, size);
     }
 
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
-        self.ration.look_closer(size);
-        let changes = &self.ration.changes;
+        self.quota.look_closer(size);
+        let changes = &self.quota.changes;
         changes.fetch_add(1, Ordering::AcqRel);
         let made = self
-            .ration
+            .quota
             .ask(size)
             .map_err(DeviceError::Refused)
-            .and_then(|()| self.device.create(size).inspect_err(|_| self.ration.give(size)));
+            .and_then(|()| self.device.create(size).inspect_err(|_| self.quota.give(size)));
         changes.fetch_add(1, Ordering::AcqRel);
         made
     }
 
     fn release(&mut self, page: PageHandle, size: u64) {
-        let changes = &self.ration.changes;
+        let changes = &self.quota.changes;
         changes.fetch_add(1, Ordering::AcqRel);
         self.device.release(page, size);
-        self.ration.give(size);
+        self.quota.give(size);
         changes.fetch_add(1, Ordering::AcqRel);
     }
 

@@ -1,8 +1,8 @@
-//! How a card gets its ration: the process's tenant takes its place in the card's ledger before the context is made, with what a context is
-//! taken for; what it really took is measured after.
+//! How a card gets its quota: the process's tenant takes its place in the card's ledger before the context is made,
+//! with what a context is taken for; what it really took is measured after.
 
 use super::outside::{self, CONTEXT, Meter};
-use super::{Ration, Rationed, ticker};
+use super::{Quota, QuotaDevice, ticker};
 use crate::state::{self, CARDS, CardError};
 use gapless_cuda::{CudaDevice, Identity, Uuid};
 use gapless_ledger::{Ledger, Share, System};
@@ -10,10 +10,10 @@ use gapless_page::folder::{self, Folder};
 use gapless_pool::Device;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// A card's ration, and what it is called.
+/// A card's quota, and what it is called.
 #[derive(Debug)]
 pub struct Admitted {
-    pub ration: Arc<Ration>,
+    pub quota: Arc<Quota>,
     pub uuid: Option<Uuid>,
     capacity: u64,
 }
@@ -22,7 +22,7 @@ pub struct Admitted {
 static SHARE: Mutex<Option<Share>> = Mutex::new(None);
 static CARDS_ADMITTED: [OnceLock<Admitted>; CARDS] = [const { OnceLock::new() }; CARDS];
 
-/// The ration of a card that was used already.
+/// The quota of a card that was used already.
 #[must_use]
 pub fn of(device: i32) -> Option<&'static Admitted> {
     CARDS_ADMITTED.get(usize::try_from(device).ok()?)?.get()
@@ -45,43 +45,44 @@ fn seat(device: i32, uuid: Option<Uuid>, capacity: u64, share: &Share) -> Result
 ///
 /// # Errors
 /// When there is no such card, or the process's tenant cannot have its share of it.
-pub fn open(device: i32, budget: u64) -> Result<Rationed<CudaDevice>, CardError> {
+pub fn open(device: i32, budget: u64) -> Result<QuotaDevice<CudaDevice>, CardError> {
     let failed = |error: gapless_cuda::DriverError| CardError::Driver(error.to_string());
     let (capacity, Identity { uuid, .. }) = CudaDevice::about(device).map_err(failed)?;
-    let ration = Arc::new(Ration::default());
+    let quota = Arc::new(Quota::default());
     if budget > 0 {
-        ration.set_budget(budget);
+        quota.set_budget(budget);
     }
     if let Some(share) = share() {
         let refused = |why: String| CardError::Share(format!("gapless.tenant: {why}"));
         let ledger = seat(device, uuid, capacity, &share).map_err(refused)?;
-        ration.join(ledger, CONTEXT).map_err(refused)?;
+        quota.join(ledger, CONTEXT).map_err(refused)?;
     }
-    let before = uuid.filter(|_| ration.is_on()).and_then(outside::used_by_all);
+    let before = uuid.filter(|_| quota.is_on()).and_then(outside::used_by_all);
     let mut cuda = CudaDevice::new(device).map_err(failed)?;
     let (free, total) = cuda.memory();
-    if ration.is_on() {
-        measure_first(&ration, uuid, before, total - free);
+    if quota.is_on() {
+        measure_first(&quota, uuid, before, total - free);
         ticker::start();
     }
-    let admitted = Admitted { ration: ration.clone(), uuid, capacity };
+    let admitted = Admitted { quota: quota.clone(), uuid, capacity };
     if let Some(slot) = usize::try_from(device).ok().and_then(|at| CARDS_ADMITTED.get(at)) {
         let _ = slot.set(admitted);
     }
-    Ok(Rationed::new(cuda, ration))
+    Ok(QuotaDevice::new(cuda, quota))
 }
 
-/// What is outside of the pool, from now on; `before` was in use on the card before the context was made, `in_use` is now.
-fn measure_first(ration: &Ration, uuid: Option<Uuid>, before: Option<u64>, in_use: u64) {
+/// What is outside of the pool, from now on; `before` was in use on the card before the context was made, `in_use` is
+/// now.
+fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use: u64) {
     if let Some(uuid) = uuid {
-        ration.set_meter(Meter::new(move || outside::used_by_this_process(uuid)));
+        quota.set_meter(Meter::new(move || outside::used_by_this_process(uuid)));
     }
-    if ration.measure() {
+    if quota.measure() {
         return;
     }
     let after = uuid.and_then(outside::used_by_all);
     let grown = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-    ration.set_outside(outside::assumed(grown, in_use));
+    quota.set_outside(outside::assumed(grown, in_use));
 }
 
 /// Makes this process one of a tenant's: on the cards that it uses now, and on those that it will.
@@ -99,21 +100,21 @@ pub fn set_share(wanted: Share) -> Result<(), String> {
     }
     for device in 0..CARDS as i32 {
         let Some((mut card, admitted)) = state::existing(device).zip(of(device)) else { continue };
-        if admitted.ration.has_seat() {
+        if admitted.quota.has_seat() {
             continue;
         }
         let (free, total) = card.pool.device_mut().memory();
-        let in_use = (total - free).saturating_sub(admitted.ration.reserved());
-        measure_first(&admitted.ration, admitted.uuid, None, in_use);
-        let context = admitted.ration.figures().outside;
+        let in_use = (total - free).saturating_sub(admitted.quota.reserved());
+        measure_first(&admitted.quota, admitted.uuid, None, in_use);
+        let context = admitted.quota.figures().outside;
         let joined = seat(device, admitted.uuid, admitted.capacity, &wanted)
-            .and_then(|ledger| admitted.ration.join(ledger, context));
+            .and_then(|ledger| admitted.quota.join(ledger, context));
         if let Err(why) = joined {
             *SHARE.lock().unwrap_or_else(PoisonError::into_inner) = None;
             return Err(why);
         }
         // Where the tenant had no room for it, it is there all the same.
-        admitted.ration.set_outside(context);
+        admitted.quota.set_outside(context);
         ticker::start();
     }
     Ok(())

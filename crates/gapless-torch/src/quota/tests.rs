@@ -1,4 +1,4 @@
-//! Rations over the simulated card.
+//! Quotas over the simulated card.
 
 use super::outside::MARGIN;
 use super::*;
@@ -26,7 +26,7 @@ impl Processes for Test {
 }
 
 fn scratch(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("gapless-ration-{}-{name}", std::process::id()));
+    let path = std::env::temp_dir().join(format!("gapless-quota-{}-{name}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     path
 }
@@ -36,12 +36,12 @@ fn seat(path: &Path, pid: u32, name: &str, bytes: u64, borrow: bool) -> Ledger {
     Ledger::join(path, CARD, &share, Box::new(Test(pid))).expect("a place")
 }
 
-fn pool_of(ration: &Arc<Ration>) -> Pool<Rationed<SimDevice>> {
-    Pool::new(Rationed::new(SimDevice::new(CARD), ration.clone()), Options::default())
+fn pool_of(quota: &Arc<Quota>) -> Pool<QuotaDevice<SimDevice>> {
+    Pool::new(QuotaDevice::new(SimDevice::new(CARD), quota.clone()), Options::default())
 }
 
-fn impatient() -> Ration {
-    Ration { patience: Duration::ZERO, ..Ration::default() }
+fn impatient() -> Quota {
+    Quota { patience: Duration::ZERO, ..Quota::default() }
 }
 
 fn book(path: &Path) -> Book {
@@ -55,28 +55,28 @@ fn why(result: Result<u64, AllocError>) -> DeviceError {
 
 #[test]
 fn without_budgets_nothing_is_refused_and_pages_are_counted() {
-    let ration = Arc::new(Ration::default());
-    let mut pool = pool_of(&ration);
+    let quota = Arc::new(Quota::default());
+    let mut pool = pool_of(&quota);
     let addr = pool.alloc(512 * MIB, STREAM, DEFAULT).expect("room");
-    assert_eq!(ration.reserved(), pool.stats().reserved.current);
+    assert_eq!(quota.reserved(), pool.stats().reserved.current);
     assert_eq!(why(pool.alloc(CARD, STREAM, DEFAULT)), DeviceError::OutOfMemory);
     pool.free(addr).expect("it is there");
     pool.trim();
-    assert_eq!((ration.reserved(), ration.figures().refused), (0, 0));
+    assert_eq!((quota.reserved(), quota.figures().refused), (0, 0));
     let mut text = String::new();
-    ration.figures().write_json(&mut text);
+    quota.figures().write_json(&mut text);
     assert_eq!(text, "");
 }
 
 #[test]
 fn a_budget_counts_what_is_outside_and_what_is_free_is_used_before_it_refuses() {
-    let ration = Arc::new(Ration::default());
-    ration.set_budget(256 * MIB);
-    ration.set_outside(100 * MIB);
-    let mut pool = pool_of(&ration);
+    let quota = Arc::new(Quota::default());
+    quota.set_budget(256 * MIB);
+    quota.set_outside(100 * MIB);
+    let mut pool = pool_of(&quota);
     let held = pool.alloc(150 * MIB, STREAM, DEFAULT).expect("150 + 100 of 256");
     assert_eq!(why(pool.alloc(8 * MIB, STREAM, DEFAULT)), DeviceError::Refused(Refusal::Process));
-    let text = ration.sentence(Refusal::Process).expect("a sentence");
+    let text = quota.sentence(Refusal::Process).expect("a sentence");
     assert!(text.contains("256.00 MiB") && text.contains("100.00 MiB is counted"), "{text}");
     pool.free(held).expect("it is there");
     // In pieces, which are put side by side.
@@ -85,39 +85,39 @@ fn a_budget_counts_what_is_outside_and_what_is_free_is_used_before_it_refuses() 
         pool.free(*addr).expect("it is there");
     }
     pool.alloc(56 * MIB, STREAM, DEFAULT).expect("free memory serves it");
-    assert!(ration.reserved() + 100 * MIB <= 256 * MIB);
+    assert!(quota.reserved() + 100 * MIB <= 256 * MIB);
     pool.check().expect("every invariant");
 }
 
 /// A meter that says what it was set to; 0: it knows nothing.
-fn metered(ration: &Ration) -> Arc<AtomicU64> {
+fn metered(quota: &Quota) -> Arc<AtomicU64> {
     let said = Arc::new(AtomicU64::new(0));
     let number = said.clone();
-    ration.set_meter(Meter::new(move || Some(number.load(Ordering::Relaxed)).filter(|used| *used > 0)));
+    quota.set_meter(Meter::new(move || Some(number.load(Ordering::Relaxed)).filter(|used| *used > 0)));
     said
 }
 
 #[test]
 fn what_is_outside_is_measured_and_what_is_not_this_process_is_not_believed() {
-    let ration = Arc::new(Ration::default());
-    ration.set_budget(CARD);
-    let mut pool = pool_of(&ration);
+    let quota = Arc::new(Quota::default());
+    quota.set_budget(CARD);
+    let mut pool = pool_of(&quota);
     pool.alloc(64 * MIB, STREAM, DEFAULT).expect("room");
-    assert!(!ration.measure(), "nobody can be asked");
-    let said = metered(&ration);
-    assert!(!ration.measure(), "the driver does not know this process");
-    let reserved = ration.reserved();
+    assert!(!quota.measure(), "nobody can be asked");
+    let said = metered(&quota);
+    assert!(!quota.measure(), "the driver does not know this process");
+    let reserved = quota.reserved();
     said.store(reserved + 300 * MIB, Ordering::Relaxed);
-    assert!(ration.measure());
-    assert_eq!(ration.figures().outside, 300 * MIB + MARGIN);
+    assert!(quota.measure());
+    assert_eq!(quota.figures().outside, 300 * MIB + MARGIN);
     said.store(reserved - 1, Ordering::Relaxed);
-    assert!(!ration.measure(), "less than the pool: it is another process");
-    assert_eq!(ration.figures().outside, 300 * MIB + MARGIN);
+    assert!(!quota.measure(), "less than the pool: it is another process");
+    assert_eq!(quota.figures().outside, 300 * MIB + MARGIN);
     // What came from elsewhere than the pool leaves less for it.
     said.store(reserved + 950 * MIB, Ordering::Relaxed);
-    assert!(ration.measure());
+    assert!(quota.measure());
     assert_eq!(
-        ration.tick(),
+        quota.tick(),
         reserved + 950 * MIB + MARGIN - CARD,
         "more than its budget: what is free should go"
     );
@@ -125,30 +125,30 @@ fn what_is_outside_is_measured_and_what_is_not_this_process_is_not_believed() {
 
 #[test]
 fn while_a_page_comes_or_goes_nothing_is_measured() {
-    let ration = Arc::new(Ration::default());
-    ration.set_budget(CARD);
-    let mut pool = pool_of(&ration);
-    let seen = ration.beside(|| {
+    let quota = Arc::new(Quota::default());
+    quota.set_budget(CARD);
+    let mut pool = pool_of(&quota);
+    let seen = quota.beside(|| {
         pool.alloc(64 * MIB, STREAM, DEFAULT).expect("room");
         Some(900 * MIB)
     });
     assert_eq!(seen, None);
-    ration.changes.fetch_add(1, Ordering::AcqRel);
-    assert_eq!(ration.beside(|| Some(900 * MIB)), None, "one is on its way");
+    quota.changes.fetch_add(1, Ordering::AcqRel);
+    assert_eq!(quota.beside(|| Some(900 * MIB)), None, "one is on its way");
 }
 
 #[test]
 fn near_a_limit_what_is_outside_is_measured_before_more_is_taken() {
-    let ration = Arc::new(Ration::default());
-    ration.set_budget(600 * MIB);
-    let mut pool = pool_of(&ration);
+    let quota = Arc::new(Quota::default());
+    quota.set_budget(600 * MIB);
+    let mut pool = pool_of(&quota);
     pool.alloc(64 * MIB, STREAM, DEFAULT).expect("room");
     // A module was loaded since: seen as soon as the last look is old enough.
-    let said = metered(&ration);
-    said.store(ration.reserved() + 400 * MIB, Ordering::Relaxed);
-    while ration.figures().outside == 0 {
+    let said = metered(&quota);
+    said.store(quota.reserved() + 400 * MIB, Ordering::Relaxed);
+    while quota.figures().outside == 0 {
         let addr = pool.alloc(2 * MIB, STREAM, DEFAULT).expect("room");
-        said.store(ration.reserved() + 400 * MIB, Ordering::Relaxed);
+        said.store(quota.reserved() + 400 * MIB, Ordering::Relaxed);
         pool.free(addr).expect("it is there");
         pool.trim();
     }
@@ -159,9 +159,9 @@ fn near_a_limit_what_is_outside_is_measured_before_more_is_taken() {
 fn every_page_is_in_the_ledger_before_the_driver_is_asked_and_until_it_has_it_back() {
     let path = scratch("faults");
     for fault in 0..60 {
-        let ration = Arc::new(impatient());
-        ration.join(seat(&path, 1, "a", 600 * MIB, false), 10 * MIB).expect("room");
-        let mut pool = pool_of(&ration);
+        let quota = Arc::new(impatient());
+        quota.join(seat(&path, 1, "a", 600 * MIB, false), 10 * MIB).expect("room");
+        let mut pool = pool_of(&quota);
         pool.device_mut().fail_in = Some(fault);
         let mut held = Vec::new();
         for n in 1..40u64 {
@@ -191,11 +191,11 @@ fn every_page_is_in_the_ledger_before_the_driver_is_asked_and_until_it_has_it_ba
 #[test]
 fn a_share_refuses_its_own_and_never_the_neighbour() {
     let path = scratch("shares");
-    let (ration, other) = (Arc::new(impatient()), Arc::new(impatient()));
-    ration.join(seat(&path, 1, "a", 600 * MIB, false), 0).expect("room");
+    let (quota, other) = (Arc::new(impatient()), Arc::new(impatient()));
+    quota.join(seat(&path, 1, "a", 600 * MIB, false), 0).expect("room");
     other.join(seat(&path, 2, "b", 424 * MIB, false), 0).expect("room");
     // Two pools over cards of their own, as large as the one that they share: the ledger alone keeps them apart.
-    let (mut mine, mut theirs) = (pool_of(&ration), pool_of(&other));
+    let (mut mine, mut theirs) = (pool_of(&quota), pool_of(&other));
     let mut over = 0;
     for _ in 0..100 {
         over += u32::from(mine.alloc(10 * MIB, STREAM, DEFAULT).is_err());
@@ -204,7 +204,7 @@ fn a_share_refuses_its_own_and_never_the_neighbour() {
     }
     assert!(over > 0);
     assert_eq!(why(mine.alloc(10 * MIB, STREAM, DEFAULT)), DeviceError::Refused(Refusal::Share));
-    let text = ration.sentence(Refusal::Share).expect("a sentence");
+    let text = quota.sentence(Refusal::Share).expect("a sentence");
     assert!(
         text.contains("Tenant \"a\" holds 600.00 MiB of its share of 600.00 MiB: this would be beyond it."),
         "{text}"
@@ -220,7 +220,7 @@ fn a_share_refuses_its_own_and_never_the_neighbour() {
 fn what_was_lent_comes_back_while_its_owner_waits() {
     let path = scratch("lent");
     let (owner, borrower) =
-        (Arc::new(Ration { patience: Duration::from_secs(600), ..Ration::default() }), Arc::new(impatient()));
+        (Arc::new(Quota { patience: Duration::from_secs(600), ..Quota::default() }), Arc::new(impatient()));
     owner.join(seat(&path, 1, "a", 600 * MIB, false), 0).expect("room");
     borrower.join(seat(&path, 2, "b", 400 * MIB, true), 0).expect("room");
     let (mut mine, mut theirs) = (pool_of(&owner), pool_of(&borrower));
@@ -264,13 +264,13 @@ fn what_does_not_come_back_in_time_is_an_error_that_says_so() {
 #[test]
 fn a_process_that_holds_more_than_its_tenant_has_cannot_join() {
     let path = scratch("late-join");
-    let ration = Arc::new(impatient());
-    let mut pool = pool_of(&ration);
+    let quota = Arc::new(impatient());
+    let mut pool = pool_of(&quota);
     pool.alloc(300 * MIB, STREAM, DEFAULT).expect("room");
-    let error = ration.join(seat(&path, 1, "a", 200 * MIB, false), 0).expect_err("no room");
+    let error = quota.join(seat(&path, 1, "a", 200 * MIB, false), 0).expect_err("no room");
     assert!(error.contains("holds 300 MiB already"), "{error}");
     assert_eq!(book(&path).iter().count(), 0, "it left");
-    ration.join(seat(&path, 1, "a", 400 * MIB, false), 0).expect("room");
-    assert_eq!(book(&path).total(), ration.reserved());
+    quota.join(seat(&path, 1, "a", 400 * MIB, false), 0).expect("room");
+    assert_eq!(book(&path).total(), quota.reserved());
     std::fs::remove_file(path).expect("removed");
 }
