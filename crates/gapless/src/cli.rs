@@ -245,7 +245,7 @@ Examples:
 A SPEC names an allocator:
   torch              PyTorch's with the settings and the version of the trace
   torch:default      the same with nothing set
-  torch:SETTINGS     as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True
+  torch:SETTINGS     as in PYTORCH_ALLOC_CONF: torch:expandable_segments:True
   torch@2.4          another release, 2.4 to 2.12; settings may follow
   gapless            our own allocator: the very code that runs live
   bfc                TensorFlow's: preallocate:0.75, fraction:0.75, gc:true, fragmentation:0.01

@@ -59,7 +59,7 @@ fn wrong(text: &str, error: &SpecError) -> anyhow::Error {
             "the version stands behind the name, the settings behind it: torch@2.6:expandable_segments:True"
         }
         SpecError::Conf(_) => {
-            "settings are written as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True,max_split_size_mb:128"
+            "settings are written as in PYTORCH_ALLOC_CONF: torch:expandable_segments:True,max_split_size_mb:128"
         }
         SpecError::Settings(_) => "`gapless replay --help` shows the settings of each allocator",
         SpecError::NoSettings(_) => "leave out what stands behind the name",
