@@ -38,11 +38,14 @@ pub fn page(code: &str) -> Option<&'static Page> {
     PAGES.iter().find(|page| page.code.eq_ignore_ascii_case(code))
 }
 
-/// The code that `code` may have been meant to be: the one with the fewest differing characters.
+/// The code that `code` may have been meant to be: the one with the fewest differing characters. `None` where more than
+/// one digit differs: every code begins with the same letters, so the number says what was meant.
 #[must_use]
 pub fn nearest(code: &str) -> Option<&'static Page> {
     let wanted = code.to_ascii_uppercase();
-    PAGES.iter().min_by_key(|page| distance(page.code.as_bytes(), wanted.as_bytes()))
+    let digits = |code: &str| code.bytes().filter(u8::is_ascii_digit).collect::<Vec<u8>>();
+    let near = PAGES.iter().min_by_key(|page| distance(page.code.as_bytes(), wanted.as_bytes()))?;
+    (distance(&digits(near.code), &digits(&wanted)) <= 1).then_some(near)
 }
 
 /// Edit distance; the strings are short.
@@ -78,5 +81,10 @@ mod tests {
         assert_eq!(page("gap101").unwrap().code, "GAP101");
         assert!(page("GAP999").is_none());
         assert_eq!(nearest("GPA201").unwrap().code, "GAP201");
+        assert_eq!(nearest("GAP20").unwrap().code, "GAP201");
+        assert_eq!(nearest("101").unwrap().code, "GAP101");
+        for far in ["GAP999", "GAP", "", "hello", "GAP99999"] {
+            assert!(nearest(far).is_none(), "{far}");
+        }
     }
 }
