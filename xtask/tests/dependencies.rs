@@ -7,9 +7,11 @@ use std::process::Command;
 /// Crate, and the crates of ours that it may use. A new arrow is a decision: it is made here, and in ARCHITECTURE.md.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-trace", &[]),
-    ("gapless-ingest", &["gapless-trace"]),
+    ("gapless-formats", &[]),
+    ("gapless-ingest", &["gapless-formats", "gapless-trace"]),
     ("gapless-export", &["gapless-trace"]),
     ("gapless-plan", &["gapless-trace"]),
+    ("gapless-problems", &["gapless-formats", "gapless-plan", "gapless-trace"]),
     ("gapless-page", &[]),
     ("gapless-pool", &[]),
     ("gapless-ledger", &[]),
@@ -29,8 +31,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gapless-export",
             "gapless-cuda",
             "gapless-fit",
+            "gapless-ledger",
             "gapless-page",
             "gapless-plan",
+            "gapless-problems",
             "gapless-replay",
             "gapless-report",
         ],

@@ -63,6 +63,27 @@ pub enum Problem {
 /// Boxed: a problem is large and rare, and the result of every step must be small.
 pub(crate) type Fault = Box<Problem>;
 
+impl From<gapless_formats::Error> for Fault {
+    fn from(error: gapless_formats::Error) -> Fault {
+        Box::new(Problem::from(error))
+    }
+}
+
+impl From<gapless_formats::Error> for Problem {
+    fn from(error: gapless_formats::Error) -> Problem {
+        match error {
+            gapless_formats::Error::Io { offset, source } => Problem::Io { offset, source },
+            gapless_formats::Error::Line { line, what } => Problem::Line { line, what },
+            other => Problem::Malformed { offset: 0, what: other.to_string() },
+        }
+    }
+}
+
+/// An error of a line, for readers of text.
+pub(crate) fn wrong<T>(line: u64, what: impl Into<String>) -> Result<T, Fault> {
+    Err(Box::new(Problem::Line { line, what: what.into() }))
+}
+
 pub(crate) fn malformed<T>(offset: u64, what: impl Into<String>) -> Result<T, Fault> {
     Err(Box::new(Problem::Malformed { offset, what: what.into() }))
 }

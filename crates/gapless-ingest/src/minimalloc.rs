@@ -1,13 +1,11 @@
-//! MiniMalloc CSV: one buffer a line with `id,lower,upper,size`, in any order of columns, and optionally `alignment`, `gaps`,
-//! `offset` or `hint`.
+//! A trace of MiniMalloc's buffers; `gapless-formats` reads their rows.
 //!
 //! Lifetimes become events in order of time, frees before allocations at the same time: `[lower, upper)` is half-open.
 //! Where no offset is given the buffers get addresses of their own, side by side.
 
-use crate::csv::{Csv, fields, wrong};
-use crate::error::{Fault, Problem};
+use crate::error::{Fault, Problem, wrong};
 use crate::options::Limits;
-use crate::rmm::bytes;
+use gapless_formats::minimalloc::Rows;
 use gapless_trace::{
     Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Micros, Note, Source, StreamId, Trace,
 };
@@ -22,57 +20,28 @@ struct Buffer {
 }
 
 pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits) -> Result<Trace, Fault> {
-    let mut csv = Csv::new(input, limits.bytes)?;
-    let need = |names: &[&str]| match csv.column(names) {
-        Some(column) => Ok(column),
-        None => csv.wrong(format!("the header has no column \"{}\"", names[0])),
-    };
-    let lower = need(&["lower", "start", "begin"])?;
-    let upper = need(&["upper", "end"])?;
-    let size = need(&["size"])?;
-    let id = csv.column(&["id", "buffer", "buffer_id", "name"]);
-    let offset = csv.column(&["offset", "hint"]);
-    let gaps = csv.column(&["gaps"]);
+    let mut rows = Rows::new(input, limits.bytes)?;
     let mut trace = Trace::default();
     let mut buffers = Vec::new();
     let mut with_gaps = 0_u64;
-    loop {
-        let columns = csv.columns.len();
-        let Some((line, text)) = csv.next()? else { break };
-        let row: Vec<&str> = fields(text).take(columns + 1).collect();
-        if row.len() != columns {
-            return wrong(line, format!("{} fields where the header has {columns}", row.len()));
-        }
-        let (from, to) = (time(row[lower], line)?, time(row[upper], line)?);
-        if from >= to {
-            return wrong(
-                line,
-                format!("the buffer's lifetime [{from}, {to}) is empty: lower must be below upper"),
-            );
-        }
+    while let Some(row) = rows.next()? {
         if buffers.len() as u64 * 2 >= limits.events {
-            return wrong(line, format!("more than {} buffers", limits.events / 2));
+            return wrong(row.line, format!("more than {} buffers", limits.events / 2));
         }
-        let size = bytes(row[size], line)?;
-        // A hint below zero says that there is none.
-        let offset = match offset.map(|column| row[column]) {
-            None | Some("") => None,
-            Some(text) if text.starts_with('-') => None,
-            Some(text) => Some(bytes(text, line)?),
-        };
-        with_gaps += u64::from(gaps.is_some_and(|column| !row[column].is_empty()));
-        let name = id.map_or("", |column| row[column]);
-        let Some(name) = trace.strings.try_intern(name) else {
-            return wrong(line, "more than 4 GiB of distinct names");
+        with_gaps += u64::from(!row.gaps.is_empty());
+        let Some(name) = trace.strings.try_intern(row.id.as_deref().unwrap_or_default()) else {
+            return wrong(row.line, "more than 4 GiB of distinct names");
         };
         // The name of a buffer is what people look for, so it stands where a stack would.
         let frame = trace.frames.intern(Frame { name, ..Frame::default() });
         let id = if name.0 == 0 { Default::default() } else { trace.stacks.intern(&[frame]) };
-        buffers.push(Buffer { lower: from, upper: to, size, offset, id });
+        let offset = row.offset.or(row.hint);
+        buffers.push(Buffer { lower: row.lower, upper: row.upper, size: row.size, offset, id });
     }
+    let line = rows.line();
     if buffers.is_empty() {
         return Err(Box::new(Problem::Line {
-            line: csv.line,
+            line,
             what: "no buffers after the header: an empty trace".into(),
         }));
     }
@@ -82,7 +51,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     }];
     let placed = buffers.iter().filter(|b| b.offset.is_some()).count();
     if placed < buffers.len() {
-        let apart = place(&mut buffers).map_err(|what| Box::new(Problem::Line { line: csv.line, what }))?;
+        let apart = place(&mut buffers).map_err(|what| Box::new(Problem::Line { line, what }))?;
         notes.push(Note {
             code: "addresses-made-up",
             text: format!(
@@ -105,13 +74,6 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     trace.devices.push(device);
     trace.source = Source { format, producer: String::new(), torch_rules: false, notes };
     Ok(trace)
-}
-
-fn time(text: &str, line: u64) -> Result<i64, Fault> {
-    match text.parse() {
-        Ok(time) => Ok(time),
-        Err(_) => wrong(line, format!("{text:?} is no point in time; whole numbers are")),
-    }
 }
 
 /// Gives the buffers without an offset addresses past all others; how many those are.

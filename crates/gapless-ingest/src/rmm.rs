@@ -3,9 +3,9 @@
 //! The log has one line for each call; a deallocation is whole at once, so it becomes one `free_completed`. There are no segments:
 //! what the upstream resource holds is not in the log.
 
-use crate::csv::{Csv, fields, wrong};
-use crate::error::{Fault, Problem};
+use crate::error::{Fault, Problem, wrong};
 use crate::options::Limits;
+use gapless_formats::csv::Csv;
 use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Micros, Note, Source, StreamId, Trace};
 use rustc_hash::FxHashMap;
 use std::io::Read;
@@ -14,7 +14,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     let mut csv = Csv::new(input, limits.bytes)?;
     let need = |names: &[&str]| match csv.column(names) {
         Some(column) => Ok(column),
-        None => csv.wrong(format!("the header has no column \"{}\"", names[0])),
+        None => wrong(csv.line(), format!("the header has no column \"{}\"", names[0])),
     };
     let (action, pointer, size, stream) =
         (need(&["action"])?, need(&["pointer"])?, need(&["size"])?, need(&["stream"])?);
@@ -23,17 +23,11 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     let mut streams: FxHashMap<u64, u16> = FxHashMap::default();
     let mut failures = 0_u64;
     let mut clock = Clock::default();
-    loop {
-        let columns = csv.columns.len();
-        let Some((line, text)) = csv.next()? else { break };
-        let row: Vec<&str> = fields(text).take(columns + 1).collect();
-        if row.len() != columns {
-            return wrong(line, format!("{} fields where the header has {columns}", row.len()));
-        }
-        let pointer = address(row[pointer], line)?;
-        let size = bytes(row[size], line)?;
-        let stream = address(row[stream], line)?;
-        let action = match row[action] {
+    while let Some((line, row)) = csv.row()? {
+        let pointer = address(&row[pointer], line)?;
+        let size = bytes(&row[size], line)?;
+        let stream = address(&row[stream], line)?;
+        let action = match &*row[action] {
             "allocate" => Action::Alloc,
             "free" | "deallocate" => Action::FreeCompleted,
             "allocate failure" => Action::Oom,
@@ -67,7 +61,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
             addr: DeviceAddr(if action == Action::Oom { 0 } else { pointer }),
             size: Bytes(size),
             stream,
-            time: Micros(time.map_or(0, |column| clock.read(row[column]))),
+            time: Micros(time.map_or(0, |column| clock.read(&row[column]))),
             ..Event::default()
         });
     }
@@ -113,7 +107,7 @@ fn address(text: &str, line: u64) -> Result<u64, Fault> {
     }
 }
 
-pub(crate) fn bytes(text: &str, line: u64) -> Result<u64, Fault> {
+fn bytes(text: &str, line: u64) -> Result<u64, Fault> {
     match text.parse::<u64>() {
         Ok(n) if n <= Bytes::LIMIT.0 => Ok(n),
         Ok(_) => wrong(line, format!("a size of {text} bytes: no device has more than 2^60")),

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use gapless_plan::generate::Layers;
 use gapless_plan::{
-    Baseline, Options, Plan, Problem, Progress, Tricks, Watch, bound, carry_over, csv, generate, replan,
-    solve, validate,
+    Baseline, Options, Plan, Problem, Progress, Tricks, Watch, bound, carry_over, generate, replan, solve,
+    validate,
 };
+use gapless_problems::csv;
 use gapless_trace::Bytes;
 
 const LETTERS: &str = "ABCDEFGHIJK";
@@ -35,7 +36,7 @@ fn main() {
     line("case", "n", "ours", "CPU s", "MB", "wanted", "", "peers");
     for path in asked.iter().filter(|asked| asked.ends_with(".csv")) {
         let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        match csv::read(&text, csv::OffsetColumn::Fixed) {
+        match csv::read_text(&text, csv::OffsetColumn::Fixed) {
             Ok(problem) => drop(case(path, &problem, Question::Minimise, 10.0, &Wanted::default(), "")),
             Err(error) => println!("{path}: {error}"),
         }
@@ -423,7 +424,7 @@ fn file(name: &str) -> Problem {
     let packed = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut text = String::new();
     flate2::read::GzDecoder::new(packed).read_to_string(&mut text).expect("a text file");
-    csv::read(&text, csv::OffsetColumn::Fixed).expect("a valid problem")
+    csv::read_text(&text, csv::OffsetColumn::Fixed).expect("a valid problem")
 }
 
 /// User and system time of this process so far: of the main thread to the nanosecond, or, where others did real work

@@ -6,12 +6,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Error {
-    #[error("line {line}: {what}")]
-    Line { line: usize, what: String },
-    #[error("the file is empty: the first line must name the columns id, lower, upper and size")]
-    NoHeader,
-    #[error("line 1: no column named {column:?} (found: {found}); id, lower, upper and size are needed")]
-    MissingColumn { column: &'static str, found: String },
     #[error("buffer {id}: {what}")]
     Buffer { id: String, what: String },
     #[error("buffer {id}: up to here the sizes add up to more than 2^62 bytes; are they really in bytes?")]

@@ -5,12 +5,12 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gapless_plan::csv::{self, OffsetColumn};
 use gapless_plan::generate::Layers;
 use gapless_plan::{
     Buffer, Error, Lifetime, Options, Plan, Problem, Progress, Solution, Tricks, Watch, bound, carry_over,
     generate, replan, solve, validate, validate_chunks,
 };
+use gapless_problems::csv::{self, OffsetColumn};
 use gapless_trace::Bytes;
 
 fn file(name: &str) -> Problem {
@@ -18,7 +18,7 @@ fn file(name: &str) -> Problem {
     let mut text = String::new();
     let packed = std::fs::File::open(path).unwrap();
     flate2::read::GzDecoder::new(packed).read_to_string(&mut text).unwrap();
-    csv::read(&text, OffsetColumn::Fixed).unwrap()
+    csv::read_text(&text, OffsetColumn::Fixed).unwrap()
 }
 
 /// Solves with a fixed effort and checks what must hold of any answer.
@@ -465,10 +465,10 @@ fn no_text_makes_the_reader_panic() {
         for _ in 0..dice.below(40) {
             text.push_str(pieces[dice.below(pieces.len() as u64) as usize]);
         }
-        match csv::read(&text, OffsetColumn::Fixed) {
+        match csv::read_text(&text, OffsetColumn::Fixed) {
             Ok(problem) => {
                 read += 1;
-                let again = csv::read(&csv::write(&problem, None), OffsetColumn::Fixed).unwrap();
+                let again = csv::read_text(&csv::write(&problem, None), OffsetColumn::Fixed).unwrap();
                 assert_eq!(again.buffers(), problem.buffers());
             }
             Err(error) => assert!(!error.to_string().is_empty()),

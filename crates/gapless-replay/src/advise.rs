@@ -10,7 +10,7 @@ use crate::machine::{Machine, TorchMachine};
 use crate::outcome::{self, ENDLESS};
 use crate::script::Script;
 use crate::sweep::{self, Candidate, Progress, Trial};
-use crate::torch::{TorchSettings, TorchVersion};
+use crate::torch::{TorchSettings, TorchVersion, settings_variable};
 use gapless_trace::Bytes;
 
 /// The answer.
@@ -69,10 +69,10 @@ const MOST: usize = 3;
 /// Events that a sweep may replay; beyond it combinations are left out, then all but the single changes.
 const BUDGET: u64 = 2_000_000_000;
 
-/// The line for the environment: this name works in every release.
+/// The line for the environment, with the variable that the release behind `producer` reads.
 #[must_use]
-pub fn environment_line(conf: &str) -> String {
-    format!("export PYTORCH_CUDA_ALLOC_CONF={conf}")
+pub fn environment_line(conf: &str, producer: &str) -> String {
+    format!("export {}={conf}", settings_variable(producer))
 }
 
 /// What to set for the run behind `script`, on a card of `capacity` bytes where one is given.

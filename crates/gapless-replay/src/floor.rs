@@ -58,25 +58,27 @@ pub(crate) fn outcome(script: &Script, question: &Question) -> Outcome {
         lived.iter().enumerate().flat_map(|(i, l)| [(l.start, true, i), (l.end, false, i)]).collect();
     changes.sort_unstable();
     let tick = |op: u32| script.ticks.get(op as usize).copied().unwrap_or_default();
+    let top = |i: usize| offsets[i] + Bytes(lived[i].size);
+    let too_high = |i: usize| question.capacity.is_some_and(|capacity| top(i) > capacity);
+    // On a card that is too small the run ends where a block would lie above it, as every other allocator's does.
+    let end = changes.iter().position(|&(_, begins, i)| begins && too_high(i));
+    let served = &changes[..end.unwrap_or(changes.len())];
+    let held = match end {
+        None => peak,
+        Some(_) => served.iter().filter(|c| c.1).map(|&(_, _, i)| top(i)).max().unwrap_or_default(),
+    };
     let mut stats = Stats::default();
-    if peak > Bytes::ZERO {
+    if held > Bytes::ZERO {
         stats.device_allocs = 1;
-        stats.driver_ns = crate::cost::malloc(peak.0);
+        stats.driver_ns = crate::cost::malloc(held.0);
         stats.segments.add(1);
-        stats.reserved.add(peak.0);
+        stats.reserved.add(held.0);
     }
-    let (mut oom, mut peak_op) = (None, 0);
+    let mut peak_op = 0;
     let mut curve = Curve::new(script);
-    for (op, begins, i) in changes {
+    for &(op, begins, i) in served {
         let size = lived[i].size;
         if begins {
-            let top = offsets[i] + Bytes(size);
-            if let Some(capacity) = question.capacity.filter(|&c| top > c && oom.is_none()) {
-                let (requested, active) = (Bytes(size), Bytes(stats.active.current));
-                let free = capacity.saturating_sub(active);
-                let failure = Failure { op, tick: tick(op), oom: Oom { requested, asked: requested, free } };
-                oom = Some(OomPoint { failure, reserved: capacity, active, largest_hole: Bytes::ZERO });
-            }
             for gauge in [&mut stats.allocated, &mut stats.active, &mut stats.requested] {
                 gauge.add(size);
             }
@@ -93,20 +95,30 @@ pub(crate) fn outcome(script: &Script, question: &Question) -> Outcome {
             stats.active_blocks.sub(1);
         }
         if (op as usize) < script.ticks.len() {
-            curve.record(tick(op), peak, Bytes(stats.allocated.current));
+            curve.record(tick(op), held, Bytes(stats.allocated.current));
         }
     }
+    let oom = end.zip(question.capacity).map(|(end, capacity)| {
+        let (op, _, i) = changes[end];
+        stats.ooms = 1;
+        let (requested, active) = (Bytes(lived[i].size), Bytes(stats.active.current));
+        let free = capacity.saturating_sub(active);
+        let failure = Failure { op, tick: tick(op), oom: Oom { requested, asked: requested, free } };
+        OomPoint { failure, reserved: held, active, largest_hole: Bytes::ZERO }
+    });
     let mut blocks: Vec<(u32, DeviceAddr, Bytes)> = lived
         .iter()
         .zip(&offsets)
-        .filter(|(l, _)| l.start <= peak_op && peak_op < l.end)
+        .filter(|(l, offset)| l.start <= peak_op && peak_op < l.end && **offset + Bytes(l.size) <= held)
         .map(|(l, offset)| (l.slot, DeviceAddr(offset.0), Bytes(l.size)))
         .collect();
     blocks.sort_unstable_by_key(|b| b.1);
+    let at_peak = Inventory::of(vec![(DeviceAddr(0), held)], blocks);
     Outcome {
         stats,
         peak_at: tick(peak_op),
-        at_peak: Inventory::of(vec![(DeviceAddr(0), peak)], blocks),
+        stranded: at_peak.stranded,
+        at_peak,
         oom,
         min_capacity: question.min_capacity.then_some(peak),
         curve: curve.points,

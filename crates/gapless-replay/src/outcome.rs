@@ -29,6 +29,9 @@ pub struct Outcome {
     /// When the peak of reserved bytes was reached, and what the heap held then.
     pub peak_at: Tick,
     pub at_peak: Inventory,
+    /// Free bytes in segments that also hold active blocks, when most was allocated. Peak reserved is no instant to
+    /// ask at: where memory is never given back, the last page may be taken while almost all the rest is free.
+    pub stranded: Bytes,
     pub oom: Option<OomPoint>,
     /// Requests that failed in the recording and were served here.
     pub served: u32,
@@ -84,9 +87,9 @@ fn replayed(script: &Script, machine: &Machine, question: &Question) -> Outcome 
     {
         let exactness = run::verify(script, &torch.settings, torch.version, &mut watcher);
         if exactness.is_exact() {
-            let at_peak = run::recorded_heap(script, &torch.settings, torch.version, watcher.peak_op + 1);
+            let heap = |op: u32| run::recorded_heap(script, &torch.settings, torch.version, op + 1);
             let stats = exactness.stats;
-            return watcher.outcome(stats, at_peak, Some(exactness));
+            return watcher.outcome(stats, heap, Some(exactness));
         }
         // Something in the recording is not what the model does; say so, and answer by simulation.
         let mut outcome = simulated(script, machine, ENDLESS.0);
@@ -111,9 +114,11 @@ fn simulated(script: &Script, machine: &Machine, capacity: u64) -> Outcome {
         active: end.active,
         largest_hole: end.largest_hole,
     });
-    let until = Drive { until: watcher.peak_op + 1, ..drive };
-    let at_peak = machine.drive(script, until, &mut ()).inventory.unwrap_or_default();
-    Outcome { oom, ..watcher.outcome(stats, at_peak, None) }
+    let heap = |op: u32| {
+        let until = Drive { until: op + 1, ..drive };
+        machine.drive(script, until, &mut ()).inventory.unwrap_or_default()
+    };
+    Outcome { oom, ..watcher.outcome(stats, heap, None) }
 }
 
 /// Whether the run gets to its end on a card of `capacity` bytes.
@@ -149,23 +154,32 @@ pub fn min_capacity(script: &Script, machine: &Machine, placement: Placement) ->
     Bytes(high * STEP)
 }
 
-/// Watches a replay: the curve, when the peak was, and failed requests that were served.
+/// Watches a replay: the curve, when the peaks were, and failed requests that were served.
 #[derive(Clone, Debug)]
 struct Watcher {
     curve: Curve,
     peak: u64,
     peak_op: u32,
     peak_at: Tick,
+    /// The most bytes that were allocated after an op, and the first such op.
+    most: u64,
+    most_op: u32,
     served: u32,
 }
 
 impl Watcher {
     fn new(script: &Script) -> Watcher {
-        Watcher { curve: Curve::new(script), peak: 0, peak_op: 0, peak_at: Tick(0), served: 0 }
+        let curve = Curve::new(script);
+        Watcher { curve, peak: 0, peak_op: 0, peak_at: Tick(0), most: 0, most_op: 0, served: 0 }
     }
 
-    fn outcome(self, stats: Stats, at_peak: Inventory, exactness: Option<Exactness>) -> Outcome {
+    /// `heap` is the heap after an op.
+    fn outcome(self, stats: Stats, heap: impl Fn(u32) -> Inventory, exactness: Option<Exactness>) -> Outcome {
+        let at_peak = heap(self.peak_op);
+        let stranded =
+            if self.most_op == self.peak_op { at_peak.stranded } else { heap(self.most_op).stranded };
         Outcome {
+            stranded,
             stats,
             peak_at: self.peak_at,
             at_peak,
@@ -184,6 +198,10 @@ impl Watch for Watcher {
             self.peak = stats.reserved.peak;
             self.peak_op = op;
             self.peak_at = tick;
+        }
+        if stats.allocated.current > self.most {
+            self.most = stats.allocated.current;
+            self.most_op = op;
         }
         self.curve.record(tick, Bytes(stats.reserved.current), Bytes(stats.allocated.current));
     }

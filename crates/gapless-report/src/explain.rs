@@ -39,11 +39,14 @@ pub fn find(code: &str) -> Option<&'static Explanation> {
     EXPLANATIONS.iter().find(|one| one.code.eq_ignore_ascii_case(code))
 }
 
-/// The code that `code` may have been meant to be: the one with the fewest differing characters.
+/// The code that `code` may have been meant to be: the one with the fewest differing characters. `None` where more than
+/// one digit differs: every code begins with the same letters, so the number says what was meant.
 #[must_use]
 pub fn nearest(code: &str) -> Option<&'static Explanation> {
     let wanted = code.to_ascii_uppercase();
-    EXPLANATIONS.iter().min_by_key(|one| distance(one.code.as_bytes(), wanted.as_bytes()))
+    let digits = |code: &str| code.bytes().filter(u8::is_ascii_digit).collect::<Vec<u8>>();
+    let near = EXPLANATIONS.iter().min_by_key(|one| distance(one.code.as_bytes(), wanted.as_bytes()))?;
+    (distance(&digits(near.code), &digits(&wanted)) <= 1).then_some(near)
 }
 
 /// Edit distance; the strings are short.
@@ -79,5 +82,10 @@ mod tests {
         assert_eq!(find("gap101").unwrap().code, "GAP101");
         assert!(find("GAP999").is_none());
         assert_eq!(nearest("GPA201").unwrap().code, "GAP201");
+        assert_eq!(nearest("GAP20").unwrap().code, "GAP201");
+        assert_eq!(nearest("101").unwrap().code, "GAP101");
+        for far in ["GAP999", "GAP", "", "hello", "GAP99999"] {
+            assert!(nearest(far).is_none(), "{far}");
+        }
     }
 }

@@ -248,7 +248,7 @@ Examples:
 A SPEC names an allocator:
   torch              PyTorch's, with the settings and the release of the trace
   torch:default      the same without any setting
-  torch:SETTINGS     as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True
+  torch:SETTINGS     as in PYTORCH_ALLOC_CONF: torch:expandable_segments:True
   torch@2.4          another release, 2.4 to 2.12; settings may follow
   gapless            the Gapless allocator, as in `gapless run`
   bfc                TensorFlow's: preallocate:0.75, fraction:0.75, gc:true, fragmentation:0.01

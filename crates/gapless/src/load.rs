@@ -3,19 +3,24 @@
 use crate::failure::Failure;
 use crate::progress::Progress;
 use anyhow::Result;
-use gapless_ingest::ReadOptions;
+use gapless_ingest::{Content, ReadOptions};
 use gapless_report::Analysis;
 use gapless_trace::{HistoryError, Trace};
 use std::path::Path;
 
 /// Reads the trace at `path`; "-" is standard input.
 pub(crate) fn trace(path: &Path) -> Result<Trace> {
+    content(path, |content| Ok(content.trace()?))
+}
+
+/// Opens the file at `path` ("-" is standard input) and calls `then` with what is inside, decompressed.
+pub(crate) fn content<T>(path: &Path, then: impl FnOnce(Content<'_>) -> Result<T>) -> Result<T> {
     let progress = Progress::reading(&path.display().to_string());
     let options = ReadOptions {
         progress: Some(Box::new(move |done, total| progress.update(done, total))),
         ..ReadOptions::default()
     };
-    Ok(gapless_ingest::open(path, &options)?)
+    gapless_ingest::open_with(path, &options, then)?
 }
 
 /// What the trace means.

@@ -12,6 +12,7 @@ mod progress;
 mod sweep;
 
 use clap::Parser;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// A report frees and takes tens of megabytes several times over: page faults are a fifth of its time with the
@@ -26,7 +27,10 @@ pub(crate) enum Answer {
 }
 
 fn main() -> ExitCode {
-    let args = cli::Args::parse();
+    let args = match cli::Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
     args.color.write_global();
     match commands::run(args.command) {
         Ok(Answer::Yes) => ExitCode::SUCCESS,
@@ -37,5 +41,19 @@ fn main() -> ExitCode {
             failure::print(&error);
             ExitCode::from(2)
         }
+    }
+}
+
+/// Help and versions go to standard output and are an answer, so failing to write them is a failure. Mistakes go to
+/// standard error.
+fn usage(message: &clap::Error) -> ExitCode {
+    let written = message.print().and_then(|()| std::io::stdout().flush());
+    let code = if message.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+    match written {
+        Err(error) if !message.use_stderr() && error.kind() != std::io::ErrorKind::BrokenPipe => {
+            failure::print(&anyhow::Error::new(error).context("cannot write to standard output"));
+            ExitCode::from(2)
+        }
+        _ => code,
     }
 }

@@ -6,6 +6,43 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+const STDOUT: &str = "cannot write to standard output";
+
+/// Refuses to write to a file that is read, by whatever name: through a link, or as standard input.
+pub(crate) fn refuse_input_as_output(output: &Path, inputs: &[&Path]) -> Result<()> {
+    if output.as_os_str() == "-" {
+        return Ok(());
+    }
+    let Ok(target) = fs::metadata(output) else { return Ok(()) };
+    for input in inputs {
+        let from = if input.as_os_str() == "-" { Path::new("/dev/stdin") } else { input };
+        if fs::metadata(from).is_ok_and(|source| source.is_file() && is_same(&source, &target)) {
+            let what = if output == *input {
+                format!("cannot write {}: it is the input", output.display())
+            } else {
+                format!(
+                    "cannot write {}: it is the same file as the input {}",
+                    output.display(),
+                    input.display()
+                )
+            };
+            return Err(Failure::new(what, "name another file with -o").into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn is_same(a: &fs::Metadata, b: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    false
+}
+
 /// Writes through `write` to `path`, or to standard output where that is `None` or "-".
 ///
 /// A file is written beside its place and renamed when it is whole: a reader never sees half of it, and a failure
@@ -15,8 +52,8 @@ pub(crate) fn write_to(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -
         Some(path) if path.as_os_str() != "-" => write_file(path, write),
         _ => {
             let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-            write(&mut out)?;
-            out.flush().context("cannot write to standard output")
+            write(&mut out).context(STDOUT)?;
+            out.flush().context(STDOUT)
         }
     }
 }
@@ -30,8 +67,8 @@ pub(crate) fn write_text(path: Option<&Path>, styled: &str) -> Result<()> {
         }
         _ => {
             let mut out = anstream::stdout().lock();
-            out.write_all(styled.as_bytes())?;
-            out.flush().context("cannot write to standard output")
+            out.write_all(styled.as_bytes()).context(STDOUT)?;
+            out.flush().context(STDOUT)
         }
     }
 }
@@ -48,12 +85,12 @@ fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> 
     if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
         let file = OpenOptions::new().write(true).open(path).with_context(|| cannot_write(path))?;
         let mut out = BufWriter::new(file);
-        write(&mut out)?;
+        write(&mut out).with_context(|| cannot_write(path))?;
         return out.flush().with_context(|| cannot_write(path));
     }
     let beside = Beside::create(path)?;
     let mut out = BufWriter::with_capacity(1 << 18, &beside.file);
-    write(&mut out)?;
+    write(&mut out).with_context(|| cannot_write(path))?;
     out.flush().with_context(|| cannot_write(path))?;
     drop(out);
     beside.put_in_place(path)

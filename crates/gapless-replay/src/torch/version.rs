@@ -56,15 +56,8 @@ impl TorchVersion {
             // Another allocator's run, and another program's version.
             return Self::DEFAULT;
         }
-        let mut found = producer
-            .split(|c: char| !c.is_ascii_digit() && c != '.')
-            .filter_map(|word| {
-                let (major, minor) = word.trim_matches('.').split_once('.')?;
-                Some(TorchVersion(major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
-            })
-            .collect::<Vec<_>>();
+        let found = mentioned(producer);
         let open = producer.contains("later") || producer.contains("newer");
-        found.sort_unstable();
         match found.last() {
             Some(&version) if !open => version.clamp(Self::OLDEST, Self::NEWEST),
             Some(&version) => version.max(Self::DEFAULT).min(Self::NEWEST),
@@ -90,6 +83,31 @@ impl FromStr for TorchVersion {
 impl fmt::Display for TorchVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// The versions in a text, the oldest first.
+fn mentioned(text: &str) -> Vec<TorchVersion> {
+    let words = text.split(|c: char| !c.is_ascii_digit() && c != '.');
+    let mut found: Vec<TorchVersion> = words
+        .filter_map(|word| {
+            let (major, minor) = word.trim_matches('.').split_once('.')?;
+            Some(TorchVersion(major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// The variable from which the release behind a producer reads its settings. Every release reads
+/// `PYTORCH_CUDA_ALLOC_CONF`; from 2.9 on it is deprecated for `PYTORCH_ALLOC_CONF`, which no earlier one reads. So the
+/// oldest release that the producer allows decides; where it was not torch, the one that is modelled by default.
+#[must_use]
+pub fn settings_variable(producer: &str) -> &'static str {
+    let oldest = mentioned(producer).first().copied().filter(|_| producer.starts_with("torch"));
+    match oldest.unwrap_or(TorchVersion::DEFAULT) >= TorchVersion(2, 9) {
+        true => "PYTORCH_ALLOC_CONF",
+        false => "PYTORCH_CUDA_ALLOC_CONF",
     }
 }
 
@@ -120,6 +138,17 @@ mod tests {
             ("gapless 0.1.0", TorchVersion(2, 11)),
         ] {
             assert_eq!(TorchVersion::of_producer(producer), version, "{producer}");
+        }
+    }
+
+    #[test]
+    fn settings_go_where_every_release_that_the_producer_allows_reads_them() {
+        for producer in ["torch 2.11 or later", "torch 2.9", "torch 2.9 or 2.10", "", "RMM", "gapless 0.1.0"]
+        {
+            assert_eq!(settings_variable(producer), "PYTORCH_ALLOC_CONF", "{producer}");
+        }
+        for producer in ["torch 2.8 or 2.9", "torch 2.3 or later", "torch 2.5 to 2.7", "torch 2.4"] {
+            assert_eq!(settings_variable(producer), "PYTORCH_CUDA_ALLOC_CONF", "{producer}");
         }
     }
 }

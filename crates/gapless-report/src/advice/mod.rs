@@ -108,6 +108,14 @@ pub struct Suggestion {
     pub setting: Setting,
 }
 
+impl Suggestion {
+    /// Whether the smallest card on which the run survives grows: less is held, and it fits on fewer cards.
+    #[must_use]
+    pub fn needs_larger_card(&self, answer: &Answer) -> bool {
+        answer.baseline.survives && self.setting.min_capacity > answer.baseline.min_capacity
+    }
+}
+
 impl Answer {
     /// The advice for `d` in the words of this crate; `planned` settings were to be replayed.
     #[must_use]
@@ -123,6 +131,7 @@ impl Answer {
             Verdict::TooLarge { .. } => Word::TooLarge,
             Verdict::NoSetting => Word::NoSetting,
         };
+        let producer = &analysis.trace.source.producer;
         let mut answer = Answer {
             device: d.device.device,
             capacity: advice.capacity.map(|b| b.0),
@@ -138,7 +147,7 @@ impl Answer {
                 _ => None,
             },
             baseline: setting(&advice.baseline),
-            suggestions: advice.suggestions.iter().map(|s| suggestion(s, &advice.baseline)).collect(),
+            suggestions: advice.suggestions.iter().map(|s| suggestion(s, advice, producer)).collect(),
             holders: Vec::new(),
             batch: None,
         };
@@ -175,11 +184,12 @@ pub fn json(advice: &Advice) -> serde_json::Result<String> {
 }
 
 /// The line for the environment. Defaults are set by setting nothing.
-pub(crate) fn line(conf: &str) -> String {
+pub(crate) fn line(conf: &str, producer: &str) -> String {
     if conf.is_empty() {
+        // A release reads both names as long as one of them is set: neither may be.
         "unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF".to_owned()
     } else {
-        advise::environment_line(conf)
+        advise::environment_line(conf, producer)
     }
 }
 
@@ -205,10 +215,10 @@ fn setting(tried: &Tried) -> Setting {
     }
 }
 
-fn suggestion(s: &advise::Suggestion, baseline: &Tried) -> Suggestion {
-    let before = gapless_trace::Bytes(baseline.stats.reserved.peak);
+fn suggestion(s: &advise::Suggestion, advice: &advise::Advice, producer: &str) -> Suggestion {
+    let before = gapless_trace::Bytes(advice.baseline.stats.reserved.peak);
     Suggestion {
-        line: line(&s.tried.conf),
+        line: line(&s.tried.conf, producer),
         needs: needs(&s.tried.conf).map(str::to_owned),
         changes: s.changes,
         saving: s.saving.0,

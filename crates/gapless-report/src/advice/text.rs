@@ -76,17 +76,37 @@ fn suggestion(out: &mut String, number: usize, s: &Suggestion, a: &Answer) {
         let card = bytes(a.capacity.unwrap_or(0));
         row("survives", format!("on {card}, with {} at most", bytes(after.peak_reserved)));
     }
-    row("smallest card", arrow(before, after, |t| bytes(t.min_capacity)));
+    let card = arrow(before, after, |t| bytes(t.min_capacity));
+    row("smallest card", if s.needs_larger_card(a) { format!("{card}: it grows") } else { card });
     // A run that ended early made fewer calls for that reason alone: then only what the other one costs is told.
     let costs: fn(&Setting) -> String = |t| {
         let calls = format!("{} device allocs, {} frees", count(t.device_allocs), count(t.device_frees));
         format!("{calls}, {} retries, {} in the driver", count(t.retries), driver_time(t.driver_time_ms))
     };
     if before.survives {
-        row("costs", format!("{} device allocs", arrow(before, after, |t| count(t.device_allocs))));
-        row("", format!("{} device frees", arrow(before, after, |t| count(t.device_frees))));
-        row("", format!("{} retries", arrow(before, after, |t| count(t.retries))));
-        row("", format!("{} in the driver", arrow(before, after, |t| driver_time(t.driver_time_ms))));
+        // What grows is a cost, what shrinks is a gain, and what stays the same is neither.
+        let (mut costs, mut gains) = (Vec::new(), Vec::new());
+        let figures: [(&str, fn(&Setting) -> f64, fn(&Setting) -> String); 4] = [
+            ("device allocs", |t| t.device_allocs as f64, |t| count(t.device_allocs)),
+            ("device frees", |t| t.device_frees as f64, |t| count(t.device_frees)),
+            ("retries", |t| t.retries as f64, |t| count(t.retries)),
+            ("in the driver", |t| t.driver_time_ms, |t| driver_time(t.driver_time_ms)),
+        ];
+        for (name, value, shown) in figures {
+            let text = format!("{} {name}", arrow(before, after, shown));
+            if shown(before) == shown(after) {
+                continue;
+            }
+            if value(after) > value(before) { costs.push(text) } else { gains.push(text) }
+        }
+        if costs.is_empty() {
+            costs.push("nothing more".to_owned());
+        }
+        for (head, lines) in [("costs", costs), ("gains", gains)] {
+            for (i, line) in lines.into_iter().enumerate() {
+                row(if i == 0 { head } else { "" }, line);
+            }
+        }
     } else {
         row("costs", costs(after));
     }
@@ -151,4 +171,79 @@ fn next(out: &mut String, a: &Answer, path: &str) {
     };
     let _ = writeln!(out);
     indent(out, "  ", &format!("{CYAN}help:{RESET} {text}"), "");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(min_capacity: u64, calls: u64) -> Setting {
+        Setting {
+            settings: String::new(),
+            survives: true,
+            peak_reserved: 10 << 30,
+            peak_allocated: 8 << 30,
+            min_capacity,
+            device_allocs: calls,
+            device_frees: 7,
+            retries: 100 - calls,
+            driver_time_ms: 1.0,
+        }
+    }
+
+    fn shown(before: Setting, after: Setting) -> String {
+        let suggestion = Suggestion {
+            line: "export X=y".to_owned(),
+            needs: None,
+            changes: 1,
+            saving: 1 << 30,
+            saving_share: 0.1,
+            setting: after,
+        };
+        let answer = Answer {
+            device: 0,
+            capacity: None,
+            allocator: "torch@2.11".to_owned(),
+            verdict: Word::Helps,
+            sentence: String::new(),
+            tried: 2,
+            planned: 2,
+            stopped: false,
+            floor: 8 << 30,
+            excess: None,
+            baseline: before,
+            suggestions: vec![suggestion],
+            holders: Vec::new(),
+            batch: None,
+        };
+        let mut out = String::new();
+        body(&mut out, &answer, "run.pickle", "");
+        out
+    }
+
+    /// The rows below `head`, up to the next one with a head of its own.
+    fn rows<'t>(text: &'t str, head: &str) -> Vec<&'t str> {
+        let mut lines =
+            text.lines().map(str::trim_end).skip_while(|line| !line.trim_start().starts_with(head));
+        let first = lines.next().map(|line| line.trim_start().trim_start_matches(head).trim());
+        let more = lines.take_while(|line| line.starts_with("           ")).map(str::trim);
+        first.into_iter().chain(more).collect()
+    }
+
+    #[test]
+    fn what_grows_is_a_cost_and_what_shrinks_is_a_gain() {
+        let text = shown(setting(10 << 30, 20), setting(9 << 30, 30));
+        assert_eq!(rows(&text, "costs"), ["20 -> 30 device allocs"], "{text}");
+        assert_eq!(rows(&text, "gains"), ["80 -> 70 retries"], "{text}");
+        assert!(!text.contains("device frees"), "what stays the same is not told: {text}");
+        let text = shown(setting(10 << 30, 20), setting(10 << 30, 20));
+        assert_eq!(rows(&text, "costs"), ["nothing more"], "{text}");
+        assert!(!text.contains("gains"), "{text}");
+    }
+
+    #[test]
+    fn a_smallest_card_that_grows_is_flagged() {
+        assert!(shown(setting(9 << 30, 20), setting(10 << 30, 20)).contains("10.0 GiB: it grows"));
+        assert!(!shown(setting(10 << 30, 20), setting(9 << 30, 20)).contains("it grows"));
+    }
 }

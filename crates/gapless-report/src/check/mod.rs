@@ -2,7 +2,7 @@
 
 mod render;
 
-pub use render::{github, json, junit, text};
+pub use render::{github, json, junit, text, unknown_sentence};
 
 use crate::model::{DeviceReport, Report};
 use gapless_trace::Bytes;
@@ -22,19 +22,13 @@ pub struct Budgets {
     pub tolerance: f64,
 }
 
-/// Why a check could not be made.
+/// Why nothing could be checked at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     #[error("no budget was given")]
     NoBudget,
-    #[error("device {device}: peak reserved is not known, because the trace has no segments")]
-    NoReserved { device: u32 },
-    #[error(
-        "device {device}: growth per step is not known, because fewer than three steps were found after warm-up"
-    )]
-    NoSteps { device: u32 },
-    #[error("the trace has device {device}, the baseline has not")]
-    NoBaselineDevice { device: u32 },
+    #[error("the trace has no device, so there is nothing to check")]
+    NoDevice,
 }
 
 impl CheckError {
@@ -45,13 +39,35 @@ impl CheckError {
             CheckError::NoBudget => {
                 "give one: --max-peak-reserved 20GiB, --baseline FILE, or a [check] table in gapless.toml"
             }
-            CheckError::NoReserved { .. } => {
-                "limit peak allocated instead, or record with PyTorch's memory history"
+            CheckError::NoDevice => {
+                "the recording ended before its first block was whole: record again, and let it run longer"
             }
-            CheckError::NoSteps { .. } => {
-                "record more steps, or mark them with torch.profiler.record_function(\"step\")"
-            }
-            CheckError::NoBaselineDevice { .. } => "make the baseline again from a run on the same devices",
+        }
+    }
+}
+
+/// Why a figure that is limited is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    Reserved,
+    Steps,
+    Baseline,
+}
+
+impl Missing {
+    fn why(self) -> &'static str {
+        match self {
+            Missing::Reserved => "the trace has no segments",
+            Missing::Steps => "fewer than three steps were found after warm-up",
+            Missing::Baseline => "the baseline does not have this device",
+        }
+    }
+
+    fn help(self) -> &'static str {
+        match self {
+            Missing::Reserved => "limit peak allocated instead, or record with PyTorch's memory history",
+            Missing::Steps => "record more steps, or mark them with torch.profiler.record_function(\"step\")",
+            Missing::Baseline => "make the baseline again from a run on the same devices",
         }
     }
 }
@@ -78,34 +94,66 @@ pub struct Row {
     pub against: String,
 }
 
+/// A limit that could not be checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unknown {
+    /// "peak reserved".
+    pub figure: &'static str,
+    pub device: u32,
+    /// Why the figure is not known.
+    pub why: &'static str,
+    /// The next step.
+    pub help: &'static str,
+}
+
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     pub schema: &'static str,
     /// The file that was checked.
     pub path: String,
+    /// Every figure is known and within its limit.
     pub passed: bool,
     pub rows: Vec<Row>,
+    /// Limits whose figures are not known. They hide no row: what can be checked is checked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<Unknown>,
     /// Who holds memory at the peak, for those over a budget.
     pub holders: Vec<String>,
+}
+
+impl Verdict {
+    /// Whether a figure is over its limit, whatever else is not known.
+    #[must_use]
+    pub fn exceeded(&self) -> bool {
+        self.rows.iter().any(|row| !row.passed)
+    }
 }
 
 /// Holds `report` against `budgets`, and against the peaks of `baseline` where there is one.
 ///
 /// # Errors
-/// When there is nothing to check, or a figure that is limited is not known.
+/// When there is nothing to check: no limit, or no device.
 pub fn check(report: &Report, budgets: &Budgets, baseline: Option<&Report>) -> Result<Verdict, CheckError> {
-    let mut rows = Vec::new();
-    for device in &report.devices {
-        against_budgets(device, budgets, &mut rows)?;
-        if let Some(baseline) = baseline {
-            against_baseline(device, baseline, budgets.tolerance, &mut rows)?;
-        }
-    }
-    if rows.is_empty() {
+    let limited = budgets.peak_reserved.is_some()
+        || budgets.peak_allocated.is_some()
+        || budgets.fragmentation.is_some()
+        || budgets.growth_per_step.is_some();
+    if !limited && baseline.is_none() {
         return Err(CheckError::NoBudget);
     }
-    let passed = rows.iter().all(|row| row.passed);
+    if report.devices.is_empty() {
+        return Err(CheckError::NoDevice);
+    }
+    let mut found = Found::default();
+    for device in &report.devices {
+        found.against_budgets(device, budgets);
+        if let Some(baseline) = baseline {
+            found.against_baseline(device, baseline, budgets.tolerance);
+        }
+    }
+    let Found { rows, unknown } = found;
+    let passed = unknown.is_empty() && rows.iter().all(|row| row.passed);
     let over: Vec<u32> = rows.iter().filter(|row| !row.passed).map(|row| row.device).collect();
     let holders = report
         .devices
@@ -114,66 +162,70 @@ pub fn check(report: &Report, budgets: &Budgets, baseline: Option<&Report>) -> R
         .flat_map(|d| d.holders.iter().take(3))
         .map(|h| format!("{} by {}", Bytes(h.bytes), h.label))
         .collect();
-    Ok(Verdict { schema: SCHEMA, path: report.source.path.clone(), passed, rows, holders })
+    Ok(Verdict { schema: SCHEMA, path: report.source.path.clone(), passed, rows, unknown, holders })
 }
 
-fn against_budgets(d: &DeviceReport, budgets: &Budgets, rows: &mut Vec<Row>) -> Result<(), CheckError> {
-    let device = d.device;
-    let mut row = |figure, unit, value: f64, limit: f64| {
-        let against = "budget".to_owned();
-        rows.push(Row { figure, device, unit, value, limit, passed: value <= limit, against });
-    };
-    let reserved = || d.peak_reserved.ok_or(CheckError::NoReserved { device });
-    if let Some(limit) = budgets.peak_reserved {
-        row("peak reserved", Unit::Bytes, reserved()? as f64, limit.0 as f64);
-    }
-    if let Some(limit) = budgets.peak_allocated {
-        row("peak allocated", Unit::Bytes, d.peak_allocated as f64, limit.0 as f64);
-    }
-    if let Some(limit) = budgets.fragmentation {
-        reserved()?;
-        row("fragmentation", Unit::Share, d.fragmentation.unwrap_or(0.0), limit);
-    }
-    if let Some(limit) = budgets.growth_per_step {
-        let growth = d.growth.as_ref().ok_or(CheckError::NoSteps { device })?;
-        row("growth per step", Unit::Bytes, growth.bytes_per_step.max(0.0), limit.0 as f64);
-    }
-    Ok(())
+#[derive(Default)]
+struct Found {
+    rows: Vec<Row>,
+    unknown: Vec<Unknown>,
 }
 
-fn against_baseline(
-    d: &DeviceReport,
-    baseline: &Report,
-    tolerance: f64,
-    rows: &mut Vec<Row>,
-) -> Result<(), CheckError> {
-    let device = d.device;
-    let base = baseline
-        .devices
-        .iter()
-        .find(|b| b.device == device)
-        .ok_or(CheckError::NoBaselineDevice { device })?;
-    let against = if tolerance > 0.0 {
-        format!("baseline + {}", crate::findings::share(tolerance))
-    } else {
-        "baseline".to_owned()
-    };
-    let figures = [
-        ("peak reserved", d.peak_reserved, base.peak_reserved),
-        ("peak allocated", Some(d.peak_allocated), Some(base.peak_allocated)),
-    ];
-    for (figure, value, base) in figures {
-        let (Some(value), Some(base)) = (value, base) else { continue };
-        let (value, limit) = (value as f64, (base as f64 * (1.0 + tolerance)).floor());
-        rows.push(Row {
-            figure,
-            device,
-            unit: Unit::Bytes,
-            value,
-            limit,
-            passed: value <= limit,
-            against: against.clone(),
-        });
+impl Found {
+    fn against_budgets(&mut self, d: &DeviceReport, budgets: &Budgets) {
+        let device = d.device;
+        let mut hold = |figure, unit, limit: Option<f64>, value: Result<f64, Missing>| {
+            let Some(limit) = limit else { return };
+            match value {
+                Ok(value) => {
+                    let against = "budget".to_owned();
+                    self.rows.push(Row {
+                        figure,
+                        device,
+                        unit,
+                        value,
+                        limit,
+                        passed: value <= limit,
+                        against,
+                    });
+                }
+                Err(missing) => self.unknown.push(unknown(figure, device, missing)),
+            }
+        };
+        let bytes = |limit: Option<Bytes>| limit.map(|limit| limit.0 as f64);
+        let reserved = d.peak_reserved.ok_or(Missing::Reserved);
+        hold("peak reserved", Unit::Bytes, bytes(budgets.peak_reserved), reserved.map(|value| value as f64));
+        hold("peak allocated", Unit::Bytes, bytes(budgets.peak_allocated), Ok(d.peak_allocated as f64));
+        let fragmentation = reserved.map(|_| d.fragmentation.unwrap_or(0.0));
+        hold("fragmentation", Unit::Share, budgets.fragmentation, fragmentation);
+        let growth = d.growth.as_ref().ok_or(Missing::Steps).map(|growth| growth.bytes_per_step.max(0.0));
+        hold("growth per step", Unit::Bytes, bytes(budgets.growth_per_step), growth);
     }
-    Ok(())
+
+    fn against_baseline(&mut self, d: &DeviceReport, baseline: &Report, tolerance: f64) {
+        let device = d.device;
+        let Some(base) = baseline.devices.iter().find(|b| b.device == device) else {
+            self.unknown.push(unknown("baseline", device, Missing::Baseline));
+            return;
+        };
+        let against = if tolerance > 0.0 {
+            format!("baseline + {}", crate::findings::share(tolerance))
+        } else {
+            "baseline".to_owned()
+        };
+        let figures = [
+            ("peak reserved", d.peak_reserved, base.peak_reserved),
+            ("peak allocated", Some(d.peak_allocated), Some(base.peak_allocated)),
+        ];
+        for (figure, value, base) in figures {
+            let (Some(value), Some(base)) = (value, base) else { continue };
+            let (value, limit) = (value as f64, (base as f64 * (1.0 + tolerance)).floor());
+            let (unit, passed, against) = (Unit::Bytes, value <= limit, against.clone());
+            self.rows.push(Row { figure, device, unit, value, limit, passed, against });
+        }
+    }
+}
+
+fn unknown(figure: &'static str, device: u32, missing: Missing) -> Unknown {
+    Unknown { figure, device, why: missing.why(), help: missing.help() }
 }

@@ -1,6 +1,6 @@
 //! A verdict for people, programs, GitHub's log and JUnit readers.
 
-use super::{Row, Unit, Verdict};
+use super::{Row, Unit, Unknown, Verdict};
 use crate::text::{BOLD, DIM, RED, RESET, bytes, clean, percent};
 use std::fmt::Write;
 
@@ -8,7 +8,8 @@ use std::fmt::Write;
 #[must_use]
 pub fn text(verdict: &Verdict) -> String {
     let mut out = String::new();
-    let width = verdict.rows.iter().map(|row| title(row).chars().count()).max().unwrap_or(0);
+    let names = verdict.rows.iter().map(title).chain(verdict.unknown.iter().map(unknown_title));
+    let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
     for row in &verdict.rows {
         let (mark, style) = if row.passed { ("ok  ", DIM) } else { ("over", RED) };
         let name = title(row);
@@ -20,6 +21,10 @@ pub fn text(verdict: &Verdict) -> String {
             row.against,
             excess(row)
         );
+    }
+    for unknown in &verdict.unknown {
+        let name = unknown_title(unknown);
+        let _ = writeln!(out, "{RED}??  {RESET}  {name:<width$}  not known: {}", unknown.why);
     }
     for holder in &verdict.holders {
         let _ = writeln!(out, "      {DIM}at the peak: {}{RESET}", clean(holder));
@@ -52,6 +57,11 @@ pub fn github(verdict: &Verdict) -> String {
             data(&message)
         );
     }
+    for unknown in &verdict.unknown {
+        let title = property(&format!("gapless: {} is not known", unknown.figure));
+        let message = format!("{}; {}", unknown_sentence(unknown), unknown.help);
+        let _ = writeln!(out, "::error file={},title={title}::{}", property(&verdict.path), data(&message));
+    }
     if verdict.passed {
         let all: Vec<String> = verdict.rows.iter().map(sentence).collect();
         let _ = writeln!(out, "::notice title=gapless::{}", data(&all.join("\n")));
@@ -64,7 +74,8 @@ pub fn github(verdict: &Verdict) -> String {
 pub fn junit(verdict: &Verdict) -> String {
     let failures = verdict.rows.iter().filter(|row| !row.passed).count();
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-    let counts = format!("tests=\"{}\" failures=\"{failures}\" errors=\"0\"", verdict.rows.len());
+    let (tests, errors) = (verdict.rows.len() + verdict.unknown.len(), verdict.unknown.len());
+    let counts = format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\"");
     let _ = writeln!(out, "<testsuites name=\"gapless\" {counts}>");
     let _ = writeln!(out, "  <testsuite name=\"{}\" {counts}>", xml(&verdict.path));
     for row in &verdict.rows {
@@ -80,12 +91,28 @@ pub fn junit(verdict: &Verdict) -> String {
             let _ = writeln!(out, "      </failure>\n    </testcase>");
         }
     }
+    for unknown in &verdict.unknown {
+        let (name, message) = (xml(&unknown_title(unknown)), xml(&unknown_sentence(unknown)));
+        let _ = writeln!(out, "    <testcase classname=\"gapless.check\" name=\"{name}\">");
+        let _ = writeln!(out, "      <error message=\"{message}\">{}</error>", xml(unknown.help));
+        let _ = writeln!(out, "    </testcase>");
+    }
     out.push_str("  </testsuite>\n</testsuites>\n");
     out
 }
 
 fn title(row: &Row) -> String {
     format!("device {} {}", row.device, row.figure)
+}
+
+fn unknown_title(unknown: &Unknown) -> String {
+    format!("device {} {}", unknown.device, unknown.figure)
+}
+
+/// Why a limit could not be checked.
+#[must_use]
+pub fn unknown_sentence(unknown: &Unknown) -> String {
+    format!("device {}: {} is not known, because {}", unknown.device, unknown.figure, unknown.why)
 }
 
 fn sentence(row: &Row) -> String {
@@ -113,9 +140,20 @@ fn value(unit: Unit, value: f64) -> String {
     }
 }
 
-/// Escapes for the data of a workflow command.
+/// Escapes for the data of a workflow command. Other control characters, which a file's name may have, become U+FFFD:
+/// a log is read in terminals too.
 fn data(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '%' => out.push_str("%25"),
+            '\r' => out.push_str("%0D"),
+            '\n' => out.push_str("%0A"),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// Escapes for a property of a workflow command.
@@ -159,6 +197,7 @@ mod tests {
             path: "a,b:c.pickle".to_owned(),
             passed: false,
             rows: vec![row("peak reserved", 3e9, 2e9), row("peak allocated", 1e9, 2e9)],
+            unknown: Vec::new(),
             holders: vec!["1.00 GiB by <lambda> \"f\" & 100%".to_owned()],
         }
     }
@@ -171,6 +210,38 @@ mod tests {
             text.starts_with("::error file=a%2Cb%3Ac.pickle,title=gapless%3A peak reserved over its limit::")
         );
         assert!(text.contains("100%25") && text.contains("%0Aat the peak"));
+    }
+
+    #[test]
+    fn no_control_character_reaches_a_log() {
+        let mut verdict = verdict();
+        verdict.path = "a\u{1b}]0;title\u{7}\u{9b}31m\r\n.pickle".to_owned();
+        verdict.holders = vec!["1 B by \u{1b}[31mf".to_owned()];
+        verdict.unknown =
+            vec![Unknown { figure: "growth per step", device: 0, why: "of \u{1b}", help: "record\u{0}more" }];
+        for text in [github(&verdict), junit(&verdict)] {
+            let wild = text.chars().find(|c| c.is_control() && *c != '\n');
+            assert_eq!(wild, None, "{text:?}");
+        }
+        assert!(github(&verdict).contains("%0D%0A.pickle"));
+    }
+
+    #[test]
+    fn what_is_not_known_stands_beside_what_is_exceeded() {
+        let mut verdict = verdict();
+        verdict.unknown = vec![Unknown {
+            figure: "growth per step",
+            device: 0,
+            why: "of fewer steps",
+            help: "record more",
+        }];
+        assert!(verdict.exceeded());
+        let text = text(&verdict);
+        assert!(text.contains("over") && text.contains("not known: of fewer steps"), "{text}");
+        assert_eq!(github(&verdict).lines().count(), 2);
+        let junit = junit(&verdict);
+        assert!(junit.contains("tests=\"3\" failures=\"1\" errors=\"1\""), "{junit}");
+        assert_eq!((junit.matches("<failure").count(), junit.matches("<error").count()), (1, 1));
     }
 
     #[test]

@@ -51,7 +51,8 @@ fn fragmentation_help(c: &Context<'_>, whole: u64, stranded: u64) -> String {
         } else {
             "freed memory then serves requests of any size, instead of waiting in segments cut for other sizes"
         };
-        return format!("set PYTORCH_ALLOC_CONF=expandable_segments:True before the process starts: {why}");
+        let variable = c.conf_variable();
+        return format!("set {variable}=expandable_segments:True before the process starts: {why}");
     }
     if whole > stranded {
         format!(

@@ -55,6 +55,11 @@ impl Context<'_> {
         self.report.settings.as_ref().is_some_and(|s| s.expandable_segments)
     }
 
+    /// The variable that the run's release of PyTorch reads its settings from.
+    fn conf_variable(&self) -> &'static str {
+        gapless_replay::torch::settings_variable(&self.report.source.producer)
+    }
+
     fn has_note(&self, code: &str) -> bool {
         let here = |device: Option<u32>| device.is_none_or(|d| d == self.device.device);
         self.report.source.notes.iter().any(|note| note.code == code && here(note.device))

@@ -94,8 +94,9 @@ fn out_of_memory(c: &Context<'_>) -> Option<Finding> {
         )
     } else if cached >= last.asked && !c.expandable() {
         format!(
-            "{} was cached but in pieces that could not serve: PYTORCH_ALLOC_CONF=expandable_segments:True lets them",
-            bytes(cached)
+            "{} was cached but in pieces that could not serve: {}=expandable_segments:True lets them",
+            bytes(cached),
+            c.conf_variable()
         )
     } else {
         format!(

@@ -145,7 +145,7 @@ impl Autopsy {
                 .survivors
                 .iter()
                 .map(|s| SurvivorInfo {
-                    line: advice::line(&s.conf),
+                    line: advice::line(&s.conf, &trace.source.producer),
                     needs: advice::needs(&s.conf).map(str::to_owned),
                     settings: s.conf.clone(),
                     changes: s.changes,

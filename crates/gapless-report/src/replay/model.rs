@@ -99,8 +99,9 @@ pub struct RunInfo {
     pub peak_active: u64,
     /// 1 - peak allocated / peak reserved.
     pub fragmentation: f64,
-    /// When peak reserved was reached, and at that instant: free bytes in segments that also hold active blocks.
+    /// When peak reserved was reached.
     pub peak_tick: u32,
+    /// When most was allocated: free bytes in segments that also hold active blocks.
     pub stranded: u64,
     /// Segments at most; where pages are mapped, stretches of them at the peak.
     pub segments: u64,
@@ -174,7 +175,7 @@ impl RunInfo {
             peak_active: stats.active.peak,
             fragmentation: outcome.fragmentation(),
             peak_tick: outcome.peak_at.0,
-            stranded: outcome.at_peak.stranded.0,
+            stranded: outcome.stranded.0,
             segments: stats.segments.peak.max(u64::from(outcome.at_peak.segments)),
             device_allocs: stats.device_allocs,
             device_frees: stats.device_frees,

@@ -14,8 +14,7 @@ use Align::{Left, Right};
 const COLUMNS: usize = 40;
 
 /// Said below every table.
-pub(super) const HINT: &str =
-    "Driver time is an estimate, from calls measured on one H200. Stranded bytes are those at peak reserved.";
+pub(super) const HINT: &str = "Driver time is an estimate, from calls measured on one H200. Stranded bytes are those at peak allocated.";
 
 /// The replays as text.
 #[must_use]

@@ -109,7 +109,13 @@ fn kinds(out: &mut String, d: &DeviceReport) {
     if total == 0 {
         return;
     }
-    section(out, "What the bytes are at peak allocated", "inferred");
+    // The holders' shares are of what is in use; here free memory is a row, so the whole is another one.
+    let whole = if d.kinds.at_peak.cached_free > 0 { "reserved" } else { "in use" };
+    section(
+        out,
+        "What the bytes are at peak allocated",
+        &format!("inferred; shares of the {} {whole}", bytes(total)),
+    );
     let mut table = Table::new(&[Left, Right, Right, Left]);
     for (name, value) in rows {
         let part = value as f64 / total as f64;
@@ -124,7 +130,7 @@ fn holders(out: &mut String, d: &DeviceReport) {
     if d.holders.is_empty() {
         return;
     }
-    section(out, "Largest holders at peak allocated", "");
+    section(out, "Largest holders at peak allocated", "shares of what is in use");
     let mut table = Table::new(&[Right, Right, Right, Right, Left, Left]);
     for h in &d.holders {
         table.row(

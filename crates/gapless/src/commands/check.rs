@@ -19,7 +19,17 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
     let report = report_of(&args.file)?;
     let baseline = baseline.map(|path| baseline_report(&path)).transpose()?;
     let verdict = check::check(&report, &budgets, baseline.as_ref())
-        .map_err(|error| Failure::new(error.to_string(), error.help()))?;
+        .map_err(|error| Failure::new(format!("{}: {error}", args.file.display()), error.help()))?;
+    // A limit that is exceeded is an answer, whatever else is not known.
+    let unanswered = verdict.unknown.first().filter(|_| !verdict.exceeded()).map(|unknown| {
+        let what = format!("{}: {}", args.file.display(), check::unknown_sentence(unknown));
+        anyhow::Error::from(Failure::new(what, unknown.help))
+    });
+    if verdict.rows.is_empty()
+        && let Some(failure) = unanswered
+    {
+        return Err(failure);
+    }
     let path = args.output.as_deref();
     match args.format {
         CheckFormat::Text => output::write_text(path, &check::text(&verdict))?,
@@ -27,7 +37,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
         CheckFormat::Github => write(path, &check::github(&verdict))?,
         CheckFormat::Junit => write(path, &check::junit(&verdict))?,
     }
-    Ok(if verdict.passed { Answer::Yes } else { Answer::No })
+    match unanswered {
+        Some(failure) => Err(failure),
+        None => Ok(if verdict.passed { Answer::Yes } else { Answer::No }),
+    }
 }
 
 fn write(path: Option<&Path>, text: &str) -> Result<()> {

@@ -20,10 +20,12 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer> {
 }
 
 fn unknown(code: &str) -> anyhow::Error {
-    let nearest = explain::nearest(code).map_or(String::new(), |p| format!("did you mean {}? ", p.code));
-    Failure::new(
-        format!("no finding has the code {code:?}"),
-        format!("{nearest}`gapless explain` lists all codes"),
-    )
-    .into()
+    let help = match explain::nearest(code) {
+        Some(page) => format!("did you mean {}? `gapless explain` lists all codes", page.code),
+        None => {
+            let codes: Vec<&str> = explain::PAGES.iter().map(|page| page.code).collect();
+            format!("the codes are {}", codes.join(", "))
+        }
+    };
+    Failure::new(format!("no finding has the code {code:?}"), help).into()
 }

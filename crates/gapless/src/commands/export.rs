@@ -27,7 +27,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Answer> {
         return Ok(Answer::Yes);
     }
     let analysis = load::analyse(&trace, &args.file)?;
-    let devices = chosen(&analysis, args.device)?;
+    let devices = chosen(&analysis, &args.file, args.device)?;
     let kinds: Vec<Vec<&str>> =
         devices.iter().map(|d| d.kinds.by_allocation.iter().map(|kind| kind.name()).collect()).collect();
     let view = View {
@@ -74,10 +74,19 @@ fn format_of(path: Option<&Path>) -> Result<ExportFormat> {
     }
 }
 
+/// The devices asked for, all of them where none was named: at least one.
 pub(crate) fn chosen<'a, 't>(
     analysis: &'a Analysis<'t>,
+    path: &Path,
     device: Option<u32>,
 ) -> Result<Vec<&'a DeviceAnalysis<'t>>> {
+    if analysis.devices.is_empty() {
+        return Err(Failure::new(
+            format!("{}: the trace has no device, so there is nothing to show", path.display()),
+            "the recording ended before its first block was whole: record again, and let it run longer",
+        )
+        .into());
+    }
     let Some(wanted) = device else { return Ok(analysis.devices.iter().collect()) };
     match analysis.devices.iter().find(|d| d.device.device == wanted) {
         Some(found) => Ok(vec![found]),

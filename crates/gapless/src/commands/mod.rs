@@ -17,11 +17,16 @@ pub(crate) mod report;
 mod run;
 mod top;
 
-use crate::Answer;
 use crate::cli::Command;
+use crate::{Answer, output};
 use anyhow::Result;
+use std::path::Path;
 
 pub(crate) fn run(command: Command) -> Result<Answer> {
+    let (inputs, outputs) = files(&command);
+    for path in outputs {
+        output::refuse_input_as_output(path, &inputs)?;
+    }
     match command {
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
@@ -39,5 +44,35 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Demo(args) => demo::run(&args),
+    }
+}
+
+/// The files that a command reads, and those that it writes.
+fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
+    fn list<'a>(all: &[Option<&'a Path>]) -> Vec<&'a Path> {
+        all.iter().copied().flatten().collect()
+    }
+    match command {
+        Command::Report(a) => (vec![&a.file], list(&[a.output.as_deref()])),
+        Command::Diff(a) => (vec![&a.before, &a.after], list(&[a.output.as_deref()])),
+        Command::Check(a) => {
+            (list(&[Some(&a.file), a.baseline.as_deref(), a.config.as_deref()]), list(&[a.output.as_deref()]))
+        }
+        Command::Replay(a) => (vec![&a.file], list(&[a.output.as_deref()])),
+        Command::Advise(a) => (vec![&a.file], list(&[a.output.as_deref()])),
+        Command::Oom(a) => (vec![&a.file], list(&[a.output.as_deref()])),
+        Command::Export(a) => (vec![&a.file], list(&[a.output.as_deref()])),
+        Command::Plan(a) => {
+            (list(&[Some(&a.file), a.spaces.as_deref(), a.old.as_deref()]), list(&[a.output.as_deref()]))
+        }
+        Command::Fit(a) => {
+            (list(&[a.model.as_deref().map(Path::new)]), list(&[a.output.as_deref(), a.html.as_deref()]))
+        }
+        Command::Run(_)
+        | Command::Top(_)
+        | Command::Metrics(_)
+        | Command::Explain(_)
+        | Command::Completions(_)
+        | Command::Demo(_) => (Vec::new(), Vec::new()),
     }
 }

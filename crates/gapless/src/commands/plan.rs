@@ -8,9 +8,9 @@ mod spaces;
 use crate::cli::{PlanArgs, PlanFormat};
 use crate::failure::Failure;
 use crate::{Answer, output};
-use anyhow::{Context, Result};
-use gapless_plan::csv::{self, OffsetColumn};
+use anyhow::Result;
 use gapless_plan::{Buffer, Options, Plan, Problem, Shares, Solution, Tricks, Watch};
+use gapless_problems::csv;
 use gapless_trace::Bytes;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -32,10 +32,10 @@ struct Planned {
 pub(crate) fn run(args: &PlanArgs) -> Result<Answer> {
     let options = options(args)?;
     let align = args.align.as_deref().map(|text| bytes("--align", text)).transpose()?;
-    let (problem, csv_text) = read::problem(args)?;
-    let problem = aligned(problem, align)?;
+    let mut buffers = read::buffers(args)?;
+    let problem = aligned(std::mem::take(&mut buffers.problem), align)?;
     if let Some(path) = &args.spaces {
-        let question = spaces::Question::read(path, csv_text.as_deref(), &problem)?;
+        let question = spaces::Question::read(path, &buffers, &problem)?;
         let as_json = match args.format {
             PlanFormat::Text => false,
             PlanFormat::Json => true,
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer> {
         question.answer(&name, &problem, &options, as_json, args.output.as_deref())?;
         return Ok(Answer::Yes);
     }
-    let shares = csv_text.as_deref().map(|text| read::shares(text, &problem)).transpose()?.flatten();
+    let shares = buffers.column("shares").map(|cells| read::shares(cells, &problem)).transpose()?;
     let start = Instant::now();
     let (solution, moved) = match &args.old {
         Some(old) => replan(&problem, old)?,
@@ -218,8 +218,7 @@ fn search(problem: &Problem, options: &Options, shares: Option<&Shares>) -> Resu
 
 /// The old plan changed as little as possible.
 fn replan(problem: &Problem, old: &Path) -> Result<(Solution, Option<usize>)> {
-    let text = std::fs::read_to_string(old).with_context(|| format!("cannot read {}", old.display()))?;
-    let before = csv::read(&text, OffsetColumn::Hint).map_err(|error| read::wrong_file(old, &error))?;
+    let before = read::earlier(old)?;
     let offsets: Option<Vec<Bytes>> = before.buffers().iter().map(|buffer| buffer.hint).collect();
     let offsets = offsets.ok_or_else(|| {
         Failure::new(

@@ -59,7 +59,7 @@ fn wrong(text: &str, error: &SpecError) -> anyhow::Error {
             "put the version after the name, and the settings after the version: torch@2.6:expandable_segments:True"
         }
         SpecError::Conf(_) => {
-            "settings are written as in PYTORCH_CUDA_ALLOC_CONF: torch:expandable_segments:True,max_split_size_mb:128"
+            "settings are written as in PYTORCH_ALLOC_CONF: torch:expandable_segments:True,max_split_size_mb:128"
         }
         SpecError::Settings(_) => "`gapless replay --help` shows the settings of each allocator",
         SpecError::NoSettings(_) => "remove the settings after the name",

@@ -9,6 +9,7 @@ use crate::Answer;
 use crate::cli::{RecordStacks, RunArgs};
 use crate::failure::Failure;
 use anyhow::{Context, Result};
+use gapless_ledger::Share;
 use gapless_trace::Bytes;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -76,20 +77,13 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     Ok(set)
 }
 
-/// A tenant's share, in the form that the package reads: `NAME:BYTES` or `NAME:PART%`, with `:borrow` or without.
+/// A tenant's share, in the form that the package reads. The ledger's grammar decides: what passes here, it accepts.
 fn share(text: &str) -> Result<String> {
-    let parts: Vec<&str> = text.split(':').map(str::trim).collect();
-    let is_size = |size: &str| match size.strip_suffix('%') {
-        Some(part) => part.trim().parse::<f64>().is_ok_and(|part| part > 0.0 && part <= 100.0),
-        None => size.parse::<Bytes>().is_ok_and(|bytes| bytes.0 > 0),
-    };
-    match parts[..] {
-        [name, size] | [name, size, "borrow"] if !name.is_empty() && is_size(size) => Ok(parts.join(":")),
-        _ => {
-            let help = "for example --tenant a:30GiB, a:60% or a:30GiB:borrow";
-            Err(Failure::new(format!("--tenant: invalid share {text:?}"), help).into())
-        }
-    }
+    let checked = text.parse::<Share>();
+    checked.map_err(|error| {
+        Failure::new(format!("--tenant: {error}"), "for example --tenant a:30GiB, a:60% or a:30GiB:borrow")
+    })?;
+    Ok(text.split(':').map(str::trim).collect::<Vec<_>>().join(":"))
 }
 
 /// Where the recording goes, whatever folder the program changes to.
@@ -189,4 +183,45 @@ fn not_started(error: &std::io::Error, program: &OsStr) -> anyhow::Error {
         "the command comes after `--`, as in `gapless run -- python train.py`"
     };
     Failure::new(format!("{name} cannot be started: {error}"), help).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_passes_here_exactly_where_the_ledger_accepts_it() {
+        let long = format!("{}:1GiB", "n".repeat(64));
+        for text in [
+            "a:30GiB",
+            "a:60%",
+            "a:60%:borrow",
+            " a : 1.5g : borrow ",
+            "a:12.5%",
+            "a b:60%",
+            "a/b:1",
+            "é:1GiB",
+            "",
+            "a",
+            "a:",
+            ":1",
+            "a:0",
+            "a:0%",
+            "a:101%",
+            "a:1e9",
+            "a:33.333%",
+            "a:1:lend",
+            "a:1:borrow:x",
+            "a:+5%",
+            "a:NaN%",
+            "a:1PiB",
+            &long,
+        ] {
+            let accepted = text.parse::<Share>();
+            assert_eq!(share(text).is_ok(), accepted.is_ok(), "{text:?}");
+            if let Ok(handed) = share(text) {
+                assert_eq!(handed.parse::<Share>(), accepted, "the program reads the same: {text:?}");
+            }
+        }
+    }
 }

@@ -1,49 +1,88 @@
 //! Where buffers come from: MiniMalloc CSV, JSON, an ONNX model, or the allocations of a trace.
+//!
+//! The content decides, after decompression, so a file, its `.gz`, its `.zst` and a pipe give the same problem. Only an
+//! ONNX model is known by its name, because its bytes have no mark.
 
 use crate::cli::PlanArgs;
 use crate::commands::export::{chosen, parse_steps};
 use crate::failure::Failure;
 use crate::load;
 use anyhow::{Context, Result};
-use gapless_plan::csv::{self, OffsetColumn};
+use gapless_ingest::{Content, Format};
 use gapless_plan::{Buffer, Problem, Shares, json, onnx};
-use gapless_trace::Bytes;
+use gapless_problems::csv::{self, Buffers, OffsetColumn};
+use gapless_trace::{Bytes, Trace};
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 
-/// The buffers, and the text of the CSV where they come from one: further questions have their columns there.
-pub(super) fn problem(args: &PlanArgs) -> Result<(Problem, Option<String>)> {
+/// Columns of the CSV that further questions need.
+const FURTHER: &[&str] = &["shares", "accesses", "spaces"];
+/// How much of a JSON file is looked at to tell a list of buffers from a snapshot.
+const JSON_HEAD: usize = 1 << 20;
+/// The largest list of buffers in JSON.
+const JSON_MOST: u64 = 4 << 30;
+
+/// The buffers, with the cells of further columns where they come from a CSV.
+pub(super) fn buffers(args: &PlanArgs) -> Result<Buffers> {
     let path = &args.file;
-    let wrong = |error: gapless_plan::Error| wrong_file(path, &error);
-    if let Some(text) = csv_text(path)? {
-        let problem = csv::read(&text, OffsetColumn::Fixed).map_err(wrong)?;
-        return Ok((problem, Some(text)));
-    }
-    let named =
-        |ending: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(ending)) && path.is_file();
-    if named("onnx") {
+    if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx")) && path.is_file() {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        return Ok((onnx::read(&bytes, &dims(&args.dims)?).map_err(wrong)?, None));
+        let problem = onnx::read(&bytes, &dims(&args.dims)?).map_err(|error| wrong_file(path, &error))?;
+        return Ok(problem.into());
     }
-    // A snapshot may be JSON too; a list of buffers is a list, or has one under `buffers`.
-    if named("json") {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let start = text.trim_start();
-        let is_list = start.starts_with('[') && text.contains("\"lower\"");
-        if is_list || start.starts_with('{') && text.contains("\"buffers\"") && text.contains("\"lower\"") {
-            return Ok((json::read(&text).map_err(wrong)?, None));
+    load::content(path, |mut content| match content.format()? {
+        Format::MiniMallocCsv => of_rows(&mut content, path, OffsetColumn::Fixed),
+        Format::Json if is_list(content.peek(JSON_HEAD)?) => Ok(of_json(&mut content, path)?.into()),
+        _ => Ok(of_trace(args, &content.trace()?)?.into()),
+    })
+}
+
+/// An earlier plan: its offsets are hints.
+pub(super) fn earlier(path: &Path) -> Result<Problem> {
+    load::content(path, |mut content| match content.format()? {
+        Format::MiniMallocCsv => Ok(of_rows(&mut content, path, OffsetColumn::Hint)?.problem),
+        _ => Err(Failure::new(
+            format!("{}: this is not a plan in CSV", path.display()),
+            "give a plan that `gapless plan --format csv` wrote",
+        )
+        .into()),
+    })
+}
+
+fn of_rows(content: &mut Content<'_>, path: &Path, offsets: OffsetColumn) -> Result<Buffers> {
+    csv::read(&mut *content, offsets, FURTHER).map_err(|error| match error {
+        gapless_problems::Error::Format(error) => {
+            Failure::new(content.error(error).to_string(), COLUMNS).into()
         }
+        gapless_problems::Error::Problem(error) => wrong_file(path, &error),
+    })
+}
+
+/// A snapshot may be JSON too; a list of buffers is a list, or has one under `buffers`.
+fn is_list(head: &[u8]) -> bool {
+    let head = String::from_utf8_lossy(head);
+    let start = head.trim_start_matches('\u{feff}').trim_start();
+    let has = |member: &str| head.contains(member);
+    let snapshot = has("\"device_traces\"") || has("\"segments\"");
+    !snapshot && has("\"lower\"") && (start.starts_with('[') || has("\"buffers\""))
+}
+
+fn of_json(content: &mut Content<'_>, path: &Path) -> Result<Problem> {
+    let mut text = String::new();
+    let read = (&mut *content).take(JSON_MOST + 1).read_to_string(&mut text);
+    read.with_context(|| format!("cannot read {}", path.display()))?;
+    if text.len() as u64 > JSON_MOST {
+        let what = format!("{}: a list of buffers in JSON of more than 4 GiB", path.display());
+        return Err(Failure::new(what, "give the buffers as CSV, which is read line by line").into());
     }
-    Ok((of_trace(args)?, None))
+    json::read(&text).map_err(|error| wrong_file(path, &error))
 }
 
 /// Whose place each buffer may take: the CSV's column `shares`, by id.
-pub(super) fn shares(text: &str, problem: &Problem) -> Result<Option<Shares>> {
+pub(super) fn shares(cells: &[Box<str>], problem: &Problem) -> Result<Shares> {
     let help = "the column `shares` names the buffer whose place may be taken: it must end where this one begins, or overlap it once";
     let wrong = |error: gapless_plan::Error| Failure::new(error.to_string(), help);
-    let Some(cells) = csv::column(text, "shares").map_err(wrong)? else { return Ok(None) };
     let by_name: HashMap<String, usize> =
         (0..problem.len()).map(|index| (problem.name(index), index)).collect();
     let mut shares = Vec::with_capacity(problem.len());
@@ -58,7 +97,7 @@ pub(super) fn shares(text: &str, problem: &Problem) -> Result<Option<Shares>> {
             })?),
         });
     }
-    Ok(Some(Shares::new(problem, shares).map_err(wrong)?))
+    Ok(Shares::new(problem, shares).map_err(wrong)?)
 }
 
 /// `batch=8` and the like.
@@ -71,42 +110,15 @@ fn dims(given: &[String]) -> Result<Vec<(String, u64)>> {
     given.iter().map(|text| parse(text).ok_or_else(|| wrong(text).into())).collect()
 }
 
-pub(super) fn wrong_file(path: &Path, error: &gapless_plan::Error) -> anyhow::Error {
-    Failure::new(
-        format!("{}: {error}", path.display()),
-        "`gapless plan --help` shows the columns; lifetimes are half-open, sizes are in bytes",
-    )
-    .into()
+const COLUMNS: &str = "`gapless plan --help` shows the columns; lifetimes are half-open, sizes are in bytes";
+
+fn wrong_file(path: &Path, error: &gapless_plan::Error) -> anyhow::Error {
+    Failure::new(format!("{}: {error}", path.display()), COLUMNS).into()
 }
 
-/// The text of `path` where it is a list of buffers: its first line names the column `lower`.
-fn csv_text(path: &Path) -> Result<Option<String>> {
-    const HEAD: u64 = 4096;
-    if path.as_os_str() == "-" {
-        // A trace on standard input would have to be read twice to find out: buffers only.
-        let mut text = String::new();
-        std::io::stdin().lock().read_to_string(&mut text).context("cannot read standard input as text")?;
-        return Ok(Some(text));
-    }
-    let Ok(file) = std::fs::File::open(path) else { return Ok(None) };
-    if !file.metadata().is_ok_and(|m| m.is_file()) {
-        return Ok(None);
-    }
-    let mut head = Vec::new();
-    file.take(HEAD).read_to_end(&mut head).with_context(|| format!("cannot read {}", path.display()))?;
-    let head = String::from_utf8_lossy(&head);
-    let first = head.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().to_ascii_lowercase();
-    if !first.split(',').any(|column| column.trim().trim_matches('"') == "lower") {
-        return Ok(None);
-    }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Some(text))
-}
-
-fn of_trace(args: &PlanArgs) -> Result<Problem> {
-    let trace = load::trace(&args.file)?;
-    let analysis = load::analyse(&trace, &args.file)?;
-    let device = chosen(&analysis, args.device)?[0];
+fn of_trace(args: &PlanArgs, trace: &Trace) -> Result<Problem> {
+    let analysis = load::analyse(trace, &args.file)?;
+    let device = chosen(&analysis, &args.file, args.device)?[0];
     let history = &device.history;
     let (from, to) = match &args.steps {
         Some(text) => {

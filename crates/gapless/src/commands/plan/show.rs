@@ -11,17 +11,22 @@ const SCHEMA: &str = "gapless.plan/1";
 /// More rectangles than this no viewer of pictures likes.
 const PICTURE_LIMIT: usize = 100_000;
 
+/// "1 buffer", "2 buffers".
+pub(super) fn buffers(count: usize) -> String {
+    format!("{count} buffer{}", if count == 1 { "" } else { "s" })
+}
+
 pub(super) fn text(planned: &Planned) -> String {
     let solution = &planned.solution;
     let mut out = String::new();
     let exact = |bytes: Bytes| format!("{bytes}  ({} B)", bytes.0);
-    let _ = writeln!(out, "\x1b[1m{}\x1b[0m  {} buffers", planned.name, planned.problem.len());
+    let _ = writeln!(out, "\x1b[1m{}\x1b[0m  {}", planned.name, buffers(planned.problem.len()));
     let _ = writeln!(out, "  peak         \x1b[1m{}\x1b[0m", exact(solution.plan.peak));
     let _ = writeln!(out, "  lower bound  {}", exact(solution.lower_bound));
     let proof = if solution.proven_optimal() { "  proven optimal" } else { "" };
     let _ = writeln!(out, "  gap          {}{proof}", gap(&solution.plan, solution.lower_bound));
     if let Some(moved) = planned.moved {
-        let _ = writeln!(out, "  moved        {moved} of {} buffers", planned.problem.len());
+        let _ = writeln!(out, "  moved        {moved} of {}", buffers(planned.problem.len()));
     }
     let _ = writeln!(out, "  time         {:.1} ms", planned.took.as_secs_f64() * 1e3);
     if let Some(capacity) = planned.capacity {
@@ -33,7 +38,11 @@ pub(super) fn text(planned: &Planned) -> String {
         let _ = writeln!(out, "  capacity     {}: {answer}", exact(capacity));
     }
     if !solution.conflict.is_empty() {
-        let _ = writeln!(out, "\n  These {} buffers cannot lie in it together:", solution.conflict.len());
+        let conflict = match solution.conflict.len() {
+            1 => "This buffer cannot lie in it".to_owned(),
+            many => format!("These {many} buffers cannot lie in it together"),
+        };
+        let _ = writeln!(out, "\n  {conflict}:");
         for &index in solution.conflict.iter().take(20) {
             let b = &planned.problem.buffers()[index];
             let life = b.lifetime;

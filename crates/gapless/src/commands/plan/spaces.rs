@@ -4,6 +4,7 @@
 //! accesses separated by spaces with an `@` before the first (`@3 7 9`: then the buffer may move in between); `spaces` names the
 //! memories that a buffer may lie in, separated by spaces, all where it is empty.
 
+use super::show::buffers;
 use super::{bytes, interrupted};
 use crate::failure::Failure;
 use crate::output;
@@ -11,7 +12,8 @@ use anyhow::{Context, Result};
 use gapless_plan::spaces::{
     Space, SpacePlan, SpaceProgress, SpaceWatch, Spaces, Usage, solve_spaces_watched,
 };
-use gapless_plan::{Options, Problem, csv};
+use gapless_plan::{Options, Problem};
+use gapless_problems::csv::Buffers;
 use gapless_trace::Bytes;
 use serde::Deserialize;
 use serde_json::json;
@@ -47,22 +49,21 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// `text` is the CSV that the problem was read from; without one, each buffer is accessed once.
-    pub(super) fn read(path: &Path, text: Option<&str>, problem: &Problem) -> Result<Question> {
+    /// `buffers` has the further columns of the file; without them, each buffer is accessed once.
+    pub(super) fn read(path: &Path, buffers: &Buffers, problem: &Problem) -> Result<Question> {
         let spaces = read_spaces(path)?;
-        let column = |name: &str| -> Result<Option<Vec<String>>> {
-            let Some(text) = text else { return Ok(None) };
-            csv::column(text, name).map_err(|error| Failure::new(error.to_string(), HELP).into())
-        };
-        let (accesses, allowed) = (column("accesses")?, column("spaces")?);
+        let (accesses, allowed) = (buffers.column("accesses"), buffers.column("spaces"));
         let mut usages = Vec::with_capacity(problem.len());
         for index in 0..problem.len() {
-            let cell = |column: &Option<Vec<String>>| {
-                column.as_ref().and_then(|c| c.get(index)).map(|c| c.trim().to_owned()).unwrap_or_default()
+            let cell = |column: Option<&[Box<str>]>| {
+                column
+                    .and_then(|cells| cells.get(index))
+                    .map(|cell| cell.trim().to_owned())
+                    .unwrap_or_default()
             };
             let wrong = |what: String| Failure::new(format!("buffer {}: {what}", problem.name(index)), HELP);
-            let usage = usage(&cell(&accesses)).map_err(wrong)?;
-            let names = cell(&allowed);
+            let usage = usage(&cell(accesses)).map_err(wrong)?;
+            let names = cell(allowed);
             let places: Result<Vec<usize>, Failure> = names
                 .split_whitespace()
                 .map(|name| spaces.position(name).ok_or_else(|| wrong(format!("no space is named {name:?}"))))
@@ -125,9 +126,10 @@ impl Question {
         let mut out = String::new();
         let _ = writeln!(
             out,
-            "\x1b[1m{name}\x1b[0m  {} buffers in {} spaces",
-            problem.len(),
-            self.spaces.all().len()
+            "\x1b[1m{name}\x1b[0m  {} in {} space{}",
+            buffers(problem.len()),
+            self.spaces.all().len(),
+            if self.spaces.all().len() == 1 { "" } else { "s" }
         );
         let proof = if plan.proven_optimal() {
             "proven lowest".to_owned()
@@ -140,12 +142,13 @@ impl Question {
             let limit = space.capacity.map_or("unlimited".to_owned(), |c| c.to_string());
             let _ = writeln!(
                 out,
-                "  {:<12} peak {:>9} of {limit}, {here} buffers",
+                "  {:<12} peak {:>9} of {limit}, {}",
                 space.name,
-                plan.peaks[at].to_string()
+                plan.peaks[at].to_string(),
+                buffers(here)
             );
         }
-        let _ = writeln!(out, "  moved    {} buffers", plan.moved());
+        let _ = writeln!(out, "  moved    {}", buffers(plan.moved()));
         let _ = writeln!(out, "  time     {ms:.1} ms");
         out
     }

@@ -1,0 +1,21 @@
+//! Why bytes are not what they should be, and where.
+
+use std::io;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What is wrong. Offsets and lines count after decompression.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("cannot be read: {source} (after {offset} bytes)")]
+    Io { offset: u64, source: io::Error },
+    #[error("line {line}: {what}")]
+    Line { line: u64, what: String },
+}
+
+impl Error {
+    pub fn line(line: u64, what: impl Into<String>) -> Error {
+        Error::Line { line, what: what.into() }
+    }
+}

@@ -1,0 +1,135 @@
+//! Compressed streams: what they are, by their first bytes, and the bytes inside.
+//!
+//! Decompression runs on a thread of its own, a few pieces ahead of whoever reads.
+
+use std::io::{self, Read};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// How bytes are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    /// The compression of a stream that begins with `head`.
+    pub fn of(head: &[u8]) -> Option<Packing> {
+        if head.starts_with(&[0x1f, 0x8b]) {
+            Some(Packing::Gzip)
+        } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+            Some(Packing::Zstd)
+        } else {
+            None
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Packing::Gzip => "gzip",
+            Packing::Zstd => "zstd",
+        }
+    }
+}
+
+/// Bytes that the decompressor hands over at a time.
+const PIECE: usize = 256 << 10;
+/// Pieces under way between the threads.
+const AHEAD: usize = 3;
+
+/// Runs `parse` over the decompressed bytes of `input`.
+pub fn unpacked<T>(
+    packing: Packing,
+    input: &mut (dyn Read + Send),
+    parse: impl FnOnce(&mut (dyn Read + Send)) -> T,
+) -> T {
+    let (full_sender, full) = sync_channel::<io::Result<Vec<u8>>>(AHEAD);
+    let (empty, empty_receiver) = sync_channel::<Vec<u8>>(AHEAD + 2);
+    std::thread::scope(|scope| {
+        scope.spawn(move || pump(packing, input, &full_sender, &empty_receiver));
+        let mut pieces = Pieces { full, empty, piece: Vec::new(), at: 0 };
+        let result = parse(&mut pieces);
+        // The other thread ends when it can hand over no more.
+        drop(pieces);
+        result
+    })
+}
+
+fn pump(
+    packing: Packing,
+    input: &mut (dyn Read + Send),
+    full: &SyncSender<io::Result<Vec<u8>>>,
+    empty: &Receiver<Vec<u8>>,
+) {
+    let opened: io::Result<Box<dyn Read + '_>> = match packing {
+        Packing::Gzip => Ok(Box::new(flate2::read::MultiGzDecoder::new(input))),
+        Packing::Zstd => zstd::Decoder::new(input).map(|mut decoder| {
+            // 128 MiB, the most that `zstd` itself takes without being told to.
+            let _ = decoder.window_log_max(27);
+            Box::new(decoder) as Box<dyn Read>
+        }),
+    };
+    let mut decoder = match opened {
+        Ok(decoder) => decoder,
+        Err(error) => {
+            let _ = full.send(Err(error));
+            return;
+        }
+    };
+    loop {
+        let mut piece = empty.try_recv().unwrap_or_default();
+        piece.resize(PIECE, 0);
+        let mut length = 0;
+        let mut result = Ok(());
+        while length < PIECE {
+            match decoder.read(&mut piece[length..]) {
+                Ok(0) => break,
+                Ok(n) => length += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        piece.truncate(length);
+        if length > 0 && full.send(Ok(piece)).is_err() {
+            return;
+        }
+        if let Err(error) = result {
+            let _ = full.send(Err(error));
+            return;
+        }
+        if length < PIECE {
+            return;
+        }
+    }
+}
+
+/// The receiving end, as a stream.
+struct Pieces {
+    full: Receiver<io::Result<Vec<u8>>>,
+    empty: SyncSender<Vec<u8>>,
+    piece: Vec<u8>,
+    at: usize,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.piece.len() {
+            let used = std::mem::take(&mut self.piece);
+            self.at = 0;
+            if used.capacity() > 0 {
+                let _ = self.empty.try_send(used);
+            }
+            match self.full.recv() {
+                Ok(piece) => self.piece = piece?,
+                Err(_) => return Ok(0),
+            }
+        }
+        let n = out.len().min(self.piece.len() - self.at);
+        out[..n].copy_from_slice(&self.piece[self.at..self.at + n]);
+        self.at += n;
+        Ok(n)
+    }
+}

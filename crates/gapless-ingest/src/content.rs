@@ -1,0 +1,245 @@
+//! What a file holds: opened, decompressed, its first bytes known, the rest still to be read.
+
+use crate::container::{self, Format};
+use crate::error::{Fault, Problem, ReadError};
+use crate::options::ReadOptions;
+use crate::{builder, finish, json, minimalloc, pickle, rmm, window};
+use gapless_formats::packing::{Packing, unpacked};
+use gapless_trace::gtrace::GtraceError;
+use gapless_trace::{Note, Trace};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Opens the file at `path` ("-" is the standard input), takes off compression and calls `then` with what is inside.
+///
+/// # Errors
+/// When there is no such file, or it cannot be read or decompressed.
+pub fn open_with<T>(
+    path: &Path,
+    options: &ReadOptions,
+    then: impl FnOnce(Content<'_>) -> T,
+) -> Result<T, ReadError> {
+    let name = path.display().to_string();
+    if path.as_os_str() == "-" {
+        return read_with(&mut io::stdin(), &name, None, options, then);
+    }
+    let failed = |problem| ReadError { name: name.clone(), problem };
+    let mut file = File::open(path).map_err(|error| {
+        failed(match error.kind() {
+            io::ErrorKind::NotFound => Problem::Missing,
+            _ => Problem::Open(error),
+        })
+    })?;
+    let metadata = file.metadata().map_err(|error| failed(Problem::Open(error)))?;
+    if metadata.is_dir() {
+        return Err(failed(Problem::Directory));
+    }
+    let total = metadata.is_file().then_some(metadata.len());
+    read_with(&mut file, &name, total, options, then)
+}
+
+/// The same for a stream of `total` bytes, where that is known.
+pub(crate) fn read_with<T>(
+    input: &mut (dyn Read + Send),
+    name: &str,
+    total: Option<u64>,
+    options: &ReadOptions,
+    then: impl FnOnce(Content<'_>) -> T,
+) -> Result<T, ReadError> {
+    let mut counted = Counted { input, read: 0, told: 0, total, options };
+    unpack(&mut counted, name, Vec::new(), total.unwrap_or(0), options, then)
+        .map_err(|problem| ReadError { name: name.to_owned(), problem: *problem })
+}
+
+/// Compressions around one another: two at most.
+const LAYERS: usize = 2;
+
+/// Takes off the next layer of compression, or calls `then` where there is none. `size` is about how many bytes there
+/// are, 0 where nobody knows.
+fn unpack<T>(
+    input: &mut (dyn Read + Send),
+    name: &str,
+    mut around: Vec<Packing>,
+    size: u64,
+    options: &ReadOptions,
+    then: impl FnOnce(Content<'_>) -> T,
+) -> Result<T, Fault> {
+    let mut head = Vec::with_capacity(container::HEAD);
+    (&mut *input)
+        .take(container::HEAD as u64)
+        .read_to_end(&mut head)
+        .map_err(|source| damaged(Problem::Io { offset: 0, source }, &around))?;
+    let Some(packing) = Packing::of(&head) else {
+        return Ok(then(Content { name, head, at: 0, input, around, size, options }));
+    };
+    if around.len() == LAYERS {
+        return Err(Box::new(Problem::NotATrace {
+            looks_like: "a file compressed three times over".into(),
+            help: "decompress it first",
+        }));
+    }
+    around.push(packing);
+    let mut whole = io::Cursor::new(&head[..]).chain(input);
+    // Snapshots compress about 16 times.
+    unpacked(packing, &mut whole, |inner| unpack(inner, name, around, size.saturating_mul(16), options, then))
+}
+
+/// Reading fails inside compressed data because that data is damaged.
+fn damaged(problem: Problem, around: &[Packing]) -> Fault {
+    match problem {
+        Problem::Io { offset, source } if !around.is_empty() => {
+            Box::new(if source.kind() == io::ErrorKind::UnexpectedEof {
+                Problem::Truncated { offset, reading: "the compressed data".into() }
+            } else {
+                Problem::Damaged { offset, source }
+            })
+        }
+        other => Box::new(other),
+    }
+}
+
+/// The bytes of a file after decompression, as a stream whose first bytes can be looked at.
+pub struct Content<'a> {
+    name: &'a str,
+    /// Bytes read ahead; those before `at` were handed out.
+    head: Vec<u8>,
+    at: usize,
+    input: &'a mut (dyn Read + Send),
+    around: Vec<Packing>,
+    size: u64,
+    options: &'a ReadOptions,
+}
+
+impl std::fmt::Debug for Content<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Content")
+            .field("name", &self.name)
+            .field("around", &self.around)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Read for Content<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.at < self.head.len() {
+            let n = (&self.head[self.at..]).read(out)?;
+            self.at += n;
+            return Ok(n);
+        }
+        self.input.read(out)
+    }
+}
+
+impl Content<'_> {
+    /// The format, by the first bytes.
+    ///
+    /// # Errors
+    /// When there is no reader for it.
+    pub fn format(&self) -> Result<Format, ReadError> {
+        container::format(&self.head).map_err(|fault| self.error(*fault))
+    }
+
+    /// The first bytes, up to `count` of them; they are still read afterwards.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn peek(&mut self, count: usize) -> Result<&[u8], ReadError> {
+        let missing = count.saturating_sub(self.head.len()) as u64;
+        let read = (&mut *self.input).take(missing).read_to_end(&mut self.head);
+        read.map_err(|source| self.error(Problem::Io { offset: 0, source }))?;
+        Ok(&self.head[..count.min(self.head.len())])
+    }
+
+    /// The error of this file for what a reader of its bytes found.
+    pub fn error(&self, problem: impl Into<Problem>) -> ReadError {
+        ReadError { name: self.name.to_owned(), problem: *damaged(problem.into(), &self.around) }
+    }
+
+    /// Reads a trace.
+    ///
+    /// # Errors
+    /// When the bytes are not a trace, or damaged.
+    pub fn trace(mut self) -> Result<Trace, ReadError> {
+        let format = self.format()?;
+        self.parse(format).map_err(|fault| self.error(*fault))
+    }
+
+    fn parse(&mut self, format: Format) -> Result<Trace, Fault> {
+        let described = |name: &str, around: &[Packing]| {
+            let names: Vec<&str> =
+                std::iter::once(name).chain(around.iter().map(|packing| packing.name())).collect();
+            names.join(", ")
+        };
+        let (limits, size) = (self.options.limits, self.size);
+        let around = self.around.clone();
+        let described = |name: &str| described(name, &around);
+        let builder = || builder::Builder::new(limits);
+        match format {
+            Format::Pickle => {
+                let window = window::Window::new(self, limits.bytes);
+                let mut builder = builder();
+                builder.expect(size);
+                let read = pickle::read(window, builder)?;
+                let format = described(&format!("PyTorch snapshot (pickle protocol {})", read.protocol));
+                let mut trace = finish::trace(read.builder, read.top, format, read.end)?;
+                if read.trailing {
+                    note_trailing(&mut trace, &format!("the pickle, which ended at byte {}", read.end));
+                }
+                Ok(trace)
+            }
+            Format::Json => {
+                let read = json::read(self, builder())?;
+                let format = described("PyTorch snapshot (JSON)");
+                let mut trace = finish::trace(read.builder, read.top, format, read.bytes)?;
+                if read.trailing {
+                    note_trailing(&mut trace, "the JSON value");
+                }
+                Ok(trace)
+            }
+            Format::Gtrace => read_gtrace(self),
+            Format::RmmCsv => rmm::read(self, described("RMM log (CSV)"), limits),
+            Format::MiniMallocCsv => minimalloc::read(self, described("MiniMalloc buffers (CSV)"), limits),
+        }
+    }
+}
+
+/// The own format, whose bytes `gapless-trace` owns.
+fn read_gtrace(input: &mut (dyn Read + Send)) -> Result<Trace, Fault> {
+    gapless_trace::gtrace::read_from(input).map_err(|error| {
+        Box::new(match error {
+            GtraceError::Io(source) => Problem::Io { offset: 0, source },
+            error => Problem::Gtrace(error),
+        })
+    })
+}
+
+fn note_trailing(trace: &mut Trace, what: &str) {
+    trace.source.notes.push(Note {
+        code: "trailing-bytes",
+        text: format!("there are more bytes after {what}; they were left out"),
+    });
+}
+
+/// The raw input, with progress told about once a MiB.
+struct Counted<'a> {
+    input: &'a mut (dyn Read + Send),
+    read: u64,
+    told: u64,
+    total: Option<u64>,
+    options: &'a ReadOptions,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let n = self.input.read(out)?;
+        self.read += n as u64;
+        if let Some(progress) = &self.options.progress
+            && (self.read - self.told >= 1 << 20 || n == 0)
+        {
+            self.told = self.read;
+            progress(self.read, self.total);
+        }
+        Ok(n)
+    }
+}
