@@ -43,7 +43,7 @@ impl Default for TorchSettings {
 /// Why PyTorch would refuse a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfError {
-    #[error("torch {version} has no allocator setting {key:?}{}", nearest.map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
+    #[error("torch {version} has no allocator setting {key:?}{}", hint(key, *nearest))]
     UnknownKey { key: String, version: TorchVersion, nearest: Option<&'static str> },
     #[error("{key} has no value: write {key}:VALUE")]
     NoValue { key: String },
@@ -285,8 +285,19 @@ fn bad(key: &str, value: &str, rule: &str) -> ConfError {
     ConfError::BadValue { key: key.to_owned(), value: value.to_owned(), rule: rule.to_owned() }
 }
 
-/// The setting whose name is closest, where one is close; itself is no better, though another release may know it.
+/// What to do about a setting that a release does not have.
+fn hint(key: &str, nearest: Option<&str>) -> String {
+    if KEYS.contains(&key) {
+        return ": other releases have it".to_owned();
+    }
+    nearest.map(|name| format!(": did you mean {name}?")).unwrap_or_default()
+}
+
+/// The setting whose name is closest, where one is close and the name itself is of no release.
 fn nearest(key: &str) -> Option<&'static str> {
+    if KEYS.contains(&key) {
+        return None;
+    }
     if let Some(name) = KEYS.iter().find(|name| key.len() > 3 && name.starts_with(key)) {
         return Some(name);
     }

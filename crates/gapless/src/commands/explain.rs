@@ -23,7 +23,7 @@ fn unknown(code: &str) -> anyhow::Error {
     let help = match explain::nearest(code) {
         Some(page) => format!("did you mean {}? `gapless explain` lists all codes", page.code),
         None => {
-            let codes: Vec<&str> = explain::PAGES.iter().map(|page| page.code).collect();
+            let codes: Vec<&str> = explain::EXPLANATIONS.iter().map(|one| one.code).collect();
             format!("the codes are {}", codes.join(", "))
         }
     };

@@ -73,6 +73,7 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
         | Command::Metrics(_)
         | Command::Explain(_)
         | Command::Completions(_)
+        | Command::Man(_)
         | Command::Demo(_) => (Vec::new(), Vec::new()),
     }
 }
