@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
     ("gapless-fit", &["gapless-trace", "gapless-plan", "gapless-replay"]),
-    ("gapless-report", &["gapless-trace", "gapless-replay"]),
+    ("gapless-report", &["gapless-trace", "gapless-replay", "gapless-fit"]),
     (
         "gapless",
         &[

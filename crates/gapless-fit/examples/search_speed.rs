@@ -8,12 +8,12 @@ mod models;
 
 use gapless_fit::checkpoint::chain::{Chain, Measured};
 use gapless_fit::checkpoint::simulate;
-use gapless_fit::formulas::states::{Optimizer, Precision};
 use gapless_fit::hardware::{self, Cluster};
 use gapless_fit::search::cost::CostModel;
 use gapless_fit::search::profile::Profile;
 use gapless_fit::search::space::Space;
 use gapless_fit::search::train::search;
+use gapless_fit::settings::{Optimizer, Precision};
 use serde_json::json;
 use std::time::Instant;
 

@@ -1,11 +1,12 @@
 //! Will it fit, and how do I make it fit: from a model's description alone, without a GPU.
 //!
-//! `model` says what a model is, `read` gets one from a file or a name, `eager` runs a step of it operator by operator as PyTorch's eager
-//! execution allocates and frees, and leaves a trace; `account` says what is alive at the peak. `formulas` are the closed forms that check it,
-//! `checkpoint` chooses what to recompute, `search` finds the cheapest configuration that fits.
+//! `model` says what a model is, `read` gets one from a file or a name, `eager` runs a step of it operator by
+//! operator as PyTorch's eager execution allocates and frees, and leaves a trace; `account` says what is alive at the
+//! peak. `formulas` are the closed forms that check it, `checkpoint` chooses what to recompute, `search` finds the
+//! cheapest configuration that fits, `ask` puts these together: a question in, an answer out.
 
 pub mod account;
-pub mod answer;
+pub mod ask;
 pub mod checkpoint;
 pub mod eager;
 pub mod emit;
@@ -18,9 +19,12 @@ pub mod portrait;
 pub mod profile;
 pub mod read;
 pub mod search;
+pub mod settings;
+pub mod simulated;
 pub mod timeline;
 pub mod tune;
 
 mod models;
 
+pub use ask::{Answer, Asked, Question, Wishes, ask};
 pub use models::BuildError;

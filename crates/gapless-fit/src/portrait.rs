@@ -1,25 +1,26 @@
-//! A model as the search sees it, drawn from a simulated step instead of closed forms: what each block keeps, needs and computes is what the
-//! simulation counted; how tensor parallelism cuts it stays the closed forms' share.
+//! A model as the search sees it, drawn from a simulated step instead of closed forms: what each block keeps, needs
+//! and computes is what the simulation counted; how tensor parallelism cuts it stays the closed forms' share.
 
-use crate::eager::{self, Run};
+use crate::eager::Run;
 use crate::formulas::activations::PerToken;
 use crate::formulas::head::{self, Loss};
 use crate::formulas::parameters::Divided;
-use crate::formulas::states::Precision;
 use crate::model::{Architecture, Attention, Vision};
 use crate::models::BuildError;
 use crate::profile::{BlockProfile, profile};
 use crate::search::profile::{Kind, Profile};
+use crate::settings::Precision;
 
 /// The search's profile of `architecture`, exact at `run`'s length and precision; for one sequence.
 ///
 /// # Errors
-/// As [`eager::simulate`].
+/// As [`crate::eager::simulate`].
 pub fn portrait(name: &str, architecture: &Architecture, run: &Run) -> Result<Profile, BuildError> {
     let run = Run { batch: 1, ..run.clone() };
     let exact = profile(architecture, &run)?;
-    let precision = closed_precision(run.precision);
-    // Of a picture too the search counts by its length: all per-token figures here are shares of one sequence or picture.
+    let precision = run.precision;
+    // Of a picture too the search counts by its length: all per-token figures here are shares of one sequence or
+    // picture.
     let tokens = run.length as f64;
     let width = precision.bytes().activation as f64;
     let mut drawn = match architecture {
@@ -49,7 +50,8 @@ pub fn portrait(name: &str, architecture: &Architecture, run: &Run) -> Result<Pr
         kind.kept = vec![(precision, kept)];
         let beyond = |bytes: f64| bytes.max(0.0) / tokens / width;
         kind.forward_working = beyond(most(&|b| b.forward_peak.saturating_sub(b.saved)));
-        // Gradients of weights are counted apart; the gradient of the block's output is there when its backward begins.
+        // Gradients of weights are counted apart; the gradient of the block's output is there when its backward
+        // begins.
         kind.backward_working = beyond(most(&|b| {
             let again = b.recompute_peak.saturating_sub(b.saved);
             (b.backward_peak.max(again) + b.input)
@@ -63,7 +65,8 @@ pub fn portrait(name: &str, architecture: &Architecture, run: &Run) -> Result<Pr
     Ok(drawn)
 }
 
-/// The vocabulary with which the closed form of the loss gives what the simulated head takes: losses differ in how many copies of the logits they make.
+/// The vocabulary with which the closed form of the loss gives what the simulated head takes: losses differ in how
+/// many copies of the logits they make.
 fn vocab(drawn: &Profile, head: &BlockProfile, tokens: f64, precision: Precision) -> u64 {
     let peak = head.forward_peak.max(head.saved + head.backward_peak) as f64 / tokens;
     let beside = 5.0 * precision.bytes().activation as f64 * drawn.hidden as f64;
@@ -71,18 +74,8 @@ fn vocab(drawn: &Profile, head: &BlockProfile, tokens: f64, precision: Precision
     fitting.max(1.0) as u64
 }
 
-/// The closed forms' name of a simulated precision.
-#[must_use]
-pub fn closed_precision(precision: eager::Precision) -> Precision {
-    match precision {
-        eager::Precision::Fp32 => Precision::Fp32,
-        eager::Precision::Bf16 => Precision::Bf16,
-        eager::Precision::Fp16 => Precision::Fp16,
-        eager::Precision::AmpBf16 | eager::Precision::AmpFp16 => Precision::AmpBf16,
-    }
-}
-
-/// An architecture without closed forms of its own: every block a kind where it differs, cut by tensor parallelism only where it has heads.
+/// An architecture without closed forms of its own: every block a kind where it differs, cut by tensor parallelism
+/// only where it has heads.
 fn plain(
     name: &str,
     architecture: &Architecture,

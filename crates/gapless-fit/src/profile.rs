@@ -4,7 +4,7 @@
 //! relative to what was alive when the block began.
 
 use crate::eager::log::Log;
-use crate::eager::{Checkpointing, Kind, Mode, Phase, Run, Scope, Steps, simulate};
+use crate::eager::{Kind, Mode, Phase, Recomputed, Run, Scope, Steps, simulate};
 use crate::model::Architecture;
 use crate::models::BuildError;
 
@@ -48,8 +48,8 @@ pub struct Profile {
 /// As [`simulate`].
 pub fn profile(architecture: &Architecture, run: &Run) -> Result<Profile, BuildError> {
     let once = Run { mode: Mode::Train, steps: 1, accumulation: 1, note_ops: false, ..run.clone() };
-    let kept = simulate(architecture, &Run { checkpointing: Checkpointing::None, ..once.clone() })?;
-    let recomputed = simulate(architecture, &Run { checkpointing: Checkpointing::All, ..once })?;
+    let kept = simulate(architecture, &Run { recomputed: Recomputed::None, ..once.clone() })?;
+    let recomputed = simulate(architecture, &Run { recomputed: Recomputed::All, ..once })?;
     let mut profile = Profile::default();
     weights(&kept.log, run.precision.weights().bytes(), &mut profile);
     passes(&kept, &mut profile, false);

@@ -1,21 +1,23 @@
-//! Questions that many simulated runs answer: the fewest blocks to recompute so that a card holds the run, and the largest batch it holds.
+//! Questions that many simulated runs answer: the fewest blocks to recompute so that a card holds the run, and the
+//! largest batch it holds.
 //!
-//! Both are by bisection over exact simulations, and what they give was itself simulated. Where blocks differ, which of them to
-//! recompute comes from `checkpoint::chain` over the simulated blocks, and the budget shrinks until the simulation agrees.
+//! Both are by bisection over exact simulations, and what they give was itself simulated. Where blocks differ, which
+//! of them to recompute comes from `checkpoint::chain` over the simulated blocks, and the budget shrinks until the
+//! simulation agrees.
 
-use crate::answer::{Answer, Verdict, context};
 use crate::checkpoint::chain::{Block, Chain, Choice};
-use crate::eager::{Checkpointing, Run};
+use crate::eager::{Recomputed, Run};
 use crate::hardware::Gpu;
 use crate::model::Architecture;
 use crate::models::BuildError;
 use crate::profile::{Profile, profile};
+use crate::simulated::{Simulated, Verdict, context};
 use gapless_trace::Bytes;
 
 /// A run that a card holds.
 #[derive(Clone, Debug)]
 pub struct Tuned {
-    pub answer: Answer,
+    pub simulated: Simulated,
     pub verdict: Verdict,
     /// Blocks that run forward again.
     pub recomputed: Vec<u64>,
@@ -23,7 +25,8 @@ pub struct Tuned {
     pub looked_at: u64,
 }
 
-/// `run` with as little recomputation as a card of `memory` bytes allows; `None` where recomputing every block is not enough.
+/// `run` with as little recomputation as a card of `memory` bytes allows; `None` where recomputing every block is not
+/// enough.
 ///
 /// # Errors
 /// As [`crate::eager::simulate`].
@@ -36,15 +39,12 @@ pub fn least_recomputation(
     let mut looked_at = 0;
     let mut look = |blocks: &[bool]| -> Result<Option<Tuned>, BuildError> {
         looked_at += 1;
-        let checkpointing = if blocks.iter().any(|b| *b) {
-            Checkpointing::Blocks(blocks.to_vec())
-        } else {
-            Checkpointing::None
-        };
-        let answer = Answer::of(architecture, &Run { checkpointing, ..run.clone() })?;
-        let verdict = answer.verdict(gpu, memory);
+        let which =
+            if blocks.iter().any(|b| *b) { Recomputed::Blocks(blocks.to_vec()) } else { Recomputed::None };
+        let simulated = Simulated::of(architecture, &Run { recomputed: which, ..run.clone() })?;
+        let verdict = simulated.verdict(gpu, memory);
         let recomputed = (0..).zip(blocks).filter(|(_, again)| **again).map(|(at, _)| at).collect();
-        Ok(verdict.fits().then_some(Tuned { answer, verdict, recomputed, looked_at }))
+        Ok(verdict.fits().then_some(Tuned { simulated, verdict, recomputed, looked_at }))
     };
     if let Some(kept) = look(&[])? {
         return Ok(Some(kept));
@@ -64,7 +64,7 @@ pub fn least_recomputation(
         }
         return Ok(Some(best));
     }
-    let states = best.answer.account.total.0.saturating_sub(exact.blocks.iter().map(|b| b.input).sum());
+    let states = best.simulated.account.total.0.saturating_sub(exact.blocks.iter().map(|b| b.input).sum());
     let chain = chain(&exact, run, states);
     let mut budget = memory.saturating_sub(context(gpu)).0;
     for _ in 0..12 {
@@ -114,7 +114,7 @@ fn chain(exact: &Profile, run: &Run, base: u64) -> Chain {
 #[derive(Clone, Debug)]
 pub struct LargestBatch {
     pub batch: u64,
-    pub answer: Answer,
+    pub simulated: Simulated,
     pub verdict: Verdict,
     /// What one more would take.
     pub next: Bytes,
@@ -138,13 +138,13 @@ pub fn largest_batch(
     let mut next = Bytes::ZERO;
     let mut look = |batch: u64, next: &mut Bytes| -> Result<Option<LargestBatch>, BuildError> {
         looked_at += 1;
-        let answer = Answer::of(architecture, &Run { batch, ..run.clone() })?;
-        let verdict = answer.verdict(gpu, memory);
+        let simulated = Simulated::of(architecture, &Run { batch, ..run.clone() })?;
+        let verdict = simulated.verdict(gpu, memory);
         if !verdict.fits() {
-            *next = answer.process_total(gpu);
+            *next = simulated.process_total(gpu);
             return Ok(None);
         }
-        Ok(Some(LargestBatch { batch, answer, verdict, next: Bytes::ZERO, looked_at }))
+        Ok(Some(LargestBatch { batch, simulated, verdict, next: Bytes::ZERO, looked_at }))
     };
     let Some(mut best) = look(1, &mut next)? else { return Ok(None) };
     let mut high = 2;

@@ -1,12 +1,11 @@
 //! What a run promises beside its figures: settings do what they say, parts add up, bad sizes are refused.
 
 use gapless_fit::account::{Account, Component};
-use gapless_fit::eager::{
-    Checkpointing, Lora, LoraTargets, Mode, Optimizer, Phase, Precision, Run, Steps, simulate,
-};
+use gapless_fit::eager::{Mode, Phase, Recomputed, Run, Steps, simulate};
 use gapless_fit::model::{Architecture, Attention};
 use gapless_fit::profile::profile;
 use gapless_fit::read;
+use gapless_fit::settings::{Lora, LoraTargets, Optimizer, Precision};
 
 fn model(name: &str) -> Architecture {
     read::open(name).expect("a preset").architecture.expect("an architecture")
@@ -41,8 +40,8 @@ fn live(steps: &Steps, step: u32, phase: Phase) -> u64 {
 
 #[test]
 fn every_allocation_is_freed_at_most_once_and_steps_leave_nothing_behind() {
-    for checkpointing in [Checkpointing::None, Checkpointing::All] {
-        let steps = simulate(&llama(), &Run { checkpointing, steps: 4, ..run() }).expect("a run");
+    for recomputed in [Recomputed::None, Recomputed::All] {
+        let steps = simulate(&llama(), &Run { recomputed, steps: 4, ..run() }).expect("a run");
         let mut state = vec![0u8; steps.log.allocations.len()];
         for event in &steps.log.events {
             let seen = &mut state[event.slot() as usize];
@@ -59,15 +58,15 @@ fn each_further_block_that_is_recomputed_keeps_less() {
     let after_forward = |count: usize| {
         let flags = (0..6).map(|at| at < count).collect();
         let steps =
-            simulate(&llama(), &Run { checkpointing: Checkpointing::Blocks(flags), ..run() }).expect("a run");
+            simulate(&llama(), &Run { recomputed: Recomputed::Blocks(flags), ..run() }).expect("a run");
         live(&steps, 1, Phase::Forward)
     };
     let kept: Vec<u64> = (0..=6).map(after_forward).collect();
     assert!(kept.windows(2).all(|pair| pair[0] > pair[1]), "{kept:?}");
-    let none = peak(&Run { checkpointing: Checkpointing::Blocks(Vec::new()), ..run() });
+    let none = peak(&Run { recomputed: Recomputed::Blocks(Vec::new()), ..run() });
     assert_eq!(none, peak(&run()));
-    let all = peak(&Run { checkpointing: Checkpointing::Blocks(vec![true; 6]), ..run() });
-    assert_eq!(all, peak(&Run { checkpointing: Checkpointing::All, ..run() }));
+    let all = peak(&Run { recomputed: Recomputed::Blocks(vec![true; 6]), ..run() });
+    assert_eq!(all, peak(&Run { recomputed: Recomputed::All, ..run() }));
 }
 
 #[test]
@@ -94,13 +93,13 @@ fn adapters_are_all_that_is_trained() {
         (steps.parameters, figures.peak_allocated, kept.map(|a| a.bytes).sum::<u64>())
     };
     let (whole, plain, _) = of(&run());
-    for checkpointing in [Checkpointing::None, Checkpointing::All] {
+    for recomputed in [Recomputed::None, Recomputed::All] {
         for (targets, adapters) in [
             // Queries 1024 to 1024 and values 1024 to 256; then keys, output and three of the feed-forward block.
             (LoraTargets::QueryValue, 2048 + 1280),
             (LoraTargets::All, 2048 + 1280 + 1280 + 2048 + 3 * (1024 + 2816)),
         ] {
-            let run = Run { checkpointing: checkpointing.clone(), ..lora(8, targets) };
+            let run = Run { recomputed: recomputed.clone(), ..lora(8, targets) };
             let (parameters, peak, states) = of(&run);
             assert_eq!(parameters - whole, 6 * 8 * adapters);
             assert_eq!(states, 2 * 2 * 6 * 8 * adapters, "two states in 16 bits");
@@ -147,14 +146,14 @@ fn blocks_of_convolutional_networks_are_run_again_as_well() {
         "densenet121",
     ] {
         let base = Run { batch: 64, length: 64, optimizer: Optimizer::Sgd, ..Run::default() };
-        let at = |checkpointing| {
-            let steps = simulate(&model(name), &Run { checkpointing, ..base.clone() }).expect("a run");
+        let at = |recomputed| {
+            let steps = simulate(&model(name), &Run { recomputed, ..base.clone() }).expect("a run");
             let again = steps.log.allocations.iter().any(|a| a.phase == Phase::Recompute);
             (live(&steps, 2, Phase::Forward), steps.figures().peak_allocated, again)
         };
-        let (kept, whole, none) = at(Checkpointing::None);
-        let (some, _, _) = at(Checkpointing::Blocks(vec![true, false, true]));
-        let (least, recomputed, again) = at(Checkpointing::All);
+        let (kept, whole, none) = at(Recomputed::None);
+        let (some, _, _) = at(Recomputed::Blocks(vec![true, false, true]));
+        let (least, recomputed, again) = at(Recomputed::All);
         assert!(least < some && some < kept && recomputed < whole, "{name}: {least} {some} {kept}");
         assert!(again && !none, "{name}");
     }
@@ -174,8 +173,8 @@ fn a_recomputed_block_leaves_what_torch_leaves() {
     ] {
         let after = |blocks: &[usize]| {
             let chosen = (0..64).map(|at| blocks.contains(&at)).collect();
-            let checkpointing = Checkpointing::Blocks(chosen);
-            let run = Run { batch, length, checkpointing, optimizer: Optimizer::Sgd, ..Run::default() };
+            let recomputed = Recomputed::Blocks(chosen);
+            let run = Run { batch, length, recomputed, optimizer: Optimizer::Sgd, ..Run::default() };
             live(&simulate(&model(name), &run).expect("a run"), 1, Phase::Forward)
         };
         assert_eq!(after(&[]) - after(blocks), difference, "{name}");
@@ -232,13 +231,13 @@ fn every_preset_trains_under_every_setting() {
         let architecture = model(name);
         let length = if matches!(architecture, Architecture::Vision(_)) { 224 } else { 96 };
         for precision in [Precision::Bf16, Precision::AmpBf16, Precision::Fp32] {
-            for checkpointing in [Checkpointing::None, Checkpointing::All] {
+            for recomputed in [Recomputed::None, Recomputed::All] {
                 for attention in [None, Some(Attention::Eager)] {
                     for lora in [None, Some(Lora { rank: 4, targets: LoraTargets::All })] {
                         let run = Run {
                             length,
                             precision,
-                            checkpointing: checkpointing.clone(),
+                            recomputed: recomputed.clone(),
                             attention,
                             lora,
                             steps: 1,

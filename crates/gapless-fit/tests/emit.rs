@@ -6,14 +6,14 @@ mod models;
 
 use gapless_fit::emit::{EmitError, File, Recipe, ServeRecipe, Target, vllm};
 use gapless_fit::formulas::sharding::Sharding;
-use gapless_fit::formulas::states::{Optimizer, Precision};
 use gapless_fit::formulas::weights::Format;
 use gapless_fit::hardware::{self, Cluster};
 use gapless_fit::search::cost::CostModel;
 use gapless_fit::search::profile::Profile;
 use gapless_fit::search::serve::Serving;
-use gapless_fit::search::space::{Checkpointing, Config, Offload, Space};
+use gapless_fit::search::space::{Config, Offload, Space};
 use gapless_fit::search::train::search;
+use gapless_fit::settings::{Checkpointing, Optimizer, Precision};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;

@@ -5,11 +5,12 @@ use gapless_fit::formulas::head::{self, Loss};
 use gapless_fit::formulas::parameters::{self, Divided};
 use gapless_fit::formulas::pipeline::Schedule;
 use gapless_fit::formulas::sharding::{self, Degrees, Sharding};
-use gapless_fit::formulas::states::{self, Optimizer, Precision};
+use gapless_fit::formulas::states;
 use gapless_fit::formulas::step::{self, Step};
 use gapless_fit::formulas::weights::{self, Format};
 use gapless_fit::formulas::{cache, overhead};
 use gapless_fit::model::{Activation, Attention, Decoder, DecoderStyle, Mla, Moe};
+use gapless_fit::settings::{Optimizer, Precision};
 
 const GIB: f64 = 1_073_741_824.0;
 

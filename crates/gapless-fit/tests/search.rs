@@ -6,7 +6,6 @@ mod models;
 
 use gapless_fit::checkpoint::simulate;
 use gapless_fit::formulas::sharding::Sharding;
-use gapless_fit::formulas::states::{Optimizer, Precision};
 use gapless_fit::formulas::weights::Format;
 use gapless_fit::hardware::{self, Cluster, Gpu};
 use gapless_fit::model::Attention;
@@ -15,9 +14,10 @@ use gapless_fit::search::cost::CostModel;
 use gapless_fit::search::memory::{Holding, Layout};
 use gapless_fit::search::profile::Profile;
 use gapless_fit::search::serve::Serving;
-use gapless_fit::search::space::{Checkpointing, Config, Lora, Offload, Space, divisors};
+use gapless_fit::search::space::{Config, Offload, Space, divisors};
 use gapless_fit::search::train::{self, search};
 use gapless_fit::search::why;
+use gapless_fit::settings::{Checkpointing, Lora, LoraTargets, Optimizer, Precision};
 
 fn gpu(name: &str) -> Gpu {
     *hardware::find(name).expect("a known device")
@@ -203,7 +203,7 @@ fn adapters_over_a_quantised_base_fit_where_training_does_not() {
     let mut space = Space::open(&large, &cluster, 1, 2048, Precision::Bf16, Optimizer::AdamW);
     space.offloads = vec![Offload::default()];
     assert!(search(&large, &cluster, &space, &CostModel::default(), 1).expect("sensible").plans.is_empty());
-    space.lora = Some(Lora { rank: 16 });
+    space.lora = Some(Lora { rank: 16, targets: LoraTargets::All });
     space.formats = vec![Format::Half, Format::Nf4];
     let found = search(&large, &cluster, &space, &CostModel::default(), 1).expect("sensible");
     assert_eq!(found.plans[0].config.format, Format::Nf4);

@@ -315,3 +315,24 @@ fn bomb() -> Vec<u8> {
     zip.extend_from_slice(&[0, 0]);
     zip
 }
+
+#[test]
+fn figures_stay_as_they_are() {
+    for line in include_str!("fit_figures.txt").lines().filter(|line| !line.starts_with('#')) {
+        let (question, _) = line.split_once(" | ").expect("a question and its figures");
+        let (_, value) = json(&question.split(' ').collect::<Vec<_>>());
+        let plans = value["plans"].as_array().expect("plans");
+        let first = plans.first().map_or("-", |plan| plan["plan"].as_str().expect("in words"));
+        let figure = |key: &str| value[key].to_string();
+        let found = [
+            question.to_owned(),
+            figure("fits"),
+            figure("peak_allocated"),
+            figure("peak_reserved"),
+            figure("process_total"),
+            plans.len().to_string(),
+            first.to_owned(),
+        ];
+        assert_eq!(found.join(" | "), line);
+    }
+}

@@ -2,8 +2,9 @@
 
 #![allow(dead_code)] // each program uses a part
 
-use gapless_fit::eager::{Checkpointing, Mode, Optimizer, Precision, Run};
+use gapless_fit::eager::{Mode, Recomputed, Run};
 use gapless_fit::model::Architecture;
+use gapless_fit::settings::{Optimizer, Precision};
 use serde_json::Value;
 
 pub(crate) fn run_of(cell: &Value) -> Run {
@@ -28,7 +29,7 @@ pub(crate) fn run_of(cell: &Value) -> Run {
             "muon" => Optimizer::Muon,
             _ => Optimizer::AdamW,
         },
-        checkpointing: if cell["checkpointing"] == true { Checkpointing::All } else { Checkpointing::None },
+        recomputed: if cell["checkpointing"] == true { Recomputed::All } else { Recomputed::None },
         ..Run::default()
     }
 }

@@ -15,9 +15,8 @@ pub(crate) mod replay;
 mod run;
 
 pub use log::{Kind, Layer, Log, Phase, Scope};
-pub use optimizer::Optimizer;
 pub use replay::{Figures, OUTSIDE_TORCH, PhaseFigures};
 pub(crate) use run::simulate_telling;
-pub use run::{Checkpointing, Lora, LoraTargets, Mode, Precision, Run, Steps, simulate};
+pub use run::{Mode, Recomputed, Run, Steps, simulate};
 pub use sim::Sim;
 pub use tensor::Tensor;

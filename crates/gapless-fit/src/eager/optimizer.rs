@@ -5,24 +5,7 @@ use super::ops::reduce::staging;
 use super::sim::Sim;
 use super::tensor::{Param, Tensor};
 use crate::model::Dtype;
-
-/// The optimizers of `torch.optim` as one gets them by default on CUDA (most work on lists of tensors at once), and two from elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Optimizer {
-    #[default]
-    AdamW,
-    AdamWFused,
-    /// Block-wise 8-bit states (bitsandbytes), blocks of 256, small tensors in 32 bits.
-    AdamW8bit,
-    Sgd,
-    SgdMomentum,
-    Adafactor,
-    RmsProp,
-    Adagrad,
-    Lion,
-    /// On the matrices of blocks; the rest (embedding and head too) is left to AdamW.
-    Muon,
-}
+use crate::settings::Optimizer;
 
 /// States of all parameters, by optimizer.
 #[derive(Debug, Default)]
@@ -50,13 +33,20 @@ impl Optimizer {
         }
         sim.begin("step");
         match self {
-            Optimizer::AdamW | Optimizer::RmsProp => drop(all(sim, |_, _| true)),
+            Optimizer::AdamW | Optimizer::AmsGrad | Optimizer::RmsProp => drop(all(sim, |_, _| true)),
             Optimizer::Adagrad => {
                 let root = all(sim, |_, _| true);
                 let update = all(sim, |_, _| true);
                 drop((root, update));
             }
             Optimizer::AdamWFused | Optimizer::Sgd | Optimizer::SgdMomentum | Optimizer::AdamW8bit => {}
+            Optimizer::AdamWForLoop => {
+                for (n, dtype) in trained(sim) {
+                    // The root of the second moment, the denominator, and their quotient.
+                    let temporaries = [(); 3].map(|()| sim.alloc_as(n, dtype, Kind::StepTemporary));
+                    drop(temporaries);
+                }
+            }
             Optimizer::Adafactor => adafactor(sim),
             Optimizer::Lion => {
                 for (n, dtype) in trained(sim) {
@@ -81,10 +71,11 @@ impl Optimizer {
             let (n, dtype) = (param.tensor.n, param.tensor.dtype);
             let mut keep = |n, dtype| states.kept.push(sim.alloc_as(n, dtype, Kind::Optimizer));
             match self {
-                Optimizer::AdamW => {
+                Optimizer::AdamW | Optimizer::AdamWForLoop => {
                     keep(n, dtype);
                     keep(n, dtype);
                 }
+                Optimizer::AmsGrad => (0..3).for_each(|_| keep(n, dtype)),
                 Optimizer::AdamWFused => {
                     keep(1, Dtype::F32);
                     keep(n, dtype);

@@ -1,11 +1,11 @@
 //! A whole run: what is set, the steps one after the other, and what they left.
 
 use super::log::{Kind, Log, Phase};
-use super::optimizer::Optimizer;
 use super::sim::Sim;
 use super::tensor::Tensor;
 use crate::model::{Architecture, Attention, Dtype};
 use crate::models::{self, BuildError};
+use crate::settings::{Lora, Optimizer, Precision};
 
 /// Training or serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -16,25 +16,16 @@ pub enum Mode {
     Infer,
 }
 
-/// What weights are kept in and products are computed in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Precision {
-    #[default]
-    Fp32,
-    Bf16,
-    Fp16,
-    /// 32-bit weights under `torch.autocast`.
-    AmpBf16,
-    AmpFp16,
-}
-
 impl Precision {
-    /// Of weights, gradients and states.
+    /// Of weights, gradients and states. Master copies and wider states are not simulated: `is_plain` tells where
+    /// there are some.
     #[must_use]
     pub fn weights(self) -> Dtype {
         match self {
             Precision::Fp32 | Precision::AmpBf16 | Precision::AmpFp16 => Dtype::F32,
-            Precision::Bf16 => Dtype::Bf16,
+            Precision::Bf16 | Precision::Mixed | Precision::MixedMainGrad | Precision::Bf16Fp32States => {
+                Dtype::Bf16
+            }
             Precision::Fp16 => Dtype::F16,
         }
     }
@@ -50,31 +41,14 @@ impl Precision {
     }
 }
 
-/// Which blocks are run again in the backward pass.
+/// Which blocks of a run are run again in its backward pass: what [`crate::settings::Checkpointing`] comes to.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum Checkpointing {
+pub enum Recomputed {
     #[default]
     None,
     All,
     /// Block by block, in order; those beyond its end are not.
     Blocks(Vec<bool>),
-}
-
-/// Low-rank adapters, as PEFT adds them: the model itself is frozen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lora {
-    pub rank: u64,
-    pub targets: LoraTargets,
-}
-
-/// Which linear layers of blocks get an adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum LoraTargets {
-    /// Queries and values: PEFT's choice where nothing is said.
-    #[default]
-    QueryValue,
-    /// All (`all-linear`).
-    All,
 }
 
 /// What is run.
@@ -86,7 +60,7 @@ pub struct Run {
     pub length: u64,
     pub precision: Precision,
     pub optimizer: Optimizer,
-    pub checkpointing: Checkpointing,
+    pub recomputed: Recomputed,
     /// Where it is not the model's own.
     pub attention: Option<Attention>,
     pub lora: Option<Lora>,
@@ -105,7 +79,7 @@ impl Default for Run {
             length: 1,
             precision: Precision::Fp32,
             optimizer: Optimizer::AdamW,
-            checkpointing: Checkpointing::None,
+            recomputed: Recomputed::None,
             attention: None,
             lora: None,
             accumulation: 1,
@@ -119,10 +93,10 @@ impl Run {
     /// Whether block `at` is run again.
     #[must_use]
     pub fn checkpoints(&self, at: usize) -> bool {
-        match &self.checkpointing {
-            Checkpointing::None => false,
-            Checkpointing::All => true,
-            Checkpointing::Blocks(blocks) => blocks.get(at).copied().unwrap_or(false),
+        match &self.recomputed {
+            Recomputed::None => false,
+            Recomputed::All => true,
+            Recomputed::Blocks(blocks) => blocks.get(at).copied().unwrap_or(false),
         }
     }
 

@@ -6,9 +6,9 @@
 
 use super::checkpoint::Frame;
 use super::log::{Kind, Layer, Log, Phase, PhaseMark, Scope};
-use super::run::Lora;
 use super::tensor::{Edge, Param, SharedLog, Storage, Tensor};
 use crate::model::Dtype;
+use crate::settings::Lora;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

@@ -2,9 +2,9 @@
 
 use super::{EmitError, File, Recipe, Target};
 use crate::formulas::sharding::Sharding;
-use crate::formulas::states::{Optimizer, Precision};
 use crate::search::memory::BUCKET;
 use crate::search::space::{Config, Offload, Space};
+use crate::settings::{Optimizer, Precision};
 use serde_json::{Map, Value, json};
 
 /// Leaves of a space what the target can realise.
@@ -15,6 +15,8 @@ pub(super) fn restrict(target: Target, space: &mut Space) {
         degrees.retain(|&degree| degree == 1);
     }
     let mixed = |p: &Precision| matches!(p, Precision::Mixed | Precision::MixedMainGrad);
+    // Autocast in fp16 needs a scaler of gradients, and no script has one.
+    space.precisions.retain(|p| *p != Precision::AmpFp16);
     let both = |offload: &Offload| offload.optimizer == offload.parameters;
     match target {
         Target::Torch => {
@@ -79,6 +81,12 @@ pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
     }
     if config.lora.is_some() {
         return cannot("adapters".to_owned(), "wrap the model with peft in build()");
+    }
+    if config.precision == Precision::AmpFp16 {
+        return cannot(
+            format!("precision {}", config.precision.name()),
+            "autocast in fp16 needs a scaler of gradients, which the script does not have: plan with amp-bf16",
+        );
     }
     let mixed = matches!(config.precision, Precision::Mixed | Precision::MixedMainGrad);
     let gathers = matches!(config.sharding, Sharding::Zero3 | Sharding::Fsdp);

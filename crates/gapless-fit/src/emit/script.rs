@@ -2,8 +2,8 @@
 
 use super::{File, Recipe, Target};
 use crate::formulas::sharding::Sharding;
-use crate::formulas::states::Precision;
 use crate::model::Attention;
+use crate::settings::Precision;
 use serde_json::{Value, json};
 
 const COMMON: &str = include_str!("templates/common.py");

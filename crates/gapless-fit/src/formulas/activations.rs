@@ -1,8 +1,8 @@
 //! Bytes that one layer keeps for backward, by implementation and by how it is cut.
 
 use super::Term;
-use super::states::Precision;
 use crate::model::{Activation, Attention, Decoder, DecoderStyle};
+use crate::settings::Precision;
 
 /// What is recomputed in Korthikanti's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
         (decoder.hidden as f64, decoder.heads as f64, decoder.kv_heads as f64, decoder.head_dim as f64);
     let f = decoder.intermediate as f64;
     let x = precision.bytes().activation as f64;
-    let autocast = precision == Precision::AmpBf16;
+    let autocast = precision.is_autocast();
     let scores = decoder.attention == Attention::Eager;
     let ungated = matches!(decoder.style, DecoderStyle::Gpt2 | DecoderStyle::GptNeox | DecoderStyle::Opt);
     let normed = matches!(decoder.style, DecoderStyle::Qwen3 | DecoderStyle::Qwen3Moe | DecoderStyle::Gemma3);
@@ -140,7 +140,7 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
         // Two RMS norms: an fp32 copy, the normalised tensor, the output, each h wide, and fp32 scales.
         kept.wide = match precision {
             Precision::Fp32 => 24.0 * h,
-            Precision::AmpBf16 => 26.0 * h,
+            Precision::AmpBf16 | Precision::AmpFp16 => 26.0 * h,
             _ => 16.0 * h,
         } + 8.0;
         if math {

@@ -1,7 +1,7 @@
 //! The loss head: logits, log-softmax and their gradients are often the peak of a step.
 
 use super::Term;
-use super::states::Precision;
+use crate::settings::Precision;
 
 /// How the loss is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +47,7 @@ pub fn peak(tokens: u64, vocab: u64, t: u64, precision: Precision, loss: Loss) -
 /// Autocast's 16-bit copy of the head's weights, which stays until its backward.
 #[must_use]
 pub fn autocast_copy(vocab: u64, hidden: u64, t: u64, precision: Precision) -> Term {
-    let x = if precision == Precision::AmpBf16 { 2.0 } else { 0.0 };
+    let x = if precision.is_autocast() { 2.0 } else { 0.0 };
     Term::bytes(
         "copy of the head's weights",
         x * (vocab * hidden) as f64 / t as f64,

@@ -1,23 +1,7 @@
 //! Bytes of weights, gradients, master copies and optimizer states, and what the optimizer's step needs on top.
 
 use super::Term;
-
-/// How numbers are kept while training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Precision {
-    Fp32,
-    /// Weights, gradients and states in bf16.
-    Bf16,
-    Fp16,
-    /// fp32 weights under torch.autocast.
-    AmpBf16,
-    /// 16-bit weights and gradients, fp32 master copies and states (ZeRO's mixed precision).
-    Mixed,
-    /// 16-bit weights, fp32 main gradients, fp32 master copies and states (Megatron).
-    MixedMainGrad,
-    /// 16-bit weights, fp32 states without a master copy.
-    Bf16Fp32States,
-}
+use crate::settings::{Optimizer, Precision};
 
 impl Precision {
     /// Bytes of a weight, of a gradient, of a master copy, of one optimizer state, of an activation.
@@ -26,7 +10,7 @@ impl Precision {
         let (weight, gradient, master, state, activation) = match self {
             Precision::Fp32 => (4, 4, 0, 4, 4),
             Precision::Bf16 | Precision::Fp16 => (2, 2, 0, 2, 2),
-            Precision::AmpBf16 => (4, 4, 0, 4, 2),
+            Precision::AmpBf16 | Precision::AmpFp16 => (4, 4, 0, 4, 2),
             Precision::Mixed => (2, 2, 4, 4, 2),
             Precision::MixedMainGrad => (2, 4, 4, 4, 2),
             Precision::Bf16Fp32States => (2, 2, 0, 4, 2),
@@ -37,20 +21,7 @@ impl Precision {
     /// Bytes of an element of the residual stream: under autocast sums with fp32 weights' outputs stay fp32.
     #[must_use]
     pub fn residual(self) -> u64 {
-        if matches!(self, Precision::Fp32 | Precision::AmpBf16) { 4 } else { 2 }
-    }
-
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::Fp32 => "fp32",
-            Precision::Bf16 => "bf16",
-            Precision::Fp16 => "fp16",
-            Precision::AmpBf16 => "amp-bf16",
-            Precision::Mixed => "mixed",
-            Precision::MixedMainGrad => "mixed-fp32-grad",
-            Precision::Bf16Fp32States => "bf16-fp32-states",
-        }
+        if self == Precision::Fp32 || self.is_autocast() { 4 } else { 2 }
     }
 }
 
@@ -64,44 +35,7 @@ pub struct Widths {
     pub activation: u64,
 }
 
-/// What updates the weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Optimizer {
-    /// torch's default on CUDA: `foreach`.
-    AdamW,
-    AdamWFused,
-    AdamWForLoop,
-    AmsGrad,
-    /// bitsandbytes, blocks of 256.
-    AdamW8bit,
-    Sgd,
-    SgdMomentum,
-    RmsProp,
-    Adagrad,
-    Adafactor,
-    Lion,
-    Muon,
-}
-
 impl Optimizer {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Optimizer::AdamW => "adamw",
-            Optimizer::AdamWFused => "adamw-fused",
-            Optimizer::AdamWForLoop => "adamw-forloop",
-            Optimizer::AmsGrad => "amsgrad",
-            Optimizer::AdamW8bit => "adamw8bit",
-            Optimizer::Sgd => "sgd",
-            Optimizer::SgdMomentum => "sgd-momentum",
-            Optimizer::RmsProp => "rmsprop",
-            Optimizer::Adagrad => "adagrad",
-            Optimizer::Adafactor => "adafactor",
-            Optimizer::Lion => "lion",
-            Optimizer::Muon => "muon",
-        }
-    }
-
     /// Bytes of state for a parameter. Adafactor's depends on shapes: `adafactor`; what is here holds for large square matrices.
     #[must_use]
     pub fn state_bytes(self, state: u64) -> f64 {

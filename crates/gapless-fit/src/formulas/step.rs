@@ -3,8 +3,8 @@
 use super::activations;
 use super::head::{self, Loss};
 use super::parameters;
-use super::states::{Optimizer, Precision};
 use crate::model::Decoder;
+use crate::settings::{Optimizer, Precision};
 
 /// A step's three candidates for the peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! What several families share.
 
 use crate::eager::tensor::Param;
-use crate::eager::{Kind, Layer, LoraTargets, Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Kind, Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Activation, Dtype};
+use crate::settings::LoraTargets;
 use std::rc::Rc;
 
 /// A linear layer's parameters.

@@ -7,14 +7,14 @@
 
 use super::pick::choose;
 use super::profile::Profile;
-use super::space::{Config, Lora, Offload};
+use super::space::{Config, Offload};
 use crate::checkpoint::chain::{Chain, Measured};
 use crate::formulas::head::{self, Loss};
 use crate::formulas::overhead;
 use crate::formulas::parameters::Divided;
 use crate::formulas::sharding::{self, Degrees, RankParameters, Sharding};
-use crate::formulas::states::Precision;
 use crate::hardware::Cluster;
+use crate::settings::Lora;
 
 /// Elements of DeepSpeed's buckets, here and in what `emit` writes: a tenth of its default, which alone would take 9 GB.
 pub const BUCKET: u64 = 50_000_000;
@@ -212,7 +212,7 @@ fn stages(profile: &Profile, config: &Config, blocks: &[BlockBytes], head_share:
         let largest = profile.kinds.iter().map(|kind| unit(&kind.parameters)).max().unwrap_or(0);
         let trained = match config.lora {
             None => parameters,
-            Some(Lora { rank }) => {
+            Some(Lora { rank, .. }) => {
                 let per: f64 =
                     profile.kinds.iter().zip(&counts).map(|(kind, &count)| kind.adapter * count as f64).sum();
                 RankParameters {
@@ -268,7 +268,7 @@ impl Holding {
         let mut gathered = 0.0;
         if gathers {
             // fp32 weights under autocast are gathered as they are.
-            let compute = if config.precision == Precision::AmpBf16 { 4.0 } else { x };
+            let compute = if config.precision.is_autocast() { 4.0 } else { x };
             gathered += sharding::fsdp_transient(stage.unit, compute, widths.gradient as f64).value as f64;
         }
         if matches!(config.sharding, Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3) {

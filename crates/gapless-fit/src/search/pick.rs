@@ -4,8 +4,9 @@
 //! fewest that fit follows by a division.
 
 use super::memory::{BlockBytes, Chosen, Layout, Stage};
-use super::space::{Checkpointing, Config};
+use super::space::Config;
 use crate::formulas::pipeline::Schedule;
+use crate::settings::Checkpointing;
 
 /// A way to treat the blocks of a kind: retained by all in flight, working set, operations.
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 
 use crate::formulas::activations::{self, PerToken};
 use crate::formulas::parameters::{self, Divided};
-use crate::formulas::states::Precision;
 use crate::model::{Attention, Decoder};
+use crate::settings::Precision;
 
 /// Blocks that are alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +38,7 @@ impl Kind {
             self.kept.iter().find(|(p, _)| wanted(p)).map(|&(_, kept)| kept)
         };
         known(&|p| *p == precision)
-            .or_else(|| known(&|p| width(p) == width(&precision) && *p != Precision::AmpBf16))
+            .or_else(|| known(&|p| width(p) == width(&precision) && !p.is_autocast()))
             .or_else(|| self.kept.first().map(|&(_, kept)| kept))
             .unwrap_or_default()
     }
@@ -123,7 +123,7 @@ fn kind(decoder: &Decoder, layer: u64) -> Kind {
     let moe = decoder.moe.as_ref().filter(|moe| layer >= moe.dense_layers);
     let active = moe.map_or(0.0, |moe| (moe.top_k * 3 * h * moe.expert_intermediate) as f64);
     let inner = moe.map_or(intermediate, |moe| moe.top_k * moe.expert_intermediate + moe.shared_intermediate);
-    let precisions = [Precision::Bf16, Precision::Fp32, Precision::AmpBf16];
+    let precisions = [Precision::Bf16, Precision::Fp32, Precision::AmpBf16, Precision::AmpFp16];
     let width = decoder.mla.as_ref().map_or(d, |mla| mla.nope_dim + mla.rope_dim);
     let scores = if decoder.attention == Attention::Eager { 2.0 * a as f64 } else { 0.0 };
     let adapter = 4 * h + (2 * a + 2 * k) * d + 3 * (h + if moe.is_some() { 0 } else { intermediate });

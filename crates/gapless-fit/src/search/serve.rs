@@ -6,12 +6,12 @@
 use super::SearchError;
 use super::memory::Layout;
 use super::profile::Profile;
-use super::space::{Checkpointing, Config, Offload, divisors};
+use super::space::{Config, Offload, divisors};
 use crate::formulas::overhead;
 use crate::formulas::sharding::Sharding;
-use crate::formulas::states::{Optimizer, Precision};
 use crate::formulas::weights::Format;
 use crate::hardware::Cluster;
+use crate::settings::{Checkpointing, Optimizer, Precision};
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,21 +3,9 @@
 use super::SearchError;
 use super::profile::Profile;
 use crate::formulas::sharding::Sharding;
-use crate::formulas::states::{Optimizer, Precision};
 use crate::formulas::weights::Format;
 use crate::hardware::Cluster;
-
-/// What is recomputed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Checkpointing {
-    None,
-    /// The attention core of every block.
-    Selective,
-    /// Every block.
-    Full,
-    /// As little as fits: block by block.
-    Optimal,
-}
+use crate::settings::{Checkpointing, Lora, Optimizer, Precision};
 
 /// What lives on the host while it is not used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,12 +13,6 @@ pub struct Offload {
     pub optimizer: bool,
     pub parameters: bool,
     pub activations: bool,
-}
-
-/// Low-rank adapters over a frozen model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lora {
-    pub rank: u64,
 }
 
 /// The values that each dimension may take. What is fixed has one.

@@ -9,9 +9,10 @@ use super::SearchError;
 use super::cost::{Cost, CostModel};
 use super::memory::{Account, Chosen, Counts, Holding, Layout};
 use super::profile::Profile;
-use super::space::{Checkpointing, Config, Space, divisors};
+use super::space::{Config, Space, divisors};
 use crate::formulas::sharding::Sharding;
 use crate::hardware::Cluster;
+use crate::settings::Checkpointing;
 
 /// A configuration that fits.
 #[derive(Clone, Debug, PartialEq)]

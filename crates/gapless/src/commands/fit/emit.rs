@@ -1,33 +1,15 @@
 //! `--emit`: the first plan, or the given configuration, as files that run.
 
-use super::Found;
-use super::plans::{self, Row};
-use super::question::Question;
+use super::{failure, flags};
 use crate::cli::fit::{EmitTarget, FitArgs};
-use crate::failure::Failure;
 use crate::output;
 use anyhow::{Context, Result};
-use gapless_fit::emit::{File, Recipe, ServeRecipe, Target, vllm};
-use gapless_fit::search::space::{Checkpointing, Config};
-use serde_json::Value;
+use gapless_fit::ask::{self, Answer, Question};
+use gapless_fit::emit::File;
 use std::path::Path;
 
-/// Who trains it; none for who serves.
-pub(super) fn target(target: EmitTarget) -> Option<Target> {
-    match target {
-        EmitTarget::Torch => Some(Target::Torch),
-        EmitTarget::Fsdp => Some(Target::Fsdp),
-        EmitTarget::Deepspeed => Some(Target::DeepSpeed),
-        EmitTarget::Accelerate => Some(Target::Accelerate),
-        EmitTarget::Vllm => None,
-    }
-}
-
-pub(super) fn write(args: &FitArgs, q: &Question, found: &Found, wanted: EmitTarget) -> Result<()> {
-    let files = match target(wanted) {
-        None => serve(q, found)?,
-        Some(target) => train(q, found, target)?,
-    };
+pub(super) fn write(args: &FitArgs, q: &Question, found: &Answer, wanted: EmitTarget) -> Result<()> {
+    let files = ask::files(q, found, flags::emit(wanted)).map_err(failure)?;
     match &args.out {
         Some(folder) => save(folder, &files),
         None => {
@@ -51,122 +33,3 @@ fn save(folder: &Path, files: &[File]) -> Result<()> {
     }
     Ok(())
 }
-
-fn nothing(q: &Question) -> anyhow::Error {
-    Failure::new(
-        format!("nothing fits on {}, so there is nothing to write down", q.gpu_name),
-        "leave more of the configuration free, or give more --gpus or --memory",
-    )
-    .into()
-}
-
-fn serve(q: &Question, found: &Found) -> Result<Vec<File>> {
-    if q.trains() {
-        return Err(Failure::new("--emit vllm serves a model", "add --infer").into());
-    }
-    let plan = found
-        .plans
-        .as_ref()
-        .and_then(|plans| plans.rows.iter().find_map(|row| row.serve))
-        .ok_or_else(|| nothing(q))?;
-    let recipe =
-        ServeRecipe { model: q.path.clone(), plan, sequences: q.run.batch.div_ceil(plan.replicas.max(1)) };
-    Ok(vec![vllm(&recipe).map_err(|error| Failure::new(error.to_string(), "plan with another --quantize"))?])
-}
-
-fn train(q: &Question, found: &Found, target: Target) -> Result<Vec<File>> {
-    if !q.trains() {
-        return Err(Failure::new(
-            format!("--emit {} trains a model", target.name()),
-            "leave out --infer, or --emit vllm",
-        )
-        .into());
-    }
-    let (config, recomputed, selective, peak) = chosen(q, found)?;
-    let recipe = Recipe {
-        name: q.model.name.clone(),
-        model: configuration(q)?,
-        weights: None,
-        attention: q.run.attention(super::question::own_attention(&q.architecture)),
-        blocks: found
-            .estimate
-            .as_ref()
-            .map(|e| e.blocks)
-            .filter(|blocks| *blocks > 0)
-            .map_or_else(|| plans::profile(q).map(|p| p.blocks()), Ok)?,
-        config,
-        recompute: recomputed,
-        selective,
-        predicted_peak_allocated: peak,
-        gpus_per_node: q.cluster.gpus_per_node,
-        nodes: q.cluster.nodes,
-        steps: 3,
-    };
-    recipe.emit(target).map_err(|error| {
-        Failure::new(error.to_string(), "another --emit target, or a --precision and --zero that it knows")
-            .into()
-    })
-}
-
-type Chosen = (Config, Vec<u64>, Vec<u64>, Option<u64>);
-
-/// The given configuration where it fits, else the first plan; the peak only where exactly that was simulated.
-fn chosen(q: &Question, found: &Found) -> Result<Chosen> {
-    let of_row = |row: &Row| {
-        let peak = row.estimate.as_ref().filter(|_| row.exact).map(|e| e.peak_allocated.0);
-        row.config.map(|config| (config, row.recomputed.clone(), row.selective.clone(), peak))
-    };
-    if let Some(plans) = &found.plans {
-        return plans.rows.first().and_then(of_row).ok_or_else(|| nothing(q));
-    }
-    let estimate = found.estimate.as_ref().ok_or_else(|| nothing(q))?;
-    if let Some(config) = found.config {
-        let every = (0..estimate.blocks.max(plans::profile(q)?.blocks())).collect();
-        let recomputed = if config.checkpointing == Checkpointing::Full { every } else { Vec::new() };
-        return Ok((config, recomputed, Vec::new(), None));
-    }
-    let micro_batch = estimate.answer.as_ref().map_or(q.run.batch, |a| a.run.batch);
-    let config = plans::alone(q, q.optimizer, micro_batch, q.run.accumulation, &estimate.recomputed);
-    Ok((config, estimate.recomputed.clone(), Vec::new(), Some(estimate.peak_allocated.0)))
-}
-
-/// The model's config.json, which the script builds it from; for a network of torchvision its row of the table of names.
-fn configuration(q: &Question) -> Result<Value> {
-    let path = Path::new(&q.path);
-    let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-    let (text, is_named) = match std::fs::read_to_string(&file) {
-        Ok(text) if file.extension().is_some_and(|e| e == "json") => (text, false),
-        _ => (gapless_fit::read::preset_config(&q.path).map(str::to_owned).unwrap_or_default(), true),
-    };
-    let unknown = || {
-        Failure::new(
-            format!("{}: scripts are written from a config.json, or for a built-in model", q.path),
-            "give a config.json, its folder, or a name of `gapless fit --list`",
-        )
-    };
-    let mut value: Value = serde_json::from_str(&text).map_err(|_| unknown())?;
-    let kind = value.get("model_type").and_then(Value::as_str).ok_or_else(unknown)?.to_owned();
-    if kind.starts_with("torchvision_") && !is_named {
-        return Err(Failure::new(
-            format!("{}: which function of torchvision.models makes this network is not in the file", q.path),
-            "give the built-in name of the network, as resnet50 or convnext_base",
-        )
-        .into());
-    } else if kind.starts_with("torchvision_") {
-        // A name of the table is the function of torchvision.models that makes it.
-        value["name"] = q.model.name.clone().into();
-        if value.get("num_classes").is_none() {
-            value["num_classes"] = TORCHVISION_CLASSES.into();
-        }
-    } else if matches!(kind.as_str(), "resnet" | "convnext") {
-        return Err(Failure::new(
-            format!("{}: its step is followed as torchvision runs it, so a script of transformers would be another one", q.path),
-            "give the built-in name of the network, as resnet50 or convnext_base",
-        )
-        .into());
-    }
-    Ok(value)
-}
-
-/// What torchvision's networks tell apart where nothing is said.
-const TORCHVISION_CLASSES: u64 = 1000;

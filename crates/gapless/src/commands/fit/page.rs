@@ -1,16 +1,15 @@
 //! `--html`: the step's memory over time in the report's own page.
 
-use super::estimate::Estimate;
-use super::question::Question;
 use crate::cli::fit::FitArgs;
 use crate::commands::report::write_page;
 use crate::failure::Failure;
 use crate::{load, output};
 use anyhow::Result;
+use gapless_fit::ask::{Estimate, Question};
 use std::path::Path;
 
 pub(super) fn write(args: &FitArgs, q: &Question, estimate: Option<&Estimate>) -> Result<()> {
-    let Some(answer) = estimate.and_then(|e| e.answer.as_ref()) else {
+    let Some(simulated) = estimate.and_then(|e| e.simulated.as_ref()) else {
         return Err(Failure::new(
             "--html draws a step that was simulated, and this one is known from closed forms only",
             "leave out the degrees and offloading",
@@ -18,7 +17,7 @@ pub(super) fn write(args: &FitArgs, q: &Question, estimate: Option<&Estimate>) -
         .into());
     };
     let name = format!("{}: {}", q.model.name, q.headline());
-    let trace = gapless_fit::timeline::trace(&answer.steps);
+    let trace = gapless_fit::timeline::trace(&simulated.steps);
     let analysis = load::analyse(&trace, Path::new(&name))?;
     let report = analysis.report(&name, 10);
     output::write_to(args.html.as_deref(), |out| write_page(out, &analysis, &report))?;

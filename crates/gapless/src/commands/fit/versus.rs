@@ -1,25 +1,22 @@
 //! `--compare A B`: two settings, or two models, and what makes the difference between them.
 //!
-//! A side is `batch=8,precision=fp32`: flags without their dashes, over those of the command line; a word without `=` is a model.
+//! A side is `batch=8,precision=fp32`: flags without their dashes, over those of the command line; a word without `=`
+//! is a model.
 
-use super::estimate::Estimate;
-use super::question::Question;
-use super::show::{BOLD, DIM, RESET, clean, words};
-use super::{answer, json};
+use super::{failure, question, wishes};
 use crate::cli::DiffFormat;
 use crate::cli::fit::{FitArgs, Settings};
 use crate::failure::Failure;
 use crate::{Answer, output};
 use anyhow::Result;
 use clap::{Args, FromArgMatches};
-use gapless_trace::Bytes;
-use serde_json::json;
-use std::fmt::Write;
+use gapless_fit::ask::{Question, ask};
+use gapless_report::fit::{Comparison, Side};
 
 pub(super) fn run(args: &FitArgs, a: &str, b: &str) -> Result<Answer> {
     let (qa, qb) = (side(args, a)?, side(args, b)?);
-    let (fa, fb) = (answer(&qa, args)?, answer(&qb, args)?);
-    let fits = fa.fits && fb.fits;
+    let wishes = wishes(args);
+    let (fa, fb) = (ask(&qa, &wishes).map_err(failure)?, ask(&qb, &wishes).map_err(failure)?);
     let (Some(ea), Some(eb)) = (&fa.estimate, &fb.estimate) else {
         return Err(Failure::new(
             "one of the two has no account to compare",
@@ -27,25 +24,18 @@ pub(super) fn run(args: &FitArgs, a: &str, b: &str) -> Result<Answer> {
         )
         .into());
     };
-    let rows = rows(ea, eb);
+    let comparison = Comparison {
+        a: Side { asked: a, question: &qa, estimate: ea, fits: fa.fits },
+        b: Side { asked: b, question: &qb, estimate: eb, fits: fb.fits },
+    };
     match args.format {
         DiffFormat::Json => {
-            let none = json::Parts { plans: None, largest: None, why: None };
-            let value = json!({
-                "schema": "gapless.fit-compare/1",
-                "a": json::value(&qa, Some(ea), fa.fits, &none),
-                "b": json::value(&qb, Some(eb), fb.fits, &none),
-                "difference": rows.iter().map(|(name, a, b)| ((*name).to_owned(), json!(*b as i64 - *a as i64))).collect::<serde_json::Map<_, _>>(),
-            });
-            let text = serde_json::to_string_pretty(&value)? + "\n";
+            let text = comparison.json()?;
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;
         }
-        DiffFormat::Text => {
-            let text = text((a, &qa, ea), (b, &qb, eb), &rows);
-            output::write_text(args.output.as_deref(), &text)?;
-        }
+        DiffFormat::Text => output::write_text(args.output.as_deref(), &comparison.text())?,
     }
-    Ok(if fits { Answer::Yes } else { Answer::No })
+    Ok(if fa.fits && fb.fits { Answer::Yes } else { Answer::No })
 }
 
 /// One side's question.
@@ -97,76 +87,5 @@ fn side(args: &FitArgs, text: &str) -> Result<Question> {
         )
         .into());
     };
-    Question::read(&model, &settings)
-}
-
-/// Components of both, the largest difference first.
-fn rows(a: &Estimate, b: &Estimate) -> Vec<(&'static str, u64, u64)> {
-    let mut rows: Vec<(&'static str, u64, u64)> =
-        a.components.iter().map(|(name, bytes)| (*name, *bytes, 0)).collect();
-    for (name, bytes) in &b.components {
-        match rows.iter_mut().find(|(n, ..)| n == name) {
-            Some(row) => row.2 = *bytes,
-            None => rows.push((name, 0, *bytes)),
-        }
-    }
-    rows.sort_by_key(|(_, a, b)| std::cmp::Reverse(a.abs_diff(*b)));
-    rows
-}
-
-fn signed(a: u64, b: u64) -> String {
-    match b.cmp(&a) {
-        std::cmp::Ordering::Equal => "same".to_owned(),
-        std::cmp::Ordering::Greater => format!("+{}", Bytes(b - a)),
-        std::cmp::Ordering::Less => format!("-{}", Bytes(a - b)),
-    }
-}
-
-fn text(
-    a: (&str, &Question, &Estimate),
-    b: (&str, &Question, &Estimate),
-    rows: &[(&'static str, u64, u64)],
-) -> String {
-    let mut out = String::new();
-    for (letter, (asked, q, e)) in [("A", a), ("B", b)] {
-        let _ =
-            writeln!(out, "{BOLD}{letter}  {}{RESET}  {DIM}{}{RESET}", clean(asked), clean(&q.model.name));
-        let _ = writeln!(out, "   {}", q.headline());
-        let fits = if e.verdict.fits() { "fits" } else { "does not fit" };
-        let _ = writeln!(out, "   {fits} on {}; the peak is in {}", q.gpu_name, clean(&e.peak_at.words()));
-    }
-    let _ = writeln!(out, "\n  {BOLD}{:<26} {:>10} {:>10} {:>11}{RESET}", "", "A", "B", "B - A");
-    let line = |out: &mut String, name: &str, a: u64, b: u64, style: &str| {
-        let _ = writeln!(
-            out,
-            "  {style}{name:<26} {:>10} {:>10} {:>11}{RESET}",
-            Bytes(a).to_string(),
-            Bytes(b).to_string(),
-            signed(a, b)
-        );
-    };
-    line(&mut out, "process total", a.2.process_total().0, b.2.process_total().0, BOLD);
-    line(&mut out, "peak reserved", a.2.peak_reserved.0, b.2.peak_reserved.0, "");
-    line(&mut out, "peak allocated", a.2.peak_allocated.0, b.2.peak_allocated.0, "");
-    for (name, x, y) in rows {
-        line(&mut out, &format!("  {}", words(name)), *x, *y, if x == y { DIM } else { "" });
-    }
-    let moved = b.2.peak_allocated.0 as i64 - a.2.peak_allocated.0 as i64;
-    if let Some((name, x, y)) = rows.first().filter(|(_, x, y)| x != y) {
-        let _ = writeln!(
-            out,
-            "\n  {DIM}Of {} at the peak, {} is {}.{RESET}",
-            signed(0, moved.unsigned_abs()).replace('+', if moved < 0 { "-" } else { "+" }),
-            signed(*x, *y),
-            words(name)
-        );
-    }
-    if a.2.peak_at.phase != b.2.peak_at.phase {
-        let _ = writeln!(
-            out,
-            "  {DIM}The peak moves from {} to {}: components are those alive at each one's own peak.{RESET}",
-            a.2.peak_at.phase, b.2.peak_at.phase
-        );
-    }
-    out
+    question(&model, &settings)
 }

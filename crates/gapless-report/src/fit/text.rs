@@ -1,75 +1,63 @@
 //! An answer for people: the verdict first, then the account, then the step over time, then plans.
 
-use super::estimate::{Estimate, Method};
-use super::plans::{Plans, Row};
-use super::question::Question;
-use gapless_fit::answer::Verdict;
+use super::paint::{
+    BOLD, CYAN, DIM, GREEN, RED, RESET, WIDTH, YELLOW, billions, clean, paragraph, seconds, style, words,
+};
+use super::why;
+use gapless_fit::ask::{Answer, Estimate, Method, Plans, Question, Row, at_batch};
+use gapless_fit::formulas::Term;
+use gapless_fit::simulated::Verdict;
 use gapless_fit::tune::LargestBatch;
 use gapless_trace::Bytes;
 use std::fmt::Write;
 
-pub(super) const BOLD: &str = "\x1b[1m";
-pub(super) const DIM: &str = "\x1b[2m";
-const RED: &str = "\x1b[1;31m";
-const GREEN: &str = "\x1b[1;32m";
-const YELLOW: &str = "\x1b[1;33m";
-const CYAN: &str = "\x1b[36m";
-pub(super) const RESET: &str = "\x1b[0m";
-const WIDTH: usize = 72;
-
-/// A style for each component, so that bar and table belong together.
-fn style(component: &str) -> &'static str {
-    match component {
-        "weights" => "\x1b[34m",
-        "autocast_weights" | "master_copies" => "\x1b[94m",
-        "gradients" => "\x1b[36m",
-        "optimizer_state" => "\x1b[35m",
-        "optimizer_temporaries" => "\x1b[95m",
-        "loss_head" => "\x1b[33m",
-        "temporaries" | "gathered" => "\x1b[31m",
-        "kv_cache" => "\x1b[93m",
-        "inputs" | "workspaces" | "rounding" => "\x1b[90m",
-        _ => "\x1b[32m",
+/// The answer as styled text. `terms` come last; where there are none, `hint` says what else can be asked.
+#[must_use]
+pub fn text(q: &Question, answer: &Answer, terms: Option<&[Term]>, hint: bool) -> String {
+    let mut out = String::new();
+    let parameters = answer
+        .estimate
+        .as_ref()
+        .map(|e| e.parameters)
+        .or_else(|| gapless_fit::parameters::count(&q.architecture))
+        .unwrap_or(0);
+    let shown = match &answer.largest {
+        Some(Some(largest)) => at_batch(q, largest.batch),
+        _ => q.clone(),
+    };
+    head(&mut out, &shown, parameters, answer.estimate.as_ref().map_or(0, |e| e.blocks));
+    if let Some(largest) = &answer.largest {
+        largest_batch(&mut out, q, largest.as_ref());
     }
-}
-
-/// `attention_activations` as one reads it.
-pub(super) fn words(component: &str) -> String {
-    component.replace('_', " ").replace("kv cache", "KV cache")
-}
-
-pub(super) fn billions(count: u64) -> String {
-    match count {
-        0..1_000_000 => format!("{count}"),
-        1_000_000..1_000_000_000 => format!("{:.1} M", count as f64 / 1e6),
-        1_000_000_000..1_000_000_000_000 => format!("{:.2} B", count as f64 / 1e9),
-        _ => format!("{:.2} T", count as f64 / 1e12),
+    if let Some(estimate) = &answer.estimate {
+        account(&mut out, &shown, estimate, answer.is_plan);
     }
+    if let Some(found) = &answer.plans {
+        plans(&mut out, found);
+    }
+    if let Some(terms) = terms {
+        why::text(&mut out, terms);
+    } else if hint {
+        let _ = writeln!(out, "\n{DIM}{}{RESET}", next(q, answer));
+    }
+    out
 }
 
-/// Names come from files: control characters must not reach the terminal.
-pub(super) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
-/// Words wrapped to the page.
-pub(super) fn paragraph(out: &mut String, first: &str, rest: &str, text: &str, style: &str) {
-    let (mut line, mut lead) = (String::new(), first);
-    for word in text.split_whitespace() {
-        if !line.is_empty() && lead.chars().count() + line.chars().count() + 1 + word.chars().count() > 100 {
-            let _ = writeln!(out, "{lead}{style}{line}{RESET}");
-            lead = rest;
-            line.clear();
+/// What else can be asked.
+fn next(q: &Question, answer: &Answer) -> &'static str {
+    match &answer.plans {
+        Some(plans) if plans.rows.iter().any(|row| row.config.is_some()) => {
+            "--emit torch|fsdp|deepspeed|accelerate writes the first plan down; --why shows where numbers come from"
         }
-        if !line.is_empty() {
-            line.push(' ');
+        Some(plans) if !plans.rows.is_empty() => "--emit vllm writes the first plan down",
+        _ if !q.trains() => "--why shows where numbers come from, --max-batch the largest batch",
+        _ => {
+            "--why shows where numbers come from, --optimize looks for cheaper plans, --max-batch for the largest batch"
         }
-        line.push_str(word);
     }
-    let _ = writeln!(out, "{lead}{style}{line}{RESET}");
 }
 
-pub(super) fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64) {
+fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64) {
     let mut facts = vec![format!("{} parameters", billions(parameters))];
     if blocks > 0 {
         facts.push(format!("{blocks} block{}", if blocks == 1 { "" } else { "s" }));
@@ -81,7 +69,7 @@ pub(super) fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64)
     }
 }
 
-pub(super) fn account(out: &mut String, q: &Question, e: &Estimate, is_plan: bool) {
+fn account(out: &mut String, q: &Question, e: &Estimate, is_plan: bool) {
     verdict(out, q, e, if is_plan { " with plan 1 below" } else { "" });
     peaks(out, q, e);
     components(out, e);
@@ -236,7 +224,7 @@ fn shape(out: &mut String, e: &Estimate) {
     let _ = writeln!(out, "    {DIM}{}{RESET}", peaks.trim_end());
 }
 
-pub(super) fn largest_batch(out: &mut String, q: &Question, found: Option<&LargestBatch>) {
+fn largest_batch(out: &mut String, q: &Question, found: Option<&LargestBatch>) {
     match found {
         None => {
             let _ = writeln!(out, "\n  {RED}no batch fits{RESET}: not even 1 on {}", q.gpu_name);
@@ -256,7 +244,7 @@ pub(super) fn largest_batch(out: &mut String, q: &Question, found: Option<&Large
     }
 }
 
-pub(super) fn plans(out: &mut String, plans: &Plans) {
+fn plans(out: &mut String, plans: &Plans) {
     let _ = writeln!(out, "\n  {BOLD}{}{RESET}  {DIM}cheapest first{RESET}", plans.title);
     if plans.rows.is_empty() {
         let least = plans
@@ -291,16 +279,4 @@ fn plan(out: &mut String, place: usize, row: &Row) {
             format!(": {}", terms.join(", "))
         }
     );
-}
-
-pub(super) fn seconds(s: f64) -> String {
-    if s >= 10.0 {
-        format!("{s:.1} s")
-    } else if s >= 1.0 {
-        format!("{s:.2} s")
-    } else if s >= 1e-3 {
-        format!("{:.1} ms", s * 1e3)
-    } else {
-        format!("{:.1} µs", s * 1e6)
-    }
 }

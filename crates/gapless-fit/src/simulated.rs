@@ -1,7 +1,8 @@
-//! The answer to "what will it take": one run simulated, its peaks on PyTorch's allocator and on ours, and whether a card holds it.
+//! One run simulated: its peaks on PyTorch's allocator and on ours, and whether a card holds it.
 //!
-//! A card holds a run when the run gets to its end on what context and error bar leave of the card: PyTorch gives cached memory back before
-//! it fails, so less than the reserved peak can do, and only a replay on a card of that size tells.
+//! A card holds a run when the run gets to its end on what context and error bar leave of the card: PyTorch gives
+//! cached memory back before it fails, so less than the reserved peak can do, and only a replay on a card of that
+//! size tells.
 
 use crate::account::Account;
 use crate::eager::{Figures, Log, OUTSIDE_TORCH, Run, Steps, replay, simulate_telling};
@@ -14,7 +15,8 @@ use gapless_replay::torch::{TorchSettings, TorchVersion};
 use gapless_replay::{Allocator, Lane, Op};
 use gapless_trace::{Bytes, Trace};
 
-/// Share by which accounts from closed forms may be off: several GPUs, offloading. Simulated ones have [`crate::account::error_share`].
+/// Share by which accounts from closed forms may be off: several GPUs, offloading. Simulated ones have
+/// [`crate::account::error_share`].
 pub const CLOSED_FORM_ERROR: f64 = 0.1;
 /// Share of the peak that is left free before a run is said to fit.
 const RESERVE: f64 = 0.02;
@@ -45,30 +47,31 @@ impl Verdict {
 
 /// One run, simulated.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Simulated {
     pub run: Run,
     pub steps: Steps,
     pub figures: Figures,
     pub account: Account,
 }
 
-impl Answer {
+impl Simulated {
     /// Simulates `run`.
     ///
     /// # Errors
     /// As [`crate::eager::simulate`].
-    pub fn of(architecture: &Architecture, run: &Run) -> Result<Answer, BuildError> {
+    pub fn of(architecture: &Architecture, run: &Run) -> Result<Simulated, BuildError> {
         let steps = steps(architecture, run, &mut |_| {})?;
         let figures = steps.figures();
         let account = Account::at_peak(&steps, &figures);
-        Ok(Answer { run: run.clone(), steps, figures, account })
+        Ok(Simulated { run: run.clone(), steps, figures, account })
     }
 
-    /// The same, and what Gapless' own allocator would hold at most. Its replay follows the simulation, phase by phase, in a thread of its own.
+    /// The same, and what Gapless' own allocator would hold at most. Its replay follows the simulation, phase by
+    /// phase, in a thread of its own.
     ///
     /// # Errors
     /// As [`crate::eager::simulate`].
-    pub fn with_gapless(architecture: &Architecture, run: &Run) -> Result<(Answer, Bytes), BuildError> {
+    pub fn with_gapless(architecture: &Architecture, run: &Run) -> Result<(Simulated, Bytes), BuildError> {
         std::thread::scope(|scope| {
             let (sender, receiver) = std::sync::mpsc::channel::<Vec<Op>>();
             let ours = scope.spawn(move || gapless_reserved(receiver.into_iter().flatten()));
@@ -83,7 +86,7 @@ impl Answer {
             let figures = steps.figures();
             let account = Account::at_peak(&steps, &figures);
             let ours = ours.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok((Answer { run: run.clone(), steps, figures, account }, ours))
+            Ok((Simulated { run: run.clone(), steps, figures, account }, ours))
         })
     }
 
@@ -99,7 +102,8 @@ impl Answer {
         gapless_reserved(replay::ops(&self.steps.log, 0))
     }
 
-    /// What PyTorch's allocator holds at most on a card of `memory` bytes: less than without a limit, where it has to give back.
+    /// What PyTorch's allocator holds at most on a card of `memory` bytes: less than without a limit, where it has to
+    /// give back.
     #[must_use]
     pub fn reserved_on(&self, gpu: &Gpu, memory: Bytes) -> Bytes {
         let drive = Drive::on(memory.saturating_sub(context(gpu)).0);

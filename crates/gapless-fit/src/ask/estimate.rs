@@ -1,21 +1,26 @@
-//! What a run takes, from whichever source it is known: a simulated step, a simulated step with its weights or cache changed, or closed forms.
+//! What a run takes, from whichever source it is known: a simulated step, a simulated step with its weights or cache
+//! changed, or closed forms.
 
+use super::error::AskError;
+use super::policy;
 use super::question::Question;
-use crate::failure::Failure;
-use anyhow::Result;
-use gapless_fit::account::error_share;
-use gapless_fit::answer::{Answer, CLOSED_FORM_ERROR, Verdict, context};
-use gapless_fit::eager::{Checkpointing, Layer, Log, Phase, Scope};
-use gapless_fit::formulas::{cache, weights};
-use gapless_fit::model::Architecture;
-use gapless_fit::search::memory;
-use gapless_fit::search::space::Config;
-use gapless_fit::tune;
+use super::shape::{Shape, part, phase};
+use crate::account::error_share;
+use crate::eager::{Phase, Recomputed, Run, Scope};
+use crate::formulas::weights::Format;
+use crate::formulas::{cache, overhead, parameters, weights};
+use crate::model::Architecture;
+use crate::search::memory;
+use crate::search::serve::ServePlan;
+use crate::search::space::Config;
+use crate::settings::{Checkpointing, Precision};
+use crate::simulated::{CLOSED_FORM_ERROR, Simulated, Verdict, context};
+use crate::tune;
 use gapless_trace::Bytes;
 
 /// Where the numbers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub enum Method {
     /// Operator by operator, then replayed on PyTorch's allocator.
     Simulated,
     /// The same with weights or cache counted in another format.
@@ -25,7 +30,8 @@ pub(super) enum Method {
 }
 
 impl Method {
-    pub(super) fn name(self) -> &'static str {
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Method::Simulated => "simulated",
             Method::Adjusted => "simulated_adjusted",
@@ -36,15 +42,17 @@ impl Method {
 
 /// Where the peak is.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PeakAt {
-    pub(super) step: Option<u32>,
-    pub(super) phase: &'static str,
-    pub(super) part: String,
-    pub(super) op: String,
+pub struct PeakAt {
+    pub step: Option<u32>,
+    pub phase: &'static str,
+    pub part: String,
+    pub op: String,
 }
 
 impl PeakAt {
-    pub(super) fn words(&self) -> String {
+    /// As one says it.
+    #[must_use]
+    pub fn words(&self) -> String {
         let step = self.step.map_or_else(String::new, |step| format!("step {step}, "));
         let part = if self.part.is_empty() || self.part == "optimizer" {
             String::new()
@@ -56,66 +64,61 @@ impl PeakAt {
     }
 }
 
-/// The memory of one step over time, in equal pieces, and where its phases end.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Shape {
-    pub(super) most: Vec<u64>,
-    /// Name, columns, peak.
-    pub(super) phases: Vec<(&'static str, usize, u64)>,
-}
-
+/// What one run takes, and whether its device holds it.
 #[derive(Clone, Debug)]
-pub(super) struct Estimate {
-    pub(super) method: Method,
-    pub(super) verdict: Verdict,
-    pub(super) parameters: u64,
-    pub(super) peak_allocated: Bytes,
-    pub(super) peak_reserved: Bytes,
-    pub(super) context: Bytes,
+pub struct Estimate {
+    pub method: Method,
+    pub verdict: Verdict,
+    pub parameters: u64,
+    pub peak_allocated: Bytes,
+    pub peak_reserved: Bytes,
+    pub context: Bytes,
     /// Communication buffers outside the allocator.
-    pub(super) outside: Bytes,
+    pub outside: Bytes,
     /// They add up to the peak of allocated bytes.
-    pub(super) components: Vec<(&'static str, u64)>,
-    pub(super) peak_at: PeakAt,
+    pub components: Vec<(&'static str, u64)>,
+    pub peak_at: PeakAt,
     /// Share by which it may be off.
-    pub(super) error: f64,
+    pub error: f64,
     /// What our allocator would hold.
-    pub(super) gapless_reserved: Option<Bytes>,
+    pub gapless_reserved: Option<Bytes>,
     /// The most requested bytes alive at once: no allocator can hold less.
-    pub(super) floor: Option<Bytes>,
-    pub(super) blocks: u64,
-    pub(super) recomputed: Vec<u64>,
-    pub(super) shape: Option<Shape>,
-    pub(super) answer: Option<Box<Answer>>,
+    pub floor: Option<Bytes>,
+    pub blocks: u64,
+    pub recomputed: Vec<u64>,
+    pub shape: Option<Shape>,
+    /// The run itself, where it was simulated.
+    pub simulated: Option<Box<Simulated>>,
 }
 
 impl Estimate {
-    pub(super) fn process_total(&self) -> Bytes {
+    /// What the driver counts for the process on one device.
+    #[must_use]
+    pub fn process_total(&self) -> Bytes {
         self.peak_reserved + self.context + self.outside
     }
 
     /// One GPU, simulated.
-    pub(super) fn simulated(q: &Question) -> Result<Estimate> {
-        let auto = q.checkpointing == crate::cli::fit::CheckpointingArg::Auto && q.trains();
-        let wrong =
-            |error: gapless_fit::BuildError| Failure::new(format!("{}: {error}", q.path), help(&error));
+    ///
+    /// # Errors
+    /// When the model's steps cannot be followed.
+    pub fn simulated(q: &Question) -> Result<Estimate, AskError> {
+        let auto = q.checkpointing == Checkpointing::Optimal && q.trains();
+        let wrong = |error| AskError::build(&q.path, &error);
         if auto
             && let Some(tuned) =
                 tune::least_recomputation(&q.architecture, &q.run, q.gpu(), q.memory()).map_err(wrong)?
         {
-            return Ok(Estimate::of(q, tuned.answer, None));
+            return Ok(Estimate::of(q, tuned.simulated, None));
         }
-        let run = if auto {
-            gapless_fit::eager::Run { checkpointing: Checkpointing::All, ..q.run.clone() }
-        } else {
-            q.run.clone()
-        };
-        let (answer, ours) = Answer::with_gapless(&q.architecture, &run).map_err(wrong)?;
+        let run = if auto { Run { recomputed: Recomputed::All, ..q.run.clone() } } else { q.run.clone() };
+        let (answer, ours) = Simulated::with_gapless(&q.architecture, &run).map_err(wrong)?;
         Ok(Estimate::of(q, answer, Some(ours)))
     }
 
     /// An answer as the renderers show it; `ours` is what our allocator would hold, where that is known already.
-    pub(super) fn of(q: &Question, answer: Answer, ours: Option<Bytes>) -> Estimate {
+    #[must_use]
+    pub fn of(q: &Question, answer: Simulated, ours: Option<Bytes>) -> Estimate {
         let verdict = answer.verdict(q.gpu(), q.memory());
         let account = &answer.account;
         let blocks = blocks(&answer);
@@ -148,10 +151,10 @@ impl Estimate {
             floor: Some(answer.figures.peak_requested),
             blocks,
             recomputed,
-            shape: Some(shape(&answer)),
-            answer: Some(Box::new(answer)),
+            shape: Some(Shape::of(&answer)),
+            simulated: Some(Box::new(answer)),
         };
-        if !q.trains() || q.lora.is_some() {
+        if !q.trains() || q.run.lora.is_some() {
             estimate.adjust(q);
         }
         estimate
@@ -159,12 +162,10 @@ impl Estimate {
 
     /// Weights, frozen or served, or a cache of another size than the simulated ones.
     fn adjust(&mut self, q: &Question) {
-        use gapless_fit::formulas::weights::Format;
-        let full =
-            gapless_fit::parameters::count(&q.architecture).unwrap_or(0) * q.run.precision.weights().bytes();
+        let full = crate::parameters::count(&q.architecture).unwrap_or(0) * q.run.precision.weights().bytes();
         let before =
             self.components.iter().find(|(name, _)| *name == "weights").map_or(0, |(_, bytes)| *bytes);
-        let adapters = if q.lora.is_some() { before.saturating_sub(full) } else { 0 };
+        let adapters = if q.run.lora.is_some() { before.saturating_sub(full) } else { 0 };
         let mut set = |name: &'static str, bytes: u64| {
             let place = self.components.iter().position(|(n, _)| *n == name);
             let before = place.map_or(0, |at| self.components[at].1);
@@ -179,19 +180,19 @@ impl Estimate {
             self.floor = self.floor.map(moved);
             self.gapless_reserved = self.gapless_reserved.map(moved);
             self.method = Method::Adjusted;
-            self.error = 0.05;
+            self.error = policy::ADJUSTED_ERROR;
         };
         let width = match q.run.precision {
-            gapless_fit::eager::Precision::Fp32 => 32.0,
+            Precision::Fp32 => 32.0,
             _ => 16.0,
         };
         if (!matches!(q.format, Format::Half | Format::F32) || q.sparse)
-            && let Some(count) = gapless_fit::parameters::count(&q.architecture)
+            && let Some(count) = crate::parameters::count(&q.architecture)
         {
             // Embeddings, head and norms keep their width.
             let kept: u64 = match &q.architecture {
                 Architecture::Decoder(d) => {
-                    let (first, last) = gapless_fit::formulas::parameters::ends(d);
+                    let (first, last) = parameters::ends(d);
                     first.total() + last.total()
                 }
                 _ => 0,
@@ -209,21 +210,17 @@ impl Estimate {
             set("kv_cache", cache::total(d, 1, tokens, width / 8.0, 1, 1).value);
         }
         if self.method == Method::Adjusted {
-            let left = q.memory().0 as f64 * 0.98;
-            let total = self.process_total().0 as f64;
-            self.verdict = if total <= left { Verdict::Fits } else { Verdict::DoesNotFit };
+            let fits = policy::counted_fits(self.process_total(), q.memory());
+            self.verdict = if fits { Verdict::Fits } else { Verdict::DoesNotFit };
         }
     }
 
     /// One GPU that serves, of a plan.
-    pub(super) fn serving(
-        q: &Question,
-        plan: &gapless_fit::search::serve::ServePlan,
-        cache: u64,
-    ) -> Estimate {
+    #[must_use]
+    pub fn serving(q: &Question, plan: &ServePlan, cache: u64) -> Estimate {
         let gpu = q.gpu();
-        let workspace = gapless_fit::formulas::overhead::cublas_workspace(gpu.compute_capability).value;
-        let base = gapless_fit::formulas::overhead::context(true).value;
+        let workspace = overhead::cublas_workspace(gpu.compute_capability).value;
+        let base = overhead::context(true).value;
         let components = vec![
             ("weights", plan.weights),
             ("kv_cache", cache),
@@ -234,7 +231,7 @@ impl Estimate {
         Estimate {
             method: Method::ClosedForms,
             verdict: Verdict::Fits,
-            parameters: gapless_fit::parameters::count(&q.architecture).unwrap_or(0),
+            parameters: crate::parameters::count(&q.architecture).unwrap_or(0),
             peak_allocated: peak,
             peak_reserved: peak,
             context: context(gpu),
@@ -247,12 +244,13 @@ impl Estimate {
             blocks: 0,
             recomputed: Vec::new(),
             shape: None,
-            answer: None,
+            simulated: None,
         }
     }
 
     /// One rank of a configuration over several GPUs, or with what a simulation does not cover.
-    pub(super) fn closed(
+    #[must_use]
+    pub fn closed(
         q: &Question,
         config: &Config,
         account: &memory::Account,
@@ -264,8 +262,8 @@ impl Estimate {
         let widths = config.precision.bytes();
         let each = widths.master as f64 + config.optimizer.state_bytes(widths.state);
         let masters = if each > 0.0 { account.states * widths.master as f64 / each } else { 0.0 };
-        let workspace = gapless_fit::formulas::overhead::cublas_workspace(gpu.compute_capability).value;
-        let base_context = gapless_fit::formulas::overhead::context(true).value;
+        let workspace = overhead::cublas_workspace(gpu.compute_capability).value;
+        let base_context = overhead::context(true).value;
         let outside = (account.overhead as u64).saturating_sub(workspace + base_context);
         let gradients = if accumulates { account.gradients } else { 0.0 };
         let running = account.gathered + gradients + account.activations + account.working.max(account.head);
@@ -310,8 +308,7 @@ impl Estimate {
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
         let peak_allocated = Bytes(components.iter().map(|(_, bytes)| bytes).sum());
-        // What PyTorch holds beyond what is allocated, typically.
-        let peak_reserved = Bytes((peak_allocated.0 as f64 * 1.02) as u64);
+        let peak_reserved = policy::typically_reserved(peak_allocated);
         let total = peak_reserved.0 + context(gpu).0 + outside;
         Estimate {
             method: Method::ClosedForms,
@@ -328,103 +325,22 @@ impl Estimate {
                 part: if config.pipeline > 1 { format!("stage {}", account.stage) } else { String::new() },
                 op: String::new(),
             },
-            // The worst block's working set stands for all: far from it where blocks differ as much as those of convolutional networks.
-            error: if q.is_picture() { 2.5 * CLOSED_FORM_ERROR } else { CLOSED_FORM_ERROR },
+            error: if q.is_picture() {
+                policy::PICTURE_ERROR_FACTOR * CLOSED_FORM_ERROR
+            } else {
+                CLOSED_FORM_ERROR
+            },
             gapless_reserved: None,
             floor: None,
             blocks: 0,
             recomputed,
             shape: None,
-            answer: None,
+            simulated: None,
         }
     }
 }
 
-fn help(error: &gapless_fit::BuildError) -> &'static str {
-    match error {
-        gapless_fit::BuildError::Unsupported(_) => {
-            "give the model's config.json, or the name of a built-in model, to have its steps followed"
-        }
-        gapless_fit::BuildError::Shape(_) => "check the numbers of the model's configuration",
-    }
-}
-
-fn blocks(answer: &Answer) -> u64 {
+fn blocks(answer: &Simulated) -> u64 {
     let of = |scope| if let Scope::Block(at) = scope { u64::from(at) + 1 } else { 0 };
     answer.steps.log.allocations.iter().map(|a| of(a.scope)).max().unwrap_or(0)
-}
-
-pub(super) fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Build => "building the model",
-        Phase::Forward => "forward",
-        Phase::Backward => "backward",
-        Phase::Recompute => "backward, recomputing",
-        Phase::Step => "optimizer step",
-        Phase::Zero => "end of the step",
-    }
-}
-
-pub(super) fn part(scope: Scope, layer: Layer) -> String {
-    let layer = match layer {
-        Layer::Norm => " norm",
-        Layer::Attention => " attention",
-        Layer::FeedForward => " feed-forward",
-        Layer::Convolution => " convolution",
-        Layer::Other => "",
-    };
-    match scope {
-        Scope::Model => String::new(),
-        Scope::Embedding => "the embedding".to_owned(),
-        Scope::Block(at) => format!("block {at}{layer}"),
-        Scope::Head => "the head".to_owned(),
-        Scope::Loss => "the loss".to_owned(),
-        Scope::Optimizer => "optimizer".to_owned(),
-    }
-}
-
-/// Columns of the picture.
-const COLUMNS: usize = 72;
-
-/// The last whole step: the first ones still make the optimizer's states.
-fn shape(answer: &Answer) -> Shape {
-    let log = &answer.steps.log;
-    let last = log.marks.iter().map(|m| m.step).max().unwrap_or(0);
-    let begin = log.marks.iter().filter(|m| m.step < last).map(|m| m.event).max().unwrap_or(answer.steps.base)
-        as usize;
-    let end = log.events.len();
-    let mut live = 0u64;
-    let mut curve = Vec::with_capacity(end - begin);
-    for (at, event) in log.events.iter().enumerate() {
-        let bytes = Log::rounded(log.allocations[event.slot() as usize].bytes);
-        live = if event.is_free() { live.saturating_sub(bytes) } else { live + bytes };
-        if at >= begin {
-            curve.push(live);
-        }
-    }
-    if curve.is_empty() {
-        return Shape::default();
-    }
-    // The pieces are equal within each phase; passes of a step that accumulates follow each other.
-    let mut bounds: Vec<(&'static str, usize)> = Vec::new();
-    for mark in log.marks.iter().filter(|m| m.step == last && m.phase != Phase::Zero) {
-        bounds.push((phase(mark.phase), (mark.event as usize).saturating_sub(begin).min(curve.len())));
-    }
-    let total = bounds.last().map_or(curve.len(), |(_, end)| (*end).max(1));
-    let mut result = Shape::default();
-    let mut from = 0;
-    for (name, to) in bounds {
-        if to <= from {
-            continue;
-        }
-        let columns = ((to - from) * COLUMNS / total).max(2);
-        for column in 0..columns {
-            let (a, b) = (from + (to - from) * column / columns, from + (to - from) * (column + 1) / columns);
-            result.most.push(curve[a..b.max(a + 1)].iter().copied().max().unwrap_or(0));
-        }
-        let peak = curve[from..to].iter().copied().max().unwrap_or(0);
-        result.phases.push((name, columns, peak));
-        from = to;
-    }
-    result
 }

@@ -1,28 +1,31 @@
-//! `--why`: each number of the account with its equation, its inputs and its source; closed forms stand beside what was simulated.
+//! `--why`: each number of the account with its equation, its inputs and its source; closed forms stand beside what
+//! was simulated.
 
+use super::error::AskError;
 use super::question::Question;
-use super::show::{BOLD, DIM, RESET, paragraph, words};
-use super::{Found, plans};
-use anyhow::Result;
-use gapless_fit::formulas::head::{self, Loss};
-use gapless_fit::formulas::{Term, Unit, activations, cache, overhead, parameters, states};
-use gapless_fit::model::{Architecture, DecoderStyle};
-use gapless_trace::Bytes;
-use std::fmt::Write;
+use super::{Answer, plans};
+use crate::formulas::head::{self, Loss};
+use crate::formulas::{Term, activations, cache, overhead, parameters, states, weights};
+use crate::model::{Architecture, DecoderStyle};
+use crate::search;
 
 const SIMULATED: &str =
     "the step simulated operator by operator, as PyTorch's eager execution allocates and frees";
 
-pub(super) fn terms(q: &Question, found: &Found) -> Result<Vec<Term>> {
+/// Every number of `answer`, simulated ones first.
+///
+/// # Errors
+/// When the model's steps cannot be followed.
+pub fn terms(q: &Question, answer: &Answer) -> Result<Vec<Term>, AskError> {
     let mut all = Vec::new();
-    if let Some(e) = &found.estimate {
+    if let Some(e) = &answer.estimate {
         for (name, bytes) in &e.components {
             let (equation, inputs) = equation(name, q, e.parameters);
-            if e.answer.is_some() {
+            if e.simulated.is_some() {
                 all.push(Term::bytes(name, *bytes as f64, equation, &inputs, SIMULATED));
             }
         }
-        if e.answer.is_some() {
+        if e.simulated.is_some() {
             let sum: &[(&'static str, f64)] = &[("components", e.components.len() as f64)];
             all.push(Term::bytes(
                 "peak allocated",
@@ -48,10 +51,10 @@ pub(super) fn terms(q: &Question, found: &Found) -> Result<Vec<Term>> {
             "measured with torch 2.11: 767 to 811 MiB on an H200, 426 MiB on an RTX 6000 Ada",
         ));
     }
-    if let Some(config) = found.config {
+    if let Some(config) = answer.config {
         let profile = plans::profile(q)?;
-        let account = gapless_fit::search::train::account(&profile, &q.cluster, &config);
-        all.extend(gapless_fit::search::why::account(&profile, &config, &account));
+        let account = search::train::account(&profile, &q.cluster, &config);
+        all.extend(search::why::account(&profile, &config, &account));
     }
     if let Architecture::Decoder(d) = &q.architecture {
         let learned = matches!(d.style, DecoderStyle::Gpt2);
@@ -69,12 +72,12 @@ pub(super) fn terms(q: &Question, found: &Found) -> Result<Vec<Term>> {
         let count = parameters::decoder(d);
         let tokens = q.run.batch * q.run.length;
         if q.trains() {
-            all.push(states::model_states(count, q.precision, q.optimizer));
-            all.push(activations::eager_total(d, q.precision, q.run.batch, q.run.length));
-            all.push(head::peak(tokens, d.vocab, 1, q.precision, Loss::Released));
-            all.push(states::step_transient(count, d.vocab * d.hidden, q.precision, q.optimizer));
+            all.push(states::model_states(count, q.run.precision, q.run.optimizer));
+            all.push(activations::eager_total(d, q.run.precision, q.run.batch, q.run.length));
+            all.push(head::peak(tokens, d.vocab, 1, q.run.precision, Loss::Released));
+            all.push(states::step_transient(count, d.vocab * d.hidden, q.run.precision, q.run.optimizer));
         } else {
-            all.push(gapless_fit::formulas::weights::stored(count, q.format, q.sparse));
+            all.push(weights::stored(count, q.format, q.sparse));
             all.push(cache::per_token(d, 2.0, 1));
             let held = q.kv_tokens.map_or((q.run.batch, q.run.length), |tokens| (1, tokens));
             all.push(cache::total(d, held.0, held.1, 2.0, 1, 1));
@@ -86,7 +89,7 @@ pub(super) fn terms(q: &Question, found: &Found) -> Result<Vec<Term>> {
 
 /// What a simulated component is the sum of.
 fn equation(name: &str, q: &Question, parameters: u64) -> (&'static str, Vec<(&'static str, f64)>) {
-    let widths = q.precision.bytes();
+    let widths = q.run.precision.bytes();
     let p = ("P", parameters as f64);
     let tokens = [("b", q.run.batch as f64), ("s", q.run.length as f64)];
     match name {
@@ -94,12 +97,13 @@ fn equation(name: &str, q: &Question, parameters: u64) -> (&'static str, Vec<(&'
         "gradients" => {
             ("g P of the parameters whose gradients exist then", vec![("g", widths.gradient as f64), p])
         }
-        "optimizer_state" => {
-            ("k P and a step counter for each tensor", vec![("k", q.optimizer.state_bytes(widths.state)), p])
-        }
+        "optimizer_state" => (
+            "k P and a step counter for each tensor",
+            vec![("k", q.run.optimizer.state_bytes(widths.state)), p],
+        ),
         "optimizer_temporaries" => (
             "what the optimizer's step makes and drops",
-            vec![("x", q.optimizer.transient(widths.state).0), p],
+            vec![("x", q.run.optimizer.transient(widths.state).0), p],
         ),
         "loss_head" => {
             ("logits, their fp32 copy, log-probabilities and their gradients alive then", tokens.to_vec())
@@ -111,26 +115,5 @@ fn equation(name: &str, q: &Question, parameters: u64) -> (&'static str, Vec<(&'
         "inputs" => ("tokens or pictures, positions, masks, buffers", tokens.to_vec()),
         "autocast_weights" => ("16-bit copies of weights that autocast keeps", vec![p]),
         _ => ("tensors saved for backward and alive then, over all blocks", tokens.to_vec()),
-    }
-}
-
-pub(super) fn text(out: &mut String, terms: &[Term]) {
-    let _ = writeln!(
-        out,
-        "\n  {BOLD}Where the numbers come from{RESET}  {DIM}simulated first, closed forms beside them{RESET}"
-    );
-    for term in terms {
-        let value = match term.unit {
-            Unit::Bytes => Bytes(term.value).to_string(),
-            _ => super::show::billions(term.value),
-        };
-        let _ = writeln!(out, "    {BOLD}{}{RESET}  {value}", words(term.name));
-        let _ = writeln!(out, "      = {}", term.equation);
-        if !term.inputs.is_empty() {
-            let inputs: Vec<String> =
-                term.inputs.iter().map(|(symbol, value)| format!("{symbol} = {value}")).collect();
-            paragraph(out, "        ", "        ", &inputs.join(", "), "");
-        }
-        paragraph(out, "        ", "        ", term.source, DIM);
     }
 }

@@ -1,0 +1,184 @@
+//! Will it fit, and if not, what does: one question, one answer.
+//!
+//! [`Asked`] is what a user said, [`Question`] that and everything that was chosen for them, [`Answer`] an estimate,
+//! plans that fit where it does not, and the largest batch where that was wanted. The numbers come from `eager` and
+//! `search`; what is decided between them is here, and every constant of it in [`policy`]. Nothing is printed:
+//! `gapless-report` has the contract and the words.
+
+mod asked;
+mod error;
+mod estimate;
+mod exact;
+mod files;
+mod plans;
+pub mod policy;
+mod question;
+mod refuse;
+mod serving;
+mod shape;
+mod why;
+mod words;
+
+pub use asked::{Adapters, Asked, Degrees};
+pub use error::AskError;
+pub use estimate::{Estimate, Method, PeakAt};
+pub use files::files;
+pub use plans::{Plans, Row};
+pub use question::{Given, Question};
+pub use shape::Shape;
+pub use why::terms;
+
+use crate::eager::{Recomputed, Run};
+use crate::emit::Target;
+use crate::model::Architecture;
+use crate::search::space::Config;
+use crate::search::train::account;
+use crate::settings::Checkpointing;
+use crate::tune::{self, LargestBatch};
+
+/// What is wanted beside the verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wishes {
+    /// Plans even where the run fits.
+    pub optimize: bool,
+    /// The largest batch that fits.
+    pub max_batch: bool,
+    /// The most plans to give; at least one is given where there is one.
+    pub top: usize,
+    /// Plans only of what this can realise.
+    pub emit: Option<Emit>,
+}
+
+impl Default for Wishes {
+    fn default() -> Wishes {
+        Wishes { optimize: false, max_batch: false, top: 5, emit: None }
+    }
+}
+
+/// Who runs what is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emit {
+    Train(Target),
+    /// vLLM.
+    Serve,
+}
+
+/// All that was found out.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// Of the run that was asked for, of the largest batch, or of the first plan.
+    pub estimate: Option<Estimate>,
+    /// Where they were looked for.
+    pub plans: Option<Plans>,
+    /// Where it was looked for; `None` within where not even a batch of 1 fits.
+    pub largest: Option<Option<LargestBatch>>,
+    pub fits: bool,
+    /// The configuration of the estimate, where it is not simulated.
+    pub config: Option<Config>,
+    /// Whether the estimate is the first plan's.
+    pub is_plan: bool,
+}
+
+/// Answers `q`.
+///
+/// # Errors
+/// When the model's steps cannot be followed, or when what is wanted cannot be had of this question.
+pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
+    let mut found = Answer::default();
+    let serves = !q.trains();
+    if wishes.max_batch {
+        let largest = largest_batch(q)?;
+        found.fits = largest.is_some();
+        found.estimate =
+            largest.as_ref().map(|l| Estimate::of(&at_batch(q, l.batch), l.simulated.clone(), None));
+        found.largest = Some(largest);
+        if found.fits {
+            return Ok(found);
+        }
+    }
+    if serves && (q.cluster.gpus() > 1 || wishes.emit.is_some()) {
+        let plans = serving::serve(q, wishes.top)?;
+        found.take_first(&plans);
+        found.plans = Some(plans);
+        return Ok(found);
+    }
+    if q.is_simulated() {
+        let estimate = Estimate::simulated(q)?;
+        found.fits = estimate.verdict.fits();
+        found.estimate = Some(estimate);
+    } else if q.is_laid_out() {
+        let profile = plans::profile(q)?;
+        let config = plans::given(q, &profile)?;
+        let account = account(&profile, &q.cluster, &config);
+        let estimate = Estimate::closed(q, &config, &account, profile.parameters(), Vec::new());
+        found.fits = estimate.verdict.fits();
+        found.estimate = Some(estimate);
+        found.config = Some(config);
+    }
+    // There is nothing to vary in an exported graph.
+    if found.fits && !wishes.optimize || q.is_graph() {
+        return Ok(found);
+    }
+    let plans = if serves {
+        if !matches!(q.architecture, Architecture::Decoder(_)) {
+            return Ok(found);
+        }
+        serving::serve(q, wishes.top)?
+    } else {
+        let target = match wishes.emit {
+            Some(Emit::Train(target)) => Some(target),
+            Some(Emit::Serve) | None => None,
+        };
+        plans::train(q, target, wishes.top)?
+    };
+    if found.estimate.is_none() {
+        // Only the number of GPUs was given: the answer is the best layout's.
+        found.take_first(&plans);
+    }
+    found.plans = Some(plans);
+    Ok(found)
+}
+
+impl Answer {
+    /// The first plan's estimate as the answer's own.
+    fn take_first(&mut self, plans: &Plans) {
+        self.fits = !plans.rows.is_empty();
+        self.estimate = plans.rows.first().and_then(|row| row.estimate.clone());
+        self.config = plans.rows.first().and_then(|row| row.config);
+        self.is_plan = true;
+    }
+}
+
+/// The largest batch of `q` that fits, every block recomputed where that is left open.
+fn largest_batch(q: &Question) -> Result<Option<LargestBatch>, AskError> {
+    if !q.is_simulated() {
+        return Err(AskError::new(
+            "--max-batch is found by simulating one GPU",
+            "leave out the degrees and offloading; every plan of a search names its own largest batch",
+        ));
+    }
+    if q.is_graph() {
+        return Err(AskError::new(
+            "--max-batch needs a batch to vary, and an exported graph has its shapes",
+            "export it with other shapes, or give its config.json",
+        ));
+    }
+    let mut run = q.run.clone();
+    if q.checkpointing == Checkpointing::Optimal {
+        run = Run { recomputed: Recomputed::All, ..run };
+    }
+    tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory()).map_err(|error| {
+        AskError::new(format!("{}: {error}", q.path), "give a model whose steps are followed")
+    })
+}
+
+/// `q` with another batch.
+#[must_use]
+pub fn at_batch(q: &Question, batch: u64) -> Question {
+    let mut q = q.clone();
+    q.run.batch = batch;
+    q
+}
+
+#[cfg(test)]
+mod tests;

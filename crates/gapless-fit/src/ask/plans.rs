@@ -1,0 +1,295 @@
+//! Plans that fit, cheapest first. On one GPU a plan's memory is simulated exactly, block by block and micro-batch by
+//! micro-batch; what a simulation does not cover (several GPUs, offloading, adapters) comes from the search over
+//! closed forms, whose blocks are simulated.
+
+use super::error::AskError;
+use super::estimate::Estimate;
+use super::exact::{exactly, largest, simulates};
+use super::policy;
+use super::question::Question;
+use super::words::{describe, terms};
+use crate::eager::Run;
+use crate::emit::{Recipe, Target};
+use crate::formulas::sharding::Sharding;
+use crate::model::Architecture;
+use crate::portrait::portrait;
+use crate::search::SearchError;
+use crate::search::cost::CostModel;
+use crate::search::profile::Profile;
+use crate::search::serve::ServePlan;
+use crate::search::space::{Config, Offload, Space};
+use crate::search::train::{self, Census, Plan};
+use crate::settings::{Checkpointing, Lora, LoraTargets, Optimizer};
+use gapless_trace::Bytes;
+
+type Result<T> = std::result::Result<T, AskError>;
+
+/// One plan.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub words: String,
+    /// Whether its memory was simulated.
+    pub exact: bool,
+    pub estimate: Option<Estimate>,
+    pub process_total: Bytes,
+    pub largest_batch: Option<u64>,
+    pub seconds: f64,
+    pub unit: &'static str,
+    pub cost: Vec<(&'static str, f64)>,
+    pub config: Option<Config>,
+    pub recomputed: Vec<u64>,
+    pub selective: Vec<u64>,
+    pub serve: Option<ServePlan>,
+}
+
+/// Plans that fit, cheapest first, and the proof that nothing cheaper does.
+#[derive(Clone, Debug)]
+pub struct Plans {
+    pub title: String,
+    pub rows: Vec<Row>,
+    pub proof: String,
+    pub notes: Vec<String>,
+    pub least_needed: Option<u64>,
+    pub census: Census,
+    /// Runs simulated from beginning to end.
+    pub simulated: u64,
+}
+
+/// What a time is of, where a model is trained.
+pub(super) const UNIT: &str = "a step";
+
+/// The model for the search: its blocks simulated.
+pub(super) fn profile(q: &Question) -> Result<Profile> {
+    // The search counts adapters itself, over the model as it is.
+    let run = Run { lora: None, ..q.run.clone() };
+    portrait(&q.model.name, &q.architecture, &run).map_err(|error| AskError::planned(&q.path, &error))
+}
+
+/// Ranks that each work on their own sequences.
+fn data(q: &Question) -> u64 {
+    let d = &q.degrees;
+    let cut: u64 = [d.tensor, d.pipeline, d.context].iter().map(|d| d.unwrap_or(1)).product();
+    d.data.unwrap_or(q.cluster.gpus() / cut.max(1)).max(1)
+}
+
+/// What may be tried: everything that was not given.
+fn space(q: &Question, profile: &Profile) -> Space {
+    let global = q.run.batch * q.run.accumulation * data(q);
+    let mut space = Space::open(profile, &q.cluster, global, q.run.length, q.run.precision, q.run.optimizer);
+    let fix = |list: &mut Vec<u64>, degree: Option<u64>| {
+        if let Some(degree) = degree {
+            *list = vec![degree];
+        }
+    };
+    fix(&mut space.tensor, q.degrees.tensor);
+    fix(&mut space.pipeline, q.degrees.pipeline);
+    fix(&mut space.context, q.degrees.context);
+    fix(&mut space.expert, q.degrees.expert);
+    if let Some(sharding) = q.zero {
+        space.shardings = vec![sharding];
+    }
+    if let Some(offload) = q.offload {
+        space.offloads = vec![offload];
+    }
+    if q.given.checkpointing {
+        space.checkpointing = vec![q.checkpointing];
+    }
+    if q.given.accumulation {
+        space.micro_batches = vec![q.run.batch];
+    }
+    if !q.given.optimizer {
+        space.optimizers = vec![policy::PLAN_OPTIMIZER];
+    }
+    space.lora = q.run.lora;
+    space.formats = vec![q.format];
+    if matches!(q.architecture, Architecture::Vision(_)) {
+        space.context = vec![1];
+    }
+    space
+}
+
+/// The configuration that the flags name, where they name one.
+pub(super) fn given(q: &Question, profile: &Profile) -> Result<Config> {
+    let d = &q.degrees;
+    let mut fixed = space(q, profile);
+    for (list, degree) in [
+        (&mut fixed.tensor, d.tensor),
+        (&mut fixed.pipeline, d.pipeline),
+        (&mut fixed.context, d.context),
+        (&mut fixed.expert, d.expert),
+    ] {
+        *list = vec![degree.unwrap_or(1)];
+    }
+    fixed.shardings = vec![q.zero.unwrap_or(Sharding::Ddp)];
+    fixed.offloads = vec![q.offload.unwrap_or_default()];
+    fixed.chunks = vec![1];
+    fixed.check(profile, &q.cluster).map_err(|error| AskError::search(&error))?;
+    Ok(Config {
+        checkpointing: q.checkpointing,
+        sharding: fixed.shardings[0],
+        data: data(q),
+        tensor: d.tensor.unwrap_or(1),
+        pipeline: d.pipeline.unwrap_or(1),
+        context: d.context.unwrap_or(1),
+        expert: d.expert.unwrap_or(1),
+        offload: fixed.offloads[0],
+        ..alone(q, q.run.optimizer, q.run.batch, q.run.accumulation, &[])
+    })
+}
+
+/// The configuration of a run on one GPU, all of whose memory is there.
+pub(super) fn alone(
+    q: &Question,
+    optimizer: Optimizer,
+    micro_batch: u64,
+    accumulation: u64,
+    recomputed: &[u64],
+) -> Config {
+    Config {
+        precision: q.run.precision,
+        optimizer,
+        checkpointing: if recomputed.is_empty() { Checkpointing::None } else { Checkpointing::Optimal },
+        sharding: Sharding::Ddp,
+        data: 1,
+        tensor: 1,
+        pipeline: 1,
+        context: 1,
+        expert: 1,
+        chunks: 1,
+        micro_batch,
+        accumulation,
+        length: q.run.length,
+        offload: Offload::default(),
+        lora: q.run.lora,
+        format: q.format,
+        sequence_parallel: true,
+    }
+}
+
+/// The plans for training.
+pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<Plans> {
+    let profile = profile(q)?;
+    let mut space = space(q, &profile);
+    if let Some(target) = target {
+        target.restrict(&mut space);
+    }
+    space.check(&profile, &q.cluster).map_err(|error| match (target, &error) {
+        (Some(target), SearchError::Empty { what }) => AskError::new(
+            format!("--emit {} knows none of the values that {what} was given", target.name()),
+            "torch knows fp32, bf16 and amp-bf16 on plain data parallelism, deepspeed mixed and fp32; fsdp and accelerate shard",
+        ),
+        _ => AskError::search(&error),
+    })?;
+    let mut plans = Plans {
+        title: "Plans that keep the recipe".to_owned(),
+        rows: Vec::new(),
+        proof: String::new(),
+        notes: Vec::new(),
+        least_needed: None,
+        census: Census::default(),
+        simulated: 0,
+    };
+    collect(q, &profile, &space, top, &mut plans)?;
+    if plans.rows.is_empty() && !q.given.optimizer && q.run.lora.is_none() {
+        let kept = plans.least_needed;
+        plans.title =
+            "Nothing fits that keeps the recipe. Plans with another optimizer, or with adapters".to_owned();
+        for optimizer in policy::FALLBACK_OPTIMIZERS {
+            let other = Space { optimizers: vec![optimizer], ..space.clone() };
+            collect(q, &profile, &other, top, &mut plans)?;
+        }
+        if matches!(q.architecture, Architecture::Decoder(_)) && target.is_none() {
+            for format in policy::FALLBACK_BASES {
+                let adapters = Space {
+                    optimizers: vec![policy::PLAN_OPTIMIZER],
+                    lora: Some(Lora { rank: policy::FALLBACK_RANK, targets: LoraTargets::All }),
+                    formats: vec![format],
+                    ..space.clone()
+                };
+                collect(q, &profile, &adapters, top, &mut plans)?;
+            }
+        }
+        plans.least_needed = plans.least_needed.or(kept);
+    }
+    plans.rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    plans.rows.truncate(top.max(1));
+    for row in plans.rows.iter_mut().filter(|row| row.exact) {
+        row.largest_batch = largest(q, row, &mut plans.simulated)?;
+    }
+    let c = &plans.census;
+    let simulated = if plans.simulated > 0 {
+        format!("{} runs were simulated from beginning to end; ", plans.simulated)
+    } else {
+        String::new()
+    };
+    let nothing = if plans.rows.is_empty() {
+        "nothing in this space fits"
+    } else {
+        "nothing cheaper in this space fits"
+    };
+    plans.proof = format!(
+        "{simulated}{} configurations: {} priced, {} left out because states alone or a smaller batch do not fit, {} because they cost more \
+         before anything is recomputed, {} because another covers them; {nothing}",
+        c.points, c.examined, c.by_memory, c.by_cost, c.by_rule
+    );
+    let m = CostModel::default();
+    plans.notes.push(format!(
+        "times are estimates to compare plans by: {} % of the dense peak, links as the vendor prints them, {} % of traffic hidden",
+        m.efficiency * 100.0,
+        m.overlap * 100.0
+    ));
+    Ok(plans)
+}
+
+/// Plans of one space: exact where one GPU can be simulated, from the search otherwise.
+fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &mut Plans) -> Result<()> {
+    let alone = q.cluster.gpus() == 1 && space.lora.is_none();
+    let mut rest = space.clone();
+    if alone && space.offloads.contains(&Offload::default()) && simulates(q) {
+        for &optimizer in &space.optimizers {
+            exactly(q, profile, space, optimizer, plans)?;
+        }
+        rest.offloads.retain(|offload| *offload != Offload::default());
+        if rest.offloads.is_empty() {
+            return Ok(());
+        }
+    }
+    let found = train::search(profile, &q.cluster, &rest, &CostModel::default(), top.max(1))
+        .map_err(|error| AskError::search(&error))?;
+    let c = &mut plans.census;
+    c.points += found.census.points;
+    c.examined += found.census.examined;
+    c.fit += found.census.fit;
+    c.by_memory += found.census.by_memory;
+    c.by_cost += found.census.by_cost;
+    c.by_rule += found.census.by_rule;
+    plans.least_needed = match (plans.least_needed, found.least_needed) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    plans.rows.extend(found.plans.iter().map(|plan| searched(q, profile, plan)));
+    Ok(())
+}
+
+/// A plan of the search over closed forms.
+fn searched(q: &Question, profile: &Profile, plan: &Plan) -> Row {
+    let recipe = Recipe::from_plan(profile, plan, serde_json::Value::Null, 1, 1);
+    let estimate =
+        Estimate::closed(q, &plan.config, &plan.account, profile.parameters(), recipe.recompute.clone());
+    let counts = |which: usize| plan.counts.iter().map(|c| c[which]).sum::<u64>();
+    let blocks: u64 = plan.counts.iter().flatten().sum();
+    Row {
+        words: describe(&plan.config, counts(2), counts(1), blocks),
+        exact: false,
+        process_total: estimate.process_total(),
+        estimate: Some(estimate),
+        largest_batch: Some(plan.largest_micro_batch),
+        seconds: plan.cost.total(),
+        unit: UNIT,
+        cost: terms(&plan.cost),
+        config: Some(plan.config),
+        recomputed: recipe.recompute,
+        selective: recipe.selective,
+        serve: None,
+    }
+}

@@ -1,0 +1,129 @@
+//! What `ask` decides by: every constant of its policy, with its reason. Nothing here is read from a model or
+//! measured on the user's machine.
+
+use crate::formulas::weights::Format;
+use crate::settings::Optimizer;
+use gapless_trace::Bytes;
+
+/// Tokens of a sequence where nothing is said: what the usual recipes of fine-tuning take.
+pub const USUAL_LENGTH: u64 = 2048;
+/// The device where nothing is said: the one that the simulation was measured on.
+pub const USUAL_GPU: &str = "h200";
+/// Tokens of a T5 where nothing is said: it was trained on 512, and its relative positions have no end.
+pub const T5_LENGTH: u64 = 512;
+/// Pixels a side of a picture where nothing is said: ImageNet's, as torchvision's networks take them.
+pub const USUAL_IMAGE: u64 = 224;
+/// The smallest picture: convolutional networks halve it five times.
+pub const SMALLEST_IMAGE: u64 = 32;
+/// The largest number that a count may have: no run is larger, and a typing error is found before it is simulated.
+pub const LARGEST_COUNT: u64 = 1 << 40;
+/// Steps that are simulated: the first makes the optimizer's states, the second is the first whole one, the third
+/// shows that it repeats.
+pub const STEPS: u32 = 3;
+/// Weights that share a scale in 4-bit integers: the group that AWQ and GPTQ checkpoints have.
+pub const INT4_GROUP: u64 = 128;
+
+/// What PyTorch holds for each allocated byte where closed forms say what is allocated: the same 2 % that the search
+/// leaves free (`Space::headroom`), so that a plan which fits there fits here. It is no measurement: the 71
+/// single-GPU runs of `h200_cells.jsonl` hold 1.08 bytes in the median, so reserved peaks from closed forms are on
+/// the low side. Simulated runs replay the allocator instead.
+const RESERVED_PER_ALLOCATED: f64 = 1.02;
+/// Share of a device that may be full where weights or cache were counted in another format than the simulated one.
+/// The other 2 % are the reserve that a simulated run leaves too.
+const USABLE: f64 = 0.98;
+/// How far an estimate may be off, as a share, where weights or cache were counted in another format: kernels for
+/// quantised weights have workspaces that are not simulated.
+pub const ADJUSTED_ERROR: f64 = 0.05;
+/// By how much closed forms are worse for pictures. The worst block's working set stands for all blocks, which is far
+/// from the truth where blocks differ as much as those of convolutional networks.
+pub const PICTURE_ERROR_FACTOR: f64 = 2.5;
+
+/// The optimizer of plans where none was asked for: the same states and updates as AdamW's default, without its
+/// temporaries.
+pub const PLAN_OPTIMIZER: Optimizer = Optimizer::AdamWFused;
+/// Optimizers to try where nothing fits that keeps the recipe, nearest to AdamW first: quantised states, factored
+/// states, none.
+pub const FALLBACK_OPTIMIZERS: [Optimizer; 3] = [Optimizer::AdamW8bit, Optimizer::Adafactor, Optimizer::Sgd];
+/// Adapters to try where nothing fits that keeps the recipe: the rank of the usual recipes of LoRA and QLoRA.
+pub const FALLBACK_RANK: u64 = 16;
+/// Formats of the frozen weights below those adapters: LoRA's, then QLoRA's.
+pub const FALLBACK_BASES: [Format; 2] = [Format::Half, Format::Nf4];
+/// Formats to serve in where 16 bits do not fit: 8 bits, then 4.
+pub const FALLBACK_FORMATS: [Format; 4] = [Format::Fp8, Format::Int8, Format::Int4(INT4_GROUP), Format::Nf4];
+/// Bytes of a cached number that are tried with those formats: 16 bits, then fp8.
+pub const FALLBACK_CACHE: [u64; 2] = [2, 1];
+
+/// Passes to simulate of a step that accumulates: gradients are there from the second pass on, and more passes change
+/// nothing.
+#[must_use]
+pub fn simulated_passes(accumulation: u64) -> u64 {
+    accumulation.min(2)
+}
+
+/// What PyTorch's allocator typically holds of so many allocated bytes, where no run was simulated.
+#[must_use]
+pub fn typically_reserved(allocated: Bytes) -> Bytes {
+    Bytes((allocated.0 as f64 * RESERVED_PER_ALLOCATED) as u64)
+}
+
+/// Whether a process of `total` bytes fits into `memory` where parts of it were counted, not simulated.
+#[must_use]
+pub fn counted_fits(total: Bytes, memory: Bytes) -> bool {
+    total.0 as f64 <= memory.0 as f64 * USABLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn closed_forms_add_a_fiftieth_to_what_is_allocated() {
+        assert_eq!(typically_reserved(Bytes(100 * GIB)), Bytes(102 * GIB));
+        assert_eq!(typically_reserved(Bytes(0)), Bytes(0));
+        assert!(typically_reserved(Bytes(GIB + 1)) > Bytes(GIB + 1));
+    }
+
+    #[test]
+    fn what_was_counted_leaves_a_fiftieth_of_the_device_free() {
+        assert!(counted_fits(Bytes(98 * GIB), Bytes(100 * GIB)));
+        assert!(!counted_fits(Bytes(98 * GIB + 1), Bytes(100 * GIB)));
+        assert!(!counted_fits(Bytes(1), Bytes(0)));
+    }
+
+    #[test]
+    fn a_step_that_accumulates_is_simulated_with_two_passes_at_most() {
+        assert_eq!([1, 2, 3, 64].map(simulated_passes), [1, 2, 2, 2]);
+    }
+
+    #[test]
+    fn fallbacks_need_less_and_less() {
+        let state = |o: &Optimizer| o.state_bytes(2);
+        assert!(FALLBACK_OPTIMIZERS.is_sorted_by(|a, b| state(a) >= state(b)));
+        assert!(FALLBACK_OPTIMIZERS.iter().all(|o| state(o) < state(&PLAN_OPTIMIZER)));
+        assert!(FALLBACK_BASES.is_sorted_by(|a, b| a.bits() > b.bits()));
+        let bits = FALLBACK_FORMATS.map(Format::bits);
+        assert!(bits[..2].iter().all(|b| *b == 8.0) && bits[2..].iter().all(|b| *b < 5.0), "{bits:?}");
+        assert!(FALLBACK_CACHE.is_sorted_by(|a, b| a > b));
+    }
+
+    #[test]
+    fn plans_take_an_optimizer_with_the_states_of_adamw_and_no_temporaries() {
+        assert_eq!(PLAN_OPTIMIZER.state_bytes(4), Optimizer::AdamW.state_bytes(4));
+        assert_eq!(PLAN_OPTIMIZER.transient(4), (0.0, 0.0));
+    }
+
+    #[test]
+    fn error_bars_grow_from_simulated_to_counted_to_closed_forms() {
+        use crate::simulated::CLOSED_FORM_ERROR;
+        let bars = [0.03, ADJUSTED_ERROR, CLOSED_FORM_ERROR, CLOSED_FORM_ERROR * PICTURE_ERROR_FACTOR];
+        assert!(bars.is_sorted_by(|a, b| a < b), "{bars:?}");
+    }
+
+    #[test]
+    fn the_usual_device_is_a_known_one() {
+        assert!(crate::hardware::find(USUAL_GPU).is_ok());
+        assert!([SMALLEST_IMAGE, USUAL_IMAGE].is_sorted());
+    }
+}

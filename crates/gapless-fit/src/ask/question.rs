@@ -1,0 +1,264 @@
+//! From what was said to a question: what is not given is chosen, and kept as a note where it may surprise.
+
+use super::asked::{Asked, Degrees};
+use super::error::AskError;
+use super::{policy, refuse};
+use crate::eager::{Mode, Recomputed, Run};
+use crate::formulas::sharding::Sharding;
+use crate::formulas::weights::Format;
+use crate::hardware::{self, Cluster, Gpu};
+use crate::model::{Architecture, Attention, Model, Vision};
+use crate::read;
+use crate::search::space::Offload;
+use crate::settings::{Checkpointing, Optimizer, Precision};
+use gapless_trace::Bytes;
+
+/// A model and all that is set.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// As it was asked for.
+    pub path: String,
+    pub model: Model,
+    pub architecture: Architecture,
+    /// What a simulation runs. Nothing is recomputed in it where `checkpointing` says more than all or nothing.
+    pub run: Run,
+    pub checkpointing: Checkpointing,
+    pub format: Format,
+    pub sparse: bool,
+    pub kv_tokens: Option<u64>,
+    pub cluster: Cluster,
+    pub gpu_name: String,
+    pub degrees: Degrees,
+    pub offload: Option<Offload>,
+    pub zero: Option<Sharding>,
+    /// What was given rather than chosen: a search leaves it alone.
+    pub given: Given,
+    pub notes: Vec<String>,
+}
+
+/// What was given rather than chosen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Given {
+    pub optimizer: bool,
+    pub checkpointing: bool,
+    pub accumulation: bool,
+}
+
+impl Question {
+    /// Reads the model at `path`, a file, a folder or a built-in name, and chooses what is not asked for.
+    ///
+    /// # Errors
+    /// When there is no such model, when what is asked contradicts itself, or when the model cannot take it.
+    pub fn read(path: &str, asked: &Asked) -> Result<Question, AskError> {
+        let options = read::Options { batch: asked.batch };
+        let model = read::open_with(path, &options).map_err(|error| {
+            AskError::new(
+                error.to_string(),
+                "`gapless fit --help` shows what a MODEL can be, `gapless fit --list` the built-in ones",
+            )
+        })?;
+        let Some(architecture) = model.architecture.clone() else { return Err(weights_alone(path, &model)) };
+        let mut notes = model.notes.clone();
+        let mode = if asked.infer { Mode::Infer } else { Mode::Train };
+        refuse::counts(asked)?;
+        refuse::contradictions(asked, mode)?;
+        if matches!(architecture, Architecture::Graph(_)) {
+            refuse::graph_contradictions(asked)?;
+        }
+        let length = refuse::length(asked, &architecture, &mut notes)?;
+        let (gpu, gpu_name) = device(asked)?;
+        let checkpointing = asked.checkpointing.unwrap_or_default();
+        if matches!(architecture, Architecture::Vision(Vision::Vgg { .. }))
+            && checkpointing != Checkpointing::None
+        {
+            return Err(AskError::new(
+                "the layers of VGG form no blocks that could be recomputed",
+                "leave out --checkpointing; a smaller --batch with more --grad-accum takes less",
+            ));
+        }
+        let batch = asked.batch.unwrap_or(1);
+        let run = Run {
+            mode,
+            batch,
+            length,
+            precision: asked.precision.unwrap_or(Precision::Bf16),
+            optimizer: asked.optimizer.unwrap_or(Optimizer::AdamW),
+            recomputed: match checkpointing {
+                Checkpointing::Full => Recomputed::All,
+                _ => Recomputed::None,
+            },
+            attention: asked.attention,
+            lora: asked.adapters.map(|adapters| adapters.lora),
+            accumulation: asked.grad_accum.unwrap_or(1),
+            steps: policy::STEPS,
+            note_ops: false,
+        };
+        let scores = run.attention(own_attention(&architecture)) == Attention::Eager;
+        if checkpointing == Checkpointing::Selective && !scores {
+            notes.push(
+                "selective checkpointing recomputes attention scores, and with sdpa or flash there are none: nothing is recomputed".to_owned(),
+            );
+        }
+        let format = match asked.quantize {
+            Some(format) => format,
+            None if asked.fp8 => Format::Fp8,
+            None if asked.precision == Some(Precision::Fp32) => Format::F32,
+            None => asked.adapters.map_or(Format::Half, |adapters| adapters.base),
+        };
+        let degrees = asked.degrees;
+        let product: u64 = [degrees.data, degrees.tensor, degrees.pipeline, degrees.context]
+            .iter()
+            .map(|d| d.unwrap_or(1))
+            .product();
+        let nodes = asked.nodes.unwrap_or(1);
+        let per_node = match asked.gpus {
+            Some(gpus) => gpus,
+            None if product > 1 => product.div_ceil(nodes),
+            // An expert-parallel group lies within the data-parallel one.
+            None => degrees.expert.unwrap_or(1),
+        };
+        let gpus = per_node * nodes;
+        if !gpus.is_multiple_of(product) || degrees.data.is_some() && product != gpus {
+            return Err(AskError::new(
+                format!("the degrees multiply to {product}, which does not divide {gpus} GPUs evenly"),
+                "dp x tp x pp x cp is the number of GPUs: change a degree, --gpus or --nodes",
+            ));
+        }
+        if gpus == 1 && asked.zero.is_some_and(|zero| zero != Sharding::Ddp) {
+            let what = "--zero shares states between GPUs, and there is one";
+            return Err(AskError::new(
+                what,
+                "add --gpus, or leave it out; --offload moves states to the host",
+            ));
+        }
+        let mut cluster = Cluster::new(gpu, per_node, nodes);
+        if let Some(memory) = asked.host_memory {
+            cluster.host_memory = memory.0;
+        }
+        Ok(Question {
+            path: path.to_owned(),
+            model,
+            architecture,
+            run,
+            checkpointing,
+            format,
+            sparse: asked.sparse,
+            kv_tokens: asked.kv_tokens,
+            cluster,
+            gpu_name,
+            degrees,
+            offload: asked.offload,
+            zero: asked.zero,
+            given: Given {
+                optimizer: asked.optimizer.is_some(),
+                checkpointing: asked.checkpointing.is_some_and(|c| c != Checkpointing::Optimal),
+                accumulation: asked.grad_accum.is_some() && asked.batch.is_some(),
+            },
+            notes,
+        })
+    }
+
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        &self.cluster.gpu
+    }
+
+    /// Of one device.
+    #[must_use]
+    pub fn memory(&self) -> Bytes {
+        Bytes(self.cluster.gpu.memory())
+    }
+
+    #[must_use]
+    pub fn trains(&self) -> bool {
+        self.run.mode == Mode::Train
+    }
+
+    /// The attention that is run.
+    #[must_use]
+    pub fn attention(&self) -> Attention {
+        self.run.attention(own_attention(&self.architecture))
+    }
+
+    /// Whether one simulated GPU is the whole answer.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        let stays = self.offload.is_none_or(|o| o == Offload::default());
+        let selective =
+            self.checkpointing == Checkpointing::Selective && self.attention() == Attention::Eager;
+        self.cluster.gpus() == 1 && self.run.precision.is_plain() && stays && !selective
+    }
+
+    /// Whether the user laid out the GPUs, rather than only counted them.
+    #[must_use]
+    pub fn is_laid_out(&self) -> bool {
+        let d = &self.degrees;
+        let any = [d.data, d.tensor, d.pipeline, d.context, d.expert].iter().any(Option::is_some);
+        any || self.zero.is_some() || self.offload.is_some() || self.cluster.gpus() == 1
+    }
+
+    #[must_use]
+    pub fn is_picture(&self) -> bool {
+        matches!(self.architecture, Architecture::Vision(_))
+    }
+
+    #[must_use]
+    pub fn is_graph(&self) -> bool {
+        matches!(self.architecture, Architecture::Graph(_))
+    }
+}
+
+/// The attention that a model runs where nothing is said.
+#[must_use]
+pub(super) fn own_attention(architecture: &Architecture) -> Attention {
+    match architecture {
+        Architecture::Decoder(d) => d.attention,
+        Architecture::Encoder(e) => e.attention,
+        Architecture::EncoderDecoder(e) => e.attention,
+        Architecture::Vision(_) | Architecture::Graph(_) => Attention::Sdpa,
+    }
+}
+
+fn device(asked: &Asked) -> Result<(Gpu, String), AskError> {
+    let named = asked.gpu.as_deref().map(hardware::find).transpose().map_err(|error| {
+        AskError::new(
+            format!("--gpu: no GPU is known as {:?}", error.asked),
+            format!(
+                "did you mean {}? Or give its memory, as --memory 24GiB. Known: {}",
+                error.nearest, error.known
+            ),
+        )
+    })?;
+    let Some(memory) = asked.memory else {
+        let gpu = match named {
+            Some(gpu) => *gpu,
+            None => *hardware::find(policy::USUAL_GPU)
+                .map_err(|error| AskError::new(error.to_string(), "give --gpu"))?,
+        };
+        return Ok((gpu, gpu.name.to_owned()));
+    };
+    let base = named.copied().unwrap_or_else(|| hardware::unnamed(memory.0));
+    let gpu = Gpu { memory_mib: memory.0 >> 20, ..base };
+    let name =
+        named.map_or_else(|| format!("a GPU of {memory}"), |gpu| format!("{} with {memory}", gpu.name));
+    Ok((gpu, name))
+}
+
+/// All that can be said of a file of weights without an architecture.
+fn weights_alone(path: &str, model: &Model) -> AskError {
+    let notes = if model.notes.is_empty() { String::new() } else { format!(": {}", model.notes.join("; ")) };
+    let known = model.weights.as_ref().map_or_else(String::new, |weights| {
+        let elements: u128 =
+            weights.iter().map(|w| w.shape.iter().map(|&s| u128::from(s)).product::<u128>()).sum();
+        let bytes: u64 = weights.iter().map(|w| w.bytes).sum();
+        format!(
+            ". What is exact: {} tensors, {elements} parameters, {} as stored ({bytes} B)",
+            weights.len(),
+            Bytes(bytes)
+        )
+    });
+    AskError::new(
+        format!("{path}: the architecture is not known{notes}{known}"),
+        "put the model's config.json beside the weights, or name a built-in model of the same architecture",
+    )
+}
