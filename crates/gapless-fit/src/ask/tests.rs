@@ -93,7 +93,7 @@ fn weights_in_another_format_are_counted_and_widen_the_bar() {
 
 #[test]
 fn what_does_not_fit_gets_plans_with_the_same_recipe() {
-    let q = with(3 * GIB, Asked { batch: Some(8), ..Asked::default() });
+    let q = with(2 * GIB, Asked { batch: Some(8), ..Asked::default() });
     let answer = plain(&q);
     assert!(!answer.fits && !answer.is_plan);
     let plans = answer.plans.as_ref().expect("plans");
@@ -110,7 +110,7 @@ fn what_does_not_fit_gets_plans_with_the_same_recipe() {
 #[test]
 fn an_optimizer_that_was_asked_for_is_kept() {
     let asked = Asked { batch: Some(8), optimizer: Some(Optimizer::AdamW), ..Asked::default() };
-    let answer = plain(&with(3 * GIB, asked));
+    let answer = plain(&with(2 * GIB, asked));
     for row in &answer.plans.as_ref().expect("plans").rows {
         assert_eq!(row.config.map(|c| c.optimizer), Some(Optimizer::AdamW));
     }
