@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from warm import Warm
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "gapless"
 # Out of the environment, which tests look at; under another name for the processes that run tests side by side.
@@ -34,13 +36,14 @@ class Done:
 class Bench:
     """Starts programs over the card. `double` says whether the library under test is the double."""
 
-    def __init__(self, standin):
+    def __init__(self, standin, warm=None):
         self.standin = Path(standin)
         self.library = LIBRARY or str(self.standin / "libgapless_torch_double.so")
         self.double = "double" in os.path.basename(self.library)
+        self.warm = warm
 
     def environment(self, **changes):
-        plain = {key: value for key, value in os.environ.items() if not key.startswith(("GAPLESS_", "PYTHON", "PYTORCH_"))}
+        plain = {key: value for key, value in os.environ.items() if not key.startswith(("GAPLESS_", "PYTHON", "PYTORCH_", "PYTEST_"))}
         plain.update(
             LD_PRELOAD=str(self.standin / "libgapless-cudart.so"),
             LD_LIBRARY_PATH=str(self.standin),
@@ -54,15 +57,15 @@ class Bench:
         return {key: value for key, value in plain.items() if value is not None}
 
     def start(self, command, folder=None, **environment):
-        finished = subprocess.run(
-            [str(word) for word in command],
-            env=self.environment(**environment),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        """Runs a command to its end. With --warm a Python program runs in a fork of an interpreter that has torch,
+        unless it is about the start of one."""
+        words, variables = [str(word) for word in command], self.environment(**environment)
+        at = next((at for at, word in enumerate(words) if at and not word.startswith(("-W", "-X"))), 0)
+        is_program = at > 0 and words[0] == sys.executable and (words[at] == "-c" or not words[at].startswith("-"))
+        about_the_start = {"GAPLESS_RUN", "PYTHONPATH", "LD_PRELOAD"} & set(environment)
+        if self.warm is not None and is_program and not about_the_start:
+            return Done(self.warm.run(words[1:at], words[at:], variables, folder, timeout=300))
+        finished = subprocess.run(words, env=variables, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
         return Done(finished)
 
     def python(self, program, *options, **environment):
@@ -77,19 +80,48 @@ class Bench:
 
 def pytest_addoption(parser):
     parser.addoption("--only-double", action="store_true", help="only what the double alone can show")
+    parser.addoption("--warm", action="store_true", help="fork programs from an interpreter that has imported torch (see warm.py)")
+    parser.addoption("--without-torch", action="store_true", help="only what needs neither torch nor the card")
+
+
+# Files that import torch themselves.
+IMPORT_TORCH = {"test_offload_values.py"}
+
+
+def pytest_ignore_collect(collection_path, config):
+    if config.getoption("--without-torch") and collection_path.name in IMPORT_TORCH:
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--only-double"):
-        items[:] = [item for item in items if "double" in item.fixturenames]
+    """Leaves out what another run of the same suite tests, so that a skip is always something that nobody ran.
+
+    There are three runs: without torch, on the real library, and on the double what only the double can show.
+    """
+    if config.getoption("--without-torch"):
+        wanted = [item for item in items if "bench" not in item.fixturenames]
+    elif config.getoption("--only-double"):
+        wanted = [item for item in items if "double" in item.fixturenames]
+    elif LIBRARY and "double" not in os.path.basename(LIBRARY):
+        wanted = [item for item in items if "double" not in item.fixturenames]
+    else:
+        wanted = items[:]
+    left_out = [item for item in items if item not in wanted]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = wanted
 
 
 @pytest.fixture(scope="session")
-def bench():
+def bench(request):
     standin = os.environ.get("STANDIN_LIB")
     if not standin:
         pytest.skip("STANDIN_LIB is not set: run `cargo xtask test-torch`")
-    return Bench(standin)
+    warm = Warm() if request.config.getoption("--warm") else None
+    yield Bench(standin, warm)
+    if warm is not None:
+        warm.end()
 
 
 @pytest.fixture

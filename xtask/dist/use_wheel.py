@@ -27,7 +27,8 @@ from gapless import _library  # noqa: E402
 library = _library.Library(_library.path())
 assert library.file.startswith(environment)
 missing = [name for name in _library._OPTIONAL if not library.has(name)]
-assert not missing, missing
+# No build has this one yet: snapshots are torch's own.
+assert missing == ["gapless_snapshot"], missing
 assert library.address("gapless_alloc") != 0
 
 # A mistake is named before torch is looked for; where there is no torch, that is named.

@@ -37,6 +37,18 @@ pub(crate) fn add(parts: &mut Parts) {
     parts.run("dist", |_| dist());
 }
 
+/// Checks and uses a wheel that was built before, or elsewhere.
+pub(crate) fn try_wheel(wheel: &str) -> Result<()> {
+    let work = shell::target().join("dist-work");
+    if work.exists() {
+        std::fs::remove_dir_all(&work)?;
+    }
+    std::fs::create_dir_all(&work)?;
+    let wheel = std::path::absolute(wheel)?;
+    check_tag(&wheel, &work)?;
+    use_wheel(&wheel, &work, &version()?)
+}
+
 fn dist() -> Result<()> {
     let version = version()?;
     let folder = shell::target().join("dist");

@@ -18,6 +18,7 @@ cargo xtask test rust       only the Rust tests (also: lint, python, web)
 cargo xtask test-torch      the allocator's model against stock libraries of torch (versions and options may follow)
 cargo xtask test-torch python   only the Python package on stock torch (arguments for pytest may follow)
 cargo xtask dist            what a release holds, in target/dist: built, installed into an empty environment, used
+cargo xtask dist try WHEEL  only check and use a wheel
 cargo xtask ci              all of the above, with the time of each part
 cargo xtask bench           all benchmarks (also by name: report, page, plan, pool, replay, fit)
 cargo xtask page            rebuild the report's page from web/src
@@ -30,6 +31,7 @@ fn main() -> Result<()> {
         ["test", parts @ ..] => test::run(parts),
         ["test-torch", args @ ..] => test_torch::run(args),
         ["dist"] => dist::run(),
+        ["dist", "try", wheel] => dist::try_wheel(wheel),
         ["ci"] => ci(),
         ["bench", names @ ..] => bench::run(names),
         ["page"] => test::build_page(),

@@ -1,0 +1,167 @@
+"""Python with torch imported, once for many programs: a process that forks itself for each.
+
+Most of a test's time was `import torch`, 3 to 6 s of processor for a program that runs for 0.1 s. A program gets a
+child of its own: its own memory, card, environment, folder and streams, its own `__main__`, and the whole end of an
+interpreter with what runs at exit. What it shares is what `import torch` did, before CUDA and before Gapless: neither
+is touched here. What a variable changes while torch is imported stays true, since processes with other variables than
+GAPLESS_*, which only enable() reads, are kept apart.
+
+Programs that are about the start itself (`gapless run`, options of the interpreter, import hooks) do not come here.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+# Beyond this many, the one that was not used for longest ends.
+KEPT = 4
+
+
+class Warm:
+    """Interpreters by their variables, for one process that runs tests."""
+
+    def __init__(self):
+        self._interpreters = {}
+
+    def run(self, options, words, environment, folder, timeout):
+        """`python OPTIONS -c PROGRAM ...` or `python OPTIONS FILE ...`, with its output."""
+        own = {key: value for key, value in environment.items() if key.startswith("GAPLESS_")}
+        rest = {key: value for key, value in environment.items() if key not in own}
+        key = json.dumps([options, rest], sort_keys=True)
+        interpreter = self._interpreters.pop(key, None)
+        if interpreter is None or interpreter.process.poll() is not None:
+            interpreter = Interpreter(options, rest)
+        self._interpreters[key] = interpreter
+        while len(self._interpreters) > KEPT:
+            self._interpreters.pop(next(iter(self._interpreters))).end()
+        return interpreter.run(words, own, folder or os.getcwd(), timeout)
+
+    def end(self):
+        while self._interpreters:
+            self._interpreters.popitem()[1].end()
+
+
+class Interpreter:
+    def __init__(self, options, environment):
+        ours, theirs = socket.socketpair()
+        program = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import warm; del sys.path[0]; job = warm.serve({theirs.fileno()})\n"
+        # At the bottom of the stack, so that the program below it is all that a stack shows but for this one frame.
+        program += "exec(job.code, job.space) if job else None"
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, *options, "-c", program],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        self._socket = ours
+        self._answers = ours.makefile("r")
+
+    def run(self, words, environment, folder, timeout):
+        out, err = os.pipe(), os.pipe()
+        try:
+            request = json.dumps({"words": words, "environment": environment, "folder": str(folder)}).encode()
+            self._socket.sendall(len(request).to_bytes(4, "little"))
+            self._socket.sendall(request)
+            socket.send_fds(self._socket, [b"."], [out[1], err[1]])
+        finally:
+            os.close(out[1])
+            os.close(err[1])
+        texts = {}
+        readers = [threading.Thread(target=_read, args=(texts, name, end[0])) for name, end in (("out", out), ("err", err))]
+        for reader in readers:
+            reader.start()
+        pid = int(self._answers.readline())
+        late = threading.Timer(timeout, os.kill, (pid, signal.SIGKILL))
+        late.start()
+        code = int(self._answers.readline())
+        late.cancel()
+        for reader in readers:
+            reader.join()
+        return subprocess.CompletedProcess(words, code, texts["out"], texts["err"])
+
+    def end(self):
+        self._socket.close()
+        self._answers.close()
+        self.process.wait()
+
+
+def _read(texts, name, end):
+    with open(end, encoding="utf-8", errors="replace") as file:
+        texts[name] = file.read()
+
+
+# ---- what runs in the interpreter ----
+
+
+class Job:
+    """A program that is about to run in this process."""
+
+    def __init__(self, words):
+        if words[0] == "-c":
+            text, name, sys.argv = words[1], "<string>", ["-c", *words[2:]]
+        else:
+            name, sys.argv = words[0], list(words)
+            sys.path[0] = os.path.dirname(os.path.abspath(name))
+            with open(name, encoding="utf-8") as file:
+                text = file.read()
+        main = type(sys)("__main__")
+        main.__builtins__ = __builtins__
+        if name != "<string>":
+            main.__file__ = name
+        sys.modules["__main__"] = main
+        self.space = main.__dict__
+        self.code = compile(text, name, "exec")
+
+
+def serve(handle):
+    """Forks for each request. Returns a Job in a child; None when nobody asks any more."""
+    import torch  # noqa: F401
+
+    # Not the module of the first program, which only forks.
+    sys.excepthook = _tell
+    asked = socket.socket(fileno=handle)
+    while True:
+        size = _exactly(asked, 4)
+        if not size:
+            return None
+        request = json.loads(_exactly(asked, int.from_bytes(size, "little")))
+        _, (out, err), _, _ = socket.recv_fds(asked, 1, 2)
+        pid = os.fork()
+        if pid == 0:
+            asked.close()
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            os.close(out)
+            os.close(err)
+            os.chdir(request["folder"])
+            os.environ.update(request["environment"])
+            for name in ("warm", "json.tool"):
+                sys.modules.pop(name, None)
+            return Job(request["words"])
+        os.close(out)
+        os.close(err)
+        asked.sendall(f"{pid}\n".encode())
+        _, status = os.waitpid(pid, 0)
+        asked.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _exactly(asked, count):
+    found = b""
+    while len(found) < count:
+        part = asked.recv(count - len(found))
+        if not part:
+            return b""
+        found += part
+    return found
+
+
+def _tell(kind, error, trace):
+    """A traceback without the frame below the program."""
+    inner = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+    sys.__excepthook__(kind, error.with_traceback(inner), inner)
