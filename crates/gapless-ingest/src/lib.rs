@@ -38,7 +38,7 @@ use std::path::Path;
 /// # Errors
 /// When there is no such file, or it is not a trace, or it is damaged.
 pub fn open(path: &Path, options: &ReadOptions) -> Result<Trace, ReadError> {
-    open_with(path, options, |content| content.trace())?
+    open_with(path, options, trace)?
 }
 
 /// Reads a trace from a stream; `name` is what errors call it.
@@ -46,5 +46,10 @@ pub fn open(path: &Path, options: &ReadOptions) -> Result<Trace, ReadError> {
 /// # Errors
 /// When the bytes are not a trace, or damaged.
 pub fn read(mut input: impl Read + Send, name: &str, options: &ReadOptions) -> Result<Trace, ReadError> {
-    content::read_with(&mut input, name, None, options, |content| content.trace())?
+    content::read_with(&mut input, name, None, options, trace)?
+}
+
+/// A function and no method path, because it serves a content of any lifetime.
+fn trace(content: Content<'_>) -> Result<Trace, ReadError> {
+    content.trace()
 }

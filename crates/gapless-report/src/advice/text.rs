@@ -86,7 +86,7 @@ fn suggestion(out: &mut String, number: usize, s: &Suggestion, a: &Answer) {
     if before.survives {
         // What grows is a cost, what shrinks is a gain, and what stays the same is neither.
         let (mut costs, mut gains) = (Vec::new(), Vec::new());
-        let figures: [(&str, fn(&Setting) -> f64, fn(&Setting) -> String); 4] = [
+        let figures: [Figure; 4] = [
             ("device allocs", |t| t.device_allocs as f64, |t| count(t.device_allocs)),
             ("device frees", |t| t.device_frees as f64, |t| count(t.device_frees)),
             ("retries", |t| t.retries as f64, |t| count(t.retries)),
@@ -115,6 +115,9 @@ fn suggestion(out: &mut String, number: usize, s: &Suggestion, a: &Answer) {
     }
     table.render(out, "     ");
 }
+
+/// A figure of a setting: its name, its value, and how it is shown.
+type Figure = (&'static str, fn(&Setting) -> f64, fn(&Setting) -> String);
 
 fn arrow(before: &Setting, after: &Setting, of: fn(&Setting) -> String) -> String {
     format!("{} -> {}", of(before), of(after))
