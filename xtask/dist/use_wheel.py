@@ -1,4 +1,4 @@
-"""Uses an installed wheel: `python -c PROGRAM ENVIRONMENT VERSION`, in an environment that holds nothing else."""
+"""Uses an installed wheel: `python use_wheel.py ENVIRONMENT VERSION`, in an environment that holds nothing else."""
 
 import importlib.metadata
 import importlib.util

@@ -246,9 +246,9 @@ fn use_wheel(wheel: &Path, work: &Path, version: &str) -> Result<()> {
     shell::run(away_from_here("gapless", &["demo"]))?;
     let demo = std::fs::read_dir(&away)?.filter_map(|entry| Some(entry.ok()?.path()));
     ensure!(demo.into_iter().any(|path| name(&path).ends_with(".html")), "`gapless demo` wrote no page");
-    let program = include_str!("../dist/use_wheel.py");
+    let program = shell::root().join("xtask/dist/use_wheel.py").display().to_string();
     let inside = environment.display().to_string();
-    shell::run(away_from_here("python", &["-W", "error", "-c", program, &inside, version]))
+    shell::run(away_from_here("python", &["-W", "error", &program, &inside, version]))
 }
 
 /// What the changelog says of this version, or of what is not released yet.

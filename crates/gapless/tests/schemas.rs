@@ -22,19 +22,16 @@ fn holds(name: &str, text: &str) -> Value {
 #[test]
 fn diff_keeps_its_schema() {
     let traces = all_traces();
+    let mut with_holders = 0;
     // Runs with and without steps, stacks and a clock; and ones that have little in common.
     for pair in traces.windows(2) {
         let [before, after] = [&pair[0].1, &pair[1].1].map(|path| path.display().to_string());
-        keeps("diff", &["diff", &before, &after, "--format", "json"], &[0]);
+        let diff = keeps("diff", &["diff", &before, &after, "--format", "json"], &[0]);
+        let devices = diff["devices"].as_array().expect("devices");
+        with_holders +=
+            devices.iter().filter(|d| d["holders"].as_array().is_some_and(|h| !h.is_empty())).count();
     }
-    let [before, after] =
-        ["gpt2_train", "gpt2_train_stacks"].map(|name| format!("testdata/traces/{name}.pickle.gz"));
-    let [before, after] = [before, after].map(|path| repo(&path).display().to_string());
-    let diff = keeps("diff", &["diff", &before, &after, "--format", "json"], &[0]);
-    assert!(
-        !diff["devices"][0]["holders"].as_array().expect("holders").is_empty(),
-        "holders are checked too"
-    );
+    assert!(with_holders > 0, "holders are checked too");
 }
 
 #[test]
