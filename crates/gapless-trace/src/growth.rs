@@ -1,8 +1,8 @@
 //! What grows from step to step, and which allocations do it.
 //!
-//! A leak is memory that each later step leaves behind. The first step does not count (optimizer state is created in it), and
-//! varying shapes are not a leak: the slope is the median over pairs of steps (Theil-Sen), of the bytes at the steps'
-//! ends.
+//! A leak is memory that each later step leaves behind. The first step does not count (optimizer state is created in
+//! it), and varying shapes are not a leak: the slope is the median over pairs of steps (Theil-Sen), of the bytes at the
+//! steps' ends.
 
 use crate::history::{AllocationId, History};
 use crate::stacks::StackId;

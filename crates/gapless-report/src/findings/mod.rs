@@ -1,8 +1,8 @@
 //! The rules: from a report's figures to findings. Each rule is a pure function of the report, has one code, and
 //! names a next step that is true for this run: it never advises what is already set.
 //!
-//! Thresholds stand beside each rule and in its explanation (`gapless explain CODE`): a share of the peak, and a floor in
-//! bytes below which nobody cares.
+//! Thresholds stand beside each rule and in its explanation (`gapless explain CODE`): a share of the peak, and a
+//! minimum in bytes.
 
 mod advised;
 mod loss;
