@@ -16,7 +16,8 @@ found = []
 with torch.cuda.stream(torch.cuda.Stream()):
     graph.capture_begin(capture_error_mode="relaxed")
     kept.append(of(1000))
-    # As on a card: which capture the default stream is in cannot be asked beside that of a blocking stream. The filter throws then.
+    # As on a card: which capture the default stream is in cannot be asked beside that of a blocking stream. The filter
+    # throws then.
     card.card_refuse_questions(906)
     for size in (1000, 30 * MIB):
         try:

@@ -8,7 +8,7 @@ type Props = Record<string, unknown>;
 type Tag<T extends string> = T extends `${infer Name}.${string}` ? Name : T;
 type ElementOf<T extends string> = Tag<T> extends keyof HTMLElementTagNameMap ? HTMLElementTagNameMap[Tag<T>] : HTMLElement;
 
-/** `h("div.panel", { id: "x" }, "text")`: an element with its classes, properties, listeners (`onclick`) and children. */
+/** `h("div.panel", { id: "x" }, "text")`: an element with classes, properties, listeners (`onclick`) and children. */
 export function h<T extends string>(tag: T, props?: Props | null, ...children: (Child | Child[])[]): ElementOf<T> {
   const [name, ...classes] = tag.split(".");
   const element = document.createElement(name) as ElementOf<T>;

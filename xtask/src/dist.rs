@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: what a release holds, in target/dist. The workflow of a release runs this and uploads the folder.
+//! `cargo xtask dist`: what a release holds, in target/dist. The workflow of a release runs this and uploads the
+//! folder.
 //!
 //!   gapless-VERSION.tar.gz                     the source distribution
 //!   gapless-VERSION-py3-none-manylinux*.whl    the wheel, built from the source distribution

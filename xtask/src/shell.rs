@@ -34,7 +34,8 @@ pub(crate) fn run(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a test runner to its end. Its output goes where ours goes, and what it says of tests that it skipped to `skips`.
+/// Runs a test runner to its end. Its output goes where ours goes, and what it says of tests that it skipped to
+/// `skips`.
 pub(crate) fn watch(mut command: Command, skips: &mut Skips) -> Result<()> {
     let line = describe(&command);
     eprintln!("$ {line}");

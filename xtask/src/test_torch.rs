@@ -1,8 +1,10 @@
-//! `cargo xtask test-torch`: the model of PyTorch's caching allocator against the real one, out of stock wheels, without
-//! a GPU and without Python's torch; then torch in Python (`test_python.rs`). See torch-bench/README.md for what runs.
+//! `cargo xtask test-torch`: the model of PyTorch's caching allocator against the real one, out of stock wheels,
+//! without a GPU and without Python's torch; then torch in Python (`test_python.rs`). See torch-bench/README.md for
+//! what runs.
 //!
-//! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below cargo's
-//! target folder. Where no wheel can be had the version is skipped, loudly; in CI that is a failure, as a difference is.
+//! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below
+//! cargo's target folder. Where no wheel can be had the version is skipped, loudly; in CI that is a failure, as a
+//! difference is.
 
 use crate::parts::Parts;
 use crate::shell::{self, command};

@@ -13,7 +13,8 @@ pub(crate) fn python() -> Result<String> {
     environment(&folder, &["--requirement", &list.display().to_string()], &std::fs::read_to_string(&list)?)
 }
 
-/// The interpreter of an environment in `folder` into which pip installed `packages`. `what` tells this list from others.
+/// The interpreter of an environment in `folder` into which pip installed `packages`. `what` tells this list from
+/// others.
 pub(crate) fn environment(folder: &Path, packages: &[&str], what: &str) -> Result<String> {
     let python = folder.join("bin/python").display().to_string();
     // Written last: what a broken download left behind is not taken for an environment.

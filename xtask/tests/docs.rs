@@ -8,23 +8,6 @@ use std::process::Command;
 /// The longest line of prose, in columns.
 const WIDTH: usize = 120;
 
-/// Not reflowed yet. A row may only leave this list.
-const OLD: &[&str] = &[
-    "crates/gapless-fit/",
-    "crates/gapless/src/commands/fit",
-    "crates/gapless/src/commands/plan/spaces.rs",
-    "crates/gapless-ingest/src/lib.rs",
-    "crates/gapless-ingest/src/minimalloc.rs",
-    "crates/gapless-ingest/src/rmm.rs",
-    "crates/gapless-plan/examples/bench.rs",
-    "crates/gapless-plan/src/lib.rs",
-    "python/",
-    "web/src/dom.ts",
-];
-
-/// Named by CONTRIBUTING.md before it exists. A row may only leave this list.
-const PLANNED: &[&str] = &["crates/gapless-formats/"];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
 }
@@ -78,7 +61,7 @@ fn is_too_long(line: &str) -> bool {
 fn lines_of_docs_and_comments_end_by_column_120() {
     let mut wrong = Vec::new();
     for name in files() {
-        if OLD.iter().any(|old| name.starts_with(old)) || name.contains("/dist/") {
+        if name.contains("/dist/") {
             continue;
         }
         if name.ends_with(".md") {
@@ -164,8 +147,7 @@ fn the_places_that_contributing_names_exist() {
     let mut seen = 0;
     for path in text.split('`').skip(1).step_by(2).filter(is_path) {
         let exists = root().join(path).exists();
-        assert!(exists || PLANNED.contains(&path), "CONTRIBUTING.md names {path}, which does not exist");
-        assert!(!(exists && PLANNED.contains(&path)), "{path} exists now: take it off PLANNED");
+        assert!(exists, "CONTRIBUTING.md names {path}, which does not exist");
         seen += 1;
     }
     assert!(seen > 30, "only {seen} places were found: the page or this test has changed its form");

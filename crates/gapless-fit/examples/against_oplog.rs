@@ -1,7 +1,8 @@
 //! The simulated step beside a recorded one, operator by operator: finds where they part.
 //!
-//! `cargo run --release -p gapless-fit --example against_oplog -- [FILTER]` prints for each recording of `testdata/fit/oplogs.jsonl.gz` whose
-//! label contains the filter what was alive at the end of each phase; with one recording left, every operator of its third step.
+//! `cargo run --release -p gapless-fit --example against_oplog -- [FILTER]` prints for each recording of
+//! `testdata/fit/oplogs.jsonl.gz` whose label contains the filter what was alive at the end of each phase; with one
+//! recording left, every operator of its third step.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! How fast the search and the checkpointing are: configurations a second on one core, a search over 1,024 GPUs, a chain of 128 blocks.
+//! How fast the search and the checkpointing are: configurations a second on one core, a search over 1,024 GPUs, a
+//! chain of 128 blocks.
 //!
 //! Prints one JSON object; `cargo xtask bench fit` reads it.
 
@@ -70,7 +71,8 @@ fn main() {
     println!("{}", serde_json::to_string_pretty(&all).expect("values print"));
 }
 
-/// Blocks that all differ, in bytes and operations as models have them; a third of them with costs that go with their bytes.
+/// Blocks that all differ, in bytes and operations as models have them; a third of them with costs that go with their
+/// bytes.
 fn chain(seed: u64, blocks: usize) -> Chain {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
     let mut within = |low: u64, high: u64| {

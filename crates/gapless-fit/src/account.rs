@@ -133,8 +133,8 @@ impl Account {
     }
 }
 
-/// How far the peak of allocated bytes may be off, as a share: a bound on what was measured over 165 cells and 192 recordings of these families.
-/// Convolutions carry cuDNN's choice of workspaces; T5 was recorded in one shape only.
+/// How far the peak of allocated bytes may be off, as a share: a bound on what was measured over 165 cells and 192
+/// recordings of these families. Convolutions carry cuDNN's choice of workspaces; T5 was recorded in one shape only.
 #[must_use]
 pub fn error_share(architecture: &Architecture) -> f64 {
     match architecture {

@@ -1,8 +1,9 @@
-//! An exported graph run node by node on the simulator's machine: what a node returns is allocated unless it is a view, and goes with its last
-//! user; with training, a node keeps what the derivative of its kind of operator reads.
+//! An exported graph run node by node on the simulator's machine: what a node returns is allocated unless it is a view,
+//! and goes with its last user; with training, a node keeps what the derivative of its kind of operator reads.
 //!
-//! A graph says what operators return, not what their kernels take for a moment: workspaces within an operator are not in it. A joint graph
-//! (torch.export's with backward) is run as it stands, since its backward pass is made of nodes too.
+//! A graph says what operators return, not what their kernels take for a moment: workspaces within an operator are not
+//! in it. A joint graph (torch.export's with backward) is run as it stands, since its backward pass is made of nodes
+//! too.
 
 use crate::eager::log::{Kind, Log, Phase, Scope};
 use crate::eager::{Mode, Run, Sim, Steps, Tensor};

@@ -1,7 +1,7 @@
 //! Devices by name: memory as the driver reports it, speeds as the vendor prints them, and the links between devices.
 //!
-//! Memory is what `torch.cuda.mem_get_info` gives as total, which is less than the name says. Speeds are dense peaks without sparsity; a
-//! search multiplies them by a stated efficiency.
+//! Memory is what `torch.cuda.mem_get_info` gives as total, which is less than the name says. Speeds are dense peaks
+//! without sparsity; a search multiplies them by a stated efficiency.
 
 /// One device.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,4 +1,5 @@
-//! What a model is, before anything runs: numbers of its architecture in one vocabulary, whichever file or name they came from.
+//! What a model is, before anything runs: numbers of its architecture in one vocabulary, whichever file or name they
+//! came from.
 
 /// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -149,7 +150,8 @@ pub struct Decoder {
     pub attention_dropout: f64,
     pub residual_dropout: f64,
     pub attention: Attention,
-    /// Tokens that a sliding layer looks back; and how many layers slide: every layer where `sliding_pattern` is 1, all but every n-th where it is n.
+    /// Tokens that a sliding layer looks back; and how many layers slide: every layer where `sliding_pattern` is 1, all
+    /// but every n-th where it is n.
     pub sliding_window: Option<u64>,
     pub sliding_pattern: u64,
     /// Soft caps on attention scores and on logits (Gemma 2).

@@ -1,5 +1,6 @@
-//! The parameters of an architecture, name by name and shape by shape, in the order in which its implementation registers them (transformers 5.17,
-//! torchvision 0.26). What is shared is listed once, as `named_parameters` does. Buffers stand apart: they take memory but no gradient.
+//! The parameters of an architecture, name by name and shape by shape, in the order in which its implementation
+//! registers them (transformers 5.17, torchvision 0.26). What is shared is listed once, as `named_parameters` does.
+//! Buffers stand apart: they take memory but no gradient.
 
 mod decoder;
 mod encoder;

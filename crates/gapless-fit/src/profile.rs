@@ -1,7 +1,8 @@
-//! A model block by block, for those who choose what to recompute: what each block keeps, what it needs for a moment, and what it costs.
+//! A model block by block, for those who choose what to recompute: what each block keeps, what it needs for a moment,
+//! and what it costs.
 //!
-//! Found by two short runs, one that keeps everything and one that recomputes every block. All bytes are requests in multiples of 512,
-//! relative to what was alive when the block began.
+//! Found by two short runs, one that keeps everything and one that recomputes every block. All bytes are requests in
+//! multiples of 512, relative to what was alive when the block began.
 
 use crate::eager::log::Log;
 use crate::eager::{Kind, Mode, Phase, Recomputed, Run, Scope, Steps, simulate};
@@ -20,7 +21,8 @@ pub struct BlockProfile {
     pub input: u64,
     /// The most above the start while its forward runs.
     pub forward_peak: u64,
-    /// The most above the start while its backward runs, gradients of its weights included; what it had saved is freed meanwhile.
+    /// The most above the start while its backward runs, gradients of its weights included; what it had saved is freed
+    /// meanwhile.
     pub backward_peak: u64,
     /// What its backward leaves more (gradients) or less (what it had saved) alive.
     pub backward_change: i64,

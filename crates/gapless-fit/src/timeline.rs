@@ -1,7 +1,8 @@
-//! A simulated run as a trace whose stacks read like the model: operator, kind of layer, part, phase. What the report's page groups by.
+//! A simulated run as a trace whose stacks read like the model: operator, kind of layer, part, phase. What the report's
+//! page groups by.
 //!
-//! PyTorch's allocator serves the run on a card without end, so blocks lie where it puts them and its segments are in the trace as well: rounding,
-//! reserved bytes and device calls are those of the replay.
+//! PyTorch's allocator serves the run on a card without end, so blocks lie where it puts them and its segments are in
+//! the trace as well: rounding, reserved bytes and device calls are those of the replay.
 
 use crate::eager::{Layer, Phase, Scope, Steps, replay};
 use gapless_replay::Allocator;

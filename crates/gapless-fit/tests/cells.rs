@@ -1,5 +1,5 @@
-//! Predicted peaks against measured ones: cells of an H200 (torch 2.11.0, transformers 5.17.0, torchvision 0.26.0), and the op-by-op recordings
-//! that the operators' behaviour was read from.
+//! Predicted peaks against measured ones: cells of an H200 (torch 2.11.0, transformers 5.17.0, torchvision 0.26.0), and
+//! the op-by-op recordings that the operators' behaviour was read from.
 
 #[path = "../examples/support/mod.rs"]
 mod support;

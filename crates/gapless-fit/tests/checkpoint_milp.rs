@@ -1,7 +1,8 @@
 //! Equal to the optimum that HiGHS proves, on 100 chains of up to 40 blocks.
 //!
-//! The optima stand in milp/optima.csv; they were made with `cargo run --release -p gapless-fit --example checkpoint_questions > q.json`
-//! and `python tests/milp/solve.py q.json tests/milp/optima.csv`, where the integer programs are written from the contracts alone.
+//! The optima stand in milp/optima.csv; they were made with `cargo run --release -p gapless-fit --example
+//! checkpoint_questions > q.json` and `python tests/milp/solve.py q.json tests/milp/optima.csv`, where the integer
+//! programs are written from the contracts alone.
 
 #[path = "milp/questions.rs"]
 #[allow(dead_code)]

@@ -159,8 +159,8 @@ fn blocks_of_convolutional_networks_are_run_again_as_well() {
     }
 }
 
-/// Live bytes after a forward pass, as torch 2.11 and torchvision 0.26 leave them on a CPU with `torch.utils.checkpoint` around these blocks:
-/// what is recomputed is the difference.
+/// Live bytes after a forward pass, as torch 2.11 and torchvision 0.26 leave them on a CPU with
+/// `torch.utils.checkpoint` around these blocks: what is recomputed is the difference.
 #[test]
 fn a_recomputed_block_leaves_what_torch_leaves() {
     for (name, batch, length, blocks, difference) in [

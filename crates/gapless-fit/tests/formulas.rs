@@ -1,4 +1,5 @@
-//! Published numbers, reproduced: ZeRO's tables, Korthikanti's table, parameter counts, caches, ZeRO-Infinity's trillion.
+//! Published numbers, reproduced: ZeRO's tables, Korthikanti's table, parameter counts, caches, ZeRO-Infinity's
+//! trillion.
 
 use gapless_fit::formulas::activations::{self, Recompute, interleave_penalty, megatron};
 use gapless_fit::formulas::head::{self, Loss};
@@ -267,7 +268,8 @@ fn what_hugging_face_keeps_of_a_layer() {
     close(activations::eager_total(&llama, Precision::Bf16, 4, 2048).gib(), 49.03, 0.01);
     assert_eq!(activations::fused(&llama).total(1), 139_392.0);
     let (h, a, k, d, f) = (4096.0, 32.0, 8.0, 128.0, 14336.0);
-    // Grouped heads in fp32 have no fused kernel on CUDA: the row of the closed form is that of as many key-value heads as heads.
+    // Grouped heads in fp32 have no fused kernel on CUDA: the row of the closed form is that of as many key-value heads
+    // as heads.
     let even = Decoder { kv_heads: 32, ..llama.clone() };
     assert_eq!(
         token(&even, Precision::Fp32, 1),
@@ -331,7 +333,8 @@ fn key_value_caches() {
     assert_eq!(cache::total(&sliding, 1, 4096, 2.0, 1, 16).value, (8 * 4096 + 24 * 1024) * 131_072 / 32);
 }
 
-/// vLLM, PR 2031: Llama-2-7B alone on an A100 of 80 GB gets 7351 pages of 16 tokens (8 MiB each) at its default of 0.9 of the memory.
+/// vLLM, PR 2031: Llama-2-7B alone on an A100 of 80 GB gets 7351 pages of 16 tokens (8 MiB each) at its default of 0.9
+/// of the memory.
 #[test]
 fn pages_that_vllm_reports_fit_beside_the_weights() {
     let llama2 = decoder(DecoderStyle::Llama, 32, 4096, 32, 32, 128, 11008, 32000);
@@ -398,7 +401,8 @@ fn zero_infinitys_trillion() {
 
 #[test]
 fn zeros_activations_of_gpt_2() {
-    // 12 h b s L elements: h = 1600, b = 32, s = 1024, L = 48, two bytes: "about 60 GB"; one checkpoint a block: "about 8 GB" with its working set.
+    // 12 h b s L elements: h = 1600, b = 32, s = 1024, L = 48, two bytes: "about 60 GB"; one checkpoint a block: "about
+    // 8 GB" with its working set.
     let bytes = 12.0 * 1600.0 * 32.0 * 1024.0 * 48.0 * 2.0;
     close(bytes / 1e9, 60.4, 0.05);
 }

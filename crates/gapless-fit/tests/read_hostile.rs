@@ -35,7 +35,8 @@ fn check(answer: &Result<Model, ReadError>) {
     }
 }
 
-/// Cuts at every `step`-th byte below `reach` and shortly before the end, and turns of every bit of every `step`-th byte below `reach`.
+/// Cuts at every `step`-th byte below `reach` and shortly before the end, and turns of every bit of every `step`-th
+/// byte below `reach`.
 fn torment(bytes: &[u8], reach: usize, step: usize, read: impl Fn(&[u8]) -> Result<Model, ReadError>) {
     let reach = reach.min(bytes.len());
     for end in (0..reach).step_by(step).chain([bytes.len() - 41]) {

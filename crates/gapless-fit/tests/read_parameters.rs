@@ -1,4 +1,5 @@
-//! Parameter lists against the implementations' own: name by name, shape by shape, in order; and against published counts.
+//! Parameter lists against the implementations' own: name by name, shape by shape, in order; and against published
+//! counts.
 
 use flate2::read::GzDecoder;
 use gapless_fit::model::{Architecture, Dtype};
@@ -143,7 +144,8 @@ fn published_counts() {
         ("t5-large", 737_668_096),
         ("t5-3b", 2_851_598_336),
         ("t5-11b", 11_307_321_344),
-        // With their heads tied, as transformers 5 has them: published 76,961,152 and 247,577,856 with a head of its own.
+        // With their heads tied, as transformers 5 has them: published 76,961,152 and 247,577,856 with a head of its
+        // own.
         ("flan-t5-small", 76_961_152 - 32128 * 512),
         ("flan-t5-base", 247_577_856 - 32128 * 768),
         ("flan-t5-xxl", 11_135_332_352 - 32128 * 4096),

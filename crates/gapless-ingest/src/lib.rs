@@ -1,11 +1,11 @@
 //! Readers of files from outside: a file in, a [`Trace`] out.
 //!
-//! The format is found from the content, never from the name: PyTorch memory snapshots as pickle or JSON, `.gtrace`, RMM's CSV
-//! log, MiniMalloc CSV, each plain or compressed with gzip or zstd.
+//! The format is found from the content, never from the name: PyTorch memory snapshots as pickle or JSON, `.gtrace`,
+//! RMM's CSV log, MiniMalloc CSV, each plain or compressed with gzip or zstd.
 //!
-//! Every file is taken as hostile. Nothing in it is executed, memory stays proportional to the bytes read, and whatever is wrong
-//! ends in a [`ReadError`] that says what, where, and what to do. Relies on `gapless-trace` for the columns; what the events
-//! mean, and whether they contradict each other, is for `History::rebuild`.
+//! Every file is taken as hostile. Nothing in it is executed, memory stays proportional to the bytes read, and whatever
+//! is wrong ends in a [`ReadError`] that says what, where, and what to do. Relies on `gapless-trace` for the columns;
+//! what the events mean, and whether they contradict each other, is for `History::rebuild`.
 
 mod builder;
 mod container;

@@ -1,7 +1,7 @@
 //! RMM's CSV log: `Thread,Time,Action,Pointer,Size,Stream`, as its logging resource adaptor writes it.
 //!
-//! The log has one line for each call; a deallocation is whole at once, so it becomes one `free_completed`. There are no segments:
-//! what the upstream resource holds is not in the log.
+//! The log has one line for each call; a deallocation is whole at once, so it becomes one `free_completed`. There are
+//! no segments: what the upstream resource holds is not in the log.
 
 use crate::error::{Fault, Problem, wrong};
 use crate::options::Limits;

@@ -1,10 +1,12 @@
-//! Measures the planner on the kinds of instances that its targets speak of, one line each: ours, what is wanted, peers.
+//! Measures the planner on the kinds of instances that its targets speak of, one line each: ours, what is wanted,
+//! peers.
 //!
-//! `cargo run --release -p gapless-plan --example bench -- [challenging|cliff|minimise|tensors|guillotine|heavy|million|training|replan|baselines|FILE.csv]...`
-//! Limits count seconds of CPU of this process, not of the clock on the wall, so that a busy machine does not change
-//! the figures. `OFF=trick,trick` turns tricks off, `SEED=n` changes the seed, `LIMIT=s` the limit,
-//! `ONLY=J` picks one of the set to minimise, `CASE=100000, coarse` generated cases by a part of their name, `VERBOSE=1` prints every better plan. `PEERS=FILE` names figures of other
-//! planners on the challenging set: lines of a letter, a tab and what to print.
+//! `cargo run --release -p gapless-plan --example bench --
+//! [challenging|cliff|minimise|tensors|guillotine|heavy|million|training|replan|baselines|FILE.csv]...` Limits count
+//! seconds of CPU of this process, not of the clock on the wall, so that a busy machine does not change the figures.
+//! `OFF=trick,trick` turns tricks off, `SEED=n` changes the seed, `LIMIT=s` the limit, `ONLY=J` picks one of the set to
+//! minimise, `CASE=100000, coarse` generated cases by a part of their name, `VERBOSE=1` prints every better plan.
+//! `PEERS=FILE` names figures of other planners on the challenging set: lines of a letter, a tab and what to print.
 
 use std::io::Read;
 use std::path::PathBuf;

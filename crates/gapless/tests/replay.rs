@@ -452,7 +452,7 @@ fn no_row_holds_more_than_the_card_or_strands_more_than_it_holds() {
     let path = trace("leak");
     let unknown = run(&["replay", &path, "--with", "tourch"]).err;
     let (_, list) =
-        unknown.lines().next().and_then(|line| line.split_once("there are ")).expect("a list of names");
+        unknown.lines().next().and_then(|line| line.split_once("use one of ")).expect("a list of names");
     let mut with = vec!["torch:expandable_segments:True"];
     with.extend(list.split(", "));
     let mut ended = 0;

@@ -4,8 +4,7 @@ use crate::models::BuildError;
 use crate::search::SearchError;
 
 /// A question that contradicts itself, or that nothing can answer: what is wrong, and what to do next. Settings are
-/// called by the flags of
-/// `gapless fit`, since that is where people meet them.
+/// called by the flags of `gapless fit`, since that is where people meet them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct AskError {

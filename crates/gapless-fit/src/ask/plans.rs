@@ -12,7 +12,7 @@ use crate::eager::Run;
 use crate::emit::{Recipe, Target};
 use crate::formulas::sharding::Sharding;
 use crate::model::Architecture;
-use crate::portrait::portrait;
+use crate::profiled::block_profile;
 use crate::search::SearchError;
 use crate::search::cost::CostModel;
 use crate::search::profile::Profile;
@@ -62,7 +62,7 @@ pub(super) const UNIT: &str = "a step";
 pub(super) fn profile(q: &Question) -> Result<Profile> {
     // The search counts adapters itself, over the model as it is.
     let run = Run { lora: None, ..q.run.clone() };
-    portrait(&q.model.name, &q.architecture, &run).map_err(|error| AskError::planned(&q.path, &error))
+    block_profile(&q.model.name, &q.architecture, &run).map_err(|error| AskError::planned(&q.path, &error))
 }
 
 /// Ranks that each work on their own sequences.

@@ -1,9 +1,11 @@
-//! A chain of blocks, each treated in one of a few ways: the cheapest treatment whose peak stays within a budget, exactly.
+//! A chain of blocks, each treated in one of a few ways: the cheapest treatment whose peak stays within a budget,
+//! exactly.
 //!
-//! What is counted, in the order of a step: while block i runs forward, `base` + what blocks before it retained + its choice's
-//! `forward_peak`; at the loss, `base` + all retained + `head_peak`; while block i runs backward, `base` + what blocks before it retained +
-//! its choice's `backward_peak` + the gradients of the head and of the blocks after it. The peak is a maximum over these, so this is no
-//! knapsack; `lattice` solves it by Pareto frontiers. Figures: 128 heterogeneous blocks in milliseconds (examples/search_speed.rs).
+//! What is counted, in the order of a step: while block i runs forward, `base` + what blocks before it retained + its
+//! choice's `forward_peak`; at the loss, `base` + all retained + `head_peak`; while block i runs backward, `base` +
+//! what blocks before it retained + its choice's `backward_peak` + the gradients of the head and of the blocks after
+//! it. The peak is a maximum over these, so this is no knapsack; `lattice` solves it by Pareto frontiers. Figures: 128
+//! heterogeneous blocks in milliseconds (examples/search_speed.rs).
 
 use super::lattice::{Arc, Lattice};
 use super::{Infeasible, Proof};
@@ -15,7 +17,8 @@ pub struct Choice {
     pub retained: u64,
     /// The most that the block's forward holds at once, what it retains included.
     pub forward_peak: u64,
-    /// The most that the block's backward holds at once, recomputation and what it retained included; its own gradients of parameters too.
+    /// The most that the block's backward holds at once, recomputation and what it retained included; its own gradients
+    /// of parameters too.
     pub backward_peak: u64,
     /// What the treatment adds to the step.
     pub cost: u64,
@@ -25,7 +28,8 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub choices: Vec<Choice>,
-    /// Gradients of its parameters that stay after its backward (0 where they are there from the beginning, and counted in `base`).
+    /// Gradients of its parameters that stay after its backward (0 where they are there from the beginning, and counted
+    /// in `base`).
     pub gradient: u64,
 }
 
@@ -34,11 +38,13 @@ pub struct Block {
 pub struct Measured {
     /// Bytes of the block's input: what a checkpoint keeps.
     pub input: u64,
-    /// Bytes that autograd keeps for backward where nothing is checkpointed (the input included where the block saves it).
+    /// Bytes that autograd keeps for backward where nothing is checkpointed (the input included where the block saves
+    /// it).
     pub saved: u64,
     /// Bytes that forward needs at its worst beyond those it saves.
     pub forward_working: u64,
-    /// Bytes that backward needs at its worst beyond those saved: gradients of activations, temporaries, its parameters' gradients.
+    /// Bytes that backward needs at its worst beyond those saved: gradients of activations, temporaries, its
+    /// parameters' gradients.
     pub backward_working: u64,
     /// Bytes of the gradient of its output: held while the block is recomputed.
     pub output_gradient: u64,
@@ -78,7 +84,8 @@ impl Solution {
 const LIMIT: usize = 2_000_000;
 
 impl Measured {
-    /// The block as it is, and as `torch.utils.checkpoint` treats it: its input stays, its forward runs again when its backward begins.
+    /// The block as it is, and as `torch.utils.checkpoint` treats it: its input stays, its forward runs again when its
+    /// backward begins.
     #[must_use]
     pub fn block(&self) -> Block {
         Block { choices: vec![self.kept(), self.recomputed()], gradient: self.gradient }
@@ -124,7 +131,8 @@ impl Chain {
         })
     }
 
-    /// The least peak over all choices, exactly: by bisection, since feasibility is decided exactly and never lost by a larger budget.
+    /// The least peak over all choices, exactly: by bisection, since feasibility is decided exactly and never lost by a
+    /// larger budget.
     #[must_use]
     pub fn least_peak(&self) -> u64 {
         let (mut low, mut high) = (0, u64::MAX / 4);

@@ -1,8 +1,10 @@
-//! Cheapest path through positions 0..=n where every arc leaves bytes behind and is open only below a level: exact, by Pareto frontiers.
+//! Cheapest path through positions 0..=n where every arc leaves bytes behind and is open only below a level: exact, by
+//! Pareto frontiers.
 //!
-//! A label at a position is (bytes left behind so far, cost so far). An arc with `cap` may be taken by a label with bytes <= cap, and adds
-//! `retained` and `cost`. At the end, bytes <= `end_cap`. A label that is worse in both than another goes; so does one that cannot reach
-//! the end (`reach`, exact) or cannot beat the best known path (`Bound`, a fractional knapsack). A narrow beam finds that path first.
+//! A label at a position is (bytes left behind so far, cost so far). An arc with `cap` may be taken by a label with
+//! bytes <= cap, and adds `retained` and `cost`. At the end, bytes <= `end_cap`. A label that is worse in both than
+//! another goes; so does one that cannot reach the end (`reach`, exact) or cannot beat the best known path (`Bound`, a
+//! fractional knapsack). A narrow beam finds that path first.
 
 /// One step from a position to a later one.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +22,8 @@ pub(super) struct Lattice {
     /// Arcs by the position that they leave.
     pub(super) arcs: Vec<Vec<Arc>>,
     pub(super) end_cap: Option<u64>,
-    /// For the bound: of each position's block, pairs (bytes, cost) of which every path pays at least a convex combination.
+    /// For the bound: of each position's block, pairs (bytes, cost) of which every path pays at least a convex
+    /// combination.
     pub(super) relaxed: Vec<Vec<(u64, u64)>>,
 }
 
@@ -51,8 +54,8 @@ struct Trail {
     arc: u32,
 }
 
-/// Labels kept at a position by the first, inexact pass; by a second one, where the exact pass grows beyond `NARROW` because costs go with
-/// bytes, as in a subset sum: then a path closer to the optimum saves most.
+/// Labels kept at a position by the first, inexact pass; by a second one, where the exact pass grows beyond `NARROW`
+/// because costs go with bytes, as in a subset sum: then a path closer to the optimum saves most.
 const BEAM: usize = 256;
 const WIDE_BEAM: usize = 1024;
 const NARROW: usize = 8192;
@@ -79,8 +82,8 @@ impl Lattice {
         self.reach()[0].is_some()
     }
 
-    /// The cheapest path, or none where no path is open. `limit` bounds the labels of one position: past it the path is the beam's, and the
-    /// lower bound says how far from the optimum it can be.
+    /// The cheapest path, or none where no path is open. `limit` bounds the labels of one position: past it the path is
+    /// the beam's, and the lower bound says how far from the optimum it can be.
     pub(super) fn cheapest(&self, limit: usize) -> Option<Path> {
         let reach = self.reach();
         reach[0]?;
@@ -111,7 +114,8 @@ impl Lattice {
         best.map(|path| Path { lower_bound, examined, ..path })
     }
 
-    /// One pass over the positions, for a path that costs less than `below`. The error carries the lower bound proven and the labels examined.
+    /// One pass over the positions, for a path that costs less than `below`. The error carries the lower bound proven
+    /// and the labels examined.
     fn sweep(
         &self,
         reach: &[Option<u64>],
@@ -183,7 +187,8 @@ impl Lattice {
         here.chain(later).min().unwrap_or(u64::MAX)
     }
 
-    /// For each position the bounds that may prune there: towards the end, and towards the positions that every path passes and that bind most.
+    /// For each position the bounds that may prune there: towards the end, and towards the positions that every path
+    /// passes and that bind most.
     fn bounds(&self, reach: &[Option<u64>]) -> Vec<Vec<Bound>> {
         let n = self.len();
         let mut steps: Vec<Step> = self
@@ -235,7 +240,8 @@ impl Lattice {
     }
 }
 
-/// Runs sorted by bytes into one, without labels that another beats in both: two by two, so that a run is copied few times.
+/// Runs sorted by bytes into one, without labels that another beats in both: two by two, so that a run is copied few
+/// times.
 fn merge(mut runs: Vec<Vec<Label>>) -> Vec<Label> {
     while runs.len() > 1 {
         let mut halved = Vec::with_capacity(runs.len().div_ceil(2));
@@ -333,8 +339,8 @@ fn hull(pairs: &[(u64, u64)]) -> Vec<(u64, u64)> {
     hull
 }
 
-/// A lower bound on what the blocks `[from, goal)` cost: all at their cheapest, then freed by the cheapest steps, the last one in part,
-/// until the level at `goal` holds.
+/// A lower bound on what the blocks `[from, goal)` cost: all at their cheapest, then freed by the cheapest steps, the
+/// last one in part, until the level at `goal` holds.
 struct Bound {
     /// Bytes that may be left behind without any cost.
     free: u64,
@@ -355,7 +361,8 @@ impl Bound {
             sum = (sum.0 + step.bytes, sum.1 + step.cost);
             freed.push(sum);
         }
-        // Where even the cheapest blocks exceed the level by themselves, the excess begins below zero bytes: kept as a shift of the curve.
+        // Where even the cheapest blocks exceed the level by themselves, the excess begins below zero bytes: kept as a
+        // shift of the curve.
         let free = level.saturating_sub(bytes);
         let mut bound = Bound { free, base_cost, freed };
         if bytes > level {
@@ -376,7 +383,8 @@ impl Bound {
             .collect();
     }
 
-    /// What freeing `excess` costs at least, where `place` is the first step whose sum exceeds it. Costs are whole, so a fraction rounds up.
+    /// What freeing `excess` costs at least, where `place` is the first step whose sum exceeds it. Costs are whole, so
+    /// a fraction rounds up.
     fn paid(&self, place: usize, excess: u64) -> u64 {
         self.share(place, excess).ceil() as u64
     }
@@ -408,8 +416,8 @@ impl Bound {
     }
 }
 
-/// Whether the label may still end below `below`, as far as the bounds tell (at the last position there are none). The cursors follow labels in
-/// the order of their bytes.
+/// Whether the label may still end below `below`, as far as the bounds tell (at the last position there are none). The
+/// cursors follow labels in the order of their bytes.
 fn is_open(bounds: &[Bound], cursors: &mut [usize], label: &Label, below: u64) -> bool {
     label.cost < below
         && bounds

@@ -1,10 +1,9 @@
 //! What to recompute: the cheapest way to keep a training step's peak within a budget, with a proof.
 //!
 //! `chain` treats a sequence of blocks, each in one of a few ways (kept, recomputed, half recomputed, moved to the
-//! host), as
-//! `torch.utils.checkpoint` around single blocks does: that is what emitted scripts can run and what the simulation
-//! follows. `simulate` walks through a finished schedule, counts bytes and cost, and shares no code with what made
-//! it. Bytes and costs are integers (a cost is whatever the caller counts: operations, nanoseconds), so that
+//! host), as `torch.utils.checkpoint` around single blocks does: that is what emitted scripts can run and what the
+//! simulation follows. `simulate` walks through a finished schedule, counts bytes and cost, and shares no code with
+//! what made it. Bytes and costs are integers (a cost is whatever the caller counts: operations, nanoseconds), so that
 //! "optimal" means equal, not close.
 
 pub mod chain;

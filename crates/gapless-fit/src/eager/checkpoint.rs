@@ -1,5 +1,6 @@
-//! Checkpointing without re-entry (`use_reentrant=False`): what a block saves is dropped in its forward pass; the first saved tensor that
-//! the backward pass asks for runs the block again, up to the last tensor that was saved, and leaves them all.
+//! Checkpointing without re-entry (`use_reentrant=False`): what a block saves is dropped in its forward pass; the first
+//! saved tensor that the backward pass asks for runs the block again, up to the last tensor that was saved, and leaves
+//! them all.
 
 use super::log::Phase;
 use super::sim::{Saved, Sim};

@@ -20,8 +20,8 @@ pub struct PhaseFigures {
     pub peak_allocated: Bytes,
 }
 
-/// What the driver counts for the process beside torch's segments on an H200 (torch 2.11, CUDA 13): context, libraries and their kernels. It grew from
-/// 767 to 811 MiB while ever more kernels were loaded; this is what most runs had.
+/// What the driver counts for the process beside torch's segments on an H200 (torch 2.11, CUDA 13): context, libraries
+/// and their kernels. It grew from 767 to 811 MiB while ever more kernels were loaded; this is what most runs had.
 pub const OUTSIDE_TORCH: Bytes = Bytes(812_449_792);
 
 /// What the allocator counted over the run.

@@ -1,8 +1,8 @@
 //! The machine on which modeling code runs: allocations, the autograd tape, the engine of the backward pass.
 //!
-//! Nodes run from the last recorded to the first, as PyTorch's engine takes them; a node's saved tensors go when it has run, gradients of
-//! parameters are kept as soon as they are complete. The order of frees within one node follows the engine too: the gradients it was given,
-//! then what it saved, then what it gave on.
+//! Nodes run from the last recorded to the first, as PyTorch's engine takes them; a node's saved tensors go when it has
+//! run, gradients of parameters are kept as soon as they are complete. The order of frees within one node follows the
+//! engine too: the gradients it was given, then what it saved, then what it gave on.
 
 use super::checkpoint::Frame;
 use super::log::{Kind, Layer, Log, Phase, PhaseMark, Scope};

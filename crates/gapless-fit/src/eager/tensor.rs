@@ -1,6 +1,7 @@
 //! Tensors as far as memory sees them: a counted storage, a number of elements, a type, and where its gradient goes.
 //!
-//! A storage's last owner going away is the free, as in PyTorch: so scopes of the Rust code stand for those of the Python code.
+//! A storage's last owner going away is the free, as in PyTorch: so scopes of the Rust code stand for those of the
+//! Python code.
 
 use super::log::{Kind, Log};
 use crate::model::Dtype;

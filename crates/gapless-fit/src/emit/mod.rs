@@ -1,8 +1,8 @@
 //! A plan as something that runs: a Python script, a configuration file, or a command line.
 //!
-//! Scripts are templates whose behaviour follows from two JSON values written into them, the plan and the model's configuration, so what is
-//! syntax-checked in the tests is what users get. A target that cannot realise a plan is an error that says which can. What is written never
-//! depends on time or place: the same plan gives the same bytes.
+//! Scripts are templates whose behaviour follows from two JSON values written into them, the plan and the model's
+//! configuration, so what is syntax-checked in the tests is what users get. A target that cannot realise a plan is an
+//! error that says which can. What is written never depends on time or place: the same plan gives the same bytes.
 
 mod configuration;
 mod script;
@@ -38,8 +38,8 @@ impl Target {
         }
     }
 
-    /// Narrows a space to what this target can realise, so that the cheapest plan of it can be emitted. A dimension of which nothing is left
-    /// is an error of the search, which names it.
+    /// Narrows a space to what this target can realise, so that the cheapest plan of it can be emitted. A dimension of
+    /// which nothing is left is an error of the search, which names it.
     pub fn restrict(self, space: &mut Space) {
         configuration::restrict(self, space);
     }
@@ -57,8 +57,8 @@ pub struct File {
 pub struct Recipe {
     /// How the plan is called in output.
     pub name: String,
-    /// The model's config.json, whole: the script builds the model from it. For a network of torchvision its row of the table of names, with
-    /// `name` and `num_classes`.
+    /// The model's config.json, whole: the script builds the model from it. For a network of torchvision its row of the
+    /// table of names, with `name` and `num_classes`.
     pub model: Value,
     /// Folder or name to load weights from; random ones where there is none.
     pub weights: Option<String>,
@@ -88,7 +88,8 @@ pub enum EmitError {
 }
 
 impl Recipe {
-    /// A plan of the search; of each kind the first blocks are recomputed, since what the last ones save is needed again at once.
+    /// A plan of the search; of each kind the first blocks are recomputed, since what the last ones save is needed
+    /// again at once.
     #[must_use]
     pub fn from_plan(profile: &Profile, plan: &Plan, model: Value, gpus_per_node: u64, nodes: u64) -> Recipe {
         let mut left = plan.counts.clone();

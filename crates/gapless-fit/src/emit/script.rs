@@ -71,7 +71,8 @@ fn plan(recipe: &Recipe, target: Target) -> Value {
     let half = if config.precision == Precision::Fp16 { "float16" } else { "bfloat16" };
     let wide = matches!(config.precision, Precision::Fp32 | Precision::AmpBf16);
     let mixed = matches!(config.precision, Precision::Mixed | Precision::MixedMainGrad);
-    // Whoever shards keeps the fp32 weights and computes with gathered copies in 16 bits; DeepSpeed makes its master copies itself.
+    // Whoever shards keeps the fp32 weights and computes with gathered copies in 16 bits; DeepSpeed makes its master
+    // copies itself.
     let weight_type = if wide || mixed && target != Target::DeepSpeed { "float32" } else { half };
     let compute_type = if config.precision == Precision::Fp32 { "float32" } else { half };
     let reduce_type = match config.precision {

@@ -44,13 +44,15 @@ pub fn megatron(
     )
 }
 
-/// What the first stage holds of all layers with interleaved 1F1B: 1 + (p - 1) / (p v), and 1 where nothing is interleaved.
+/// What the first stage holds of all layers with interleaved 1F1B: 1 + (p - 1) / (p v), and 1 where nothing is
+/// interleaved.
 #[must_use]
 pub fn interleave_penalty(p: u64, v: u64) -> f64 {
     if v > 1 { 1.0 + (p - 1) as f64 / (p * v) as f64 } else { 1.0 }
 }
 
-/// What the stage's layers do not count: embedding dropout, and with one stage the final norm, the head's input and fp32 logits.
+/// What the stage's layers do not count: embedding dropout, and with one stage the final norm, the head's input and
+/// fp32 logits.
 #[must_use]
 pub fn megatron_ends(s: u64, b: u64, h: u64, vocab: u64, p: u64, t: u64) -> Term {
     let (sbh, t_) = ((s * b * h) as f64, t as f64);
@@ -64,7 +66,8 @@ pub fn megatron_ends(s: u64, b: u64, h: u64, vocab: u64, p: u64, t: u64) -> Term
     )
 }
 
-/// One more forward of the attention core, as a share of a step's operations: counted strictly, and as the paper prints it.
+/// One more forward of the attention core, as a share of a step's operations: counted strictly, and as the paper prints
+/// it.
 #[must_use]
 pub fn selective_overhead(s: u64, h: u64) -> (f64, f64) {
     (s as f64 / (18 * h) as f64, s as f64 / (6 * h) as f64)
@@ -103,7 +106,8 @@ pub fn fused(decoder: &Decoder) -> PerToken {
 
 /// As Hugging Face's eager execution saves it, with attention `sdpa` (its flash kernel) or `eager`.
 ///
-/// Styles without coefficients of their own take Llama's (RMS norm, gate) or GPT-2's (layer norm, five-operator GELU) by their family.
+/// Styles without coefficients of their own take Llama's (RMS norm, gate) or GPT-2's (layer norm, five-operator GELU)
+/// by their family.
 #[must_use]
 pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
     let (h, a, k, d) =
@@ -114,7 +118,8 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
     let scores = decoder.attention == Attention::Eager;
     let ungated = matches!(decoder.style, DecoderStyle::Gpt2 | DecoderStyle::GptNeox | DecoderStyle::Opt);
     let normed = matches!(decoder.style, DecoderStyle::Qwen3 | DecoderStyle::Qwen3Moe | DecoderStyle::Gemma3);
-    // On CUDA, flash kernels want 16 bits and the memory-efficient ones know no grouped heads: then scores are tensors, keys and values repeated.
+    // On CUDA, flash kernels want 16 bits and the memory-efficient ones know no grouped heads: then scores are tensors,
+    // keys and values repeated.
     let math = !scores && precision == Precision::Fp32 && decoder.kv_heads != decoder.heads;
     let mut kept = PerToken::default();
     if ungated {
@@ -123,7 +128,8 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
         // Of 16 h in 16 bits: queries, keys, values and the core's output are 8 h.
         let core = x * 4.0 * h + if scores { 0.0 } else { 4.0 * a };
         kept.core = core;
-        // GELU written out, five operators; under CUDA's autocast `pow` and what follows it run in fp32 (on CPU it does not).
+        // GELU written out, five operators; under CUDA's autocast `pow` and what follows it run in fp32 (on CPU it does
+        // not).
         let written = decoder.activation == Activation::GeluNew;
         kept.cut = core + if autocast && written { 16.0 } else { 5.0 * x } * f;
         kept.wide = x * 4.0 * h + dropout + if autocast { 4.0 * h + 16.0 } else { 8.0 };
@@ -155,7 +161,8 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
     }
     if let Some(moe) = decoder.moe.as_ref().filter(|moe| layer >= moe.dense_layers) {
         let e = moe.top_k as f64;
-        // Instead of the dense part: permuted inputs and outputs, the experts' own, routing in fp32; then the shared expert.
+        // Instead of the dense part: permuted inputs and outputs, the experts' own, routing in fp32; then the shared
+        // expert.
         kept.cut -= 4.0 * x * f;
         kept.cut += 4.0 * x * e * moe.expert_intermediate as f64 + 4.0 * x * moe.shared_intermediate as f64;
         kept.wide += 2.0 * x * e * h + 4.0 * moe.experts as f64 + 40.0 * e;

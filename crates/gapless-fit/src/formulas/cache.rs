@@ -38,7 +38,8 @@ pub fn sliding_layers(decoder: &Decoder) -> u64 {
     }
 }
 
-/// Bytes of `sequences` of `tokens` each on one rank, in pages of `page` tokens (1: not paged); sliding layers keep their window.
+/// Bytes of `sequences` of `tokens` each on one rank, in pages of `page` tokens (1: not paged); sliding layers keep
+/// their window.
 #[must_use]
 pub fn total(decoder: &Decoder, sequences: u64, tokens: u64, bytes: f64, t: u64, page: u64) -> Term {
     let token = per_token(decoder, bytes, t).value as f64 / decoder.layers as f64;

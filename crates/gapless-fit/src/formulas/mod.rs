@@ -1,9 +1,11 @@
-//! Closed forms: what memory a model's states, activations, caches and runtime take, each with its equation, inputs and source.
+//! Closed forms: what memory a model's states, activations, caches and runtime take, each with its equation, inputs and
+//! source.
 //!
-//! They check the step that `eager` runs operator by operator, and they are what the search sweeps over. Every formula gives a `Term`, which is
-//! what `--why` prints. Symbols are those of the literature: b micro-batch, s length, T = b s tokens, L layers, h hidden, f inner size,
-//! a heads, k key-value heads, d head size, V vocabulary, E experts of which e serve a token, t tensor-, p pipeline-, c context-,
-//! q expert-parallel degree, v chunks of a stage, m micro-batches, N data-parallel degree.
+//! They check the step that `eager` runs operator by operator, and they are what the search sweeps over. Every formula
+//! gives a `Term`, which is what `--why` prints. Symbols are those of the literature: b micro-batch, s length, T = b s
+//! tokens, L layers, h hidden, f inner size, a heads, k key-value heads, d head size, V vocabulary, E experts of which
+//! e serve a token, t tensor-, p pipeline-, c context-, q expert-parallel degree, v chunks of a stage, m micro-batches,
+//! N data-parallel degree.
 
 pub mod activations;
 pub mod cache;

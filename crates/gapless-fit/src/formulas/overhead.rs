@@ -4,7 +4,8 @@ use super::Term;
 
 const MIB: f64 = 1_048_576.0;
 
-/// The CUDA context, modules loaded lazily. Measured: 426 MiB on an RTX 6000 Ada with CUDA 13.0; 300 to 500 MiB elsewhere, over 1 GiB without lazy loading.
+/// The CUDA context, modules loaded lazily. Measured: 426 MiB on an RTX 6000 Ada with CUDA 13.0; 300 to 500 MiB
+/// elsewhere, over 1 GiB without lazy loading.
 #[must_use]
 pub fn context(lazy: bool) -> Term {
     let mib = if lazy { 450.0 } else { 1100.0 };

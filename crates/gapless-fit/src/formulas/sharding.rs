@@ -1,4 +1,5 @@
-//! What sharding leaves on one rank: data-parallel schemes, and the divisors of tensor, pipeline and expert parallelism.
+//! What sharding leaves on one rank: data-parallel schemes, and the divisors of tensor, pipeline and expert
+//! parallelism.
 
 use super::Term;
 use super::parameters::Divided;

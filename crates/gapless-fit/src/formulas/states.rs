@@ -36,7 +36,8 @@ pub struct Widths {
 }
 
 impl Optimizer {
-    /// Bytes of state for a parameter. Adafactor's depends on shapes: `adafactor`; what is here holds for large square matrices.
+    /// Bytes of state for a parameter. Adafactor's depends on shapes: `adafactor`; what is here holds for large square
+    /// matrices.
     #[must_use]
     pub fn state_bytes(self, state: u64) -> f64 {
         let state = state as f64;
@@ -54,7 +55,8 @@ impl Optimizer {
         }
     }
 
-    /// What the step needs at its worst beyond weights, gradients and states: bytes a parameter, and bytes an element of the largest parameter.
+    /// What the step needs at its worst beyond weights, gradients and states: bytes a parameter, and bytes an element
+    /// of the largest parameter.
     #[must_use]
     pub fn transient(self, state: u64) -> (f64, f64) {
         let state = state as f64;

@@ -1,4 +1,5 @@
-//! The peak of one training step on one device, from the closed forms: the fast bound beside the operator-by-operator step.
+//! The peak of one training step on one device, from the closed forms: the fast bound beside the operator-by-operator
+//! step.
 
 use super::activations;
 use super::head::{self, Loss};
@@ -38,8 +39,9 @@ pub struct Step {
     pub logits_kept: bool,
 }
 
-/// `loss`: W + O + sum A + T (8 h + 4) + 14 V T (12 where the logits are not kept); `backward` of layer l: W + O + sum_{j<=l} A_j + sum_{j>l} G_j + G_head + T (2 h + 6 f) (+ 2 V T);
-/// `optimizer`: W + O + G + transient. With checkpointing the sum of A_j is 2 h T l + A_l; with accumulation G is there from the beginning.
+/// `loss`: W + O + sum A + T (8 h + 4) + 14 V T (12 where the logits are not kept); `backward` of layer l: W + O +
+/// sum_{j<=l} A_j + sum_{j>l} G_j + G_head + T (2 h + 6 f) (+ 2 V T); `optimizer`: W + O + G + transient. With
+/// checkpointing the sum of A_j is 2 h T l + A_l; with accumulation G is there from the beginning.
 #[must_use]
 pub fn peak(decoder: &Decoder, step: &Step) -> StepPeak {
     let widths = step.precision.bytes();

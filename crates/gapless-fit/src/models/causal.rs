@@ -1,4 +1,5 @@
-//! What causal language models have in common: blocks one after another, and a head whose logits are the loss or the answer.
+//! What causal language models have in common: blocks one after another, and a head whose logits are the loss or the
+//! answer.
 
 use super::Network;
 use super::parts::through_block;

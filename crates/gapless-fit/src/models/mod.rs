@@ -25,7 +25,8 @@ use std::rc::Rc;
 
 /// A model whose weights are allocated.
 pub(crate) trait Network {
-    /// A batch, as the caller makes and holds it: tokens where a model does not say otherwise, which are the labels too.
+    /// A batch, as the caller makes and holds it: tokens where a model does not say otherwise, which are the labels
+    /// too.
     fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
         parts::tokens(sim, run.batch * run.length)
     }

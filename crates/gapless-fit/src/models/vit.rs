@@ -167,7 +167,8 @@ impl Vit {
         sim.add(&residual, &fed)
     }
 
-    /// `nn.MultiheadAttention`'s projection: tokens first by a copy, the product and the bias apart, and then three parts by a copy.
+    /// `nn.MultiheadAttention`'s projection: tokens first by a copy, the product and the bias apart, and then three
+    /// parts by a copy.
     fn packed(&self, sim: &Sim, x: &Tensor, weight: &Param, bias: &Param) -> Tensor {
         let b = sim.for_product(&bias.tensor);
         let w = sim.for_product(&weight.tensor);

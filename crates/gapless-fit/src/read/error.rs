@@ -11,7 +11,8 @@ pub struct ReadError {
     pub problem: Problem,
 }
 
-/// What is wrong with a model's description. Offsets count bytes of the file, or of the archive's member after decompression.
+/// What is wrong with a model's description. Offsets count bytes of the file, or of the archive's member after
+/// decompression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {

@@ -1,11 +1,12 @@
-//! Typed access to the keys of a configuration. A key that is missing takes the default that transformers' own class has; one of the wrong
-//! type, or larger than any model, is an error with the byte where it stands.
+//! Typed access to the keys of a configuration. A key that is missing takes the default that transformers' own class
+//! has; one of the wrong type, or larger than any model, is an error with the byte where it stands.
 
 use super::error::{Fault, Problem};
 use super::json::{Json, Value};
 use crate::model::Activation;
 
-/// No dimension of a model is larger, and the product of two of them fits 64 bits, so that shapes can be computed without a look at each step.
+/// No dimension of a model is larger, and the product of two of them fits 64 bits, so that shapes can be computed
+/// without a look at each step.
 const LARGEST: u64 = (1 << 31) - 1;
 /// Layers, experts, stages: what becomes a list.
 const LONGEST: u64 = 10_000;

@@ -1,5 +1,5 @@
-//! A folder as the Hugging Face hub lays it out: `config.json`, and the weights in one `.safetensors` file or in shards with an index. The index
-//! names files of the folder itself: a name that leads out of it is refused.
+//! A folder as the Hugging Face hub lays it out: `config.json`, and the weights in one `.safetensors` file or in shards
+//! with an index. The index names files of the folder itself: a name that leads out of it is refused.
 
 use super::error::{Fault, Named, Problem, ReadError, malformed, unsupported};
 use super::json::{Json, brief};
@@ -91,7 +91,8 @@ fn combine(name: String, config: Option<&Path>, weights: Weights, folder: &Path)
     Ok(Model { name, architecture, weights: list, notes })
 }
 
-/// A file that stores other numbers of elements than the architecture has is worth a word: a head stored twice, an adapter, packed weights.
+/// A file that stores other numbers of elements than the architecture has is worth a word: a head stored twice, an
+/// adapter, packed weights.
 fn compare(architecture: &Architecture, weights: &[Weight], notes: &mut Vec<String>) {
     let stored: u128 = weights
         .iter()

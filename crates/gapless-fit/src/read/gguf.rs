@@ -1,11 +1,13 @@
-//! GGUF files, versions 2 and 3: metadata and the table of tensors; the data is never read. Bytes are those of the quantised blocks.
+//! GGUF files, versions 2 and 3: metadata and the table of tensors; the data is never read. Bytes are those of the
+//! quantised blocks.
 //!
 //! ```text
-//! "GGUF" | version: u32 | tensors: u64 | entries: u64 | entries (name, type: u32, value) | tensors (name, sides: u32, shape, type: u32, offset: u64) | data
+//! "GGUF" | version: u32 | tensors: u64 | entries: u64 | entries (name, type: u32, value)
+//!        | tensors (name, sides: u32, shape, type: u32, offset: u64) | data
 //! ```
 //!
-//! Strings are a u64 length and bytes. Lists of strings (vocabularies) are walked over, not kept; every count and length is compared with the bytes
-//! that are left before it is believed.
+//! Strings are a u64 length and bytes. Lists of strings (vocabularies) are walked over, not kept; every count and
+//! length is compared with the bytes that are left before it is believed.
 
 use super::error::{Fault, Problem, malformed, unsupported};
 use super::gguf_types;

@@ -1,5 +1,5 @@
-//! From GGUF metadata to an architecture: llama.cpp's keys, and the tensors where the keys say too little (tied heads, biases). What runs is taken to
-//! be the transformers implementation of the same family.
+//! From GGUF metadata to an architecture: llama.cpp's keys, and the tensors where the keys say too little (tied heads,
+//! biases). What runs is taken to be the transformers implementation of the same family.
 
 use super::error::{Fault, Problem};
 use super::gguf::{Gguf, Meta};

@@ -1,5 +1,5 @@
-//! JSON whose every value knows the byte where it stands. Refuses what a hostile file is made of: nesting deeper than 64, a key twice in one
-//! object, more values than the caller allows. Accepts NaN and Infinity, which Python writes.
+//! JSON whose every value knows the byte where it stands. Refuses what a hostile file is made of: nesting deeper than
+//! 64, a key twice in one object, more values than the caller allows. Accepts NaN and Infinity, which Python writes.
 
 use super::error::{Fault, Problem, malformed};
 use std::collections::HashSet;

@@ -1,7 +1,9 @@
-//! Models from files and names: a Hugging Face `config.json` or its folder, `.safetensors`, `.gguf`, `.pt2`, `.onnx`, or a built-in name.
+//! Models from files and names: a Hugging Face `config.json` or its folder, `.safetensors`, `.gguf`, `.pt2`, `.onnx`,
+//! or a built-in name.
 //!
-//! Every file is hostile until parsed: lengths are compared with what is there before anything is allocated, nesting and counts have limits, and an
-//! error names the file and the byte. Weights themselves are never read, only their headers.
+//! Every file is hostile until parsed: lengths are compared with what is there before anything is allocated, nesting
+//! and counts have limits, and an error names the file and the byte. Weights themselves are never read, only their
+//! headers.
 
 mod config;
 mod error;

@@ -1,5 +1,5 @@
-//! Protocol-buffer messages, read forwards from a file: a message is a range of bytes, a field a number and a wire type. Nothing recurses, and a length is
-//! compared with the message that it stands in before it is believed.
+//! Protocol-buffer messages, read forwards from a file: a message is a range of bytes, a field a number and a wire
+//! type. Nothing recurses, and a length is compared with the message that it stands in before it is believed.
 
 use super::error::{Fault, malformed};
 use super::source::Source;

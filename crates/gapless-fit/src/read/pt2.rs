@@ -1,6 +1,7 @@
-//! `.pt2` archives of torch.export: the graph's JSON becomes a `Graph`. Both layouts are read: one program at the root (torch 2.4 to 2.7), and
-//! `models/<name>.json` with a table of weights (2.8 and later). Weights are never read; where the table says that two parameters are one tensor,
-//! they become one. Dimensions that were exported as symbols take the value of the example they were exported with.
+//! `.pt2` archives of torch.export: the graph's JSON becomes a `Graph`. Both layouts are read: one program at the root
+//! (torch 2.4 to 2.7), and `models/<name>.json` with a table of weights (2.8 and later). Weights are never read; where
+//! the table says that two parameters are one tensor, they become one. Dimensions that were exported as symbols take
+//! the value of the example they were exported with.
 
 use super::error::{Fault, Problem, unsupported};
 use super::json::{Json, brief};
@@ -107,7 +108,8 @@ fn aliases<R: Read + Seek>(zip: &mut Zip<R>, program: &Member) -> Result<HashMap
     let text = zip.read(&member, LARGEST)?;
     let json = Json::parse(&text, VALUES).map_err(|fault| inside(*fault, &member.name))?;
     for (name, entry) in json.get("config").and_then(Json::object).unwrap_or_default() {
-        // A view of part of a stored tensor is not the tensor again: it needs the same shape, which is compared where the two meet.
+        // A view of part of a stored tensor is not the tensor again: it needs the same shape, which is compared where
+        // the two meet.
         if let Some(path) = entry.get("path_name").and_then(Json::text) {
             paths.insert(name.clone(), path.to_owned());
         }

@@ -1,4 +1,5 @@
-//! From the JSON of an exported program to a `Graph`: tensors, nodes, and which of them are inputs, parameters, buffers and outputs.
+//! From the JSON of an exported program to a `Graph`: tensors, nodes, and which of them are inputs, parameters, buffers
+//! and outputs.
 
 use super::error::{Fault, malformed, unsupported};
 use super::json::{Json, Value, brief};
@@ -146,8 +147,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// A graph that a node runs once, as it is (under no_grad, or under autocast), takes the node's place: its inputs are the arguments after it, in
-    /// order, and its outputs are the node's.
+    /// A graph that a node runs once, as it is (under no_grad, or under autocast), takes the node's place: its inputs
+    /// are the arguments after it, in order, and its outputs are the node's.
     fn wrapped(&mut self, node: &'a Json) -> Result<bool, Fault> {
         let target = node.get("target").and_then(Json::text).unwrap_or_default();
         if !target.starts_with("torch.ops.higher_order.wrap_with_") {

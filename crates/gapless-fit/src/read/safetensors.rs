@@ -5,8 +5,8 @@
 //! | n: u64 | n bytes of JSON | data, without holes       |
 //! ```
 //!
-//! Refused: a header longer than 100 MB or than the file, offsets that overlap, leave a hole or pass the end, a shape whose bytes are not those of
-//! its range.
+//! Refused: a header longer than 100 MB or than the file, offsets that overlap, leave a hole or pass the end, a shape
+//! whose bytes are not those of its range.
 
 use super::error::{Fault, Problem, malformed};
 use super::json::{Json, brief};

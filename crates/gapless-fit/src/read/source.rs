@@ -1,4 +1,5 @@
-//! A file that is read forwards by parts and never wholly: every length that it claims is compared with what is left before anything is allocated.
+//! A file that is read forwards by parts and never wholly: every length that it claims is compared with what is left
+//! before anything is allocated.
 
 use super::error::{Fault, Problem};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};

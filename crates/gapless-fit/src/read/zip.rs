@@ -1,5 +1,5 @@
-//! Members of a zip archive by its central directory, stored or deflated, 64-bit sizes included. Only what is asked for is read; what inflates to more
-//! than it declares, or more than two hundred times its size, is refused.
+//! Members of a zip archive by its central directory, stored or deflated, 64-bit sizes included. Only what is asked for
+//! is read; what inflates to more than it declares, or more than two hundred times its size, is refused.
 
 use super::error::{Fault, Problem, malformed, unsupported};
 use super::json::brief;

@@ -1,9 +1,10 @@
 //! The stated cost model: seconds of a step, from operations, bytes over links, bytes over PCIe and idle stages.
 //!
-//! Operations run at `efficiency` of the device's dense peak, less where a micro-batch is small (T / (T + `half_speed_tokens`)). A ring
-//! all-reduce of n bytes over g ranks moves 2 n (g - 1) / g over the slowest link of the group, a gather or a scatter half of that. Tensor,
-//! context and expert traffic waits, and so does an update on the host; data-parallel traffic and offloading hide behind the share `overlap` of
-//! the computing time. Ranks are laid out tensor first, then context, data, pipeline, so that the heaviest traffic stays within a node.
+//! Operations run at `efficiency` of the device's dense peak, less where a micro-batch is small (T / (T +
+//! `half_speed_tokens`)). A ring all-reduce of n bytes over g ranks moves 2 n (g - 1) / g over the slowest link of the
+//! group, a gather or a scatter half of that. Tensor, context and expert traffic waits, and so does an update on the
+//! host; data-parallel traffic and offloading hide behind the share `overlap` of the computing time. Ranks are laid out
+//! tensor first, then context, data, pipeline, so that the heaviest traffic stays within a node.
 
 use super::memory::{Holding, Layout, Stage};
 use super::profile::Profile;
@@ -106,7 +107,8 @@ impl CostModel {
         }
     }
 
-    /// A step's seconds, `recompute` operations for each sequence included. A lower bound of the group's cost with `recompute` 0.
+    /// A step's seconds, `recompute` operations for each sequence included. A lower bound of the group's cost with
+    /// `recompute` 0.
     #[must_use]
     pub fn step(
         &self,

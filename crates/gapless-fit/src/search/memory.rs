@@ -1,9 +1,10 @@
 //! Bytes of one point of the space on its worst rank.
 //!
-//! `Layout` holds what follows from model and degrees, for a micro-batch of one sequence, on each pipeline stage that can be the worst;
-//! `Holding` what follows from sharding and offloading on one of them; `Holding::fit` adds micro-batch and checkpointing, and picks the
-//! fewest operations to recompute. A stage holds `in flight x retained` of all its blocks and the working set of the worst block at once: for
-//! equal blocks that is its peak, for different ones an upper bound (`checkpoint::chain` refines it for a single stage).
+//! `Layout` holds what follows from model and degrees, for a micro-batch of one sequence, on each pipeline stage that
+//! can be the worst; `Holding` what follows from sharding and offloading on one of them; `Holding::fit` adds
+//! micro-batch and checkpointing, and picks the fewest operations to recompute. A stage holds `in flight x retained` of
+//! all its blocks and the working set of the worst block at once: for equal blocks that is its peak, for different ones
+//! an upper bound (`checkpoint::chain` refines it for a single stage).
 
 use super::pick::choose;
 use super::profile::Profile;
@@ -16,7 +17,8 @@ use crate::formulas::sharding::{self, Degrees, RankParameters, Sharding};
 use crate::hardware::Cluster;
 use crate::settings::Lora;
 
-/// Elements of DeepSpeed's buckets, here and in what `emit` writes: a tenth of its default, which alone would take 9 GB.
+/// Elements of DeepSpeed's buckets, here and in what `emit` writes: a tenth of its default, which alone would take 9
+/// GB.
 pub const BUCKET: u64 = 50_000_000;
 
 /// Bytes and operations of a block for one sequence on one rank.
@@ -158,7 +160,8 @@ impl Layout {
     }
 }
 
-/// Blocks spread evenly, the remainder over the first stages; of stages that are alike only the first, which holds most.
+/// Blocks spread evenly, the remainder over the first stages; of stages that are alike only the first, which holds
+/// most.
 fn stages(profile: &Profile, config: &Config, blocks: &[BlockBytes], head_share: f64) -> Vec<Stage> {
     let p = config.pipeline;
     let n = profile.blocks();
@@ -303,7 +306,8 @@ impl Holding {
         room - self.weights - self.states - self.gathered - if accumulates { self.gradients } else { 0.0 }
     }
 
-    /// The fewest operations to recompute with which the stage stays within `room` (overhead taken off); none where nothing fits.
+    /// The fewest operations to recompute with which the stage stays within `room` (overhead taken off); none where
+    /// nothing fits.
     #[must_use]
     pub fn fit(&self, layout: &Layout, stage: &Stage, config: &Config, room: f64) -> Option<Chosen> {
         if self.weights + self.states + self.gradients + self.optimizer_step > room {
@@ -352,7 +356,8 @@ impl Holding {
     }
 }
 
-/// One stage alone as a chain, for `checkpoint` to choose block by block: gradients that accumulate are part of its base.
+/// One stage alone as a chain, for `checkpoint` to choose block by block: gradients that accumulate are part of its
+/// base.
 #[must_use]
 pub fn chain(profile: &Profile, layout: &Layout, holding: &Holding, config: &Config) -> Chain {
     let accumulates = config.accumulation > 1;

@@ -1,8 +1,10 @@
-//! The cheapest configuration that fits: every point of a stated space, with admissible pruning, so that "nothing cheaper fits" is proven.
+//! The cheapest configuration that fits: every point of a stated space, with admissible pruning, so that "nothing
+//! cheaper fits" is proven.
 //!
-//! `profile` holds what is known of a model a block, from the closed forms or from a simulated step; `space` says which dimensions are free and
-//! refuses what contradicts itself; `memory` and `cost` price one point; `train` and `serve` walk through all of them. A cost is an
-//! estimate in seconds, from terms that can be printed; memory decides what fits, and errs to the safe side where it is not exact.
+//! `profile` holds what is known of a model a block, from the closed forms or from a simulated step; `space` says which
+//! dimensions are free and refuses what contradicts itself; `memory` and `cost` price one point; `train` and `serve`
+//! walk through all of them. A cost is an estimate in seconds, from terms that can be printed; memory decides what
+//! fits, and errs to the safe side where it is not exact.
 
 pub mod cost;
 pub mod memory;

@@ -1,7 +1,8 @@
-//! How many blocks of a stage to recompute: the fewest operations with which activations fit, over all counts of each kind.
+//! How many blocks of a stage to recompute: the fewest operations with which activations fit, over all counts of each
+//! kind.
 //!
-//! Blocks of a kind are alike, so only counts matter. All counts of all kinds but the most numerous are tried; of that one the
-//! fewest that fit follows by a division.
+//! Blocks of a kind are alike, so only counts matter. All counts of all kinds but the most numerous are tried; of that
+//! one the fewest that fit follows by a division.
 
 use super::memory::{BlockBytes, Chosen, Layout, Stage};
 use super::space::Config;

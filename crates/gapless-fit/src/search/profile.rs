@@ -1,4 +1,5 @@
-//! A model as the search sees it: kinds of blocks with their parameters, bytes and operations, and the order in which blocks come.
+//! A model as the search sees it: kinds of blocks with their parameters, bytes and operations, and the order in which
+//! blocks come.
 
 use crate::formulas::activations::{self, PerToken};
 use crate::formulas::parameters::{self, Divided};
@@ -13,7 +14,8 @@ pub struct Kind {
     pub kept: Vec<(Precision, PerToken)>,
     /// Elements a token of the block's input: what a checkpoint keeps.
     pub input: f64,
-    /// Elements a token that forward holds beyond what it saves, and backward beyond what was saved; cut by tensor parallelism.
+    /// Elements a token that forward holds beyond what it saves, and backward beyond what was saved; cut by tensor
+    /// parallelism.
     pub forward_working: f64,
     pub backward_working: f64,
     /// Operations of one token's forward, the attention core apart; and the core's, for each position looked at.
@@ -63,7 +65,8 @@ pub struct Profile {
     pub experts: u64,
     /// Elements of the largest parameter.
     pub largest: u64,
-    /// Whether the attention core can be recomputed by itself: where scores are tensors of the program, not of a kernel.
+    /// Whether the attention core can be recomputed by itself: where scores are tensors of the program, not of a
+    /// kernel.
     pub selective: bool,
 }
 

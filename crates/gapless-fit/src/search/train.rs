@@ -1,9 +1,10 @@
-//! The search over training configurations: every group of degrees, sharding and offloading, each with its best micro-batch and checkpointing.
+//! The search over training configurations: every group of degrees, sharding and offloading, each with its best
+//! micro-batch and checkpointing.
 //!
-//! Points are left out only where that is proven to lose nothing: `by_memory`, where states alone, or a smaller micro-batch, do not fit;
-//! `by_cost`, where computing and waiting without any recomputation already costs more than the last plan that is kept; `by_rule`, where a
-//! dimension has no meaning (offloaded parameters that nobody gathers, chunks of one stage) or optimal checkpointing covers the point.
-//! `examined` and these add up to the whole space.
+//! Points are left out only where that is proven to lose nothing: `by_memory`, where states alone, or a smaller
+//! micro-batch, do not fit; `by_cost`, where computing and waiting without any recomputation already costs more than
+//! the last plan that is kept; `by_rule`, where a dimension has no meaning (offloaded parameters that nobody gathers,
+//! chunks of one stage) or optimal checkpointing covers the point. `examined` and these add up to the whole space.
 
 use super::SearchError;
 use super::cost::{Cost, CostModel};
@@ -23,7 +24,8 @@ pub struct Plan {
     pub account: Account,
     /// How blocks of each kind are treated on that rank's stage: kept, half recomputed, recomputed.
     pub counts: Counts,
-    /// The largest micro-batch that fits with everything else the same (checkpointing free to rise where it is optimal).
+    /// The largest micro-batch that fits with everything else the same (checkpointing free to rise where it is
+    /// optimal).
     pub largest_micro_batch: u64,
 }
 
@@ -102,7 +104,8 @@ fn usable(cluster: &Cluster, space: &Space) -> f64 {
     cluster.gpu.memory() as f64 * (1.0 - space.headroom)
 }
 
-/// All points that differ in more than sharding, offloading, micro-batch and checkpointing; those four hold their first value.
+/// All points that differ in more than sharding, offloading, micro-batch and checkpointing; those four hold their first
+/// value.
 fn layouts(profile: &Profile, cluster: &Cluster, space: &Space) -> Vec<Config> {
     let gpus = cluster.gpus();
     let mut configs = Vec::new();
@@ -186,7 +189,8 @@ impl Group<'_> {
                 let mut config = Config { sharding, offload, ..*first };
                 let gathers = matches!(sharding, Sharding::Zero3 | Sharding::Fsdp);
                 let alone = config.data * config.context == 1;
-                // A shard of one rank is no shard; parameters come from the host block by block only where they are gathered so.
+                // A shard of one rank is no shard; parameters come from the host block by block only where they are
+                // gathered so.
                 if alone && sharding != Sharding::Ddp && !only(&self.space.shardings, sharding)
                     || offload.parameters && !gathers && !alone
                     || config.pipeline > 1 && gathers && config.accumulation > 1 && offload.parameters
@@ -340,7 +344,8 @@ pub fn largest_micro_batch(profile: &Profile, cluster: &Cluster, space: &Space, 
     low
 }
 
-/// The account of one given point, whether it fits or not: with everything that can be recomputed recomputed where nothing less fits.
+/// The account of one given point, whether it fits or not: with everything that can be recomputed recomputed where
+/// nothing less fits.
 #[must_use]
 pub fn account(profile: &Profile, cluster: &Cluster, config: &Config) -> Account {
     let layout = Layout::new(profile, cluster, config);

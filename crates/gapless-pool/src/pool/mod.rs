@@ -1,7 +1,7 @@
 //! The allocator of one device.
 //!
 //! # Words
-//! * A **page** is a physical page of the card, 2 MiB or a power of two more. Its **home** is where it was first mapped.
+//! * A **page** is a physical page of the card: 2 MiB, times a power of two. Its **home** is where it was mapped first.
 //! * A **heap** is a range of addresses with pages behind it, cut into blocks (`heap.rs`).
 //! * A **lane** is a stream in a memory pool. It has two heaps: one for small requests, one for large ones.
 //! * A **shard** is a lane's heaps and counters, which a thread can use without the rest of the pool (`shard.rs`).
@@ -19,11 +19,11 @@
 //!    still missing comes from the device. Nothing is copied, and nothing waits.
 //! 7. Before the request fails, the pool does what is slow, from cheap to dear ([`ladder`]).
 //!
-//! A window stays mapped when its allocation is freed. In a loop of equal steps the next request of its size finds it, so
-//! soon no step needs the driver.
+//! A window stays mapped when its allocation is freed. In a loop of equal steps the next request of its size finds it,
+//! so soon no step needs the driver.
 //!
-//! A lane's memory is used in the order of its stream. Lent memory comes back behind a fence too. So the pool never makes
-//! one stream wait for another.
+//! A lane's memory is used in the order of its stream. Lent memory comes back behind a fence too. So the pool never
+//! makes one stream wait for another.
 
 mod charging;
 mod check;

@@ -33,10 +33,12 @@ impl Heads {
 }
 
 impl Sim {
-    /// `scaled_dot_product_attention`, causal or over everything. A mask of bytes becomes one of numbers, for each layer again, and is kept.
+    /// `scaled_dot_product_attention`, causal or over everything. A mask of bytes becomes one of numbers, for each
+    /// layer again, and is kept.
     ///
-    /// 16-bit tensors go to cuDNN's kernel (heads of up to 128, as its backward pass needs), or to flash attention; 32-bit ones to the memory-efficient
-    /// kernel, which knows no groups of heads: with these the scores become a tensor.
+    /// 16-bit tensors go to cuDNN's kernel (heads of up to 128, as its backward pass needs), or to flash attention;
+    /// 32-bit ones to the memory-efficient kernel, which knows no groups of heads: with these the scores become a
+    /// tensor.
     pub fn sdpa(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, mask: Option<&Tensor>) -> Tensor {
         let (v, k, q) = match self.amp.get() {
             Some(_) => (self.for_product(v), self.for_product(k), self.for_product(q)),
@@ -61,8 +63,8 @@ impl Sim {
         }
     }
 
-    /// cuDNN: keeps inputs, output, and a number a row. Its backward sums the queries' gradient in 32 bits, and keys' and values' for every
-    /// query head where these share them.
+    /// cuDNN: keeps inputs, output, and a number a row. Its backward sums the queries' gradient in 32 bits, and keys'
+    /// and values' for every query head where these share them.
     fn cudnn(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, bias: Option<&Tensor>) -> Tensor {
         let mut op = self.op("_scaled_dot_product_cudnn_attention", &[q, k, v]);
         op.save(q);
@@ -172,8 +174,8 @@ impl Sim {
         self.contiguous(&out)
     }
 
-    /// Hugging Face's eager attention: scores, softmax and dropout as tensors. `full`: softmax in 32 bits whatever the type. The weights are
-    /// given back too, and the block holds them to its end.
+    /// Hugging Face's eager attention: scores, softmax and dropout as tensors. `full`: softmax in 32 bits whatever the
+    /// type. The weights are given back too, and the block holds them to its end.
     pub fn eager_attention(
         &self,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
@@ -217,8 +219,8 @@ impl Sim {
         (self.contiguous(&out), Some(weights))
     }
 
-    /// `scaled_dot_product_attention` with a bias that wants a gradient: no kernel gives one, so the scores become a tensor, in 32 bits whatever
-    /// the type. `strided`: keys and values are transposed views.
+    /// `scaled_dot_product_attention` with a bias that wants a gradient: no kernel gives one, so the scores become a
+    /// tensor, in 32 bits whatever the type. `strided`: keys and values are transposed views.
     pub fn biased_attention(
         &self,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
@@ -285,7 +287,8 @@ impl Sim {
         })
     }
 
-    /// A mask made once for all layers: of bytes for `sdpa`, one for the whole batch; of numbers for eager attention, one for each.
+    /// A mask made once for all layers: of bytes for `sdpa`, one for the whole batch; of numbers for eager attention,
+    /// one for each.
     pub fn mask(&self, h: Heads, numbers: Option<Dtype>) -> Tensor {
         self.begin("mask");
         let n = h.queries * h.keys;

@@ -1,8 +1,9 @@
 //! Convolutions, batch norm and pooling.
 //!
-//! cuDNN's tensor-core kernels want channels last: with channels first, copies of input, filter and output in that order are its workspace.
-//! What its heuristics choose beyond that was seen to vary by the shape (filters of 1 x 1: the partial sums of eight parts for the filter's
-//! gradient): that part of the figure is an estimate, which rarely lies at the peak.
+//! cuDNN's tensor-core kernels want channels last: with channels first, copies of input, filter and output in that
+//! order are its workspace. What its heuristics choose beyond that was seen to vary by the shape (filters of 1 x 1: the
+//! partial sums of eight parts for the filter's gradient): that part of the figure is an estimate, which rarely lies at
+//! the peak.
 
 use crate::eager::sim::Sim;
 use crate::eager::tensor::{Param, Tensor};

@@ -5,7 +5,8 @@ use crate::eager::tensor::{Param, Tensor};
 use crate::model::Dtype;
 
 impl Sim {
-    /// `nn.Embedding` of rows of `width`. Past 3072 indices the gradient is summed by segments, for which there is a bound only.
+    /// `nn.Embedding` of rows of `width`. Past 3072 indices the gradient is summed by segments, for which there is a
+    /// bound only.
     pub fn embedding(&self, indices: &Tensor, weight: &Param, width: u64) -> Tensor {
         let w = &weight.tensor;
         let mut op = self.op("embedding", &[w]);
@@ -119,8 +120,8 @@ impl Sim {
 }
 
 impl Sim {
-    /// A new tensor of `n` elements, filled by two assignments to slices: `a`, and `b` spread over `heads`. Each assignment's gradient copies
-    /// the whole and the part.
+    /// A new tensor of `n` elements, filled by two assignments to slices: `a`, and `b` spread over `heads`. Each
+    /// assignment's gradient copies the whole and the part.
     pub fn filled(&self, a: &Tensor, b: &Tensor, n: u64, heads: u64) -> Tensor {
         let op = self.op("copy_", &[a, b]);
         let out = self.alloc(n, a.dtype);

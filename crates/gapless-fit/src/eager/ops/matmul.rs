@@ -4,7 +4,8 @@ use crate::eager::sim::Sim;
 use crate::eager::tensor::{Param, Tensor};
 
 impl Sim {
-    /// `nn.Linear`: from `inputs` to `outputs` features. Under autocast both sides are cast, from the last argument to the first.
+    /// `nn.Linear`: from `inputs` to `outputs` features. Under autocast both sides are cast, from the last argument to
+    /// the first.
     pub fn linear(&self, x: &Tensor, weight: &Param, bias: Option<&Param>, outputs: u64) -> Tensor {
         let b = bias.map(|b| self.for_product(&b.tensor));
         let w = self.for_product(&weight.tensor);
@@ -62,7 +63,8 @@ impl Sim {
         })
     }
 
-    /// A batched product of `a` and `b` with `n` elements; the gradient of `b` comes first, as the arguments' names order them.
+    /// A batched product of `a` and `b` with `n` elements; the gradient of `b` comes first, as the arguments' names
+    /// order them.
     pub fn bmm(&self, a: &Tensor, b: &Tensor, n: u64) -> Tensor {
         let b = self.for_product(b);
         let a = self.for_product(a);

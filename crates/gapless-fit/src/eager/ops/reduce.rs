@@ -1,7 +1,7 @@
 //! Sums over rows, and the memory that PyTorch's reduction kernel takes beside its output.
 //!
-//! The kernel splits a long reduction over several thread blocks, which leave partial sums in global memory. How many, follows from the
-//! shape and from the size of the card (`Reduce.cuh` chooses; its rule is restated here).
+//! The kernel splits a long reduction over several thread blocks, which leave partial sums in global memory. How many,
+//! follows from the shape and from the size of the card (`Reduce.cuh` chooses; its rule is restated here).
 
 use crate::eager::sim::Sim;
 use crate::eager::tensor::Tensor;
@@ -11,7 +11,8 @@ use crate::model::Dtype;
 const PROCESSORS: u64 = 132;
 const THREADS: u64 = 2048;
 
-/// Bytes of partial sums for `columns` outputs, each over `rows` values that lie `columns` apart; 0 where one block does it all.
+/// Bytes of partial sums for `columns` outputs, each over `rows` values that lie `columns` apart; 0 where one block
+/// does it all.
 #[must_use]
 pub fn staging(rows: u64, columns: u64) -> u64 {
     if rows == 0 || columns == 0 {

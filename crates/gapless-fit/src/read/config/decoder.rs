@@ -1,4 +1,5 @@
-//! Causal language models: what transformers' configuration classes would make of the keys, their defaults included (5.17).
+//! Causal language models: what transformers' configuration classes would make of the keys, their defaults included
+//! (5.17).
 
 use super::{Outcome, attention, dtype};
 use crate::model::{Activation, Decoder, DecoderStyle, Mla, Moe};

@@ -1,5 +1,6 @@
-//! A Hugging Face `config.json`: its `model_type` decides which family's keys are read, with the defaults of transformers' own class. A type that
-//! is not known is read as a Llama-like model where it has all the keys of one, and says so; else the missing keys are named.
+//! A Hugging Face `config.json`: its `model_type` decides which family's keys are read, with the defaults of
+//! transformers' own class. A type that is not known is read as a Llama-like model where it has all the keys of one,
+//! and says so; else the missing keys are named.
 
 mod decoder;
 mod encoder;
@@ -22,8 +23,8 @@ const VALUES: u64 = 2_000_000;
 const NEEDED: [&str; 5] =
     ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"];
 
-/// The architecture that the text of a `config.json` describes; notes say what was assumed. `weights` tells whether the caller can fall back to
-/// exact headers: then a type that is not known is a note and `None`, else an error.
+/// The architecture that the text of a `config.json` describes; notes say what was assumed. `weights` tells whether the
+/// caller can fall back to exact headers: then a type that is not known is a note and `None`, else an error.
 pub(crate) fn read(text: &[u8], weights: bool, notes: &mut Vec<String>) -> Outcome<Option<Architecture>> {
     let json = Json::parse(text, VALUES)?;
     if json.object().is_none() {
@@ -135,7 +136,8 @@ fn unknown(
     notes: &mut Vec<String>,
 ) -> Outcome<Option<Architecture>> {
     let missing: Vec<&str> = NEEDED.into_iter().filter(|key| !fields.has(key)).collect();
-    // Keys of structures that a Llama-like reading would leave out: its answer would not be a rough one but a wrong one.
+    // Keys of structures that a Llama-like reading would leave out: its answer would not be a rough one but a wrong
+    // one.
     let foreign: Vec<&str> = [
         "num_experts",
         "num_local_experts",

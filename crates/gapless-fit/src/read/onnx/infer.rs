@@ -1,5 +1,5 @@
-//! Shapes of a node's outputs from those of its inputs, and the short integer tensors that shapes themselves are computed with. What is not known here
-//! gives nothing, never a guess.
+//! Shapes of a node's outputs from those of its inputs, and the short integer tensors that shapes themselves are
+//! computed with. What is not known here gives nothing, never a guess.
 
 use super::operators;
 use super::proto::Node;

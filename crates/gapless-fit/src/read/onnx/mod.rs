@@ -1,5 +1,5 @@
-//! ONNX files: nodes, initializers and shapes of a `ModelProto`; the data of initializers is passed over. Where a file gives no shape for a tensor, it is
-//! inferred; dimensions that are names become the batch.
+//! ONNX files: nodes, initializers and shapes of a `ModelProto`; the data of initializers is passed over. Where a file
+//! gives no shape for a tensor, it is inferred; dimensions that are names become the batch.
 
 mod infer;
 mod operators;

@@ -228,7 +228,8 @@ fn tensor<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<Tensor, Fa
                 }
             }
             (5 | 7, Wire::Length) => {
-                // Short lists may be shapes. Each number takes a byte or more, so what is longer than this many bytes is not believed to be one.
+                // Short lists may be shapes. Each number takes a byte or more, so what is longer than this many bytes
+                // is not believed to be one.
                 let at = source.at();
                 let inner = message(source, end)?;
                 if inner - source.at() <= 10 * KEPT as u64 {

@@ -15,7 +15,7 @@ use crate::settings::Precision;
 ///
 /// # Errors
 /// As [`crate::eager::simulate`].
-pub fn portrait(name: &str, architecture: &Architecture, run: &Run) -> Result<Profile, BuildError> {
+pub fn block_profile(name: &str, architecture: &Architecture, run: &Run) -> Result<Profile, BuildError> {
     let run = Run { batch: 1, ..run.clone() };
     let exact = profile(architecture, &run)?;
     let precision = run.precision;
