@@ -124,8 +124,8 @@ addresses = {x.data_ptr() for x in (a, b, c, d)}
 found.append(C._cuda_checkPoolLiveAllocations(0, pool, addresses))
 found.append(torch.cuda.memory_allocated())
 storages = [x.untyped_storage() for x in (a, b, c, d)]
-# Restoring frees everything that is live and names it as stale; what the state holds is live again, and given to whoever
-# asks for it.
+# Restoring frees everything that is live and names it as stale. What the state holds is live again, and given to
+# whoever asks for it.
 again = C._construct_storage_from_data_pointer(a.data_ptr(), torch.device("cuda:0"), 1000)
 C._cuda_setCheckpointPoolState(0, state, [s._cdata for s in storages], [again._cdata])
 found.append(C._cuda_checkPoolLiveAllocations(0, pool, {a.data_ptr(), b.data_ptr()}))
