@@ -56,8 +56,16 @@ pub(crate) fn run() -> Result<()> {
     }
     let of_example: Vec<&str> = picked.iter().filter(|part| !OF_PROGRAM.contains(part)).copied().collect();
     if !of_example.is_empty() {
-        let mut args =
-            vec!["run", "--release", "--locked", "--package", "gapless-plan", "--example", "bench", "--"];
+        let mut args = vec![
+            "run",
+            "--release",
+            "--locked",
+            "--package",
+            "gapless-plan",
+            "--example",
+            "plan_bench",
+            "--",
+        ];
         args.extend(of_example);
         let mut bench = command(".", "cargo", &args);
         bench.env("PEERS", &peers);

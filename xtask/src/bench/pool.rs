@@ -4,6 +4,6 @@ use crate::shell::{self, command};
 use anyhow::Result;
 
 pub(crate) fn run() -> Result<()> {
-    let args = ["run", "--release", "--locked", "--package", "gapless-pool", "--example", "bench"];
+    let args = ["run", "--release", "--locked", "--package", "gapless-pool", "--example", "pool_bench"];
     shell::run(command(".", "cargo", &args))
 }
