@@ -1,7 +1,7 @@
 //! Arrows between crates point one way: this is the whole list of those allowed.
 
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// Crate, and the crates of ours that it may use. A new arrow is a decision: it is made here, and in ARCHITECTURE.md.
@@ -42,10 +42,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-fn metadata() -> Value {
+/// The library that lives in a training process.
+const INSIDE: &str = "gapless-torch";
+/// What must not come into that process with it: parsers, and tools of the command line.
+const BANNED_INSIDE: &[&str] =
+    &["serde", "serde_core", "serde_json", "regex", "clap", "anyhow", "flate2", "zstd"];
+
+fn metadata(flags: &[&str]) -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+        .args(["metadata", "--format-version", "1", "--offline"])
+        .args(flags)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo metadata runs");
@@ -54,7 +61,7 @@ fn metadata() -> Value {
 }
 
 fn packages() -> Vec<Value> {
-    metadata()["packages"].as_array().expect("packages").clone()
+    metadata(&["--no-deps"])["packages"].as_array().expect("packages").clone()
 }
 
 fn name(package: &Value) -> String {
@@ -109,5 +116,42 @@ fn every_dependency_says_why_it_is_there() {
                 assert!(line.contains('#'), "{path}: give a reason behind `{line}`");
             }
         }
+    }
+}
+
+/// The names of all crates that ship with `root`.
+fn shipped_with(root: &str) -> BTreeSet<String> {
+    let metadata = metadata(&["--filter-platform", "x86_64-unknown-linux-gnu"]);
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    let names: BTreeMap<String, String> =
+        list(&metadata["packages"]).iter().map(|package| (text(&package["id"]), name(package))).collect();
+    let nodes: BTreeMap<String, Value> =
+        list(&metadata["resolve"]["nodes"]).iter().map(|node| (text(&node["id"]), node.clone())).collect();
+    let mut found = BTreeSet::new();
+    let mut left: Vec<String> =
+        names.iter().filter(|(_, name)| *name == root).map(|(id, _)| id.clone()).collect();
+    while let Some(id) = left.pop() {
+        if !found.insert(names[&id].clone()) {
+            continue;
+        }
+        for dependency in list(&nodes[&id]["deps"]) {
+            if list(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"].is_null()) {
+                left.push(text(&dependency["pkg"]));
+            }
+        }
+    }
+    found
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn no_parser_comes_into_a_training_process() {
+    let shipped = shipped_with(INSIDE);
+    assert!(shipped.contains("gapless-pool"), "the walk finds what is there");
+    for banned in BANNED_INSIDE {
+        assert!(!shipped.contains(*banned), "{INSIDE} brings {banned} into other people's processes");
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a problem, a file or a plan, each with what to do about it.
+//! Everything that can be wrong with a problem or a plan, each with what to do about it.
 
 use thiserror::Error;
 
@@ -10,19 +10,6 @@ pub enum Error {
     Buffer { id: String, what: String },
     #[error("buffer {id}: up to here the sizes add up to more than 2^62 bytes; are they really in bytes?")]
     SizeSum { id: String },
-    #[error("not a list of buffers in JSON: {what}")]
-    Json { what: String },
-    #[error("buffers[{position}] ({id}): {what}")]
-    JsonBuffer { position: usize, id: String, what: String },
-    #[error("byte {byte}: {what}; is the file a complete ONNX model?")]
-    OnnxBytes { byte: usize, what: String },
-    #[error("the ONNX model: {what}")]
-    Onnx { what: String },
-    #[error(
-        "{unknown} of {tensors} tensors have no known size: {first}; give the dimensions that have a name \
-         (--dim batch=8), or run ONNX shape inference (onnx.shape_inference.infer_shapes) and save the model anew"
-    )]
-    OnnxShapes { unknown: usize, tensors: usize, first: String },
     #[error("{names} names for {buffers} buffers; give one for each or none")]
     Names { names: usize, buffers: usize },
     #[error("{buffers} buffers are more than 2^31; split the problem at a time when nothing is alive")]

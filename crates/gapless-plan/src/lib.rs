@@ -3,16 +3,14 @@
 //!
 //! [`Problem`] in, [`solve`] with [`Options`], [`Solution`] out; [`validate`] judges any plan and shares no code with
 //! the solvers. [`solve_spaces`] says what lies in which of several memories, [`solve_sharing`] lets buffers take each
-//! other's places, [`replan`] follows small changes of a problem. [`json`] and [`onnx`] read lists of buffers;
-//! `gapless-problems` reads MiniMalloc's CSV. [`baseline`] holds the planners that others ship, [`generate`] makes the
-//! instances that planners are measured on.
+//! other's places, [`replan`] follows small changes of a problem. `gapless-problems` reads problems from files.
+//! [`baseline`] has the planners that others ship, over the same tables; [`generate`] makes the instances that planners
+//! are measured on.
 
 pub mod baseline;
 pub mod bound;
 pub mod error;
 pub mod generate;
-pub mod json;
-pub mod onnx;
 pub mod options;
 pub mod problem;
 pub mod repeated;

@@ -9,8 +9,9 @@ use crate::failure::Failure;
 use crate::load;
 use anyhow::{Context, Result};
 use gapless_ingest::{Content, Format};
-use gapless_plan::{Buffer, Problem, Shares, json, onnx};
+use gapless_plan::{Buffer, Problem, Shares};
 use gapless_problems::csv::{self, Buffers, OffsetColumn};
+use gapless_problems::{json, onnx};
 use gapless_trace::{Bytes, Trace};
 use std::collections::HashMap;
 use std::io::Read;
@@ -55,7 +56,7 @@ fn of_rows(content: &mut Content<'_>, path: &Path, offsets: OffsetColumn) -> Res
         gapless_problems::Error::Format(error) => {
             Failure::new(content.error(error).to_string(), COLUMNS).into()
         }
-        gapless_problems::Error::Problem(error) => wrong_file(path, &error),
+        error => wrong_file(path, &error),
     })
 }
 
@@ -112,7 +113,7 @@ fn dims(given: &[String]) -> Result<Vec<(String, u64)>> {
 
 const COLUMNS: &str = "`gapless plan --help` shows the columns; lifetimes are half-open, sizes are in bytes";
 
-fn wrong_file(path: &Path, error: &gapless_plan::Error) -> anyhow::Error {
+fn wrong_file(path: &Path, error: &gapless_problems::Error) -> anyhow::Error {
     Failure::new(format!("{}: {error}", path.display()), COLUMNS).into()
 }
 

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use self::shape::{Dims, Size, value_info};
 use self::wire::Message;
 use crate::error::{Error, Result};
-use crate::problem::{Buffer, Problem};
+use gapless_plan::{Buffer, Problem};
 
 mod shape;
 mod wire;
@@ -265,7 +265,7 @@ impl<'f> Graph<'f> {
             let first = listed(unknown.iter().map(|(name, why)| format!("{} ({why})", quoted(name))));
             return Err(Error::OnnxShapes { unknown: unknown.len(), tensors: self.live.spans.len(), first });
         }
-        Problem::with_names(buffers, names)
+        Ok(Problem::with_names(buffers, names)?)
     }
 }
 

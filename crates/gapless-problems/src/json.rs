@@ -19,7 +19,7 @@ use serde::de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::problem::{Buffer, Lifetime, Problem};
+use gapless_plan::{Buffer, Lifetime, Problem};
 
 /// Reads a problem from the text of a file.
 pub fn read(text: &str) -> Result<Problem> {
@@ -37,12 +37,12 @@ pub fn read(text: &str) -> Result<Problem> {
     }
     let positions = list.positions;
     Problem::with_names(list.buffers, list.names).map_err(|error| match error {
-        Error::SizeSum { id } => Error::JsonBuffer {
+        gapless_plan::Error::SizeSum { id } => Error::JsonBuffer {
             position: positions.get(id.as_str()).copied().unwrap_or(0),
             id: format!("id {id:?}"),
             what: "up to here the sizes add up to more than 2^62 bytes; are they really in bytes?".to_owned(),
         },
-        other => other,
+        other => Error::Problem(other),
     })
 }
 
@@ -74,7 +74,7 @@ impl List {
         let buffer = row.buffer().map_err(wrong)?;
         // The problem checks all buffers again at the end; here the position is at hand.
         Problem::new(vec![buffer.clone()]).map_err(|error| match error {
-            Error::Buffer { what, .. } => wrong(what),
+            gapless_plan::Error::Buffer { what, .. } => wrong(what),
             other => wrong(other.to_string()),
         })?;
         match self.positions.entry(name.as_str().into()) {
