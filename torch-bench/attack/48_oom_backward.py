@@ -46,6 +46,10 @@ for step in range(30):
             kinds.add(f"{type(error).__name__}: {str(error)[:80]}")
             z = None
     # The same from C++: the gradient of one element needs as much as all of them.
+    # What is kept must not lie in the segment of the large block, which torch's own allocator would not find whole then.
+    w.grad = None
+    gc.collect()
+    torch.cuda.empty_cache()
     big = torch.zeros(320 << 20, device="cuda", requires_grad=True)
     try:
         (big[3] * 2).backward()

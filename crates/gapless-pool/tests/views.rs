@@ -37,6 +37,8 @@ fn check<D: Device>(pool: &Pool<D>) -> Vec<SegmentView> {
     assert_eq!(sum(&segments, BlockState::Allocated), stats.allocated.current);
     let pending = sum(&segments, BlockState::Pending);
     assert_eq!(pending + stats.allocated.current, stats.active.current);
+    let requested = segments.iter().flat_map(|s| &s.blocks).map(|b| b.requested).sum::<u64>();
+    assert_eq!(requested, stats.requested.current);
     let lanes = pool.lanes();
     assert_eq!(lanes.iter().map(|lane| lane.reserved).sum::<u64>(), stats.reserved.current);
     assert_eq!(lanes.iter().map(|lane| lane.allocated).sum::<u64>(), stats.allocated.current);
@@ -275,6 +277,7 @@ fn what_was_lent_and_given_back_is_requested_by_nobody() {
     assert!(stats.active.current > 40 * MIB, "its pages wait for a fence");
     assert_eq!(stats.requested.current, requested, "as on PyTorch's own allocator");
     assert_eq!(stats.classes[1].requested.current, 0);
+    check(&pool);
     settle(&mut pool);
     assert_eq!(pool.stats().requested.current, requested);
     assert!(pool.stats().active.current < 40 * MIB);

@@ -227,5 +227,7 @@ impl<D: Device> Pool<D> {
 
 fn block_view(a: &Allocation) -> BlockView {
     let state = if a.waits == 0 { BlockState::Allocated } else { BlockState::Pending };
-    BlockView { addr: a.addr, size: a.size, requested: a.requested, state }
+    // As the counters have it: what was lent and given back is requested by nobody.
+    let requested = if a.is_lent_only { 0 } else { a.requested };
+    BlockView { addr: a.addr, size: a.size, requested, state }
 }
