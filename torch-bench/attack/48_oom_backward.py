@@ -46,7 +46,7 @@ for step in range(30):
             kinds.add(f"{type(error).__name__}: {str(error)[:80]}")
             z = None
     # The same from C++: the gradient of one element needs as much as all of them.
-    # What is kept must not lie in the segment of the large block, which torch's own allocator would not find whole then.
+    # Nothing that is kept may lie in the segment of the large block: torch's own allocator would not find it whole.
     w.grad = None
     gc.collect()
     torch.cuda.empty_cache()
