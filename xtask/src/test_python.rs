@@ -2,7 +2,7 @@
 //! the package `gapless` on it. See torch-bench/README.md for the card and python/tests/ for what is tested.
 //!
 //! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on).
-//! Where it cannot be had the tests are skipped, loudly; in CI that is a failure.
+//! Where it cannot be had the tests are skipped, loudly; .ci/skips.txt has the reason.
 
 use crate::shell::{self, command};
 use crate::skips::Skips;
