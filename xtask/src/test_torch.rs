@@ -3,8 +3,8 @@
 //! what runs.
 //!
 //! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below
-//! cargo's target folder. Where no wheel can be had the version is skipped, loudly; in CI that is a failure, as a
-//! difference is.
+//! cargo's target folder. Where no wheel can be had the version is skipped, loudly (`.ci/skips.txt` has the reason); a
+//! difference is a failure.
 
 use crate::parts::Parts;
 use crate::shell::{self, command};
