@@ -113,7 +113,7 @@ fn dims(given: &[String]) -> Result<Vec<(String, u64)>> {
 
 const COLUMNS: &str = "`gapless plan --help` shows the columns; lifetimes are half-open, sizes are in bytes";
 
-fn wrong_file(path: &Path, error: &gapless_problems::Error) -> anyhow::Error {
+fn wrong_file(path: &Path, error: &dyn std::fmt::Display) -> anyhow::Error {
     Failure::new(format!("{}: {error}", path.display()), COLUMNS).into()
 }
 
