@@ -75,7 +75,19 @@ fn the_page_asks_for_nothing_from_outside() {
 
 #[test]
 fn no_two_rectangles_overlap_and_the_stack_is_hardly_higher_than_the_peak() {
-    let run = synthetic::run(12_000, "odd");
+    let ratio = checked_height(&synthetic::run(12_000, "odd"));
+    assert!(ratio < 1.12, "{ratio}");
+}
+
+/// Lifetimes at random fall into parts that are hardly smaller than the whole. Looking for parts of parts must end.
+#[test]
+fn lifetimes_at_random_are_packed_too() {
+    let ratio = checked_height(&synthetic::random_lifetimes(60_000));
+    assert!(ratio < 1.4, "{ratio}");
+}
+
+/// How many times as high as the peak the packed picture is; checks that no two rectangles overlap.
+fn checked_height(run: &synthetic::Run) -> f64 {
     let history = History::rebuild(&run.trace, &run.trace.devices[0]).unwrap();
     let placed = layout::place(&history.allocations, history.forever().0);
     // Sweep over time, keeping what is alive by its lower edge: a newcomer must fit between its neighbours.
@@ -102,9 +114,7 @@ fn no_two_rectangles_overlap_and_the_stack_is_hardly_higher_than_the_peak() {
         }
         alive.insert(y, i);
     }
-    let ratio = placed.height as f64 / history.usage.active.peak.0 as f64;
-    println!("the stack is {ratio:.3} times as high as the peak");
-    assert!(ratio < 1.12, "{ratio}");
+    placed.height as f64 / history.usage.active.peak.0 as f64
 }
 
 #[test]

@@ -40,6 +40,9 @@ const SECOND_TRY: usize = 100_000;
 
 /// Fewer allocations than this are not worth a second thread or a second look for parts.
 const MANY: usize = 10_000;
+/// How often a part is looked at for parts of its own. Steps within runs within a recording need two looks. Lifetimes at
+/// random would give one allocation less at every look, without end.
+const LOOKS: u32 = 3;
 
 /// The rectangles' places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +60,7 @@ pub fn place(allocations: &Allocations, forever: u32) -> Layout {
     let mut y = vec![0u64; items.block.len()];
     let band = dust(&items, forever, &mut y);
     let rest: Vec<u32> = (0..items.block.len() as u32).filter(|&i| !band.contains(&items, i)).collect();
-    let above = Parts::find(&items, &rest, forever).stack(&items, &rest, forever);
+    let above = Parts::find(&items, &rest, forever).stack(&items, &rest, forever, LOOKS);
     for (&i, above) in rest.iter().zip(above) {
         y[i as usize] = band.height.saturating_add(above);
     }
@@ -141,9 +144,9 @@ impl Parts {
         self.all.push(part);
     }
 
-    /// The places of `rest`, from 0 up.
-    fn stack(&self, items: &Items, rest: &[u32], forever: u32) -> Vec<u64> {
-        let distinct = self.stack_distinct(items, rest, forever);
+    /// The places of `rest`, from 0 up. `looks` says how often parts may still be taken apart.
+    fn stack(&self, items: &Items, rest: &[u32], forever: u32, looks: u32) -> Vec<u64> {
+        let distinct = self.stack_distinct(items, rest, forever, looks);
         let mut y = Vec::with_capacity(rest.len());
         for (part, &like) in self.all.iter().zip(&self.like) {
             y.extend(distinct[like].iter().map(|&above| part.ground.saturating_add(above)));
@@ -152,14 +155,14 @@ impl Parts {
     }
 
     /// The places of the distinct parts' allocations, above each part's ground.
-    fn stack_distinct(&self, items: &Items, rest: &[u32], forever: u32) -> Vec<Vec<u64>> {
+    fn stack_distinct(&self, items: &Items, rest: &[u32], forever: u32, looks: u32) -> Vec<Vec<u64>> {
         let one = |&first: &usize| {
             let part = &self.all[first];
-            stack_best(items, &rest[part.from..part.to], forever)
+            stack_best(items, &rest[part.from..part.to], forever, looks)
         };
         let size = |&first: &usize| self.all[first].to - self.all[first].from;
         let total: usize = self.distinct.iter().map(size).sum();
-        if self.distinct.len() < 2 || total < MANY {
+        if self.distinct.len() < 2 || total < MANY || looks < LOOKS {
             return self.distinct.iter().map(one).collect();
         }
         // About half of the work for each of two threads; parts stay in order, so the result does not depend on it.
@@ -182,16 +185,17 @@ impl Parts {
 }
 
 /// Stacks one part from 0 up: calm, or tight where that is clearly lower.
-fn stack_best(items: &Items, rest: &[u32], forever: u32) -> Vec<u64> {
+fn stack_best(items: &Items, rest: &[u32], forever: u32, looks: u32) -> Vec<u64> {
     if rest.len() < 2 {
         return vec![0; rest.len()];
     }
-    // A part may fall apart further once what lives to its own end is set aside: a recording of several runs.
-    if rest.len() > MANY {
+    // A part may fall apart further once what lives to its own end is set aside: a recording of several runs. Not where
+    // something of it stays for good: later parts stand upon that, so it has to be at the bottom.
+    if rest.len() > MANY && looks > 0 && rest.iter().all(|&i| items.end[i as usize] < forever) {
         let last_birth = items.start[rest[rest.len() - 1] as usize];
         let parts = Parts::find(items, rest, last_birth + 1);
-        if last_birth + 1 < forever && parts.all.len() > 1 {
-            return parts.stack(items, rest, last_birth + 1);
+        if parts.all.len() > 1 {
+            return parts.stack(items, rest, last_birth + 1, looks - 1);
         }
     }
     let mut y = vec![0; rest.len()];
