@@ -20,6 +20,8 @@ pub mod replay;
 pub mod text;
 
 mod assemble;
+mod axes;
+mod shell;
 
 pub use analysis::{Analysis, DeviceAnalysis};
 pub use finding::{Finding, Severity};

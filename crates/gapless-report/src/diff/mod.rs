@@ -5,10 +5,14 @@
 //! and file, not by line, so that an edit above a call does not turn one holder into two; what has no counterpart then,
 //! by its inner frames.
 
+mod aligned;
 mod compare;
+mod html;
 mod render;
+mod tree;
 
 pub use compare::compare;
+pub use html::page;
 pub use render::{json, text};
 
 use crate::model::When;

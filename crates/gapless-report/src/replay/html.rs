@@ -8,21 +8,19 @@ use super::model::{Replay, Replayed};
 use super::picture::{self, LEFT, RIGHT, WIDTH};
 use super::text::{driver_time, label, settings};
 use crate::html::{escape_json, escape_text};
+use crate::shell;
 use crate::text::{bytes, count, percent, plural};
 use serde_json::json;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");
 const CODE: &str = include_str!("page.js");
-const BRAND: &str = "<svg viewBox=\"0 0 16 16\" aria-hidden=\"true\"><rect x=\"1\" y=\"1\" width=\"6\" height=\"8\" rx=\"1\"/>\
-    <rect x=\"8\" y=\"1\" width=\"7\" height=\"4\" rx=\"1\"/><rect x=\"8\" y=\"6\" width=\"7\" height=\"9\" rx=\"1\"/>\
-    <rect x=\"1\" y=\"10\" width=\"6\" height=\"5\" rx=\"1\"/></svg>";
 
 /// The page.
 #[must_use]
 pub fn page(replay: &Replay) -> String {
     let path = &replay.source.path;
-    let name = escape_text(path.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or(path));
+    let name = path.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or(path);
     let mut facts = vec![replay.source.format.clone()];
     if !replay.source.producer.is_empty() {
         facts.push(replay.source.producer.clone());
@@ -31,21 +29,11 @@ pub fn page(replay: &Replay) -> String {
         Some(capacity) => format!("on a card of {}", bytes(capacity)),
         None => "on a card of unlimited size".to_owned(),
     });
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
-         img-src data:; base-uri 'none'; form-action 'none'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
-         <meta name=\"generator\" content=\"Gapless\">\n<link rel=\"icon\" href=\"data:,\">\n<title>{name} replayed · Gapless</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<header class=\"top\"><span class=\"brand\">{BRAND}Gapless</span><h1>{name} replayed</h1></header>\n\
-         <main>\n<p class=\"about\">{}</p>\n",
-        escape_text(&facts.join(" · "))
-    );
+    let mut out = format!("<p class=\"about\">{}</p>\n", escape_text(&facts.join(" · ")));
     for d in replay.devices() {
         device(&mut out, d, replay.capacity);
     }
-    let _ = write!(out, "</main>\n<script>{CODE}</script>\n</body>\n</html>\n");
-    out
+    shell::page(&format!("{name} replayed"), STYLE, &out, CODE)
 }
 
 fn device(out: &mut String, d: &Replayed, capacity: Option<u64>) {

@@ -3,6 +3,7 @@
 //! is complete.
 
 use super::model::{Replayed, RunInfo};
+use crate::axes::{bytes_label, bytes_step, decimal_step};
 use crate::html::escape_text;
 use crate::text::{bytes, count};
 use std::fmt::Write;
@@ -102,7 +103,7 @@ fn end(run: &RunInfo, scale: Scale) -> u32 {
 }
 
 fn grid(out: &mut String, scale: Scale) {
-    let unit = step(scale.bytes);
+    let unit = bytes_step(scale.bytes);
     let mut at = 0;
     while (at as f64) < scale.bytes {
         let y = scale.y(at);
@@ -112,7 +113,7 @@ fn grid(out: &mut String, scale: Scale) {
             WIDTH - RIGHT,
             LEFT - 8.0,
             y + 4.0,
-            axis(at)
+            bytes_label(at)
         );
         at += unit;
     }
@@ -134,36 +135,6 @@ fn grid(out: &mut String, scale: Scale) {
         WIDTH - RIGHT,
         HEIGHT - 3.0
     );
-}
-
-/// A round number of bytes of which about five fit into `most`: 1, 2 or 5 times a power of ten of a binary unit.
-fn step(most: f64) -> u64 {
-    let mut unit = 1u64;
-    while most / unit as f64 >= 1024.0 && unit < 1 << 50 {
-        unit <<= 10;
-    }
-    let in_unit = decimal_step(most / unit as f64, 6.0);
-    ((in_unit * unit as f64) as u64).max(1)
-}
-
-fn decimal_step(most: f64, parts: f64) -> f64 {
-    let rough = (most / parts).max(1e-9);
-    let power = 10f64.powf(rough.log10().floor());
-    let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|t| t * power >= rough).unwrap_or(10.0);
-    let step = times * power;
-    if most >= 8.0 { step.max(1.0) } else { step }
-}
-
-/// Round numbers of bytes without digits that say nothing.
-fn axis(value: u64) -> String {
-    if value == 0 {
-        return "0".to_owned();
-    }
-    let text = bytes(value);
-    let (number, unit) = text.split_once(' ').unwrap_or((&text, ""));
-    let number =
-        if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
-    format!("{number} {unit}")
 }
 
 /// A curve of stretches: level within each, straight up or down where the next begins.
@@ -195,16 +166,6 @@ fn area(run: &RunInfo, scale: Scale) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn axes_have_round_numbers() {
-        assert_eq!(step(24.0 * (1u64 << 30) as f64), 5 << 30);
-        assert_eq!(step(9.0 * (1u64 << 30) as f64), 2 << 30);
-        assert_eq!(step(600.0 * (1u64 << 20) as f64), 100 << 20);
-        assert_eq!(step(1.0), 1);
-        assert_eq!([axis(0), axis(5 << 30), axis(100 << 20)], ["0", "5 GiB", "100 MiB"]);
-        assert!((decimal_step(63_636.0, 8.0) - 10_000.0).abs() < 1e-6);
-    }
 
     #[test]
     fn a_curve_goes_straight_and_skips_what_stays_level() {
