@@ -4,10 +4,14 @@ import { max, min, round, floor } from "./math";
 import { css, hash, kindColor, moduleColor, readTheme, sizeColor, streamColor, mix, type Rgb, type Theme } from "./colors";
 import { lowerBound, type Device, type StackBook } from "./device";
 import type { DeviceReport, Holder, Report } from "./report";
+import { holderMatcher, matcher } from "./search";
+import { lowerEdge, peakSpan } from "./stacked";
 
 export type Axis = "time" | "event";
+/** Blocks on each other at every instant, or each at its place in a packing. */
+export type Mode = "stacked" | "packed";
 export type ColorBy = "kind" | "module" | "size" | "stream";
-export type Change = "device" | "detail" | "view" | "marks" | "cursor" | "select" | "hover" | "theme";
+export type Change = "device" | "detail" | "view" | "mode" | "marks" | "cursor" | "select" | "hover" | "theme";
 
 /** What is in sight: x in microseconds or ticks, y in bytes. */
 export interface View {
@@ -31,6 +35,12 @@ export interface Filter {
   hiddenKinds: Set<number>;
 }
 
+/** A branch of the flame graph. */
+export interface Branch {
+  text: string;
+  has: (i: number) => boolean;
+}
+
 export class App {
   device: Device | null = null;
   deviceIndex = 0;
@@ -39,6 +49,7 @@ export class App {
   theme: Theme = readTheme();
   /** Events by default: a run spends most of its time where memory does not change. */
   axis: Axis = "event";
+  mode: Mode = "stacked";
   colorBy: ColorBy = "size";
   view: View = { x0: 0, x1: 1, y0: 0, y1: 1 };
   cursor = 0;
@@ -46,6 +57,10 @@ export class App {
   hovered = -1;
   query = "";
   holder: Holder | null = null;
+  /** The branch of the flame graph whose allocations are lit up. */
+  branch: Branch | null = null;
+  /** Whether what a search does not find is left out instead of dimmed. */
+  only = false;
   /** The stack whose allocations are lit up, -1 for none. */
   litStack = -1;
   filter: Filter = { least: 0, stream: -1, hiddenKinds: new Set() };
@@ -92,7 +107,8 @@ export class App {
   get whole(): View {
     const device = this.device;
     if (!device) return { x0: 0, x1: 1, y0: 0, y1: 1 };
-    const top = max(device.height, device.reserved?.peak ?? 0, this.deviceReport.peak_reserved ?? 0, 1);
+    const stack = this.mode === "stacked" ? device.active.peak : device.height;
+    const top = max(stack, device.reserved?.peak ?? 0, this.deviceReport.peak_reserved ?? 0, 1);
     return { x0: this.xAt(0), x1: this.xAt(device.forever), y0: 0, y1: top * 1.06 };
   }
 
@@ -146,30 +162,62 @@ export class App {
     this.setView({ ...this.view, x0: x.x0, x1: x.x1 });
   }
 
+  setMode(mode: Mode): void {
+    if (!this.device || this.device.rects.given || mode === this.mode) return;
+    const { y0, y1 } = this.whole;
+    const isWhole = this.view.y0 === y0 && this.view.y1 === y1;
+    this.mode = mode;
+    this.emit("mode");
+    // A part of the one picture's height says nothing about the other's.
+    this.setView({ ...this.view, y0: this.whole.y0, y1: isWhole || this.view.y1 > this.whole.y1 ? this.whole.y1 : this.view.y1 });
+  }
+
+  /** The tick of peak allocated, as the report has it. */
+  get peakTick(): number {
+    const device = this.device;
+    return min(device?.lastTick ?? 0, this.deviceReport.peak_at?.["allocated"]?.tick ?? device?.active.peakAt ?? 0);
+  }
+
+  zoomToPeak(): void {
+    const device = this.device;
+    if (!device) return;
+    const [from, to] = peakSpan(device, 0.9);
+    const [a, b] = [this.xAt(from), this.xAt(to)];
+    const pad = max((b - a) * 1.2, this.timed ? (this.xAt(min(device.forever, to + 12)) - b) : 12);
+    this.setCursor(this.peakTick);
+    this.setView({ ...this.whole, x0: a - pad, x1: b + pad });
+  }
+
+  /** The lower edge of an allocation in the picture, at a tick of its life. */
+  lowAt(i: number, tick: number): number {
+    return this.mode === "stacked" ? lowerEdge(this, i)(tick) : this.device!.rects.y[i];
+  }
+
   /** Brings an allocation into sight where it is not. */
   reveal(i: number): void {
-    const { start, end, y, block } = this.device!.rects;
+    const { start, end, block } = this.device!.rects;
     const [a, b] = [this.xAt(start[i]), this.xAt(end[i])];
     const view = { ...this.view };
+    const y = this.lowAt(i, start[i]);
     if (a >= view.x1 || b <= view.x0) {
       const span = view.x1 - view.x0;
       view.x0 = (a + b) / 2 - span / 2;
       view.x1 = view.x0 + span;
     }
-    if (y[i] >= view.y1 || y[i] + block[i] <= view.y0) {
+    if (y >= view.y1 || y + block[i] <= view.y0) {
       const span = view.y1 - view.y0;
-      view.y0 = y[i] + block[i] / 2 - span / 2;
+      view.y0 = y + block[i] / 2 - span / 2;
       view.y1 = view.y0 + span;
     }
     this.setView(view);
   }
 
   zoomTo(i: number): void {
-    const { start, end, y, block } = this.device!.rects;
+    const { start, end, block } = this.device!.rects;
     const [a, b] = [this.xAt(start[i]), this.xAt(end[i])];
     const width = (b - a) * 0.6;
     const height = block[i] * 2;
-    this.setView({ x0: a - width, x1: b + width, y0: y[i] - height, y1: y[i] + block[i] + height });
+    this.setView({ x0: a - width, x1: b + width, y0: this.lowAt(i, end[i] - 1) - height, y1: this.lowAt(i, start[i]) + block[i] + height });
   }
 
   // ---- the instant and the selection ----
@@ -196,19 +244,21 @@ export class App {
   search(query: string): void {
     this.query = query;
     this.holder = null;
+    this.branch = null;
     this.litStack = -1;
     this.remark();
   }
 
-  light(what: { holder?: Holder | null; stack?: number }): void {
+  light(what: { holder?: Holder | null; stack?: number; branch?: Branch | null }): void {
     this.query = "";
+    this.branch = what.branch ?? null;
     this.holder = what.holder ?? null;
     this.litStack = what.stack ?? -1;
     this.remark();
   }
 
   get searching(): boolean {
-    return this.query !== "" || this.holder !== null || this.litStack >= 0;
+    return this.query !== "" || this.holder !== null || this.branch !== null || this.litStack >= 0;
   }
 
   remark(): void {
@@ -229,7 +279,7 @@ export class App {
             mark = Mark.Match;
             count++;
             bytes += rects.block[i];
-          } else mark = Mark.Dim;
+          } else mark = this.only ? Mark.Hidden : Mark.Dim;
         }
       }
       this.marks[i] = mark;
@@ -240,30 +290,9 @@ export class App {
 
   private matcher(): (i: number) => boolean {
     const { rects } = this.device!;
+    if (this.branch) return this.branch.has;
     if (this.litStack >= 0) return (i) => rects.stack[i] === this.litStack;
-    if (this.holder) return this.holderMatcher(this.holder);
-    const query = this.query.toLowerCase();
-    const stacks = this.stacks?.containing(query);
-    const kinds = this.kinds.map((k) => k.toLowerCase().replaceAll("_", " ").includes(query.replaceAll("_", " ")));
-    if (query.startsWith("0x")) return (i) => this.device!.address(i) === query;
-    return (i) => stacks?.[rects.stack[i]] === 1 || (rects.kind[i] > 0 && kinds[rects.kind[i] - 1]);
-  }
-
-  private holderMatcher(holder: Holder): (i: number) => boolean {
-    const { rects } = this.device!;
-    const kind = holder.kind ? this.kinds.indexOf(holder.kind) + 1 : 0;
-    const right = (i: number) => kind === 0 || rects.kind[i] === kind || rects.kind[i] === 0;
-    if (holder.stack?.length && this.stacks) {
-      const stack = this.stacks.find(holder.stack);
-      // All that the stack holds: the holder's kind is that of the most bytes.
-      return (i) => rects.stack[i] === stack;
-    }
-    // Named by size only where there is no stack to name them by.
-    const size = holder.size_class;
-    if (Array.isArray(size)) return (i) => rects.stack[i] === 0 && rects.block[i] >= size[0] && rects.block[i] < size[1] && right(i);
-    if (typeof size === "number") return (i) => rects.stack[i] === 0 && rects.block[i] === size && right(i);
-    const each = holder.bytes && holder.count ? holder.bytes / holder.count : -1;
-    return (i) => rects.block[i] === each && right(i);
+    return this.holder ? holderMatcher(this, this.holder) : matcher(this, this.query);
   }
 
   /** The allocations that match, by birth; every shown one where nothing is searched. */
@@ -347,7 +376,7 @@ export class App {
     const key = this.colorKey();
     const palette = this.palette();
     const sums = new Float64Array(palette.length);
-    for (const i of device.aliveAt(device.active.peakAt)) sums[key(i)] += device.rects.block[i];
+    for (const i of device.aliveAt(this.peakTick)) sums[key(i)] += device.rects.block[i];
     const seen = new Uint8Array(palette.length);
     for (let i = 0; i < device.n; i++) seen[key(i)] = 1;
     const text = (k: number) => {

@@ -29,7 +29,7 @@ export function mix(a: Rgb, b: Rgb, share: number): Rgb {
 }
 
 export function kindColor(name: string, index: number): Rgb {
-  return parse(KINDS[name] ?? SPARE[index % SPARE.length]);
+  return parse(KINDS[name.replaceAll(" ", "_")] ?? SPARE[index % SPARE.length]);
 }
 
 export const streamColor = (index: number): Rgb => parse(STREAMS[index % STREAMS.length]);

@@ -50,6 +50,20 @@ export class Curve {
     return new Curve(at.subarray(0, ticks));
   }
 
+  /** The first tick of [from, to) with the greatest value there. */
+  highest(from: number, to: number): number {
+    const greatest = this.range(from, to)[1];
+    const last = min(this.at.length, to);
+    for (let k = max(0, from); k < last; ) {
+      // Stretches whose greatest value is lower are passed over, the longest first.
+      let level = this.high.length - 1;
+      while (level > 0 && (k % FAN ** level !== 0 || this.high[level][k / FAN ** level] >= greatest)) level--;
+      if (level === 0 && this.at[k] >= greatest) return k;
+      k += FAN ** level;
+    }
+    return max(0, from);
+  }
+
   /** The least and the greatest value over ticks [from, to). */
   range(from: number, to: number): [number, number] {
     let least = Infinity;

@@ -37,7 +37,8 @@ export class Curves {
     return x0 + ((px - LEFT) / (this.surface.width - LEFT)) * (x1 - x0);
   }
 
-  private draw(): void {
+  draw(): void {
+    this.surface.measure();
     const { app, surface } = this;
     const { device, theme, view } = app;
     if (!device || surface.width === 0) return;

@@ -10,11 +10,13 @@ export function kindName(app: App, i: number): string {
   return kind > 0 ? app.kinds[kind - 1].replaceAll("_", " ") : "";
 }
 
-/** `function` of the frame that names the stack, or a phrase where no stack was recorded. */
+/** The label of the stack, as the text and the JSON have it, or a phrase where no stack was recorded. */
 export function title(app: App, i: number): string {
-  const named = app.stacks?.name(app.device!.rects.stack[i]);
-  return named ? named.name || shortPath(named.file) : kindName(app, i) || "allocation without a stack";
+  return app.stacks?.label(app.device!.rects.stack[i]) || kindName(app, i) || "allocation without a stack";
 }
+
+/** The event that led to a tick, numbered as in the text. */
+export const eventText = (tick: number): string => (tick === 0 ? "the start" : `event ${count(tick - 1)}`);
 
 /** Label and value of everything known of allocation `i`. */
 export function facts(app: App, i: number): [string, string][] {
@@ -29,7 +31,9 @@ export function facts(app: App, i: number): [string, string][] {
   const [from, to] = [device.timeAt(start[i]), device.timeAt(end[i])];
   const lasting = from !== null && to !== null ? `${duration(to - from)}, ${ticks}` : ticks;
   rows.push(["lifetime", forever ? `${lasting}, to the end` : lasting]);
-  rows.push(["born", from !== null ? `${duration(from)}, event ${count(start[i])}` : `event ${count(start[i])}`]);
+  rows.push(["born", start[i] === 0 ? "before the recording" : from !== null ? `${duration(from)}, ${eventText(start[i])}` : eventText(start[i])]);
+  const scope = device.scopes.paths[device.scopes.of(i)];
+  if (scope.length) rows.push(["scope", scope.join("/")]);
   if (detail && detail.freed[i] < end[i]) {
     const pending = end[i] - detail.freed[i];
     if (pending > 1) rows.push(["pending", `${count(pending)} events after its free`]);
@@ -64,7 +68,7 @@ export function instant(app: App, tick: number): [string, string][] {
 export function when(app: App, tick: number): string {
   const time = app.device!.timeAt(tick);
   const step = app.device!.stepAt(tick);
-  return [time !== null ? duration(time) : "", `event ${count(tick)}`, step >= 0 ? `step ${step}` : ""].filter(Boolean).join(" · ");
+  return [time !== null ? duration(time) : "", eventText(tick), step >= 0 ? `step ${step}` : ""].filter(Boolean).join(" · ");
 }
 
 export function tooltip(app: App, i: number, tick: number): HTMLElement[] {

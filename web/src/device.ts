@@ -1,7 +1,8 @@
 // One device: its columns, and the questions that the page asks of them.
 
 import { max, min, round, floor, ceil } from "./math";
-import type { Detail, Frame, Rects, Tables } from "./payload";
+import { Origin, type Detail, type Frame, type Rects, type Tables } from "./payload";
+import { Scopes } from "./scopes";
 import { Curve } from "./curve";
 import { modulePath } from "./format";
 
@@ -23,6 +24,8 @@ export class Device {
   reserved: Curve | null = null;
   /** Microseconds at each tick, and one past the end; null without a clock. */
   timeX: Float64Array | null = null;
+  /** Read once it is asked for, after the second section is there. */
+  private scoped: Scopes | null = null;
   private readonly latestEnds: Uint32Array[] = [];
 
   constructor(readonly rects: Rects) {
@@ -120,6 +123,10 @@ export class Device {
     return best;
   }
 
+  get scopes(): Scopes {
+    return this.detail ? (this.scoped ??= new Scopes(this)) : new Scopes(this);
+  }
+
   timeAt(tick: number): number | null {
     return this.timeX ? this.timeX[min(tick, this.lastTick)] : null;
   }
@@ -148,11 +155,9 @@ export function lowerBound(values: ArrayLike<number>, value: number, n = values.
   return low;
 }
 
-const INTERNAL = /(^|[\\/])(torch|site-packages[\\/]torch|dist-packages[\\/]torch)[\\/]/;
-
-/** What stacks say: the frame that names one, its module, and which of them a search finds. */
+/** What stacks say: how one is called, its module, and which of them a search finds. */
 export class StackBook {
-  /** For each stack the frame to call it by, -1 for none. */
+  /** For each stack the innermost frame of the user or of a library, -1 for none. */
   readonly namedBy: Int32Array;
   readonly modules: string[];
   /** For each stack its module's number. */
@@ -165,9 +170,7 @@ export class StackBook {
     const numbers = new Map<string, number>([["", 0]]);
     stacks.forEach((stack, s) => {
       if (stack.length === 0) return;
-      // The innermost line outside the framework is the one a reader knows; inside it, the innermost line at all.
-      const own = stack.find((f) => frames[f].file !== "" && /\.pyw?$/.test(frames[f].file) && !INTERNAL.test(frames[f].file));
-      const named = own ?? stack.find((f) => frames[f].file !== "" && frames[f].file !== "??") ?? stack[0];
+      const named = stack.find((f) => frames[f].origin <= Origin.Library) ?? stack.find((f) => frames[f].origin === Origin.Internal) ?? stack[0];
       this.namedBy[s] = named;
       const module = modulePath(frames[named].file);
       if (!numbers.has(module)) numbers.set(module, numbers.size);
@@ -189,11 +192,16 @@ export class StackBook {
     return named < 0 ? null : this.tables.frames[named];
   }
 
-  /** Which stacks hold a frame whose function or file contains `text`. */
+  label(stack: number): string {
+    return this.tables.labels[stack] ?? "";
+  }
+
+  /** Which stacks have `text` in their label or in a frame, as the page writes frames or in full. */
   containing(text: string): Uint8Array {
     const wanted = text.toLowerCase();
-    const frame = this.tables.frames.map((f) => f.name.toLowerCase().includes(wanted) || f.file.toLowerCase().includes(wanted));
-    return Uint8Array.from(this.tables.stacks, (stack) => (stack.some((f) => frame[f]) ? 1 : 0));
+    const has = (where: string) => where.toLowerCase().includes(wanted);
+    const frame = this.tables.frames.map((f) => has(`${f.file}:${f.line} ${f.name}`) || has(f.name));
+    return Uint8Array.from(this.tables.stacks, (stack, s) => (has(this.label(s)) && s > 0 || stack.some((f) => frame[f]) ? 1 : 0));
   }
 
   /** The stack with exactly these frames, -1 where none is. */

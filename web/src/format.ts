@@ -36,7 +36,7 @@ const grouped = new Intl.NumberFormat("en-US");
 
 export const count = (value: number): string => grouped.format(value);
 
-export const percent = (share: number): string => `${(share * 100).toFixed(share < 0.1 ? 2 : 1)} %`;
+export const percent = (share: number): string => `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`;
 
 /** `1 allocation`, `12,345 allocations`. */
 export const counted = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;

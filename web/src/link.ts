@@ -8,6 +8,7 @@ export interface Link {
   renderer?: string;
   axis?: string;
   color?: string;
+  mode?: string;
   view?: number[];
   cursor?: number;
   selected?: number;
@@ -29,6 +30,7 @@ export function readLink(): Link {
     renderer: has.get("renderer") ?? undefined,
     axis: has.get("x") ?? undefined,
     color: has.get("c") ?? undefined,
+    mode: has.get("m") ?? undefined,
     view: view?.length === 4 && view.every(Number.isFinite) ? view : undefined,
     cursor: number("t"),
     selected: number("s"),
@@ -42,6 +44,7 @@ export function readLink(): Link {
 export function applyLink(app: App, link: Link): void {
   if (link.axis === "time" || link.axis === "event") app.axis = link.axis as Axis;
   if (link.color && ["kind", "module", "size", "stream"].includes(link.color)) app.colorBy = link.color as ColorBy;
+  if (link.mode === "stacked" || link.mode === "packed") app.setMode(link.mode);
   if (link.least) app.filter.least = link.least;
   if (link.stream !== undefined && link.stream < (app.device?.detail?.streams.length ?? 0)) app.filter.stream = max(-1, floor(link.stream));
   if (link.query) app.query = link.query;
@@ -57,7 +60,7 @@ export function applyLink(app: App, link: Link): void {
 /** Keeps the address up to date. Returns whether a change is still on its way there. */
 export function keepLink(app: App, renderer: string | undefined): () => boolean {
   let timer = 0;
-  app.on(["view", "select", "cursor", "marks", "device"], () => {
+  app.on(["view", "select", "cursor", "marks", "mode", "device"], () => {
     clearTimeout(timer);
     timer = window.setTimeout(() => {
       timer = 0;
@@ -67,6 +70,7 @@ export function keepLink(app: App, renderer: string | undefined): () => boolean 
       if (app.deviceIndex) said.set("d", String(app.deviceIndex));
       said.set("x", app.axis);
       said.set("c", app.colorBy);
+      if (app.mode === "packed" && !app.device?.rects.given) said.set("m", app.mode);
       const tenth = (value: number) => String(round(value * 10) / 10);
       if (view.x0 !== whole.x0 || view.x1 !== whole.x1 || view.y0 !== whole.y0 || view.y1 !== whole.y1) said.set("v", [view.x0, view.x1, view.y0, view.y1].map(tenth).join(","));
       said.set("t", String(app.cursor));

@@ -10,13 +10,18 @@ import { h, isPainting } from "./dom";
 import { bytes } from "./format";
 import { bindKeys, help } from "./keys";
 import { applyLink, keepLink, readLink } from "./link";
+import { Flame } from "./flame";
+import { PeakInset } from "./inset";
 import { Minimap } from "./minimap";
 import { Panel } from "./panel";
 import { readDetail, readRects, readTables, section } from "./payload";
 import { Plot } from "./plot";
 import { readReport } from "./report";
-import { about, figures, findings, holders } from "./sections";
+import { bindPrint } from "./print";
+import { about, holders } from "./sections";
 import { SegmentMap } from "./segments";
+import { stackAt } from "./stacked";
+import { summary } from "./summary";
 import { Toolbar } from "./toolbar";
 
 performance.mark("gapless-start");
@@ -35,6 +40,9 @@ const toolbar = new Toolbar(app);
 const panel = new Panel(app);
 const curves = new Curves(app);
 const segments = new SegmentMap(app);
+const flame = new Flame(app);
+const inset = new PeakInset(app, plot);
+panel.element.prepend(inset.element);
 
 const picker = h("select", { "aria-label": "Device" }, (report.devices ?? []).map((d, i) => h("option", { value: String(i) }, `GPU ${d["device"] ?? i}`)));
 picker.hidden = (report.devices?.length ?? 0) < 2;
@@ -57,24 +65,29 @@ root.append(
   h(
     "main",
     null,
-    figures(app),
-    findings(app),
+    // Sections in the order of the page: what a reader wants first stands first.
+    summary(app),
     h(
       "section",
       { id: "timeline", "aria-labelledby": "timeline-title" },
       h("h2", { id: "timeline-title" }, "Allocations over time"),
       toolbar.element,
       toolbar.legend,
-      // The curves share the timeline's axis, so they share its width.
-      h("div.stage", null, h("div.stage-main", null, plot.element, minimap.element, h("section", { id: "curves", "aria-labelledby": "curves-title" }, h("h2", { id: "curves-title" }, "Reserved and in use"), curves.element)), panel.element),
+      h("div.stage", null, h("div.stage-main", null, plot.element, minimap.element), panel.element),
     ),
-    h("section", { id: "segments", "aria-labelledby": "segments-title" }, h("h2", { id: "segments-title" }, "Segments at the instant"), segments.element),
+    part("flame", "Flame graph", flame.element),
     holders(app),
+    part("curves", "Reserved and in use", curves.element),
+    part("segments", "Segments at the instant", segments.element),
     about(app),
   ),
   live,
   dialog,
 );
+
+function part(id: string, heading: string, content: HTMLElement): HTMLElement {
+  return h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, heading), content);
+}
 
 function mark(): SVGSVGElement {
   const space = "http://www.w3.org/2000/svg";
@@ -151,10 +164,11 @@ async function open(index: number): Promise<void> {
     app.deviceIndex = index;
     app.device = device;
     app.selected = app.hovered = -1;
-    app.holder = null;
+    app.holder = app.branch = null;
     app.litStack = -1;
+    app.mode = device.rects.given ? "packed" : "stacked";
     app.filter = { least: 0, stream: -1, hiddenKinds: new Set() };
-    app.cursor = min(device.lastTick, app.deviceReport.peak_at?.["allocated"]?.tick ?? device.active.peakAt);
+    app.cursor = app.peakTick;
     tables ??= section("tables").then((data) => {
       if (!data) return;
       app.stacks = new StackBook(readTables(data));
@@ -171,7 +185,7 @@ async function open(index: number): Promise<void> {
         done();
       };
     });
-    app.emit("device", "view");
+    app.emit("device", "mode", "view");
     await first;
     if (!device.detail) {
       const data = await section(`detail.${index}`);
@@ -193,6 +207,11 @@ app.on(["select"], () => {
   if (app.selected >= 0) say(`Selected ${bytes(app.device!.rects.block[app.selected])}, ${title(app, app.selected)}`);
 });
 bindKeys(app, toolbar, dialog, plot.element, { toggleTheme, say, describe: (i) => `${bytes(app.device!.rects.block[i])}, ${title(app, i)}` });
+bindPrint(() => {
+  if (!app.device) return;
+  plot.drawNow();
+  for (const drawn of [minimap, curves, segments, flame, inset]) drawn.draw();
+});
 const isLinkOld = keepLink(app, link.renderer);
 const wanted = min(max(0, floor(link.device ?? 0)), max(0, (report.devices?.length ?? 1) - 1));
 picker.value = String(wanted);
@@ -209,6 +228,18 @@ const state = Object.freeze({
   get "renderer"() {
     return plot.renderer?.kind ?? "";
   },
+  get "mode"() {
+    return app.mode;
+  },
+  /** Pixels that the neighbourhood of the peak takes. */
+  get peakWidth() {
+    return plot.peakWidth;
+  },
+  get "flame"() {
+    return flame.total;
+  },
+  /** What stands on each other at a tick: allocation, lower edge, upper edge. */
+  stack: (tick: number) => stackAt(app, tick).map(([i, low]) => [i, low, low + app.device!.rects.block[i]]),
   get allocations() {
     return app.device?.n ?? 0;
   },
@@ -247,7 +278,7 @@ const state = Object.freeze({
     const d = app.device;
     if (!d || !(i >= 0 && i < d.n)) return null;
     const { start, end, y, block, requested, kind, stack } = d.rects;
-    return { "start": start[i], "end": end[i], y: y[i], "block": block[i], "requested": requested[i], kind: kind[i], stack: stack[i], x0: app.xAt(start[i]), x1: app.xAt(end[i]), color: app.colors[i] };
+    return { "start": start[i], "end": end[i], y: y[i], "block": block[i], "requested": requested[i], kind: kind[i], stack: stack[i], x0: app.xAt(start[i]), x1: app.xAt(end[i]), color: app.colors[i], "address": d.address(i) };
   },
   title: (i: number) => title(app, i),
 });

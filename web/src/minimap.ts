@@ -59,7 +59,8 @@ export class Minimap {
     return whole.x0 + ((px - LEFT) / (this.surface.width - LEFT)) * (whole.x1 - whole.x0);
   }
 
-  private draw(): void {
+  draw(): void {
+    this.surface.measure();
     const { app, surface } = this;
     const { device, theme, whole, view } = app;
     if (!device || surface.width === 0) return;

@@ -7,19 +7,31 @@ export interface Tables {
   frames: Frame[];
   /** Innermost frame first; stack 0 is "none recorded". */
   stacks: Uint32Array[];
+  /** What each stack is called in the text and in the JSON. */
+  labels: string[];
   kinds: string[];
+}
+
+export const enum Origin {
+  User,
+  Library,
+  Internal,
+  Native,
 }
 
 export interface Frame {
   name: string;
   file: string;
   line: number;
+  origin: Origin;
 }
 
 export interface Rects {
   n: number;
   lastTick: number;
   unit: number;
+  /** Whether `y` is an offset of a plan: then it is the only true picture. */
+  given: boolean;
   /** What the ruler will need: 1 for steps, and twice the number of lanes of scopes, two at most. */
   lanes: number;
   start: Uint32Array;
@@ -68,7 +80,7 @@ export interface Detail {
   scopes: Scope[];
 }
 
-const VERSION = 1;
+const VERSION = 2;
 
 /** The bytes of a section, inflated; null where the page has no such section. */
 export async function section(name: string): Promise<Uint8Array | null> {
@@ -153,6 +165,7 @@ export function readTables(data: Uint8Array): Tables {
     name: strings[reader.number()] ?? "",
     file: strings[reader.number()] ?? "",
     line: reader.number(),
+    origin: reader.number(),
   }));
   const stacks: Uint32Array[] = [new Uint32Array(0)];
   const written = reader.number();
@@ -165,7 +178,8 @@ export function readTables(data: Uint8Array): Tables {
     stack.set(before.subarray(before.length - shared), own);
     stacks.push(stack);
   }
-  return { strings, frames, stacks, kinds: reader.list(() => reader.string()) };
+  const labels = stacks.map((_, i) => (i === 0 ? "" : reader.string()));
+  return { strings, frames, stacks, labels, kinds: reader.list(() => reader.string()) };
 }
 
 export function readRects(data: Uint8Array): Rects {
@@ -173,6 +187,7 @@ export function readRects(data: Uint8Array): Rects {
   const n = reader.number();
   const lastTick = reader.number();
   const unit = reader.number();
+  const given = reader.number() === 1;
   const lanes = reader.number();
   const start = new Uint32Array(n);
   for (let i = 0, at = 0; i < n; i++) start[i] = at += reader.number();
@@ -186,7 +201,7 @@ export function readRects(data: Uint8Array): Rects {
   if (unit !== 1) for (let i = 0; i < n; i++) y[i] *= unit;
   const stack = reader.recency(new Uint32Array(n));
   const kind = reader.runs(new Uint8Array(n));
-  return { n, lastTick, unit, lanes, start, end, requested, block, y, stack, kind };
+  return { n, lastTick, unit, given, lanes, start, end, requested, block, y, stack, kind };
 }
 
 export function readDetail(data: Uint8Array, rects: Rects): Detail {

@@ -8,6 +8,7 @@ import { h, onceAFrame, Surface, upright } from "./dom";
 import { axisBytes, axisTicks, axisTime, bytes, count } from "./format";
 import { lowerBound } from "./device";
 import { CanvasRenderer, GlRenderer, type Renderer } from "./render";
+import { lowerEdge, peakSpan, pickStacked, StackedPicture } from "./stacked";
 import { tooltip } from "./describe";
 
 /** Room for the labels around the rectangles, in CSS pixels. */
@@ -22,6 +23,8 @@ export class Plot {
   private readonly over: Surface;
   private readonly tip = h("div.tip", { role: "tooltip", hidden: true });
   private canvas: HTMLCanvasElement;
+  private readonly stack: Surface;
+  private readonly stacked: StackedPicture;
   private top = 0;
   private dirty = { boxes: false, colors: false, rects: false };
   private readonly next = onceAFrame(() => this.frame());
@@ -31,19 +34,24 @@ export class Plot {
   firstPicture: (() => void) | null = null;
 
   constructor(private readonly app: App, private readonly wanted: string | undefined) {
-    const canvas = h("canvas.rects", { "aria-hidden": "true" });
+    const canvas = h("canvas.rects", { "aria-hidden": "true", hidden: true });
+    const stack = h("canvas.rects.stacked", { "aria-hidden": "true" });
     const over = h("canvas.over", { "aria-hidden": "true" });
     this.element = h(
       "div",
-      { class: "plot", tabIndex: 0, role: "application", "aria-label": "Timeline of allocations. Arrow keys pan, plus and minus zoom, 0 resets, N goes to the next match, question mark lists all keys." },
+      { class: "plot", tabIndex: 0, role: "application", "aria-label": "Timeline of allocations. Arrow keys pan, plus and minus zoom, 0 resets, P zooms to the peak, N goes to the next match, question mark lists all keys." },
       canvas,
+      stack,
       over,
       this.tip,
     );
     this.canvas = canvas;
+    this.stacked = new StackedPicture(app, stack);
+    this.stack = new Surface(stack, () => this.schedule({ rects: true }));
     this.over = new Surface(over, () => this.schedule({ rects: true }));
     app.on(["device"], () => this.schedule({ boxes: true, colors: true }));
     app.on(["detail"], () => this.schedule({ boxes: true, colors: true }));
+    app.on(["mode"], () => this.schedule({ boxes: true, colors: true }));
     app.on(["marks"], () => this.schedule({ colors: true }));
     app.on(["view", "theme"], () => this.schedule({ rects: true }));
     app.on(["hover", "select", "cursor"], () => this.schedule({}));
@@ -60,12 +68,23 @@ export class Plot {
   private frame(): void {
     const { app, dirty } = this;
     if (!app.device) return;
+    const packed = app.mode === "packed";
+    const switched = this.canvas.hidden === packed;
+    this.canvas.hidden = !packed;
+    this.stack.canvas.hidden = packed;
+    if (switched) (packed ? this.rects : this.stack)?.measure();
     this.layout();
-    this.renderer ??= this.prepare();
-    if (dirty.boxes) this.renderer.load(app.device, (tick) => app.xAt(tick));
-    if (dirty.colors || dirty.boxes) this.renderer.recolor(app.colors);
-    if (dirty.rects) this.renderer.draw(app.view, app.theme.back, app.moving, (x) => app.tickAt(x));
-    this.dirty = { boxes: false, colors: false, rects: false };
+    if (packed) {
+      this.renderer ??= this.prepare();
+      if (dirty.boxes) this.renderer.load(app.device, (tick) => app.xAt(tick));
+      if (dirty.colors || dirty.boxes) this.renderer.recolor(app.colors);
+      if (dirty.rects) this.renderer.draw(app.view, app.theme.back, app.moving, (x) => app.tickAt(x));
+      this.dirty = { boxes: false, colors: false, rects: false };
+    } else {
+      if (dirty.rects) this.stacked.draw(app.moving);
+      // The packed picture learns of new boxes and colours once it is shown.
+      dirty.rects = false;
+    }
     this.overlay();
     this.firstPicture?.();
     this.firstPicture = null;
@@ -100,11 +119,30 @@ export class Plot {
       this.top = top;
       this.element.style.setProperty("--top", `${top}px`);
       this.rects?.measure();
+      this.stack.measure();
       this.dirty.rects = true;
     }
   }
 
+  /** Draws all of it now, at the size that it has now: for print. */
+  drawNow(): void {
+    this.over.measure();
+    this.stack.measure();
+    this.rects?.measure();
+    this.dirty.rects = true;
+    this.frame();
+  }
+
   // ---- geometry ----
+
+  /** How wide the ticks around the peak are on the screen; 0 where the peak is out of sight. */
+  get peakWidth(): number {
+    const { app } = this;
+    if (!app.device) return 0;
+    const [from, to, at] = peakSpan(app.device, 0.9);
+    const x = app.xAt(at);
+    return x < app.view.x0 || x > app.view.x1 ? 0 : this.px(app.xAt(to)) - this.px(app.xAt(from));
+  }
 
   private get width(): number {
     return max(1, this.over.width - LEFT);
@@ -171,6 +209,15 @@ export class Plot {
       c.stroke();
       c.fillStyle = theme.muted;
       if (at > top + 4) c.fillText(axisBytes(y, stepY), LEFT - 10, min(at, top + height - 5));
+    }
+    if (app.mode === "packed") {
+      c.save();
+      c.translate(10, top + height / 2);
+      c.rotate(-Math.PI / 2);
+      c.textAlign = "center";
+      c.fillStyle = theme.muted;
+      c.fillText(app.device!.rects.given ? "offset in the plan" : "address in the packing, not bytes in use", 0, 0);
+      c.restore();
     }
     c.textAlign = "center";
     const xs = axisTicks(view.x0, view.x1, max(2, width / 110), false);
@@ -292,17 +339,57 @@ export class Plot {
 
   private outline(c: CanvasRenderingContext2D, i: number, color: string, weight: number): void {
     if (i < 0) return;
-    const { rects } = this.app.device!;
-    const x = this.px(this.app.xAt(rects.start[i]));
-    const y = this.py(rects.y[i] + rects.block[i]);
-    const w = max(2, this.px(this.app.xAt(rects.end[i])) - x);
-    const tall = max(2, this.py(rects.y[i]) - y);
-    c.strokeStyle = css(this.app.theme.back as Rgb);
+    const { app } = this;
+    const { rects } = app.device!;
+    const path = new Path2D();
+    if (app.mode === "packed") {
+      const x = this.px(app.xAt(rects.start[i]));
+      const y = this.py(rects.y[i] + rects.block[i]);
+      path.rect(x, y, max(2, this.px(app.xAt(rects.end[i])) - x), max(2, this.py(rects.y[i]) - y));
+    } else this.outlineStacked(path, i);
+    c.lineJoin = "round";
+    c.strokeStyle = css(app.theme.back as Rgb);
     c.lineWidth = weight + 2;
-    c.strokeRect(x, y, w, tall);
+    c.stroke(path);
     c.strokeStyle = color;
     c.lineWidth = weight;
-    c.strokeRect(x, y, w, tall);
+    c.stroke(path);
+  }
+
+  /** Around all columns that show the allocation; it moves down when a block below it ends. */
+  private outlineStacked(path: Path2D, i: number): void {
+    const { app } = this;
+    const { start, end, block } = app.device!.rects;
+    const low = lowerEdge(app, i);
+    const ratio = this.stack.ratio;
+    const { ticks } = this.stacked;
+    const first = lowerBound(ticks, start[i]);
+    const past = lowerBound(ticks, end[i]);
+    if (first >= past) {
+      // No column shows a tick of its life: a line where it was born.
+      const x = this.px(app.xAt(start[i]));
+      path.moveTo(x, this.py(low(start[i])));
+      path.lineTo(x, this.py(low(start[i]) + block[i]));
+      return;
+    }
+    const edge: [number, number, number][] = [];
+    for (let x = first; x < past; ) {
+      const y = low(ticks[x]);
+      let next = x + 1;
+      while (next < past && low(ticks[next]) === y) next++;
+      edge.push([LEFT + x / ratio, LEFT + max(x + 2 * ratio, next) / ratio, y]);
+      x = next;
+    }
+    edge.forEach(([a, b, y], k) => {
+      if (k === 0) path.moveTo(a, this.py(y));
+      path.lineTo(a, this.py(y + block[i]) - 0.5);
+      path.lineTo(b, this.py(y + block[i]) - 0.5);
+    });
+    for (const [a, b, y] of edge.reverse()) {
+      path.lineTo(b, this.py(y) + 0.5);
+      path.lineTo(a, this.py(y) + 0.5);
+    }
+    path.closePath();
   }
 
   private boxOrCross(c: CanvasRenderingContext2D): void {
@@ -329,7 +416,7 @@ export class Plot {
     c.lineTo(LEFT + width, round(pointer.y) + 0.5);
     c.stroke();
     c.globalAlpha = 1;
-    const tick = app.tickAt(this.xOf(pointer.x));
+    const tick = this.tickShown(pointer.x);
     const device = app.device!;
     for (const [curve, color] of [[device.reserved, app.theme.reserved], [device.active, app.theme.active]] as const) {
       if (!curve) continue;
@@ -426,13 +513,20 @@ export class Plot {
       }
       return;
     }
-    app.setCursor(app.tickAt(x));
+    app.setCursor(this.tickShown(p.x));
     app.select(this.pickAt(p));
+  }
+
+  /** The tick whose state the column at `px` shows. */
+  private tickShown(px: number): number {
+    const exact = this.app.mode === "stacked" && this.stacked.ticks.length > 0 && !this.app.moving;
+    return exact ? this.stacked.tickAt((px - LEFT) * this.stack.ratio) : this.app.tickAt(this.xOf(px));
   }
 
   private pickAt(p: { x: number; y: number }): number {
     const { app, top, height } = this;
     if (!app.device || p.x < LEFT || p.y < top || p.y >= top + height) return -1;
+    if (app.mode === "stacked") return pickStacked(app, this.tickShown(p.x), this.yOf(p.y));
     const tick = app.tickAt(this.xOf(p.x));
     const reach = min(5000, max(0, app.tickAt(this.xOf(p.x + 2)) - tick, tick - app.tickAt(this.xOf(p.x - 2))));
     return app.device.pick(tick, this.yOf(p.y), reach, (i) => app.marks[i] !== 0);
@@ -449,7 +543,7 @@ export class Plot {
   private showTip(p: { x: number; y: number }, i: number): void {
     const { app, tip, top, height } = this;
     if (p.x < LEFT || p.y < top || p.y > top + height) return this.hideTip();
-    tip.replaceChildren(...tooltip(app, i, app.tickAt(this.xOf(p.x))));
+    tip.replaceChildren(...tooltip(app, i, this.tickShown(p.x)));
     tip.hidden = false;
     const box = tip.getBoundingClientRect();
     const right = p.x + 18 + box.width < this.over.width;

@@ -239,7 +239,7 @@ export class CanvasRenderer implements Renderer {
   }
 }
 
-function seamColor(color: number, r: number, g: number, b: number): number {
+export function seamColor(color: number, r: number, g: number, b: number): number {
   const blend = (own: number, back: number) => round(own + (back - own) * 0.55);
   return ((255 << 24) | (blend((color >> 16) & 255, b) << 16) | (blend((color >> 8) & 255, g) << 8) | blend(color & 255, r)) >>> 0;
 }

@@ -40,6 +40,8 @@ export interface Holder {
   share?: number;
   kind?: string;
   label?: string;
+  /** The named scopes that all its blocks were allocated in. */
+  scope?: string[];
   stack?: { name?: string; file?: string; line?: number }[];
   /** Blocks of this size where there are no stacks: a size, or [from, to). */
   size_class?: number | [number, number] | null;
@@ -47,6 +49,7 @@ export interface Holder {
 
 export interface Instant {
   tick?: number;
+  figures?: Record<string, number | undefined>;
   losses?: Losses;
 }
 
@@ -79,6 +82,7 @@ export interface Finding {
   headline?: string;
   evidence?: string[];
   help?: string;
+  suggestion?: string;
   device?: number | null;
 }
 

@@ -1,81 +1,24 @@
-// The parts that come from the report alone: the key figures, the findings, the holders, the settings and the notes.
+// The parts below the picture that come from the report alone: all holders, the settings and the notes.
 
 import { max } from "./math";
 import type { App } from "./app";
 import { css, kindColor } from "./colors";
 import { fill, h } from "./dom";
-import { bytes, count, counted, duration, percent, shortPath } from "./format";
-import type { Finding, Holder, Note } from "./report";
-
-export function figures(app: App): HTMLElement {
-  const element = h("dl.figures", null);
-  const draw = () => {
-    const d = app.deviceReport;
-    const at = d.at_peak_allocated?.losses ?? {};
-    const atReserved = d.at_peak_reserved?.losses ?? at;
-    const cell = (id: string, name: string, value: string | undefined, note: string, strong = false) =>
-      value === undefined ? null : h("div", { class: strong ? "figure strong" : "figure" }, h("dt", null, name), h("dd", { id: `figure-${id}` }, value), h("dd.note", null, note));
-    const known = (value: number | null | undefined) => (value === null || value === undefined ? undefined : bytes(value));
-    const exact = (value: number | null | undefined) => (value ? `${count(value)} B` : "");
-    fill(
-      element,
-      cell("allocated", "Peak allocated", known(d.peak_allocated), exact(d.peak_allocated), true),
-      cell("reserved", "Peak reserved", known(d.peak_reserved), exact(d.peak_reserved), true),
-      cell("fragmentation", "Fragmentation", d.fragmentation === null || d.fragmentation === undefined ? undefined : percent(d.fragmentation), "1 − allocated / reserved, at their peaks", true),
-      cell("stranded", "Stranded", known(atReserved.stranded), "free beside live blocks, at the reserved peak"),
-      cell("internal", "Rounding", known(at.internal), "in blocks beyond the request, at the peak"),
-      cell("pending", "Pending", at.pending ? bytes(at.pending) : undefined, "freed, still used by a stream"),
-      cell("allocations", "Allocations", d.allocations === undefined ? undefined : count(d.allocations), [d.events ? counted(d.events, "event") : "", d.duration_us ? duration(d.duration_us) : ""].filter(Boolean).join(" in ")),
-      cell("calls", "Device calls", d.churn?.device_allocs === undefined ? undefined : count((d.churn.device_allocs ?? 0) + (d.churn.device_frees ?? 0)), [d.churn?.retries ? `${count(d.churn.retries)} cache flush${d.churn.retries === 1 ? "" : "es"}` : "", d.churn?.ooms?.length ? `${d.churn.ooms.length} out of memory` : ""].filter(Boolean).join(", ") || "to take and give back memory"),
-    );
-  };
-  app.on(["device"], draw);
-  draw();
-  return element;
-}
-
-const SEVERITY = { error: ["!", "Error"], warning: ["▲", "Warning"], info: ["i", "Note"] } as const;
-
-export function findings(app: App): HTMLElement {
-  const list = h("div.findings", null);
-  const section = h("section", { "aria-labelledby": "findings-title", id: "findings" }, h("h2", { id: "findings-title" }, "Findings"), list);
-  const card = (finding: Finding, open: boolean) => {
-    const severity = finding.severity && finding.severity in SEVERITY ? finding.severity : "info";
-    const [sign, word] = SEVERITY[severity];
-    return h(
-      "details",
-      { class: `finding ${severity}`, open },
-      h("summary", null, h("span.sign", { title: word, "aria-label": word }, sign), h("span.headline", null, finding.headline ?? "Finding"), h("code.code", null, finding.code ?? "")),
-      finding.evidence?.length ? h("ul", null, finding.evidence.map((line) => h("li", null, line))) : null,
-      finding.help ? h("p.help", null, finding.help) : null,
-    );
-  };
-  const draw = () => {
-    const rank = { error: 0, warning: 1, info: 2 };
-    const own = (app.report.findings ?? [])
-      .filter((f) => f["device"] === undefined || f["device"] === null || f["device"] === (app.deviceReport["device"] ?? app.deviceIndex))
-      .sort((a, b) => rank[a.severity ?? "info"] - rank[b.severity ?? "info"]);
-    section.hidden = app.report.findings === undefined;
-    fill(list, own.length ? own.map((f, i) => card(f, i < 3)) : h("p.hint", null, "Nothing noticed: no losses, leaks or failures worth a word."));
-  };
-  app.on(["device"], draw);
-  draw();
-  return section;
-}
+import { bytes, count, counted, percent } from "./format";
+import { names } from "./summary";
+import type { Holder, Note } from "./report";
 
 type Column = "rank" | "bytes" | "count" | "kind" | "label";
 
 export function holders(app: App): HTMLElement {
   const body = h("tbody");
-  const bar = h("div.composition", null);
   const caption = h("p.caption", null);
   let sorted: { by: Column; down: boolean } = { by: "rank", down: false };
   const heads: [Column, string, string][] = [["rank", "#", "num"], ["bytes", "Bytes at the peak", ""], ["count", "Blocks", "num"], ["kind", "Kind", ""], ["label", "Where", ""]];
   const headRow = h("tr");
   const place = (holder: Holder) => {
-    // The innermost frame is what the report ranks by; the label says it in short.
     const first = holder.stack?.find((f) => f.file && f.file !== "??") ?? holder.stack?.[0];
-    return h("td.where", null, h("span.name", null, holder.label || first?.name || "?"), first?.file ? h("span.file", { title: first.file }, `${shortPath(first.file)}:${first.line ?? 0}`) : null);
+    return h("td.where", null, h("span.name", { title: first?.file ?? "" }, ...names(holder.label || first?.name || "?")), holder.scope?.length ? h("span.file", null, holder.scope.join("/")) : null);
   };
   const draw = () => {
     const d = app.deviceReport;
@@ -113,10 +56,8 @@ export function holders(app: App): HTMLElement {
         );
       }),
     );
-    composition(bar, d["kinds"]?.at_peak ?? {});
     const inferred = d["kinds"] ? (d["kinds"].inferred === false ? "" : `Kinds are inferred${d["kinds"].evidence ? ` from ${d["kinds"].evidence.replace(/^(inferred )?from /, "")}` : ""}.`) : "";
     fill(caption, inferred);
-    bar.hidden = !d["kinds"]?.at_peak;
   };
   app.on(["device", "theme"], draw);
   app.on(["marks"], () => {
@@ -126,25 +67,14 @@ export function holders(app: App): HTMLElement {
   return h(
     "section",
     { "aria-labelledby": "holders-title", id: "holders" },
-    h("h2", { id: "holders-title" }, "What holds the peak"),
-    bar,
+    h("h2", { id: "holders-title" }, "Largest holders at the peak"),
     caption,
     h("div.scroll", null, h("table.holders", null, h("thead", null, headRow), body)),
   );
 }
 
-function composition(bar: HTMLElement, parts: Record<string, number>): void {
-  const entries = Object.entries(parts).filter(([, value]) => value > 0);
-  const total = entries.reduce((sum, [, value]) => sum + value, 0);
-  const shown = (name: string) => name.replaceAll("_", " ");
-  fill(
-    bar,
-    h("div.bar", { role: "img", "aria-label": entries.map(([name, value]) => `${shown(name)} ${bytes(value)}`).join(", ") }, entries.map(([name, value]) => h("i", { class: name === "cached_free" ? "free" : undefined, style: `flex:${value / total} 0 0;${name === "cached_free" ? "" : `background:${css(kindColor(name, 0))}`}`, title: `${shown(name)} ${bytes(value)}` }))),
-    h("ul", null, entries.map(([name, value]) => h("li", null, h("i", { class: name === "cached_free" ? "swatch free" : "swatch", style: name === "cached_free" ? "" : `background:${css(kindColor(name, 0))}` }), shown(name), " ", h("b", null, bytes(value)), h("span", null, percent(value / total))))),
-  );
-}
-
-function choose(app: App, holder: Holder): void {
+/** Lights a holder up in the timeline, at the peak. */
+export function choose(app: App, holder: Holder): void {
   if (app.holder === holder) return app.light({});
   app.light({ holder });
   const peak = app.deviceReport.peak_at?.["allocated"]?.tick;

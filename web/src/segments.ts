@@ -59,6 +59,7 @@ export class SegmentMap {
   private groupsAt = -1;
   private readonly next = onceAFrame(() => this.draw());
   private visible = false;
+  private fresh = false;
 
   constructor(private readonly app: App) {
     this.surface = new Surface(this.canvas, () => this.schedule());
@@ -89,8 +90,8 @@ export class SegmentMap {
         app.reveal(this.hovered.piece.i);
       }
     });
+    app.on(["device"], () => (this.groupsAt = -1));
     app.on(["device", "detail", "cursor", "theme", "select", "marks"], () => this.schedule());
-    // Drawn only in sight: the first picture is the timeline's.
     new IntersectionObserver((entries) => {
       this.visible = entries.some((e) => e.isIntersecting);
       if (this.visible) this.schedule();
@@ -105,7 +106,8 @@ export class SegmentMap {
       this.label.textContent = when(app, app.cursor);
       this.slider.setAttribute("aria-valuetext", when(app, app.cursor));
     }
-    if (this.visible) this.next();
+    // Once in any case, so that it is never blank; then in sight only.
+    if (this.visible || !this.fresh) this.next();
   }
 
   /** What the allocator held at the instant, grouped by pool, size class and stream. */
@@ -164,10 +166,11 @@ export class SegmentMap {
     return [...groups.values()].sort((a, b) => b.reserved - a.reserved);
   }
 
-  private draw(): void {
+  draw(): void {
     const { app, surface } = this;
     const device = app.device;
     if (!device?.detail) return;
+    this.fresh = true;
     if (this.groupsAt !== app.cursor) {
       this.groups = this.collect();
       this.groupsAt = app.cursor;

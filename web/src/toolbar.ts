@@ -1,6 +1,6 @@
 // Search, filters, colours and axes above the timeline, and the legend that doubles as a filter of kinds.
 
-import type { App, Axis, ColorBy } from "./app";
+import type { App, Axis, ColorBy, Mode } from "./app";
 import { choice, fill, h, press } from "./dom";
 import { bytes, counted } from "./format";
 
@@ -16,11 +16,13 @@ const SIZES: [number, string][] = [
 export class Toolbar {
   readonly element: HTMLElement;
   readonly legend = h("div.legend", { role: "group", "aria-label": "Legend" });
-  readonly field = h("input", { type: "search", placeholder: "Search function, file, kind", "aria-label": "Search by function, file or kind", spellcheck: false, autocomplete: "off" });
+  readonly field = h("input", { type: "search", placeholder: "Search line, function, kind, size …", "aria-label": "Search by line, function, module, kind, size, address, stream or pool", spellcheck: false, autocomplete: "off" });
   private readonly found = h("output.found", { "aria-live": "polite" });
   private readonly clear = h("button", { class: "quiet", hidden: true }, "Clear");
   private readonly stream = h("select", { "aria-label": "Filter by stream", hidden: true });
   private readonly size = h("select", { "aria-label": "Filter by size" }, SIZES.map(([value, text]) => h("option", { value: String(value) }, text)));
+  private readonly only = h("button", { class: "quiet", hidden: true, "aria-pressed": "false", title: "Leave out what does not match" }, "Only these");
+  private modes: HTMLElement = h("div");
   private colors: HTMLElement = h("div");
   private axes: HTMLElement = h("div");
   private timer = 0;
@@ -42,6 +44,11 @@ export class Toolbar {
       this.field.value = "";
       app.search("");
     });
+    this.only.addEventListener("click", () => {
+      app.only = !app.only;
+      this.only.setAttribute("aria-pressed", String(app.only));
+      app.remark();
+    });
     this.size.addEventListener("change", () => {
       app.filter.least = Number(this.size.value);
       app.remark();
@@ -56,15 +63,18 @@ export class Toolbar {
       { class: "toolbar" },
       h("div.search", null, this.field, h("kbd", { "aria-hidden": "true" }, "/")),
       this.found,
+      this.only,
       this.clear,
       h("span.spacer", null),
       this.size,
       this.stream,
+      this.modes,
       this.colors,
       this.axes,
-      h("div.zoom", { role: "group", "aria-label": "Zoom" }, zoom("−", "Zoom out (−)", () => app.zoom(1.6, 1)), zoom("+", "Zoom in (+)", () => app.zoom(1 / 1.6, 1)), zoom("Reset", "Whole run (0)", () => app.reset())),
+      h("div.zoom", { role: "group", "aria-label": "Zoom" }, zoom("−", "Zoom out (−)", () => app.zoom(1.6, 1)), zoom("+", "Zoom in (+)", () => app.zoom(1 / 1.6, 1)), zoom("Peak", "Zoom to the peak (P)", () => app.zoomToPeak()), zoom("Reset", "Whole run (0)", () => app.reset())),
     );
     app.on(["device", "detail"], () => this.build());
+    app.on(["mode"], () => press(this.modes, app.mode));
     app.on(["marks", "theme", "detail"], () => this.tell());
   }
 
@@ -81,6 +91,10 @@ export class Toolbar {
       press(colors, value);
       app.recolor();
     });
+    const modes = choice("View", [["stacked", "Stacked"], ["packed", "Packed"]], app.mode, (value) => app.setMode(value as Mode));
+    modes.hidden = !app.device || app.device.rects.given;
+    this.modes.replaceWith(modes);
+    this.modes = modes;
     this.colors.replaceWith(colors);
     this.colors = colors;
     const axes = choice("Axis", [["time", "Time"], ["event", "Events"]], app.timed ? "time" : "event", (value) => {
@@ -100,11 +114,11 @@ export class Toolbar {
   private tell(): void {
     const { app } = this;
     const { count, bytes: sum, shown } = app.found;
-    const what = app.holder ? `Holder ${app.holder.rank ?? ""}: ` : app.litStack >= 0 ? "Same stack: " : "";
+    const what = app.holder ? `Holder ${app.holder.rank ?? ""}: ` : app.litStack >= 0 ? "Same stack: " : app.branch ? `${app.branch.text}: ` : "";
     const filtered = app.device && shown < app.device.n;
     this.found.textContent = app.searching ? `${what}${counted(count, "allocation")}, ${bytes(sum)}` : filtered ? `${counted(shown, "allocation")} shown` : "";
-    this.clear.hidden = !app.searching;
-    if (!app.searching || app.holder || app.litStack >= 0) if (document.activeElement !== this.field) this.field.value = app.query;
+    this.clear.hidden = this.only.hidden = !app.searching;
+    if (!app.searching || app.holder || app.branch || app.litStack >= 0) if (document.activeElement !== this.field) this.field.value = app.query;
     const entries = app.colorBy === "size" ? [] : app.legend(app.colorBy === "module" ? 9 : 12);
     const theme = app.theme;
     const line = (name: string, color: string, dashed = false) =>

@@ -19,6 +19,9 @@ function bytes(value) {
   return `${scaled.toFixed(scaled < 9.995 ? 2 : scaled < 99.95 ? 1 : 0)} ${["KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
 
+/** The terminal's rule for shares. */
+const percent = (share) => `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`;
+
 let browser;
 let html;
 let report;
@@ -73,7 +76,9 @@ for (const renderer of ["webgl2", "canvas"]) {
     let said;
     let context;
     before(async () => {
-      ({ page, said, context } = await open(browser, html, `renderer=${renderer}`));
+      // Renderers differ in the packed view only; web/test/stacked.test.mjs has the other one.
+      ({ page, said, context } = await open(browser, html, `renderer=${renderer}&m=packed`));
+      await rest(page);
       await page.locator("#timeline").scrollIntoViewIfNeeded();
       await page.evaluate(() => document.getElementById("timeline").scrollIntoView());
     });
@@ -87,7 +92,7 @@ for (const renderer of ["webgl2", "canvas"]) {
       assert.equal(await page.locator("#figure-allocated").textContent(), bytes(device.peak_allocated));
       assert.equal(await page.locator("#figure-reserved").textContent(), bytes(device.peak_reserved));
       const share = device.fragmentation;
-      assert.equal(await page.locator("#figure-fragmentation").textContent(), `${(share * 100).toFixed(share < 0.1 ? 2 : 1)} %`);
+      assert.equal(await page.locator("#figure-fragmentation").textContent(), percent(share));
       const at = device.peak_at.allocated.tick;
       assert.equal((await page.evaluate((tick) => window.gapless.at(tick), at)).allocated, device.peak_allocated);
       assert.equal(await page.locator(".finding").count(), report.findings.length);
@@ -147,7 +152,7 @@ for (const renderer of ["webgl2", "canvas"]) {
       const own = await allocation(page, i);
       // Into sight, large enough to point at.
       const [wide, tall] = [own.x1 - own.x0, own.block * 2];
-      const link = `renderer=${renderer}&x=event&v=${own.x0 - wide},${own.x1 + wide},${own.y - tall},${own.y + own.block + tall}`;
+      const link = `renderer=${renderer}&m=packed&x=event&v=${own.x0 - wide},${own.x1 + wide},${own.y - tall},${own.y + own.block + tall}`;
       await page.evaluate((hash) => history.replaceState(null, "", "#" + hash), link);
       await page.reload();
       await page.waitForFunction(() => document.documentElement.dataset.ready !== undefined);

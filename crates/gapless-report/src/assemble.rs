@@ -207,7 +207,7 @@ pub(crate) fn frames(trace: &Trace, stack: StackId) -> Vec<FrameInfo> {
 }
 
 pub(crate) fn holder_rows(trace: &Trace, d: &DeviceAnalysis<'_>, tick: Tick, top: usize) -> Vec<HolderInfo> {
-    let found = holders::at(trace, &d.history, &d.kinds, tick, top, Grouping::Stack);
+    let found = holders::at(trace, d.device, &d.history, &d.kinds, tick, top, Grouping::Stack);
     let row = |(i, h): (usize, &Holder)| HolderInfo {
         rank: i as u32 + 1,
         bytes: h.bytes.0,
@@ -216,6 +216,7 @@ pub(crate) fn holder_rows(trace: &Trace, d: &DeviceAnalysis<'_>, tick: Tick, top
         share: h.bytes.share_of(found.total),
         kind: h.main_kind().name().to_owned(),
         label: h.label.clone(),
+        scope: h.scope.iter().map(|&name| trace.strings.get(name).to_owned()).collect(),
         stack: frames(trace, h.stack),
         size_class: h.stack.is_none().then(|| d.history.allocations.get(h.example).block.0),
     };

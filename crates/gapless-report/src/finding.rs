@@ -38,6 +38,9 @@ pub struct Finding {
     pub evidence: Vec<String>,
     /// The next step, true for this run.
     pub help: String,
+    /// The command or setting of that step, ready to be copied, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suggestion: Option<String>,
     /// The device it is about; `None`: the trace as a whole.
     pub device: Option<u32>,
     /// The bytes at stake, for ordering; 0 where that is not the point.

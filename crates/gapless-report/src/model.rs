@@ -230,6 +230,9 @@ pub struct HolderInfo {
     pub kind: String,
     /// One line for people.
     pub label: String,
+    /// The named scopes that all its blocks were allocated in, the outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scope: Vec<String>,
     /// Innermost first; empty where no stacks were recorded.
     pub stack: Vec<FrameInfo>,
     /// The block size all its allocations have, where no stacks were recorded.

@@ -1,14 +1,18 @@
-//! Who holds memory at an instant, and how a stack is called.
+//! Who holds memory at an instant. Without stacks, blocks of one size and kind are one holder.
 //!
-//! A stack is named after the line that a user can change: the innermost frame of Python that is not inside torch.
-//! Without stacks, blocks of one size and kind are one holder.
+//! Promise: the holders of one list have different labels.
 
 use crate::history::{AllocationId, History};
 use crate::kinds::{ByKind, Kind, Kinds};
+use crate::naming::{INSIDE, Names};
+use crate::scopes::Paths;
 use crate::stacks::{Frame, StackId};
-use crate::trace::Trace;
+use crate::strings::StringId;
+use crate::trace::{DeviceTrace, Trace};
 use crate::words::{Bytes, Tick};
 use rustc_hash::FxHashMap;
+
+pub use crate::naming::{StackLabel, line_text, naming_line, stack_label};
 
 /// How allocations become holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub struct Holder {
     pub stack: StackId,
     /// For people: `model.py:123 forward`, or `1.50 GiB blocks x 3 (activations)`.
     pub label: String,
+    /// The scopes that were open when all of its blocks were allocated, the outermost first.
+    pub scope: Vec<StringId>,
     /// The largest allocation of the group, the earliest of equals.
     pub example: AllocationId,
 }
@@ -71,6 +77,7 @@ enum Key {
 #[must_use]
 pub fn at(
     trace: &Trace,
+    device: &DeviceTrace,
     history: &History,
     kinds: &Kinds,
     tick: Tick,
@@ -82,6 +89,7 @@ pub fn at(
     let mut lines: FxHashMap<u32, Option<Frame>> = FxHashMap::default();
     let mut groups: Vec<Holder> = Vec::new();
     let mut total = Bytes::ZERO;
+    let paths = Paths::of(trace, device);
     for id in a.active_at(tick) {
         let allocation = a.get(id);
         let kind = kinds.of(id);
@@ -95,6 +103,7 @@ pub fn at(
                 .or_insert_with(|| naming_frame(trace, allocation.stack))
                 .map_or(Key::Stack(allocation.stack.0), Key::Line),
         };
+        let scope = if paths.is_empty() { &[] } else { paths.at(device.events.time_at(allocation.start).0) };
         let at = *index.entry(key).or_insert_with(|| {
             groups.push(Holder {
                 bytes: Bytes::ZERO,
@@ -103,6 +112,7 @@ pub fn at(
                 kinds: ByKind::default(),
                 stack: if matches!(key, Key::Size(..)) { StackId::NONE } else { allocation.stack },
                 label: String::new(),
+                scope: scope.to_vec(),
                 example: id,
             });
             groups.len() - 1
@@ -111,6 +121,7 @@ pub fn at(
         group.bytes += allocation.block;
         group.requested += allocation.requested;
         group.count += 1;
+        group.scope.truncate(group.scope.iter().zip(scope).take_while(|(own, new)| own == new).count());
         group.kinds[kind as usize] += allocation.block;
         if allocation.block > a.get(group.example).block {
             group.example = id;
@@ -119,18 +130,7 @@ pub fn at(
     }
     groups.sort_by(|x, y| y.bytes.cmp(&x.bytes).then(x.example.cmp(&y.example)));
     let rest = groups.split_off(n.min(groups.len()));
-    for holder in &mut groups {
-        holder.label = match stack_label(trace, holder.stack) {
-            Some(label) => label.text,
-            None => {
-                let (size, kind) = (a.get(holder.example).block, holder.main_kind().name());
-                match holder.count {
-                    1 => format!("{size} block ({kind})"),
-                    count => format!("{size} blocks x {count} ({kind})"),
-                }
-            }
-        };
-    }
+    name(trace, history, &mut groups);
     Holders {
         tick,
         largest: groups,
@@ -140,31 +140,56 @@ pub fn at(
     }
 }
 
-/// How a stack is called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StackLabel {
-    /// `model.py:123 forward`.
-    pub text: String,
-    /// The whole path as recorded.
-    pub file: String,
-    pub function: String,
-    pub line: u32,
-    /// Whether the frame is outside torch: code that a user can change.
-    pub user_code: bool,
+/// Gives each holder its label, and holders of one label what tells them apart.
+fn name(trace: &Trace, history: &History, holders: &mut [Holder]) {
+    let names = Names::of(trace);
+    let size = |holder: &Holder| history.allocations.get(holder.example).block;
+    for holder in holders.iter_mut() {
+        holder.label = match names.label(holder.stack) {
+            Some(label) => label.text,
+            None => {
+                let (size, kind) = (size(holder), holder.main_kind().name());
+                let scope: Vec<&str> = holder.scope.iter().map(|&name| trace.strings.get(name)).collect();
+                let within =
+                    if scope.is_empty() { String::new() } else { format!(" in {}", scope.join("/")) };
+                match holder.count {
+                    1 => format!("{size} block ({kind}){within}"),
+                    count => format!("{size} blocks x {count} ({kind}){within}"),
+                }
+            }
+        };
+    }
+    for same in of_one_label(holders) {
+        let stacks: Vec<StackId> = same.iter().map(|&i| holders[i].stack).collect();
+        for (&i, frame) in same.iter().zip(names.apart(&stacks)) {
+            let label = &mut holders[i].label;
+            match frame {
+                Some((true, outer)) => *label = format!("{outer}{INSIDE}{label}"),
+                Some((false, inner)) => *label = format!("{label}{INSIDE}{inner}"),
+                None => {}
+            }
+        }
+    }
+    for same in of_one_label(holders) {
+        for i in same {
+            let size = size(&holders[i]);
+            holders[i].label += &format!(", {} B each", size.0);
+        }
+    }
+    for same in of_one_label(holders) {
+        for (number, i) in (1..).zip(same) {
+            holders[i].label += &format!(", number {number}");
+        }
+    }
 }
 
-/// The name of a stack; `None` where no stack was recorded.
-#[must_use]
-pub fn stack_label(trace: &Trace, stack: StackId) -> Option<StackLabel> {
-    let frame = naming_frame(trace, stack)?;
-    let (file, name) = (trace.strings.get(frame.file), trace.strings.get(frame.name));
-    Some(StackLabel {
-        text: line_text(name, file, frame.line),
-        file: file.to_owned(),
-        function: name.to_owned(),
-        line: frame.line,
-        user_code: is_python(file) && !is_internal(file),
-    })
+/// Holders that share a label, by label.
+fn of_one_label(holders: &[Holder]) -> Vec<Vec<usize>> {
+    let mut by_label: std::collections::BTreeMap<&str, Vec<usize>> = std::collections::BTreeMap::new();
+    for (i, holder) in holders.iter().enumerate() {
+        by_label.entry(&holder.label).or_default().push(i);
+    }
+    by_label.into_values().filter(|same| same.len() > 1).collect()
 }
 
 /// The innermost frame of user code, else the innermost of Python, else the innermost.
@@ -173,110 +198,12 @@ fn naming_frame(trace: &Trace, stack: StackId) -> Option<Frame> {
     naming_line(frames.iter().map(|&id| trace.frames.get(id)), |frame| trace.strings.get(frame.file))
 }
 
-/// The line of a stack (innermost first) that names it, by the file of each.
-pub fn naming_line<'a, T: 'a>(
-    lines: impl Iterator<Item = T> + Clone,
-    file: impl Fn(&T) -> &'a str,
-) -> Option<T> {
-    let find = |wanted: &dyn Fn(&str) -> bool| lines.clone().find(|line| wanted(file(line)));
-    find(&|file| is_python(file) && !is_internal(file))
-        .or_else(|| find(&is_python))
-        .or_else(|| find(&|_| true))
-}
-
-/// How a line is shown: `model.py:123 forward`.
-#[must_use]
-pub fn line_text(function: &str, file: &str, line: u32) -> String {
-    let short = file.rsplit(['/', '\\']).next().unwrap_or(file);
-    match (short.is_empty(), line) {
-        (true, _) => function.to_owned(),
-        (false, 0) => format!("{short} {function}"),
-        (false, line) => format!("{short}:{line} {function}"),
-    }
-}
-
-/// Files of Python, and the names that Python gives to code without one (`<stdin>`, `<ipython-input-3>`).
-fn is_python(file: &str) -> bool {
-    file.ends_with(".py") || file.ends_with(".pyx") || (file.starts_with('<') && file.ends_with('>'))
-}
-
-/// Inside torch, the interpreter's import machinery or the standard library's plumbing: nothing a user would change.
-fn is_internal(file: &str) -> bool {
-    const PACKAGES: [&str; 4] = ["torch/", "torch_", "functorch/", "triton/"];
-    const INSIDE_TORCH: [&str; 7] = [
-        "/torch/nn/",
-        "/torch/optim/",
-        "/torch/autograd/",
-        "/torch/utils/",
-        "/torch/cuda/",
-        "/torch/distributed/",
-        "/torch/_",
-    ];
-    const PLUMBING: [&str; 2] = ["/contextlib.py", "/functools.py"];
-    if file.starts_with("<frozen") || file.starts_with("<eval_with_key>") {
-        return true;
-    }
-    if PLUMBING.iter().any(|part| file.ends_with(part)) {
-        return true;
-    }
-    // A package is named right behind the folder of packages; a folder further up (a virtual environment that is called
-    // torch) says nothing.
-    let folders = ["/site-packages/", "/dist-packages/"];
-    match folders.iter().filter_map(|folder| file.rfind(folder).map(|at| at + folder.len())).max() {
-        Some(at) => PACKAGES.iter().any(|package| file[at..].starts_with(package)),
-        None => file.starts_with("torch/") || INSIDE_TORCH.iter().any(|folder| file.contains(folder)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kinds;
     use crate::steps;
     use crate::testing::{Run, Training};
-
-    #[test]
-    fn a_stack_is_named_after_the_innermost_line_of_the_user() {
-        let mut run = Run::new();
-        type Case<'a> = (&'a [(&'a str, &'a str, u32)], &'a str, bool);
-        let cases: [Case; 6] = [
-            (
-                &[
-                    ("linear", "/v/site-packages/torch/nn/functional.py", 9),
-                    ("forward", "/home/u/model.py", 123),
-                    ("main", "/home/u/train.py", 4),
-                ],
-                "model.py:123 forward",
-                true,
-            ),
-            (
-                &[("at::empty", "/b/EmptyTensor.cpp", 7), ("f", "torch/x.py", 3), ("main", "t.py", 4)],
-                "t.py:4 main",
-                true,
-            ),
-            (
-                &[("_engine_run_backward", "torch/autograd/graph.py", 800)],
-                "graph.py:800 _engine_run_backward",
-                false,
-            ),
-            (&[("at::empty", "??", 0)], "?? at::empty", false),
-            (&[("<module>", "<stdin>", 1)], "<stdin>:1 <module>", true),
-            (
-                &[
-                    ("call", "/opt/torch/.venv/site-packages/torch/m.py", 1),
-                    ("forward", "/opt/torch/.venv/site-packages/transformers/models/gpt2.py", 5),
-                ],
-                "gpt2.py:5 forward",
-                true,
-            ),
-        ];
-        for (frames, text, user_code) in cases {
-            run.set_stack(frames);
-            let label = stack_label(&run.trace, run.stack).expect("a stack");
-            assert_eq!((label.text.as_str(), label.user_code), (text, user_code));
-        }
-        assert_eq!(stack_label(&run.trace, StackId::NONE), None);
-    }
 
     #[test]
     fn holders_add_up_to_what_is_active_however_they_are_grouped() {
@@ -289,7 +216,7 @@ mod tests {
             let kinds = kinds::infer(&trace, device, &history, &steps);
             let peak = history.usage.active.peak_at;
             for grouping in [Grouping::Stack, Grouping::Line, Grouping::Size] {
-                let holders = at(&trace, &history, &kinds, peak, 3, grouping);
+                let holders = at(&trace, device, &history, &kinds, peak, 3, grouping);
                 let listed: Bytes = holders.largest.iter().map(|h| h.bytes).sum();
                 assert_eq!(listed + holders.other_bytes, history.usage.active.peak);
                 assert_eq!(holders.total, history.usage.active.peak);
@@ -300,13 +227,41 @@ mod tests {
                     assert!(!holder.label.is_empty());
                 }
             }
-            let by_stack = at(&trace, &history, &kinds, peak, 10, Grouping::Stack);
+            let by_stack = at(&trace, device, &history, &kinds, peak, 10, Grouping::Stack);
             let labels: Vec<&str> = by_stack.largest.iter().map(|h| h.label.as_str()).collect();
             if stacks {
                 assert!(labels.contains(&"train.py:10 build"), "{labels:?}");
             } else {
-                assert!(labels.contains(&"9.77 MiB blocks x 2 (optimizer state)"), "{labels:?}");
+                assert!(
+                    labels.contains(&"9.77 MiB blocks x 2 (optimizer state) in Optimizer.step#AdamW.step"),
+                    "{labels:?}"
+                );
             }
         }
+    }
+
+    /// Two sizes that read the same, and one stack seen in two places of torch.
+    #[test]
+    fn holders_of_one_list_have_different_labels() {
+        let mut run = Run::new();
+        for size in [30 << 20, (30 << 20) + 512, (30 << 20) + 512] {
+            run.alloc(size);
+        }
+        for line in [178, 182] {
+            run.set_stack(&[("_init_group", "torch/optim/adam.py", line), ("step", "train.py", 27)]);
+            run.alloc(1 << 20);
+        }
+        let (trace, history) = run.finish();
+        let device = &trace.devices[0];
+        let steps = steps::detect(&trace, device, &history);
+        let kinds = kinds::infer(&trace, device, &history, &steps);
+        let found = at(&trace, device, &history, &kinds, history.last_tick, 9, Grouping::Stack);
+        let mut labels: Vec<&str> = found.largest.iter().map(|h| h.label.as_str()).collect();
+        assert!(labels.contains(&"train.py:27 step › adam.py:182 _init_group"), "{labels:?}");
+        assert!(labels.contains(&"train.py:27 step › adam.py:178 _init_group"), "{labels:?}");
+        let count = labels.len();
+        labels.sort_unstable();
+        labels.dedup();
+        assert_eq!(labels.len(), count, "{labels:?}");
     }
 }

@@ -16,6 +16,8 @@ pub mod history;
 pub mod holders;
 pub mod kinds;
 pub mod moment;
+pub mod naming;
+pub mod scopes;
 pub mod settings;
 pub mod stacks;
 pub mod steps;

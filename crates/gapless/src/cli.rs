@@ -128,6 +128,10 @@ pub(crate) struct ReportArgs {
     #[arg(long, default_value_t = 10, value_name = "N")]
     pub(crate) top: usize,
 
+    /// Show the bytes at peak allocated as a tree of stacks, the outermost line first
+    #[arg(long, conflicts_with_all = ["format", "advise", "top"])]
+    pub(crate) tree: bool,
+
     /// Also replay other settings, and show which would use less memory (takes seconds, as `gapless advise`)
     #[arg(long)]
     pub(crate) advise: bool,

@@ -39,5 +39,5 @@ fn other_settings(c: &Context<'_>) -> Option<Finding> {
     for other in answer.suggestions.iter().skip(1) {
         finding = finding.evidence(format!("{} less with {}", bytes(other.saving), other.line));
     }
-    Some(finding.help(first.line.clone()))
+    Some(finding.suggest(first.line.clone()).help(first.line.clone()))
 }

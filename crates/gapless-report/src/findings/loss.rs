@@ -41,7 +41,19 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
         help +=
             "; `gapless advise FILE` replays this run with hundreds of settings and shows what each saves";
     }
+    let path = &c.report.source.path;
+    let plain = path != "-" && path.chars().all(|c| c.is_ascii_alphanumeric() || "._-/+".contains(c));
+    let finding = match () {
+        () if !c.expandable() => finding.suggest(expandable_setting(c)),
+        () if c.report.advice.is_none() && plain => finding.suggest(format!("gapless advise {path}")),
+        () => finding,
+    };
     Some(finding.help(help))
+}
+
+/// The setting, for the release of PyTorch that made the run.
+fn expandable_setting(c: &Context<'_>) -> String {
+    format!("{}=expandable_segments:True", c.conf_variable())
 }
 
 fn fragmentation_help(c: &Context<'_>, whole: u64, stranded: u64) -> String {
@@ -51,8 +63,7 @@ fn fragmentation_help(c: &Context<'_>, whole: u64, stranded: u64) -> String {
         } else {
             "freed memory then serves requests of any size, instead of waiting in segments cut for other sizes"
         };
-        let variable = c.conf_variable();
-        return format!("set {variable}=expandable_segments:True before the process starts: {why}");
+        return format!("set {} before the process starts: {why}", expandable_setting(c));
     }
     if whole > stranded {
         format!(
@@ -78,8 +89,10 @@ fn stranded(c: &Context<'_>) -> Option<Finding> {
         "{} is stranded at the peak: free, but other blocks keep its segments from being released",
         bytes(lost)
     );
+    let finding = c.finding("GAP102", Severity::Warning, lost, headline);
+    let finding = if c.expandable() { finding } else { finding.suggest(expandable_setting(c)) };
     Some(
-        c.finding("GAP102", Severity::Warning, lost, headline)
+        finding
             .evidence(format!(
                 "at peak allocated: {} reserved, {} free in {} gaps, the largest {}",
                 bytes(reserved),

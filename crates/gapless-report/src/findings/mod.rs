@@ -46,6 +46,7 @@ impl Context<'_> {
             headline,
             evidence: Vec::new(),
             help: String::new(),
+            suggestion: None,
             device: Some(self.device.device),
             bytes,
         }
@@ -69,6 +70,12 @@ impl Context<'_> {
 impl Finding {
     fn evidence(mut self, line: impl Into<String>) -> Finding {
         self.evidence.push(line.into());
+        self
+    }
+
+    /// What to copy: a setting, a command or a line of code.
+    fn suggest(mut self, suggestion: impl Into<String>) -> Finding {
+        self.suggestion = Some(suggestion.into());
         self
     }
 

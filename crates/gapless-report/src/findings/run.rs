@@ -93,6 +93,7 @@ fn out_of_memory(c: &Context<'_>) -> Option<Finding> {
             bytes(last.device_free)
         )
     } else if cached >= last.asked && !c.expandable() {
+        finding = finding.suggest(format!("{}=expandable_segments:True", c.conf_variable()));
         format!(
             "{} was cached but in pieces that could not serve: {}=expandable_segments:True lets them",
             bytes(cached),

@@ -19,6 +19,7 @@ fn began_late(c: &Context<'_>) -> Option<Finding> {
     Some(
         c.finding("GAP501", Severity::Info, 0, "the recording started after the run began".to_owned())
             .evidence(text)
+            .suggest("torch.cuda.memory._record_memory_history(max_entries=1_000_000)")
             .help(
                 "record from the start, or with a larger ring: \
              torch.cuda.memory._record_memory_history(max_entries=1_000_000) before the model is built",
@@ -33,9 +34,11 @@ fn no_stacks(c: &Context<'_>) -> Option<Finding> {
         return None;
     }
     Some(
-        c.finding("GAP502", Severity::Info, 0, "no stacks were recorded: holders are named by size".to_owned()).help(
-            "torch.cuda.memory._record_memory_history(context=\"all\", stacks=\"python\") records who asked for each block",
-        ),
+        c.finding("GAP502", Severity::Info, 0, "no stacks were recorded: holders are named by size".to_owned())
+            .suggest("torch.cuda.memory._record_memory_history(context=\"all\", stacks=\"python\")")
+            .help(
+                "torch.cuda.memory._record_memory_history(context=\"all\", stacks=\"python\") records who asked for each block",
+            ),
     )
 }
 
@@ -47,6 +50,7 @@ fn no_steps(c: &Context<'_>) -> Option<Finding> {
     Some(
         c.finding("GAP503", Severity::Info, 0, "no steps were found: growth from step to step is not known".to_owned())
             .evidence(c.device.steps.evidence.clone())
+            .suggest("with torch.profiler.record_function(\"step\"):")
             .help("mark them: `with torch.profiler.record_function(\"step\"):` around each, while memory history is recorded"),
     )
 }
@@ -73,6 +77,7 @@ fn no_history(c: &Context<'_>) -> Option<Finding> {
             0,
             "the snapshot has no history: the report can only show the heap at its end".to_owned(),
         )
+        .suggest("torch.cuda.memory._record_memory_history()")
         .help("call torch.cuda.memory._record_memory_history() before the run, then dump the snapshot again"),
     )
 }

@@ -5,16 +5,18 @@
 //! zigzagged first (0, -1, 1, -2 ... become 0, 1, 2, 3 ...). A string is its length in bytes and its UTF-8.
 //!
 //!   section `tables`                              once a page
-//!     version                                     1
+//!     version                                     2
 //!     n, n x string                               strings; 0 is the empty one
-//!     n, n x {name, file, line}                   frames; name and file are strings
+//!     n, n x {name, file, line, origin}           frames; name and file are strings; origin: 0 user, 1 library,
+//!                                                 2 torch and the standard library, 3 not Python
 //!     n, n x {shared, own, own x frame}           stacks, innermost frame first; the last `shared` frames are those of
 //!                                                 the stack before. Stack 0 is "none recorded" and not written: stacks
 //!                                                 count from 1
+//!     a label a stack                             the names that text and JSON use, a string each
 //!     n, n x string                               names of the kinds
 //!
 //!   section `rects.D`                             device D, all that the first picture needs
-//!     n, last tick, unit, lanes                   allocations; y, addresses and blocks are multiples of unit; lanes of
+//!     n, last tick, unit, given, lanes            allocations; given: 1 where y is an offset of a plan; y, addresses and blocks are multiples of unit; lanes of
 //!                                                 the ruler, so that the page need not move when the rest comes: 1 for
 //!                                                 steps, 2 a depth of scopes, at most two
 //!     n x delta                                   start, from the one before
@@ -45,11 +47,12 @@
 
 use super::layout::Layout;
 use super::{Page, PageDevice};
-use gapless_trace::{Allocation, DeviceTrace, SizeClass, StackId, Stage, StringId, Tick, Trace};
+use gapless_trace::naming::Names;
+use gapless_trace::{Allocation, SizeClass, StackId, StringId, Tick, Trace, scopes};
 use rustc_hash::FxHashMap;
 
 /// Of the layout above.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// The stacks that a page shows, numbered by first use: small numbers for the stacks that matter.
 #[derive(Debug)]
@@ -92,7 +95,10 @@ pub(crate) fn tables(page: &Page<'_>, stacks: &StackNumbers) -> Vec<u8> {
     let mut frames = Bytes::default();
     let mut lists = Bytes::default();
     let mut before: &[_] = &[];
+    let names = Names::of(trace);
+    let mut labels = Bytes::default();
     for &stack in &stacks.order {
+        labels.string(&names.label(stack).map_or_else(String::new, |label| label.text));
         let ids = trace.stacks.get(stack);
         let shared = ids.iter().rev().zip(before.iter().rev()).take_while(|(a, b)| a == b).count();
         lists.number(shared as u64);
@@ -104,6 +110,7 @@ pub(crate) fn tables(page: &Page<'_>, stacks: &StackNumbers) -> Vec<u8> {
                 frames.number(strings.number(frame.name));
                 frames.number(strings.number(frame.file));
                 frames.number(u64::from(frame.line));
+                frames.number(names.origin(*id) as u64);
                 next
             });
             lists.number(number);
@@ -117,6 +124,7 @@ pub(crate) fn tables(page: &Page<'_>, stacks: &StackNumbers) -> Vec<u8> {
     out.0.extend_from_slice(&frames.0);
     out.number(stacks.order.len() as u64);
     out.0.extend_from_slice(&lists.0);
+    out.0.extend_from_slice(&labels.0);
     out.number(page.kind_names.len() as u64);
     for name in page.kind_names {
         out.string(name);
@@ -145,7 +153,8 @@ pub(crate) fn rects(
     out.number(allocations.len() as u64);
     out.number(u64::from(device.history.last_tick.0));
     out.number(unit);
-    let depths = scopes(trace, device.device).iter().map(|scope| scope.depth + 1).max().unwrap_or(0);
+    out.number(u64::from(device.places.is_some()));
+    let depths = scopes::of(trace, device.device).iter().map(|scope| scope.depth + 1).max().unwrap_or(0);
     out.number(u64::from(!device.steps.is_empty()) + 2 * depths.min(2));
     let mut before = 0;
     for a in allocations.iter() {
@@ -229,7 +238,7 @@ pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>) -> Vec<u8> {
         out.number(u64::from(from.0));
         out.number(u64::from(to.0));
     }
-    let scopes = scopes(trace, columns);
+    let scopes = scopes::of(trace, columns);
     out.number(scopes.len() as u64);
     let mut before = start;
     for scope in scopes {
@@ -240,39 +249,6 @@ pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>) -> Vec<u8> {
         out.string(trace.strings.get(scope.name));
     }
     out.0
-}
-
-struct Scope {
-    start: u64,
-    duration: u64,
-    depth: u64,
-    name: StringId,
-}
-
-/// Named scopes as intervals: a start is closed by the next end of its name; what is never closed is left out, it has
-/// no length. Without a clock for the events there is nothing to hold them against.
-fn scopes(trace: &Trace, device: &DeviceTrace) -> Vec<Scope> {
-    let mut open: Vec<(StringId, u64)> = Vec::new();
-    let mut scopes: Vec<Scope> = Vec::new();
-    let own = trace.annotations.iter().filter(|a| a.device == device.device && device.events.has_times());
-    for a in own {
-        match a.stage {
-            Stage::Start => open.push((a.name, a.time.0)),
-            Stage::End => {
-                if let Some(at) = open.iter().rposition(|o| o.0 == a.name) {
-                    let (name, start) = open.remove(at);
-                    scopes.push(Scope {
-                        start,
-                        duration: a.time.0.saturating_sub(start),
-                        depth: at as u64,
-                        name,
-                    });
-                }
-            }
-        }
-    }
-    scopes.sort_by_key(|s| (s.start, std::cmp::Reverse(s.duration), s.depth));
-    scopes
 }
 
 fn life(start: Tick, end: Tick, forever: u32) -> u64 {

@@ -4,6 +4,9 @@
 
 mod device;
 pub(crate) mod table;
+mod tree;
+
+pub use tree::render as render_tree;
 
 use crate::findings::share;
 use crate::model::{Report, SourceInfo};

@@ -12,6 +12,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
     let trace = load::trace(&args.file)?;
     let analysis = load::analyse(&trace, &args.file)?;
     let path = args.file.display().to_string();
+    if args.tree {
+        output::write_text(args.output.as_deref(), &text::render_tree(&analysis, &path))?;
+        return Ok(Answer::Yes);
+    }
     let report = if args.advise {
         let answers = advise::answers(&analysis, &path)?;
         analysis.advised_report(&path, args.top, answers)

@@ -1,0 +1,252 @@
+//! `gapless report --tree`: the bytes at peak allocated as a tree of stacks, outermost line first, within 80 columns.
+//!
+//! Frames of torch and of the standard library are folded, except the innermost one of a stack. A line that has one
+//! child of the same size stands on one row with it. Branches below 1 % are one row with their number and bytes. Blocks
+//! without a stack are grouped by kind, then by block size. The root is the active bytes then, as in the JSON.
+
+use super::{BOLD, DIM, RESET, bytes, clean, count, percent, plural, shorten};
+use crate::analysis::{Analysis, DeviceAnalysis};
+use gapless_trace::kinds::Kind;
+use gapless_trace::naming::{INSIDE, Names, Origin};
+use gapless_trace::stacks::FrameId;
+use gapless_trace::{Bytes, StackId};
+use rustc_hash::FxHashMap;
+use std::fmt::Write;
+
+const WIDTH: usize = 80;
+/// Rows are not indented further than this, so that there is room for their text.
+const DEEPEST: usize = 14;
+/// A branch below one part in so many of the whole is folded.
+const SMALLEST: u64 = 100;
+
+/// The tree of every device.
+#[must_use]
+pub fn render(analysis: &Analysis<'_>, path: &str) -> String {
+    let mut out = format!("{BOLD}{}{RESET}\n", clean(path));
+    let names = Names::of(analysis.trace);
+    for d in &analysis.devices {
+        let tree = Tree::of(&names, analysis, d);
+        device(&mut out, d, &tree);
+    }
+    out
+}
+
+fn device(out: &mut String, d: &DeviceAnalysis<'_>, tree: &Tree) {
+    let _ = writeln!(
+        out,
+        "\n{BOLD}Device {}{RESET}  {DIM}{} in use at peak allocated, {}{RESET}",
+        d.device.device,
+        bytes(tree.nodes[0].bytes),
+        plural(tree.nodes[0].blocks, "block")
+    );
+    if tree.nodes[0].bytes == 0 {
+        let _ = writeln!(out, "  {DIM}nothing was allocated{RESET}");
+        return;
+    }
+    if !tree.has_stacks {
+        let _ =
+            writeln!(out, "  {DIM}no stacks were recorded: by kind (inferred), then by block size{RESET}");
+    }
+    tree.render(out);
+}
+
+/// One line of the tree.
+struct Node {
+    text: String,
+    bytes: u64,
+    blocks: u64,
+    children: Vec<usize>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Frame(FrameId),
+    Text(String),
+}
+
+/// Node 0 is the root.
+struct Tree {
+    nodes: Vec<Node>,
+    index: FxHashMap<(usize, Key), usize>,
+    has_stacks: bool,
+}
+
+impl Tree {
+    fn of(names: &Names<'_>, analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Tree {
+        let root = Node { text: String::new(), bytes: 0, blocks: 0, children: Vec::new() };
+        let mut tree = Tree { nodes: vec![root], index: FxHashMap::default(), has_stacks: false };
+        let mut stacks: FxHashMap<StackId, (u64, u64)> = FxHashMap::default();
+        let mut sizes: FxHashMap<(Kind, u64), (u64, u64)> = FxHashMap::default();
+        let allocations = &d.history.allocations;
+        for id in allocations.active_at(d.history.usage.allocated.peak_at) {
+            let a = allocations.get(id);
+            let sum = if a.stack.is_none() {
+                sizes.entry((d.kinds.of(id), a.block.0)).or_default()
+            } else {
+                stacks.entry(a.stack).or_default()
+            };
+            sum.0 += a.block.0;
+            sum.1 += 1;
+        }
+        tree.has_stacks = !stacks.is_empty();
+        for (stack, sum) in stacks {
+            let path = frames(names, analysis.trace.stacks.get(stack));
+            tree.add(sum, path.into_iter().map(|frame| (Key::Frame(frame), names.text(frame))));
+        }
+        for ((kind, size), sum) in sizes {
+            let mut path = vec![kind.name().to_owned(), format!("blocks of {}", Bytes(size))];
+            if tree.has_stacks {
+                path.insert(0, "no stack recorded".to_owned());
+            }
+            tree.add(sum, path.into_iter().map(|text| (Key::Text(text.clone()), text)));
+        }
+        for at in 0..tree.nodes.len() {
+            let mut children = std::mem::take(&mut tree.nodes[at].children);
+            children.sort_by(|&a, &b| {
+                let (a, b) = (&tree.nodes[a], &tree.nodes[b]);
+                b.bytes.cmp(&a.bytes).then_with(|| a.text.cmp(&b.text))
+            });
+            tree.nodes[at].children = children;
+        }
+        tree
+    }
+
+    fn add(&mut self, (bytes, blocks): (u64, u64), path: impl Iterator<Item = (Key, String)>) {
+        let mut at = 0;
+        self.nodes[0].bytes += bytes;
+        self.nodes[0].blocks += blocks;
+        for (key, text) in path {
+            let next = self.nodes.len();
+            let child = *self.index.entry((at, key)).or_insert(next);
+            if child == next {
+                self.nodes.push(Node { text, bytes: 0, blocks: 0, children: Vec::new() });
+                self.nodes[at].children.push(next);
+            }
+            self.nodes[child].bytes += bytes;
+            self.nodes[child].blocks += blocks;
+            at = child;
+        }
+    }
+
+    /// Rows from the root on. The list of what is still to do replaces recursion: a stack may be deeper than ours.
+    fn render(&self, out: &mut String) {
+        enum Row {
+            Node(usize, usize),
+            Folded { branches: usize, bytes: u64, depth: usize },
+        }
+        let whole = self.nodes[0].bytes;
+        let mut to_do: Vec<Row> = vec![Row::Node(0, 0)];
+        while let Some(row) = to_do.pop() {
+            let (at, depth) = match row {
+                Row::Node(at, depth) => (at, depth),
+                Row::Folded { branches, bytes, depth } => {
+                    let branches = if branches == 1 {
+                        "1 branch".to_owned()
+                    } else {
+                        format!("{} branches", count(branches as u64))
+                    };
+                    line(out, whole, bytes, depth, &format!("{branches} below 1 %"), DIM);
+                    continue;
+                }
+            };
+            let (last, text) = self.chain(at);
+            line(out, whole, self.nodes[at].bytes, depth, &text, "");
+            let children = &self.nodes[last].children;
+            let large = |&&child: &&usize| self.nodes[child].bytes.saturating_mul(SMALLEST) >= whole;
+            let shown: Vec<usize> = children.iter().filter(large).copied().collect();
+            let folded = children.len() - shown.len();
+            if folded > 0 {
+                let held: u64 = shown.iter().map(|&child| self.nodes[child].bytes).sum();
+                let all: u64 = children.iter().map(|&child| self.nodes[child].bytes).sum();
+                to_do.push(Row::Folded { branches: folded, bytes: all - held, depth: depth + 1 });
+            }
+            to_do.extend(shown.into_iter().rev().map(|child| Row::Node(child, depth + 1)));
+        }
+    }
+
+    /// The node where the chain of single children of one size ends, and the text of the chain.
+    fn chain(&self, from: usize) -> (usize, String) {
+        if from == 0 {
+            return (0, "all".to_owned());
+        }
+        let mut at = from;
+        while let [child] = self.nodes[at].children[..]
+            && self.nodes[child].bytes == self.nodes[at].bytes
+        {
+            at = child;
+        }
+        let (first, last) = (clean(&self.nodes[from].text), clean(&self.nodes[at].text));
+        (at, if at == from { first } else { format!("{first}{INSIDE}{last}") })
+    }
+}
+
+fn line(out: &mut String, whole: u64, held: u64, depth: usize, text: &str, style: &str) {
+    let indent = 2 * depth.min(DEEPEST);
+    let head =
+        format!("{:>8} {:>6}  {:indent$}", bytes(held), percent(Bytes(held).share_of(Bytes(whole))), "");
+    let text = shorten(text, WIDTH - head.chars().count());
+    let _ = writeln!(out, "{style}{head}{text}{}", if style.is_empty() { "" } else { RESET });
+}
+
+/// The frames of a stack that a reader wants to see, the outermost first.
+fn frames(names: &Names<'_>, stack: &[FrameId]) -> Vec<FrameId> {
+    let innermost = stack.iter().position(|&frame| names.origin(frame) != Origin::Native);
+    let kept = |(at, frame): &(usize, &FrameId)| {
+        names.origin(**frame) <= Origin::Library || innermost.is_none() || Some(*at) == innermost
+    };
+    stack.iter().enumerate().filter(kept).map(|(_, &frame)| frame).rev().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(stacks: &[(u64, &[&str])]) -> Tree {
+        let root = Node { text: String::new(), bytes: 0, blocks: 0, children: Vec::new() };
+        let mut tree = Tree { nodes: vec![root], index: FxHashMap::default(), has_stacks: true };
+        for (bytes, path) in stacks {
+            tree.add(
+                (*bytes, 1),
+                path.iter().map(|text| (Key::Text((*text).to_owned()), (*text).to_owned())),
+            );
+        }
+        tree
+    }
+
+    #[test]
+    fn chains_are_one_row_and_small_branches_are_folded_with_their_bytes() {
+        let tree = tree(&[
+            (600 << 20, &["main", "step", "forward"]),
+            (390 << 20, &["main", "step", "backward"]),
+            (6 << 20, &["main", "step", "log"]),
+            (4 << 20, &["main", "step", "eval"]),
+        ]);
+        let mut out = String::new();
+        tree.render(&mut out);
+        let plain = out.replace(DIM, "").replace(RESET, "");
+        assert_eq!(
+            plain,
+            "0.98 GiB  100 %  all\n\
+             0.98 GiB  100 %    main › step\n \
+             600 MiB   60 %      forward\n \
+             390 MiB   39 %      backward\n\
+             10.0 MiB  1.0 %      2 branches below 1 %\n"
+        );
+    }
+
+    #[test]
+    fn no_row_is_wider_than_a_terminal() {
+        let deep: Vec<String> =
+            (0..200).map(|i| format!("a_rather_long_module_name_{i}.py:{i} function_{i}")).collect();
+        // A branch at every level, so that no chain forms.
+        let paths: Vec<Vec<&str>> =
+            (1..=200).map(|n| deep[..n].iter().map(String::as_str).collect()).collect();
+        let stacks: Vec<(u64, &[&str])> = paths.iter().map(|path| (1 << 20, path.as_slice())).collect();
+        let mut out = String::new();
+        tree(&stacks).render(&mut out);
+        assert!(out.lines().count() > 100);
+        for row in out.replace(DIM, "").replace(RESET, "").lines() {
+            assert!(row.chars().count() <= WIDTH, "{row}");
+        }
+    }
+}
