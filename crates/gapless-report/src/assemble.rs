@@ -128,7 +128,7 @@ fn device(trace: &Trace, d: &DeviceAnalysis<'_>, top: usize) -> DeviceReport {
     }
 }
 
-fn settings(s: &AllocatorSettings) -> Settings {
+pub(crate) fn settings(s: &AllocatorSettings) -> Settings {
     Settings {
         conf: s.conf.clone(),
         max_split_size: s.max_split_size.map(|b| b.0),
@@ -272,12 +272,17 @@ fn churn(d: &DeviceAnalysis<'_>) -> ChurnInfo {
         device_frees: c.device_calls.given_back as u64,
         device_calls_after_warmup: c.steady_calls.map(|calls| calls.total() as u64),
         retries: c.retries.len() as u64,
-        ooms: c
-            .ooms
-            .iter()
-            .map(|oom| OomInfo { tick: oom.tick.0, asked: oom.asked.0, device_free: oom.device_free.0 })
-            .collect(),
+        ooms: ooms(d),
     }
+}
+
+pub(crate) fn ooms(d: &DeviceAnalysis<'_>) -> Vec<OomInfo> {
+    let row = |oom: &gapless_trace::churn::Oom| OomInfo {
+        tick: oom.tick.0,
+        asked: oom.asked.0,
+        device_free: oom.device_free.0,
+    };
+    d.churn.ooms.iter().map(row).collect()
 }
 
 fn timeline(d: &DeviceAnalysis<'_>) -> TimelineInfo {

@@ -3,7 +3,8 @@
 //! [`Analysis`] has everything that is known of a trace. [`Report`] is the part that is written down, and the JSON
 //! contract. [`text`], [`json`] and [`html`] show it, [`diff`] compares two, [`check`] compares one with budgets, and
 //! [`explain`] has the text for each finding's code. [`replay`] shows what other allocators would have held, [`advice`]
-//! which settings help, [`oom`] why a request failed, and [`fit`] what a model takes before it runs.
+//! which settings help, [`oom`] why a request failed, and [`fit`] what a model takes before it runs. [`ranks`] puts the
+//! ranks of one run side by side.
 
 pub mod advice;
 pub mod analysis;
@@ -16,6 +17,7 @@ pub mod fit;
 pub mod html;
 pub mod model;
 pub mod oom;
+pub mod ranks;
 pub mod replay;
 pub mod text;
 

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::progress::Progress;
 use anyhow::Result;
-use gapless_ingest::{Content, ReadOptions};
+use gapless_ingest::{Content, ReadError, ReadOptions};
 use gapless_report::Analysis;
 use gapless_trace::{HistoryError, Trace};
 use std::path::Path;
@@ -21,6 +21,39 @@ pub(crate) fn content<T>(path: &Path, then: impl FnOnce(Content<'_>) -> Result<T
         ..ReadOptions::default()
     };
     gapless_ingest::open_with(path, &options, then)?
+}
+
+/// The same without a bar, for files that are read side by side.
+pub(crate) fn content_quietly<T>(path: &Path, then: impl FnOnce(Content<'_>) -> T) -> Result<T, ReadError> {
+    gapless_ingest::open_with(path, &ReadOptions::default(), then)
+}
+
+pub(crate) fn trace_quietly(path: &Path) -> Result<Trace> {
+    Ok(gapless_ingest::open(path, &ReadOptions::default())?)
+}
+
+/// Leaves only device `wanted` in `trace`.
+pub(crate) fn only_device(trace: &mut Trace, path: &Path, wanted: u32) -> Result<()> {
+    let all: Vec<String> = trace.devices.iter().map(|d| d.device.to_string()).collect();
+    trace.devices.retain(|d| d.device == wanted);
+    if trace.devices.is_empty() {
+        let help = if all.is_empty() {
+            "the trace has no device at all: record again, and let it run longer".to_owned()
+        } else {
+            format!("there is: {}", all.join(", "))
+        };
+        return Err(Failure::new(format!("{}: no device {wanted} in it", path.display()), help).into());
+    }
+    Ok(())
+}
+
+/// Reads the trace at `path`, and of it only `device` where one is given.
+pub(crate) fn trace_of(path: &Path, device: Option<u32>) -> Result<Trace> {
+    let mut trace = trace(path)?;
+    if let Some(device) = device {
+        only_device(&mut trace, path, device)?;
+    }
+    Ok(trace)
 }
 
 /// What the trace means.

@@ -9,6 +9,7 @@ mod load;
 mod machine;
 mod output;
 mod progress;
+mod ranks;
 mod sweep;
 
 use clap::Parser;

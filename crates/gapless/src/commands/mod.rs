@@ -20,7 +20,7 @@ mod top;
 use crate::cli::Command;
 use crate::{Answer, output};
 use anyhow::Result;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) fn run(command: Command) -> Result<Answer> {
     let (inputs, outputs) = files(&command);
@@ -52,8 +52,11 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
     fn list<'a>(all: &[Option<&'a Path>]) -> Vec<&'a Path> {
         all.iter().copied().flatten().collect()
     }
+    fn paths(all: &[PathBuf]) -> Vec<&Path> {
+        all.iter().map(PathBuf::as_path).collect()
+    }
     match command {
-        Command::Report(a) => (vec![&a.file], list(&[a.output.as_deref()])),
+        Command::Report(a) => (paths(&a.files), list(&[a.output.as_deref()])),
         Command::Diff(a) => (vec![&a.before, &a.after], list(&[a.output.as_deref()])),
         Command::Check(a) => {
             (list(&[Some(&a.file), a.baseline.as_deref(), a.config.as_deref()]), list(&[a.output.as_deref()]))

@@ -1,7 +1,9 @@
-//! `gapless report`: where the memory of a run went.
+//! `gapless report`: where the memory of a run went, on one rank or on all.
 
 use crate::cli::{ReportArgs, ReportFormat};
 use crate::commands::advise;
+use crate::failure::Failure;
+use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};
 use anyhow::Result;
 use gapless_report::{Analysis, Report, html, text};
@@ -9,9 +11,46 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
-    let trace = load::trace(&args.file)?;
-    let analysis = load::analyse(&trace, &args.file)?;
-    let path = args.file.display().to_string();
+    let inputs = Inputs::of(&args.files, args.output.as_deref())?;
+    match (args.rank, inputs.files.as_slice()) {
+        (Some(rank), _) => one(args, inputs.rank(rank)?),
+        (None, [only]) if !inputs.many => one(args, &only.path),
+        _ => many(args, &inputs),
+    }
+}
+
+/// All ranks side by side.
+fn many(args: &ReportArgs, inputs: &Inputs) -> Result<Answer> {
+    let one_rank = "for one rank, add --rank N to the same command";
+    if args.format == ReportFormat::Html {
+        let what = "there is no HTML page for many ranks yet";
+        return Err(Failure::new(what, format!("use --format text or json; {one_rank}")).into());
+    }
+    if args.advise {
+        let what = "--advise works on one rank";
+        return Err(
+            Failure::new(what, format!("use `gapless advise` with the same files; {one_rank}")).into()
+        );
+    }
+    if args.tree {
+        return Err(Failure::new("--tree shows one rank", one_rank).into());
+    }
+    let run = ranks::read(inputs, args.device)?;
+    let report = gapless_report::ranks::report(&run);
+    match args.format {
+        ReportFormat::Json => {
+            let json = gapless_report::ranks::json(&report)?;
+            output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;
+        }
+        _ => output::write_text(args.output.as_deref(), &gapless_report::ranks::text(&report))?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn one(args: &ReportArgs, file: &Path) -> Result<Answer> {
+    let trace = load::trace_of(file, args.device)?;
+    let analysis = load::analyse(&trace, file)?;
+    let path = file.display().to_string();
     if args.tree {
         output::write_text(args.output.as_deref(), &text::render_tree(&analysis, &path))?;
         return Ok(Answer::Yes);
@@ -31,7 +70,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
         ReportFormat::Html => {
             // A page in the terminal helps nobody: name a file after the trace instead.
             let named = args.output.is_none() && std::io::stdout().is_terminal();
-            let path = if named { Some(page_name(&args.file)) } else { args.output.clone() };
+            let path = if named { Some(page_name(file)) } else { args.output.clone() };
             output::write_to(path.as_deref(), |out| write_page(out, &analysis, &report))?;
             if let Some(path) = path.filter(|_| named) {
                 eprintln!("wrote {}", path.display());

@@ -1,0 +1,163 @@
+//! What a rank holds beyond its peers, by where it was asked for.
+//!
+//! With stacks, by stack. Without, by size class; a class takes over what its neighbours lack, because a size near an
+//! edge may fall into either.
+
+use super::summary::{Held, Summary};
+use rustc_hash::FxHashMap;
+
+/// An origin that holds more here than on a typical peer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Excess {
+    pub(crate) label: String,
+    pub(crate) kind: &'static str,
+    /// More than the typical peer.
+    pub(crate) bytes: u64,
+    /// What the typical peer holds.
+    pub(crate) peers: u64,
+    pub(crate) count: u64,
+    pub(crate) lasting: bool,
+    /// No peer holds a tenth of it.
+    pub(crate) new: bool,
+}
+
+type Origin = (u64, bool);
+
+/// What each origin holds on the ranks of a group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origins {
+    /// In ascending order, without the ranks that hold nothing.
+    held: FxHashMap<Origin, Vec<u64>>,
+    ranks: usize,
+}
+
+impl Origins {
+    pub(crate) fn of(group: &[&Summary]) -> Origins {
+        let mut held: FxHashMap<Origin, Vec<u64>> = FxHashMap::default();
+        for row in group.iter().flat_map(|rank| &rank.held) {
+            held.entry((row.key, row.lasting)).or_default().push(row.bytes);
+        }
+        for values in held.values_mut() {
+            values.sort_unstable();
+        }
+        Origins { held, ranks: group.len() }
+    }
+
+    /// The median and the most of all ranks but one, which holds `own`.
+    fn of_peers(&self, origin: Origin, own: u64) -> (f64, f64) {
+        let empty = Vec::new();
+        let values = self.held.get(&origin).unwrap_or(&empty);
+        let peers = self.ranks.saturating_sub(1);
+        let zeros = (self.ranks - values.len()).saturating_sub(usize::from(own == 0));
+        let skipped = if own > 0 { values.partition_point(|&value| value < own) } else { usize::MAX };
+        let at = |i: usize| match i.checked_sub(zeros) {
+            None => 0.0,
+            Some(i) => values.get(i + usize::from(i >= skipped)).copied().unwrap_or(0) as f64,
+        };
+        match peers {
+            0 => (0.0, 0.0),
+            _ => (f64::midpoint(at((peers - 1) / 2), at(peers / 2)), at(peers - 1)),
+        }
+    }
+
+    /// What `rank`, one of the group, holds beyond the others, the most first.
+    pub(crate) fn beyond(&self, rank: &Summary) -> Vec<Excess> {
+        let own: FxHashMap<Origin, u64> =
+            rank.held.iter().map(|held| ((held.key, held.lasting), held.bytes)).collect();
+        let mut rows: Vec<Excess> = Vec::new();
+        for held in &rank.held {
+            let (typical, mut nearby) = self.of_peers((held.key, held.lasting), held.bytes);
+            let mut excess = held.bytes as f64 - typical;
+            if held.class.is_some() {
+                for neighbour in [held.key.wrapping_sub(1), held.key + 1] {
+                    let origin = (neighbour, held.lasting);
+                    let here = own.get(&origin).copied().unwrap_or(0);
+                    let (usual, most) = self.of_peers(origin, here);
+                    excess -= (usual - here as f64).max(0.0);
+                    nearby = nearby.max(most);
+                }
+            }
+            if excess >= 1.0 {
+                rows.push(row(held, excess, typical, nearby));
+            }
+        }
+        rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.label.cmp(&b.label)));
+        rows
+    }
+}
+
+fn row(held: &Held, excess: f64, typical: f64, nearby: f64) -> Excess {
+    Excess {
+        label: held.label.clone(),
+        kind: held.kind,
+        bytes: excess as u64,
+        peers: typical as u64,
+        count: held.count,
+        lasting: held.lasting,
+        new: nearby < 0.1 * held.bytes as f64,
+    }
+}
+
+/// Which share of the peers' largest requests, in bytes, this rank has as well: about all where it only holds something
+/// more, and little where all of its requests are larger.
+pub(crate) fn shared_requests(rank: &[u64], peer: &[u64]) -> f64 {
+    const CLOSE: f64 = 1.06;
+    let (mut i, mut j, mut matched) = (0, 0, 0);
+    while i < rank.len() && j < peer.len() {
+        let (a, b) = (rank[i] as f64, peer[j] as f64);
+        if a > b * CLOSE {
+            i += 1;
+        } else if b > a * CLOSE {
+            j += 1;
+        } else {
+            matched += peer[j];
+            i += 1;
+            j += 1;
+        }
+    }
+    // What the list of the rank has no room for any more is not missing.
+    let seen = if i == rank.len() { &peer[..j] } else { peer };
+    let all: u64 = seen.iter().sum();
+    if all == 0 { 1.0 } else { matched as f64 / all as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(key: u64, class: Option<u16>, bytes: u64) -> Held {
+        Held { key, class, lasting: false, bytes, count: 1, kind: "activations", label: format!("k{key}") }
+    }
+
+    fn with(held: Vec<Held>) -> Summary {
+        Summary { held, ..Summary::default() }
+    }
+
+    #[test]
+    fn a_class_takes_over_what_its_neighbour_lacks() {
+        let peer = with(vec![held(80, Some(80), 1000)]);
+        let beyond = |rank: &Summary| Origins::of(&[&peer, rank, &peer, &peer]).beyond(rank);
+        let shifted = beyond(&with(vec![held(81, Some(81), 1030)]));
+        assert_eq!((shifted[0].bytes, shifted[0].new), (30, false));
+        let extra = beyond(&with(vec![held(80, Some(80), 1000), held(90, Some(90), 500)]));
+        assert_eq!((extra.len(), extra[0].bytes, extra[0].new), (1, 500, true));
+    }
+
+    #[test]
+    fn peers_are_all_but_the_rank_itself() {
+        let ranks = [5, 1, 9, 0].map(|bytes| with(if bytes > 0 { vec![held(7, None, bytes)] } else { vec![] }));
+        let origins = Origins::of(&ranks.iter().collect::<Vec<_>>());
+        assert_eq!(origins.of_peers((7, false), 9), (1.0, 5.0), "of 0, 1 and 5");
+        assert_eq!(origins.of_peers((7, false), 0), (5.0, 9.0), "of 1, 5 and 9");
+        assert_eq!(origins.of_peers((8, false), 0), (0.0, 0.0));
+    }
+
+    #[test]
+    fn one_more_request_keeps_the_others_and_a_larger_batch_does_not() {
+        let peer = [900, 800, 700, 650, 600, 550, 500];
+        let one_more = [1200, 900, 800, 700, 650, 600, 550];
+        assert!(shared_requests(&one_more, &peer) > 0.95);
+        let larger: Vec<u64> = [1000u64, 1000, 1000, 500, 500].iter().map(|s| s * 13 / 10).collect();
+        assert!(shared_requests(&larger, &[1000, 1000, 1000, 500, 500]) < 0.1);
+    }
+}

@@ -1,0 +1,184 @@
+//! Which ranks are replicas of each other: those that hold the same model, told by the sizes of what is there from
+//! before the first step until the end. Ranks that hold other parts of a model (pipeline stages) are other groups.
+//! Ranks are compared only within their group.
+//!
+//! A rank that holds what a group holds and something more belongs to that group: the extra may be what is odd about
+//! it. Unless the extra is trained as well (it has gradients or optimizer state), as an embedding on the first stage is.
+//! Stages with equal weights differ in how many micro-batches they keep: a group is cut where its transient bytes jump,
+//! if at least two ranks lie on either side.
+
+use super::sizes;
+use super::summary::Summary;
+
+/// How much of what two ranks hold must agree for them to be replicas.
+const SAME: f64 = 0.9;
+/// By how much the trained bytes of replicas may differ.
+const TRAINED: f64 = 0.1;
+/// A small group may join a larger one of which it is at most this share.
+const JOINS: f64 = 0.25;
+/// A jump of transient bytes that separates stages.
+const JUMP: f64 = 1.15;
+/// How close the transient bytes of one stage lie.
+const CLOSE: f64 = 1.07;
+
+/// Groups of positions in `ranks`: each in order, and by their first member.
+#[must_use]
+pub fn groups(ranks: &[&Summary]) -> Vec<Vec<usize>> {
+    let mut found: Vec<Vec<usize>> = Vec::new();
+    for (at, rank) in ranks.iter().enumerate() {
+        let home = found.iter_mut().find(|group| is_replica(ranks[group[0]], rank));
+        match home {
+            Some(group) => group.push(at),
+            None => found.push(vec![at]),
+        }
+    }
+    join(ranks, &mut found);
+    let mut cut: Vec<Vec<usize>> = found.into_iter().flat_map(|group| stages(ranks, group)).collect();
+    for group in &mut cut {
+        group.sort_unstable();
+    }
+    cut.sort_by_key(|group| group[0]);
+    cut
+}
+
+fn is_replica(a: &Summary, b: &Summary) -> bool {
+    let most = sizes::total(&a.base).max(sizes::total(&b.base));
+    let common = sizes::common(&a.base, &b.base);
+    common as f64 >= SAME * most as f64 && same_training(a, b)
+}
+
+/// Whether `rank` holds all that `member` does.
+fn contains(rank: &Summary, member: &Summary) -> bool {
+    let wanted = sizes::total(&member.base);
+    wanted > 0
+        && sizes::common(&rank.base, &member.base) as f64 >= SAME * wanted as f64
+        && same_training(rank, member)
+}
+
+fn same_training(a: &Summary, b: &Summary) -> bool {
+    let trained = |s: &Summary| s.kinds.optimizer_state;
+    let (a, b) = (trained(a), trained(b));
+    // Where either has none, the steps were too few, or no kinds were found: nothing can be said.
+    a == 0 || b == 0 || a.abs_diff(b) as f64 <= TRAINED * a.max(b) as f64
+}
+
+/// Small groups join the largest group whose model they hold.
+fn join(ranks: &[&Summary], found: &mut Vec<Vec<usize>>) {
+    let mut at = 0;
+    while at < found.len() {
+        let size = found[at].len();
+        let host = (0..found.len())
+            .filter(|&other| other != at)
+            .filter(|&other| {
+                let larger = found[other].len();
+                larger >= 2 && (size == 1 || size as f64 <= JOINS * larger as f64) && size < larger
+            })
+            .filter(|&other| contains(ranks[found[at][0]], ranks[found[other][0]]))
+            .max_by_key(|&other| found[other].len());
+        match host {
+            Some(host) => {
+                let joining = std::mem::take(&mut found[at]);
+                found[host].extend(joining);
+                found.remove(at);
+                at = 0;
+            }
+            None => at += 1,
+        }
+    }
+}
+
+/// Cuts a group where its transient bytes jump.
+fn stages(ranks: &[&Summary], group: Vec<usize>) -> Vec<Vec<usize>> {
+    let swing = |at: usize| ranks[at].swing.max(1) as f64;
+    let mut order = group.clone();
+    order.sort_by(|&a, &b| swing(a).total_cmp(&swing(b)).then(a.cmp(&b)));
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    for at in order {
+        match parts.last_mut() {
+            Some(part) if swing(at) < JUMP * swing(part[part.len() - 1]) => part.push(at),
+            _ => parts.push(vec![at]),
+        }
+    }
+    // A rank alone is no stage: it goes to the stage below it, where it is odd.
+    let mut stages: Vec<Vec<usize>> = Vec::new();
+    let mut alone: Vec<usize> = Vec::new();
+    for part in parts {
+        if part.len() == 1 {
+            match stages.last_mut() {
+                Some(below) => below.push(part[0]),
+                None => alone.extend(part),
+            }
+        } else if swing(part[part.len() - 1]) <= CLOSE * swing(part[0]) {
+            stages.push(part);
+        } else {
+            // Values that run into each other are one group, however wide.
+            return vec![group];
+        }
+    }
+    match stages.first_mut() {
+        Some(first) if stages_are_equal_in_size(group.len(), &alone) => first.extend(alone),
+        _ => return vec![group],
+    }
+    if stages.len() < 2 { vec![group] } else { stages }
+}
+
+/// Whether few enough ranks lie outside all stages.
+fn stages_are_equal_in_size(all: usize, alone: &[usize]) -> bool {
+    alone.len() * 4 <= all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn rank(weights: &[u64], swing: u64) -> Summary {
+        let mut base: Vec<(u16, u64)> = weights.iter().map(|&w| (sizes::class(w), w)).collect();
+        base.sort_unstable();
+        Summary { base, swing, ..Summary::default() }
+    }
+
+    fn grouped(ranks: &[Summary]) -> Vec<Vec<usize>> {
+        groups(&ranks.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn replicas_are_one_group_and_stages_are_others() {
+        let (first, middle) = ([2 * GIB, GIB, 100 << 20], [3 * GIB, 200 << 20]);
+        let ranks = [rank(&first, GIB), rank(&middle, GIB), rank(&first, GIB), rank(&middle, GIB)];
+        assert_eq!(grouped(&ranks), [[0, 2], [1, 3]]);
+    }
+
+    #[test]
+    fn a_rank_with_an_extra_buffer_stays_with_its_replicas_wherever_it_stands() {
+        for odd in 0..4 {
+            let mut ranks: Vec<Summary> = (0..4).map(|_| rank(&[GIB], GIB)).collect();
+            ranks[odd] = rank(&[GIB, 5 * GIB], GIB);
+            assert_eq!(grouped(&ranks).len(), 1, "{odd}");
+        }
+    }
+
+    #[test]
+    fn an_embedding_that_is_trained_makes_a_stage() {
+        let with_state = |weights: &[u64]| {
+            let mut summary = rank(weights, GIB);
+            summary.kinds.optimizer_state = 2 * weights.iter().sum::<u64>();
+            summary
+        };
+        let mut ranks: Vec<Summary> = (0..6).map(|_| with_state(&[4 * GIB])).collect();
+        ranks[0] = with_state(&[4 * GIB, 2 * GIB]);
+        assert_eq!(grouped(&ranks), vec![vec![0], vec![1, 2, 3, 4, 5]]);
+    }
+
+    #[test]
+    fn stages_of_equal_weights_are_told_by_their_transient_bytes_and_one_rank_alone_is_none() {
+        let mut ranks: Vec<Summary> =
+            [4, 4, 4, 4, 2, 2, 2, 2].iter().map(|n| rank(&[GIB], n * GIB)).collect();
+        assert_eq!(grouped(&ranks), vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
+        ranks[1].swing = 6 * GIB;
+        assert_eq!(grouped(&ranks), vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
+        let one: Vec<Summary> = [10, 10, 10, 14].iter().map(|n| rank(&[GIB], n * GIB)).collect();
+        assert_eq!(grouped(&one).len(), 1);
+    }
+}

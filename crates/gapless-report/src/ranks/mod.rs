@@ -1,0 +1,63 @@
+//! Many ranks of one run: their figures side by side, the odd one out and its cause, and when they first diverge.
+//!
+//! [`Summary`] is all that is kept of one device of one rank; its size is bounded, whatever the trace's. [`Run`] has the
+//! summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and
+//! gives the JSON contract `gapless.ranks/1`; [`text`] shows it. [`diff`] compares two such runs, [`check`] holds one
+//! against budgets, [`advice`] finds one setting for all. File names become rank numbers in [`names`].
+
+
+
+
+pub mod groups;
+pub mod model;
+pub mod names;
+pub mod odd;
+pub mod summary;
+
+mod assemble;
+mod divergence;
+mod excess;
+mod replicas;
+mod robust;
+mod sizes;
+mod text;
+
+pub use assemble::report;
+pub use model::Ranks;
+pub use summary::Summary;
+pub use text::text;
+
+/// What a file gave: the rank that its content names, and its devices.
+#[derive(Clone, Debug, Default)]
+pub struct RankFile {
+    /// How the user named the file.
+    pub file: String,
+    /// From the file's name, its content, or its position.
+    pub rank: u32,
+    /// In the order of the trace; empty where `error` says why.
+    pub devices: Vec<Summary>,
+    /// Why the file could not be read.
+    pub error: Option<String>,
+}
+
+/// All files of a run, by rank.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// How the user named the run.
+    pub path: String,
+    pub files: Vec<RankFile>,
+    /// The number of ranks that the files say the run had.
+    pub world_size: Option<u32>,
+    /// How ranks got their numbers, in a sentence.
+    pub numbering: String,
+    /// Files of a folder that are no traces.
+    pub skipped: Vec<String>,
+}
+
+/// The ranks as JSON: schema `gapless.ranks/1`.
+///
+/// # Errors
+/// Never for ranks; serde's signature.
+pub fn json(ranks: &Ranks) -> serde_json::Result<String> {
+    serde_json::to_string(ranks).map(|text| text + "\n")
+}

@@ -1,0 +1,180 @@
+//! The JSON contract `gapless.ranks/1`, member by member. Sizes are in bytes, times in microseconds.
+//!
+//! Members are only ever added within a schema version; `schema/gapless.ranks.schema.json` says the same for other
+//! tools.
+
+use super::odd::Why;
+use crate::model::{KindBytes, OomInfo, Tool, When};
+use serde::Serialize;
+
+pub const SCHEMA: &str = "gapless.ranks/1";
+
+/// All ranks of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ranks {
+    pub schema: &'static str,
+    pub tool: Tool,
+    /// The files or folders as the user named them.
+    pub path: String,
+    pub files: u64,
+    /// How ranks got their numbers.
+    pub numbering: String,
+    /// The number of ranks that the files say the run had; `null` where none says so.
+    pub world_size: Option<u32>,
+    /// One row for each device of each file, and one for each file that could not be read.
+    pub ranks: Vec<RankRow>,
+    /// Ranks below the highest one, or below the world size, that no file has.
+    pub missing_ranks: Vec<u32>,
+    /// Ranks that more than one file claims.
+    pub duplicate_ranks: Vec<u32>,
+    /// Files of a folder that are no traces.
+    pub skipped_files: Vec<String>,
+    /// The rank with the highest peak reserved (allocated where reserved is not known).
+    pub worst_rank: Option<u32>,
+    pub median_rank: Option<u32>,
+    /// Highest peak / mean peak - 1, over all rows; `null` where nothing could be read.
+    pub imbalance: Option<f64>,
+    /// Which peak `imbalance` and `worst_rank` are about: "reserved" or "allocated".
+    pub imbalance_of: &'static str,
+    /// Ranks that differ from their replicas, the most bytes first.
+    pub odd_ranks: Vec<OddRank>,
+    /// When ranks of one group first differ noticeably; `null` where they do not, or there are no steps to tell by.
+    pub first_divergence: Option<Divergence>,
+    /// Replicas, by the model that they hold: one group, or one for each pipeline stage.
+    pub groups: Vec<Group>,
+    /// Groups of two whose members differ: nobody can say which one is odd.
+    pub differences: Vec<Difference>,
+    /// Who waits for whom if ranks meet after every step.
+    pub waiting: Vec<Waiting>,
+    pub timelines: Vec<Timeline>,
+}
+
+/// One device of one rank.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RankRow {
+    pub rank: u32,
+    pub file: String,
+    /// `null` where the file could not be read.
+    pub device: Option<u32>,
+    /// The position of its group in `groups`.
+    pub group: Option<u32>,
+    pub events: Option<u64>,
+    pub peak_allocated: Option<u64>,
+    pub peak_reserved: Option<u64>,
+    /// 1 - peak allocated / peak reserved.
+    pub fragmentation: Option<f64>,
+    pub peak_allocated_at: Option<When>,
+    pub peak_reserved_at: Option<When>,
+    pub steps: Option<u64>,
+    /// How long a typical step takes, without the first one.
+    pub step_us: Option<f64>,
+    /// Live bytes that each step adds.
+    pub growth_per_step: Option<f64>,
+    /// Active bytes by kind at peak allocated: inferred.
+    pub kinds: Option<KindBytes>,
+    pub ooms: Vec<OomInfo>,
+    /// What had to be repaired, inferred or left out while reading.
+    pub notes: Vec<String>,
+    /// Why the file could not be read.
+    pub error: Option<String>,
+}
+
+/// A rank, and which of its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RankId {
+    pub rank: u32,
+    pub device: u32,
+}
+
+/// A rank that differs from its replicas.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OddRank {
+    pub rank: u32,
+    pub device: u32,
+    pub group: u32,
+    /// What the difference weighs; 0 where it is not about bytes.
+    pub bytes: u64,
+    pub why: Why,
+    /// Other causes that hold as well.
+    pub also: Vec<Why>,
+    /// For people.
+    pub sentence: String,
+    /// What it holds beyond its peers, the most first.
+    pub holders: Vec<OddHolder>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OddHolder {
+    pub label: String,
+    pub kind: String,
+    /// Bytes beyond those of the typical peer.
+    pub bytes: u64,
+    /// What the typical peer holds.
+    pub peer_bytes: u64,
+    pub count: u64,
+}
+
+/// When ranks first differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Divergence {
+    pub rank: u32,
+    pub device: u32,
+    pub group: u32,
+    pub step: u32,
+    /// When that step's peak is, on this rank.
+    pub tick: u32,
+    pub time_us: Option<u64>,
+    /// Live bytes at the peak of the step, here and on the typical peer.
+    pub bytes: u64,
+    pub peer_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Group {
+    pub ranks: Vec<RankId>,
+    pub worst_rank: u32,
+    pub max_peak: u64,
+    pub median_peak: u64,
+    pub min_peak: u64,
+    /// Highest peak / mean peak - 1, within the group.
+    pub imbalance: f64,
+    pub step_us: Option<f64>,
+    /// Whether an odd one could be told: three replicas or more.
+    pub comparable: bool,
+}
+
+/// Two replicas that differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    pub group: u32,
+    pub ranks: [RankId; 2],
+    pub peaks: [u64; 2],
+    /// What the first holds beyond the second, and the second beyond the first.
+    pub holders: [Vec<OddHolder>; 2],
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Waiting {
+    pub group: u32,
+    /// The slow one.
+    pub for_rank: u32,
+    pub for_device: u32,
+    /// How many ranks would wait for it.
+    pub ranks: u64,
+    pub us_per_step: f64,
+    /// What a typical one of them holds between steps.
+    pub held_bytes: u64,
+}
+
+/// Usage over the run: the most within each stretch of events.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Timeline {
+    pub rank: u32,
+    pub device: u32,
+    /// The first tick of each stretch.
+    pub ticks: Vec<u32>,
+    /// Its time since the first event; empty where the source has no clock.
+    pub time_us: Vec<u64>,
+    pub allocated: Vec<u64>,
+    pub reserved: Vec<u64>,
+}

@@ -1,0 +1,429 @@
+//! The odd one out: each rank against the other replicas of its group.
+//!
+//! A rank is odd if it is above its peers by more than their own spread explains (six standard deviations, estimated
+//! from the median distance; among few peers also twice their range) and by more than a floor below which a difference
+//! does not matter. Categories (a failed request, another setting) need no spread. Causes are tried in the order of
+//! [`Why`]; the first that holds is named, the others are listed behind it. With two replicas nobody can say which one
+//! is odd, so none is.
+
+use super::excess::{self, Excess, Origins};
+use super::replicas::{Replicas, pace, step_pace, transient};
+use super::robust::{Against, against, median};
+use super::summary::Summary;
+use serde::Serialize;
+
+/// Why a rank is odd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Why {
+    /// A request failed here and not on most peers.
+    OutOfMemory,
+    /// The allocator is set differently.
+    Settings,
+    /// It keeps something more of every step.
+    Leak,
+    /// It holds something that its peers do not.
+    ExtraBuffer,
+    /// Most of its transient requests are larger: more samples, or longer ones.
+    LargerBatch,
+    /// Its steps take longer with the same memory.
+    Straggler,
+    /// It reserves much more for what it allocates.
+    Fragmentation,
+    /// It stopped before its peers.
+    FewerSteps,
+}
+
+impl Why {
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Why::OutOfMemory => "out-of-memory",
+            Why::Settings => "settings",
+            Why::Leak => "leak",
+            Why::ExtraBuffer => "extra-buffer",
+            Why::LargerBatch => "larger-batch",
+            Why::Straggler => "straggler",
+            Why::Fragmentation => "fragmentation",
+            Why::FewerSteps => "fewer-steps",
+        }
+    }
+}
+
+/// One cause, with what it weighs.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cause {
+    pub(crate) why: Why,
+    pub(crate) bytes: u64,
+    pub(crate) facts: Facts,
+    pub(crate) holders: Vec<Excess>,
+}
+
+/// The figures of the sentence for people.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Facts {
+    Failed { times: usize, asked: u64, device_free: u64 },
+    Set { here: String, peers: String },
+    Leaks { per_step: u64, steps: usize },
+    Holds { more: u64, lasting: bool },
+    Larger { share: f64, step: Option<u32> },
+    Slower { us: f64, peers_us: f64 },
+    Reserves { more: u64 },
+    Stopped { steps: u64, peers: u64 },
+}
+
+/// Below this, and below a hundredth of the peak, a difference does not matter.
+const LEAST: f64 = (16 << 20) as f64;
+const LEAST_SHARE: f64 = 0.01;
+/// Bytes that are kept step after step matter from here on, in all and in each step.
+const LEAST_LEAK: f64 = (8 << 20) as f64;
+const LEAST_LEAK_STEP: f64 = (256 << 10) as f64;
+/// Transient bytes vary with the data: this share above the peers is still nothing.
+const LARGER: f64 = 0.08;
+/// The same for one step against the same step of the peers.
+const LARGER_STEP: f64 = 0.15;
+/// Steps that last this share longer are no noise.
+const SLOWER: f64 = 0.10;
+/// Cached bytes vary a lot between runs of one program.
+const FRAGMENTED: f64 = 0.25;
+/// Holders that are named for a rank.
+const NAMED: usize = 5;
+
+/// The causes for which the rank at `at` is odd, the one to name first; none where it is like its peers.
+pub(crate) fn causes(replicas: &Replicas<'_>, at: usize) -> Vec<Cause> {
+    if replicas.ranks.len() < 3 {
+        return Vec::new();
+    }
+    let view = View { group: &replicas.ranks, replicas, at };
+    let mut found = Vec::new();
+    found.extend(view.out_of_memory());
+    found.extend(view.settings());
+    let kept = view.kept();
+    let transient = view.larger_batch();
+    let explained = kept.is_some() || transient.is_some();
+    found.extend(kept);
+    found.extend(transient);
+    if !explained {
+        found.extend(view.new_holder());
+    }
+    found.extend(view.straggler());
+    found.extend(view.fewer_steps());
+    if found.is_empty() {
+        found.extend(view.fragmentation());
+    }
+    found.sort_by_key(|cause| cause.why);
+    found
+}
+
+/// The largest difference of two replicas: what can be said where nobody can say which one is odd.
+pub(crate) fn differences(a: &Summary, b: &Summary) -> Vec<Excess> {
+    let least = LEAST.max(LEAST_SHARE * a.peak_live.max(b.peak_live) as f64);
+    let mut rows = Origins::of(&[a, b]).beyond(a);
+    rows.retain(|row| row.bytes as f64 >= least);
+    rows.truncate(NAMED);
+    rows
+}
+
+struct View<'a> {
+    replicas: &'a Replicas<'a>,
+    group: &'a [&'a Summary],
+    at: usize,
+}
+
+impl View<'_> {
+    fn own(&self) -> &Summary {
+        self.group[self.at]
+    }
+
+    fn peers(&self) -> impl Iterator<Item = &Summary> {
+        self.group.iter().enumerate().filter(|&(i, _)| i != self.at).map(|(_, &peer)| peer)
+    }
+
+    fn against(&self, value: impl Fn(&Summary) -> f64) -> Against {
+        against(&self.group.iter().map(|rank| value(rank)).collect::<Vec<f64>>(), self.at)
+    }
+
+    /// Bytes that matter at all.
+    fn least(&self) -> f64 {
+        LEAST.max(LEAST_SHARE * self.replicas.typical_peak)
+    }
+
+    fn beyond(&self) -> Vec<Excess> {
+        self.replicas.origins.beyond(self.own())
+    }
+
+    /// The holders to name: those of `wanted`, and others only where there are none.
+    fn named(&self, wanted: impl Fn(&Excess) -> bool) -> Vec<Excess> {
+        let all = self.beyond();
+        let some: Vec<Excess> = all.iter().filter(|row| wanted(row)).cloned().collect();
+        let mut rows = if some.is_empty() { all } else { some };
+        // What is a hundredth of the first is noise.
+        let least = rows.first().map_or(0, |row| row.bytes / 100);
+        rows.retain(|row| row.bytes > least);
+        rows.truncate(NAMED);
+        rows
+    }
+
+    fn out_of_memory(&self) -> Option<Cause> {
+        let last = self.own().ooms.last()?;
+        let others = self.peers().filter(|peer| !peer.ooms.is_empty()).count();
+        if 2 * others >= self.group.len() - 1 {
+            return None;
+        }
+        let (times, asked, device_free) = (self.own().ooms.len(), last.asked, last.device_free);
+        let least = self.least();
+        let mut holders = self.named(|_| true);
+        holders.retain(|row| row.bytes as f64 >= least);
+        Some(Cause {
+            why: Why::OutOfMemory,
+            bytes: asked,
+            facts: Facts::Failed { times, asked, device_free },
+            holders,
+        })
+    }
+
+    fn settings(&self) -> Option<Cause> {
+        let own = conf(self.own());
+        let all: Vec<String> = self.peers().map(conf).collect();
+        let usual = all.iter().max_by_key(|conf| (all.iter().filter(|c| c == conf).count(), *conf))?;
+        let agree = all.iter().filter(|conf| *conf == usual).count();
+        if own == *usual || 3 * agree < 2 * all.len() {
+            return None;
+        }
+        let reserved = self.against(|rank| rank.peak() as f64);
+        Some(Cause {
+            why: Why::Settings,
+            bytes: reserved.excess.abs() as u64,
+            facts: Facts::Set { here: own, peers: usual.clone() },
+            holders: Vec::new(),
+        })
+    }
+
+    /// What is kept until the end: a leak, or a buffer.
+    fn kept(&self) -> Option<Cause> {
+        let kept = |rank: &Summary| rank.kept_by_part.last().copied().unwrap_or(0) as f64;
+        let total = self.against(kept);
+        let leak = self.leak();
+        if let Some((per_step, steps, bytes)) = leak {
+            return Some(Cause {
+                why: Why::Leak,
+                bytes,
+                facts: Facts::Leaks { per_step, steps },
+                holders: self.named(|row| row.lasting),
+            });
+        }
+        if total.excess <= self.least().max(total.allowed) {
+            return None;
+        }
+        let more = total.excess as u64;
+        Some(Cause {
+            why: Why::ExtraBuffer,
+            bytes: more,
+            facts: Facts::Holds { more, lasting: true },
+            holders: self.named(|row| row.lasting),
+        })
+    }
+
+    /// Bytes a step, steps and bytes in all that this rank keeps beyond its peers, where it does so step after step.
+    fn leak(&self) -> Option<(u64, usize, u64)> {
+        // Steps say best where something is kept. Where they differ between ranks, equal parts of the run must do.
+        let rows = self.own().kept_by_step.len();
+        let same = self.peers().filter(|peer| peer.kept_by_step.len() == rows).count();
+        let by_step = rows >= 3 && 4 * same >= 3 * (self.group.len() - 1);
+        let of = |rank: &Summary, row: usize| {
+            let kept = if by_step { &rank.kept_by_step } else { &rank.kept_by_part };
+            kept.get(row).or(kept.last()).copied().unwrap_or(0) as f64
+        };
+        let rows = if by_step { rows } else { self.own().kept_by_part.len() };
+        let last = self.against(|rank| of(rank, rows.saturating_sub(1)));
+        if rows < 3 || last.excess <= LEAST_LEAK.max(last.allowed) {
+            return None;
+        }
+        let above: Vec<f64> = (0..rows).map(|row| self.against(|rank| of(rank, row)).excess).collect();
+        let gains: Vec<f64> = above.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let gained: f64 = gains.iter().map(|gain| gain.max(0.0)).sum();
+        let least = LEAST_LEAK_STEP.max(0.2 * gained / gains.len() as f64);
+        let growing: Vec<f64> = gains.iter().copied().filter(|&gain| gain >= least).collect();
+        let first = gains.iter().position(|&gain| gain >= least)?;
+        let most = growing.iter().copied().fold(0.0, f64::max);
+        let needed = if gains.len() <= 3 { 2 } else { 3 };
+        let since = gains.len() - first;
+        let steady = growing.len() >= needed
+            && most <= 0.6 * gained
+            && (3 * growing.len() >= since || growing.len() >= 8)
+            && gained >= 0.5 * last.excess;
+        steady.then(|| {
+            let sum: f64 = growing.iter().sum();
+            ((sum / growing.len() as f64) as u64, growing.len(), sum as u64)
+        })
+    }
+
+    /// Transient bytes above those of the peers: larger requests throughout, or one buffer more.
+    fn larger_batch(&self) -> Option<Cause> {
+        let (bytes, share, step) = self.larger_peak().or_else(|| self.larger_step())?;
+        let rows: Vec<Excess> = self.beyond().into_iter().filter(|row| !row.lasting).collect();
+        let top = rows.first().map_or(0, |row| row.bytes);
+        let concentrated = top as f64 >= 0.6 * bytes as f64;
+        let (why, facts) = if concentrated && !self.all_larger() {
+            (Why::ExtraBuffer, Facts::Holds { more: bytes, lasting: false })
+        } else {
+            (Why::LargerBatch, Facts::Larger { share, step })
+        };
+        Some(Cause { why, bytes, facts, holders: self.named(|row| !row.lasting) })
+    }
+
+    /// The highest transient bytes of the run.
+    fn larger_peak(&self) -> Option<(u64, f64, Option<u32>)> {
+        let swing = self.against(|rank| transient(rank).0);
+        let floor = self.least().max(LARGER * swing.typical);
+        (swing.excess > floor.max(swing.allowed)).then(|| {
+            let share = swing.excess / swing.typical.max(1.0);
+            (swing.excess as u64, share, transient(self.own()).1)
+        })
+    }
+
+    /// A step whose transient bytes are far above those of the same step elsewhere.
+    fn larger_step(&self) -> Option<(u64, f64, Option<u32>)> {
+        let steps = self.replicas.steps.as_ref().filter(|_| self.group.len() >= 4)?;
+        let least = self.least();
+        let ratios: Vec<f64> = self.group.iter().map(|rank| steps.largest(rank, least).0).collect();
+        let found = against(&ratios, self.at);
+        if found.excess <= LARGER_STEP.max(found.allowed) {
+            return None;
+        }
+        let (share, row) = steps.largest(self.own(), least);
+        let step = &self.own().steps[row];
+        Some(((share * steps.typical(row)) as u64, share, Some(step.step)))
+    }
+
+    /// Whether requests are larger throughout, not just more.
+    fn all_larger(&self) -> bool {
+        if self.own().has_stacks {
+            let rows = self.beyond();
+            let transient: Vec<&Excess> = rows.iter().filter(|row| !row.lasting && !row.new).collect();
+            let known: f64 = self.own().held.iter().filter(|h| !h.lasting).map(|h| h.bytes as f64).sum();
+            let grown: f64 = transient
+                .iter()
+                .filter(|row| row.bytes as f64 > 0.05 * row.peers as f64)
+                .map(|row| (row.peers + row.bytes) as f64)
+                .sum();
+            return grown >= 0.4 * known;
+        }
+        let shares: Vec<f64> =
+            self.peers().map(|peer| excess::shared_requests(&self.own().largest, &peer.largest)).collect();
+        median(&shares) < 0.6
+    }
+
+    /// Something of its own that hides in the spread of what varies.
+    fn new_holder(&self) -> Option<Cause> {
+        let rows: Vec<Excess> = self.beyond().into_iter().filter(|row| row.new).collect();
+        let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
+        if bytes as f64 <= self.least() {
+            return None;
+        }
+        // The peers may each have something of their own as well. A sample tells the usual amount.
+        let own_of = |at: usize| -> f64 {
+            let rows = self.replicas.origins.beyond(self.group[at]);
+            rows.iter().filter(|row| row.new).map(|row| row.bytes as f64).sum()
+        };
+        let step = (self.group.len() / 16).max(1);
+        let sample = (0..self.group.len()).step_by(step).filter(|&i| i != self.at).map(own_of);
+        let values: Vec<f64> = sample.chain([bytes as f64]).collect();
+        let found = against(&values, values.len() - 1);
+        if found.excess <= self.least().max(found.allowed) {
+            return None;
+        }
+        let lasting = rows.first().is_some_and(|row| row.lasting);
+        let holders = rows.into_iter().take(NAMED).collect();
+        Some(Cause { why: Why::ExtraBuffer, bytes, facts: Facts::Holds { more: bytes, lasting }, holders })
+    }
+
+    fn straggler(&self) -> Option<Cause> {
+        if self.group.iter().any(|rank| pace(rank).is_none()) {
+            return None;
+        }
+        let stepwise = self.group.iter().all(|rank| step_pace(rank).is_some());
+        let of = |rank: &Summary| {
+            let found = if stepwise { step_pace(rank) } else { pace(rank) };
+            found.unwrap_or(0.0)
+        };
+        let found = self.against(of);
+        let floor = if stepwise { SLOWER } else { 1.5 * SLOWER } * found.typical;
+        if found.typical <= 0.0 || found.excess <= floor.max(found.allowed) {
+            return None;
+        }
+        let facts = Facts::Slower { us: found.typical + found.excess, peers_us: found.typical };
+        Some(Cause { why: Why::Straggler, bytes: 0, facts, holders: Vec::new() })
+    }
+
+    fn fragmentation(&self) -> Option<Cause> {
+        if self.group.iter().any(|rank| rank.peak_reserved.is_none()) {
+            return None;
+        }
+        let reserved = self.against(|rank| rank.peak_reserved.unwrap_or(0) as f64);
+        let cached = |rank: &Summary| {
+            rank.peak_reserved.unwrap_or(0).saturating_sub(rank.peak_allocated) as f64
+        };
+        let found = self.against(cached);
+        let floor = (FRAGMENTED * reserved.typical).max(self.least());
+        if found.excess <= floor.max(1.5 * found.allowed) {
+            return None;
+        }
+        let more = found.excess as u64;
+        Some(Cause {
+            why: Why::Fragmentation,
+            bytes: more,
+            facts: Facts::Reserves { more },
+            holders: Vec::new(),
+        })
+    }
+
+    fn fewer_steps(&self) -> Option<Cause> {
+        let of = |value: fn(&Summary) -> u64| {
+            median(&self.peers().map(|peer| value(peer) as f64).collect::<Vec<_>>())
+        };
+        let (steps, events) = (of(|s| s.step_count), of(|s| s.events));
+        let own = self.own();
+        let fewer = steps >= 2.0
+            && (own.step_count as f64) <= 0.75 * steps
+            && (own.events as f64) <= 0.8 * events
+            && self.peers().all(|peer| peer.events as f64 > 0.8 * events);
+        let facts = Facts::Stopped { steps: own.step_count, peers: steps as u64 };
+        fewer.then(|| Cause { why: Why::FewerSteps, bytes: 0, facts, holders: Vec::new() })
+    }
+}
+
+/// The settings as text, with what the events show of them.
+fn conf(rank: &Summary) -> String {
+    let Some(settings) = &rank.settings else {
+        return if rank.expandable_seen { "expandable segments (seen)" } else { "not recorded" }.to_owned();
+    };
+    let mut parts: Vec<String> = Vec::new();
+    if settings.expandable_segments || rank.expandable_seen {
+        parts.push("expandable_segments:True".to_owned());
+    }
+    if let Some(bytes) = settings.max_split_size {
+        parts.push(format!("max_split_size_mb:{}", bytes >> 20));
+    }
+    if settings.garbage_collection_threshold > 0.0 {
+        parts.push(format!("garbage_collection_threshold:{}", settings.garbage_collection_threshold));
+    }
+    let rounds = settings.roundup_power2_divisions;
+    if rounds.iter().any(|&n| n > 1) {
+        let same = rounds.iter().all(|n| *n == rounds[0]);
+        let list: Vec<String> = rounds.iter().map(u32::to_string).collect();
+        let value = if same { rounds[0].to_string() } else { format!("[{}]", list.join(",")) };
+        parts.push(format!("roundup_power2_divisions:{value}"));
+    }
+    // What the configuration names beyond these.
+    let known = ["expandable_segments", "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions"];
+    for pair in settings.conf.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let name = pair.split(':').next().unwrap_or(pair);
+        let part_of_list = !pair.contains(':') || pair.contains('[') || pair.contains(']');
+        if !known.contains(&name) && !part_of_list {
+            parts.push(pair.to_owned());
+        }
+    }
+    parts.sort();
+    if parts.is_empty() { "defaults".to_owned() } else { parts.join(",") }
+}

@@ -1,0 +1,81 @@
+//! The replicas of one group, with what comparing each of them with the others needs from all.
+
+use super::excess::Origins;
+use super::robust::median;
+use super::summary::Summary;
+
+/// A group of ranks that do the same.
+pub(crate) struct Replicas<'a> {
+    pub(crate) ranks: Vec<&'a Summary>,
+    pub(crate) origins: Origins,
+    /// The median of the peaks of live bytes.
+    pub(crate) typical_peak: f64,
+    /// `None` where the ranks do not have the same number of steps.
+    pub(crate) steps: Option<TypicalSteps>,
+}
+
+impl<'a> Replicas<'a> {
+    pub(crate) fn new(ranks: Vec<&'a Summary>) -> Replicas<'a> {
+        let peaks: Vec<f64> = ranks.iter().map(|rank| rank.peak_live as f64).collect();
+        Replicas {
+            origins: Origins::of(&ranks),
+            typical_peak: median(&peaks),
+            steps: TypicalSteps::of(&ranks),
+            ranks,
+        }
+    }
+}
+
+/// The transient bytes of each step on a typical rank.
+pub(crate) struct TypicalSteps(Vec<f64>);
+
+impl TypicalSteps {
+    fn of(ranks: &[&Summary]) -> Option<TypicalSteps> {
+        let rows = ranks.first()?.steps.len();
+        if rows == 0 || ranks.iter().any(|rank| rank.steps.len() != rows) {
+            return None;
+        }
+        let typical = |row: usize| {
+            median(&ranks.iter().map(|rank| rank.steps[row].swing() as f64).collect::<Vec<_>>())
+        };
+        Some(TypicalSteps((0..rows).map(typical).collect()))
+    }
+
+    pub(crate) fn typical(&self, row: usize) -> f64 {
+        self.0[row]
+    }
+
+    /// By which share a step of `rank` is at most above the typical one, and its row. Differences of fewer than `least`
+    /// bytes do not count.
+    pub(crate) fn largest(&self, rank: &Summary, least: f64) -> (f64, usize) {
+        let mut most = (0.0, 0);
+        for (row, (step, &typical)) in rank.steps.iter().zip(&self.0).enumerate() {
+            let more = step.swing() as f64 - typical;
+            if more > least && more / typical.max(1.0) > most.0 {
+                most = (more / typical.max(1.0), row);
+            }
+        }
+        most
+    }
+}
+
+/// The most transient bytes, and the step of them.
+pub(crate) fn transient(rank: &Summary) -> (f64, Option<u32>) {
+    let most = rank.steps.iter().rev().max_by_key(|step| step.swing());
+    match most {
+        Some(step) => (step.swing() as f64, Some(step.step)),
+        None => (rank.swing as f64, None),
+    }
+}
+
+/// How long a typical step takes, without the first one.
+pub(crate) fn step_pace(rank: &Summary) -> Option<f64> {
+    let skipped = usize::from(rank.steps.len() >= 3);
+    let durations: Vec<f64> = rank.steps.iter().skip(skipped).filter_map(|step| step.duration_us).collect();
+    (!durations.is_empty()).then(|| median(&durations))
+}
+
+/// Microseconds for an event, over the whole run.
+pub(crate) fn pace(rank: &Summary) -> Option<f64> {
+    rank.duration_us.filter(|&us| us > 0).map(|us| us as f64 / rank.events.max(1) as f64)
+}

@@ -1,0 +1,444 @@
+//! What is kept of one device of one rank: enough to compare it with its peers, and bounded, whatever the trace's size.
+//!
+//! Bytes that are compared between ranks are those requested: block sizes also depend on what happened to be free.
+//! The figures that a user sees (peaks) are those of the single report, to the byte.
+
+use super::sizes::{self, BySize};
+use crate::analysis::{Analysis, DeviceAnalysis};
+use crate::assemble;
+use crate::model::{KindBytes, OomInfo, Settings, When};
+use gapless_trace::holders::stack_label;
+use gapless_trace::kinds::Kind;
+use gapless_trace::{Action, Allocation, Bytes, StackId, Tick, Trace};
+use rustc_hash::{FxHashMap, FxHasher};
+use std::hash::{Hash, Hasher};
+
+/// The most holders, step rows and large requests that are kept of a device.
+const HOLDERS: usize = 512;
+const STEPS: usize = 1024;
+const LARGEST: usize = 64;
+/// Parts that a run without steps is cut into.
+const PARTS: usize = 32;
+
+/// One device of one rank.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub device: u32,
+    pub events: u64,
+    pub allocations: u64,
+    pub duration_us: Option<u64>,
+    pub peak_allocated: u64,
+    pub peak_live: u64,
+    /// `None` where the source has no segments.
+    pub peak_reserved: Option<u64>,
+    pub fragmentation: Option<f64>,
+    pub allocated_at: When,
+    pub reserved_at: When,
+    pub growth_per_step: Option<f64>,
+    pub kinds: KindBytes,
+    /// The largest holders at peak allocated, as the single report lists them.
+    pub top: Vec<(String, u64)>,
+    pub steps: Vec<StepRow>,
+    pub step_count: u64,
+    pub curve: Vec<Point>,
+    pub settings: Option<Settings>,
+    /// Whether memory was mapped into expandable segments, whatever the settings say.
+    pub expandable_seen: bool,
+    pub ooms: Vec<OomInfo>,
+    /// What the reader or the rebuilding had to repair or leave out.
+    pub notes: Vec<String>,
+    /// Who held how much at most, by where it was asked for.
+    pub(crate) held: Vec<Held>,
+    /// By steps: what was born before the first step or in each one, and is still there when the last one ends, summed.
+    pub(crate) kept_by_step: Vec<u64>,
+    /// The same by equal parts of the run's events, at a quiet instant near its end.
+    pub(crate) kept_by_part: Vec<u64>,
+    /// The most transient bytes: live, less what is there at the quiet instant.
+    pub(crate) swing: u64,
+    /// What is there from before the first step until the end, by size.
+    pub(crate) base: BySize,
+    /// The largest requests that came and went within the step that needed most.
+    pub(crate) largest: Vec<u64>,
+    pub(crate) has_stacks: bool,
+}
+
+/// A step, or as many as it takes to keep the rows bounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepRow {
+    /// The number of the first one.
+    pub step: u32,
+    /// The most live bytes, and when that was.
+    pub peak: u64,
+    pub peak_at: When,
+    /// Live bytes at the end.
+    pub end: u64,
+    pub duration_us: Option<f64>,
+}
+
+impl StepRow {
+    pub(crate) fn swing(&self) -> u64 {
+        self.peak.saturating_sub(self.end)
+    }
+}
+
+/// The most within a stretch of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Point {
+    pub tick: u32,
+    pub time_us: Option<u64>,
+    pub allocated: u64,
+    pub reserved: u64,
+}
+
+/// Requests of one origin that last beyond their step, or that do not.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Held {
+    pub(crate) key: u64,
+    /// The size class, where there is no stack.
+    pub(crate) class: Option<u16>,
+    pub(crate) lasting: bool,
+    /// The most at once, after the first step began.
+    pub(crate) bytes: u64,
+    pub(crate) count: u64,
+    pub(crate) kind: &'static str,
+    pub(crate) label: String,
+}
+
+impl Summary {
+    /// Every device of `analysis` that has allocations, or all where none has.
+    #[must_use]
+    pub fn of(analysis: &Analysis<'_>) -> Vec<Summary> {
+        let busy = |d: &&DeviceAnalysis<'_>| !d.history.allocations.is_empty();
+        let any = analysis.devices.iter().any(|d| busy(&d));
+        analysis.devices.iter().filter(|d| !any || busy(d)).map(|d| device(analysis, d)).collect()
+    }
+
+    /// What ranks are ordered by: reserved bytes, or allocated ones where those are not known.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        self.peak_reserved.unwrap_or(self.peak_allocated)
+    }
+}
+
+fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
+    let trace = analysis.trace;
+    let (history, events) = (&d.history, &d.device.events);
+    let usage = &history.usage;
+    let live = Live::new(d);
+    let time = |tick: Tick| assemble::when(d, tick).time_us;
+    let curve = history.curve.points.iter().map(|p| Point {
+        tick: p.tick.0,
+        time_us: time(p.tick),
+        allocated: p.allocated.0,
+        reserved: p.reserved.0,
+    });
+    let quiet = live.quiet();
+    let steps = steps(d, &live);
+    let notes = assemble::origin(analysis, "").1.notes;
+    Summary {
+        device: d.device.device,
+        events: events.len() as u64,
+        allocations: events.count(Action::Alloc) as u64,
+        duration_us: time(history.last_tick),
+        peak_allocated: usage.allocated.peak.0,
+        peak_live: usage.live.peak.0,
+        peak_reserved: history.has_segments.then_some(usage.reserved.peak.0),
+        fragmentation: usage.fragmentation(),
+        allocated_at: assemble::when(d, usage.allocated.peak_at),
+        reserved_at: assemble::when(d, usage.reserved.peak_at),
+        growth_per_step: d.growth.as_ref().map(|g| g.slope),
+        kinds: assemble::kinds_at(d, usage.allocated.peak_at),
+        top: assemble::holder_rows(trace, d, usage.allocated.peak_at, 3)
+            .into_iter()
+            .map(|h| (h.label, h.bytes))
+            .collect(),
+        step_count: d.steps.spans.len() as u64,
+        steps: fold(steps),
+        curve: curve.collect(),
+        settings: trace.settings.as_ref().map(assemble::settings),
+        expandable_seen: history.segments.iter().any(|s| s.expandable),
+        ooms: assemble::ooms(d),
+        notes: notes
+            .into_iter()
+            .filter(|note| note.device.is_none_or(|device| device == d.device.device))
+            .map(|note| note.text)
+            .collect(),
+        held: held(trace, d),
+        kept_by_step: kept_by_step(d),
+        kept_by_part: kept_by_part(d, quiet),
+        swing: usage.live.peak.0.saturating_sub(live.at(quiet)),
+        base: base(d, quiet),
+        largest: largest(d, &live),
+        has_stacks: !trace.stacks.is_empty(),
+    }
+}
+
+/// Live bytes at every tick.
+struct Live<'a, 't> {
+    d: &'a DeviceAnalysis<'t>,
+    levels: Vec<u64>,
+}
+
+impl<'a, 't> Live<'a, 't> {
+    fn new(d: &'a DeviceAnalysis<'t>) -> Live<'a, 't> {
+        let mut change = vec![0i64; d.history.last_tick.0 as usize + 2];
+        for a in d.history.allocations.iter() {
+            change[a.start.0 as usize] += a.requested.0 as i64;
+            change[a.freed.0 as usize] -= a.requested.0 as i64;
+        }
+        let mut now = 0i64;
+        let level = |by: &i64| {
+            now += by;
+            now.max(0) as u64
+        };
+        Live { d, levels: change.iter().map(level).collect() }
+    }
+
+    fn at(&self, tick: Tick) -> u64 {
+        self.levels.get(tick.0 as usize).copied().unwrap_or(0)
+    }
+
+    /// The most from `start` to before `end`, and the first tick of it.
+    fn most(&self, start: Tick, end: Tick) -> (u64, Tick) {
+        let (mut most, mut at) = (0, start);
+        for tick in start.0..end.0.max(start.0 + 1) {
+            let level = self.at(Tick(tick));
+            if level > most {
+                (most, at) = (level, Tick(tick));
+            }
+        }
+        (most, at)
+    }
+
+    /// An instant near the end at which little is transient: the end of the last step, or else where least is live in
+    /// the last quarter. The very end is left out: a program may free all it has there.
+    fn quiet(&self) -> Tick {
+        if let Some(span) = self.d.steps.spans.last() {
+            return Tick(span.end.0.min(self.d.history.last_tick.0));
+        }
+        let last = u64::from(self.d.history.last_tick.0);
+        let (from, to) = ((last * 72 / 100) as u32, (last * 97 / 100) as u32);
+        let least = (from..=to.max(from)).min_by_key(|&tick| self.at(Tick(tick)));
+        Tick(least.unwrap_or(last as u32))
+    }
+}
+
+fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
+    let spans = &d.steps.spans;
+    let time = |tick: Tick| assemble::when(d, tick).time_us;
+    let row = |(i, span): (usize, &gapless_trace::steps::StepSpan)| {
+        let (peak, at) = live.most(span.start, span.end);
+        // Until the next step begins, where one follows at once: waiting for data is part of a step.
+        let until = match spans.get(i + 1) {
+            Some(next) if next.start == span.end => next.start,
+            _ => Tick(span.end.0.saturating_sub(1)),
+        };
+        StepRow {
+            step: i as u32,
+            peak,
+            peak_at: assemble::when(d, at),
+            end: live.at(Tick(span.end.0.saturating_sub(1))),
+            duration_us: time(until).zip(time(span.start)).map(|(a, b)| a.saturating_sub(b) as f64),
+        }
+    };
+    spans.iter().enumerate().map(row).collect()
+}
+
+/// At most [`STEPS`] rows: the highest peak, the last end and the mean duration of the steps that share a row.
+fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
+    let each = rows.len().div_ceil(STEPS).max(1);
+    let joined = |rows: &[StepRow]| {
+        let first_highest = rows.iter().rev().max_by_key(|row| row.peak).copied().unwrap_or_default();
+        let durations: Vec<f64> = rows.iter().filter_map(|row| row.duration_us).collect();
+        StepRow {
+            step: rows.first().map_or(0, |row| row.step),
+            end: rows.last().map_or(0, |row| row.end),
+            duration_us: (!durations.is_empty())
+                .then(|| durations.iter().sum::<f64>() / durations.len() as f64),
+            ..first_highest
+        }
+    };
+    rows.chunks(each).map(joined).collect()
+}
+
+/// Whether an allocation outlives the step it was born in. Without steps: whether it lives for a quarter of the run.
+fn lasts(d: &DeviceAnalysis<'_>, a: &Allocation) -> bool {
+    match d.steps.step_at(a.start) {
+        Some(step) => a.freed > d.steps.spans[step].end,
+        None if d.steps.spans.is_empty() => a.freed.0 - a.start.0 > d.history.last_tick.0 / 4,
+        None => true,
+    }
+}
+
+/// Sums up to each part.
+fn running(parts: Vec<u64>) -> Vec<u64> {
+    let mut sum = 0;
+    let add = |part: u64| {
+        sum += part;
+        sum
+    };
+    parts.into_iter().map(add).collect()
+}
+
+fn kept_by_step(d: &DeviceAnalysis<'_>) -> Vec<u64> {
+    let spans = &d.steps.spans;
+    let Some(last) = spans.last() else { return Vec::new() };
+    let end = Tick(last.end.0.min(d.history.last_tick.0));
+    let rows = spans.len().min(STEPS);
+    let mut parts = vec![0; rows + 1];
+    for id in d.history.allocations.active_at(end) {
+        let a = d.history.allocations.get(id);
+        // What lies between two steps counts to the one before.
+        let part = spans.partition_point(|span| span.start <= a.start);
+        let part = if part == 0 { 0 } else { (part - 1) * rows / spans.len() + 1 };
+        parts[part] += a.requested.0;
+    }
+    running(parts)
+}
+
+fn kept_by_part(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<u64> {
+    let mut parts = vec![0; PARTS];
+    let length = u64::from(quiet.0) + 1;
+    for id in d.history.allocations.active_at(quiet) {
+        let a = d.history.allocations.get(id);
+        parts[(u64::from(a.start.0) * PARTS as u64 / length) as usize] += a.requested.0;
+    }
+    running(parts)
+}
+
+fn base(d: &DeviceAnalysis<'_>, quiet: Tick) -> BySize {
+    let first = d.steps.spans.first().map_or(quiet, |span| span.start);
+    let mut classes: FxHashMap<u16, u64> = FxHashMap::default();
+    for id in d.history.allocations.active_at(quiet) {
+        let a = d.history.allocations.get(id);
+        if a.start <= first {
+            *classes.entry(sizes::class(a.requested.0)).or_default() += a.requested.0;
+        }
+    }
+    let mut base: BySize = classes.into_iter().collect();
+    base.sort_unstable();
+    base
+}
+
+fn largest(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<u64> {
+    let swing = |span: &&gapless_trace::steps::StepSpan| {
+        live.most(span.start, span.end).0.saturating_sub(live.at(Tick(span.end.0.saturating_sub(1))))
+    };
+    let heaviest = d.steps.spans.iter().rev().max_by_key(swing);
+    let (from, to) = heaviest.map_or((Tick(0), d.history.forever()), |span| (span.start, span.end));
+    let a = &d.history.allocations;
+    let born = a.born_before(from)..a.born_before(to);
+    let mut requests: Vec<u64> = born
+        .map(|i| a.get(gapless_trace::AllocationId(i as u32)))
+        .filter(|a| !lasts(d, a))
+        .map(|a| a.requested.0)
+        .collect();
+    requests.sort_unstable_by(|x, y| y.cmp(x));
+    requests.truncate(LARGEST);
+    requests
+}
+
+/// One origin while it is gathered.
+struct Gathered {
+    held: Held,
+    now: (u64, u64),
+    /// Of its largest request.
+    largest: u64,
+    example: Option<StackId>,
+}
+
+fn held(trace: &Trace, d: &DeviceAnalysis<'_>) -> Vec<Held> {
+    let a = &d.history.allocations;
+    let begin = d.steps.spans.first().map_or(Tick(0), |span| span.start);
+    let mut by_end: Vec<u32> = (0..a.len() as u32).collect();
+    let freed = |&id: &u32| a.get(gapless_trace::AllocationId(id)).freed;
+    by_end.sort_unstable_by_key(freed);
+    let mut stacks: FxHashMap<u32, u64> = FxHashMap::default();
+    let mut index: FxHashMap<(u64, bool), usize> = FxHashMap::default();
+    let mut all: Vec<Gathered> = Vec::new();
+    let mut origin = vec![0u32; a.len()];
+    let (mut next_end, mut begun) = (0, false);
+    for id in a.ids() {
+        let allocation = a.get(id);
+        while next_end < by_end.len() && freed(&by_end[next_end]) <= allocation.start {
+            let ended = by_end[next_end];
+            let gathered = &mut all[origin[ended as usize] as usize];
+            gathered.now.0 -= a.get(gapless_trace::AllocationId(ended)).requested.0;
+            gathered.now.1 -= 1;
+            next_end += 1;
+        }
+        if !begun && allocation.start >= begin {
+            begun = true;
+            for gathered in &mut all {
+                (gathered.held.bytes, gathered.held.count) = gathered.now;
+            }
+        }
+        let lasting = lasts(d, &allocation);
+        let class = sizes::class(allocation.requested.0);
+        let stack = (!allocation.stack.is_none()).then_some(allocation.stack);
+        let key = match stack {
+            Some(stack) => *stacks.entry(stack.0).or_insert_with(|| stack_key(trace, stack)),
+            None => u64::from(class),
+        };
+        let at = *index.entry((key, lasting)).or_insert_with(|| {
+            all.push(Gathered {
+                held: Held {
+                    key,
+                    class: stack.is_none().then_some(class),
+                    lasting,
+                    bytes: 0,
+                    count: 0,
+                    kind: "",
+                    label: String::new(),
+                },
+                now: (0, 0),
+                largest: 0,
+                example: stack,
+            });
+            all.len() - 1
+        });
+        origin[id.0 as usize] = at as u32;
+        let gathered = &mut all[at];
+        gathered.now.0 += allocation.requested.0;
+        gathered.now.1 += 1;
+        if begun && gathered.now.0 > gathered.held.bytes {
+            (gathered.held.bytes, gathered.held.count) = gathered.now;
+        }
+        if allocation.requested.0 > gathered.largest {
+            gathered.largest = allocation.requested.0;
+            gathered.held.kind = kind_name(d.kinds.of(id));
+        }
+    }
+    if !begun {
+        for gathered in &mut all {
+            (gathered.held.bytes, gathered.held.count) = gathered.now;
+        }
+    }
+    all.retain(|gathered| gathered.held.bytes > 0);
+    all.sort_by(|x, y| y.held.bytes.cmp(&x.held.bytes).then(x.held.key.cmp(&y.held.key)));
+    all.truncate(HOLDERS);
+    let named = |mut gathered: Gathered| {
+        let label = gathered.example.and_then(|stack| stack_label(trace, stack)).map(|label| label.text);
+        gathered.held.label =
+            label.unwrap_or_else(|| format!("requests of up to {}", Bytes(gathered.largest)));
+        gathered.held
+    };
+    all.into_iter().map(named).collect()
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    kind.name()
+}
+
+/// The functions and files of a stack: lines and folders differ between machines that run the same program.
+fn stack_key(trace: &Trace, stack: StackId) -> u64 {
+    let mut hasher = FxHasher::default();
+    for &frame in trace.stacks.get(stack) {
+        let frame = trace.frames.get(frame);
+        trace.strings.get(frame.name).hash(&mut hasher);
+        let file = trace.strings.get(frame.file);
+        file.rsplit(['/', '\\']).next().unwrap_or(file).hash(&mut hasher);
+    }
+    // Apart from size classes, which are small numbers.
+    hasher.finish() | 1 << 63
+}

@@ -1,0 +1,216 @@
+//! From FILE arguments to the files of the ranks. A folder stands for the traces in it.
+
+use crate::failure::Failure;
+use crate::{load, output};
+use anyhow::{Context, Result};
+use gapless_ingest::{Format, Problem, ReadError};
+use gapless_report::ranks::names::{self, Numbering};
+use gapless_trace::Trace;
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+
+/// The files of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Inputs {
+    /// How the user named them.
+    pub(crate) path: String,
+    pub(crate) files: Vec<Input>,
+    /// Whether they are many ranks: several files, or a folder.
+    pub(crate) many: bool,
+    /// Files of a folder that are no traces.
+    pub(crate) skipped: Vec<String>,
+    pub(crate) numbering: Option<Numbering>,
+}
+
+/// One file, and its rank as far as its name says.
+#[derive(Clone, Debug)]
+pub(crate) struct Input {
+    pub(crate) path: PathBuf,
+    pub(crate) rank: u32,
+}
+
+impl Inputs {
+    /// The files behind `arguments`, by rank. `output` must not be one of them.
+    pub(crate) fn of(arguments: &[PathBuf], output: Option<&Path>) -> Result<Inputs> {
+        let mut inputs = Inputs { many: arguments.len() > 1, ..Inputs::default() };
+        let mut paths = Vec::new();
+        for argument in arguments {
+            if argument.is_dir() {
+                inputs.many = true;
+                let found = inputs.folder(argument)?;
+                if found.is_empty() {
+                    return Err(Failure::new(
+                        format!("{}: no file in this folder is a trace", argument.display()),
+                        "give the folder with the snapshots or recordings of the ranks, or the files themselves",
+                    )
+                    .into());
+                }
+                paths.extend(found);
+            } else {
+                paths.push(argument.clone());
+            }
+        }
+        if inputs.many && paths.iter().any(|path| path.as_os_str() == "-") {
+            return Err(Failure::new(
+                "only one run can come from standard input",
+                "name a file for every rank",
+            )
+            .into());
+        }
+        if let Some(output) = output {
+            output::refuse_input_as_output(output, &paths.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+        }
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        let (ranks, numbering) = names::ranks(&names);
+        inputs.numbering = Some(numbering);
+        inputs.files = paths.into_iter().zip(ranks).map(|(path, rank)| Input { path, rank }).collect();
+        // Stable: files of one rank stay as they were given.
+        inputs.files.sort_by_key(|input| input.rank);
+        inputs.path = match arguments {
+            [one] => one.display().to_string(),
+            [first, .., last] => {
+                format!("{} … {} ({} arguments)", first.display(), last.display(), arguments.len())
+            }
+            [] => String::new(),
+        };
+        Ok(inputs)
+    }
+
+    /// The file of rank `wanted`.
+    pub(crate) fn rank(&self, wanted: u32) -> Result<&Path> {
+        // A recording says itself which rank it is. Where the names say it as well, nothing needs to be read.
+        let by_name = self.numbering == Some(Numbering::Word);
+        let rank = |input: &Input| if by_name { input.rank } else { recorded(&input.path).unwrap_or(input.rank) };
+        let ranks: Vec<(u32, &Path)> =
+            self.files.iter().map(|input| (rank(input), input.path.as_path())).collect();
+        let found: Vec<&Path> = ranks.iter().filter(|(rank, _)| *rank == wanted).map(|(_, path)| *path).collect();
+        match found.as_slice() {
+            [one] => Ok(one),
+            [] => {
+                let least = ranks.iter().map(|(rank, _)| *rank).min().unwrap_or(0);
+                let most = ranks.iter().map(|(rank, _)| *rank).max().unwrap_or(0);
+                let what = format!("{}: no file is rank {wanted}", self.path);
+                let help = format!("there are {} files, ranks {least} to {most}", ranks.len());
+                Err(Failure::new(what, help).into())
+            }
+            several => {
+                let names: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
+                let what = format!("{}: {} files are rank {wanted}", self.path, several.len());
+                Err(Failure::new(what, format!("give one of them: {}", names.join(", "))).into())
+            }
+        }
+    }
+
+    /// The traces of a folder, or of the folders in it where it has no files of its own.
+    fn folder(&mut self, folder: &Path) -> Result<Vec<PathBuf>> {
+        let (files, folders) = entries(folder)?;
+        let mut candidates = files;
+        if candidates.is_empty() {
+            for folder in folders {
+                candidates.extend(entries(&folder)?.0);
+            }
+        }
+        let mut traces = Vec::new();
+        for path in candidates {
+            if is_trace(&path) {
+                traces.push(path);
+            } else {
+                self.skipped.push(path.display().to_string());
+            }
+        }
+        Ok(traces)
+    }
+}
+
+/// Files and folders in `folder`, in the order in which people count; hidden ones are left out.
+fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let cannot = || format!("cannot read the folder {}", folder.display());
+    let (mut files, mut folders) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(folder).with_context(cannot)? {
+        let entry = entry.with_context(cannot)?;
+        if entry.file_name().to_string_lossy().starts_with('.') {
+            continue;
+        }
+        let path = entry.path();
+        if path.is_dir() { folders.push(path) } else { files.push(path) }
+    }
+    for list in [&mut files, &mut folders] {
+        list.sort_by(|a, b| natural(&a.to_string_lossy(), &b.to_string_lossy()));
+    }
+    Ok((files, folders))
+}
+
+/// Whether the file may be a trace: one that is torn or empty may have been meant as one, a README was not.
+fn is_trace(path: &Path) -> bool {
+    const HEAD: usize = 4096;
+    let looked = load::content_quietly(path, |mut content| -> Result<bool, ReadError> {
+        if content.format()? != Format::Json {
+            return Ok(true);
+        }
+        // Our own reports are JSON too, and lie beside traces.
+        let head = String::from_utf8_lossy(content.peek(HEAD)?).into_owned();
+        Ok(!head.contains("\"schema\":\"gapless.") && !head.contains("\"schema\": \"gapless."))
+    });
+    match looked.and_then(|inner| inner) {
+        Ok(is_trace) => is_trace,
+        Err(error) => !matches!(error.problem, Problem::NotATrace { .. }),
+    }
+}
+
+/// The rank that a recording of ours says it is.
+fn recorded(path: &Path) -> Option<u32> {
+    let is_ours = load::content_quietly(path, |content| content.format().ok()).ok()? == Some(Format::Gtrace);
+    is_ours.then(|| load::trace_quietly(path).ok()).flatten().and_then(|trace| rank_of(&trace)).map(|(rank, _)| rank)
+}
+
+/// The rank and the number of ranks that the recorder noted: "rank 3 of 8".
+pub(super) fn rank_of(trace: &Trace) -> Option<(u32, Option<u32>)> {
+    let note = trace.source.notes.iter().find(|note| note.code == "rank")?;
+    let mut words = note.text.split_whitespace();
+    let rank = words.find(|word| *word == "rank").and_then(|_| words.next())?.parse().ok()?;
+    let world = words.find(|word| *word == "of").and_then(|_| words.next());
+    Some((rank, world.and_then(|size| size.parse().ok())))
+}
+
+/// rank2 before rank10.
+fn natural(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (a, b);
+    loop {
+        match (a.is_empty(), b.is_empty()) {
+            (true, true) => return Ordering::Equal,
+            (true, false) => return Ordering::Less,
+            (false, true) => return Ordering::Greater,
+            (false, false) => {}
+        }
+        let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+        let (m, n) = (digits(a), digits(b));
+        if m > 0 && n > 0 {
+            let (x, y) = (a[..m].trim_start_matches('0'), b[..n].trim_start_matches('0'));
+            let order = x.len().cmp(&y.len()).then_with(|| x.cmp(y)).then(m.cmp(&n));
+            if order != Ordering::Equal {
+                return order;
+            }
+            (a, b) = (&a[m..], &b[n..]);
+        } else {
+            let first = |text: &str| text.chars().next().map_or(0, char::len_utf8);
+            let (i, j) = (first(a), first(b));
+            let order = a[..i].cmp(&b[..j]);
+            if order != Ordering::Equal {
+                return order;
+            }
+            (a, b) = (&a[i..], &b[j..]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_sorted_as_people_count() {
+        let mut names = ["rank10", "rank2", "rank1", "rank02", "a", "rank2b", "é"];
+        names.sort_by(|a, b| natural(a, b));
+        assert_eq!(names, ["a", "rank1", "rank2", "rank2b", "rank02", "rank10", "é"]);
+    }
+}
