@@ -43,6 +43,8 @@ export interface Branch {
 
 export class App {
   device: Device | null = null;
+  /** The position among what the page can show; `deviceIndex` is that in the report. */
+  viewIndex = 0;
   deviceIndex = 0;
   stacks: StackBook | null = null;
   kinds: string[] = [];
@@ -71,7 +73,7 @@ export class App {
   private readonly listeners: { changes: Change[]; tell: () => void }[] = [];
   private restTimer = 0;
 
-  constructor(readonly report: Report) {}
+  constructor(public report: Report) {}
 
   on(changes: Change[], tell: () => void): void {
     this.listeners.push({ changes, tell });

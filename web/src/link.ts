@@ -67,7 +67,7 @@ export function keepLink(app: App, renderer: string | undefined): () => boolean 
       const { view, whole } = app;
       const said = new URLSearchParams();
       if (renderer) said.set("renderer", renderer);
-      if (app.deviceIndex) said.set("d", String(app.deviceIndex));
+      if (app.viewIndex) said.set("d", String(app.viewIndex));
       said.set("x", app.axis);
       said.set("c", app.colorBy);
       if (app.mode === "packed" && !app.device?.rects.given) said.set("m", app.mode);

@@ -16,7 +16,8 @@ import { Minimap } from "./minimap";
 import { Panel } from "./panel";
 import { readDetail, readRects, readTables, section } from "./payload";
 import { Plot } from "./plot";
-import { readReport } from "./report";
+import { RankStrip, readRanks } from "./ranks";
+import { readReport, type Report } from "./report";
 import { bindPrint } from "./print";
 import { about, holders } from "./sections";
 import { SegmentMap } from "./segments";
@@ -27,9 +28,9 @@ import { Toolbar } from "./toolbar";
 performance.mark("gapless-start");
 const root = document.getElementById("app")!;
 const link = readLink();
-const report = readReport();
-const app = new App(report);
-const name = root.dataset.title || report.source?.path || "run";
+const views = viewsOf();
+const app = new App(views[0]?.report ?? {});
+const name = root.dataset.title || app.report.source?.path || "run";
 
 const live = h("div.unseen", { "aria-live": "polite", id: "live" });
 const failed = h("div.failed", { role: "alert", hidden: true });
@@ -44,9 +45,10 @@ const flame = new Flame(app);
 const inset = new PeakInset(app, plot);
 panel.element.prepend(inset.element);
 
-const picker = h("select", { "aria-label": "Device" }, (report.devices ?? []).map((d, i) => h("option", { value: String(i) }, `GPU ${d["device"] ?? i}`)));
-picker.hidden = (report.devices?.length ?? 0) < 2;
+const picker = h("select", { "aria-label": "Device" }, views.map((view, i) => h("option", { value: String(i) }, viewName(view))));
+picker.hidden = views.length < 2;
 picker.addEventListener("change", () => void open(Number(picker.value)));
+const ranks = h("div", { id: "all-ranks", hidden: true });
 
 const themeButton = h("button", { class: "quiet", id: "theme", onclick: toggleTheme });
 
@@ -66,6 +68,7 @@ root.append(
     "main",
     null,
     // Sections in the order of the page: what a reader wants first stands first.
+    ranks,
     summary(app),
     h(
       "section",
@@ -145,23 +148,52 @@ applyTheme(storedTheme());
 
 const loaded = new Map<number, Promise<Device | null>>();
 
+/** What can be looked at: each device of the run, or of each rank that is in the page. */
+interface PageView {
+  report: Report;
+  /** The device's position in that report. */
+  device: number;
+  /** How the names of its sections begin. */
+  prefix: string;
+  rank: number | null;
+}
+
+function viewsOf(): PageView[] {
+  const of = (report: Report, prefix: string, rank: number | null) => (report.devices ?? []).map((_, device) => ({ report, device, prefix, rank }));
+  const whole = of(readReport(), "", null);
+  const ranked = [...document.querySelectorAll("script[id^='report.']")].flatMap(({ id }) => {
+    const rank = id.slice("report.".length);
+    return of(readReport(id), `${rank}.`, Number(rank));
+  });
+  return [...whole, ...ranked];
+}
+
+function viewName({ report, device, rank }: PageView): string {
+  const gpu = `GPU ${report.devices?.[device]?.["device"] ?? device}`;
+  return rank === null ? gpu : (report.devices?.length ?? 0) > 1 ? `Rank ${rank}, ${gpu}` : `Rank ${rank}`;
+}
+
 /** The device with the columns of its first section. */
 function load(index: number): Promise<Device | null> {
   let device = loaded.get(index);
+  const view = views[index];
   if (!device) {
-    device = section(`rects.${index}`).then((data) => (data ? new Device(readRects(data)) : null));
+    device = section(`${view.prefix}rects.${view.device}`).then((data) => (data ? new Device(readRects(data)) : null));
     loaded.set(index, device);
   }
   return device;
 }
 
-let tables: Promise<void> | null = null;
+const books = new Map<string, Promise<StackBook | null>>();
 
 async function open(index: number): Promise<void> {
   try {
-    const device = await load(index);
-    if (!device) throw new Error(`the report has no data of device ${index}`);
-    app.deviceIndex = index;
+    const view = views[index];
+    const device = view ? await load(index) : null;
+    if (!view || !device) throw new Error(`the report has no data of device ${index}`);
+    app.report = view.report;
+    app.viewIndex = index;
+    app.deviceIndex = view.device;
     app.device = device;
     app.selected = app.hovered = -1;
     app.holder = app.branch = null;
@@ -169,13 +201,11 @@ async function open(index: number): Promise<void> {
     app.mode = device.rects.given ? "packed" : "stacked";
     app.filter = { least: 0, stream: -1, hiddenKinds: new Set() };
     app.cursor = app.peakTick;
-    tables ??= section("tables").then((data) => {
-      if (!data) return;
-      app.stacks = new StackBook(readTables(data));
-      // The report's JSON writes `optimizer_state`, people write `optimizer state`: one spelling here.
-      app.kinds = app.stacks.tables.kinds.map((kind) => kind.replaceAll(" ", "_"));
-    });
-    await tables;
+    let book = books.get(view.prefix);
+    if (!book) books.set(view.prefix, (book = section(`${view.prefix}tables`).then((data) => (data ? new StackBook(readTables(data)) : null))));
+    app.stacks = await book;
+    // The report's JSON writes `optimizer_state`, people write `optimizer state`: one spelling here.
+    app.kinds = app.stacks?.tables.kinds.map((kind) => kind.replaceAll(" ", "_")) ?? [];
     app.colorBy = app.kinds.length && device.rects.kind.some((k) => k > 0) ? "kind" : app.stacks?.any ? "module" : "size";
     app.view = app.whole;
     app.remark();
@@ -188,7 +218,7 @@ async function open(index: number): Promise<void> {
     app.emit("device", "mode", "view");
     await first;
     if (!device.detail) {
-      const data = await section(`detail.${index}`);
+      const data = await section(`${view.prefix}detail.${view.device}`);
       if (data) device.complete(readDetail(data, device.rects));
     }
     if (index === (link.device ?? 0)) applyLink(app, link);
@@ -211,11 +241,26 @@ bindPrint(() => {
   if (!app.device) return;
   plot.drawNow();
   for (const drawn of [minimap, curves, segments, flame, inset]) drawn.draw();
+  rankStrip?.draw();
 });
+let rankStrip: RankStrip | null = null;
 const isLinkOld = keepLink(app, link.renderer);
-const wanted = min(max(0, floor(link.device ?? 0)), max(0, (report.devices?.length ?? 1) - 1));
+const wanted = min(max(0, floor(link.device ?? 0)), max(0, views.length - 1));
 picker.value = String(wanted);
 void open(wanted);
+void section("ranks").then((data) => {
+  if (!data) return;
+  const shown = new Map(views.map((view, i) => [view.rank, i] as const).reverse());
+  const strip = new RankStrip(app, readRanks(data), shown, (index) => {
+    picker.value = String(index);
+    void open(index);
+  });
+  ranks.append(strip.element);
+  ranks.hidden = false;
+  rankStrip = strip;
+  strip.draw();
+  document.documentElement.dataset["ranks"] = "1";
+});
 
 /** What the page shows, for tests and for the console; nothing in it changes the page. */
 const state = Object.freeze({

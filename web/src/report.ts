@@ -86,9 +86,9 @@ export interface Finding {
   device?: number | null;
 }
 
-export function readReport(): Report {
+export function readReport(id = "report"): Report {
   try {
-    return JSON.parse(document.getElementById("report")?.textContent || "{}") as Report;
+    return JSON.parse(document.getElementById(id)?.textContent || "{}") as Report;
   } catch {
     return {};
   }

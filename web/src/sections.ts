@@ -88,6 +88,14 @@ export function choose(app: App, holder: Holder): void {
 }
 
 export function about(app: App): HTMLElement {
+  const element = h("div", null);
+  const draw = () => fill(element, aboutReport(app));
+  app.on(["device"], draw);
+  draw();
+  return element;
+}
+
+function aboutReport(app: App): HTMLElement {
   const { report } = app;
   const rows: [string, string][] = [];
   const s = report.settings;

@@ -155,7 +155,7 @@ function finding(f: Finding, suggestion: string | undefined): HTMLElement {
   );
 }
 
-function copyBox(text: string): HTMLElement {
+export function copyBox(text: string): HTMLElement {
   const button = h("button", { type: "button", "aria-label": `Copy ${text}` }, "Copy");
   button.addEventListener("click", async () => {
     button.textContent = (await copied(text)) ? "Copied" : "Select and copy";

@@ -7,6 +7,7 @@
 
 pub mod layout;
 pub mod payload;
+pub mod ranks;
 
 mod base64;
 
@@ -61,15 +62,16 @@ pub fn write(out: &mut dyn Write, page: &Page<'_>) -> io::Result<()> {
             "style" => out.write_all(STYLE.as_bytes())?,
             "code" => out.write_all(CODE.as_bytes())?,
             "report" => out.write_all(escape_json(page.report_json).as_bytes())?,
-            "data" => write_data(out, page)?,
+            "data" => write_data(out, page, "")?,
             _ => {}
         }
     }
     Ok(())
 }
 
-/// The sections, each in a tag of its own so that the page can decode what the first picture needs, first.
-fn write_data(out: &mut dyn Write, page: &Page<'_>) -> io::Result<()> {
+/// The sections, each in a tag of its own so that the page can decode what the first picture needs, first. Their names
+/// begin with `prefix`.
+fn write_data(out: &mut dyn Write, page: &Page<'_>, prefix: &str) -> io::Result<()> {
     let stacks = payload::StackNumbers::of(page);
     let (details, rects) = std::thread::scope(|scope| {
         let details = scope.spawn(|| {
@@ -91,10 +93,10 @@ fn write_data(out: &mut dyn Write, page: &Page<'_>) -> io::Result<()> {
             .collect();
         (details.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), rects)
     });
-    section(out, "tables", &deflate(&payload::tables(page, &stacks)))?;
+    section(out, &format!("{prefix}tables"), &deflate(&payload::tables(page, &stacks)))?;
     for (i, (rects, detail)) in rects.iter().zip(&details).enumerate() {
-        section(out, &format!("rects.{i}"), rects)?;
-        section(out, &format!("detail.{i}"), detail)?;
+        section(out, &format!("{prefix}rects.{i}"), rects)?;
+        section(out, &format!("{prefix}detail.{i}"), detail)?;
     }
     Ok(())
 }

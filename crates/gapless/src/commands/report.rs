@@ -1,9 +1,10 @@
 //! `gapless report`: where the memory of a run went, on one rank or on all.
 
+mod many;
+
 use crate::cli::{ReportArgs, ReportFormat};
 use crate::commands::advise;
-use crate::failure::Failure;
-use crate::ranks::{self, Inputs};
+use crate::ranks::Inputs;
 use crate::{Answer, load, output};
 use anyhow::Result;
 use gapless_report::{Analysis, Report, html, text};
@@ -15,36 +16,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
     match (args.rank, inputs.files.as_slice()) {
         (Some(rank), _) => one(args, inputs.rank(rank)?),
         (None, [only]) if !inputs.many => one(args, &only.path),
-        _ => many(args, &inputs),
+        _ => many::run(args, &inputs),
     }
-}
-
-/// All ranks side by side.
-fn many(args: &ReportArgs, inputs: &Inputs) -> Result<Answer> {
-    let one_rank = "for one rank, add --rank N to the same command";
-    if args.format == ReportFormat::Html {
-        let what = "there is no HTML page for many ranks yet";
-        return Err(Failure::new(what, format!("use --format text or json; {one_rank}")).into());
-    }
-    if args.advise {
-        let what = "--advise works on one rank";
-        return Err(
-            Failure::new(what, format!("use `gapless advise` with the same files; {one_rank}")).into()
-        );
-    }
-    if args.tree {
-        return Err(Failure::new("--tree shows one rank", one_rank).into());
-    }
-    let run = ranks::read(inputs, args.device)?;
-    let report = gapless_report::ranks::report(&run);
-    match args.format {
-        ReportFormat::Json => {
-            let json = gapless_report::ranks::json(&report)?;
-            output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;
-        }
-        _ => output::write_text(args.output.as_deref(), &gapless_report::ranks::text(&report))?,
-    }
-    Ok(Answer::Yes)
 }
 
 fn one(args: &ReportArgs, file: &Path) -> Result<Answer> {

@@ -1,0 +1,89 @@
+//! The page of many ranks: the figures and curves of all of them, and the allocations of the few that matter.
+//!
+//! Traces come one after the other, so that only one is in memory: [`Writer::new`] writes what all ranks share,
+//! [`Writer::rank`] one rank that is shown whole, [`Writer::finish`] the rest of the page.
+
+use super::{CODE, Page, SKELETON, STYLE, deflate, escape_json, escape_text, parts, section, write_data};
+use crate::ranks::Ranks;
+use std::io::{self, Write};
+
+/// Allocations that a page shows at most, of all ranks together: about 10 bytes each, so that a page stays small.
+const ALLOCATIONS: u64 = 600_000;
+/// Ranks that are shown whole, at most.
+const SHOWN: usize = 6;
+
+/// The ranks whose allocations the page has: the worst, those that are odd, and the median one to compare them with.
+#[must_use]
+pub fn shown(ranks: &Ranks) -> Vec<u32> {
+    let odd = ranks.odd_ranks.iter().map(|odd| odd.rank);
+    let differ = ranks.differences.iter().flat_map(|pair| pair.ranks.iter().map(|id| id.rank));
+    let wanted = ranks.worst_rank.into_iter().chain(ranks.median_rank).chain(odd).chain(differ);
+    let mut shown: Vec<u32> = Vec::new();
+    let mut sum = 0;
+    for rank in wanted {
+        // Two events an allocation, at least.
+        let events: u64 = ranks.ranks.iter().filter(|row| row.rank == rank).filter_map(|row| row.events).sum();
+        let is_room = shown.is_empty() || sum + events / 2 <= ALLOCATIONS;
+        if !shown.contains(&rank) && shown.len() < SHOWN && is_room {
+            sum += events / 2;
+            shown.push(rank);
+        }
+    }
+    shown
+}
+
+/// Writes a page of many ranks, part by part.
+#[derive(Debug)]
+pub struct Writer<W: Write> {
+    out: W,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins the page. `ranks_json` is `ranks` as JSON.
+    ///
+    /// # Errors
+    /// When `out` does.
+    pub fn new(mut out: W, title: &str, ranks_json: &str) -> io::Result<Writer<W>> {
+        for (text, part) in parts(SKELETON) {
+            out.write_all(text.as_bytes())?;
+            match part {
+                "title" => out.write_all(escape_text(title).as_bytes())?,
+                "style" => out.write_all(STYLE.as_bytes())?,
+                "report" => out.write_all(b"{}")?,
+                "data" => break,
+                _ => {}
+            }
+        }
+        section(&mut out, "ranks", &deflate(ranks_json.as_bytes()))?;
+        Ok(Writer { out })
+    }
+
+    /// One rank that is shown whole.
+    ///
+    /// # Errors
+    /// When the output does.
+    pub fn rank(&mut self, rank: u32, page: &Page<'_>) -> io::Result<()> {
+        write!(self.out, "<script type=\"application/json\" id=\"report.{rank}\">")?;
+        self.out.write_all(escape_json(page.report_json).as_bytes())?;
+        self.out.write_all(b"</script>\n")?;
+        write_data(&mut self.out, page, &format!("{rank}."))
+    }
+
+    /// Ends the page.
+    ///
+    /// # Errors
+    /// When the output does.
+    pub fn finish(mut self) -> io::Result<()> {
+        let mut behind = false;
+        for (text, part) in parts(SKELETON) {
+            if behind {
+                self.out.write_all(text.as_bytes())?;
+                if part == "code" {
+                    self.out.write_all(CODE.as_bytes())?;
+                }
+            }
+            behind |= part == "data";
+        }
+        Ok(())
+    }
+}

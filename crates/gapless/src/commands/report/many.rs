@@ -1,0 +1,60 @@
+//! `gapless report` of many files: all ranks side by side.
+
+use crate::cli::{ReportArgs, ReportFormat};
+use crate::failure::Failure;
+use crate::ranks::{self, Inputs};
+use crate::{Answer, load, output};
+use anyhow::Result;
+use gapless_report::html;
+use gapless_report::ranks::{Ranks, Run};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+pub(super) fn run(args: &ReportArgs, inputs: &Inputs) -> Result<Answer> {
+    let one_rank = "for one rank, add --rank N to the same command";
+    if args.advise {
+        let what = "--advise works on one rank";
+        return Err(
+            Failure::new(what, format!("use `gapless advise` with the same files; {one_rank}")).into()
+        );
+    }
+    if args.tree {
+        return Err(Failure::new("--tree shows one rank", one_rank).into());
+    }
+    let run = ranks::read(inputs, args.device)?;
+    let report = gapless_report::ranks::report(&run);
+    match args.format {
+        ReportFormat::Text => {
+            output::write_text(args.output.as_deref(), &gapless_report::ranks::text(&report))?;
+        }
+        ReportFormat::Json => {
+            let json = gapless_report::ranks::json(&report)?;
+            output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;
+        }
+        ReportFormat::Html => {
+            let named = args.output.is_none() && std::io::stdout().is_terminal();
+            let path = if named { Some(PathBuf::from("ranks.html")) } else { args.output.clone() };
+            output::write_to(path.as_deref(), |out| write_page(out, args, &run, &report))?;
+            if let Some(path) = path.filter(|_| named) {
+                eprintln!("wrote {}", path.display());
+            }
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+/// Writes the page. The ranks that it shows whole are read again, one after the other.
+fn write_page(out: &mut dyn Write, args: &ReportArgs, run: &Run, report: &Ranks) -> Result<()> {
+    let json = gapless_report::ranks::json(report)?;
+    let title = Path::new(&run.path).file_name().map_or_else(|| run.path.clone(), |n| n.to_string_lossy().into_owned());
+    let mut page = html::ranks::Writer::new(out, &title, &json)?;
+    for rank in html::ranks::shown(report) {
+        let Some(file) = run.files.iter().find(|file| file.rank == rank && file.error.is_none()) else { continue };
+        let path = Path::new(&file.file);
+        let trace = load::trace_of(path, args.device)?;
+        let analysis = load::analyse(&trace, path)?;
+        let own = serde_json::to_string(&analysis.report(&file.file, args.top))?;
+        page.rank(rank, &analysis.page(&title, &own))?;
+    }
+    Ok(page.finish()?)
+}
