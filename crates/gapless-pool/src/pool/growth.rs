@@ -176,7 +176,7 @@ impl<D: Device> Pool<D> {
         if self.stats.reserved.current + left <= self.stats.active.peak {
             part = part.max(self.chunk());
         }
-        let most = self.options.largest_page.min(part).min(left).max(GRANULE);
+        let most = self.largest_page().min(part).min(left).max(GRANULE);
         1 << most.ilog2()
     }
 

@@ -1,7 +1,8 @@
 //! What happens when no free block fits: as little new memory as possible. Where that fails too, the
 //! [`ladder`](super::ladder) begins.
 
-use super::{AllocationId, Lane, Piece, Pieces, Place, Pool, SMALL, TRIES};
+use super::pieces::{Piece, Pieces};
+use super::{AllocationId, Lane, Place, Pool, SMALL, TRIES};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
 use crate::shard::Shard;
@@ -13,6 +14,9 @@ const LEAST_SLACK: u64 = 16 << 20;
 const LANE_SLACK: u64 = 2 * GRANULE;
 /// Smaller pieces of free memory are left alone.
 pub(super) const FRAGMENT: u64 = 64 << 10;
+/// Small requests from this size on go into holes between large blocks before they get a new page: a page has room for
+/// few of them.
+const IN_HOLES: u64 = 128 << 10;
 /// Frees of lent memory that are looked through for what a lane takes back.
 const TAKEN_BACK: usize = 64;
 
@@ -40,6 +44,9 @@ impl<D: Device> Pool<D> {
         }
         if size <= SMALL {
             let missing = size - self.heap(heap).tail().min(size - 1);
+            if let Some(place) = self.small_in_hole(lane, size) {
+                return Ok(place);
+            }
             // A first page is every lane's own: who lends is asked for each request, and hears of each free.
             if self.heap(heap).end() > self.heap(heap).start()
                 && self.stats.reserved.current + GRANULE > self.allowed(size)
@@ -83,6 +90,9 @@ impl<D: Device> Pool<D> {
     pub(super) fn allowed(&self, size: u64) -> u64 {
         let peak = self.stats.active.peak.max(self.stats.active.current + size);
         let is_used = |shard: &Shard| !shard.pool.is_private() && !shard.allocations.is_empty();
+        if self.is_scarce() {
+            return peak;
+        }
         let lanes = self.shards.iter().filter(|shard| is_used(shard)).count() as u64;
         peak + (peak / 1000 * self.options.slack).max(LEAST_SLACK).max(lanes * LANE_SLACK)
     }
@@ -105,8 +115,9 @@ impl<D: Device> Pool<D> {
             pieces.add(self.free_pieces(lane, Whose::Lent));
         }
         let missing = size.saturating_sub(pieces.most()).div_ceil(GRANULE) * GRANULE;
-        // A window over hundreds of pages to spare next to nothing is a bad bargain.
-        if plain.saturating_sub(missing) <= self.stats.reserved.current / 1000 {
+        // A window over hundreds of pages to spare next to nothing is a bad bargain, unless memory is scarce.
+        let little = if self.is_scarce() { 0 } else { self.stats.reserved.current / 1000 };
+        if plain.saturating_sub(missing) <= little {
             self.grow_for(heap, size, plain)?;
             return self.at_home(heap, size);
         }
@@ -135,6 +146,17 @@ impl<D: Device> Pool<D> {
         let tail = self.heap(heap).tail();
         self.grow_for(heap, size, (size - tail.min(size - 1)).div_ceil(GRANULE) * GRANULE)?;
         self.at_home(heap, size)
+    }
+
+    /// A small request in a hole between the lane's own large blocks, where there are several lanes: each of them would
+    /// else have one more page of small blocks that is used in part. A lane alone is better off with pages for them.
+    fn small_in_hole(&mut self, lane: u32, size: u64) -> Option<Place> {
+        let heap = self.lanes[lane as usize].large;
+        let has_hole = self.heap(heap).fits(size).is_some_and(|free| free < GRANULE);
+        if size < IN_HOLES || self.lanes.len() < 2 || !has_hole {
+            return None;
+        }
+        self.at_home(heap, size).ok()
     }
 
     /// A small request where its own heap has nothing and new memory would raise the peak: what lies between large
@@ -254,73 +276,5 @@ impl<D: Device> Pool<D> {
         found.fronts.sort_by_key(|p| (p.size, p.heap, p.page));
         found.backs.sort_by_key(|p| (p.size, p.heap, p.page));
         found
-    }
-}
-
-impl Piece {
-    /// A wholly free page.
-    fn page(heap: u32, page: u32, size: u64, block: u64) -> Piece {
-        Piece { heap, page, page_size: size, from: 0, size, block }
-    }
-}
-
-impl Pieces {
-    pub(super) fn add(&mut self, other: Pieces) {
-        self.pages.extend(other.pages);
-        self.fronts.extend(other.fronts);
-        self.backs.extend(other.backs);
-    }
-
-    /// The most bytes that one window over them can hold.
-    pub(super) fn most(&self) -> u64 {
-        let largest = |pieces: &[Piece]| pieces.iter().map(|p| p.size).max().unwrap_or(0);
-        self.pages.iter().map(|p| p.size).sum::<u64>() + largest(&self.fronts) + largest(&self.backs)
-    }
-
-    /// Pieces for `size` bytes, in the order of a window: pages as they come while they are not too large, and for what
-    /// is left the smallest thing that will do: a front, a back, one of each, or one more page, whose rest stays free
-    /// at home.
-    pub(super) fn choose(&self, size: u64) -> Option<Vec<Piece>> {
-        let mut chosen = Vec::new();
-        let mut taken = vec![false; self.pages.len()];
-        let mut left = size;
-        for (i, page) in self.pages.iter().enumerate() {
-            if left == 0 {
-                break;
-            }
-            if page.size <= left {
-                left -= page.size;
-                taken[i] = true;
-                chosen.push(*page);
-            }
-        }
-        if left == 0 {
-            return Some(chosen);
-        }
-        // A page that is nearly needed anyway is no worse than a fragment, and pieces of one page exclude each other.
-        if let Some(front) = self.fronts.iter().find(|p| p.size >= left) {
-            chosen.push(Piece { size: left, ..*front });
-            return Some(chosen);
-        }
-        if let Some(back) = self.backs.iter().find(|p| p.size >= left) {
-            let cut = back.size - left;
-            chosen.insert(0, Piece { from: back.from + cut, size: left, ..*back });
-            return Some(chosen);
-        }
-        let pair = self.backs.iter().rev().find_map(|back| {
-            let apart = |front: &&Piece| (front.heap, front.page) != (back.heap, back.page);
-            let front = self.fronts.iter().filter(apart).find(|front| front.size + back.size >= left)?;
-            Some((back, front))
-        });
-        let page = (0..self.pages.len()).filter(|&i| !taken[i]).min_by_key(|&i| self.pages[i].size);
-        match (pair, page) {
-            (Some((back, front)), _) => {
-                chosen.insert(0, *back);
-                chosen.push(Piece { size: left - back.size, ..*front });
-            }
-            (None, Some(page)) => chosen.push(Piece { size: left, ..self.pages[page] }),
-            (None, None) => return None,
-        }
-        Some(chosen)
     }
 }

@@ -13,7 +13,8 @@
 //! 1. The lane's own heap serves it, best fit. This is the only step on the hot path.
 //! 2. Frees that waited for other streams are looked at, and the heap is tried again ([`pending`]).
 //! 3. A block that this lane borrowed and gave back last serves it, or a window of this size that is mapped still.
-//! 4. As long as little more is held than was ever in use, the heap grows ([`growth`]).
+//! 4. As long as little more is held than was ever in use, the heap grows ([`growth`]). Where memory is scarce, that is
+//!    nothing more ([`scarcity`]).
 //! 5. Another lane lends a settled block ([`missing`]).
 //! 6. Free pages are **harvested**: they are mapped a second time, side by side, in a new window. Only what is then
 //!    still missing comes from the device. Nothing is copied, and nothing waits.
@@ -39,9 +40,12 @@ mod leaving;
 mod log;
 mod missing;
 mod pending;
+mod pieces;
 mod planned;
+mod scarcity;
 mod sharding;
 mod view;
+mod waste;
 mod windows;
 
 pub use checkpoint::{RestoreError, Saved};
@@ -49,6 +53,7 @@ pub use holes::{Hole, Holes, PrivateFree};
 pub use ladder::Rung;
 pub use log::Change;
 pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentView};
+pub use waste::{HeapWaste, Waste};
 
 use crate::allocations::{Allocation, Allocations, Place};
 use crate::budget::Budget;
@@ -62,6 +67,7 @@ use crate::steps::Planner;
 use fences::Fences;
 use leaving::Leaving;
 use pending::Pending;
+use pieces::Piece;
 use windows::Windows;
 
 /// The unit of block sizes.
@@ -486,29 +492,4 @@ impl<D: Device> Pool<D> {
 /// Heaps come in pairs, one a lane.
 fn lane_of(heap: u32) -> u32 {
     heap / 2
-}
-
-/// Free memory that a window can take: a page, or the free front or back of one.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    heap: u32,
-    page: u32,
-    /// Of the page.
-    page_size: u64,
-    /// Where the free bytes begin in it, and how many there are.
-    from: u64,
-    size: u64,
-    /// The size of the free block around.
-    block: u64,
-}
-
-/// What there is to take.
-#[derive(Clone, Debug, Default)]
-struct Pieces {
-    /// Wholly free pages.
-    pages: Vec<Piece>,
-    /// Free fronts of pages that others hold the back of: they can end a window.
-    fronts: Vec<Piece>,
-    /// Free backs: they can begin one.
-    backs: Vec<Piece>,
 }

@@ -1,0 +1,64 @@
+//! Near the most that it may hold, the pool takes finer pages and holds nothing beyond what is in use; far from it, it
+//! does neither.
+
+use gapless_pool::{Options, Pool, PoolKey, SimDevice, StreamHandle};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const STREAM: StreamHandle = StreamHandle(0);
+
+fn pool(card: u64, limit: Option<u64>) -> Pool<SimDevice> {
+    Pool::new(SimDevice::new(card), Options { limit, ..Options::default() })
+}
+
+fn take(pool: &mut Pool<SimDevice>, size: u64) -> u64 {
+    pool.alloc(size, STREAM, PoolKey(0, 0)).expect("enough memory")
+}
+
+/// The largest page that is held, in MiB.
+fn largest(pool: &Pool<SimDevice>) -> u64 {
+    let sizes = pool.heaps().flat_map(gapless_pool::heap::Heap::pages).map(|page| page.size);
+    sizes.max().unwrap_or(0) / MIB
+}
+
+#[test]
+fn pages_are_fine_under_a_limit_and_large_without_one() {
+    let mut free = pool(140 * GIB, None);
+    take(&mut free, GIB);
+    assert_eq!(largest(&free), 32);
+    let mut far = pool(140 * GIB, Some(100 * GIB));
+    take(&mut far, GIB);
+    assert_eq!(largest(&far), 32);
+    let mut near = pool(140 * GIB, Some(10 * GIB));
+    take(&mut near, GIB);
+    assert_eq!(largest(&near), 4);
+}
+
+#[test]
+fn the_last_eighth_of_a_card_is_taken_in_fine_pages() {
+    let mut pool = pool(16 * GIB, None);
+    take(&mut pool, 15 * GIB);
+    assert_eq!(largest(&pool), 32);
+    let before = pool.stats().pages.current;
+    take(&mut pool, 256 * MIB);
+    assert_eq!(pool.stats().pages.current - before, 128);
+}
+
+/// A gap of 96 MiB between blocks, and a request that it does not fit: below half of the limit the pool grows within
+/// its slack, above it the free pages are mapped a second time.
+#[test]
+fn free_pages_are_harvested_at_once_where_memory_is_scarce() {
+    let held_for = |limit: Option<u64>| {
+        let mut pool = pool(140 * GIB, limit);
+        take(&mut pool, 10 * GIB);
+        let gap = take(&mut pool, 96 * MIB);
+        take(&mut pool, 2 * MIB);
+        pool.free(gap).expect("it is allocated");
+        let before = pool.stats().reserved.current;
+        take(&mut pool, 100 * MIB);
+        pool.stats().reserved.current - before
+    };
+    assert_eq!(held_for(None), 100 * MIB);
+    assert_eq!(held_for(Some(100 * GIB)), 100 * MIB);
+    assert_eq!(held_for(Some(12 * GIB)), 4 * MIB);
+}
