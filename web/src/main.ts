@@ -1,6 +1,7 @@
 // The page: builds its parts, draws the timeline from the first section, then reads the rest.
 
 import { max, min, floor } from "./math";
+import { answer } from "./answer";
 import { App } from "./app";
 import { readTheme } from "./colors";
 import { Curves } from "./curves";
@@ -57,8 +58,8 @@ root.append(
   h(
     "main",
     null,
-    figures(app),
-    findings(app),
+    report.headline ? answer(report.headline) : figures(app),
+    report.headline && !report.findings?.length ? null : findings(app),
     h(
       "section",
       { id: "timeline", "aria-labelledby": "timeline-title" },
@@ -196,7 +197,8 @@ bindKeys(app, toolbar, dialog, plot.element, { toggleTheme, say, describe: (i) =
 const isLinkOld = keepLink(app, link.renderer);
 const wanted = min(max(0, floor(link.device ?? 0)), max(0, (report.devices?.length ?? 1) - 1));
 picker.value = String(wanted);
-void open(wanted);
+if (report.headline && !report.devices?.length) document.documentElement.dataset.ready = root.className = "bare";
+else void open(wanted);
 
 /** What the page shows, for tests and for the console; nothing in it changes the page. */
 const state = Object.freeze({
