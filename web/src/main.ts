@@ -1,6 +1,7 @@
 // The page: builds its parts, draws the timeline from the first section, then reads the rest.
 
 import { max, min, floor } from "./math";
+import { answer } from "./answer";
 import { App } from "./app";
 import { readTheme } from "./colors";
 import { Curves } from "./curves";
@@ -22,14 +23,16 @@ import { bindPrint } from "./print";
 import { about, holders } from "./sections";
 import { SegmentMap } from "./segments";
 import { stackAt } from "./stacked";
-import { summary } from "./summary";
+import { advice, summary } from "./summary";
 import { Toolbar } from "./toolbar";
 
 performance.mark("gapless-start");
 const root = document.getElementById("app")!;
 const link = readLink();
 const views = viewsOf();
-const app = new App(views[0]?.report ?? {});
+const app = new App(views[0]?.report ?? readReport());
+/** What a page of `plan` or `fit` answers. */
+const headline = app.report.headline;
 const name = root.dataset.title || app.report.source?.path || "run";
 
 const live = h("div.unseen", { "aria-live": "polite", id: "live" });
@@ -69,7 +72,8 @@ root.append(
     null,
     // Sections in the order of the page: what a reader wants first stands first.
     ranks,
-    summary(app),
+    headline ? answer(headline) : summary(app),
+    headline && app.report.findings?.length ? advice(app) : null,
     h(
       "section",
       { id: "timeline", "aria-labelledby": "timeline-title" },
@@ -247,7 +251,8 @@ let rankStrip: RankStrip | null = null;
 const isLinkOld = keepLink(app, link.renderer);
 const wanted = min(max(0, floor(link.device ?? 0)), max(0, views.length - 1));
 picker.value = String(wanted);
-void open(wanted);
+if (headline && views.length === 0) document.documentElement.dataset.ready = root.className = "bare";
+else void open(wanted);
 void section("ranks").then((data) => {
   if (!data) return;
   const shown = new Map(views.map((view, i) => [view.rank, i] as const).reverse());

@@ -7,6 +7,28 @@ export interface Report {
   settings?: Settings | null;
   devices?: DeviceReport[];
   findings?: Finding[];
+  headline?: Headline;
+}
+
+/** What is said first where the page shows an answer, and no recorded run. */
+export interface Headline {
+  title: string;
+  tone: "good" | "care" | "bad" | "plain";
+  tiles: { name: string; value: string; note: string; strong: boolean }[];
+  bar?: Bar;
+  lists: { title: string; columns: string[]; rows: string[][] }[];
+  notes: string[];
+}
+
+export interface Part {
+  name: string;
+  bytes: number;
+}
+
+export interface Bar {
+  parts: Part[];
+  limit: number;
+  of: string;
 }
 
 export interface Note {

@@ -107,7 +107,7 @@ export function composition(bar: HTMLElement, parts: Record<string, number>): vo
 const SEVERITY = { error: ["!", "Error"], warning: ["▲", "Warning"], info: ["i", "Note"] } as const;
 
 /** Findings in one line each, with what to copy; a click opens the details. */
-function advice(app: App): HTMLElement {
+export function advice(app: App): HTMLElement {
   const list = h("div.findings", null);
   const element = h("div.card", { id: "findings" }, h("h2", null, "What to do"), list);
   let all = false;

@@ -73,6 +73,7 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
         devices,
         annotations,
         settings,
+        ..Trace::default()
     })
 }
 

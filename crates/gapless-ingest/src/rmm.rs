@@ -103,18 +103,20 @@ fn address(text: &str, line: u64) -> Result<u64, Fault> {
     };
     match number {
         Some(number) => Ok(number),
-        None => wrong(line, format!("{text:?} is no address or handle")),
+        None => {
+            wrong(line, format!("invalid address or handle {text:?}: use a number, such as 0x7f0000000000"))
+        }
     }
 }
 
 fn bytes(text: &str, line: u64) -> Result<u64, Fault> {
     match text.parse::<u64>() {
         Ok(n) if n <= Bytes::LIMIT.0 => Ok(n),
-        Ok(_) => wrong(line, format!("a size of {text} bytes: no device has more than 2^60")),
+        Ok(_) => wrong(line, format!("invalid size {text}: a size is at most 2^60 bytes")),
         Err(_) if text.starts_with('-') => {
-            wrong(line, format!("a size of {text}: a size cannot be negative"))
+            wrong(line, format!("invalid size {text}: a size cannot be negative"))
         }
-        Err(_) => wrong(line, format!("{text:?} is no number of bytes")),
+        Err(_) => wrong(line, format!("invalid size {text:?}: use a whole number of bytes")),
     }
 }
 

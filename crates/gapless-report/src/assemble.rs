@@ -4,7 +4,8 @@ use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::model::{
     ChurnInfo, DeviceReport, FiguresInfo, FrameInfo, GrowerInfo, GrowthInfo, HolderInfo, KindBytes,
     KindsInfo, LossesInfo, MomentInfo, NoteInfo, OomInfo, PeakMoments, PeaksInfo, PoolInfo, PoolLossesInfo,
-    Report, SCHEMA, Settings, SourceInfo, StepInfo, StepsInfo, StreamInfo, TimelineInfo, Tool, When,
+    ProcessInfo, Report, SCHEMA, Settings, SourceInfo, StepInfo, StepsInfo, StreamInfo, TimelineInfo, Tool,
+    When,
 };
 use gapless_trace::growth::Grower;
 use gapless_trace::holders::{self, Grouping, Holder};
@@ -26,9 +27,23 @@ pub(crate) fn origin(analysis: &Analysis<'_>, path: &str) -> (Tool, SourceInfo) 
         path: path.to_owned(),
         format: trace.source.format.clone(),
         producer: trace.source.producer.clone(),
+        process: trace.process.is_known().then(|| process(&trace.process)),
         notes,
     };
     (tool, source)
+}
+
+fn process(p: &gapless_trace::Process) -> ProcessInfo {
+    let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    ProcessInfo {
+        program: known(&p.program),
+        pid: p.pid,
+        host: known(&p.host),
+        rank: p.rank,
+        world: p.world,
+        torch: known(&p.torch),
+        allocator: known(&p.allocator),
+    }
 }
 
 pub(crate) fn report(analysis: &Analysis<'_>, path: &str, top: usize) -> Report {
@@ -41,6 +56,7 @@ pub(crate) fn report(analysis: &Analysis<'_>, path: &str, top: usize) -> Report 
         settings: trace.settings.as_ref().map(settings),
         devices: analysis.devices.iter().map(|d| device(trace, d, top)).collect(),
         advice: None,
+        headline: None,
         findings: Vec::new(),
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! [`Analysis`] has everything that is known of a trace. [`Report`] is the part that is written down, and the JSON
 //! contract. [`text`], [`json`] and [`html`] show it, [`diff`] compares two, [`check`] compares one with budgets, and
-//! [`explain`] has the text for each finding's code. [`replay`] shows what other allocators would have held, [`advice`]
-//! which settings help, [`oom`] why a request failed, and [`fit`] what a model takes before it runs. [`ranks`] puts the
-//! ranks of one run side by side.
+//! [`explain`] has the text for each finding's code. [`markdown`] is for pull requests, and [`headline`] for pages that
+//! show an answer. [`replay`] shows what other allocators would have held, [`advice`] which settings help, [`oom`] why a
+//! request failed, and [`fit`] what a model takes before it runs. [`ranks`] puts the ranks of one run side by side.
 
 pub mod advice;
 pub mod analysis;
@@ -14,7 +14,9 @@ pub mod explain;
 pub mod finding;
 pub mod findings;
 pub mod fit;
+pub mod headline;
 pub mod html;
+pub mod markdown;
 pub mod model;
 pub mod oom;
 pub mod ranks;

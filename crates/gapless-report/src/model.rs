@@ -6,6 +6,7 @@
 
 use crate::advice::Answer;
 use crate::finding::Finding;
+use crate::headline::Headline;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -22,6 +23,9 @@ pub struct Report {
     /// What to set, for each device that has allocations; absent where it was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Vec<Answer>>,
+    /// What the page says first; absent in reports on recorded runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headline: Option<Headline>,
     pub findings: Vec<Finding>,
 }
 
@@ -38,8 +42,24 @@ pub struct SourceInfo {
     pub format: String,
     /// What wrote it, as far as the content shows; empty where unknown.
     pub producer: String,
+    /// The process that was recorded; absent where the source says nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessInfo>,
     /// What had to be inferred, repaired or left out.
     pub notes: Vec<NoteInfo>,
+}
+
+/// The process that was recorded; `null` where the source does not say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// Its name, without arguments: `python train.py`.
+    pub program: Option<String>,
+    pub pid: Option<u64>,
+    pub host: Option<String>,
+    pub rank: Option<u64>,
+    pub world: Option<u64>,
+    pub torch: Option<String>,
+    pub allocator: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -169,7 +169,7 @@ pub unsafe extern "C" fn gapless_budget_open(tag: *const c_char, limit: u64, sof
         // SAFETY: as the caller says.
         let tag = unsafe { CStr::from_ptr(tag) }.to_string_lossy();
         if !budgets::is_tag(&tag) {
-            set_error(&format!("{tag:?} is no tag: 1 to 63 letters, digits, _ - or /"));
+            set_error(&format!("invalid tag {tag:?}: use 1 to 63 letters, digits, _, - or /"));
             return -1;
         }
         let soft = if soft == 0 { u64::MAX } else { soft };
@@ -410,6 +410,7 @@ pub unsafe extern "C" fn gapless_overlay(torch_version: *const c_char, git_versi
     guarded(1, || {
         // SAFETY: as the caller says.
         let (version, git) = unsafe { (CStr::from_ptr(torch_version), CStr::from_ptr(git_version)) };
+        recorder::process::set_torch(&version.to_string_lossy());
         match overlay::install(&version.to_string_lossy(), &git.to_string_lossy()) {
             Ok(()) => 0,
             Err(why) => {

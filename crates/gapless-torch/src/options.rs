@@ -37,14 +37,16 @@ const KEYS: [&str; 11] = [
 /// Reads the line.
 ///
 /// # Errors
-/// When a key is unknown or a value is no number; in words.
+/// When a key is unknown, or a value is not a whole number. The text says which.
 pub fn parse(text: &str) -> Result<Settings, String> {
     let mut settings = Settings::default();
     for pair in text.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (key, value) =
-            pair.split_once('=').ok_or_else(|| format!("{pair:?} has no value: write key=value"))?;
+            pair.split_once('=').ok_or_else(|| format!("option {pair:?} has no value: write key=value"))?;
         let (key, value) = (key.trim(), value.trim());
-        let number: u64 = value.parse().map_err(|_| format!("{key}: {value:?} is no whole number"))?;
+        let number: u64 = value
+            .parse()
+            .map_err(|_| format!("option {key}: invalid value {value:?}: use a whole number"))?;
         match key {
             "reserve" => settings.reserve = number,
             "limit" => settings.pool.limit = (number > 0).then_some(number),
@@ -59,7 +61,7 @@ pub fn parse(text: &str) -> Result<Settings, String> {
             "plans" => settings.unplanned = number == 0,
             "check" => settings.check = number != 0,
             "check_bytes" => settings.check_bytes = number,
-            _ => return Err(format!("{key:?} is no option: there are {}", KEYS.join(", "))),
+            _ => return Err(format!("unknown option {key:?}: use one of {}", KEYS.join(", "))),
         }
     }
     Ok(settings)
@@ -78,7 +80,7 @@ mod tests {
         assert_eq!(parse("pages=1"), Ok(Settings::default()));
         assert_eq!(parse("check=1;check_bytes=64").map(|s| (s.check, s.check_bytes)), Ok((true, 64)));
         for (text, part) in
-            [("reserve", "key=value"), ("limit=x", "no whole number"), ("speed=9", "there are reserve")]
+            [("reserve", "key=value"), ("limit=x", "use a whole number"), ("speed=9", "use one of reserve")]
         {
             assert!(parse(text).expect_err(text).contains(part), "{text}");
         }

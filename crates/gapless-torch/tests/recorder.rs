@@ -151,6 +151,8 @@ fn ten_million_events_are_read_as_they_were_recorded() {
     assert_eq!((recorder.lost(), recorder.written()), (0, EVENTS));
     let trace = read(&path);
     assert!(trace.source.is_gapless() && codes(&trace).is_empty());
+    assert_eq!(trace.process.pid, Some(u64::from(std::process::id())));
+    assert_eq!(trace.process.allocator, trace.source.producer);
     let (events, mut program) = (&trace.devices[0].events, Program::new());
     assert_eq!(events.len() as u64, EVENTS);
     for index in events.indices() {

@@ -40,6 +40,8 @@ pub use moment::Moment;
 pub use settings::AllocatorSettings;
 pub use stacks::{Frame, Frames, StackId, Stacks};
 pub use strings::{StringId, Strings};
-pub use trace::{Annotation, Block, BlockState, DeviceTrace, Note, Segment, SizeClass, Source, Stage, Trace};
+pub use trace::{
+    Annotation, Block, BlockState, DeviceTrace, Note, Process, Segment, SizeClass, Source, Stage, Trace,
+};
 pub use usage::{Figures, Meter, Usage};
 pub use words::{Bytes, DeviceAddr, EventIndex, Micros, PoolId, StreamId, Tick};

@@ -19,6 +19,32 @@ pub struct Trace {
     pub annotations: Vec<Annotation>,
     /// `None`: the source does not say.
     pub settings: Option<AllocatorSettings>,
+    /// The process that was recorded, as far as the source says.
+    pub process: Process,
+}
+
+/// The process that was recorded. Empty texts and `None`: the source does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// The program's name: `python train.py`. Never its arguments: those may hold secrets.
+    pub program: String,
+    pub pid: Option<u64>,
+    pub host: String,
+    /// Its rank of `world` in a distributed run.
+    pub rank: Option<u64>,
+    pub world: Option<u64>,
+    /// The release of torch: `2.11.0+cu130`.
+    pub torch: String,
+    /// The allocator that served the run: `gapless 0.1.0`.
+    pub allocator: String,
+}
+
+impl Process {
+    /// Whether anything is known of it.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        *self != Process::default()
+    }
 }
 
 /// Where a trace came from.

@@ -30,8 +30,8 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   gapless demo                                   report on a built-in trace
-  gapless report snapshot.pickle                 where did the memory go?
-  gapless report snapshot.pickle --format html -o report.html
+  gapless snapshot.pickle                        where did the memory go? (short for gapless report)
+  gapless report snapshot.pickle --open          the same as a page in the browser
   gapless diff before.pickle after.pickle        what grew, by how much, who holds it
   gapless check snapshot.pickle --max-peak-reserved 20GiB
   gapless advise snapshot.pickle                 which settings use less memory?
@@ -107,6 +107,9 @@ pub(crate) enum Command {
 Examples:
   gapless report snapshot.pickle
   gapless report run.pickle.gz --format html -o report.html
+  gapless report run.pickle.gz --open                      write the page and open it in the browser
+  gapless report run.gtrace --watch                        follow a recording that is being written
+  gapless report run.pickle.gz --format markdown >> \"$GITHUB_STEP_SUMMARY\"
   gapless report run.gtrace --format json | jq '.devices[0].peak_reserved'
   zstdcat run.pickle.zst | gapless report -
   gapless report rank*.pickle                     all ranks of a run: the worst, the odd one and why
@@ -150,6 +153,14 @@ pub(crate) struct ReportArgs {
     /// Also replay other settings, and show which would use less memory (takes seconds, as `gapless advise`)
     #[arg(long)]
     pub(crate) advise: bool,
+
+    /// Write the HTML page and open it in the browser [default file: named after the trace, here]
+    #[arg(long)]
+    pub(crate) open: bool,
+
+    /// Make the report again whenever the file changes, until Ctrl-C
+    #[arg(long)]
+    pub(crate) watch: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -157,6 +168,21 @@ pub(crate) enum ReportFormat {
     Text,
     Json,
     Html,
+    /// For pull requests and chats
+    Markdown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReplayFormat {
+    Text,
+    Json,
+    Html,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlainFormat {
+    Text,
+    Json,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -189,6 +215,8 @@ pub(crate) struct DiffArgs {
 pub(crate) enum DiffFormat {
     Text,
     Json,
+    /// For pull requests and chats
+    Markdown,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -196,7 +224,11 @@ pub(crate) enum DiffFormat {
 Examples:
   gapless check run.pickle --max-peak-reserved 20GiB --max-fragmentation 15%
   gapless check run.pickle --baseline main.json --tolerance 2%
+  gapless check run.pickle --write-baseline main.json   keep this run's figures for later checks
   gapless check run.pickle --format github        annotations in the log of a workflow
+  gapless check run.pickle --format markdown >> \"$GITHUB_STEP_SUMMARY\"
+  gapless check run.pickle --format sarif -o memory.sarif     for code scanning
+  gapless check run.pickle --format gitlab -o gl-code-quality-report.json
 
 gapless.toml, read from the current folder or its parents:
   [check]
@@ -204,7 +236,7 @@ gapless.toml, read from the current folder or its parents:
   peak_allocated = \"18GiB\"
   fragmentation = \"15%\"
   growth_per_step = \"1MiB\"
-  baseline = \"memory-baseline.json\"     # a saved `gapless report --format json`, or a trace
+  baseline = \"memory-baseline.json\"     # from --write-baseline or `gapless report --format json`, or a trace
   tolerance = \"2%\"
 
 Exit code: 0 within all budgets, 1 over a budget, 2 an error.")]
@@ -232,6 +264,10 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) baseline: Option<PathBuf>,
 
+    /// Write the figures of this run to this file, for --baseline, also if the run is over a limit
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write_baseline: Option<PathBuf>,
+
     /// By how much the baseline may be exceeded [default: 0%]
     #[arg(long, value_name = "SHARE")]
     pub(crate) tolerance: Option<String>,
@@ -252,8 +288,16 @@ pub(crate) struct CheckArgs {
 pub(crate) enum CheckFormat {
     Text,
     Json,
+    /// Annotations in the log of a GitHub workflow
     Github,
+    /// Test cases for CI systems that read JUnit XML
     Junit,
+    /// A summary for a pull request
+    Markdown,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+    /// GitLab's code quality report
+    Gitlab,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -301,8 +345,8 @@ pub(crate) struct ReplayArgs {
     pub(crate) devices: Vec<u32>,
 
     /// The output format
-    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
-    pub(crate) format: ReportFormat,
+    #[arg(long, value_enum, default_value_t = ReplayFormat::Text)]
+    pub(crate) format: ReplayFormat,
 
     /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
@@ -336,8 +380,8 @@ pub(crate) struct AdviseArgs {
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
-    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
-    pub(crate) format: DiffFormat,
+    #[arg(long, value_enum, default_value_t = PlainFormat::Text)]
+    pub(crate) format: PlainFormat,
 
     /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
@@ -372,8 +416,8 @@ pub(crate) struct OomArgs {
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
-    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
-    pub(crate) format: DiffFormat,
+    #[arg(long, value_enum, default_value_t = PlainFormat::Text)]
+    pub(crate) format: PlainFormat,
 
     /// The output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]

@@ -7,9 +7,11 @@ mod commands;
 mod failure;
 mod load;
 mod machine;
+mod opener;
 mod output;
 mod progress;
 mod ranks;
+mod shortcut;
 mod sweep;
 
 use clap::Parser;
@@ -28,9 +30,16 @@ pub(crate) enum Answer {
 }
 
 fn main() -> ExitCode {
-    let args = match cli::Args::try_parse() {
+    let given = shortcut::expand(std::env::args_os().collect());
+    let args = match cli::Args::try_parse_from(&given) {
         Ok(args) => args,
-        Err(error) => return usage(&error),
+        Err(error) => {
+            if let Some(missing) = shortcut::missing_file(&given, &error) {
+                failure::print(&missing.into());
+                return ExitCode::from(2);
+            }
+            return usage(&error);
+        }
     };
     args.color.write_global();
     match commands::run(args.command) {

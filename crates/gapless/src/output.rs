@@ -58,6 +58,21 @@ pub(crate) fn write_to(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -
     }
 }
 
+/// Lets texts be as wide as the terminal that shows them; without one they keep to 80 columns.
+pub(crate) fn use_terminal_width() {
+    use std::io::IsTerminal;
+    if io::stdout().is_terminal()
+        && let Ok((columns, _)) = ratatui::crossterm::terminal::size()
+    {
+        gapless_report::text::set_width(usize::from(columns));
+    }
+}
+
+/// Whether a file may be made at `path`: tried, because permissions alone do not tell.
+pub(crate) fn can_create_beside(path: &Path) -> bool {
+    !path.is_dir() && Beside::create(path).is_ok()
+}
+
 /// Writes styled text: styles stay on a terminal that wants them, and nowhere else.
 pub(crate) fn write_text(path: Option<&Path>, styled: &str) -> Result<()> {
     match path {

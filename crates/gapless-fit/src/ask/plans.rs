@@ -228,8 +228,9 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
         "nothing cheaper in this space fits"
     };
     plans.proof = format!(
-        "{simulated}{} configurations: {} priced, {} left out because states alone or a smaller batch do not fit, {} because they cost more \
-         before anything is recomputed, {} because another covers them; {nothing}",
+        "{simulated}of {} configurations, the search priced {}; it left out {} whose weights and optimizer state, or whose \
+         smaller batch, already do not fit, {} that cost more before anything is recomputed, and {} that another one \
+         covers; {nothing}",
         c.points, c.examined, c.by_memory, c.by_cost, c.by_rule
     );
     let m = CostModel::default();

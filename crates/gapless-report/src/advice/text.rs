@@ -3,10 +3,9 @@
 
 use super::{Advice, Answer, Setting, Suggestion, Word};
 use crate::replay::text::driver_time;
+use crate::text::layout::{command, indent};
+use crate::text::paint::{BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bytes, clean, count, percent};
 use crate::text::table::{Align, Table};
-use crate::text::{
-    BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bytes, clean, count, indent, percent, shorten,
-};
 use std::fmt::Write;
 
 use Align::{Left, Right};
@@ -17,7 +16,7 @@ pub fn render(advice: &Advice) -> String {
     let mut out = String::new();
     let a = &advice.answer;
     let settings = Some(a.baseline.settings.as_str());
-    crate::text::source(&mut out, &advice.source, settings);
+    crate::text::source::render(&mut out, &advice.source, settings);
     let _ = writeln!(out);
     body(&mut out, a, &advice.source.path, "");
     out
@@ -66,8 +65,9 @@ fn body(out: &mut String, a: &Answer, path: &str, margin: &str) {
 
 fn suggestion(out: &mut String, number: usize, s: &Suggestion, a: &Answer) {
     let (before, after) = (&a.baseline, &s.setting);
-    let _ = writeln!(out, "\n  {BOLD}{number}{RESET}  {CYAN}{}{RESET}", clean(&s.line));
-    let mut table = Table::new(&[Left, Left]);
+    out.push('\n');
+    command(out, &format!("  {BOLD}{number}{RESET}  "), &clean(&s.line), CYAN);
+    let mut table = Table::new(&[Left, Left]).names(1, 24);
     let mut row = |name: &str, value: String| table.row("", vec![name.to_owned(), value]);
     if before.survives {
         row("saves", format!("{} ({})", bytes(s.saving), percent(s.saving_share)));
@@ -133,9 +133,9 @@ fn holders(out: &mut String, a: &Answer) {
 
 /// Also for the post-mortem.
 pub(crate) fn table_of_holders(out: &mut String, holders: &[crate::model::HolderInfo]) {
-    let mut table = Table::new(&[Right, Right, Right, Left, Left]);
+    let mut table = Table::new(&[Right, Right, Right, Left, Left]).names(4, 24).spare(&[3]);
     for h in holders {
-        let label = shorten(&clean(&h.label), 52);
+        let label = clean(&h.label);
         table.row(
             "",
             vec![bytes(h.bytes), percent(h.share), format!("{} ×", count(h.count)), h.kind.clone(), label],

@@ -1,7 +1,8 @@
 //! A verdict for people, programs, GitHub's log and JUnit readers.
 
-use super::{Row, Unit, Unknown, Verdict};
-use crate::text::{BOLD, DIM, RED, RESET, bytes, clean, percent};
+use super::verdict::Verdict;
+use super::words::{excess, sentence, title, unknown_sentence, unknown_title, value};
+use crate::text::{BOLD, DIM, RED, RESET, clean, indent, shorten, visible, width};
 use std::fmt::Write;
 
 /// For a terminal.
@@ -9,25 +10,31 @@ use std::fmt::Write;
 pub fn text(verdict: &Verdict) -> String {
     let mut out = String::new();
     let names = verdict.rows.iter().map(title).chain(verdict.unknown.iter().map(unknown_title));
-    let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
+    let names = names.map(|name| name.chars().count()).max().unwrap_or(0);
     for row in &verdict.rows {
         let (mark, style) = if row.passed { ("ok  ", DIM) } else { ("over", RED) };
-        let name = title(row);
-        let _ = writeln!(
-            out,
-            "{style}{mark}{RESET}  {name:<width$}  {BOLD}{:>9}{RESET}  limit {:>9}  {DIM}{}{}{RESET}",
-            value(row.unit, row.value),
-            value(row.unit, row.limit),
-            row.against,
-            excess(row)
-        );
+        let (is, may) = (value(row.unit, row.value), value(row.unit, row.limit));
+        let figures = format!("{name:<names$}  {BOLD}{is:>9}{RESET}  limit {may:>9}", name = title(row));
+        let aside = format!("{}{}", row.against, excess(row));
+        if 6 + visible(&figures) + 2 + visible(&aside) <= width() {
+            let _ = writeln!(out, "{style}{mark}{RESET}  {figures}  {DIM}{aside}{RESET}");
+        } else {
+            let _ = writeln!(out, "{style}{mark}{RESET}  {figures}");
+            indent(&mut out, "      ", &aside, DIM);
+        }
     }
     for unknown in &verdict.unknown {
         let name = unknown_title(unknown);
-        let _ = writeln!(out, "{RED}??  {RESET}  {name:<width$}  not known: {}", unknown.why);
+        let line = format!("{RED}??  {RESET}  {name:<names$}  not known: {}", unknown.why);
+        if visible(&line) <= width() {
+            let _ = writeln!(out, "{line}");
+        } else {
+            let _ = writeln!(out, "{RED}??  {RESET}  {name}");
+            indent(&mut out, "      ", &format!("not known: {}", unknown.why), "");
+        }
     }
     for holder in &verdict.holders {
-        let _ = writeln!(out, "      {DIM}at the peak: {}{RESET}", clean(holder));
+        let _ = writeln!(out, "      {DIM}at the peak: {}{RESET}", shorten(&clean(holder), width() - 19));
     }
     out
 }
@@ -101,45 +108,6 @@ pub fn junit(verdict: &Verdict) -> String {
     out
 }
 
-fn title(row: &Row) -> String {
-    format!("device {} {}", row.device, row.figure)
-}
-
-fn unknown_title(unknown: &Unknown) -> String {
-    format!("device {} {}", unknown.device, unknown.figure)
-}
-
-/// Why a limit could not be checked.
-#[must_use]
-pub fn unknown_sentence(unknown: &Unknown) -> String {
-    format!("device {}: {} is not known, because {}", unknown.device, unknown.figure, unknown.why)
-}
-
-fn sentence(row: &Row) -> String {
-    format!(
-        "{}: {} against a limit of {} ({}){}",
-        title(row),
-        value(row.unit, row.value),
-        value(row.unit, row.limit),
-        row.against,
-        excess(row)
-    )
-}
-
-fn excess(row: &Row) -> String {
-    match row.unit {
-        Unit::Bytes if !row.passed => format!(", {} too much", bytes((row.value - row.limit).ceil() as u64)),
-        _ => String::new(),
-    }
-}
-
-fn value(unit: Unit, value: f64) -> String {
-    match unit {
-        Unit::Bytes => bytes(value as u64),
-        Unit::Share => percent(value),
-    }
-}
-
 /// Escapes for the data of a workflow command. Other control characters, which a file's name may have, become U+FFFD:
 /// a log is read in terminals too.
 fn data(text: &str) -> String {
@@ -180,6 +148,7 @@ fn xml(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::verdict::{Row, SCHEMA, Unit, Unknown};
     use super::*;
 
     fn verdict() -> Verdict {
@@ -193,7 +162,7 @@ mod tests {
             against: "budget".to_owned(),
         };
         Verdict {
-            schema: super::super::SCHEMA,
+            schema: SCHEMA,
             path: "a,b:c.pickle".to_owned(),
             passed: false,
             rows: vec![row("peak reserved", 3e9, 2e9), row("peak allocated", 1e9, 2e9)],

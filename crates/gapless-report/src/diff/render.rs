@@ -1,8 +1,9 @@
 //! A diff for people and programs.
 
 use super::{Change, DeviceDiff, Diff, HolderDiff};
+use crate::text::layout::{indent, shorten, width};
 use crate::text::table::{Align, Table};
-use crate::text::{BOLD, DIM, RED, RESET, bytes, clean, percent, shorten};
+use crate::text::{BOLD, DIM, RED, RESET, bytes, clean, percent};
 use std::fmt::Write;
 
 const GREEN: &str = "\x1b[32m";
@@ -11,16 +12,13 @@ const GREEN: &str = "\x1b[32m";
 #[must_use]
 pub fn text(diff: &Diff, top: usize) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{DIM}before{RESET}  {}", clean(&diff.before));
-    let _ = writeln!(out, "{DIM}after{RESET}   {BOLD}{}{RESET}", clean(&diff.after));
+    let name = |path: &str| shorten(&clean(path), width() - 8);
+    let _ = writeln!(out, "{DIM}before{RESET}  {}", name(&diff.before));
+    let _ = writeln!(out, "{DIM}after{RESET}   {BOLD}{}{RESET}", name(&diff.after));
     for change in &diff.settings {
-        let _ = writeln!(
-            out,
-            "{DIM}setting{RESET} {}: {} → {}",
-            clean(&change.name),
-            clean(&change.before),
-            clean(&change.after)
-        );
+        let known = |value: &str| if value.is_empty() { "(default)".to_owned() } else { clean(value) };
+        let (name, before, after) = (clean(&change.name), known(&change.before), known(&change.after));
+        indent(&mut out, "", &format!("{DIM}setting{RESET} {name}: {before} → {after}"), "");
     }
     for device in &diff.unmatched_devices {
         let _ = writeln!(out, "{DIM}device {device} is in one of the runs only{RESET}");
@@ -118,7 +116,8 @@ fn holders(out: &mut String, title: &str, rows: &[&HolderDiff], style: &'static 
         return;
     }
     let _ = writeln!(out, "\n  {BOLD}{title}{RESET}");
-    let mut table = Table::new(&[Align::Right, Align::Right, Align::Right, Align::Left, Align::Left]);
+    let align = [Align::Right, Align::Right, Align::Right, Align::Left, Align::Left];
+    let mut table = Table::new(&align).names(4, 20).spare(&[2, 3]);
     for h in rows.iter().take(top) {
         table.row(
             "",
@@ -127,7 +126,7 @@ fn holders(out: &mut String, title: &str, rows: &[&HolderDiff], style: &'static 
                 format!("{} → {}", bytes(h.before), bytes(h.after)),
                 format!("{} → {} ×", h.before_count, h.after_count),
                 h.kind.clone(),
-                shorten(&clean(&h.label), 52),
+                clean(&h.label),
             ],
         );
     }

@@ -11,6 +11,7 @@ mod source;
 
 use crate::finding::{self, Finding, Severity};
 use crate::model::{DeviceReport, Report};
+use crate::text::paint::percent as share;
 use gapless_trace::Bytes;
 
 /// All findings of a report, the worst first.
@@ -92,12 +93,6 @@ fn bytes(value: u64) -> Bytes {
 /// `part / whole` as people read a share: "12 %".
 fn percent(part: u64, whole: u64) -> String {
     share(bytes(part).share_of(bytes(whole)))
-}
-
-pub(crate) fn share(value: f64) -> String {
-    let hundredths = value * 100.0;
-    let digits = usize::from(hundredths.abs() < 9.95);
-    format!("{hundredths:.digits$} %")
 }
 
 const MIB: u64 = 1 << 20;

@@ -3,12 +3,14 @@
 //! `gapless_fit::Answer`.
 
 mod compare;
+mod headline;
 mod model;
 mod paint;
 mod text;
 mod why;
 
 pub use compare::{Comparison, Side};
+pub use headline::headline;
 pub use model::Fit;
 pub use text::text;
 

@@ -153,7 +153,7 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     }
 }
 
-fn source(method: Method) -> &'static str {
+pub(super) fn source(method: Method) -> &'static str {
     match method {
         Method::Simulated => "simulated operator by operator",
         Method::Adjusted => "simulated, with weights or cache counted in the asked format",

@@ -2,6 +2,7 @@
 //! held the rest, and which settings would have served it.
 
 use super::{Autopsy, CauseInfo, LimitKind};
+use crate::text::layout::{command, shorten, width};
 use crate::text::table::{Align, Table};
 use crate::text::{
     BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bytes, clean, count, duration, indent, plural,
@@ -17,7 +18,7 @@ const POOLS: usize = 6;
 #[must_use]
 pub fn render(a: &Autopsy) -> String {
     let mut out = String::new();
-    crate::text::source(&mut out, &a.source, None);
+    crate::text::source::render(&mut out, &a.source, None);
     asked(&mut out, a);
     why(&mut out, a);
     free(&mut out, a);
@@ -44,7 +45,7 @@ fn asked(out: &mut String, a: &Autopsy) {
         a.device
     );
     if !a.asked_by.is_empty() {
-        let _ = writeln!(out, "  by {}", clean(&a.asked_by));
+        let _ = writeln!(out, "  by {}", shorten(&clean(&a.asked_by), width() - 5));
     }
     if a.earlier > 0 {
         indent(out, "  ", &format!("{} failed before; this is the last", plural(a.earlier, "request")), DIM);
@@ -114,8 +115,10 @@ fn free(out: &mut String, a: &Autopsy) {
     if a.cached.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\n  {BOLD}What was free where{RESET}");
-    let mut table = Table::new(&[Left, Left, Right, Right, Right, Right, Left]);
+    let aside = "<- marks where the request had to go";
+    let _ = writeln!(out, "\n  {BOLD}What was free where{RESET}  {DIM}{aside}{RESET}");
+    let align = [Left, Left, Right, Right, Right, Right, Left];
+    let mut table = Table::new(&align).names(0, 12).names(1, 8);
     let head = ["pool", "stream", "reserved", "in use", "free", "largest free", ""];
     table.row(DIM, head.iter().map(|&h| h.to_owned()).collect());
     for p in a.cached.iter().take(POOLS) {
@@ -129,7 +132,7 @@ fn free(out: &mut String, a: &Autopsy) {
                 bytes(p.active),
                 bytes(p.losses.external),
                 bytes(p.losses.largest_gap),
-                if own { "<- the request's own".to_owned() } else { String::new() },
+                if own { "<-".to_owned() } else { String::new() },
             ],
         );
     }
@@ -143,7 +146,7 @@ fn free(out: &mut String, a: &Autopsy) {
 fn survivors(out: &mut String, a: &Autopsy) {
     let _ = writeln!(out, "\n  {BOLD}What would have served it{RESET}");
     for s in &a.survivors {
-        let _ = writeln!(out, "    {CYAN}{}{RESET}", clean(&s.line));
+        command(out, "    ", &clean(&s.line), CYAN);
         let retries =
             if s.retries == 1 { "1 retry".to_owned() } else { format!("{} retries", count(s.retries)) };
         let needs = s.needs.as_ref().map_or_else(String::new, |v| format!(", needs torch {v} or later"));

@@ -6,7 +6,7 @@
 use super::model::{OddRank, RankRow, Ranks, Timeline};
 use crate::text::table::{Align, Table};
 use crate::text::{
-    BOLD, CYAN, DIM, RED, RESET, WIDTH, YELLOW, bars, bytes, clean, count, duration, percent, plural, shorten, wrap,
+    BOLD, CYAN, DIM, RED, RESET, YELLOW, bars, bytes, clean, count, duration, percent, plural, shorten, width, wrap,
 };
 use std::fmt::Write;
 
@@ -250,7 +250,7 @@ fn odd(out: &mut String, ranks: &Ranks) {
         let mut also: Vec<&str> = odd.also.iter().map(|why| why.word()).collect();
         also.insert(0, odd.why.word());
         let _ = writeln!(out, "  {YELLOW}rank {}  {}{RESET}  {BOLD}{weight}{RESET}", odd.rank, also.join(", also "));
-        for line in wrap(&clean(&odd.sentence), WIDTH - 4) {
+        for line in wrap(&clean(&odd.sentence), width() - 4) {
             let _ = writeln!(out, "    {line}");
         }
         holders(out, &odd.holders);
@@ -332,7 +332,7 @@ fn problems(out: &mut String, ranks: &Ranks) {
     for row in failed.iter().take(LISTED) {
         let error = clean(row.error.as_deref().unwrap_or_default());
         let _ = writeln!(out, "  {RED}rank {} could not be read{RESET}", row.rank);
-        for line in wrap(&error, WIDTH - 4) {
+        for line in wrap(&error, width() - 4) {
             let _ = writeln!(out, "    {line}");
         }
     }
@@ -340,7 +340,7 @@ fn problems(out: &mut String, ranks: &Ranks) {
         let _ = writeln!(out, "  {DIM}and {} more could not be read{RESET}", failed.len() - LISTED);
     }
     let mut line = |what: &str, list: String| {
-        let _ = writeln!(out, "  {DIM}{what}{RESET} {}", shorten(&list, WIDTH - what.len() - 3));
+        let _ = writeln!(out, "  {DIM}{what}{RESET} {}", shorten(&list, width() - what.len() - 3));
     };
     if !ranks.missing_ranks.is_empty() {
         line("no file for ranks", ranges(&ranks.missing_ranks));

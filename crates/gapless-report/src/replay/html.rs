@@ -174,5 +174,6 @@ fn remarks(out: &mut String, d: &Replayed, carded: bool) {
             );
         }
     }
-    let _ = write!(out, "</ul>\n<p class=\"hint\">{}</p>\n", super::text::HINT);
+    let hints = [super::text::TIMES, super::text::STRANDED].join(" ");
+    let _ = write!(out, "</ul>\n<p class=\"hint\">{hints}</p>\n");
 }

@@ -2,6 +2,7 @@
 //! say.
 
 use super::model::{Replay, Replayed, RunInfo};
+use crate::text::layout::{facts, width};
 use crate::text::table::{Align, Table};
 use crate::text::{
     BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bars, bytes, clean, count, indent, percent, plural, shorten,
@@ -10,17 +11,16 @@ use std::fmt::Write;
 
 use Align::{Left, Right};
 
-/// Columns of a curve.
-const COLUMNS: usize = 40;
-
-/// Said below every table.
-pub(super) const HINT: &str = "Driver time is an estimate, from calls measured on one H200. Stranded bytes are those at peak allocated.";
+/// Said below a table that has driver times.
+pub(super) const TIMES: &str = "Driver time is an estimate, from calls measured on one H200.";
+/// Said below a table that has stranded bytes.
+pub(super) const STRANDED: &str = "Stranded bytes are those at peak allocated.";
 
 /// The replays as text.
 #[must_use]
 pub fn render(replay: &Replay) -> String {
     let mut out = String::new();
-    crate::text::source(&mut out, &replay.source, None);
+    crate::text::source::render(&mut out, &replay.source, None);
     for device in replay.devices() {
         one(&mut out, replay, device);
     }
@@ -28,13 +28,15 @@ pub fn render(replay: &Replay) -> String {
 }
 
 fn one(out: &mut String, replay: &Replay, d: &Replayed) {
-    let mut facts = vec![plural(d.events, "event"), plural(d.allocations, "allocation")];
-    facts.push(match replay.capacity {
+    let mut known = vec![plural(d.events, "event"), plural(d.allocations, "allocation")];
+    known.push(match replay.capacity {
         Some(capacity) => format!("on a card of {}", bytes(capacity)),
         None => "on a card of unlimited size".to_owned(),
     });
-    let _ = writeln!(out, "\n{BOLD}Device {}{RESET}  {DIM}{}{RESET}\n", d.device, facts.join(" · "));
-    table(out, d);
+    out.push('\n');
+    facts(out, &format!("{BOLD}Device {}{RESET}  ", d.device), &known);
+    out.push('\n');
+    let hints = table(out, d);
     let _ = writeln!(out);
     for run in &d.runs {
         let who = if d.runs.len() > 1 { format!("{}: ", shorten(&label(run), 60)) } else { String::new() };
@@ -52,7 +54,7 @@ fn one(out: &mut String, replay: &Replay, d: &Replayed) {
             );
         }
     }
-    indent(out, "  ", HINT, DIM);
+    indent(out, "  ", &hints, DIM);
 }
 
 /// Shown only where some allocator has something to show in it.
@@ -62,7 +64,8 @@ struct Columns {
     min_capacity: bool,
 }
 
-fn table(out: &mut String, d: &Replayed) {
+/// Writes the table; the words to put below it.
+fn table(out: &mut String, d: &Replayed) -> String {
     let columns = Columns {
         retries: d.runs.iter().any(|r| r.retries > 0),
         oom: d.runs.iter().any(|r| r.oom.is_some()),
@@ -70,7 +73,8 @@ fn table(out: &mut String, d: &Replayed) {
     };
     let mut align = vec![Left];
     align.resize(12, Right);
-    let mut table = Table::new(&align);
+    // Segments, stranded bytes and the driver's time are for those who look closer: --format json has all.
+    let mut table = Table::new(&align).names(0, 10).spare(&[5, 4, 7]);
     let heads = |first: [&str; 8], retries: &str, oom: &str, least: &str| {
         let mut cells: Vec<String> = first.iter().map(|&c| c.to_owned()).collect();
         for (shown, text) in [(columns.retries, retries), (columns.oom, oom), (columns.min_capacity, least)] {
@@ -80,8 +84,8 @@ fn table(out: &mut String, d: &Replayed) {
         }
         cells
     };
-    let top = ["", "peak", "peak", "fragmen-", "", "", "device calls", "driver"];
-    let head = ["allocator", "reserved", "allocated", "tation", "stranded", "segments", "take/give", "time"];
+    let top = ["", "peak", "peak", "frag-", "", "", "device", "driver"];
+    let head = ["allocator", "reserved", "allocated", "mented", "stranded", "segments", "calls", "time"];
     table.row(DIM, heads(top, "", "out of", "smallest"));
     table.row(DIM, heads(head, "retries", "memory", "card"));
     let most = d.runs.iter().map(|r| r.peak_reserved).max().unwrap_or(0);
@@ -101,8 +105,11 @@ fn table(out: &mut String, d: &Replayed) {
             run.oom.map_or_else(|| "no".to_owned(), |oom| format!("event {}", count(u64::from(oom.event))));
         let least = run.min_capacity.map_or_else(String::new, bytes);
         table.row("", heads(figures, &count(run.retries), &oom, &least));
-        let curve = bars(&run.curve.reserved, most, COLUMNS);
-        below.push(format!("{CYAN}{curve}{RESET}  {DIM}{}{RESET}", clean(&shorten(&settings(run), 54))));
+        // The curve has three tenths of the line, the settings the rest.
+        let columns = width() * 3 / 10;
+        let curve = bars(&run.curve.reserved, most, columns);
+        let words = shorten(&clean(&settings(run)), width() - columns - 6);
+        below.push(format!("{CYAN}{curve}{RESET}  {DIM}{words}{RESET}"));
     }
     // Settings are longer than any column: they stand under the figures, beside the curve.
     let mut rows = String::new();
@@ -114,6 +121,24 @@ fn table(out: &mut String, d: &Replayed) {
             let _ = writeln!(out, "    {}", below.next().unwrap_or_default());
         }
     }
+    let shown = table.shown("  ");
+    let is_shown = |column: usize| shown.get(column).copied().unwrap_or(false);
+    let mut hints = Vec::new();
+    if is_shown(7) {
+        hints.push(TIMES.to_owned());
+    }
+    if is_shown(4) {
+        hints.push(STRANDED.to_owned());
+    }
+    let left_out: Vec<&str> = [(5, "segments"), (4, "stranded bytes"), (7, "driver time")]
+        .into_iter()
+        .filter(|(column, _)| !is_shown(*column))
+        .map(|(_, name)| name)
+        .collect();
+    if !left_out.is_empty() {
+        hints.push(format!("No room for {}: --format json has all figures.", left_out.join(", ")));
+    }
+    hints.join(" ")
 }
 
 /// The settings, and what an allocator is where there are none to write.

@@ -1,21 +1,23 @@
 //! One device in the terminal report.
 
+use super::layout::{facts, indent, visible, width};
 use super::table::{Align, Table};
-use super::{BOLD, CYAN, DIM, RESET, bars, bytes, clean, count, duration, indent, percent, plural, shorten};
+use super::{BOLD, CYAN, DIM, RESET, bars, bytes, clean, count, duration, percent, plural};
 use crate::model::{DeviceReport, MomentInfo, When};
 use std::fmt::Write;
 
 use Align::{Left, Right};
 
 pub(super) fn render(out: &mut String, d: &DeviceReport) {
-    let mut facts = vec![plural(d.events, "event"), plural(d.allocations, "allocation")];
+    let mut known = vec![plural(d.events, "event"), plural(d.allocations, "allocation")];
     if let Some(us) = d.duration_us {
-        facts.push(duration(us));
+        known.push(duration(us));
     }
     if d.events > 0 {
-        facts.push(d.steps.evidence.clone());
+        known.push(d.steps.evidence.clone());
     }
-    let _ = writeln!(out, "\n{BOLD}Device {}{RESET}  {DIM}{}{RESET}", d.device, facts.join(" · "));
+    out.push('\n');
+    facts(out, &format!("{BOLD}Device {}{RESET}  ", d.device), &known);
     curves(out, d);
     peaks(out, d);
     losses(out, d);
@@ -27,26 +29,32 @@ pub(super) fn render(out: &mut String, d: &DeviceReport) {
 }
 
 fn section(out: &mut String, title: &str, aside: &str) {
-    let aside = if aside.is_empty() { String::new() } else { format!("  {DIM}{aside}{RESET}") };
-    let _ = writeln!(out, "\n  {BOLD}{title}{RESET}{aside}");
+    if aside.is_empty() || visible(title) + visible(aside) + 4 <= width() {
+        let aside = if aside.is_empty() { String::new() } else { format!("  {DIM}{aside}{RESET}") };
+        let _ = writeln!(out, "\n  {BOLD}{title}{RESET}{aside}");
+        return;
+    }
+    let _ = writeln!(out, "\n  {BOLD}{title}{RESET}");
+    indent(out, "    ", aside, DIM);
 }
 
 /// Reserved and allocated over the run, as two rows of bars on one scale.
 fn curves(out: &mut String, d: &DeviceReport) {
-    const COLUMNS: usize = 72;
+    // Beside the names of the curves.
+    let columns = width() - 13;
     let top = d.peak_reserved.unwrap_or(0).max(d.peak_active);
     if d.timeline.ticks.len() < 2 || top == 0 {
         return;
     }
     if d.peak_reserved.is_some() {
-        let _ = writeln!(out, "  {DIM}reserved   {}{RESET}", bars(&d.timeline.reserved, top, COLUMNS));
+        let _ = writeln!(out, "  {DIM}reserved   {}{RESET}", bars(&d.timeline.reserved, top, columns));
     }
-    let _ = writeln!(out, "  allocated  {CYAN}{}{RESET}", bars(&d.timeline.allocated, top, COLUMNS));
+    let _ = writeln!(out, "  allocated  {CYAN}{}{RESET}", bars(&d.timeline.allocated, top, columns));
 }
 
 fn peaks(out: &mut String, d: &DeviceReport) {
     section(out, "Peaks", "");
-    let mut table = Table::new(&[Left, Right, Left, Left]);
+    let mut table = Table::new(&[Left, Right, Left, Left]).spare(&[3]);
     let mut row = |name: &str, value: Option<u64>, when: &When, meaning: &str| {
         let at = if value.is_some() { moment(when) } else { String::new() };
         let value = value.map_or("unknown".to_owned(), bytes);
@@ -54,7 +62,7 @@ fn peaks(out: &mut String, d: &DeviceReport) {
     };
     row("reserved", d.peak_reserved, &d.peak_at.reserved, "held from the device");
     row("active", Some(d.peak_active), &d.peak_at.active, "blocks not reusable yet");
-    row("allocated", Some(d.peak_allocated), &d.peak_at.allocated, "blocks in the program's hands");
+    row("allocated", Some(d.peak_allocated), &d.peak_at.allocated, "in the program's hands");
     row("requested", Some(d.peak_requested), &d.peak_at.requested, "asked for, until reusable");
     row("live", Some(d.peak_live), &d.peak_at.live, "asked for and not freed");
     table.render(out, "    ");
@@ -114,7 +122,7 @@ fn kinds(out: &mut String, d: &DeviceReport) {
     section(
         out,
         "What the bytes are at peak allocated",
-        &format!("inferred; shares of the {} {whole}", bytes(total)),
+        &format!("inferred; shares of {} {whole}", bytes(total)),
     );
     let mut table = Table::new(&[Left, Right, Right, Left]);
     for (name, value) in rows {
@@ -131,7 +139,7 @@ fn holders(out: &mut String, d: &DeviceReport) {
         return;
     }
     section(out, "Largest holders at peak allocated", "shares of what is in use");
-    let mut table = Table::new(&[Right, Right, Right, Right, Left, Left]);
+    let mut table = Table::new(&[Right, Right, Right, Right, Left, Left]).names(5, 24).spare(&[4]);
     for h in &d.holders {
         table.row(
             "",
@@ -141,7 +149,7 @@ fn holders(out: &mut String, d: &DeviceReport) {
                 percent(h.share),
                 format!("{} ×", count(h.count)),
                 h.kind.clone(),
-                shorten(&clean(&h.label), 56),
+                clean(&h.label),
             ],
         );
     }
@@ -153,7 +161,8 @@ fn parts(out: &mut String, d: &DeviceReport) {
         return;
     }
     section(out, "Pools and streams at peak reserved", "");
-    let mut table = Table::new(&[Left, Left, Right, Right, Right, Right, Right]);
+    let align = [Left, Left, Right, Right, Right, Right, Right];
+    let mut table = Table::new(&align).names(0, 12).names(1, 8);
     let head = ["pool", "stream", "reserved", "active", "free", "stranded", "largest free"];
     table.row(DIM, head.iter().map(|&h| h.to_owned()).collect());
     for p in d.at_peak_reserved.pools.iter().take(12) {

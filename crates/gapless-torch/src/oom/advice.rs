@@ -2,7 +2,7 @@
 //! costs most. Each is checked against the facts before it is given, and none advises what is set already. Where no
 //! rule holds, it is said how much less must be live.
 
-use super::text::{pool, stream};
+use super::words::{pool, stream};
 use super::{Facts, Limit, LimitBy};
 use gapless_pool::PoolKey;
 use gapless_trace::Bytes;

@@ -10,6 +10,7 @@ pub mod batch;
 pub mod setting;
 pub mod tail;
 pub mod text;
+mod words;
 
 use crate::holders::{self, Holder};
 use crate::recorder::held::Picture;

@@ -5,9 +5,10 @@
 //! and by which line, what is held by whom, why what is free could not serve, and what would have helped.
 
 use super::tail::Tail;
+use super::words::{pool, stream};
 use super::{Facts, LimitBy, advice};
 use crate::holders::Holder;
-use gapless_pool::{Hole, PoolKey, StreamHandle};
+use gapless_pool::{Hole, PoolKey};
 use gapless_trace::Bytes;
 use std::fmt::Write;
 
@@ -121,7 +122,7 @@ fn held(facts: &Facts) -> String {
         let _ = write!(out, "; the driver said {code}");
     }
     if facts.handlers > 0 {
-        let _ = write!(out, "; {} asked in vain", plural(facts.handlers as u64, "handler"));
+        let _ = write!(out, "; {} called, without success", plural(facts.handlers as u64, "handler"));
     }
     out
 }
@@ -193,17 +194,6 @@ fn hole(facts: &Facts) -> String {
         }
     }
     out
-}
-
-pub(super) fn stream(stream: StreamHandle) -> String {
-    if stream.0 == 0 { "the default stream".to_owned() } else { format!("stream {:#x}", stream.0) }
-}
-
-pub(super) fn pool(pool: PoolKey) -> String {
-    match pool {
-        PoolKey(0, id) => format!("memory pool {id}"),
-        PoolKey(id, _) => format!("graph pool {id}"),
-    }
 }
 
 /// What is open while nothing can be waited for.

@@ -32,8 +32,8 @@ pub(super) unsafe extern "C-unwind" fn create(
         answer((), || {
             if allocator.as_ref().is_some_and(|allocator| !allocator.object.is_null()) {
                 return refuse(
-                    "gapless: a MemPool with an allocator of its own is not supported: make it without one (torch.cuda.MemPool()), or run this \
-                     program without gapless",
+                    "gapless: a MemPool cannot use another allocator while Gapless serves the memory: create it without one, as \
+                     torch.cuda.MemPool(), or run this program without Gapless",
                 );
             }
             on_card(device, |card| card.create(id.into()))

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod frames;
 pub mod held;
 pub mod lines;
+pub(crate) mod process;
 pub mod recent;
 pub mod ring;
 pub mod scribe;

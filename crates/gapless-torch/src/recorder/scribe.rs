@@ -7,7 +7,7 @@
 
 use super::clock::Clock;
 use super::frames::{self, News, Place};
-use super::{Entry, Recorder, lock};
+use super::{Entry, Recorder, lock, process};
 use crate::recorder::held::{Block, Held, Picture, Piece};
 use gapless_pool::{PoolKey, StreamHandle};
 use gapless_trace::gtrace::{EventBatch, GtraceError, Tables, Writer};
@@ -163,6 +163,7 @@ pub fn write_picture(
     };
     let mut writer = Writer::new(file)?;
     writer.source(&source)?;
+    writer.process(&process::describe())?;
     let tables = Tables { strings: &strings, frames: &frames, stacks: &stacks };
     let Card { trace, pending, .. } = &card;
     for events in pending.chunks(BLOCK) {
@@ -352,6 +353,7 @@ impl Scribe<'_> {
         let mut writer = Writer::new(File::create(path)?)?;
         self.told_lost = self.recorder.lost();
         writer.source(&self.source())?;
+        writer.process(&process::describe())?;
         Ok(writer)
     }
 

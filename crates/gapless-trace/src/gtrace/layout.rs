@@ -35,6 +35,8 @@ pub enum Kind {
     Source = 10,
     Settings = 11,
     End = 12,
+    /// Readers that do not know it skip it.
+    Process = 128,
 }
 
 impl Kind {
@@ -44,8 +46,8 @@ impl Kind {
     #[must_use]
     pub fn from_u8(value: u8) -> Option<Kind> {
         use Kind::{
-            Annotations, Blocks, End, Events, Frames, Pools, Segments, Settings, Source, Stacks, Streams,
-            Strings,
+            Annotations, Blocks, End, Events, Frames, Pools, Process, Segments, Settings, Source, Stacks,
+            Streams, Strings,
         };
         [
             Strings,
@@ -60,6 +62,7 @@ impl Kind {
             Source,
             Settings,
             End,
+            Process,
         ]
         .into_iter()
         .find(|&kind| kind as u8 == value)

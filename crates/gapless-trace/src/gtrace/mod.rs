@@ -13,7 +13,8 @@
 //!      block: a header of 64 bytes, the payload, zeros up to a multiple of 8
 //!      +0   4  magic "GBLK"
 //!      +4   1  kind                 1 strings  2 frames  3 stacks  4 streams  5 pools  6 events  7 annotations
-//!                                   8 segments 9 blocks 10 source 11 settings 12 end; 128 and up: may be skipped
+//!                                   8 segments 9 blocks 10 source 11 settings 12 end; 128 process
+//!                                   kinds from 128 on may be skipped
 //!      +5   1  codec                0 stored, 1 LZ4 block
 //!      +6   2  zero
 //!      +8   4  payload length       as stored, without the padding
@@ -38,6 +39,7 @@
 //!      blocks       count x block
 //!      source       s format, s producer, byte torch_rules, v notes x (s code, s text)
 //!      settings     s conf, v max_split_size + 1 or 0, 8-byte float, byte expandable, 16 x v, v others x (s, s)
+//!      process      count x (s name, s value)           a reader leaves out names that it does not know
 //!      end          count x (u64 offset, u64 first, u32 count, u32 device, u8 kind, 7 zeros), u64 offset of this
 //!                   block, "GTRACEND"
 //! ```
@@ -49,6 +51,7 @@
 mod columns;
 mod encoding;
 mod layout;
+mod process;
 mod reader;
 mod tables;
 mod walk;

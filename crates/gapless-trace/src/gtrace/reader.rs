@@ -6,6 +6,7 @@ use super::GtraceError;
 use super::columns;
 use super::encoding::{Cursor, Fault};
 use super::layout::{BlockHeader, FILE_HEADER_LEN, HEADER_LEN, Kind, LZ4, MAX_RAW, NO_DEVICE, STORED};
+use super::process;
 use super::tables;
 use super::walk::{Blocks, Tail, after_end, check_file_header, check_header, check_payload, short_tail};
 use crate::events::Events;
@@ -203,7 +204,7 @@ impl Builder {
             Kind::Events => count * EVENT_MEMORY,
             Kind::Strings => 2 * raw_len + count * 24,
             Kind::Stacks => 8 * raw_len + count * 24,
-            Kind::Source | Kind::Settings => 32 * raw_len,
+            Kind::Source | Kind::Settings | Kind::Process => 32 * raw_len,
             Kind::End => raw_len,
             _ => count * 96,
         };
@@ -274,6 +275,7 @@ impl Builder {
             }
             Kind::Source => trace.source = tables::get_source(from)?,
             Kind::Settings => trace.settings = Some(tables::get_settings(from)?),
+            Kind::Process => trace.process = process::get(from)?,
             Kind::End => {
                 if header.first != header.number {
                     return Err(format!("it ends {} blocks and comes after {}", header.first, header.number));

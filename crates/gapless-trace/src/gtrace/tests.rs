@@ -490,6 +490,23 @@ fn what_cannot_be_is_an_error_that_says_what() {
 }
 
 #[test]
+fn the_process_of_a_recording_is_kept_and_an_unknown_one_is_not_written() {
+    let mut trace = random_trace(7, 1, 20);
+    let without = written(&trace);
+    assert!(!read(&without).unwrap().process.is_known());
+    trace.process.program = "python train.py".to_owned();
+    trace.process.rank = Some(3);
+    let with = written(&trace);
+    assert!(with.len() > without.len());
+    let back = read(&with).unwrap();
+    assert_eq!(back.process, trace.process);
+    assert!(back.source.notes.iter().all(|note| note.code != "gtrace-newer"));
+    let mut wrong = empty_file();
+    push_block(&mut wrong, BlockHeader { kind: 128, raw_len: 3, ..no_header() }, &[9, 9, 9]);
+    assert!(matches!(read(&wrong), Err(GtraceError::Malformed { .. })));
+}
+
+#[test]
 fn kinds_from_128_on_are_skipped_with_a_note_and_others_are_an_error() {
     let mut file = empty_file();
     push_block(&mut file, BlockHeader { kind: 200, ..no_header() }, &[1, 2, 3]);

@@ -9,6 +9,7 @@ use super::encoding::{put, put_text};
 use super::layout::{
     BlockHeader, END_MAGIC, HEADER_LEN, Kind, LZ4, MAGIC, MAX_RAW, NO_DEVICE, STORED, VERSION, checksum,
 };
+use super::process;
 use super::tables::{
     put_annotation, put_block, put_frame, put_pool, put_segment, put_settings, put_source, put_stack,
     put_stream,
@@ -17,7 +18,7 @@ use crate::events::{Event, Events};
 use crate::settings::AllocatorSettings;
 use crate::stacks::{FrameId, Frames, StackId, Stacks};
 use crate::strings::{StringId, Strings};
-use crate::trace::{Annotation, Block, Segment, Source, Trace};
+use crate::trace::{Annotation, Block, Process, Segment, Source, Trace};
 use crate::words::{EventIndex, Micros, PoolId, StreamId};
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use std::io::Write;
@@ -197,6 +198,16 @@ impl<W: Write> Writer<W> {
         self.check()?;
         put_settings(&mut self.raw, settings);
         self.emit(Kind::Settings, NO_DEVICE, 0, 1, 0)
+    }
+
+    /// Says which process was recorded; the last one counts.
+    ///
+    /// # Errors
+    /// When writing fails.
+    pub fn process(&mut self, process: &Process) -> Result<(), GtraceError> {
+        self.check()?;
+        let count = process::put(&mut self.raw, process);
+        self.emit(Kind::Process, NO_DEVICE, 0, count, 0)
     }
 
     /// Appends a device's heap as it stands at the end. No events of that device may follow.
@@ -478,6 +489,9 @@ pub fn write_trace<W: Write>(trace: &Trace, out: W, options: Options) -> Result<
     writer.source(&trace.source)?;
     if let Some(settings) = &trace.settings {
         writer.settings(settings)?;
+    }
+    if trace.process.is_known() {
+        writer.process(&trace.process)?;
     }
     writer.annotations(&trace.annotations, tables)?;
     for device in &trace.devices {

@@ -15,7 +15,7 @@ Examples:
   gapless fit llama-3-8b --why                                 every number with its equation, inputs and source
   gapless fit llama-3-8b --compare optimizer=adamw optimizer=adamw8bit,batch=2
   gapless fit --compare llama-3-8b qwen3-8b
-  gapless fit resnet50 --image 224 --batch 256 --html step.html
+  gapless fit resnet50 --image 224 --batch 256 --format html -o step.html
 
 MODEL is a Hugging Face config.json or its folder, a .safetensors, .gguf, .pt2 or .onnx file, or a built-in name (`--list` prints them).
 What is not given is chosen and said: training, one GPU (h200), batch 1, 2048 tokens or what the model can take, bf16, AdamW, no
@@ -57,7 +57,7 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "DIR", requires = "emit")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Draw the step's memory over time, in the report's own page
+    /// Also write the page of --format html to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
@@ -65,8 +65,8 @@ pub(crate) struct FitArgs {
     #[arg(long, exclusive = true)]
     pub(crate) list: bool,
 
-    #[arg(long, value_enum, default_value_t = super::DiffFormat::Text)]
-    pub(crate) format: super::DiffFormat,
+    #[arg(long, value_enum, default_value_t = FitFormat::Text)]
+    pub(crate) format: FitFormat,
 
     /// Where to write it [default: standard output]
     #[arg(short, long, value_name = "FILE")]
@@ -252,6 +252,14 @@ pub(crate) enum OffloadArg {
     Optimizer,
     Params,
     Activations,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FitFormat {
+    Text,
+    Json,
+    /// The answer as a page, with the step's memory over time
+    Html,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,6 +1,6 @@
 //! `gapless advise`: settings that use less memory, or that work on a smaller card.
 
-use crate::cli::{AdviseArgs, DiffFormat};
+use crate::cli::{AdviseArgs, PlainFormat};
 use crate::failure::Failure;
 use crate::{Answer, load, output, sweep};
 use anyhow::Result;
@@ -28,8 +28,8 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<Answer> {
     let advice = Advice::new(&analysis, &path, answer);
     let to = args.output.as_deref();
     match args.format {
-        DiffFormat::Text => output::write_text(to, &advice::render(&advice))?,
-        DiffFormat::Json => {
+        PlainFormat::Text => output::write_text(to, &advice::render(&advice))?,
+        PlainFormat::Json => {
             let json = advice::json(&advice)?;
             output::write_to(to, |out| Ok(out.write_all(json.as_bytes())?))?;
         }

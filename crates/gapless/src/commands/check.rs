@@ -5,9 +5,10 @@ use crate::failure::Failure;
 use crate::{Answer, load, output};
 use anyhow::{Context, Result};
 use gapless_report::Report;
-use gapless_report::check::{self, Budgets};
+use gapless_report::check::{self, Budgets, CheckError};
 use gapless_trace::Bytes;
 use serde::Deserialize;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "gapless.toml";
@@ -18,8 +19,16 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
     let (budgets, baseline) = budgets(args)?;
     let report = report_of(&args.file)?;
     let baseline = baseline.map(|path| baseline_report(&path)).transpose()?;
-    let verdict = check::check(&report, &budgets, baseline.as_ref())
-        .map_err(|error| Failure::new(format!("{}: {error}", args.file.display()), error.help()))?;
+    let verdict = check::check(&report, &budgets, baseline.as_ref());
+    // After the old baseline was read, which may be the same file; and whatever the verdict is, because a person asked.
+    if let Some(path) = &args.write_baseline {
+        write_baseline(path, &report)?;
+        if verdict == Err(CheckError::NoBudget) {
+            return Ok(Answer::Yes);
+        }
+    }
+    let verdict =
+        verdict.map_err(|error| Failure::new(format!("{}: {error}", args.file.display()), error.help()))?;
     // A limit that is exceeded is an answer, whatever else is not known.
     let unanswered = verdict.unknown.first().filter(|_| !verdict.exceeded()).map(|unknown| {
         let what = format!("{}: {}", args.file.display(), check::unknown_sentence(unknown));
@@ -36,6 +45,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
         CheckFormat::Json => write(path, &check::json(&verdict)?)?,
         CheckFormat::Github => write(path, &check::github(&verdict))?,
         CheckFormat::Junit => write(path, &check::junit(&verdict))?,
+        CheckFormat::Markdown => write(path, &check::markdown(&verdict, &report))?,
+        CheckFormat::Sarif => write(path, &check::sarif(&verdict, &report)?)?,
+        CheckFormat::Gitlab => write(path, &check::gitlab(&verdict, &report)?)?,
     }
     match unanswered {
         Some(failure) => Err(failure),
@@ -47,6 +59,19 @@ fn write(path: Option<&Path>, text: &str) -> Result<()> {
     output::write_to(path, |out| Ok(out.write_all(text.as_bytes())?))
 }
 
+/// Keeps the figures of this run. A file appears whole or not at all.
+fn write_baseline(path: &Path, report: &Report) -> Result<()> {
+    if report.devices.is_empty() {
+        let what = format!("{}: the trace has no device, so it makes no baseline", report.source.path);
+        return Err(Failure::new(what, CheckError::NoDevice.help()).into());
+    }
+    write(Some(path), &gapless_report::json(report)?)?;
+    if path.as_os_str() != "-" {
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
 fn report_of(path: &Path) -> Result<Report> {
     let trace = load::trace(path)?;
     Ok(load::analyse(&trace, path)?.report(&path.display().to_string(), 10))
@@ -55,7 +80,7 @@ fn report_of(path: &Path) -> Result<Report> {
 /// A baseline is a saved JSON report, or a trace to make one from.
 fn baseline_report(path: &Path) -> Result<Report> {
     let looks_like_report = std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= LARGEST_REPORT)
-        && path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
+        && (path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json")) || begins_as_report(path));
     if looks_like_report {
         let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         if let Ok(report) = serde_json::from_slice::<Report>(&text) {
@@ -70,6 +95,13 @@ fn baseline_report(path: &Path) -> Result<Report> {
         }
     }
     report_of(path).context("the baseline is neither a saved JSON report nor a trace")
+}
+
+/// Whether the schema of a report stands near the top, whatever the file is called.
+fn begins_as_report(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(256).read_to_end(&mut head));
+    read.is_ok() && String::from_utf8_lossy(&head).contains("\"gapless.report/")
 }
 
 /// `[check]` of gapless.toml.

@@ -4,7 +4,7 @@ use crate::cli::{DiffArgs, DiffFormat};
 use crate::failure::Failure;
 use crate::{Answer, load, output};
 use anyhow::Result;
-use gapless_report::diff;
+use gapless_report::{diff, markdown};
 
 pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
     if args.before.as_os_str() == "-" && args.after.as_os_str() == "-" {
@@ -20,6 +20,10 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
     let diff = diff::compare(&before_run, &names[0], &after_run, &names[1]);
     match args.format {
         DiffFormat::Text => output::write_text(args.output.as_deref(), &diff::text(&diff, args.top))?,
+        DiffFormat::Markdown => {
+            let text = markdown::diff(&diff, args.top);
+            output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;
+        }
         DiffFormat::Json => {
             let json = diff::json(&diff)?;
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;

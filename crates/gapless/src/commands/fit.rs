@@ -7,8 +7,7 @@ mod flags;
 mod page;
 mod versus;
 
-use crate::cli::DiffFormat;
-use crate::cli::fit::FitArgs;
+use crate::cli::fit::{FitArgs, FitFormat};
 use crate::failure::Failure;
 use crate::{Answer, output};
 use anyhow::Result;
@@ -34,8 +33,11 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
     let q = question(path, &args.settings)?;
     let found = ask::ask(&q, &wishes(args)).map_err(failure)?;
     let verdict = if found.fits { Answer::Yes } else { Answer::No };
-    if args.html.is_some() {
-        page::write(args, &q, found.estimate.as_ref())?;
+    if let Some(path) = &args.html {
+        page::write(Some(path), &q, &found)?;
+        if path.as_os_str() != "-" {
+            eprintln!("wrote {}", path.display());
+        }
     }
     if let Some(target) = args.emit {
         emit::write(args, &q, &found, target)?;
@@ -45,11 +47,12 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
     }
     let terms = if args.why { Some(ask::terms(&q, &found).map_err(failure)?) } else { None };
     match args.format {
-        DiffFormat::Json => {
+        FitFormat::Html => page::write(args.output.as_deref(), &q, &found)?,
+        FitFormat::Json => {
             let text = gapless_report::fit::json(&q, &found, terms.as_deref())?;
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;
         }
-        DiffFormat::Text => {
+        FitFormat::Text => {
             let text = gapless_report::fit::text(&q, &found, terms.as_deref(), args.emit.is_none());
             output::write_text(args.output.as_deref(), &text)?;
         }

@@ -24,8 +24,19 @@ use std::path::{Path, PathBuf};
 
 pub(crate) fn run(command: Command) -> Result<Answer> {
     let (inputs, outputs) = files(&command);
-    for path in outputs {
+    for path in &outputs {
         output::refuse_input_as_output(path, &inputs)?;
+    }
+    // A new baseline may take the place of the old one, and of nothing else that is read.
+    if let Command::Check(args) = &command
+        && let Some(path) = &args.write_baseline
+    {
+        let read: Vec<&Path> =
+            [Some(&args.file), args.config.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
+        output::refuse_input_as_output(path, &read)?;
+    }
+    if outputs.iter().all(|path| path.as_os_str() == "-") {
+        output::use_terminal_width();
     }
     match command {
         Command::Report(args) => report::run(&args),

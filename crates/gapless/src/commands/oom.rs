@@ -1,6 +1,6 @@
 //! `gapless oom`: why the last failed request failed, and what would have prevented it.
 
-use crate::cli::{DiffFormat, OomArgs};
+use crate::cli::{OomArgs, PlainFormat};
 use crate::failure::Failure;
 use crate::{Answer, load, output, sweep};
 use anyhow::Result;
@@ -28,8 +28,8 @@ pub(crate) fn run(args: &OomArgs) -> Result<Answer> {
     let autopsy = Autopsy::of(&analysis, device, &path, &found, planned);
     let to = args.output.as_deref();
     match args.format {
-        DiffFormat::Text => output::write_text(to, &oom::render(&autopsy))?,
-        DiffFormat::Json => {
+        PlainFormat::Text => output::write_text(to, &oom::render(&autopsy))?,
+        PlainFormat::Json => {
             let json = oom::json(&autopsy)?;
             output::write_to(to, |out| Ok(out.write_all(json.as_bytes())?))?;
         }

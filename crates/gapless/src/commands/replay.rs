@@ -1,6 +1,6 @@
 //! `gapless replay`: a run's requests on other allocators and settings.
 
-use crate::cli::{ReplayArgs, ReportFormat};
+use crate::cli::{ReplayArgs, ReplayFormat};
 use crate::commands::report::page_name;
 use crate::failure::Failure;
 use crate::progress::Counter;
@@ -110,15 +110,15 @@ fn write(args: &ReplayArgs, replay: &Replay) -> Result<()> {
     let plain =
         |to: Option<&Path>, text: &str| output::write_to(to, |out| Ok(out.write_all(text.as_bytes())?));
     match args.format {
-        ReportFormat::Text => output::write_text(to, &replay::text::render(replay)),
-        ReportFormat::Json => plain(to, &replay::json(replay)?),
+        ReplayFormat::Text => output::write_text(to, &replay::text::render(replay)),
+        ReplayFormat::Json => plain(to, &replay::json(replay)?),
         // A page in the terminal helps nobody: name a file after the trace instead.
-        ReportFormat::Html if to.is_none() && std::io::stdout().is_terminal() => {
+        ReplayFormat::Html if to.is_none() && std::io::stdout().is_terminal() => {
             let named = page_name(&args.file).with_extension("replay.html");
             plain(Some(&named), &replay::html::page(replay))?;
             eprintln!("wrote {}", named.display());
             Ok(())
         }
-        ReportFormat::Html => plain(to, &replay::html::page(replay)),
+        ReplayFormat::Html => plain(to, &replay::html::page(replay)),
     }
 }

@@ -217,6 +217,12 @@ impl Process {
         self.uses.iter().filter_map(|one| one.card.as_ref())
     }
 
+    /// The tenant's limit, else that of its cards together.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        let tenant = self.tenant.as_ref().and_then(|tenant| tenant.limit);
+        tenant.or_else(|| self.cards().filter_map(|card| card.limit).reduce(u64::saturating_add))
+    }
+
     pub(crate) fn live(&self) -> u64 {
         self.sum(|card| card.live)
     }

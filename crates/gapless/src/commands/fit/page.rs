@@ -1,28 +1,31 @@
-//! `--html`: the step's memory over time in the report's own page.
+//! `--format html` and `--html`: the answer, and the step's memory over time where a step was simulated.
 
-use crate::cli::fit::FitArgs;
 use crate::commands::report::write_page;
-use crate::failure::Failure;
 use crate::{load, output};
 use anyhow::Result;
-use gapless_fit::ask::{Estimate, Question};
+use gapless_fit::ask::{Answer, Question};
+use gapless_report::{Analysis, Report};
+use gapless_trace::Trace;
 use std::path::Path;
 
-pub(super) fn write(args: &FitArgs, q: &Question, estimate: Option<&Estimate>) -> Result<()> {
-    let Some(simulated) = estimate.and_then(|e| e.simulated.as_ref()) else {
-        return Err(Failure::new(
-            "--html draws a step that was simulated, and this one is known from closed forms only",
-            "leave out the degrees and offloading",
-        )
-        .into());
-    };
+pub(super) fn write(to: Option<&Path>, q: &Question, answer: &Answer) -> Result<()> {
     let name = format!("{}: {}", q.model.name, q.headline());
-    let trace = gapless_fit::timeline::trace(&simulated.steps);
+    let simulated = answer.estimate.as_ref().and_then(|e| e.simulated.as_ref());
+    // Closed forms know no step: the page then has the answer alone.
+    let trace = simulated.map_or_else(no_step, |simulated| gapless_fit::timeline::trace(&simulated.steps));
     let analysis = load::analyse(&trace, Path::new(&name))?;
-    let report = analysis.report(&name, 10);
-    output::write_to(args.html.as_deref(), |out| write_page(out, &analysis, &report))?;
-    if let Some(path) = args.html.as_ref().filter(|path| path.as_os_str() != "-") {
-        eprintln!("wrote {}", path.display());
-    }
-    Ok(())
+    let report = titled(&analysis, &name, q, answer);
+    output::write_to(to, |out| write_page(out, &analysis, &report))
+}
+
+fn titled(analysis: &Analysis<'_>, name: &str, q: &Question, answer: &Answer) -> Report {
+    let headline = Some(gapless_report::fit::headline(q, answer));
+    Report { headline, ..analysis.report(name, 10) }
+}
+
+fn no_step() -> Trace {
+    let mut trace = Trace::default();
+    "closed forms over simulated blocks".clone_into(&mut trace.source.format);
+    "gapless fit".clone_into(&mut trace.source.producer);
+    trace
 }

@@ -4,8 +4,7 @@
 //! is a model.
 
 use super::{failure, question, wishes};
-use crate::cli::DiffFormat;
-use crate::cli::fit::{FitArgs, Settings};
+use crate::cli::fit::{FitArgs, FitFormat, Settings};
 use crate::failure::Failure;
 use crate::{Answer, output};
 use anyhow::Result;
@@ -29,11 +28,15 @@ pub(super) fn run(args: &FitArgs, a: &str, b: &str) -> Result<Answer> {
         b: Side { asked: b, question: &qb, estimate: eb, fits: fb.fits },
     };
     match args.format {
-        DiffFormat::Json => {
+        FitFormat::Html => {
+            let help = "use --format text or json, or ask for each of the two alone";
+            return Err(Failure::new("a comparison comes as text or JSON, not as a page", help).into());
+        }
+        FitFormat::Json => {
             let text = comparison.json()?;
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;
         }
-        DiffFormat::Text => output::write_text(args.output.as_deref(), &comparison.text())?,
+        FitFormat::Text => output::write_text(args.output.as_deref(), &comparison.text())?,
     }
     Ok(if fa.fits && fb.fits { Answer::Yes } else { Answer::No })
 }

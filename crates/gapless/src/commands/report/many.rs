@@ -1,5 +1,6 @@
 //! `gapless report` of many files: all ranks side by side.
 
+use super::Target;
 use crate::cli::{ReportArgs, ReportFormat};
 use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
@@ -7,10 +8,10 @@ use crate::{Answer, load, output};
 use anyhow::Result;
 use gapless_report::html;
 use gapless_report::ranks::{Ranks, Run};
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 
-pub(super) fn run(args: &ReportArgs, inputs: &Inputs) -> Result<Answer> {
+pub(super) fn run(args: &ReportArgs, inputs: &Inputs, target: &Target) -> Result<Answer> {
     let one_rank = "for one rank, add --rank N to the same command";
     if args.advise {
         let what = "--advise works on one rank";
@@ -23,23 +24,16 @@ pub(super) fn run(args: &ReportArgs, inputs: &Inputs) -> Result<Answer> {
     }
     let run = ranks::read(inputs, args.device)?;
     let report = gapless_report::ranks::report(&run);
-    match args.format {
-        ReportFormat::Text => {
-            output::write_text(args.output.as_deref(), &gapless_report::ranks::text(&report))?;
+    let path = target.path.as_deref();
+    match target.format {
+        ReportFormat::Text => output::write_text(path, &gapless_report::ranks::text(&report))?,
+        ReportFormat::Json => super::plain(path, &gapless_report::ranks::json(&report)?)?,
+        ReportFormat::Markdown => {
+            return Err(Failure::new("there is no Markdown for many ranks", one_rank).into());
         }
-        ReportFormat::Json => {
-            let json = gapless_report::ranks::json(&report)?;
-            output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;
-        }
-        ReportFormat::Html => {
-            let named = args.output.is_none() && std::io::stdout().is_terminal();
-            let path = if named { Some(PathBuf::from("ranks.html")) } else { args.output.clone() };
-            output::write_to(path.as_deref(), |out| write_page(out, args, &run, &report))?;
-            if let Some(path) = path.filter(|_| named) {
-                eprintln!("wrote {}", path.display());
-            }
-        }
+        ReportFormat::Html => output::write_to(path, |out| write_page(out, args, &run, &report))?,
     }
+    target.tell();
     Ok(Answer::Yes)
 }
 

@@ -1,8 +1,7 @@
 //! Inside one process: its figures on one card, the last minutes as an area, pools and streams, the largest holders.
 
-use super::draw::{self, Palette, area as area_of, bytes, count, cut, duration, left, rate, right};
+use super::draw::{self, Palette, area as area_of, bytes, count, cut, duration, keys, left, rate, right};
 use super::state::{Ui, gpus};
-use super::view::{keys, limit};
 use crate::machine::{Machine, Process};
 use gapless_page::Card;
 use ratatui::Frame;
@@ -65,7 +64,7 @@ fn title(
     if let Some(tenant) = &process.tenant {
         facts.push(format!("tenant {}", tenant.name));
     }
-    if let Some(limit) = limit(process) {
+    if let Some(limit) = process.limit() {
         facts.push(format!("limit {}", bytes(limit)));
     }
     let gpu = process.uses.get(ui.card).or(process.uses.first()).and_then(|one| machine.gpus.get(one.gpu));

@@ -224,6 +224,18 @@ pub(crate) fn area(
     lines
 }
 
+/// Keys and what they do, for the line at the bottom.
+pub(crate) fn keys(list: &[(&'static str, &'static str)], palette: Palette) -> Vec<Span<'static>> {
+    list.iter()
+        .flat_map(|(key, what)| {
+            [
+                Span::styled(format!(" {key}"), palette.strong()),
+                Span::styled(format!(" {what} "), palette.quiet()),
+            ]
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use super::NOBODY;
 use super::detail;
-use super::draw::{self, Palette, bar, bytes, cut, left, percent, rate, right, spark};
+use super::draw::{self, Palette, bar, bytes, cut, keys, left, percent, rate, right, spark};
 use super::state::{Sort, Ui, gpus};
 use crate::machine::{Gpu, Machine, Process};
 use ratatui::Frame;
@@ -138,7 +138,7 @@ fn columns(width: usize, machine: &Machine) -> Vec<Column> {
     if has(|process| process.tenant.is_some()) {
         columns.push(("TENANT", 12, false, None));
     }
-    if has(|process| limit(process).is_some()) {
+    if has(|process| process.limit().is_some()) {
         columns.push(("LIMIT", 8, true, None));
     }
     columns.push(("COMMAND", 0, false, Some(Sort::Command)));
@@ -227,7 +227,7 @@ fn row(
             "TENANT" => {
                 (process.tenant.as_ref().map(|tenant| tenant.name.clone()).unwrap_or_default(), plain)
             }
-            "LIMIT" => (limit(process).map(bytes).unwrap_or_default(), plain),
+            "LIMIT" => (process.limit().map(bytes).unwrap_or_default(), plain),
             _ => (draw::command(&process.command), plain),
         };
         let text = if *is_number { right(&text, wide) } else { left(&text, wide) };
@@ -241,12 +241,6 @@ fn row(
 pub(crate) fn held(process: &Process) -> String {
     let is_known = process.page.is_some() || process.uses.iter().any(|one| one.used.is_some());
     if is_known { bytes(process.reserved()) } else { "?".to_owned() }
-}
-
-/// The tenant's limit, else that of its cards together.
-pub(crate) fn limit(process: &Process) -> Option<u64> {
-    let tenant = process.tenant.as_ref().and_then(|tenant| tenant.limit);
-    tenant.or_else(|| process.cards().filter_map(|card| card.limit).reduce(u64::saturating_add))
 }
 
 fn history(process: &Process, width: usize, silent: Option<u64>) -> String {
@@ -285,17 +279,6 @@ fn key_line(ui: &Ui, palette: Palette) -> Line<'static> {
         spans.push(Span::styled(format!("  filter: {}", cut(&ui.filter, 20)), palette.warning()));
     }
     Line::from(spans)
-}
-
-pub(super) fn keys(list: &[(&'static str, &'static str)], palette: Palette) -> Vec<Span<'static>> {
-    list.iter()
-        .flat_map(|(key, what)| {
-            [
-                Span::styled(format!(" {key}"), palette.strong()),
-                Span::styled(format!(" {what} "), palette.quiet()),
-            ]
-        })
-        .collect()
 }
 
 const HELP: [&str; 17] = [

@@ -1,0 +1,151 @@
+//! What a verdict and a report say, as the issues that code scanners know: each with a rule, a level, a sentence and a
+//! fingerprint. SARIF and GitLab's format are two spellings of this list.
+
+use super::verdict::{Row, Unknown, Verdict};
+use super::words::{sentence, unknown_sentence};
+use crate::explain;
+use crate::finding::{Finding, Severity};
+use crate::model::Report;
+use std::collections::BTreeMap;
+
+/// A rule: what is held against a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    /// `peak-reserved`, or a finding's code.
+    pub(super) id: String,
+    pub(super) title: String,
+    /// What it means and what to do, in Markdown.
+    pub(super) help: String,
+}
+
+/// Something that a person should look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Issue {
+    pub(super) rule: Rule,
+    pub(super) level: Severity,
+    pub(super) message: String,
+    /// The same for the same issue of the same file in every run: figures are no part of it.
+    pub(super) fingerprint: String,
+}
+
+/// Figures over their limits first, then limits that could not be checked, then findings.
+pub(super) fn issues(verdict: &Verdict, report: &Report) -> Vec<Issue> {
+    let mut list = Vec::new();
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    let mut add = |rule: Rule, device: Option<u32>, level: Severity, against: &str, message: String| {
+        let device = device.map_or_else(String::new, |device| device.to_string());
+        let key = [verdict.path.as_str(), &rule.id, &device, against].join("\0");
+        // Two findings may have one code and one device: the second of them is another issue.
+        let nth = seen.entry(key.clone()).or_default();
+        let fingerprint = fingerprint(&format!("{key}\0{nth}"));
+        *nth += 1;
+        list.push(Issue { rule, level, message, fingerprint });
+    };
+    for row in verdict.rows.iter().filter(|row| !row.passed) {
+        add(figure(row.figure), Some(row.device), Severity::Error, kind_of_limit(row), over(row, verdict));
+    }
+    for unknown in &verdict.unknown {
+        add(
+            figure(unknown.figure),
+            Some(unknown.device),
+            Severity::Error,
+            "unknown",
+            unknown_message(unknown),
+        );
+    }
+    for finding in &report.findings {
+        let many = report.devices.len() > 1;
+        add(coded(&finding.code), finding.device, finding.severity, "finding", found(finding, many));
+    }
+    list
+}
+
+/// The rule behind a limit.
+fn figure(name: &str) -> Rule {
+    let meaning = match name {
+        "peak reserved" => "The most device memory that the allocator held.",
+        "peak allocated" => "The most memory that was allocated at once.",
+        "fragmentation" => {
+            "1 - peak allocated / peak reserved: the share that was held and never needed at once."
+        }
+        "growth per step" => "By how much live memory grows from step to step.",
+        _ => "The peaks of an earlier run, with a tolerance.",
+    };
+    Rule {
+        id: name.replace(' ', "-"),
+        title: format!("{name} is within its limit"),
+        help: format!(
+            "{meaning} `gapless report` shows what holds the memory at the peak, and `gapless diff` what changed since \
+             another run."
+        ),
+    }
+}
+
+fn coded(code: &str) -> Rule {
+    match explain::find(code) {
+        Some(known) => {
+            Rule { id: code.to_owned(), title: known.title().to_owned(), help: known.text.to_owned() }
+        }
+        // Every code has an explanation; a test says so.
+        None => {
+            Rule { id: code.to_owned(), title: code.to_owned(), help: format!("`gapless explain {code}`") }
+        }
+    }
+}
+
+/// A tolerance may change without making it another issue.
+fn kind_of_limit(row: &Row) -> &'static str {
+    if row.against.starts_with("baseline") { "baseline" } else { "budget" }
+}
+
+fn over(row: &Row, verdict: &Verdict) -> String {
+    let mut message = sentence(row);
+    for holder in &verdict.holders {
+        message.push_str("\nat the peak: ");
+        message.push_str(holder);
+    }
+    plain(&message)
+}
+
+fn unknown_message(unknown: &Unknown) -> String {
+    plain(&format!("{}; {}", unknown_sentence(unknown), unknown.help))
+}
+
+fn found(finding: &Finding, many: bool) -> String {
+    let on = finding.device.filter(|_| many).map_or_else(String::new, |device| format!("device {device}: "));
+    let help = if finding.help.is_empty() { String::new() } else { format!("\n{}", finding.help) };
+    plain(&format!("{on}{}{help}", finding.headline))
+}
+
+/// Names come from untrusted files, and these texts are read in terminals too.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+/// FNV-1a with 128 bits, as hexadecimal digits. It names an issue and protects nothing.
+fn fingerprint(key: &str) -> String {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let hash = key.bytes().fold(OFFSET, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
+    format!("{hash:032x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_are_those_of_fnv_1a() {
+        // The vectors that the authors of FNV publish.
+        assert_eq!(fingerprint(""), "6c62272e07bb014262b821756295c58d");
+        assert_eq!(fingerprint("a"), "d228cb696f1a8caf78912b704e4a8964");
+    }
+
+    #[test]
+    fn every_limit_has_a_rule_with_a_meaning() {
+        for name in ["peak reserved", "peak allocated", "fragmentation", "growth per step", "baseline"] {
+            let rule = figure(name);
+            assert!(!rule.id.contains(' ') && rule.help.contains("gapless report"), "{rule:?}");
+        }
+    }
+}

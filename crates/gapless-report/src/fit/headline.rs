@@ -1,0 +1,159 @@
+//! An answer of `fit` as the head of its page: the verdict, the card with what takes its memory, the error bar, and the
+//! plans.
+
+use super::paint::{billions, seconds, words};
+use super::text::source;
+use crate::headline::{Bar, Headline, List, Part, Tile, Tone};
+use gapless_fit::ask::{Answer, Estimate, Plans, Question};
+use gapless_fit::simulated::Verdict;
+use gapless_trace::Bytes;
+
+/// The head of the page.
+#[must_use]
+pub fn headline(q: &Question, answer: &Answer) -> Headline {
+    let mut notes = q.notes.clone();
+    let mut lists = Vec::new();
+    if let Some(plans) = &answer.plans {
+        lists.push(table(plans));
+        notes.push(plans.proof.clone());
+        notes.extend(plans.notes.iter().cloned());
+    }
+    let mut tiles = Vec::new();
+    if let Some(largest) = &answer.largest {
+        tiles.push(match largest {
+            Some(found) => Tile::new(
+                "Largest batch",
+                found.batch.to_string(),
+                format!("{} would take {}", found.batch + 1, found.next),
+            )
+            .strong(),
+            None => Tile::new("Largest batch", "none", "not even a batch of 1 fits").strong(),
+        });
+    }
+    let Some(e) = &answer.estimate else {
+        let title = format!("no answer for {}", q.gpu_name);
+        return Headline { title, tone: Tone::Bad, tiles, bar: None, lists, notes };
+    };
+    tiles.extend(figures(q, e));
+    let (title, tone) = verdict(q, e, answer.is_plan);
+    Headline { title, tone, tiles, bar: Some(bar(q, e)), lists, notes }
+}
+
+fn verdict(q: &Question, e: &Estimate, is_plan: bool) -> (String, Tone) {
+    let (total, memory) = (e.process_total(), q.memory());
+    let share = total.share_of(memory) * 100.0;
+    let each = if q.cluster.gpus() > 1 { " each" } else { "" };
+    let how = if is_plan { " with plan 1" } else { "" };
+    let (word, tone) = match e.verdict {
+        Verdict::Fits => ("fits", Tone::Good),
+        Verdict::FitsTightly => ("fits tightly", Tone::Care),
+        Verdict::DoesNotFit => ("does not fit", Tone::Bad),
+    };
+    let more =
+        if e.verdict == Verdict::FitsTightly { "; the allocator has to give cached memory back" } else { "" };
+    (format!("{word} on {}{how}: {total} of {memory}{each}, {share:.0} %{more}", q.gpu_name), tone)
+}
+
+fn figures(q: &Question, e: &Estimate) -> Vec<Tile> {
+    let bar = format!("± {:.0} %", e.error * 100.0);
+    let beside = format!("with {} of context and libraries", e.context);
+    let blocks = match e.blocks {
+        0 => String::new(),
+        1 => "1 block".to_owned(),
+        many => format!("{many} blocks"),
+    };
+    let worst = if q.cluster.gpus() > 1 { ", on the worst GPU" } else { "" };
+    let mut tiles = vec![
+        Tile::new("Process total", e.process_total().to_string(), format!("{beside}{worst}")).strong(),
+        Tile::new("Peak allocated", e.peak_allocated.to_string(), format!("{bar}: {}", source(e.method)))
+            .strong(),
+        Tile::new("Peak reserved", e.peak_reserved.to_string(), "as PyTorch's allocator holds it"),
+        Tile::new("Memory of the GPU", q.memory().to_string(), q.gpu_name.clone()),
+        Tile::new("Parameters", billions(e.parameters), blocks),
+    ];
+    if let Some(ours) = e.gapless_reserved {
+        tiles.push(Tile::new("On Gapless", ours.to_string(), "what the Gapless allocator would hold"));
+    }
+    if !e.recomputed.is_empty() {
+        let value = format!("{} of {}", e.recomputed.len(), e.blocks);
+        tiles.push(Tile::new("Recomputed", value, "blocks run forward again in backward"));
+    }
+    tiles
+}
+
+/// The components add up to peak allocated; what the allocator and the process hold beyond it follows.
+fn bar(q: &Question, e: &Estimate) -> Bar {
+    let mut components = e.components.clone();
+    components.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let mut parts: Vec<Part> =
+        components.iter().map(|(name, bytes)| Part { name: words(name), bytes: *bytes }).collect();
+    let cached = e.peak_reserved.0.saturating_sub(e.peak_allocated.0);
+    let more = [
+        ("reserved, not allocated", cached),
+        ("context and libraries", e.context.0),
+        ("communication buffers", e.outside.0),
+    ];
+    parts.extend(more.map(|(name, bytes)| Part { name: name.to_owned(), bytes }));
+    parts.retain(|part| part.bytes > 0);
+    Bar { parts, limit: q.memory().0, of: q.gpu_name.clone() }
+}
+
+fn table(plans: &Plans) -> List {
+    let columns = ["#", "plan", "memory", "up to batch", "time", "of which"];
+    let rows = plans.rows.iter().enumerate().map(|(place, row)| {
+        let cost: Vec<String> = row.cost.iter().map(|(name, s)| format!("{name} {}", seconds(*s))).collect();
+        vec![
+            (place + 1).to_string(),
+            row.words.clone(),
+            format!("{}{}", if row.exact { "" } else { "~" }, row.process_total),
+            row.largest_batch.map_or_else(String::new, |batch| batch.to_string()),
+            format!("{} {}", seconds(row.seconds), row.unit),
+            cost.join(", "),
+        ]
+    });
+    let least = plans
+        .least_needed
+        .filter(|_| plans.rows.is_empty())
+        .map(|bytes| vec![String::new(), format!("none: the least that any needs is {}", Bytes(bytes))]);
+    List {
+        title: format!("{}, cheapest first", plans.title),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: rows.chain(least).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_fit::ask::{Asked, Wishes, ask};
+
+    fn of(memory: &str, optimize: bool) -> Headline {
+        let asked = Asked {
+            batch: Some(8),
+            seq: Some(512),
+            memory: Some(memory.parse().expect("a size")),
+            ..Asked::default()
+        };
+        let q = Question::read("gpt2", &asked).expect("a question");
+        let answer = ask(&q, &Wishes { optimize, top: 3, ..Wishes::default() }).expect("an answer");
+        headline(&q, &answer)
+    }
+
+    #[test]
+    fn the_head_of_the_page_has_the_verdict_the_bar_and_the_plans() {
+        let good = of("80GiB", false);
+        assert!(good.title.starts_with("fits on ") && good.tone == Tone::Good, "{}", good.title);
+        let bar = good.bar.expect("a bar");
+        assert_eq!(bar.limit, 80 << 30);
+        let value = |name: &str| {
+            good.tiles.iter().find(|tile| tile.name == name).map(|tile| tile.value.clone()).expect("a tile")
+        };
+        let sum: u64 = bar.parts.iter().map(|part| part.bytes).sum();
+        assert_eq!(Bytes(sum).to_string(), value("Process total"), "the parts add up");
+        assert!(good.tiles.iter().any(|tile| tile.note.starts_with('±')), "the error bar is there");
+
+        let small = of("4GiB", true);
+        let rows = &small.lists.first().expect("plans").rows;
+        assert!(!rows.is_empty() && rows.iter().all(|row| row.len() == 6), "{rows:?}");
+    }
+}

@@ -1,0 +1,79 @@
+//! What a recording says of the process that it is of: its program, host and rank, and the release of torch.
+//!
+//! Everything comes from the process itself. Arguments are left out: they may hold secrets.
+
+use gapless_trace::{Process, Source};
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// The release of torch, once Python has said it.
+static TORCH: OnceLock<String> = OnceLock::new();
+
+/// Remembers the release of torch; the first call counts.
+pub(crate) fn set_torch(version: &str) {
+    let _ = TORCH.set(version.to_owned());
+}
+
+/// This process.
+pub(super) fn describe() -> Process {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse().ok());
+    Process {
+        program: program(std::env::args_os()),
+        pid: Some(u64::from(std::process::id())),
+        host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
+        rank: number("RANK"),
+        world: number("WORLD_SIZE"),
+        torch: TORCH.get().cloned().unwrap_or_default(),
+        allocator: Source::gapless(env!("CARGO_PKG_VERSION")),
+    }
+}
+
+/// The names of the executable and of the script or module that it runs.
+fn program(args: impl Iterator<Item = OsString>) -> String {
+    let name = |path: &OsString| {
+        Path::new(path).file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    };
+    let mut args = args.peekable();
+    let Some(executable) = args.next() else { return String::new() };
+    let executable = name(&executable);
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            // What follows is a program's text, not its name.
+            Some("-c" | "-") => break,
+            Some("-m") => {
+                let module = args.next().map_or_else(String::new, |m| m.to_string_lossy().into_owned());
+                return format!("{executable} -m {module}");
+            }
+            // These two take a value.
+            Some("-W" | "-X") => {
+                args.next();
+            }
+            Some(flag) if flag.starts_with('-') => {}
+            _ => return format!("{executable} {}", name(&arg)),
+        }
+    }
+    executable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_named_without_its_arguments() {
+        let named = |line: &str| program(line.split(' ').map(OsString::from));
+        assert_eq!(named("/usr/bin/python3 -u /home/me/train.py --token secret"), "python3 train.py");
+        assert_eq!(named("python -X dev -m package.train --token secret"), "python -m package.train");
+        assert_eq!(named("python -c print(1)"), "python");
+        assert_eq!(named("./serve"), "serve");
+        assert_eq!(program(std::iter::empty()), "");
+    }
+
+    #[test]
+    fn a_process_knows_itself() {
+        let process = describe();
+        assert_eq!(process.pid, Some(u64::from(std::process::id())));
+        assert!(process.allocator.starts_with("gapless ") && !process.program.is_empty());
+    }
+}

@@ -1,0 +1,35 @@
+// The answer of the planner or of `fit`: its tiles, bar and tables take the place of an allocator's figures.
+
+import { css, streamColor } from "./colors";
+import { h } from "./dom";
+import { bytes } from "./format";
+import type { Bar, Headline, Part } from "./report";
+
+export function answer({ title, tone, tiles, bar, lists, notes }: Headline): HTMLElement {
+  return h(
+    "div",
+    { id: "answer" },
+    h("h2", { class: tone }, title),
+    h("dl.figures", null, tiles.map((t) => h("div", { class: t.strong ? "figure strong" : "figure" }, h("dt", null, t.name), h("dd", null, t.value), h("dd.note", null, t.note)))),
+    bar && memory(bar),
+    lists.map((l) => [
+      h("h3", null, l.title),
+      h("div.scroll", null, h("table.holders", null, h("thead", null, h("tr", null, l.columns.map((c) => h("th", null, c)))), h("tbody", null, l.rows.map((r) => h("tr", null, r.map((c) => h("td", null, c))))))),
+    ]).flat(),
+    notes.map((n) => h("p.caption", null, n)),
+  );
+}
+
+/** The parts, what is free of the limit, and a mark at its end where the parts are larger. */
+function memory({ parts, limit, of }: Bar): HTMLElement {
+  const used = parts.reduce((sum, p) => sum + p.bytes, 0);
+  const all = used < limit ? [...parts, { name: `free of ${of}`, bytes: limit - used }] : parts;
+  const look = (p: Part, i: number, name: string) => h("i", { class: i < parts.length ? name : name + " free", style: `flex:${p.bytes};background:${i < parts.length ? css(streamColor(i)) : ""}`, title: p.name });
+  return h(
+    "div.composition",
+    null,
+    h("div.bar", null, all.map((p, i) => look(p, i, ""))),
+    used > limit && h("p.caption", { style: `margin-left:${(limit / used) * 100}%` }, `▲ ${of} ends here`),
+    h("ul", null, all.map((p, i) => h("li", null, h("span", null, look(p, i, "swatch")), p.name, h("b", null, bytes(p.bytes))))),
+  );
+}
