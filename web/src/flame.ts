@@ -33,7 +33,7 @@ export class Flame {
       press(this.ofChoice, value);
       this.rebuild();
     });
-    this.element = h("div", null, h("div.toolbar", null, h("div.search", null, this.field), this.crumbs, h("span.spacer", null), this.byChoice, this.ofChoice), this.said, this.rows, this.tip);
+    this.element = h("div", null, h("div.toolbar", null, h("div.search", null, this.field), this.crumbs, this.byChoice, this.ofChoice), this.said, this.rows, this.tip);
     let timer = 0;
     this.field.addEventListener("input", () => {
       clearTimeout(timer);

@@ -43,6 +43,6 @@ export class PeakInset {
     drawStacked(app, c, view, ticks);
     c.setTransform(surface.ratio, 0, 0, surface.ratio, 0, 0);
     upright(c, ((app.xAt(at) + app.xAt(at + 1)) / 2 - view.x0) / (view.x1 - view.x0) * surface.width, 0, surface.height, app.theme.accent);
-    this.caption.textContent = `${bytes((device.allocated ?? device.active).peak)} for ${counted(to - from, "event")} within 10 % of it`;
+    this.caption.textContent = `${bytes((device.allocated ?? device.active).peak)}; within 10 % of it for ${counted(to - from, "event")}`;
   }
 }

@@ -241,11 +241,18 @@ app.on(["select"], () => {
   if (app.selected >= 0) say(`Selected ${bytes(app.device!.rects.block[app.selected])}, ${title(app, app.selected)}`);
 });
 bindKeys(app, toolbar, dialog, plot.element, { toggleTheme, say, describe: (i) => `${bytes(app.device!.rects.block[i])}, ${title(app, i)}` });
-bindPrint(() => {
-  if (!app.device) return;
-  plot.drawNow();
-  for (const drawn of [minimap, curves, segments, flame, inset]) drawn.draw();
-  rankStrip?.draw();
+let onScreen = "light";
+bindPrint({
+  light: (isPaper) => {
+    if (isPaper) onScreen = app.theme.dark ? "dark" : "light";
+    applyTheme(isPaper ? "light" : onScreen);
+  },
+  drawAll: () => {
+    if (!app.device) return;
+    plot.drawNow();
+    for (const drawn of [minimap, curves, segments, flame, inset]) drawn.draw();
+    rankStrip?.draw();
+  },
 });
 let rankStrip: RankStrip | null = null;
 const isLinkOld = keepLink(app, link.renderer);

@@ -1,23 +1,33 @@
-// Printing: what is drawn follows the paper's width, details are open, and nothing waits to be scrolled to.
+// Printing: what is drawn follows the paper's width, in light, with details open; nothing waits to be scrolled to.
 
-export function bindPrint(drawAll: () => void): void {
+export interface Printed {
+  /** Light for paper, and back to what the screen had. */
+  light(isPaper: boolean): void;
+  /** Every canvas, now, at the size that it has now. */
+  drawAll(): void;
+}
+
+export function bindPrint(page: Printed): void {
+  const root = document.documentElement;
   let opened: HTMLDetailsElement[] = [];
   const begin = () => {
-    for (const details of document.querySelectorAll<HTMLDetailsElement>("details:not([open])")) {
-      details.open = true;
-      opened.push(details);
+    // Both events come for one print, the second when the style of paper is in force and canvases can be measured.
+    if (root.dataset["print"] === undefined) {
+      root.dataset["print"] = "1";
+      opened = [...document.querySelectorAll<HTMLDetailsElement>("details:not([open])")];
+      for (const details of opened) details.open = true;
+      page.light(true);
     }
-    document.documentElement.dataset["print"] = "1";
-    drawAll();
+    page.drawAll();
   };
   const finish = () => {
+    if (root.dataset["print"] === undefined) return;
+    delete root.dataset["print"];
     for (const details of opened) details.open = false;
-    opened = [];
-    delete document.documentElement.dataset["print"];
-    drawAll();
+    page.light(false);
+    page.drawAll();
   };
   window.addEventListener("beforeprint", begin);
   window.addEventListener("afterprint", finish);
-  // The style of paper is in force now: canvases can measure themselves.
   matchMedia("print").addEventListener("change", (event) => (event.matches ? begin() : finish()));
 }

@@ -18,7 +18,7 @@ export function holders(app: App): HTMLElement {
   const headRow = h("tr");
   const place = (holder: Holder) => {
     const first = holder.stack?.find((f) => f.file && f.file !== "??") ?? holder.stack?.[0];
-    return h("td.where", null, h("span.name", { title: first?.file ?? "" }, ...names(holder.label || first?.name || "?")), holder.scope?.length ? h("span.file", null, holder.scope.join("/")) : null);
+    return h("td.where", null, h("span.name", { title: first?.file ?? "" }, ...names(holder.label || first?.name || "?")), holder.stack?.length && holder.scope?.length ? h("span.file", null, holder.scope.join("/")) : null);
   };
   const draw = () => {
     const d = app.deviceReport;

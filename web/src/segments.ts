@@ -62,7 +62,11 @@ export class SegmentMap {
   private fresh = false;
 
   constructor(private readonly app: App) {
-    this.surface = new Surface(this.canvas, () => this.schedule());
+    this.surface = new Surface(this.canvas, () => {
+      // A new size clears the canvas.
+      this.fresh = false;
+      this.schedule();
+    });
     const jump = (text: string, label: string, go: () => void) => h("button", { class: "quiet", "aria-label": label, title: label, onclick: go }, text);
     this.element = h(
       "div",

@@ -147,11 +147,11 @@ function finding(f: Finding, suggestion: string | undefined): HTMLElement {
     h(
       "details",
       null,
-      h("summary", { title: f.headline ?? "" }, h("span.sign", { title: word, "aria-label": word }, sign), h("span.headline", null, f.headline ?? "Finding"), h("code.code", null, f.code ?? "")),
+      h("summary", { title: f.headline ?? "" }, h("span.sign", { title: word, "aria-label": word }, sign), h("span.headline", null, f.headline ?? "Finding"), h("span.open", { "aria-hidden": "true" })),
       f.evidence?.length ? h("ul", null, f.evidence.map((line) => h("li", null, line))) : null,
-      f.help ? h("p.help", null, f.help) : null,
+      f.help ? h("p.help", null, f.help, " ", f.code ? h("code", null, f.code) : null) : null,
     ),
-    suggestion ? copyBox(suggestion) : null,
+    suggestion ? copyBox(suggestion) : f.help ? h("p.next", { title: f.help }, f.help) : null,
   );
 }
 

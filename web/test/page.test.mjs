@@ -162,7 +162,7 @@ for (const renderer of ["webgl2", "canvas"]) {
       assert.ok(at, "large enough to point at");
       await page.mouse.move(at.x - 3, at.y);
       await page.mouse.move(at.x, at.y);
-      const tip = page.locator(".tip");
+      const tip = page.locator(".plot .tip");
       await tip.waitFor({ state: "visible" });
       const text = await tip.textContent();
       assert.ok(text.includes(bytes(own.block)), `${text} names ${bytes(own.block)}`);

@@ -172,8 +172,8 @@ fn name(trace: &Trace, history: &History, holders: &mut [Holder]) {
     }
     for same in of_one_label(holders) {
         for i in same {
-            let size = size(&holders[i]);
-            holders[i].label += &format!(", {} B each", size.0);
+            let (size, each) = (size(&holders[i]), if holders[i].count == 1 { "" } else { " each" });
+            holders[i].label += &format!(", {} B{each}", size.0);
         }
     }
     for same in of_one_label(holders) {

@@ -141,8 +141,8 @@ impl<'t> Names<'t> {
         line_text(self.trace.strings.get(name), self.trace.strings.get(file), line)
     }
 
-    /// What each of several stacks of one name has that the others have not: `(outer, text)` of the frame nearest to
-    /// the name, `outer` if it lies outside it. `None` for a stack without such a frame.
+    /// What each of several stacks of one name has that the others have not: `(outer, text)` of a frame, `outer` if
+    /// it lies outside the name. `None` for a stack without such a frame.
     #[must_use]
     pub fn apart(&self, stacks: &[StackId]) -> Vec<Option<(bool, String)>> {
         let mut seen: FxHashMap<FrameId, usize> = FxHashMap::default();
@@ -160,8 +160,8 @@ impl<'t> Names<'t> {
             let named = frames.iter().position(|&frame| frame == last)?;
             let alone = |at: &usize| seen[&frames[*at]] < stacks.len() && !self.text(frames[*at]).is_empty();
             let outer = (named + 1..frames.len()).find(alone);
-            let inner = (0..named).rev().find(alone);
-            // The nearest library or user line outside says more than torch's inside, which says more than nothing.
+            let inner = (0..named).find(|at| alone(at) && self.origin(frames[*at]) != Origin::Native);
+            // The nearest library or user line outside says most, then the innermost line of torch inside.
             let outside = outer.filter(|&at| self.origin(frames[at]) <= Origin::Library);
             let at = outside.or(inner).or(outer)?;
             Some((at > named, self.text(frames[at])))

@@ -31,6 +31,39 @@ fn report_of_a_snapshot_without_history_shows_the_heap() {
 }
 
 #[test]
+fn a_tree_fits_a_terminal_and_starts_with_the_bytes_of_the_report() {
+    for name in ["gpt2_train_stacks", "multistream", "oom", "nohistory"] {
+        let done = run(&["report", &trace(name), "--tree"]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        let device = &report(&trace(name))["devices"][0];
+        let active = device["at_peak_allocated"]["figures"]["active"].as_u64().expect("a number");
+        let rows: Vec<&str> = done.out.lines().skip(1).collect();
+        assert!(rows.iter().all(|row| row.chars().count() <= 80), "{name}: {}", done.out);
+        let whole = format!("{:>8}  100 %  all", gapless_trace::Bytes(active).to_string());
+        assert!(rows.contains(&whole.as_str()), "{name}: {whole} is in {}", done.out);
+        let has_stacks = device["holders"].as_array().is_some_and(|h| {
+            h.iter().any(|holder| holder["stack"].as_array().is_some_and(|stack| !stack.is_empty()))
+        });
+        assert_eq!(done.out.contains("no stacks were recorded: by kind"), !has_stacks, "{name}");
+    }
+    let both = run(&["report", &trace("multistream"), "--tree", "--format", "json"]);
+    assert_eq!(both.code, 2);
+    assert!(both.err.contains("--format"), "{}", both.err);
+}
+
+#[test]
+fn holders_of_a_report_have_different_names() {
+    for name in ["gpt2_train_stacks", "multistream", "oom", "leak", "mixtral_moe"] {
+        let device = &report(&trace(name))["devices"][0];
+        let holders = device["holders"].as_array().expect("a list");
+        let mut labels: Vec<&str> = holders.iter().filter_map(|holder| holder["label"].as_str()).collect();
+        labels.sort_unstable();
+        labels.dedup();
+        assert_eq!(labels.len(), holders.len(), "{name}: {labels:?}");
+    }
+}
+
+#[test]
 fn report_from_standard_input_is_the_report_of_the_file() {
     let path = trace("multistream");
     let bytes = fs::read(&path).expect("the trace");

@@ -16,9 +16,10 @@
 //!     n, n x string                               names of the kinds
 //!
 //!   section `rects.D`                             device D, all that the first picture needs
-//!     n, last tick, unit, given, lanes            allocations; given: 1 where y is an offset of a plan; y, addresses and blocks are multiples of unit; lanes of
-//!                                                 the ruler, so that the page need not move when the rest comes: 1 for
-//!                                                 steps, 2 a depth of scopes, at most two
+//!     n, last tick, unit, given, lanes            allocations; y, addresses and blocks are multiples of unit; given: 1
+//!                                                 where y is an offset of a plan; lanes of the ruler, so that the page
+//!                                                 need not move when the rest comes: 1 for steps, 2 a depth of scopes,
+//!                                                 at most two
 //!     n x delta                                   start, from the one before
 //!     n x life                                    end - start; 0: never ended (end = last tick + 1)
 //!     recency(n)                                  requested

@@ -123,10 +123,16 @@ fn pieces(word: &str, width: usize) -> Vec<String> {
     all
 }
 
-/// At most `width` columns, the middle left out: paths say most at their ends.
+/// At most `width` columns. Of a path of names (`train.py:26 step › model.py:9 forward`) the outer ones go first, since
+/// the innermost tells holders apart; then the middle, since file names say most at their ends.
 pub(crate) fn shorten(text: &str, width: usize) -> String {
+    const INWARDS: &str = " › ";
     if text.width() <= width || width < 4 {
         return text.to_owned();
+    }
+    if let Some((_, inner)) = text.split_once(INWARDS) {
+        let short = format!("…{INWARDS}{inner}");
+        return if short.width() <= width { short } else { shorten(inner, width) };
     }
     let head = (width - 1) / 3;
     let tail = width - 1 - head;

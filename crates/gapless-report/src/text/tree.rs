@@ -14,8 +14,10 @@ use rustc_hash::FxHashMap;
 use std::fmt::Write;
 
 const WIDTH: usize = 80;
-/// Rows are not indented further than this, so that there is room for their text.
-const DEEPEST: usize = 14;
+/// Bytes and share in front of a row.
+const HEAD: usize = 17;
+/// Rows of deeper levels are not indented further, so that there is room for their text.
+const DEEPEST: usize = 16;
 /// A branch below one part in so many of the whole is folded.
 const SMALLEST: u64 = 100;
 
@@ -149,7 +151,7 @@ impl Tree {
                     continue;
                 }
             };
-            let (last, text) = self.chain(at);
+            let (last, text) = self.chain(at, WIDTH - HEAD - indent(depth));
             line(out, whole, self.nodes[at].bytes, depth, &text, "");
             let children = &self.nodes[last].children;
             let large = |&&child: &&usize| self.nodes[child].bytes.saturating_mul(SMALLEST) >= whole;
@@ -164,8 +166,9 @@ impl Tree {
         }
     }
 
-    /// The node where the chain of single children of one size ends, and the text of the chain.
-    fn chain(&self, from: usize) -> (usize, String) {
+    /// The node where the chain of single children of one size ends, and the text of the chain. If both ends do not fit
+    /// into `room`, the first one goes without its function: its line says enough.
+    fn chain(&self, from: usize, room: usize) -> (usize, String) {
         if from == 0 {
             return (0, "all".to_owned());
         }
@@ -176,12 +179,22 @@ impl Tree {
             at = child;
         }
         let (first, last) = (clean(&self.nodes[from].text), clean(&self.nodes[at].text));
-        (at, if at == from { first } else { format!("{first}{INSIDE}{last}") })
+        if at == from {
+            return (at, first);
+        }
+        let whole = format!("{first}{INSIDE}{last}");
+        let short = first.split(' ').next().unwrap_or_default();
+        (at, if whole.chars().count() <= room { whole } else { format!("{short}{INSIDE}{last}") })
     }
 }
 
+/// Two columns a level, then one: deep stacks need the room for their text.
+fn indent(depth: usize) -> usize {
+    depth.min(DEEPEST) + depth.min(4)
+}
+
 fn line(out: &mut String, whole: u64, held: u64, depth: usize, text: &str, style: &str) {
-    let indent = 2 * depth.min(DEEPEST);
+    let indent = indent(depth);
     let head =
         format!("{:>8} {:>6}  {:indent$}", bytes(held), percent(Bytes(held).share_of(Bytes(whole))), "");
     let text = shorten(text, WIDTH - head.chars().count());
