@@ -28,6 +28,12 @@ fn corpus() -> Vec<Vec<u8>> {
         corpus.push([&whole[..40_000], &whole[whole.len() - 600..]].concat());
         corpus.push([&whole[..3000], &whole[whole.len() - 3000..]].concat());
     }
+    for name in ["train_2_15", "address_2_14", "host_2_14"] {
+        let file = std::fs::File::open(root.join(format!("newer/{name}.pickle.gz"))).expect("the file");
+        let mut whole = Vec::new();
+        flate2::read::GzDecoder::new(file).read_to_end(&mut whole).expect("gzip");
+        corpus.push(whole);
+    }
     corpus.push(
         br#"{"segments": [{"device": 0, "address": 1048576, "total_size": 2097152, "stream": 0, "blocks":
         [{"address": 1048576, "size": 2097152, "state": "inactive", "frames": [{"name": "f", "filename": "g", "line": 3}]}]}],

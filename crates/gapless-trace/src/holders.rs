@@ -1,11 +1,14 @@
 //! Who holds memory at an instant, and how a stack is called.
 //!
 //! A stack is named after the line that a user can change: the innermost frame of Python that is not inside torch.
-//! Without stacks, blocks of one size and kind are one holder.
+//! Without stacks, blocks of one size and kind are one holder. If the program noted the modules of its blocks, a module
+//! splits a holder, and names it; layers of a model count as one module.
 
+use crate::block_notes::pattern;
 use crate::history::{AllocationId, History};
 use crate::kinds::{ByKind, Kind, Kinds};
 use crate::stacks::{Frame, StackId};
+use crate::strings::StringId;
 use crate::trace::Trace;
 use crate::words::{Bytes, Tick};
 use rustc_hash::FxHashMap;
@@ -32,8 +35,14 @@ pub struct Holder {
     pub kinds: ByKind,
     /// The stack, or one of them; [`StackId::NONE`] for a group by size.
     pub stack: StackId,
-    /// For people: `model.py:123 forward`, or `1.50 GiB blocks x 3 (activations)`.
+    /// For people: `model.py:123 forward`, or `1.50 GiB blocks x 3 (activations)`; a module stands first.
     pub label: String,
+    /// The module that the program noted, with `*` for the numbers of layers; empty: none.
+    pub module: String,
+    /// Distinct notes of its blocks, at most [`MOST_NOTES`], as they came.
+    pub notes: Vec<StringId>,
+    /// How many of its blocks have a note.
+    pub noted: usize,
     /// The largest allocation of the group, the earliest of equals.
     pub example: AllocationId,
 }
@@ -46,6 +55,12 @@ impl Holder {
         Kind::ALL.into_iter().rev().max_by_key(|&k| self.kinds[k as usize]).unwrap_or(Kind::Unexplained)
     }
 }
+
+/// Notes that a holder lists at most.
+pub const MOST_NOTES: usize = 8;
+
+/// Characters of a note that a label shows.
+const LONGEST_NOTE: usize = 60;
 
 /// The largest holders at an instant, and what the others hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,6 +80,8 @@ enum Key {
     Stack(u32),
     Line(Frame),
     Size(u64, Kind),
+    /// Blocks without a stack, by the number of their module.
+    Module,
 }
 
 /// The `n` largest holders at `tick`.
@@ -78,14 +95,16 @@ pub fn at(
     grouping: Grouping,
 ) -> Holders {
     let a = &history.allocations;
-    let mut index: FxHashMap<Key, usize> = FxHashMap::default();
+    let mut index: FxHashMap<(Key, u32), usize> = FxHashMap::default();
+    let mut modules = Modules::default();
     let mut lines: FxHashMap<u32, Option<Frame>> = FxHashMap::default();
     let mut groups: Vec<Holder> = Vec::new();
     let mut total = Bytes::ZERO;
     for id in a.active_at(tick) {
         let allocation = a.get(id);
         let kind = kinds.of(id);
-        let by_size = Key::Size(allocation.block.0, kind);
+        let module = if grouping == Grouping::Size { 0 } else { modules.of(trace, history, id) };
+        let by_size = if module > 0 { Key::Module } else { Key::Size(allocation.block.0, kind) };
         let key = match grouping {
             _ if allocation.stack.is_none() => by_size,
             Grouping::Size => by_size,
@@ -95,7 +114,7 @@ pub fn at(
                 .or_insert_with(|| naming_frame(trace, allocation.stack))
                 .map_or(Key::Stack(allocation.stack.0), Key::Line),
         };
-        let at = *index.entry(key).or_insert_with(|| {
+        let at = *index.entry((key, module)).or_insert_with(|| {
             groups.push(Holder {
                 bytes: Bytes::ZERO,
                 requested: Bytes::ZERO,
@@ -103,6 +122,9 @@ pub fn at(
                 kinds: ByKind::default(),
                 stack: if matches!(key, Key::Size(..)) { StackId::NONE } else { allocation.stack },
                 label: String::new(),
+                module: modules.names[module as usize].clone(),
+                notes: Vec::new(),
+                noted: 0,
                 example: id,
             });
             groups.len() - 1
@@ -112,6 +134,12 @@ pub fn at(
         group.requested += allocation.requested;
         group.count += 1;
         group.kinds[kind as usize] += allocation.block;
+        group.noted += usize::from(history.block_notes.get(id).next().is_some());
+        for note in history.block_notes.get(id) {
+            if group.notes.len() < MOST_NOTES && !group.notes.contains(&note) {
+                group.notes.push(note);
+            }
+        }
         if allocation.block > a.get(group.example).block {
             group.example = id;
         }
@@ -121,7 +149,11 @@ pub fn at(
     let rest = groups.split_off(n.min(groups.len()));
     for holder in &mut groups {
         holder.label = match stack_label(trace, holder.stack) {
-            Some(label) => label.text,
+            Some(label) if holder.module.is_empty() => label.text,
+            Some(label) => format!("{} · {}", holder.module, label.text),
+            None if !holder.module.is_empty() => {
+                format!("{} ({})", holder.module, holder.main_kind().name())
+            }
             None => {
                 let (size, kind) = (a.get(holder.example).block, holder.main_kind().name());
                 match holder.count {
@@ -130,6 +162,12 @@ pub fn at(
                 }
             }
         };
+        // One note on all of the blocks says what they are.
+        if let ([note], true) = (&holder.notes[..], holder.module.is_empty() && holder.noted == holder.count)
+        {
+            let note: String = trace.strings.get(*note).chars().take(LONGEST_NOTE).collect();
+            holder.label = format!("{} · {note:?}", holder.label);
+        }
     }
     Holders {
         tick,
@@ -137,6 +175,35 @@ pub fn at(
         others: rest.len(),
         other_bytes: rest.iter().map(|h| h.bytes).sum(),
         total,
+    }
+}
+
+/// The modules that the program noted, numbered by first sight; 0 is none.
+struct Modules {
+    names: Vec<String>,
+    numbers: FxHashMap<String, u32>,
+}
+
+impl Default for Modules {
+    fn default() -> Self {
+        Modules { names: vec![String::new()], numbers: FxHashMap::default() }
+    }
+}
+
+impl Modules {
+    fn of(&mut self, trace: &Trace, history: &History, id: AllocationId) -> u32 {
+        if history.block_notes.is_empty() {
+            return 0;
+        }
+        let Some(path) = history.block_notes.module(&trace.strings, id) else { return 0 };
+        let name = pattern(path);
+        if let Some(&number) = self.numbers.get(name.as_ref()) {
+            return number;
+        }
+        let number = self.names.len() as u32;
+        self.names.push(name.clone().into_owned());
+        self.numbers.insert(name.into_owned(), number);
+        number
     }
 }
 

@@ -35,6 +35,10 @@ pub enum Kind {
     Source = 10,
     Settings = 11,
     End = 12,
+    /// Notes on blocks of a device. A reader may leave them out.
+    BlockNotes = 128,
+    /// Pinned host memory. A reader may leave it out.
+    Host = 129,
 }
 
 impl Kind {
@@ -44,8 +48,8 @@ impl Kind {
     #[must_use]
     pub fn from_u8(value: u8) -> Option<Kind> {
         use Kind::{
-            Annotations, Blocks, End, Events, Frames, Pools, Segments, Settings, Source, Stacks, Streams,
-            Strings,
+            Annotations, BlockNotes, Blocks, End, Events, Frames, Host, Pools, Segments, Settings, Source,
+            Stacks, Streams, Strings,
         };
         [
             Strings,
@@ -60,6 +64,8 @@ impl Kind {
             Source,
             Settings,
             End,
+            BlockNotes,
+            Host,
         ]
         .into_iter()
         .find(|&kind| kind as u8 == value)
