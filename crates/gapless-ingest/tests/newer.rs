@@ -143,6 +143,7 @@ fn modules_name_holders_and_layers_are_one() {
     assert_eq!((weights.count, weights.noted, weights.notes.len()), (4, 4, 4));
     assert!(weights.label.starts_with("model.layers.*.weight · make.py:"), "{}", weights.label);
     assert!(named.iter().any(|label| label.ends_with("· \"kv cache of the draft model\"")), "{named:?}");
+    assert!(!named.iter().any(|label| label.contains("phase")), "{named:?}");
     // Sizes do not split by modules.
     let by_size = holders::at(&trace, &history, &kinds, last, 50, Grouping::Size).largest;
     assert!(by_size.iter().all(|h| h.module.is_empty()));

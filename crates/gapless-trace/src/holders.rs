@@ -162,10 +162,13 @@ pub fn at(
                 }
             }
         };
-        // One note on all of the blocks says what they are.
-        if let ([note], true) = (&holder.notes[..], holder.module.is_empty() && holder.noted == holder.count)
+        // One note on all of the blocks says what they are. Records for programs stay out of labels.
+        if let [note] = holder.notes[..]
+            && holder.module.is_empty()
+            && holder.noted == holder.count
+            && !trace.strings.get(note).starts_with(['{', '['])
         {
-            let note: String = trace.strings.get(*note).chars().take(LONGEST_NOTE).collect();
+            let note: String = trace.strings.get(note).chars().take(LONGEST_NOTE).collect();
             holder.label = format!("{} · {note:?}", holder.label);
         }
     }

@@ -74,7 +74,7 @@ pub fn beyond_the_model(producer: &str) -> Option<String> {
     (oldest > TorchVersion::NEWEST).then(|| {
         format!(
             "the run was recorded with {producer}, and the newest release that is modelled is {}: newer releases choose \
-             between free blocks of one size in another order, so replayed figures may differ a little",
+             between free blocks of one size in another order, so replayed figures may differ from theirs",
             TorchVersion::NEWEST
         )
     })
