@@ -84,7 +84,7 @@ fn figures_equal_what_torch_reported() {
         assert!(!codes(&trace).contains(&"unknown-actions"), "{name}");
         for (index, pool) in trace.devices[0].pools.iter().enumerate() {
             let PoolId(a, b) = *pool;
-            if let Some(peak) = row.get(&format!("reserved_bytes_by_private_pools.{a}_{b}.all.peak")) {
+            if let Some(peak) = row.get(format!("reserved_bytes_by_private_pools.{a}_{b}.all.peak")) {
                 let ours = history.pools.iter().filter(|p| usize::from(p.pool) == index);
                 let ours: u64 = ours.map(|p| p.usage.reserved.peak.0).sum();
                 assert_eq!(Some(ours), peak.as_u64(), "{name}: pool {pool}");

@@ -66,8 +66,8 @@ impl TorchVersion {
     }
 }
 
-/// What to know before a run of `producer` is replayed on the model of PyTorch's allocator: the release is newer than the
-/// newest that is modelled. `None`: it is modelled, or was not torch.
+/// What to know before a run of `producer` is replayed on the model of PyTorch's allocator: its release is newer than
+/// the newest that is modelled. `None`: it is modelled, or was not torch.
 #[must_use]
 pub fn beyond_the_model(producer: &str) -> Option<String> {
     let oldest = mentioned(producer).first().copied().filter(|_| producer.starts_with("torch"))?;
