@@ -10,22 +10,32 @@ from ._budget import budget, tenant
 from ._errors import GaplessError, GaplessWarning, OptionError
 from ._offload import offload
 from ._plan import plan
+from ._report import Check, Device, Diff, Finding, Holder, Report, check, diff, report
 from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
 from ._version import __version__ as __version__
 from ._version import version
 
 __all__ = [
+    "Check",
+    "Device",
+    "Diff",
+    "Finding",
     "GaplessError",
     "GaplessWarning",
+    "Holder",
     "OptionError",
     "Pressure",
+    "Report",
     "budget",
+    "check",
+    "diff",
     "disable_reason",
     "enable",
     "enabled",
     "offload",
     "on_pressure",
     "plan",
+    "report",
     "reserve",
     "snapshot",
     "stats",

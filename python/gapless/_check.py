@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ._library import Library
-from ._stats import _size
+from ._stats import size_text
 
 PREFIX = "gapless.check."
 
@@ -24,8 +24,8 @@ def line(device: int, stats: dict[str, Any]) -> str:
     found = count.get("findings", 0)
     said = "nothing was wrong" if found == 0 else f"{found} finding{'s' if found > 1 else ''}: see above"
     return (
-        f"gapless check: cuda:{device} {_size(count.get('filled_bytes', 0))} filled when freed, "
-        f"{_size(count.get('verified_bytes', 0))} verified before use, {_size(count.get('skipped_bytes', 0))} skipped; {said}"
+        f"gapless check: cuda:{device} {size_text(count.get('filled_bytes', 0))} filled when freed, "
+        f"{size_text(count.get('verified_bytes', 0))} verified before use, {size_text(count.get('skipped_bytes', 0))} skipped; {said}"
     )
 
 

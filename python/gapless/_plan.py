@@ -2,24 +2,12 @@
 
 import json
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
+from . import _program
 from ._errors import GaplessError
-
-
-def _program() -> str:
-    """The program: GAPLESS_PROGRAM, beside this interpreter, or on the path."""
-    named = os.environ.get("GAPLESS_PROGRAM")
-    beside = os.path.join(os.path.dirname(sys.executable), "gapless")
-    found = named or (beside if os.path.isfile(beside) else shutil.which("gapless"))
-    if not found or not os.path.isfile(found):
-        raise GaplessError("the program `gapless` was not found: run `pip install .` in the repository, or name it in GAPLESS_PROGRAM")
-    return found
 
 
 def plan(
@@ -40,13 +28,13 @@ def plan(
         path = os.path.join(folder, "buffers.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump([dict(buffer) for buffer in buffers], file)
-        command = [_program(), "plan", path, "--format", "json", "--seed", str(seed), "--threads", str(threads)]
+        command = ["plan", path, "--format", "json", "--seed", str(seed), "--threads", str(threads)]
         command += ["--time-limit", f"{max(1, round(time_limit * 1000))}ms"]
         if capacity is not None:
             command += ["--capacity", str(capacity)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    # 1 is the answer "it does not fit"; anything else that is not 0 is about the question.
-    if done.returncode not in (0, 1) or not done.stdout:
-        raise GaplessError(done.stderr.strip() or f"gapless plan ended with {done.returncode}")
+        # 1 is the answer "it does not fit"; anything else that is not 0 is about the question.
+        done = _program.call(command, (0, 1))
+    if not done.stdout:
+        raise GaplessError(_program.message(done.stderr) or "`gapless plan` gave no answer")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

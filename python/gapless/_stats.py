@@ -27,12 +27,13 @@ def _about(device: int, stats: dict[str, Any]) -> str:
     lost = 100 * (1 - live / reserved) if reserved else 0.0
     driver = stats.get("gapless.driver_ns", 0) / 1e9
     return (
-        f"cuda:{device} peak allocated {_size(live)}, peak reserved {_size(reserved)}, fragmentation {lost:.1f} %, "
+        f"cuda:{device} peak allocated {size_text(live)}, peak reserved {size_text(reserved)}, fragmentation {lost:.1f} %, "
         f"{stats.get('gapless.pages_harvested', 0)} pages harvested, {driver:.3f} s in the driver"
     )
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
+    """Bytes as people read them."""
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= scale:
             return f"{count / scale:.2f} {unit}"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ._options import parse_bytes
-from ._stats import _size as size_text
+from ._stats import size_text
 
 _COUNTED = {"allocated": "allocated_bytes.all.peak", "reserved": "reserved_bytes.all.peak"}
 

@@ -7,10 +7,11 @@
 //! Invariant: a slot that is not `SHARED` is named by at most one value and one memo entry (`memo`), so it can be
 //! reused once both are replaced.
 
+use crate::metadata;
 use crate::names::Name;
 use crate::options::Limits;
 use crate::rows::{
-    AnnotationDraft, BlockDraft, EventDraft, FrameDraft, PastRow, Rows, SegmentDraft, Wrong, size,
+    AnnotationDraft, BlockDraft, EventDraft, EventRow, FrameDraft, PastRow, Rows, SegmentDraft, Wrong, size,
 };
 use crate::value::{Packed, Table, Value, push_joined};
 use gapless_trace::StackId;
@@ -398,12 +399,21 @@ impl Builder {
                 for (key, mut value) in pairs {
                     if key == Name::ForwardFrames {
                         value = self.stack_of_texts(value)?;
+                    } else if key == Name::UserMetadata && matches!(value, Value::Object(_)) {
+                        let text = metadata::text(self, value);
+                        let text = Value::Str(self.rows.intern(text.as_bytes())?);
+                        draft.set(&mut self.rows, key, text)?;
+                        self.discard(value);
+                        continue;
                     }
                     draft.set(&mut self.rows, key, value)?;
                     self.discard(value);
                 }
-                let row = draft.finish(&mut self.rows, self.limits.events)?;
-                row.map_or(Value::Ignored, |row| Value::row(Table::Events, row))
+                match draft.finish(&mut self.rows, self.limits.events)? {
+                    EventRow::Event(row) => Value::row(Table::Events, row),
+                    EventRow::Note(row) => Value::row(Table::Notes, row),
+                    EventRow::Unknown => Value::Ignored,
+                }
             }
             Kind::Frame => {
                 let mut draft = FrameDraft::default();

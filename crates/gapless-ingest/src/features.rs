@@ -17,6 +17,12 @@ pub(crate) enum Feature {
     Settings,
     Annotations,
     GraphCaptureReuse,
+    MaxRoundThreshold,
+    HostMemory,
+    /// `annotate` among the events.
+    BlockNotes,
+    /// `expandable_segments_reserve` in the settings.
+    ExpandableReserve,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +34,7 @@ pub(crate) struct Features {
 }
 
 /// Versions 2.x by x; 1.13 is -1.
-const NEWEST: i32 = 12;
+const NEWEST: i32 = 15;
 
 impl Features {
     #[inline]
@@ -72,6 +78,12 @@ impl Features {
         tell(self.events, has(field::USER_METADATA), 10);
         tell(false, has(field::FORWARD), 11);
         tell(self.events, has(field::POOL), 12);
+        tell(self.has(Feature::Settings), self.has(Feature::MaxRoundThreshold), 13);
+        tell(false, has(field::MARK), 13);
+        tell(traces, self.has(Feature::HostMemory), 14);
+        tell(false, self.has(Feature::BlockNotes), 14);
+        tell(false, self.has(Feature::ExpandableReserve), 15);
+        tell(has(field::MARK), has(field::INTERNAL), 15);
         if has(field::CPP) {
             // Only 2.0 kept C++ frames apart.
             (from, to) = (0, 0);
@@ -119,7 +131,10 @@ mod tests {
             Settings,
             Annotations,
             GraphCaptureReuse,
+            MaxRoundThreshold,
+            HostMemory,
         ];
+        let with_reserve = [&modern[..], &[ExpandableReserve]].concat();
         let till_2_10 = base | field::TIME | field::COMPILE_CONTEXT | field::USER_METADATA;
         let cases = [
             (with(&[], 0), "torch 1.13 or earlier"),
@@ -129,11 +144,19 @@ mod tests {
             (with(&modern[..6], base | field::TIME), "torch 2.3 or 2.4"),
             (with(&modern[..7], base | field::TIME), "torch 2.5 to 2.7"),
             (with(&modern[..7], base | field::TIME | field::COMPILE_CONTEXT), "torch 2.8"),
-            (with(&modern, base | field::TIME | field::COMPILE_CONTEXT), "torch 2.9"),
-            (with(&modern, till_2_10), "torch 2.10 or 2.11"),
-            (with(&modern, till_2_10 | field::FORWARD), "torch 2.11"),
-            (with(&modern, till_2_10 | field::POOL), "torch 2.12 or later"),
+            (with(&modern[..8], base | field::TIME | field::COMPILE_CONTEXT), "torch 2.9"),
+            (with(&modern[..8], till_2_10), "torch 2.10 or 2.11"),
+            (with(&modern[..8], till_2_10 | field::FORWARD), "torch 2.11"),
+            (with(&modern[..8], till_2_10 | field::POOL), "torch 2.12"),
+            (with(&modern[..9], till_2_10 | field::POOL), "torch 2.13"),
+            (with(&modern[..9], till_2_10 | field::POOL | field::MARK), "torch 2.13"),
+            (with(&modern, till_2_10 | field::POOL), "torch 2.14 or later"),
+            (with(&modern, till_2_10 | field::POOL | field::MARK), "torch 2.14"),
+            (with(&modern, till_2_10 | field::POOL | field::INTERNAL), "torch 2.15 or later"),
+            (with(&with_reserve, till_2_10 | field::POOL), "torch 2.15 or later"),
             (with(&modern[..4], 0), "torch 2.1 or later"),
+            (with(&modern[..9], 0), "torch 2.13"),
+            (with(&modern, 0), "torch 2.14 or later"),
         ];
         for (features, producer) in cases {
             assert_eq!(features.producer(true), producer, "{features:?}");

@@ -6,13 +6,14 @@
 use crate::builder::{Builder, key};
 use crate::error::{Fault, Problem};
 use crate::features::Feature;
+use crate::host;
 use crate::names::Name;
 use crate::rows::{Numbered, Rows, SegmentRow, Wrong};
 use crate::settings;
 use crate::value::{Table, Value};
 use gapless_trace::{
-    Action, Annotation, Block, BlockState, DeviceAddr, DeviceTrace, EventIndex, Events, Note, PoolId,
-    Segment, Source, StreamId, Trace,
+    Action, Annotation, Block, BlockNote, BlockState, DeviceAddr, DeviceTrace, EventIndex, Events,
+    HostMemory, Note, PoolId, Segment, Source, StreamId, Tick, Trace,
 };
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -24,30 +25,38 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
     let settings = settings::read(&builder, parts.settings);
     let mut spent = Spent { rows: 0, limit: read.max(1024) };
     let traces = device_runs(&builder, parts.device_traces, &mut spent).map_err(wrong)?;
+    let host = host_memory(&builder, &parts, &mut spent).map_err(wrong)?;
     let segments = segment_rows(&builder, parts.segments, &mut spent).map_err(wrong)?;
     let annotations = annotations(&builder, parts.annotations, &mut spent).map_err(wrong)?;
     let mut blocks_by_segment = Vec::with_capacity(segments.len());
     for segment in &segments {
         blocks_by_segment.push(block_rows(&builder, segment.blocks, &mut spent).map_err(wrong)?);
     }
+    if settings.as_ref().is_some_and(|s| s.conf.contains("expandable_segments_reserve")) {
+        builder.rows.features.add(Feature::ExpandableReserve);
+    }
     let producer = builder.rows.features.producer(!segments.is_empty());
     let mut notes = Vec::new();
+    unreadable_host(&builder, &parts, &mut notes);
     let Builder { mut rows, .. } = builder;
     notes_about(&rows, &mut notes);
+    notes.extend(host.as_ref().map(host::note));
     if rows.events.is_empty() && segments.is_empty() {
         return Err(Box::new(Problem::EmptyTrace));
     }
     let mut devices = Devices::default();
     // Where one device has everything, its tables are the tables that were read, and no event is copied.
-    let mut numbers = traces.iter().map(|t| t.0).chain(segments.iter().map(|s| s.device));
+    let mut numbers = traces.iter().map(|t| t.device).chain(segments.iter().map(|s| s.device));
     let first = numbers.next().unwrap_or(0);
-    let alone = numbers.all(|device| device == first);
+    // The host's streams and pools are in the tables too.
+    let alone = numbers.all(|device| device == first) && host.is_none();
     if alone {
         devices.of(first).streams = std::mem::take(&mut rows.streams);
         devices.of(first).pools = std::mem::take(&mut rows.pools);
     }
-    for (device, runs) in &traces {
+    for Recorded { device, runs, notes } in &traces {
         let own = devices.of(*device);
+        own.trace.notes = notes.clone();
         if alone && runs[..] == [(0, rows.events.len() as u32)] {
             own.trace.events = std::mem::take(&mut rows.events);
         } else {
@@ -73,6 +82,7 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
         devices,
         annotations,
         settings,
+        host,
         ..Trace::default()
     })
 }
@@ -83,6 +93,8 @@ struct Parts {
     device_traces: Value,
     settings: Value,
     annotations: Value,
+    host_segments: Value,
+    host_traces: Value,
 }
 
 impl Parts {
@@ -92,6 +104,8 @@ impl Parts {
             device_traces: Value::None,
             settings: Value::None,
             annotations: Value::None,
+            host_segments: Value::None,
+            host_traces: Value::None,
         };
         let top = builder.settle(top).unwrap_or(top);
         if let Some(items) = builder.list(top) {
@@ -113,16 +127,31 @@ impl Parts {
                 }
                 Name::AllocatorSettings => {
                     builder.rows.features.add(Feature::Settings);
-                    if let Some(settings) = builder.dict(pair[1])
-                        && settings.chunks_exact(2).any(|pair| key(pair[0]) == Name::GraphCaptureReuse)
-                    {
-                        builder.rows.features.add(Feature::GraphCaptureReuse);
+                    for (name, feature) in [
+                        (Name::GraphCaptureReuse, Feature::GraphCaptureReuse),
+                        (Name::MaxRoundThreshold, Feature::MaxRoundThreshold),
+                    ] {
+                        if let Some(settings) = builder.dict(pair[1])
+                            && settings.chunks_exact(2).any(|pair| key(pair[0]) == name)
+                        {
+                            builder.rows.features.add(feature);
+                        }
                     }
                     &mut parts.settings
                 }
                 Name::ExternalAnnotations => {
                     builder.rows.features.add(Feature::Annotations);
                     &mut parts.annotations
+                }
+                name @ (Name::HostSegments | Name::HostTraces) => {
+                    builder.rows.features.add(Feature::HostMemory);
+                    let place = match name {
+                        Name::HostSegments => &mut parts.host_segments,
+                        _ => &mut parts.host_traces,
+                    };
+                    // A dict of these alone is no snapshot.
+                    *place = pair[1];
+                    continue;
                 }
                 _ => continue,
             };
@@ -210,20 +239,101 @@ fn runs(builder: &Builder, list: Value, table: Table, spent: &mut Spent) -> Resu
     Ok(runs)
 }
 
-/// The runs of events of each device that has any.
-fn device_runs(builder: &Builder, list: Value, spent: &mut Spent) -> Result<Vec<(u32, Runs)>, Wrong> {
+/// What was recorded of one device: runs of event rows, and the notes between the events.
+struct Recorded {
+    device: u32,
+    runs: Runs,
+    notes: Vec<BlockNote>,
+}
+
+/// The runs of events in a list, neighbouring ones as one, and the notes among them.
+fn events_and_notes(
+    builder: &Builder,
+    list: Value,
+    spent: &mut Spent,
+) -> Result<(Runs, Vec<BlockNote>), Wrong> {
+    let one = [list];
+    let items = match list {
+        Value::Rows(..) => &one[..],
+        _ => builder.list(list).unwrap_or_default(),
+    };
+    spent.add(items.len() as u64)?;
+    let (mut runs, mut notes): (Runs, Vec<BlockNote>) = Default::default();
+    let mut total = 0u64;
+    for item in items {
+        let Value::Rows(kind, first, count) = *item else { continue };
+        match kind {
+            Table::Events => {
+                spent.add(u64::from(count))?;
+                total += u64::from(count);
+                match runs.last_mut() {
+                    Some(last) if last.0 + last.1 == first => last.1 += count,
+                    _ => runs.push((first, count)),
+                }
+            }
+            Table::Notes => {
+                spent.add(u64::from(count))?;
+                let tick = Tick(u32::try_from(total).unwrap_or(u32::MAX));
+                notes.extend(rows_of(&builder.rows.notes, (first, count)).iter().map(|note| BlockNote {
+                    tick,
+                    addr: note.addr,
+                    text: note.text,
+                }));
+            }
+            _ => {}
+        }
+    }
+    Ok((runs, notes))
+}
+
+/// The pinned host memory, if anything was recorded of it.
+fn host_memory(builder: &Builder, parts: &Parts, spent: &mut Spent) -> Result<Option<HostMemory>, Wrong> {
+    let segments = segment_rows(builder, parts.host_segments, spent)?;
+    let mut rows = Vec::with_capacity(segments.len());
+    for segment in &segments {
+        let runs = block_rows(builder, segment.blocks, spent)?;
+        let blocks: Vec<_> =
+            runs.iter().flat_map(|&run| rows_of(&builder.rows.blocks, run)).copied().collect();
+        rows.push(blocks);
+    }
+    let runs = runs(builder, parts.host_traces, Table::Events, spent)?;
+    let events = runs.iter().flat_map(|&(first, count)| first..first + count);
+    Ok(host::memory(
+        segments.iter().zip(rows.iter().map(Vec::as_slice)),
+        events.map(|row| builder.rows.events.get(EventIndex(row))),
+    ))
+}
+
+/// Members about the host that are no lists: what they hold is left out, and said.
+fn unreadable_host(builder: &Builder, parts: &Parts, notes: &mut Vec<Note>) {
+    for (name, value) in [(Name::HostSegments, parts.host_segments), (Name::HostTraces, parts.host_traces)] {
+        if value != Value::None && !matches!(value, Value::Rows(..)) && builder.list(value).is_none() {
+            notes.push(Note {
+                code: "host-memory-unreadable",
+                text: format!(
+                    "\"{}\" is {}, not a list: pinned host memory is left out",
+                    name.text(),
+                    value.noun()
+                ),
+            });
+        }
+    }
+}
+
+/// What was recorded of each device that has any events.
+fn device_runs(builder: &Builder, list: Value, spent: &mut Spent) -> Result<Vec<Recorded>, Wrong> {
     let lists = builder.list(list).unwrap_or_default();
     spent.add(lists.len() as u64)?;
     let mut devices = Vec::new();
     let mut total = 0;
     for (device, list) in lists.iter().enumerate() {
-        let runs = runs(builder, *list, Table::Events, spent)?;
+        let (runs, notes) = events_and_notes(builder, *list, spent)?;
         total += runs.iter().map(|run| u64::from(run.1)).sum::<u64>();
         if total > builder.limits.events {
             return Err(format!("more than {} events", builder.limits.events));
         }
-        if !runs.is_empty() {
-            devices.push((device as u32, runs));
+        if !runs.is_empty() || !notes.is_empty() {
+            devices.push(Recorded { device: device as u32, runs, notes });
         }
     }
     Ok(devices)
@@ -366,6 +476,17 @@ fn notes_about(rows: &Rows, notes: &mut Vec<Note>) {
             code: "unknown-actions",
             text: format!(
                 "{unknown} event(s) of a kind that this version does not know were left out, the first {name:?}"
+            ),
+        });
+    }
+    if rows.exact_addresses > 0 {
+        notes.push(Note {
+            code: "exact-addresses",
+            text: format!(
+                "{} allocation(s) were placed at or around an address that the program chose (mallocWithAddress); \
+                 peaks include the memory in front of it, which torch takes and returns at once, and a replay places \
+                 them as usual",
+                rows.exact_addresses
             ),
         });
     }

@@ -38,6 +38,9 @@ names! {
     SegmentUnmap "segment_unmap"
     Oom "oom"
     Snapshot "snapshot"
+    Annotate "annotate"
+    InternalMetadata "internal_metadata"
+    ExactAddress "mallocWithAddress"
     Name "name"
     Filename "filename"
     Line "line"
@@ -74,6 +77,10 @@ names! {
     ExpandableSegments "expandable_segments"
     RoundupPower2Divisions "roundup_power2_divisions"
     GraphCaptureReuse "graph_capture_record_stream_reuse"
+    MaxRoundThreshold "max_round_threshold"
+    MaxCachedSize "max_cached_size"
+    HostSegments "host_segments"
+    HostTraces "host_traces"
 }
 
 impl Name {

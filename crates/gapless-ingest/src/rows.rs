@@ -91,6 +91,22 @@ pub(crate) struct PastRow {
     pub(crate) stack: StackId,
 }
 
+/// A note on the block at an address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoteRow {
+    pub(crate) addr: DeviceAddr,
+    pub(crate) text: StringId,
+}
+
+/// What an event's dict became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventRow {
+    Event(u32),
+    Note(u32),
+    /// A kind of event that we do not know.
+    Unknown,
+}
+
 #[derive(Debug)]
 pub(crate) struct Rows {
     pub(crate) strings: Strings,
@@ -101,6 +117,7 @@ pub(crate) struct Rows {
     pub(crate) segments: Vec<SegmentRow>,
     pub(crate) annotations: Vec<Annotation>,
     pub(crate) past: Vec<PastRow>,
+    pub(crate) notes: Vec<NoteRow>,
     pub(crate) streams: Numbered<StreamId>,
     pub(crate) pools: Numbered<PoolId>,
     pub(crate) pairs: Vec<(i64, i64)>,
@@ -108,6 +125,8 @@ pub(crate) struct Rows {
     pub(crate) features: Features,
     /// Events of kinds that we do not know: how many, and the first such kind.
     pub(crate) unknown_actions: (u64, StringId),
+    /// Allocations at an address that the program chose.
+    pub(crate) exact_addresses: u64,
     /// Names that were not UTF-8.
     pub(crate) repaired_names: u64,
     /// Bytes of distinct text so far, and how many there may be.
@@ -132,6 +151,8 @@ impl Rows {
             segments: Vec::new(),
             annotations: Vec::new(),
             past: Vec::new(),
+            notes: Vec::new(),
+            exact_addresses: 0,
             streams: Numbered::default(),
             pools,
             pairs: Vec::new(),
@@ -255,6 +276,9 @@ pub(crate) mod field {
     pub(crate) const POOL: u16 = 128;
     pub(crate) const FORWARD: u16 = 256;
     pub(crate) const CPP: u16 = 512;
+    pub(crate) const INTERNAL: u16 = 1024;
+    /// The mark of an exact address at the end of the user's metadata, where 2.13 and 2.14 put it.
+    pub(crate) const MARK: u16 = 2048;
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -271,6 +295,8 @@ pub(crate) struct EventDraft {
     pub(crate) forward_stack: StackId,
     pub(crate) compile_context: StringId,
     pub(crate) user_metadata: StringId,
+    /// Whether the allocator says that the program chose the address.
+    pub(crate) exact: bool,
 }
 
 impl EventDraft {
@@ -305,6 +331,15 @@ impl EventDraft {
                 self.user_metadata = optional_text(value);
                 self.fields |= field::USER_METADATA;
             }
+            Name::InternalMetadata => {
+                // An empty one is never written; anything else than text says nothing.
+                if let Value::Str(mark) = value
+                    && mark != StringId(0)
+                {
+                    self.exact = mark == Name::ExactAddress.id();
+                    self.fields |= field::INTERNAL;
+                }
+            }
             Name::PoolId => {
                 if let Value::Pair(pair) = value {
                     self.pool = rows.pool_of_pair(pair)?;
@@ -325,17 +360,19 @@ impl EventDraft {
         Ok(())
     }
 
-    /// Appends the event, and gives its row; `None` for a kind of event that we do not know.
+    /// Whether the dict is something else than an event of the heap.
+    pub(crate) fn is_note_or_unknown(&self) -> bool {
+        Name::action(self.action).is_none()
+    }
+
+    /// Appends the event, or the note that it is.
     // Always: the draft then lives in registers on the fast path instead of being written out and read back.
     #[inline(always)]
-    pub(crate) fn finish(mut self, rows: &mut Rows, limit: u64) -> Result<Option<u32>, Wrong> {
-        let Some(action) = Name::action(self.action) else {
-            rows.unknown_actions.0 += 1;
-            if rows.unknown_actions.0 == 1 {
-                rows.unknown_actions.1 = self.action;
-            }
-            return Ok(None);
-        };
+    pub(crate) fn finish(mut self, rows: &mut Rows, limit: u64) -> Result<EventRow, Wrong> {
+        let Some(action) = Name::action(self.action) else { return self.note_or_unknown(rows, limit) };
+        if self.user_metadata != StringId(0) || self.exact {
+            self.exact_address(rows, action)?;
+        }
         const NEEDED: u16 = field::ACTION | field::ADDR | field::SIZE;
         if self.fields & NEEDED != NEEDED {
             self.check_needed(action)?;
@@ -368,7 +405,47 @@ impl EventDraft {
             user_metadata: self.user_metadata,
             forward_stack: self.forward_stack,
         });
-        Ok(Some(row as u32))
+        Ok(EventRow::Event(row as u32))
+    }
+
+    #[cold]
+    fn note_or_unknown(self, rows: &mut Rows, limit: u64) -> Result<EventRow, Wrong> {
+        if self.action != Name::Annotate.id() {
+            rows.unknown_actions.0 += 1;
+            if rows.unknown_actions.0 == 1 {
+                rows.unknown_actions.1 = self.action;
+            }
+            return Ok(EventRow::Unknown);
+        }
+        if self.fields & field::ADDR == 0 {
+            return Err("an event of kind annotate without \"addr\"".into());
+        }
+        if rows.notes.len() as u64 >= limit.min(u64::from(u32::MAX)) {
+            return Err(format!("more than {limit} annotations of blocks"));
+        }
+        rows.features.add(Feature::BlockNotes);
+        rows.features.event(self.fields);
+        rows.notes.push(NoteRow { addr: DeviceAddr(self.addr), text: self.user_metadata });
+        Ok(EventRow::Note(rows.notes.len() as u32 - 1))
+    }
+
+    /// Takes the allocator's mark out of the user's metadata, and counts the allocations that have one. Up to 2.14 the
+    /// mark is the last line of the metadata.
+    fn exact_address(&mut self, rows: &mut Rows, action: Action) -> Result<(), Wrong> {
+        let text = rows.strings.get(self.user_metadata);
+        if let Some(own) = text.strip_suffix(Name::ExactAddress.text())
+            && (own.is_empty() || own.ends_with('\n'))
+            && self.fields & field::INTERNAL == 0
+        {
+            let own = own.trim_end_matches('\n').to_owned();
+            self.user_metadata = rows.intern(own.as_bytes())?;
+            self.fields |= field::MARK;
+            self.exact = true;
+        }
+        if self.exact && action == Action::Alloc {
+            rows.exact_addresses += 1;
+        }
+        Ok(())
     }
 
     #[cold]

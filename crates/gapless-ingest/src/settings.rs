@@ -24,6 +24,10 @@ pub(crate) fn read(builder: &Builder, value: Value) -> Option<AllocatorSettings>
             (Name::GcThreshold, Value::Float(x)) => settings.garbage_collection_threshold = x,
             (Name::GcThreshold, Value::Int(n)) => settings.garbage_collection_threshold = n as f64,
             (Name::ExpandableSegments, Value::Bool(on)) => settings.expandable_segments = on,
+            (name @ (Name::MaxRoundThreshold | Name::MaxCachedSize), Value::Int(n)) => {
+                let text = u64::try_from(n).map_or("no limit".to_owned(), |n| Bytes(n).to_string());
+                settings.other.push((name.text().to_owned(), text));
+            }
             (Name::RoundupPower2Divisions, value) => {
                 divisions(builder, value, &mut settings.roundup_power2_divisions);
             }

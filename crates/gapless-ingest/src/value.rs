@@ -16,10 +16,13 @@ pub(crate) enum Table {
     Annotations,
     /// Former users of a block (torch 2.0 and older).
     Past,
+    /// Notes on blocks (torch 2.14 and later), among the events.
+    Notes,
 }
 
 impl Table {
-    const ALL: [Table; 5] = [Table::Events, Table::Blocks, Table::Segments, Table::Annotations, Table::Past];
+    const ALL: [Table; 6] =
+        [Table::Events, Table::Blocks, Table::Segments, Table::Annotations, Table::Past, Table::Notes];
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +68,7 @@ impl Value {
             Value::Rows(Table::Segments, ..) => "a segment",
             Value::Rows(Table::Annotations, ..) => "an annotation",
             Value::Rows(Table::Past, ..) => "a history entry",
+            Value::Rows(Table::Notes, ..) => "a note",
             Value::Frame(_) => "a frame",
             Value::Stack(_) => "a list of frames",
             Value::Pair(_) => "a pair of integers",

@@ -43,7 +43,7 @@ fn pickles_of_cpython_read_the_same_in_every_protocol() {
         let path = testdata(&format!("cpython/protocol_{protocol}.pickle"));
         let trace = open(&path, &ReadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(trace.source.format, format!("PyTorch snapshot (pickle protocol {protocol})"));
-        assert_eq!(trace.source.producer, "torch 2.12 or later");
+        assert_eq!(trace.source.producer, "torch 2.12");
         let device = &trace.devices[0];
         assert_eq!(device.events.len(), 2503);
         let last = device.events.iter().last().expect("events");

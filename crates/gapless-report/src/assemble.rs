@@ -2,7 +2,7 @@
 
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::model::{
-    ChurnInfo, DeviceReport, FiguresInfo, FrameInfo, GrowerInfo, GrowthInfo, HolderInfo, KindBytes,
+    ChurnInfo, DeviceReport, FiguresInfo, FrameInfo, GrowerInfo, GrowthInfo, HolderInfo, HostInfo, KindBytes,
     KindsInfo, LossesInfo, MomentInfo, NoteInfo, OomInfo, PeakMoments, PeaksInfo, PoolInfo, PoolLossesInfo,
     ProcessInfo, Report, SCHEMA, Settings, SourceInfo, StepInfo, StepsInfo, StreamInfo, TimelineInfo, Tool,
     When,
@@ -11,7 +11,9 @@ use gapless_trace::growth::Grower;
 use gapless_trace::holders::{self, Grouping, Holder};
 use gapless_trace::kinds::Kind;
 use gapless_trace::moment::{Losses, PoolLosses};
-use gapless_trace::{Action, AllocatorSettings, Figures, Moment, PoolId, StackId, Tick, Trace, Usage};
+use gapless_trace::{
+    Action, AllocatorSettings, Figures, HostMemory, Moment, PoolId, StackId, Tick, Trace, Usage,
+};
 
 /// Which tool looked at which source: the head of every JSON.
 pub(crate) fn origin(analysis: &Analysis<'_>, path: &str) -> (Tool, SourceInfo) {
@@ -46,6 +48,15 @@ fn process(p: &gapless_trace::Process) -> ProcessInfo {
     }
 }
 
+/// The same for what rests on a replay: it says so if the run's release of torch is not modelled.
+pub(crate) fn replayed_origin(analysis: &Analysis<'_>, path: &str) -> (Tool, SourceInfo) {
+    let (tool, mut source) = origin(analysis, path);
+    if let Some(text) = gapless_replay::torch::beyond_the_model(&source.producer) {
+        source.notes.push(NoteInfo { code: "torch-not-modelled".to_owned(), text, device: None });
+    }
+    (tool, source)
+}
+
 pub(crate) fn report(analysis: &Analysis<'_>, path: &str, top: usize) -> Report {
     let trace = analysis.trace;
     let (tool, source) = origin(analysis, path);
@@ -55,9 +66,21 @@ pub(crate) fn report(analysis: &Analysis<'_>, path: &str, top: usize) -> Report 
         source,
         settings: trace.settings.as_ref().map(settings),
         devices: analysis.devices.iter().map(|d| device(trace, d, top)).collect(),
+        host: trace.host.as_ref().map(host),
         advice: None,
         headline: None,
         findings: Vec::new(),
+    }
+}
+
+fn host(memory: &HostMemory) -> HostInfo {
+    HostInfo {
+        events: memory.events,
+        blocks: memory.blocks,
+        held: memory.held.0,
+        in_use: memory.in_use.0,
+        peak_held: memory.peak_held.0,
+        peak_in_use: memory.peak_in_use.0,
     }
 }
 
@@ -234,10 +257,16 @@ pub(crate) fn holder_rows(trace: &Trace, d: &DeviceAnalysis<'_>, tick: Tick, top
         label: h.label.clone(),
         scope: h.scope.iter().map(|&name| trace.strings.get(name).to_owned()).collect(),
         stack: frames(trace, h.stack),
-        size_class: h.stack.is_none().then(|| d.history.allocations.get(h.example).block.0),
+        size_class: (h.stack.is_none() && h.module.is_empty())
+            .then(|| d.history.allocations.get(h.example).block.0),
+        module: h.module.clone(),
+        notes: h.notes.iter().map(|&note| trace.strings.get(note).chars().take(NOTE).collect()).collect(),
     };
     found.largest.iter().enumerate().map(row).collect()
 }
+
+/// Characters of a note that a report shows.
+const NOTE: usize = 200;
 
 fn grower_row(trace: &Trace, g: &Grower) -> GrowerInfo {
     let label = holders::stack_label(trace, g.stack).map_or_else(

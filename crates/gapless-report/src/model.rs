@@ -20,6 +20,9 @@ pub struct Report {
     /// The allocator's settings; `null` where the source does not say.
     pub settings: Option<Settings>,
     pub devices: Vec<DeviceReport>,
+    /// Pinned host memory, which is no part of the devices' figures; absent where nothing was recorded of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostInfo>,
     /// What to set, for each device that has allocations; absent where it was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Vec<Answer>>,
@@ -78,6 +81,19 @@ pub struct Settings {
     pub expandable_segments: bool,
     pub roundup_power2_divisions: [u32; 16],
     pub other: BTreeMap<String, String>,
+}
+
+/// What PyTorch's allocator of pinned host memory held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostInfo {
+    pub events: u64,
+    /// Blocks at the end, in use or cached.
+    pub blocks: u64,
+    pub held: u64,
+    /// The part of `held` that was in use at the end.
+    pub in_use: u64,
+    pub peak_held: u64,
+    pub peak_in_use: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -257,6 +273,12 @@ pub struct HolderInfo {
     pub stack: Vec<FrameInfo>,
     /// The block size all its allocations have, where no stacks were recorded.
     pub size_class: Option<u64>,
+    /// The module that the program noted on its blocks, with `*` for the numbers of layers; absent where it noted none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub module: String,
+    /// Some of the program's notes on its blocks; absent where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

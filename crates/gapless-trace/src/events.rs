@@ -287,6 +287,19 @@ impl Events {
         self.pools.get(index.0 as usize)
     }
 
+    /// What the user attached to the event, where that was recorded.
+    #[inline]
+    #[must_use]
+    pub fn user_metadata(&self, index: EventIndex) -> StringId {
+        StringId(self.user_metadata.get(index.0 as usize))
+    }
+
+    /// Whether any event has something that the user attached.
+    #[must_use]
+    pub fn has_user_metadata(&self) -> bool {
+        self.user_metadata.is_used()
+    }
+
     /// When tick `tick` was reached: the time of the event before it, of the first event for tick 0.
     #[must_use]
     pub fn time_at(&self, tick: Tick) -> Micros {

@@ -9,6 +9,7 @@
 //! Promises: linear in the events; peaks equal the allocator's own statistics to the byte when the recording is
 //! complete; what had to be inferred is in `notes`; an impossible sequence is an error that names the event.
 
+use crate::block_notes::BlockNotes;
 use crate::curve::Curve;
 use crate::events::Action;
 use crate::heap::Heap;
@@ -129,6 +130,8 @@ pub struct History {
     pub preexisting: u32,
     /// Whether reserved bytes are known: the source has segments.
     pub has_segments: bool,
+    /// What the program wrote about its blocks.
+    pub block_notes: BlockNotes,
     pub notes: Vec<Note>,
 }
 
@@ -138,7 +141,18 @@ impl History {
     /// # Errors
     /// When the events contradict each other: overlapping blocks, a free of something never allocated.
     pub fn rebuild(trace: &Trace, device: &DeviceTrace) -> Result<History, HistoryError> {
-        Heap::rebuild(trace, device)
+        let mut history = Heap::rebuild(trace, device)?;
+        history.block_notes = BlockNotes::of(device, &history.allocations);
+        let unmatched = history.block_notes.unmatched;
+        if unmatched > 0 {
+            history.notes.push(Note {
+                code: "annotations-unmatched",
+                text: format!(
+                    "{unmatched} annotation(s) name an address at which no block was in use; they were left out"
+                ),
+            });
+        }
+        Ok(history)
     }
 
     /// The tick past the end: what was never freed ends here.

@@ -1,7 +1,11 @@
 //! Who holds memory at an instant. Without stacks, blocks of one size and kind are one holder.
 //!
+//! If the program noted the modules of its blocks, a module splits a holder, and names it; layers of a model count as
+//! one module.
+//!
 //! Promise: the holders of one list have different labels.
 
+use crate::block_notes::pattern;
 use crate::history::{AllocationId, History};
 use crate::kinds::{ByKind, Kind, Kinds};
 use crate::naming::{INSIDE, Names};
@@ -36,10 +40,16 @@ pub struct Holder {
     pub kinds: ByKind,
     /// The stack, or one of them; [`StackId::NONE`] for a group by size.
     pub stack: StackId,
-    /// For people: `model.py:123 forward`, or `1.50 GiB blocks x 3 (activations)`.
+    /// For people: `model.py:123 forward`, or `1.50 GiB blocks x 3 (activations)`; a module stands first.
     pub label: String,
     /// The scopes that were open when all of its blocks were allocated, the outermost first.
     pub scope: Vec<StringId>,
+    /// The module that the program noted, with `*` for the numbers of layers; empty: none.
+    pub module: String,
+    /// Distinct notes of its blocks, at most [`MOST_NOTES`], as they came.
+    pub notes: Vec<StringId>,
+    /// How many of its blocks have a note.
+    pub noted: usize,
     /// The largest allocation of the group, the earliest of equals.
     pub example: AllocationId,
 }
@@ -52,6 +62,12 @@ impl Holder {
         Kind::ALL.into_iter().rev().max_by_key(|&k| self.kinds[k as usize]).unwrap_or(Kind::Unexplained)
     }
 }
+
+/// Notes that a holder lists at most.
+pub const MOST_NOTES: usize = 8;
+
+/// Characters of a note that a label shows.
+const LONGEST_NOTE: usize = 60;
 
 /// The largest holders at an instant, and what the others hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +87,8 @@ enum Key {
     Stack(u32),
     Line(Frame),
     Size(u64, Kind),
+    /// Blocks without a stack, by the number of their module.
+    Module,
 }
 
 /// The `n` largest holders at `tick`.
@@ -85,7 +103,8 @@ pub fn at(
     grouping: Grouping,
 ) -> Holders {
     let a = &history.allocations;
-    let mut index: FxHashMap<Key, usize> = FxHashMap::default();
+    let mut index: FxHashMap<(Key, u32), usize> = FxHashMap::default();
+    let mut modules = Modules::default();
     let mut lines: FxHashMap<u32, Option<Frame>> = FxHashMap::default();
     let mut groups: Vec<Holder> = Vec::new();
     let mut total = Bytes::ZERO;
@@ -93,7 +112,8 @@ pub fn at(
     for id in a.active_at(tick) {
         let allocation = a.get(id);
         let kind = kinds.of(id);
-        let by_size = Key::Size(allocation.block.0, kind);
+        let module = if grouping == Grouping::Size { 0 } else { modules.of(trace, history, id) };
+        let by_size = if module > 0 { Key::Module } else { Key::Size(allocation.block.0, kind) };
         let key = match grouping {
             _ if allocation.stack.is_none() => by_size,
             Grouping::Size => by_size,
@@ -104,7 +124,7 @@ pub fn at(
                 .map_or(Key::Stack(allocation.stack.0), Key::Line),
         };
         let scope = if paths.is_empty() { &[] } else { paths.at(device.events.time_at(allocation.start).0) };
-        let at = *index.entry(key).or_insert_with(|| {
+        let at = *index.entry((key, module)).or_insert_with(|| {
             groups.push(Holder {
                 bytes: Bytes::ZERO,
                 requested: Bytes::ZERO,
@@ -113,6 +133,9 @@ pub fn at(
                 stack: if matches!(key, Key::Size(..)) { StackId::NONE } else { allocation.stack },
                 label: String::new(),
                 scope: scope.to_vec(),
+                module: modules.names[module as usize].clone(),
+                notes: Vec::new(),
+                noted: 0,
                 example: id,
             });
             groups.len() - 1
@@ -123,6 +146,12 @@ pub fn at(
         group.count += 1;
         group.scope.truncate(group.scope.iter().zip(scope).take_while(|(own, new)| own == new).count());
         group.kinds[kind as usize] += allocation.block;
+        group.noted += usize::from(history.block_notes.get(id).next().is_some());
+        for note in history.block_notes.get(id) {
+            if group.notes.len() < MOST_NOTES && !group.notes.contains(&note) {
+                group.notes.push(note);
+            }
+        }
         if allocation.block > a.get(group.example).block {
             group.example = id;
         }
@@ -145,8 +174,11 @@ fn name(trace: &Trace, history: &History, holders: &mut [Holder]) {
     let names = Names::of(trace);
     let size = |holder: &Holder| history.allocations.get(holder.example).block;
     for holder in holders.iter_mut() {
+        let module = &holder.module;
         holder.label = match names.label(holder.stack) {
-            Some(label) => label.text,
+            Some(label) if module.is_empty() => label.text,
+            Some(label) => format!("{module} · {}", label.text),
+            None if !module.is_empty() => format!("{module} ({})", holder.main_kind().name()),
             None => {
                 let (size, kind) = (size(holder), holder.main_kind().name());
                 let scope: Vec<&str> = holder.scope.iter().map(|&name| trace.strings.get(name)).collect();
@@ -158,6 +190,15 @@ fn name(trace: &Trace, history: &History, holders: &mut [Holder]) {
                 }
             }
         };
+        // One note on all of the blocks says what they are. Records for programs stay out of labels.
+        if let [note] = holder.notes[..]
+            && holder.module.is_empty()
+            && holder.noted == holder.count
+            && !trace.strings.get(note).starts_with(['{', '['])
+        {
+            let note: String = trace.strings.get(note).chars().take(LONGEST_NOTE).collect();
+            holder.label = format!("{} · {note:?}", holder.label);
+        }
     }
     for same in of_one_label(holders) {
         let stacks: Vec<StackId> = same.iter().map(|&i| holders[i].stack).collect();
@@ -180,6 +221,35 @@ fn name(trace: &Trace, history: &History, holders: &mut [Holder]) {
         for (number, i) in (1..).zip(same) {
             holders[i].label += &format!(", number {number}");
         }
+    }
+}
+
+/// The modules that the program noted, numbered by first sight; 0 is none.
+struct Modules {
+    names: Vec<String>,
+    numbers: FxHashMap<String, u32>,
+}
+
+impl Default for Modules {
+    fn default() -> Self {
+        Modules { names: vec![String::new()], numbers: FxHashMap::default() }
+    }
+}
+
+impl Modules {
+    fn of(&mut self, trace: &Trace, history: &History, id: AllocationId) -> u32 {
+        if history.block_notes.is_empty() {
+            return 0;
+        }
+        let Some(path) = history.block_notes.module(&trace.strings, id) else { return 0 };
+        let name = pattern(path);
+        if let Some(&number) = self.numbers.get(name.as_ref()) {
+            return number;
+        }
+        let number = self.names.len() as u32;
+        self.names.push(name.clone().into_owned());
+        self.numbers.insert(name.into_owned(), number);
+        number
     }
 }
 

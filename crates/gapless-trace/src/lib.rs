@@ -7,6 +7,7 @@
 //!
 //! Nothing here does I/O of its own or knows a file format other than `.gtrace`; no crate of ours is below this one.
 
+pub mod block_notes;
 pub mod churn;
 pub mod curve;
 pub mod events;
@@ -41,7 +42,8 @@ pub use settings::AllocatorSettings;
 pub use stacks::{Frame, Frames, StackId, Stacks};
 pub use strings::{StringId, Strings};
 pub use trace::{
-    Annotation, Block, BlockState, DeviceTrace, Note, Process, Segment, SizeClass, Source, Stage, Trace,
+    Annotation, Block, BlockNote, BlockState, DeviceTrace, HostMemory, Note, Process, Segment, SizeClass, Source,
+    Stage, Trace,
 };
 pub use usage::{Figures, Meter, Usage};
 pub use words::{Bytes, DeviceAddr, EventIndex, Micros, PoolId, StreamId, Tick};

@@ -4,7 +4,7 @@ use crate::events::Events;
 use crate::settings::AllocatorSettings;
 use crate::stacks::{Frames, StackId, Stacks};
 use crate::strings::{StringId, Strings};
-use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId};
+use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId, Tick};
 
 /// What a run left behind.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,8 @@ pub struct Trace {
     pub settings: Option<AllocatorSettings>,
     /// The process that was recorded, as far as the source says.
     pub process: Process,
+    /// Pinned host memory, which is never part of a device's figures; `None`: nothing was recorded of it.
+    pub host: Option<HostMemory>,
 }
 
 /// The process that was recorded. Empty texts and `None`: the source does not say.
@@ -45,6 +47,21 @@ impl Process {
     pub fn is_known(&self) -> bool {
         *self != Process::default()
     }
+}
+
+/// What PyTorch's allocator of pinned host memory held. Sizes are of its blocks, which it rounds up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostMemory {
+    /// Events that were recorded.
+    pub events: u64,
+    /// Blocks at the end, in use or cached.
+    pub blocks: u64,
+    /// Bytes of these blocks.
+    pub held: Bytes,
+    /// The part of `held` that the program used at the end.
+    pub in_use: Bytes,
+    pub peak_held: Bytes,
+    pub peak_in_use: Bytes,
 }
 
 /// Where a trace came from.
@@ -97,6 +114,18 @@ pub struct DeviceTrace {
     pub segments: Vec<Segment>,
     /// The blocks of all segments; a segment holds a range of this.
     pub blocks: Vec<Block>,
+    /// What the program wrote about blocks after they were allocated, in the order of ticks.
+    pub notes: Vec<BlockNote>,
+}
+
+/// A note on a block, made while the block was in use. It is no event: the heap does not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockNote {
+    /// The instant: after so many of the device's events.
+    pub tick: Tick,
+    /// Where the block begins.
+    pub addr: DeviceAddr,
+    pub text: StringId,
 }
 
 /// Which of PyTorch's two pools a segment belongs to.

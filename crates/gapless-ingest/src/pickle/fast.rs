@@ -10,7 +10,7 @@
 use super::opcodes as op;
 use crate::builder::Builder;
 use crate::names::Name;
-use crate::rows::{EventDraft, FrameDraft, field};
+use crate::rows::{EventDraft, EventRow, FrameDraft, field};
 use crate::value::{Packed, Table, Value};
 use gapless_trace::stacks::FrameId;
 use gapless_trace::{Bytes, StackId, StreamId, StringId};
@@ -112,18 +112,18 @@ impl Path<'_> {
             self.fields(&mut draft, n.max(1))?;
         }
         self.at += 1;
+        // Only events may be read twice: what is counted otherwise is the machine's.
+        if draft.is_note_or_unknown() {
+            return None;
+        }
         let limit = self.builder.limits.events;
-        let row = draft.finish(&mut self.builder.rows, limit).ok()?;
-        let value = row.map_or(Value::Ignored, |row| Value::row(Table::Events, row));
+        let EventRow::Event(row) = draft.finish(&mut self.builder.rows, limit).ok()? else { return None };
         if let Some(memo) = self.builder.memo.get_mut(entry)
             && *memo == Packed::EMPTY
         {
-            *memo = match row {
-                Some(row) => Packed::event(row),
-                None => Packed::pack(value, &mut self.builder.wide),
-            };
+            *memo = Packed::event(row);
         }
-        Some(value)
+        Some(Value::row(Table::Events, row))
     }
 
     /// The fields of an event that has them in the usual order, written in the usual way, as far as that holds: how

@@ -14,7 +14,7 @@ pub mod view;
 
 use self::blocks::{Block, Blocks, NONE, State};
 pub use self::conf::{ConfError, TorchSettings};
-pub use self::version::{TorchVersion, settings_variable};
+pub use self::version::{TorchVersion, beyond_the_model, settings_variable};
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;
 use crate::free_set::{Entry, FreeSet};

@@ -66,6 +66,20 @@ impl TorchVersion {
     }
 }
 
+/// What to know before a run of `producer` is replayed on the model of PyTorch's allocator: its release is newer than
+/// the newest that is modelled. `None`: it is modelled, or was not torch.
+#[must_use]
+pub fn beyond_the_model(producer: &str) -> Option<String> {
+    let oldest = mentioned(producer).first().copied().filter(|_| producer.starts_with("torch"))?;
+    (oldest > TorchVersion::NEWEST).then(|| {
+        format!(
+            "the run was recorded with {producer}, and the newest release that is modelled is {}: newer releases choose \
+             between free blocks of one size in another order, so replayed figures may differ from theirs",
+            TorchVersion::NEWEST
+        )
+    })
+}
+
 impl FromStr for TorchVersion {
     type Err = UnknownVersion;
 
@@ -138,6 +152,18 @@ mod tests {
             ("gapless 0.1.0", TorchVersion(2, 11)),
         ] {
             assert_eq!(TorchVersion::of_producer(producer), version, "{producer}");
+        }
+    }
+
+    #[test]
+    fn a_release_that_is_not_modelled_is_told() {
+        for producer in ["torch 2.13", "torch 2.14 or later", "torch 2.15 or later"] {
+            let text = beyond_the_model(producer).expect("a warning");
+            assert!(text.contains(producer) && text.contains("modelled is 2.12"), "{text}");
+            assert_eq!(TorchVersion::of_producer(producer), TorchVersion::NEWEST);
+        }
+        for producer in ["torch 2.12", "torch 2.11 or later", "torch", "", "gapless 9.99.0", "RMM 24.10"] {
+            assert_eq!(beyond_the_model(producer), None, "{producer}");
         }
     }
 

@@ -170,7 +170,7 @@ impl Answer {
 impl Advice {
     #[must_use]
     pub fn new(analysis: &Analysis<'_>, path: &str, answer: Answer) -> Advice {
-        let (tool, source) = assemble::origin(analysis, path);
+        let (tool, source) = assemble::replayed_origin(analysis, path);
         Advice { schema: SCHEMA.to_owned(), tool, source, answer }
     }
 }

@@ -113,7 +113,7 @@ impl Autopsy {
         planned: usize,
     ) -> Autopsy {
         let trace = analysis.trace;
-        let (tool, source) = assemble::origin(analysis, path);
+        let (tool, source) = assemble::replayed_origin(analysis, path);
         let event = d.device.events.get(found.event);
         Autopsy {
             schema: SCHEMA.to_owned(),

@@ -39,7 +39,7 @@ impl Replay {
         first: Replayed,
         more: Vec<Replayed>,
     ) -> Replay {
-        let (tool, source) = assemble::origin(analysis, path);
+        let (tool, source) = assemble::replayed_origin(analysis, path);
         Replay { schema: SCHEMA.to_owned(), tool, source, capacity: capacity.map(|b| b.0), first, more }
     }
 

@@ -35,8 +35,12 @@ pub enum Kind {
     Source = 10,
     Settings = 11,
     End = 12,
-    /// Readers that do not know it skip it.
-    Process = 128,
+    /// Notes on blocks of a device. A reader may leave them out.
+    BlockNotes = 128,
+    /// Pinned host memory. A reader may leave it out.
+    Host = 129,
+    /// The process that was recorded. A reader may leave it out.
+    Process = 130,
 }
 
 impl Kind {
@@ -46,8 +50,8 @@ impl Kind {
     #[must_use]
     pub fn from_u8(value: u8) -> Option<Kind> {
         use Kind::{
-            Annotations, Blocks, End, Events, Frames, Pools, Process, Segments, Settings, Source, Stacks,
-            Streams, Strings,
+            Annotations, BlockNotes, Blocks, End, Events, Frames, Host, Pools, Process, Segments, Settings, Source,
+            Stacks, Streams, Strings,
         };
         [
             Strings,
@@ -62,6 +66,8 @@ impl Kind {
             Source,
             Settings,
             End,
+            BlockNotes,
+            Host,
             Process,
         ]
         .into_iter()

@@ -13,8 +13,9 @@
 //!      block: a header of 64 bytes, the payload, zeros up to a multiple of 8
 //!      +0   4  magic "GBLK"
 //!      +4   1  kind                 1 strings  2 frames  3 stacks  4 streams  5 pools  6 events  7 annotations
-//!                                   8 segments 9 blocks 10 source 11 settings 12 end; 128 process
-//!                                   kinds from 128 on may be skipped
+//!                                   8 segments 9 blocks 10 source 11 settings 12 end; from 128 on a reader may
+//!                                   skip what it does not know: 128 notes on blocks 129 pinned host memory
+//!                                   130 process
 //!      +5   1  codec                0 stored, 1 LZ4 block
 //!      +6   2  zero
 //!      +8   4  payload length       as stored, without the padding

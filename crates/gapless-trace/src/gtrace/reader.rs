@@ -222,8 +222,10 @@ impl Builder {
     fn content(&mut self, kind: Kind, header: &BlockHeader, content: &[u8]) -> Result<(), Fault> {
         let from = &mut Cursor::new(content);
         let count = header.count;
-        let belongs_to_device =
-            matches!(kind, Kind::Streams | Kind::Pools | Kind::Events | Kind::Segments | Kind::Blocks);
+        let belongs_to_device = matches!(
+            kind,
+            Kind::Streams | Kind::Pools | Kind::Events | Kind::Segments | Kind::Blocks | Kind::BlockNotes
+        );
         if belongs_to_device == (header.device == NO_DEVICE) {
             return Err(format!("device {} in a block of kind {kind:?}", header.device));
         }
@@ -273,6 +275,12 @@ impl Builder {
                     return Err("more blocks than the device's segments have".to_owned());
                 }
             }
+            Kind::BlockNotes => {
+                let device = &mut trace.devices[at];
+                follows("note", header, device.notes.len())?;
+                tables::get_notes(device, &trace.strings, count, from)?;
+            }
+            Kind::Host => trace.host = Some(tables::get_host(from)?),
             Kind::Source => trace.source = tables::get_source(from)?,
             Kind::Settings => trace.settings = Some(tables::get_settings(from)?),
             Kind::Process => trace.process = process::get(from)?,

@@ -4,6 +4,8 @@
 //!      segment   z address less the one before, v size, v stream, v pool, byte flags (1 small, 2 expandable), v stack,
 //!                z first block less the end of the one before, v blocks
 //!      block     z address less the end of the one before, v size, z size less requested, byte state, v stack
+//!      note      v tick less the one before, z address less the one before, v text
+//!      host      v events, v blocks, v held, v in use, v peak held, v peak in use
 //! ```
 
 use super::encoding::{Cursor, Fault, put, put_text, zigzag};
@@ -11,9 +13,10 @@ use crate::settings::AllocatorSettings;
 use crate::stacks::{Frame, FrameId, Frames, StackId, Stacks};
 use crate::strings::{StringId, Strings};
 use crate::trace::{
-    Annotation, Block, BlockState, DeviceTrace, Note, Segment, SizeClass, Source, Stage, Trace,
+    Annotation, Block, BlockNote, BlockState, DeviceTrace, HostMemory, Note, Segment, SizeClass, Source,
+    Stage, Trace,
 };
-use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId};
+use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId, Tick};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
@@ -245,6 +248,52 @@ pub(super) fn get_blocks(
         device.blocks.push(Block { addr: DeviceAddr(addr), size, requested, state, stack });
     }
     Ok(())
+}
+
+// ---- notes on blocks, pinned host memory ----
+
+pub(super) fn put_note(out: &mut Vec<u8>, note: &BlockNote, before: Option<&BlockNote>) {
+    put(out, u64::from(note.tick.0.wrapping_sub(before.map_or(0, |b| b.tick.0))));
+    put(out, zigzag(note.addr.0.wrapping_sub(before.map_or(0, |b| b.addr.0))));
+    put(out, u64::from(note.text.0));
+}
+
+pub(super) fn get_notes(
+    device: &mut DeviceTrace,
+    strings: &Strings,
+    count: u32,
+    from: &mut Cursor<'_>,
+) -> Result<(), Fault> {
+    let (mut tick, mut addr) = (0u32, 0u64);
+    for _ in 0..count {
+        let later = from.varint32()?;
+        tick = tick.checked_add(later).ok_or("a note after more than 2^32 events")?;
+        if tick as usize > device.events.len() {
+            return Err(format!("a note after {tick} of {} events", device.events.len()));
+        }
+        addr = addr.wrapping_add(from.zigzag()?);
+        let text = string_id(from.varint32()?, strings)?;
+        device.notes.push(BlockNote { tick: Tick(tick), addr: DeviceAddr(addr), text });
+    }
+    Ok(())
+}
+
+pub(super) fn put_host(out: &mut Vec<u8>, host: &HostMemory) {
+    for value in [host.events, host.blocks, host.held.0, host.in_use.0, host.peak_held.0, host.peak_in_use.0]
+    {
+        put(out, value);
+    }
+}
+
+pub(super) fn get_host(from: &mut Cursor<'_>) -> Result<HostMemory, Fault> {
+    Ok(HostMemory {
+        events: from.varint()?,
+        blocks: from.varint()?,
+        held: Bytes(from.varint()?),
+        in_use: Bytes(from.varint()?),
+        peak_held: Bytes(from.varint()?),
+        peak_in_use: Bytes(from.varint()?),
+    })
 }
 
 // ---- source and settings ----

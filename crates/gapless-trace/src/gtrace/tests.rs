@@ -7,9 +7,10 @@ use crate::settings::AllocatorSettings;
 use crate::stacks::{Frame, FrameId, StackId};
 use crate::strings::StringId;
 use crate::trace::{
-    Annotation, Block, BlockState, DeviceTrace, Note, Segment, SizeClass, Source, Stage, Trace,
+    Annotation, Block, BlockNote, BlockState, DeviceTrace, HostMemory, Note, Segment, SizeClass, Source,
+    Stage, Trace,
 };
-use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId};
+use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId, Tick};
 use proptest::prelude::*;
 
 /// A small random number generator, so that one seed is one trace.
@@ -86,6 +87,12 @@ fn random_trace(seed: u64, devices: u32, events: u64) -> Trace {
                 Micros(if backwards { event.time.0.wrapping_sub(later) } else { event.time.0 + later });
             this.events.push(event);
         }
+        let mut tick = 0;
+        for _ in 0..dice.below(12) {
+            tick = (tick + dice.below(9)).min(this.events.len() as u64);
+            let addr = DeviceAddr(dice.any());
+            this.notes.push(BlockNote { tick: Tick(tick as u32), addr, text: string(dice) });
+        }
         random_final_state(dice, &mut this, stacks);
         trace.devices.push(this);
     }
@@ -97,6 +104,14 @@ fn random_trace(seed: u64, devices: u32, events: u64) -> Trace {
             time: Micros(dice.any()),
         });
     }
+    trace.host = dice.one_in(2).then(|| HostMemory {
+        events: dice.below(9),
+        blocks: dice.below(9),
+        held: Bytes(dice.any() >> 4),
+        in_use: Bytes(dice.any() >> 5),
+        peak_held: Bytes(dice.any() >> 4),
+        peak_in_use: Bytes(dice.any() >> 4),
+    });
     trace.source = Source {
         format: "PyTorch snapshot (pickle protocol 4)".to_owned(),
         producer: "torch 2.11".to_owned(),
@@ -171,6 +186,7 @@ fn differences(a: &Trace, b: &Trace) -> Vec<&'static str> {
     check(stacks(a) == stacks(b), "stacks");
     check(a.annotations == b.annotations, "annotations");
     check(a.settings == b.settings, "settings");
+    check(a.host == b.host, "host");
     check(a.devices.len() == b.devices.len(), "devices");
     for (a, b) in a.devices.iter().zip(&b.devices) {
         check(a.device == b.device, "device number");
@@ -179,6 +195,7 @@ fn differences(a: &Trace, b: &Trace) -> Vec<&'static str> {
         check(a.pools == b.pools, "pools");
         check(a.segments == b.segments, "segments");
         check(a.blocks == b.blocks, "blocks");
+        check(a.notes == b.notes, "notes on blocks");
     }
     found
 }
@@ -473,6 +490,8 @@ fn what_cannot_be_is_an_error_that_says_what() {
         tables_then(Kind::Blocks, 0, 1, 0, &[0, 1, 0, 2, 0]),
         "more blocks than the device's segments have"
     );
+    assert_eq!(tables_then(Kind::BlockNotes, 0, 1, 0, &[1, 0, 0]), "a note after 1 of 0 events");
+    assert_eq!(tables_then(Kind::BlockNotes, 0, 1, 0, &[0, 0, 9]), "string 9 of 2");
     assert_eq!(tables_then(Kind::Streams, none, 1, 0, &[1]), "device 4294967295 in a block of kind Streams");
     let events = |control: u8, sizes: u8, streams: &[u8]| {
         let mut payload = vec![0, 0, 0, 0, sizes, streams.len() as u8, 0, 0, 0, 0, 0, control];
@@ -502,7 +521,7 @@ fn the_process_of_a_recording_is_kept_and_an_unknown_one_is_not_written() {
     assert_eq!(back.process, trace.process);
     assert!(back.source.notes.iter().all(|note| note.code != "gtrace-newer"));
     let mut wrong = empty_file();
-    push_block(&mut wrong, BlockHeader { kind: 128, raw_len: 3, ..no_header() }, &[9, 9, 9]);
+    push_block(&mut wrong, BlockHeader { kind: Kind::Process as u8, raw_len: 3, ..no_header() }, &[9, 9, 9]);
     assert!(matches!(read(&wrong), Err(GtraceError::Malformed { .. })));
 }
 

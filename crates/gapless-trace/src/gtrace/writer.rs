@@ -11,14 +11,14 @@ use super::layout::{
 };
 use super::process;
 use super::tables::{
-    put_annotation, put_block, put_frame, put_pool, put_segment, put_settings, put_source, put_stack,
-    put_stream,
+    put_annotation, put_block, put_frame, put_host, put_note, put_pool, put_segment, put_settings,
+    put_source, put_stack, put_stream,
 };
 use crate::events::{Event, Events};
 use crate::settings::AllocatorSettings;
 use crate::stacks::{FrameId, Frames, StackId, Stacks};
 use crate::strings::{StringId, Strings};
-use crate::trace::{Annotation, Block, Process, Segment, Source, Trace};
+use crate::trace::{Annotation, Block, BlockNote, Process, Segment, Source, Trace};
 use crate::words::{EventIndex, Micros, PoolId, StreamId};
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use std::io::Write;
@@ -272,6 +272,31 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Appends notes on blocks of a device, in the order of ticks; its events must be in the file.
+    ///
+    /// # Errors
+    /// When writing fails, or a note's text is not in `tables`, or the notes are not in order.
+    fn notes(&mut self, at: usize, notes: &[BlockNote], tables: Tables<'_>) -> Result<(), GtraceError> {
+        self.check()?;
+        let written = self.devices[at];
+        let sound = notes.windows(2).all(|pair| pair[0].tick <= pair[1].tick)
+            && notes.last().is_none_or(|note| note.tick.0 as usize <= written.events)
+            && notes.iter().all(|note| (note.text.0 as usize) < tables.strings.len());
+        if !sound {
+            return Err(unwritable("notes that are out of order, or without their text"));
+        }
+        let mut next = 0;
+        while next < notes.len() {
+            let start = next;
+            while next < notes.len() && self.raw.len() < TABLE_BLOCK {
+                put_note(&mut self.raw, &notes[next], (next > start).then(|| &notes[next - 1]));
+                next += 1;
+            }
+            self.emit(Kind::BlockNotes, written.device, start as u64, next - start, 0)?;
+        }
+        Ok(())
+    }
+
     /// Flushes what lies below. The writer itself holds nothing back.
     ///
     /// # Errors
@@ -490,6 +515,10 @@ pub fn write_trace<W: Write>(trace: &Trace, out: W, options: Options) -> Result<
     if let Some(settings) = &trace.settings {
         writer.settings(settings)?;
     }
+    if let Some(host) = &trace.host {
+        put_host(&mut writer.raw, host);
+        writer.emit(Kind::Host, NO_DEVICE, 0, 1, 0)?;
+    }
     if trace.process.is_known() {
         writer.process(&trace.process)?;
     }
@@ -506,6 +535,7 @@ pub fn write_trace<W: Write>(trace: &Trace, out: W, options: Options) -> Result<
             writer.events(at, count, chunk, tables, streams, pools)?;
             next += count;
         }
+        writer.notes(at, &device.notes, tables)?;
         if !device.segments.is_empty() || !device.blocks.is_empty() {
             let batch = EventBatch { device: device.device, streams, pools, events: &[] };
             writer.final_state(&batch, &device.segments, &device.blocks, tables)?;

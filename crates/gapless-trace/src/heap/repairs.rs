@@ -24,14 +24,25 @@ impl Repairs {
         } else if self.began_late {
             let held: Bytes =
                 history.allocations.iter().take_while(|a| a.start == Tick(0)).map(|a| a.block).sum();
-            note(
-                "recording-began-late",
-                format!(
-                    "the recording begins with {held} in {} allocations already held; they were rebuilt from the \
-                     final segments, and peaks before the recording are not known",
-                    history.preexisting
-                ),
+            // A block keeps the stack of its allocation only if that was recorded.
+            let seen = history
+                .allocations
+                .iter()
+                .take_while(|a| a.start == Tick(0))
+                .filter(|a| a.end > history.last_tick && !a.stack.is_none())
+                .count();
+            let mut text = format!(
+                "the recording begins with {held} in {} allocations already held; they were rebuilt from the \
+                 final segments, and peaks before the recording are not known",
+                history.preexisting
             );
+            if seen > 0 {
+                text += &format!(
+                    "; {seen} of them have stacks, so their allocation was recorded and lost: the ring of events was \
+                     too short (max_entries), or recording was started again"
+                );
+            }
+            note("recording-began-late", text);
         }
         if self.restarts > 0 {
             note(
