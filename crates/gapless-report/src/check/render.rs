@@ -8,9 +8,10 @@ use std::fmt::Write;
 #[must_use]
 pub fn text(verdict: &Verdict) -> String {
     let mut out = String::new();
-    let names = verdict.rows.iter().map(title).chain(verdict.unknown.iter().map(unknown_title));
+    let (rows, hidden) = shown(verdict);
+    let names = rows.iter().map(|row| title(row)).chain(verdict.unknown.iter().map(unknown_title));
     let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
-    for row in &verdict.rows {
+    for row in rows {
         let (mark, style) = if row.passed { ("ok  ", DIM) } else { ("over", RED) };
         let name = title(row);
         let _ = writeln!(
@@ -22,14 +23,42 @@ pub fn text(verdict: &Verdict) -> String {
             excess(row)
         );
     }
-    for unknown in &verdict.unknown {
+    if hidden > 0 {
+        let _ = writeln!(out, "      {DIM}and {hidden} more: --format json lists all{RESET}");
+    }
+    for unknown in verdict.unknown.iter().take(LISTED) {
         let name = unknown_title(unknown);
-        let _ = writeln!(out, "{RED}??  {RESET}  {name:<width$}  not known: {}", unknown.why);
+        let _ = writeln!(out, "{RED}??  {RESET}  {name:<width$}  not known: {}", clean(&unknown.why));
+    }
+    if verdict.unknown.len() > LISTED {
+        let _ = writeln!(out, "      {DIM}and {} more are not known{RESET}", verdict.unknown.len() - LISTED);
     }
     for holder in &verdict.holders {
         let _ = writeln!(out, "      {DIM}at the peak: {}{RESET}", clean(holder));
     }
     out
+}
+
+/// Rows that a terminal shows of many ranks.
+const LISTED: usize = 32;
+
+/// The rows to show, and how many are left out: of many ranks those over a limit, and the highest of each figure.
+fn shown(verdict: &Verdict) -> (Vec<&Row>, usize) {
+    let all = &verdict.rows;
+    if all.len() <= LISTED {
+        return (all.iter().collect(), 0);
+    }
+    let highest = |row: &Row| {
+        let same = all.iter().filter(|other| (other.figure, &other.against) == (row.figure, &row.against));
+        same.rev().max_by(|a, b| a.value.total_cmp(&b.value)).is_some_and(|most| std::ptr::eq(most, row))
+    };
+    let mut rows: Vec<&Row> = all.iter().filter(|row| !row.passed).collect();
+    rows.sort_by(|a, b| (b.value / b.limit).total_cmp(&(a.value / a.limit)));
+    rows.truncate(LISTED);
+    let passed: Vec<&Row> = all.iter().filter(|row| row.passed && highest(row)).collect();
+    rows.extend(passed);
+    let hidden = all.len() - rows.len();
+    (rows, hidden)
 }
 
 /// For programs: schema `gapless.check/1`.
@@ -102,17 +131,23 @@ pub fn junit(verdict: &Verdict) -> String {
 }
 
 fn title(row: &Row) -> String {
-    format!("device {} {}", row.device, row.figure)
+    format!("{} {}", place(row.rank, row.device), row.figure)
 }
 
 fn unknown_title(unknown: &Unknown) -> String {
-    format!("device {} {}", unknown.device, unknown.figure)
+    format!("{} {}", place(unknown.rank, unknown.device), unknown.figure)
+}
+
+/// "rank 3", or "device 0" where there is only one rank.
+fn place(rank: Option<u32>, device: u32) -> String {
+    rank.map_or_else(|| format!("device {device}"), |rank| format!("rank {rank}"))
 }
 
 /// Why a limit could not be checked.
 #[must_use]
 pub fn unknown_sentence(unknown: &Unknown) -> String {
-    format!("device {}: {} is not known, because {}", unknown.device, unknown.figure, unknown.why)
+    let place = place(unknown.rank, unknown.device);
+    format!("{place}: {} is not known, because {}", unknown.figure, unknown.why)
 }
 
 fn sentence(row: &Row) -> String {
@@ -185,6 +220,7 @@ mod tests {
     fn verdict() -> Verdict {
         let row = |figure, value: f64, limit: f64| Row {
             figure,
+            rank: None,
             device: 0,
             unit: Unit::Bytes,
             value,

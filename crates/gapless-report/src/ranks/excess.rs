@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn peers_are_all_but_the_rank_itself() {
-        let ranks = [5, 1, 9, 0].map(|bytes| with(if bytes > 0 { vec![held(7, None, bytes)] } else { vec![] }));
+        let ranks =
+            [5, 1, 9, 0].map(|bytes| with(if bytes > 0 { vec![held(7, None, bytes)] } else { vec![] }));
         let origins = Origins::of(&ranks.iter().collect::<Vec<_>>());
         assert_eq!(origins.of_peers((7, false), 9), (1.0, 5.0), "of 0, 1 and 5");
         assert_eq!(origins.of_peers((7, false), 0), (5.0, 9.0), "of 1, 5 and 9");

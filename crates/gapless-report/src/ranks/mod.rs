@@ -5,9 +5,9 @@
 //! gives the JSON contract `gapless.ranks/1`; [`text`] shows it. [`diff`] compares two such runs, [`check`] holds one
 //! against budgets, [`advice`] finds one setting for all. File names become rank numbers in [`names`].
 
-
-
-
+pub mod advice;
+pub mod check;
+pub mod diff;
 pub mod groups;
 pub mod model;
 pub mod names;

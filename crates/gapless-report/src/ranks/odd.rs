@@ -4,7 +4,8 @@
 //! from the median distance; among few peers also twice their range) and by more than a floor below which a difference
 //! does not matter. Categories (a failed request, another setting) need no spread. Causes are tried in the order of
 //! [`Why`]; the first that holds is named, the others are listed behind it. With two replicas nobody can say which one
-//! is odd, so none is.
+//! is odd, so none is. Reserved bytes are not compared: how much of the cache is in pieces differs a lot between runs
+//! that do the same.
 
 use super::excess::{self, Excess, Origins};
 use super::replicas::{Replicas, pace, step_pace, transient};
@@ -28,8 +29,6 @@ pub enum Why {
     LargerBatch,
     /// Its steps take longer with the same memory.
     Straggler,
-    /// It reserves much more for what it allocates.
-    Fragmentation,
     /// It stopped before its peers.
     FewerSteps,
 }
@@ -44,7 +43,6 @@ impl Why {
             Why::ExtraBuffer => "extra-buffer",
             Why::LargerBatch => "larger-batch",
             Why::Straggler => "straggler",
-            Why::Fragmentation => "fragmentation",
             Why::FewerSteps => "fewer-steps",
         }
     }
@@ -68,7 +66,6 @@ pub(crate) enum Facts {
     Holds { more: u64, lasting: bool },
     Larger { share: f64, step: Option<u32> },
     Slower { us: f64, peers_us: f64 },
-    Reserves { more: u64 },
     Stopped { steps: u64, peers: u64 },
 }
 
@@ -84,8 +81,6 @@ const LARGER: f64 = 0.08;
 const LARGER_STEP: f64 = 0.15;
 /// Steps that last this share longer are no noise.
 const SLOWER: f64 = 0.10;
-/// Cached bytes vary a lot between runs of one program.
-const FRAGMENTED: f64 = 0.25;
 /// Holders that are named for a rank.
 const NAMED: usize = 5;
 
@@ -98,6 +93,10 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize) -> Vec<Cause> {
     let mut found = Vec::new();
     found.extend(view.out_of_memory());
     found.extend(view.settings());
+    if found.first().is_some_and(|cause| cause.why == Why::OutOfMemory) {
+        // It ended where it failed: nothing else of it compares with runs that went on.
+        return found;
+    }
     let kept = view.kept();
     let transient = view.larger_batch();
     let explained = kept.is_some() || transient.is_some();
@@ -108,9 +107,6 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize) -> Vec<Cause> {
     }
     found.extend(view.straggler());
     found.extend(view.fewer_steps());
-    if found.is_empty() {
-        found.extend(view.fragmentation());
-    }
     found.sort_by_key(|cause| cause.why);
     found
 }
@@ -356,28 +352,6 @@ impl View<'_> {
         Some(Cause { why: Why::Straggler, bytes: 0, facts, holders: Vec::new() })
     }
 
-    fn fragmentation(&self) -> Option<Cause> {
-        if self.group.iter().any(|rank| rank.peak_reserved.is_none()) {
-            return None;
-        }
-        let reserved = self.against(|rank| rank.peak_reserved.unwrap_or(0) as f64);
-        let cached = |rank: &Summary| {
-            rank.peak_reserved.unwrap_or(0).saturating_sub(rank.peak_allocated) as f64
-        };
-        let found = self.against(cached);
-        let floor = (FRAGMENTED * reserved.typical).max(self.least());
-        if found.excess <= floor.max(1.5 * found.allowed) {
-            return None;
-        }
-        let more = found.excess as u64;
-        Some(Cause {
-            why: Why::Fragmentation,
-            bytes: more,
-            facts: Facts::Reserves { more },
-            holders: Vec::new(),
-        })
-    }
-
     fn fewer_steps(&self) -> Option<Cause> {
         let of = |value: fn(&Summary) -> u64| {
             median(&self.peers().map(|peer| value(peer) as f64).collect::<Vec<_>>())
@@ -416,7 +390,12 @@ fn conf(rank: &Summary) -> String {
         parts.push(format!("roundup_power2_divisions:{value}"));
     }
     // What the configuration names beyond these.
-    let known = ["expandable_segments", "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions"];
+    let known = [
+        "expandable_segments",
+        "max_split_size_mb",
+        "garbage_collection_threshold",
+        "roundup_power2_divisions",
+    ];
     for pair in settings.conf.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let name = pair.split(':').next().unwrap_or(pair);
         let part_of_list = !pair.contains(':') || pair.contains('[') || pair.contains(']');

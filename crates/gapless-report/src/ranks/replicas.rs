@@ -35,9 +35,8 @@ impl TypicalSteps {
         if rows == 0 || ranks.iter().any(|rank| rank.steps.len() != rows) {
             return None;
         }
-        let typical = |row: usize| {
-            median(&ranks.iter().map(|rank| rank.steps[row].swing() as f64).collect::<Vec<_>>())
-        };
+        let typical =
+            |row: usize| median(&ranks.iter().map(|rank| rank.steps[row].swing() as f64).collect::<Vec<_>>());
         Some(TypicalSteps((0..rows).map(typical).collect()))
     }
 

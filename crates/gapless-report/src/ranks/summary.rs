@@ -53,7 +53,7 @@ pub struct Summary {
     pub(crate) kept_by_step: Vec<u64>,
     /// The same by equal parts of the run's events, at a quiet instant near its end.
     pub(crate) kept_by_part: Vec<u64>,
-    /// The most transient bytes: live, less what is there at the quiet instant.
+    /// The most transient bytes: live at most, less what is kept.
     pub(crate) swing: u64,
     /// What is there from before the first step until the end, by size.
     pub(crate) base: BySize,
@@ -134,6 +134,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
     });
     let quiet = live.quiet();
     let steps = steps(d, &live);
+    let kept_by_part = kept_by_part(d, quiet);
     let notes = assemble::origin(analysis, "").1.notes;
     Summary {
         device: d.device.device,
@@ -165,8 +166,8 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
             .collect(),
         held: held(trace, d),
         kept_by_step: kept_by_step(d),
-        kept_by_part: kept_by_part(d, quiet),
-        swing: usage.live.peak.0.saturating_sub(live.at(quiet)),
+        swing: usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
+        kept_by_part,
         base: base(d, quiet),
         largest: largest(d, &live),
         has_stacks: !trace.stacks.is_empty(),
@@ -301,6 +302,10 @@ fn kept_by_part(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<u64> {
     let length = u64::from(quiet.0) + 1;
     for id in d.history.allocations.active_at(quiet) {
         let a = d.history.allocations.get(id);
+        // Without steps, no instant is free of what comes and goes.
+        if d.steps.spans.is_empty() && !lasts(d, &a) {
+            continue;
+        }
         parts[(u64::from(a.start.0) * PARTS as u64 / length) as usize] += a.requested.0;
     }
     running(parts)
@@ -311,7 +316,7 @@ fn base(d: &DeviceAnalysis<'_>, quiet: Tick) -> BySize {
     let mut classes: FxHashMap<u16, u64> = FxHashMap::default();
     for id in d.history.allocations.active_at(quiet) {
         let a = d.history.allocations.get(id);
-        if a.start <= first {
+        if a.start <= first && lasts(d, &a) {
             *classes.entry(sizes::class(a.requested.0)).or_default() += a.requested.0;
         }
     }

@@ -6,7 +6,8 @@
 use super::model::{OddRank, RankRow, Ranks, Timeline};
 use crate::text::table::{Align, Table};
 use crate::text::{
-    BOLD, CYAN, DIM, RED, RESET, WIDTH, YELLOW, bars, bytes, clean, count, duration, percent, plural, shorten, wrap,
+    BOLD, CYAN, DIM, RED, RESET, WIDTH, YELLOW, bars, bytes, clean, count, duration, percent, plural,
+    shorten, wrap,
 };
 use std::fmt::Write;
 
@@ -51,7 +52,8 @@ fn head(out: &mut String, ranks: &Ranks) {
     let _ = writeln!(out, "{DIM}{} · {}{RESET}", facts.join(" · "), ranks.numbering);
     let mut table = Table::new(&[Align::Left, Align::Right, Align::Left, Align::Left, Align::Left]);
     for (name, of) in figures() {
-        let mut values: Vec<(u64, u32)> = readable(ranks).filter_map(|row| Some((of(row)?, row.rank))).collect();
+        let mut values: Vec<(u64, u32)> =
+            readable(ranks).filter_map(|row| Some((of(row)?, row.rank))).collect();
         values.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         let (Some(worst), Some(least)) = (values.first(), values.last()) else { continue };
         let middle = values[values.len() / 2];
@@ -99,7 +101,9 @@ fn strips(out: &mut String, ranks: &Ranks) {
     );
     let several = rows.iter().any(|(row, _)| rows.iter().filter(|(r, _)| r.rank == row.rank).count() > 1);
     let special = |row: &RankRow| -> bool {
-        ranks.worst_rank == Some(row.rank) || ranks.median_rank == Some(row.rank) || odd_of(ranks, row).is_some()
+        ranks.worst_rank == Some(row.rank)
+            || ranks.median_rank == Some(row.rank)
+            || odd_of(ranks, row).is_some()
     };
     let mut lines: Vec<Line> = Vec::new();
     if rows.len() <= LINES {
@@ -249,7 +253,12 @@ fn odd(out: &mut String, ranks: &Ranks) {
         let weight = if odd.bytes > 0 { bytes(odd.bytes) } else { String::new() };
         let mut also: Vec<&str> = odd.also.iter().map(|why| why.word()).collect();
         also.insert(0, odd.why.word());
-        let _ = writeln!(out, "  {YELLOW}rank {}  {}{RESET}  {BOLD}{weight}{RESET}", odd.rank, also.join(", also "));
+        let _ = writeln!(
+            out,
+            "  {YELLOW}rank {}  {}{RESET}  {BOLD}{weight}{RESET}",
+            odd.rank,
+            also.join(", also ")
+        );
         for line in wrap(&clean(&odd.sentence), WIDTH - 4) {
             let _ = writeln!(out, "    {line}");
         }

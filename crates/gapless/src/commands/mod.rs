@@ -59,10 +59,12 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
         Command::Report(a) => (paths(&a.files), list(&[a.output.as_deref()])),
         Command::Diff(a) => (vec![&a.before, &a.after], list(&[a.output.as_deref()])),
         Command::Check(a) => {
-            (list(&[Some(&a.file), a.baseline.as_deref(), a.config.as_deref()]), list(&[a.output.as_deref()]))
+            let mut inputs = paths(&a.files);
+            inputs.extend(list(&[a.baseline.as_deref(), a.config.as_deref()]));
+            (inputs, list(&[a.output.as_deref()]))
         }
         Command::Replay(a) => (vec![&a.file], list(&[a.output.as_deref()])),
-        Command::Advise(a) => (vec![&a.file], list(&[a.output.as_deref()])),
+        Command::Advise(a) => (paths(&a.files), list(&[a.output.as_deref()])),
         Command::Oom(a) => (vec![&a.file], list(&[a.output.as_deref()])),
         Command::Export(a) => (vec![&a.file], list(&[a.output.as_deref()])),
         Command::Plan(a) => {

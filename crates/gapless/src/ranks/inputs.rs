@@ -80,10 +80,12 @@ impl Inputs {
     pub(crate) fn rank(&self, wanted: u32) -> Result<&Path> {
         // A recording says itself which rank it is. Where the names say it as well, nothing needs to be read.
         let by_name = self.numbering == Some(Numbering::Word);
-        let rank = |input: &Input| if by_name { input.rank } else { recorded(&input.path).unwrap_or(input.rank) };
+        let rank =
+            |input: &Input| if by_name { input.rank } else { recorded(&input.path).unwrap_or(input.rank) };
         let ranks: Vec<(u32, &Path)> =
             self.files.iter().map(|input| (rank(input), input.path.as_path())).collect();
-        let found: Vec<&Path> = ranks.iter().filter(|(rank, _)| *rank == wanted).map(|(_, path)| *path).collect();
+        let found: Vec<&Path> =
+            ranks.iter().filter(|(rank, _)| *rank == wanted).map(|(_, path)| *path).collect();
         match found.as_slice() {
             [one] => Ok(one),
             [] => {
@@ -160,15 +162,21 @@ fn is_trace(path: &Path) -> bool {
 /// The rank that a recording of ours says it is.
 fn recorded(path: &Path) -> Option<u32> {
     let is_ours = load::content_quietly(path, |content| content.format().ok()).ok()? == Some(Format::Gtrace);
-    is_ours.then(|| load::trace_quietly(path).ok()).flatten().and_then(|trace| rank_of(&trace)).map(|(rank, _)| rank)
+    is_ours
+        .then(|| load::trace_quietly(path).ok())
+        .flatten()
+        .and_then(|trace| rank_of(&trace))
+        .map(|(rank, _)| rank)
 }
 
 /// The rank and the number of ranks that the recorder noted: "rank 3 of 8".
 pub(super) fn rank_of(trace: &Trace) -> Option<(u32, Option<u32>)> {
     let note = trace.source.notes.iter().find(|note| note.code == "rank")?;
     let mut words = note.text.split_whitespace();
-    let rank = words.find(|word| *word == "rank").and_then(|_| words.next())?.parse().ok()?;
+    let rank =
+        words.find(|word| *word == "rank").and_then(|_| words.next())?.trim_end_matches(',').parse().ok()?;
     let world = words.find(|word| *word == "of").and_then(|_| words.next());
+    let world = world.map(|size| size.trim_end_matches(','));
     Some((rank, world.and_then(|size| size.parse().ok())))
 }
 
