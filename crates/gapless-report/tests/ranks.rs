@@ -10,7 +10,7 @@ use gapless_trace::Trace;
 use generate::{Base, Fault, Noise};
 use std::path::Path;
 
-const NOISE: Noise = Noise { sizes: 0.02, times: 0.03, logging: 1 << 20, stage: 1.0 };
+const NOISE: Noise = Noise { sizes: 0.02, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0 };
 
 fn base(name: &str) -> Base {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");

@@ -63,6 +63,8 @@ pub(crate) enum Fault {
 pub(crate) struct Noise {
     /// Transient sizes of a step, as a share up or down.
     pub(crate) sizes: f64,
+    /// The size of every single request, as a share up or down.
+    pub(crate) each: f64,
     /// Durations, as a share up or down.
     pub(crate) times: f64,
     /// Bytes that rank 0 takes and gives back after every step.
@@ -271,7 +273,8 @@ impl Base {
             match *op {
                 Op::Alloc { slot, size, lane } => {
                     let (follows, step, stack) = self.slots.get(slot as usize).copied().unwrap_or_default();
-                    let factor = if follows { factors[step.unwrap_or(0).min(steps - 1)] } else { 1.0 };
+                    let each = 1.0 + random.real(-noise.each, noise.each);
+                    let factor = each * if follows { factors[step.unwrap_or(0).min(steps - 1)] } else { 1.0 };
                     // Small ones are counters and scalars, which follow nothing.
                     let size = if size.0 >= 4096 {
                         ((size.0 as f64 * factor) as u64).div_ceil(512) * 512

@@ -65,6 +65,7 @@ struct Case {
     /// Ranks of a stage; as many as there are for one stage.
     stage: u32,
     sizes: f64,
+    each: f64,
     logging: u64,
 }
 
@@ -92,7 +93,8 @@ impl Case {
             _ => Fault::Scratch(share(&mut random, 0.1, 0.2)),
         };
         let mut case = Case::clean(i, seed, stacks);
-        case.odd = Some((random.below(case.ranks as usize) as u32, fault));
+        // Among those of the first stage: the card is small for what these need.
+        case.odd = Some((random.below(case.ranks.min(case.stage) as usize) as u32, fault));
         case
     }
 
@@ -106,6 +108,7 @@ impl Case {
             stacks: stacks && i % 3 != 2,
             stage: if stages == 2 { (ranks / 2).max(4) } else { ranks },
             sizes: random.real(0.002, 0.03),
+            each: if i % 7 == 3 { 0.02 } else { 0.0 },
             logging: (random.next() % 2) << 20,
         }
     }
@@ -115,7 +118,8 @@ impl Case {
         let file = |rank: u32| {
             let fault = self.odd.filter(|(odd, _)| *odd == rank).map(|(_, fault)| fault);
             let stage = if rank >= self.stage { 0.6 } else { 1.0 };
-            let noise = Noise { sizes: self.sizes, times: 0.03, logging: self.logging, stage };
+            let noise =
+                Noise { sizes: self.sizes, each: self.each, times: 0.03, logging: self.logging, stage };
             let trace = base.rank(rank, seed, noise, fault, self.stacks);
             RankFile { rank, file: format!("rank{rank}"), devices: summaries(&trace), error: None }
         };
@@ -192,7 +196,7 @@ fn files(folder: &Path, ranks: u32, large: u32, events: u64) {
     std::fs::create_dir_all(folder).expect("the folder");
     let base = open("gpt2_train_stacks");
     for rank in 0..ranks {
-        let noise = Noise { sizes: 0.01, times: 0.03, logging: 1 << 20, stage: 1.0 };
+        let noise = Noise { sizes: 0.01, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0 };
         let fault = (rank == ranks / 2 + 5).then_some(Fault::Buffer(base.peak / 20));
         let is_large =
             large > 0 && rank % (ranks / large).max(1) == 0 && rank / (ranks / large).max(1) < large;

@@ -253,8 +253,13 @@ mod tests {
         let mut verdict = verdict();
         verdict.path = "a\u{1b}]0;title\u{7}\u{9b}31m\r\n.pickle".to_owned();
         verdict.holders = vec!["1 B by \u{1b}[31mf".to_owned()];
-        verdict.unknown =
-            vec![Unknown { figure: "growth per step", device: 0, why: "of \u{1b}", help: "record\u{0}more" }];
+        verdict.unknown = vec![Unknown {
+            figure: "growth per step",
+            rank: None,
+            device: 0,
+            why: "of \u{1b}".to_owned(),
+            help: "record\u{0}more",
+        }];
         for text in [github(&verdict), junit(&verdict)] {
             let wild = text.chars().find(|c| c.is_control() && *c != '\n');
             assert_eq!(wild, None, "{text:?}");
@@ -267,8 +272,9 @@ mod tests {
         let mut verdict = verdict();
         verdict.unknown = vec![Unknown {
             figure: "growth per step",
+            rank: None,
             device: 0,
-            why: "of fewer steps",
+            why: "of fewer steps".to_owned(),
             help: "record more",
         }];
         assert!(verdict.exceeded());

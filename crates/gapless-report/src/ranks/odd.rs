@@ -8,7 +8,7 @@
 //! that do the same.
 
 use super::excess::{self, Excess, Origins};
-use super::replicas::{Replicas, pace, step_pace, transient};
+use super::replicas::{LEAST, LEAST_SHARE, Replicas, pace, step_pace, transient};
 use super::robust::{Against, against, median};
 use super::summary::Summary;
 use serde::Serialize;
@@ -69,9 +69,6 @@ pub(crate) enum Facts {
     Stopped { steps: u64, peers: u64 },
 }
 
-/// Below this, and below a hundredth of the peak, a difference does not matter.
-const LEAST: f64 = (16 << 20) as f64;
-const LEAST_SHARE: f64 = 0.01;
 /// Bytes that are kept step after step matter from here on, in all and in each step.
 const LEAST_LEAK: f64 = (8 << 20) as f64;
 const LEAST_LEAK_STEP: f64 = (256 << 10) as f64;
@@ -79,6 +76,8 @@ const LEAST_LEAK_STEP: f64 = (256 << 10) as f64;
 const LARGER: f64 = 0.08;
 /// The same for one step against the same step of the peers.
 const LARGER_STEP: f64 = 0.15;
+/// From this factor on, requests are larger and not just more.
+const LARGER_REQUESTS: f64 = 1.05;
 /// Steps that last this share longer are no noise.
 const SLOWER: f64 = 0.10;
 /// Holders that are named for a rank.
@@ -141,7 +140,7 @@ impl View<'_> {
 
     /// Bytes that matter at all.
     fn least(&self) -> f64 {
-        LEAST.max(LEAST_SHARE * self.replicas.typical_peak)
+        self.replicas.least
     }
 
     fn beyond(&self) -> Vec<Excess> {
@@ -281,15 +280,13 @@ impl View<'_> {
     /// A step whose transient bytes are far above those of the same step elsewhere.
     fn larger_step(&self) -> Option<(u64, f64, Option<u32>)> {
         let steps = self.replicas.steps.as_ref().filter(|_| self.group.len() >= 4)?;
-        let least = self.least();
-        let ratios: Vec<f64> = self.group.iter().map(|rank| steps.largest(rank, least).0).collect();
-        let found = against(&ratios, self.at);
+        let found = against(&self.replicas.largest, self.at);
         if found.excess <= LARGER_STEP.max(found.allowed) {
             return None;
         }
-        let (share, row) = steps.largest(self.own(), least);
-        let step = &self.own().steps[row];
-        Some(((share * steps.typical(row)) as u64, share, Some(step.step)))
+        let (share, row) = steps.largest(self.own(), self.least());
+        let step = self.own().steps.get(row).map(|step| step.step);
+        Some(((share * steps.typical(row)) as u64, share, step))
     }
 
     /// Whether requests are larger throughout, not just more.
@@ -305,9 +302,9 @@ impl View<'_> {
                 .sum();
             return grown >= 0.4 * known;
         }
-        let shares: Vec<f64> =
-            self.peers().map(|peer| excess::shared_requests(&self.own().largest, &peer.largest)).collect();
-        median(&shares) < 0.6
+        let own = &self.own().largest;
+        let factors: Vec<f64> = self.peers().map(|peer| excess::request_growth(own, &peer.largest)).collect();
+        median(&factors) > LARGER_REQUESTS
     }
 
     /// Something of its own that hides in the spread of what varies.

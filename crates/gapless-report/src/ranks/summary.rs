@@ -19,6 +19,8 @@ const STEPS: usize = 1024;
 const LARGEST: usize = 64;
 /// Parts that a run without steps is cut into.
 const PARTS: usize = 32;
+/// The same for its peaks: long enough that a rank that is a little ahead does not matter.
+const ROWS: u64 = 4;
 
 /// One device of one rank.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +42,8 @@ pub struct Summary {
     pub top: Vec<(String, u64)>,
     pub steps: Vec<StepRow>,
     pub step_count: u64,
+    /// In place of steps, where none were found: equal parts of the run.
+    pub(crate) parts: Vec<StepRow>,
     pub curve: Vec<Point>,
     pub settings: Option<Settings>,
     /// Whether memory was mapped into expandable segments, whatever the settings say.
@@ -113,6 +117,11 @@ impl Summary {
         analysis.devices.iter().filter(|d| !any || busy(d)).map(|d| device(analysis, d)).collect()
     }
 
+    /// Its steps, or parts of the run in their place.
+    pub(crate) fn rows(&self) -> &[StepRow] {
+        if self.steps.is_empty() { &self.parts } else { &self.steps }
+    }
+
     /// What ranks are ordered by: reserved bytes, or allocated ones where those are not known.
     #[must_use]
     pub fn peak(&self) -> u64 {
@@ -154,6 +163,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
             .map(|h| (h.label, h.bytes))
             .collect(),
         step_count: d.steps.spans.len() as u64,
+        parts: if steps.is_empty() { parts(&live, &kept_by_part) } else { Vec::new() },
         steps: fold(steps),
         curve: curve.collect(),
         settings: trace.settings.as_ref().map(assemble::settings),
@@ -243,6 +253,18 @@ fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
         }
     };
     spans.iter().enumerate().map(row).collect()
+}
+
+fn parts(live: &Live<'_, '_>, kept: &[u64]) -> Vec<StepRow> {
+    let last = u64::from(live.d.history.last_tick.0);
+    let kept = kept.last().copied().unwrap_or(0);
+    let row = |part: u64| {
+        let (start, end) = (part * last / ROWS, (part + 1) * last / ROWS);
+        let (peak, at) = live.most(Tick(start as u32), Tick(end as u32));
+        let (step, peak_at) = (part as u32, assemble::when(live.d, at));
+        StepRow { step, peak, peak_at, end: kept, duration_us: None }
+    };
+    (0..ROWS).map(row).collect()
 }
 
 /// At most [`STEPS`] rows: the highest peak, the last end and the mean duration of the steps that share a row.
