@@ -143,8 +143,8 @@ fn holders(matched: &[(u32, &Summary, &Summary)]) -> Vec<HolderChange> {
                 let (label, kind) = (String::new(), String::new());
                 (HolderChange { label, kind, before: 0, after: 0, change: 0, ranks: 0 }, 0)
             });
-            sum.before += before;
-            sum.after += after;
+            sum.before = sum.before.saturating_add(before);
+            sum.after = sum.after.saturating_add(after);
             sum.ranks += u64::from(before != after);
             if named.bytes >= *most {
                 *most = named.bytes;

@@ -50,7 +50,7 @@ pub struct Run {
     pub world_size: Option<u32>,
     /// How ranks got their numbers, in a sentence.
     pub numbering: String,
-    /// Files of a folder that are no traces.
+    /// Files of a folder that were left out: no traces, or the older part of a recording.
     pub skipped: Vec<String>,
 }
 

@@ -298,7 +298,7 @@ impl View<'_> {
             let grown: f64 = transient
                 .iter()
                 .filter(|row| row.bytes as f64 > 0.05 * row.peers as f64)
-                .map(|row| (row.peers + row.bytes) as f64)
+                .map(|row| row.peers as f64 + row.bytes as f64)
                 .sum();
             return grown >= 0.4 * known;
         }

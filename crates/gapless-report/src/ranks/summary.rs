@@ -288,7 +288,7 @@ fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
 fn lasts(d: &DeviceAnalysis<'_>, a: &Allocation) -> bool {
     match d.steps.step_at(a.start) {
         Some(step) => a.freed > d.steps.spans[step].end,
-        None if d.steps.spans.is_empty() => a.freed.0 - a.start.0 > d.history.last_tick.0 / 4,
+        None if d.steps.spans.is_empty() => a.freed.0.saturating_sub(a.start.0) > d.history.last_tick.0 / 4,
         None => true,
     }
 }
@@ -377,8 +377,10 @@ struct Gathered {
 fn held(trace: &Trace, d: &DeviceAnalysis<'_>) -> Vec<Held> {
     let a = &d.history.allocations;
     let begin = d.steps.spans.first().map_or(Tick(0), |span| span.start);
-    let mut by_end: Vec<u32> = (0..a.len() as u32).collect();
     let freed = |&id: &u32| a.get(gapless_trace::AllocationId(id)).freed;
+    // What its caller had given back before the recording began is held by nobody.
+    let is_held = |a: &Allocation| a.freed > a.start;
+    let mut by_end: Vec<u32> = a.ids().filter(|&id| is_held(&a.get(id))).map(|id| id.0).collect();
     by_end.sort_unstable_by_key(freed);
     let mut stacks: FxHashMap<u32, u64> = FxHashMap::default();
     let mut index: FxHashMap<(u64, bool), usize> = FxHashMap::default();
@@ -387,6 +389,9 @@ fn held(trace: &Trace, d: &DeviceAnalysis<'_>) -> Vec<Held> {
     let (mut next_end, mut begun) = (0, false);
     for id in a.ids() {
         let allocation = a.get(id);
+        if !is_held(&allocation) {
+            continue;
+        }
         while next_end < by_end.len() && freed(&by_end[next_end]) <= allocation.start {
             let ended = by_end[next_end];
             let gathered = &mut all[origin[ended as usize] as usize];

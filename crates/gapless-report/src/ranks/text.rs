@@ -372,7 +372,7 @@ fn problems(out: &mut String, ranks: &Ranks) {
         line("more than one file for ranks", ranges(&ranks.duplicate_ranks));
     }
     if !ranks.skipped_files.is_empty() {
-        line("left out, because they are no traces:", clean(&ranks.skipped_files.join(", ")));
+        line("left out (no traces, or older parts):", clean(&ranks.skipped_files.join(", ")));
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Inputs {
     pub(crate) files: Vec<Input>,
     /// Whether they are many ranks: several files, or a folder.
     pub(crate) many: bool,
-    /// Files of a folder that are no traces.
+    /// Files of a folder that are no traces, or the older part of a recording.
     pub(crate) skipped: Vec<String>,
     pub(crate) numbering: Option<Numbering>,
 }
@@ -113,9 +113,9 @@ impl Inputs {
             }
         }
         let mut traces = Vec::new();
-        for path in candidates {
-            if is_trace(&path) {
-                traces.push(path);
+        for path in &candidates {
+            if is_trace(path) && !candidates.iter().any(|newer| is_older_part(path, newer)) {
+                traces.push(path.clone());
             } else {
                 self.skipped.push(path.display().to_string());
             }
@@ -157,6 +157,17 @@ fn is_trace(path: &Path) -> bool {
         Ok(is_trace) => is_trace,
         Err(error) => !matches!(error.problem, Problem::NotATrace { .. }),
     }
+}
+
+/// Whether `path` has what the recorder moved out of the way of its limit: `run.older.gtrace` beside `run.gtrace`.
+fn is_older_part(path: &Path, newer: &Path) -> bool {
+    let (Some(name), Some(stem), Some(kind)) = (path.file_name(), newer.file_stem(), newer.extension())
+    else {
+        return false;
+    };
+    let name = name.to_string_lossy();
+    let older = || format!("{}.older.{}", stem.to_string_lossy(), kind.to_string_lossy());
+    name.contains(".older.") && path.parent() == newer.parent() && name == older()
 }
 
 /// The rank that a recording of ours says it is.
