@@ -20,7 +20,7 @@ cargo xtask test-torch python   only the Python package on stock torch (argument
 cargo xtask dist            what a release holds, in target/dist: built, installed into an empty environment, used
 cargo xtask dist try WHEEL  only check and use a wheel
 cargo xtask ci              all of the above, with the time of each part
-cargo xtask bench           all benchmarks (also by name: report, page, plan, pool, replay, fit)
+cargo xtask bench           all benchmarks (also by name: report, page, plan, pool, replay, fit, ranks)
 cargo xtask page            rebuild the report's page from web/src
 cargo xtask pictures        take the pictures in docs/images again";
 

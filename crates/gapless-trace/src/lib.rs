@@ -42,8 +42,8 @@ pub use settings::AllocatorSettings;
 pub use stacks::{Frame, Frames, StackId, Stacks};
 pub use strings::{StringId, Strings};
 pub use trace::{
-    Annotation, Block, BlockNote, BlockState, DeviceTrace, HostMemory, Note, Process, Segment, SizeClass, Source,
-    Stage, Trace,
+    Annotation, Block, BlockNote, BlockState, DeviceTrace, HostMemory, Note, Process, Segment, SizeClass,
+    Source, Stage, Trace,
 };
 pub use usage::{Figures, Meter, Usage};
 pub use words::{Bytes, DeviceAddr, EventIndex, Micros, PoolId, StreamId, Tick};

@@ -32,6 +32,7 @@ Examples:
   gapless demo                                   report on a built-in trace
   gapless snapshot.pickle                        where did the memory go? (short for gapless report)
   gapless report snapshot.pickle --open          the same as a page in the browser
+  gapless report rank*.pickle                    all ranks of a run: which one is odd, and why?
   gapless diff before.pickle after.pickle        what grew, by how much, who holds it
   gapless check snapshot.pickle --max-peak-reserved 20GiB
   gapless advise snapshot.pickle                 which settings use less memory?
@@ -190,14 +191,25 @@ pub(crate) enum PlainFormat {
 Examples:
   gapless diff main.pickle.gz branch.pickle.gz
   gapless diff a.gtrace b.gtrace --format json -o diff.json
+  gapless diff a.gtrace b.gtrace --format html -o diff.html       both runs over each other
+  gapless diff before/ after/                     two runs of many ranks: rank by rank, and what grew
+  gapless diff before/ after/ --rank 3            one rank of both
 
 Gapless aligns the runs by their steps. It matches stacks by function and file, so a shifted line does not
 hide a match.")]
 pub(crate) struct DiffArgs {
-    /// The run before the change
+    /// The run before the change: a file, or a folder with the files of its ranks
     pub(crate) before: PathBuf,
-    /// The run after the change
+    /// The run after the change: a file, or a folder with the files of its ranks
     pub(crate) after: PathBuf,
+
+    /// Of many ranks, only this one
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
+
+    /// Only this device of each file [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
 
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub(crate) format: DiffFormat,
@@ -215,6 +227,8 @@ pub(crate) struct DiffArgs {
 pub(crate) enum DiffFormat {
     Text,
     Json,
+    /// Both runs over each other, and a flame graph of differences
+    Html,
     /// For pull requests and chats
     Markdown,
 }
@@ -229,6 +243,7 @@ Examples:
   gapless check run.pickle --format markdown >> \"$GITHUB_STEP_SUMMARY\"
   gapless check run.pickle --format sarif -o memory.sarif     for code scanning
   gapless check run.pickle --format gitlab -o gl-code-quality-report.json
+  gapless check traces/ --max-peak-reserved 70GiB --max-spread 5%     every rank, and how far they lie apart
 
 gapless.toml, read from the current folder or its parents:
   [check]
@@ -236,13 +251,24 @@ gapless.toml, read from the current folder or its parents:
   peak_allocated = \"18GiB\"
   fragmentation = \"15%\"
   growth_per_step = \"1MiB\"
+  spread = \"5%\"                        # of many ranks
   baseline = \"memory-baseline.json\"     # from --write-baseline or `gapless report --format json`, or a trace
   tolerance = \"2%\"
 
 Exit code: 0 within all budgets, 1 over a budget, 2 an error.")]
 pub(crate) struct CheckArgs {
-    /// The run to check; `-` reads standard input
-    pub(crate) file: PathBuf,
+    /// The run to check; `-` reads standard input. Several files or a folder: the ranks of one run, each of which must
+    /// keep to every budget
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Of many ranks, only this one
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
+
+    /// Only this device of each file [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
 
     /// The most device memory that the process may hold
     #[arg(long, value_name = "BYTES")]
@@ -260,7 +286,11 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "BYTES")]
     pub(crate) max_growth_per_step: Option<String>,
 
-    /// A saved JSON report, or a trace, whose peaks must not be exceeded
+    /// Of many ranks: the highest value of highest peak / mean peak - 1 among replicas, as 0.05 or 5%
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) max_spread: Option<String>,
+
+    /// A saved JSON report, or a trace, whose peaks must not be exceeded; of many ranks also a folder of traces
     #[arg(long, value_name = "FILE")]
     pub(crate) baseline: Option<PathBuf>,
 
@@ -359,20 +389,26 @@ Examples:
   gapless advise run.pickle                        which settings use less memory?
   gapless advise run.pickle --capacity 24GiB       which settings work on a card of 24 GiB?
   gapless advise run.pickle --format json | jq -r '.suggestions[0].line'
+  gapless advise traces/ --capacity 80GiB          one setting for all ranks: how many does it keep from failing?
 
 Gapless replays every suggestion over this run, and suggests nothing that is already set.
 Ctrl-C ends the sweep and prints what was found so far.
 
 Exit code: 0 advice or none needed, 1 no setting works on the card, 2 an error.")]
 pub(crate) struct AdviseArgs {
-    /// The run; `-` reads standard input
-    pub(crate) file: PathBuf,
+    /// The run; `-` reads standard input. Several files or a folder: the ranks of one run
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Of many ranks, only this one
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
 
     /// The memory of the card that the run must fit on [default: unlimited]
     #[arg(long, value_name = "BYTES")]
     pub(crate) capacity: Option<String>,
 
-    /// Only this device [default: the first]
+    /// Only this device [default: the first; of many ranks, all]
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 

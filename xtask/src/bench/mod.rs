@@ -6,13 +6,14 @@ mod fit;
 mod page;
 mod plan;
 mod pool;
+mod ranks;
 mod replay;
 mod report;
 
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report", "page", "plan", "pool", "check", "replay", "fit"];
+    let known = ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -34,6 +35,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("fit") {
         fit::run()?;
+    }
+    if wanted("ranks") {
+        ranks::run()?;
     }
     if wanted("plan") {
         plan::run()?;

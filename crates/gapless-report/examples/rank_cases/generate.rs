@@ -14,14 +14,14 @@ use std::path::Path;
 
 /// Random numbers: splitmix64.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,18 +30,18 @@ impl Random {
     }
 
     /// From `low` to `high`.
-    pub fn real(&mut self, low: f64, high: f64) -> f64 {
+    pub(crate) fn real(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    pub fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 }
 
 /// What a rank does differently.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Bytes that stay behind in every step.
     Leak(u64),
     /// A factor on the transient sizes of one step (the last whole one), or of all.
@@ -60,19 +60,21 @@ pub enum Fault {
 
 /// What every rank does a little differently.
 #[derive(Clone, Copy, Debug)]
-pub struct Noise {
+pub(crate) struct Noise {
     /// Transient sizes of a step, as a share up or down.
-    pub sizes: f64,
+    pub(crate) sizes: f64,
+    /// The size of every single request, as a share up or down.
+    pub(crate) each: f64,
     /// Durations, as a share up or down.
-    pub times: f64,
+    pub(crate) times: f64,
     /// Bytes that rank 0 takes and gives back after every step.
-    pub logging: u64,
+    pub(crate) logging: u64,
     /// A factor on all transient sizes of a rank: stages of a pipeline keep different numbers of micro-batches.
-    pub stage: f64,
+    pub(crate) stage: f64,
 }
 
 /// A recorded run to make ranks from.
-pub struct Base {
+pub(crate) struct Base {
     trace: Trace,
     script: Script,
     version: TorchVersion,
@@ -80,13 +82,13 @@ pub struct Base {
     /// For each slot: whether its size follows the batch, its step, and its stack.
     slots: Vec<(bool, Option<usize>, StackId)>,
     /// Ticks at which steps begin and end.
-    pub steps: Vec<(u32, u32)>,
+    pub(crate) steps: Vec<(u32, u32)>,
     /// Peak allocated.
-    pub peak: u64,
+    pub(crate) peak: u64,
 }
 
 impl Base {
-    pub fn open(path: &Path) -> Base {
+    pub(crate) fn open(path: &Path) -> Base {
         let trace = gapless_ingest::open(path, &gapless_ingest::ReadOptions::default()).expect("a trace");
         let version = TorchVersion::of_producer(&trace.source.producer);
         let settings = TorchSettings::recorded(&trace.settings.clone().unwrap_or_default(), version);
@@ -94,21 +96,29 @@ impl Base {
             let analysis = Analysis::of(&trace).expect("a history");
             let d = &analysis.devices[0];
             let script = Script::refined(&trace, d.device, &d.history, &settings, version);
+            let mut steps: Vec<(u32, u32)> = d.steps.spans.iter().map(|s| (s.start.0, s.end.0)).collect();
+            if steps.is_empty() {
+                // A run without steps: four parts of it are planted in as steps are.
+                let part = d.history.last_tick.0 / 4;
+                steps = (0..4).map(|i| (i * part, (i + 1) * part)).collect();
+            }
             let of = |id: AllocationId| {
                 let a = d.history.allocations.get(id);
                 let step = d.steps.step_at(a.start);
-                let in_step = d.steps.spans.is_empty() || step.is_some_and(|s| a.freed <= d.steps.spans[s].end);
-                let follows = matches!(d.kinds.of(id), Kind::Activations | Kind::Temporaries | Kind::Unexplained);
-                (in_step && follows && a.freed <= d.history.last_tick, step, a.stack)
+                let in_step =
+                    d.steps.spans.is_empty() || step.is_some_and(|s| a.freed <= d.steps.spans[s].end);
+                let follows =
+                    matches!(d.kinds.of(id), Kind::Activations | Kind::Temporaries | Kind::Unexplained);
+                let part = steps.iter().position(|&(start, end)| start <= a.start.0 && a.start.0 < end);
+                (in_step && follows && a.freed <= d.history.last_tick, part, a.stack)
             };
             let slots = d.history.allocations.ids().map(of).collect();
-            let steps = d.steps.spans.iter().map(|s| (s.start.0, s.end.0)).collect();
             (script, slots, steps, d.history.usage.allocated.peak.0)
         };
         Base { trace, script, version, settings, slots, steps, peak }
     }
 
-    pub fn is_expandable(&self) -> bool {
+    pub(crate) fn is_expandable(&self) -> bool {
         self.settings.base.expandable_segments
     }
 
@@ -119,12 +129,19 @@ impl Base {
     }
 
     /// One rank of the run, as a trace. `stacks` keeps the stacks.
-    pub fn rank(&self, rank: u32, seed: u64, noise: Noise, fault: Option<Fault>, stacks: bool) -> Trace {
+    pub(crate) fn rank(
+        &self,
+        rank: u32,
+        seed: u64,
+        noise: Noise,
+        fault: Option<Fault>,
+        stacks: bool,
+    ) -> Trace {
         self.rounds(rank, seed, noise, fault, stacks, 1)
     }
 
     /// The same, run several times over.
-    pub fn rounds(
+    pub(crate) fn rounds(
         &self,
         rank: u32,
         seed: u64,
@@ -183,7 +200,9 @@ impl Base {
             planted = trace.stacks.intern(&[frame]);
         }
         let length = ((self.time(Tick(u32::MAX - 1)) as f64) * slow * pace) as u64 + 1000;
-        for (round, annotation) in (0..rounds).flat_map(|r| self.trace.annotations.iter().map(move |a| (r, a))) {
+        for (round, annotation) in
+            (0..rounds).flat_map(|r| self.trace.annotations.iter().map(move |a| (r, a)))
+        {
             let mut moved = *annotation;
             let events = &self.trace.devices[0].events;
             let t = annotation.time.since(events.time_at(Tick(0))).0 as f64;
@@ -208,7 +227,8 @@ impl Base {
         let mut extra = self.script.slots;
         let mut scratch = None;
         let mut step = 0;
-        let repeated = (0..rounds).flat_map(|round| self.script.ops.iter().enumerate().map(move |(i, op)| (round, i, op)));
+        let repeated = (0..rounds)
+            .flat_map(|round| self.script.ops.iter().enumerate().map(move |(i, op)| (round, i, op)));
         for (round, i, op) in repeated {
             let tick = self.script.ticks[i];
             if i == 0 && round > 0 {
@@ -253,9 +273,14 @@ impl Base {
             match *op {
                 Op::Alloc { slot, size, lane } => {
                     let (follows, step, stack) = self.slots.get(slot as usize).copied().unwrap_or_default();
-                    let factor = if follows { factors[step.unwrap_or(0).min(steps - 1)] } else { 1.0 };
+                    let each = 1.0 + random.real(-noise.each, noise.each);
+                    let factor = each * if follows { factors[step.unwrap_or(0).min(steps - 1)] } else { 1.0 };
                     // Small ones are counters and scalars, which follow nothing.
-                    let size = if size.0 >= 4096 { ((size.0 as f64 * factor) as u64).div_ceil(512) * 512 } else { size.0 };
+                    let size = if size.0 >= 4096 {
+                        ((size.0 as f64 * factor) as u64).div_ceil(512) * 512
+                    } else {
+                        size.0
+                    };
                     writer.alloc(slot, size, lane, if stacks { stack } else { StackId::NONE });
                 }
                 Op::Free { slot } => writer.free(slot),

@@ -13,4 +13,5 @@ pub use markdown::markdown;
 pub use render::{github, json, junit, text};
 pub use sarif::sarif;
 pub use verdict::{Budgets, CheckError, Row, SCHEMA, Unit, Unknown, Verdict, check};
+pub(crate) use verdict::{Checked, Found};
 pub use words::unknown_sentence;

@@ -1,6 +1,6 @@
 //! A verdict for people, programs, GitHub's log and JUnit readers.
 
-use super::verdict::Verdict;
+use super::verdict::{Row, Verdict};
 use super::words::{excess, sentence, title, unknown_sentence, unknown_title, value};
 use crate::text::{BOLD, DIM, RED, RESET, clean, indent, shorten, visible, width};
 use std::fmt::Write;
@@ -9,9 +9,10 @@ use std::fmt::Write;
 #[must_use]
 pub fn text(verdict: &Verdict) -> String {
     let mut out = String::new();
-    let names = verdict.rows.iter().map(title).chain(verdict.unknown.iter().map(unknown_title));
+    let (rows, hidden) = shown(verdict);
+    let names = rows.iter().map(|row| title(row)).chain(verdict.unknown.iter().map(unknown_title));
     let names = names.map(|name| name.chars().count()).max().unwrap_or(0);
-    for row in &verdict.rows {
+    for row in rows {
         let (mark, style) = if row.passed { ("ok  ", DIM) } else { ("over", RED) };
         let (is, may) = (value(row.unit, row.value), value(row.unit, row.limit));
         let figures = format!("{name:<names$}  {BOLD}{is:>9}{RESET}  limit {may:>9}", name = title(row));
@@ -23,20 +24,48 @@ pub fn text(verdict: &Verdict) -> String {
             indent(&mut out, "      ", &aside, DIM);
         }
     }
-    for unknown in &verdict.unknown {
+    if hidden > 0 {
+        let _ = writeln!(out, "      {DIM}and {hidden} more: --format json lists all{RESET}");
+    }
+    for unknown in verdict.unknown.iter().take(LISTED) {
         let name = unknown_title(unknown);
-        let line = format!("{RED}??  {RESET}  {name:<names$}  not known: {}", unknown.why);
+        let line = format!("{RED}??  {RESET}  {name:<names$}  not known: {}", clean(&unknown.why));
         if visible(&line) <= width() {
             let _ = writeln!(out, "{line}");
         } else {
             let _ = writeln!(out, "{RED}??  {RESET}  {name}");
-            indent(&mut out, "      ", &format!("not known: {}", unknown.why), "");
+            indent(&mut out, "      ", &format!("not known: {}", clean(&unknown.why)), "");
         }
+    }
+    if verdict.unknown.len() > LISTED {
+        let _ = writeln!(out, "      {DIM}and {} more are not known{RESET}", verdict.unknown.len() - LISTED);
     }
     for holder in &verdict.holders {
         let _ = writeln!(out, "      {DIM}at the peak: {}{RESET}", shorten(&clean(holder), width() - 19));
     }
     out
+}
+
+/// Rows that a terminal shows of many ranks.
+const LISTED: usize = 32;
+
+/// The rows to show, and how many are left out: of many ranks those over a limit, and the highest of each figure.
+fn shown(verdict: &Verdict) -> (Vec<&Row>, usize) {
+    let all = &verdict.rows;
+    if all.len() <= LISTED {
+        return (all.iter().collect(), 0);
+    }
+    let highest = |row: &Row| {
+        let same = all.iter().filter(|other| (other.figure, &other.against) == (row.figure, &row.against));
+        same.rev().max_by(|a, b| a.value.total_cmp(&b.value)).is_some_and(|most| std::ptr::eq(most, row))
+    };
+    let mut rows: Vec<&Row> = all.iter().filter(|row| !row.passed).collect();
+    rows.sort_by(|a, b| (b.value / b.limit).total_cmp(&(a.value / a.limit)));
+    rows.truncate(LISTED);
+    let passed: Vec<&Row> = all.iter().filter(|row| row.passed && highest(row)).collect();
+    rows.extend(passed);
+    let hidden = all.len() - rows.len();
+    (rows, hidden)
 }
 
 /// For programs: schema `gapless.check/1`.
@@ -154,6 +183,7 @@ mod tests {
     fn verdict() -> Verdict {
         let row = |figure, value: f64, limit: f64| Row {
             figure,
+            rank: None,
             device: 0,
             unit: Unit::Bytes,
             value,
@@ -186,8 +216,13 @@ mod tests {
         let mut verdict = verdict();
         verdict.path = "a\u{1b}]0;title\u{7}\u{9b}31m\r\n.pickle".to_owned();
         verdict.holders = vec!["1 B by \u{1b}[31mf".to_owned()];
-        verdict.unknown =
-            vec![Unknown { figure: "growth per step", device: 0, why: "of \u{1b}", help: "record\u{0}more" }];
+        verdict.unknown = vec![Unknown {
+            figure: "growth per step",
+            rank: None,
+            device: 0,
+            why: "of \u{1b}".to_owned(),
+            help: "record\u{0}more",
+        }];
         for text in [github(&verdict), junit(&verdict)] {
             let wild = text.chars().find(|c| c.is_control() && *c != '\n');
             assert_eq!(wild, None, "{text:?}");
@@ -200,8 +235,9 @@ mod tests {
         let mut verdict = verdict();
         verdict.unknown = vec![Unknown {
             figure: "growth per step",
+            rank: None,
             device: 0,
-            why: "of fewer steps",
+            why: "of fewer steps".to_owned(),
             help: "record more",
         }];
         assert!(verdict.exceeded());

@@ -14,8 +14,45 @@ pub struct Budgets {
     /// 1 - peak allocated / peak reserved.
     pub fragmentation: Option<f64>,
     pub growth_per_step: Option<Bytes>,
+    /// Highest peak / mean peak - 1, among the replicas of a run of many ranks.
+    pub spread: Option<f64>,
     /// By which share the baseline's peaks may be exceeded.
     pub tolerance: f64,
+}
+
+impl Budgets {
+    /// Whether anything is limited on each rank.
+    pub(crate) fn limits_ranks(&self) -> bool {
+        self.peak_reserved.is_some()
+            || self.peak_allocated.is_some()
+            || self.fragmentation.is_some()
+            || self.growth_per_step.is_some()
+    }
+}
+
+/// The figures of one device that budgets can limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Checked {
+    pub(crate) rank: Option<u32>,
+    pub(crate) device: u32,
+    pub(crate) peak_reserved: Option<u64>,
+    pub(crate) peak_allocated: u64,
+    pub(crate) fragmentation: Option<f64>,
+    /// `None`: too few steps.
+    pub(crate) growth_per_step: Option<f64>,
+}
+
+impl Checked {
+    pub(crate) fn of(d: &DeviceReport) -> Checked {
+        Checked {
+            rank: None,
+            device: d.device,
+            peak_reserved: d.peak_reserved,
+            peak_allocated: d.peak_allocated,
+            fragmentation: d.fragmentation,
+            growth_per_step: d.growth.as_ref().map(|growth| growth.bytes_per_step),
+        }
+    }
 }
 
 /// Why nothing could be checked at all.
@@ -81,6 +118,9 @@ pub enum Unit {
 pub struct Row {
     /// "peak reserved".
     pub figure: &'static str,
+    /// Of a run of many ranks: which one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
     pub device: u32,
     pub unit: Unit,
     pub value: f64,
@@ -95,9 +135,12 @@ pub struct Row {
 pub struct Unknown {
     /// "peak reserved".
     pub figure: &'static str,
+    /// Of a run of many ranks: which one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
     pub device: u32,
     /// Why the figure is not known.
-    pub why: &'static str,
+    pub why: String,
     /// The next step.
     pub help: &'static str,
 }
@@ -131,11 +174,7 @@ impl Verdict {
 /// # Errors
 /// When there is nothing to check: no limit, or no device.
 pub fn check(report: &Report, budgets: &Budgets, baseline: Option<&Report>) -> Result<Verdict, CheckError> {
-    let limited = budgets.peak_reserved.is_some()
-        || budgets.peak_allocated.is_some()
-        || budgets.fragmentation.is_some()
-        || budgets.growth_per_step.is_some();
-    if !limited && baseline.is_none() {
+    if !budgets.limits_ranks() && baseline.is_none() {
         return Err(CheckError::NoBudget);
     }
     if report.devices.is_empty() {
@@ -143,9 +182,11 @@ pub fn check(report: &Report, budgets: &Budgets, baseline: Option<&Report>) -> R
     }
     let mut found = Found::default();
     for device in &report.devices {
-        found.against_budgets(device, budgets);
+        let checked = Checked::of(device);
+        found.against_budgets(&checked, budgets);
         if let Some(baseline) = baseline {
-            found.against_baseline(device, baseline, budgets.tolerance);
+            let base = baseline.devices.iter().find(|base| base.device == device.device);
+            found.against_baseline(&checked, base.map(Checked::of).as_ref(), budgets.tolerance);
         }
     }
     let Found { rows, unknown } = found;
@@ -161,31 +202,25 @@ pub fn check(report: &Report, budgets: &Budgets, baseline: Option<&Report>) -> R
     Ok(Verdict { schema: SCHEMA, path: report.source.path.clone(), passed, rows, unknown, holders })
 }
 
+/// Rows and gaps, while they are gathered.
 #[derive(Default)]
-struct Found {
-    rows: Vec<Row>,
-    unknown: Vec<Unknown>,
+pub(crate) struct Found {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) unknown: Vec<Unknown>,
 }
 
 impl Found {
-    fn against_budgets(&mut self, d: &DeviceReport, budgets: &Budgets) {
-        let device = d.device;
+    pub(crate) fn against_budgets(&mut self, d: &Checked, budgets: &Budgets) {
+        let (rank, device) = (d.rank, d.device);
         let mut hold = |figure, unit, limit: Option<f64>, value: Result<f64, Missing>| {
             let Some(limit) = limit else { return };
             match value {
                 Ok(value) => {
                     let against = "budget".to_owned();
-                    self.rows.push(Row {
-                        figure,
-                        device,
-                        unit,
-                        value,
-                        limit,
-                        passed: value <= limit,
-                        against,
-                    });
+                    let passed = value <= limit;
+                    self.rows.push(Row { figure, rank, device, unit, value, limit, passed, against });
                 }
-                Err(missing) => self.unknown.push(unknown(figure, device, missing)),
+                Err(missing) => self.unknown.push(unknown(figure, d, missing)),
             }
         };
         let bytes = |limit: Option<Bytes>| limit.map(|limit| limit.0 as f64);
@@ -194,14 +229,13 @@ impl Found {
         hold("peak allocated", Unit::Bytes, bytes(budgets.peak_allocated), Ok(d.peak_allocated as f64));
         let fragmentation = reserved.map(|_| d.fragmentation.unwrap_or(0.0));
         hold("fragmentation", Unit::Share, budgets.fragmentation, fragmentation);
-        let growth = d.growth.as_ref().ok_or(Missing::Steps).map(|growth| growth.bytes_per_step.max(0.0));
+        let growth = d.growth_per_step.ok_or(Missing::Steps).map(|growth| growth.max(0.0));
         hold("growth per step", Unit::Bytes, bytes(budgets.growth_per_step), growth);
     }
 
-    fn against_baseline(&mut self, d: &DeviceReport, baseline: &Report, tolerance: f64) {
-        let device = d.device;
-        let Some(base) = baseline.devices.iter().find(|b| b.device == device) else {
-            self.unknown.push(unknown("baseline", device, Missing::Baseline));
+    pub(crate) fn against_baseline(&mut self, d: &Checked, base: Option<&Checked>, tolerance: f64) {
+        let Some(base) = base else {
+            self.unknown.push(unknown("baseline", d, Missing::Baseline));
             return;
         };
         let against = if tolerance > 0.0 {
@@ -216,12 +250,13 @@ impl Found {
         for (figure, value, base) in figures {
             let (Some(value), Some(base)) = (value, base) else { continue };
             let (value, limit) = (value as f64, (base as f64 * (1.0 + tolerance)).floor());
+            let (rank, device) = (d.rank, d.device);
             let (unit, passed, against) = (Unit::Bytes, value <= limit, against.clone());
-            self.rows.push(Row { figure, device, unit, value, limit, passed, against });
+            self.rows.push(Row { figure, rank, device, unit, value, limit, passed, against });
         }
     }
 }
 
-fn unknown(figure: &'static str, device: u32, missing: Missing) -> Unknown {
-    Unknown { figure, device, why: missing.why(), help: missing.help() }
+fn unknown(figure: &'static str, d: &Checked, missing: Missing) -> Unknown {
+    Unknown { figure, rank: d.rank, device: d.device, why: missing.why().to_owned(), help: missing.help() }
 }

@@ -4,17 +4,23 @@ use super::verdict::{Row, Unit, Unknown};
 use crate::text::{bytes, percent};
 
 pub(super) fn title(row: &Row) -> String {
-    format!("device {} {}", row.device, row.figure)
+    format!("{} {}", place(row.rank, row.device), row.figure)
 }
 
 pub(super) fn unknown_title(unknown: &Unknown) -> String {
-    format!("device {} {}", unknown.device, unknown.figure)
+    format!("{} {}", place(unknown.rank, unknown.device), unknown.figure)
+}
+
+/// "rank 3", or "device 0" where there is only one rank.
+fn place(rank: Option<u32>, device: u32) -> String {
+    rank.map_or_else(|| format!("device {device}"), |rank| format!("rank {rank}"))
 }
 
 /// Why a limit could not be checked.
 #[must_use]
 pub fn unknown_sentence(unknown: &Unknown) -> String {
-    format!("device {}: {} is not known, because {}", unknown.device, unknown.figure, unknown.why)
+    let place = place(unknown.rank, unknown.device);
+    format!("{place}: {} is not known, because {}", unknown.figure, unknown.why)
 }
 
 pub(super) fn sentence(row: &Row) -> String {

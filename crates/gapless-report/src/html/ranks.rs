@@ -22,7 +22,8 @@ pub fn shown(ranks: &Ranks) -> Vec<u32> {
     let mut sum = 0;
     for rank in wanted {
         // Two events an allocation, at least.
-        let events: u64 = ranks.ranks.iter().filter(|row| row.rank == rank).filter_map(|row| row.events).sum();
+        let events: u64 =
+            ranks.ranks.iter().filter(|row| row.rank == rank).filter_map(|row| row.events).sum();
         let is_room = shown.is_empty() || sum + events / 2 <= ALLOCATIONS;
         if !shown.contains(&rank) && shown.len() < SHOWN && is_room {
             sum += events / 2;

@@ -5,9 +5,9 @@ use super::model::{
     Difference, Divergence, Group, OddHolder, OddRank, RankId, RankRow, Ranks, SCHEMA, Timeline, Waiting,
 };
 use super::odd::{self, Cause, Facts, Why};
+use super::replicas::{Replicas, step_pace};
 use super::robust::median;
 use super::summary::Summary;
-use super::replicas::{Replicas, step_pace};
 use super::{Run, divergence, groups};
 use crate::model::Tool;
 use crate::text::{bytes, count, duration, percent, plural};
@@ -58,7 +58,11 @@ pub fn report(run: &Run) -> Ranks {
         worst_rank: worst,
         median_rank: middle,
         imbalance: imbalance(&summaries),
-        imbalance_of: if summaries.iter().any(|s| s.peak_reserved.is_none()) { "allocated" } else { "reserved" },
+        imbalance_of: if summaries.iter().any(|s| s.peak_reserved.is_none()) {
+            "allocated"
+        } else {
+            "reserved"
+        },
         first_divergence: first_divergence(&found, &groups, &members),
         groups: found.iter().map(|f| f.group.clone()).collect(),
         differences: found.iter().filter_map(|f| f.difference.clone()).collect(),
@@ -113,7 +117,8 @@ fn compare(number: u32, group: &[usize], members: &[Member<'_>]) -> Found {
 
 fn odd_rank(group: u32, id: RankId, causes: &[Cause], peers: usize) -> OddRank {
     let main = &causes[0];
-    let mut also: Vec<Why> = causes[1..].iter().map(|cause| cause.why).filter(|&why| why != main.why).collect();
+    let mut also: Vec<Why> =
+        causes[1..].iter().map(|cause| cause.why).filter(|&why| why != main.why).collect();
     also.dedup();
     OddRank {
         rank: id.rank,
@@ -169,9 +174,6 @@ fn sentence(cause: &Cause, peers: usize) -> String {
             duration(*us as u64),
             duration(*peers_us as u64)
         ),
-        Facts::Reserves { more } => {
-            format!("it keeps {} more cached than its {others}, with the same settings", bytes(*more))
-        }
         Facts::Stopped { steps, peers } => {
             format!("it stopped after {}, its {others} after {}", plural(*steps, "step"), count(*peers))
         }

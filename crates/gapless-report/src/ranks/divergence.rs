@@ -53,11 +53,8 @@ mod tests {
     use crate::ranks::summary::StepRow;
 
     fn rank(peaks: &[u64]) -> Summary {
-        let row = |(i, &mib): (usize, &u64)| StepRow {
-            step: i as u32,
-            peak: mib << 20,
-            ..StepRow::default()
-        };
+        let row =
+            |(i, &mib): (usize, &u64)| StepRow { step: i as u32, peak: mib << 20, ..StepRow::default() };
         Summary { steps: peaks.iter().enumerate().map(row).collect(), ..Summary::default() }
     }
 

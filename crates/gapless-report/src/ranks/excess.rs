@@ -3,6 +3,7 @@
 //! With stacks, by stack. Without, by size class; a class takes over what its neighbours lack, because a size near an
 //! edge may fall into either.
 
+use super::robust::median;
 use super::summary::{Held, Summary};
 use rustc_hash::FxHashMap;
 
@@ -98,27 +99,17 @@ fn row(held: &Held, excess: f64, typical: f64, nearby: f64) -> Excess {
     }
 }
 
-/// Which share of the peers' largest requests, in bytes, this rank has as well: about all where it only holds something
-/// more, and little where all of its requests are larger.
-pub(crate) fn shared_requests(rank: &[u64], peer: &[u64]) -> f64 {
-    const CLOSE: f64 = 1.06;
-    let (mut i, mut j, mut matched) = (0, 0, 0);
-    while i < rank.len() && j < peer.len() {
-        let (a, b) = (rank[i] as f64, peer[j] as f64);
-        if a > b * CLOSE {
-            i += 1;
-        } else if b > a * CLOSE {
-            j += 1;
-        } else {
-            matched += peer[j];
-            i += 1;
-            j += 1;
-        }
-    }
-    // What the list of the rank has no room for any more is not missing.
-    let seen = if i == rank.len() { &peer[..j] } else { peer };
-    let all: u64 = seen.iter().sum();
-    if all == 0 { 1.0 } else { matched as f64 / all as f64 }
+/// How many times as large the largest requests of a rank are as those of a peer: 1 where it only has some more, and the
+/// factor where all are larger. Both lists are in descending order.
+pub(crate) fn request_growth(rank: &[u64], peer: &[u64]) -> f64 {
+    // So many requests of the rank may have no counterpart.
+    const MORE: usize = 8;
+    let shifted = |by: usize| {
+        let pairs = rank.iter().skip(by).zip(peer);
+        median(&pairs.map(|(&a, &b)| a as f64 / b.max(1) as f64).collect::<Vec<_>>())
+    };
+    let most = MORE.min(rank.len().div_ceil(8)).min(rank.len().saturating_sub(1));
+    (0..=most).map(shifted).fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]
@@ -145,7 +136,8 @@ mod tests {
 
     #[test]
     fn peers_are_all_but_the_rank_itself() {
-        let ranks = [5, 1, 9, 0].map(|bytes| with(if bytes > 0 { vec![held(7, None, bytes)] } else { vec![] }));
+        let ranks =
+            [5, 1, 9, 0].map(|bytes| with(if bytes > 0 { vec![held(7, None, bytes)] } else { vec![] }));
         let origins = Origins::of(&ranks.iter().collect::<Vec<_>>());
         assert_eq!(origins.of_peers((7, false), 9), (1.0, 5.0), "of 0, 1 and 5");
         assert_eq!(origins.of_peers((7, false), 0), (5.0, 9.0), "of 1, 5 and 9");
@@ -156,8 +148,11 @@ mod tests {
     fn one_more_request_keeps_the_others_and_a_larger_batch_does_not() {
         let peer = [900, 800, 700, 650, 600, 550, 500];
         let one_more = [1200, 900, 800, 700, 650, 600, 550];
-        assert!(shared_requests(&one_more, &peer) > 0.95);
-        let larger: Vec<u64> = [1000u64, 1000, 1000, 500, 500].iter().map(|s| s * 13 / 10).collect();
-        assert!(shared_requests(&larger, &[1000, 1000, 1000, 500, 500]) < 0.1);
+        assert!((request_growth(&one_more, &peer) - 1.0).abs() < 0.09);
+        let layers = [vec![4000; 2], vec![1000; 40], vec![500; 20]].concat();
+        let larger: Vec<u64> = layers.iter().map(|size| size * 13 / 10).collect();
+        assert!((request_growth(&larger, &layers) - 1.3).abs() < 0.01);
+        let more = [vec![9000; 3], layers.clone()].concat();
+        assert_eq!(request_growth(&more, &layers), 1.0);
     }
 }

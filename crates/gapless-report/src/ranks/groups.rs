@@ -50,9 +50,7 @@ fn is_replica(a: &Summary, b: &Summary) -> bool {
 /// Whether `rank` holds all that `member` does.
 fn contains(rank: &Summary, member: &Summary) -> bool {
     let wanted = sizes::total(&member.base);
-    wanted > 0
-        && sizes::common(&rank.base, &member.base) as f64 >= SAME * wanted as f64
-        && same_training(rank, member)
+    sizes::common(&rank.base, &member.base) as f64 >= SAME * wanted as f64 && same_training(rank, member)
 }
 
 fn same_training(a: &Summary, b: &Summary) -> bool {
@@ -115,16 +113,12 @@ fn stages(ranks: &[&Summary], group: Vec<usize>) -> Vec<Vec<usize>> {
             return vec![group];
         }
     }
-    match stages.first_mut() {
-        Some(first) if stages_are_equal_in_size(group.len(), &alone) => first.extend(alone),
-        _ => return vec![group],
+    // Many ranks below all stages: these are no stages.
+    if stages.len() < 2 || 4 * alone.len() > group.len() {
+        return vec![group];
     }
-    if stages.len() < 2 { vec![group] } else { stages }
-}
-
-/// Whether few enough ranks lie outside all stages.
-fn stages_are_equal_in_size(all: usize, alone: &[usize]) -> bool {
-    alone.len() * 4 <= all
+    stages[0].extend(alone);
+    stages
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 //! gives the JSON contract `gapless.ranks/1`; [`text`] shows it. [`diff`] compares two such runs, [`check`] holds one
 //! against budgets, [`advice`] finds one setting for all. File names become rank numbers in [`names`].
 
-
-
-
+pub mod advice;
+pub mod check;
+pub mod diff;
 pub mod groups;
 pub mod model;
 pub mod names;
@@ -50,7 +50,7 @@ pub struct Run {
     pub world_size: Option<u32>,
     /// How ranks got their numbers, in a sentence.
     pub numbering: String,
-    /// Files of a folder that are no traces.
+    /// Files of a folder that were left out: no traces, or the older part of a recording.
     pub skipped: Vec<String>,
 }
 

@@ -27,7 +27,7 @@ pub struct Ranks {
     pub missing_ranks: Vec<u32>,
     /// Ranks that more than one file claims.
     pub duplicate_ranks: Vec<u32>,
-    /// Files of a folder that are no traces.
+    /// Files of a folder that were left out: no traces, or the older part of a recording.
     pub skipped_files: Vec<String>,
     /// The rank with the highest peak reserved (allocated where reserved is not known).
     pub worst_rank: Option<u32>,

@@ -36,7 +36,9 @@ pub fn ranks(paths: &[String]) -> (Vec<u32>, Numbering) {
     let in_order = || ((0..paths.len() as u32).collect(), Numbering::Order);
     for word in WORDS {
         let Some(values) = behind(&numbers, word) else { continue };
-        if distinct(&values) == values.len() || distinct(&values) > 1 && word == "rank" && !by_machine(&numbers) {
+        if distinct(&values) == values.len()
+            || distinct(&values) > 1 && word == "rank" && !by_machine(&numbers)
+        {
             return (values, Numbering::Word);
         }
         // Every machine counts from 0: by machine, then by rank.
@@ -100,7 +102,10 @@ fn numbers(name: &str) -> Vec<Number> {
 /// The number behind `word` in every name: the last one of a name.
 fn behind(numbers: &[Vec<Number>], word: &str) -> Option<Vec<u32>> {
     let of = |all: &Vec<Number>| {
-        let number = all.iter().rev().find(|number| number.word == word || number.word.ends_with(word) && word.len() > 3)?;
+        let number = all
+            .iter()
+            .rev()
+            .find(|number| number.word == word || number.word.ends_with(word) && word.len() > 3)?;
         (number.value < MOST).then_some(number.value as u32)
     };
     numbers.iter().map(of).collect()
@@ -161,7 +166,11 @@ mod tests {
             (&["mem.0.pickle", "mem.1.pickle"], &[0, 1], Numbering::Differing),
             (&["20250101_120000.0.pickle", "20250101_120003.1.pickle"], &[0, 1], Numbering::Differing),
             (&["rank0/mem.pickle", "rank1/mem.pickle"], &[0, 1], Numbering::Word),
-            (&["node0_rank0.p", "node0_rank1.p", "node1_rank0.p", "node1_rank1.p"], &[0, 1, 2, 3], Numbering::Word),
+            (
+                &["node0_rank0.p", "node0_rank1.p", "node1_rank0.p", "node1_rank1.p"],
+                &[0, 1, 2, 3],
+                Numbering::Word,
+            ),
             (&["a.pickle", "b.pickle"], &[0, 1], Numbering::Order),
             (&["host-pid8812.pickle", "host-pid9921.pickle"], &[0, 1], Numbering::Order),
             (&["snapshot_RANK=4.pickle", "snapshot_RANK=5.pickle"], &[4, 5], Numbering::Word),

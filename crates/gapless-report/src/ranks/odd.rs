@@ -4,10 +4,11 @@
 //! from the median distance; among few peers also twice their range) and by more than a floor below which a difference
 //! does not matter. Categories (a failed request, another setting) need no spread. Causes are tried in the order of
 //! [`Why`]; the first that holds is named, the others are listed behind it. With two replicas nobody can say which one
-//! is odd, so none is.
+//! is odd, so none is. Reserved bytes are not compared: how much of the cache is in pieces differs a lot between runs
+//! that do the same.
 
 use super::excess::{self, Excess, Origins};
-use super::replicas::{Replicas, pace, step_pace, transient};
+use super::replicas::{LEAST, LEAST_SHARE, Replicas, pace, step_pace, transient};
 use super::robust::{Against, against, median};
 use super::summary::Summary;
 use serde::Serialize;
@@ -28,8 +29,6 @@ pub enum Why {
     LargerBatch,
     /// Its steps take longer with the same memory.
     Straggler,
-    /// It reserves much more for what it allocates.
-    Fragmentation,
     /// It stopped before its peers.
     FewerSteps,
 }
@@ -44,7 +43,6 @@ impl Why {
             Why::ExtraBuffer => "extra-buffer",
             Why::LargerBatch => "larger-batch",
             Why::Straggler => "straggler",
-            Why::Fragmentation => "fragmentation",
             Why::FewerSteps => "fewer-steps",
         }
     }
@@ -68,13 +66,9 @@ pub(crate) enum Facts {
     Holds { more: u64, lasting: bool },
     Larger { share: f64, step: Option<u32> },
     Slower { us: f64, peers_us: f64 },
-    Reserves { more: u64 },
     Stopped { steps: u64, peers: u64 },
 }
 
-/// Below this, and below a hundredth of the peak, a difference does not matter.
-const LEAST: f64 = (16 << 20) as f64;
-const LEAST_SHARE: f64 = 0.01;
 /// Bytes that are kept step after step matter from here on, in all and in each step.
 const LEAST_LEAK: f64 = (8 << 20) as f64;
 const LEAST_LEAK_STEP: f64 = (256 << 10) as f64;
@@ -82,10 +76,10 @@ const LEAST_LEAK_STEP: f64 = (256 << 10) as f64;
 const LARGER: f64 = 0.08;
 /// The same for one step against the same step of the peers.
 const LARGER_STEP: f64 = 0.15;
+/// From this factor on, requests are larger and not just more.
+const LARGER_REQUESTS: f64 = 1.05;
 /// Steps that last this share longer are no noise.
 const SLOWER: f64 = 0.10;
-/// Cached bytes vary a lot between runs of one program.
-const FRAGMENTED: f64 = 0.25;
 /// Holders that are named for a rank.
 const NAMED: usize = 5;
 
@@ -98,6 +92,10 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize) -> Vec<Cause> {
     let mut found = Vec::new();
     found.extend(view.out_of_memory());
     found.extend(view.settings());
+    if found.first().is_some_and(|cause| cause.why == Why::OutOfMemory) {
+        // It ended where it failed: nothing else of it compares with runs that went on.
+        return found;
+    }
     let kept = view.kept();
     let transient = view.larger_batch();
     let explained = kept.is_some() || transient.is_some();
@@ -108,9 +106,6 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize) -> Vec<Cause> {
     }
     found.extend(view.straggler());
     found.extend(view.fewer_steps());
-    if found.is_empty() {
-        found.extend(view.fragmentation());
-    }
     found.sort_by_key(|cause| cause.why);
     found
 }
@@ -145,7 +140,7 @@ impl View<'_> {
 
     /// Bytes that matter at all.
     fn least(&self) -> f64 {
-        LEAST.max(LEAST_SHARE * self.replicas.typical_peak)
+        self.replicas.least
     }
 
     fn beyond(&self) -> Vec<Excess> {
@@ -285,15 +280,13 @@ impl View<'_> {
     /// A step whose transient bytes are far above those of the same step elsewhere.
     fn larger_step(&self) -> Option<(u64, f64, Option<u32>)> {
         let steps = self.replicas.steps.as_ref().filter(|_| self.group.len() >= 4)?;
-        let least = self.least();
-        let ratios: Vec<f64> = self.group.iter().map(|rank| steps.largest(rank, least).0).collect();
-        let found = against(&ratios, self.at);
+        let found = against(&self.replicas.largest, self.at);
         if found.excess <= LARGER_STEP.max(found.allowed) {
             return None;
         }
-        let (share, row) = steps.largest(self.own(), least);
-        let step = &self.own().steps[row];
-        Some(((share * steps.typical(row)) as u64, share, Some(step.step)))
+        let (share, row) = steps.largest(self.own(), self.least());
+        let step = self.own().steps.get(row).map(|step| step.step);
+        Some(((share * steps.typical(row)) as u64, share, step))
     }
 
     /// Whether requests are larger throughout, not just more.
@@ -305,13 +298,13 @@ impl View<'_> {
             let grown: f64 = transient
                 .iter()
                 .filter(|row| row.bytes as f64 > 0.05 * row.peers as f64)
-                .map(|row| (row.peers + row.bytes) as f64)
+                .map(|row| row.peers as f64 + row.bytes as f64)
                 .sum();
             return grown >= 0.4 * known;
         }
-        let shares: Vec<f64> =
-            self.peers().map(|peer| excess::shared_requests(&self.own().largest, &peer.largest)).collect();
-        median(&shares) < 0.6
+        let own = &self.own().largest;
+        let factors: Vec<f64> = self.peers().map(|peer| excess::request_growth(own, &peer.largest)).collect();
+        median(&factors) > LARGER_REQUESTS
     }
 
     /// Something of its own that hides in the spread of what varies.
@@ -356,28 +349,6 @@ impl View<'_> {
         Some(Cause { why: Why::Straggler, bytes: 0, facts, holders: Vec::new() })
     }
 
-    fn fragmentation(&self) -> Option<Cause> {
-        if self.group.iter().any(|rank| rank.peak_reserved.is_none()) {
-            return None;
-        }
-        let reserved = self.against(|rank| rank.peak_reserved.unwrap_or(0) as f64);
-        let cached = |rank: &Summary| {
-            rank.peak_reserved.unwrap_or(0).saturating_sub(rank.peak_allocated) as f64
-        };
-        let found = self.against(cached);
-        let floor = (FRAGMENTED * reserved.typical).max(self.least());
-        if found.excess <= floor.max(1.5 * found.allowed) {
-            return None;
-        }
-        let more = found.excess as u64;
-        Some(Cause {
-            why: Why::Fragmentation,
-            bytes: more,
-            facts: Facts::Reserves { more },
-            holders: Vec::new(),
-        })
-    }
-
     fn fewer_steps(&self) -> Option<Cause> {
         let of = |value: fn(&Summary) -> u64| {
             median(&self.peers().map(|peer| value(peer) as f64).collect::<Vec<_>>())
@@ -416,7 +387,12 @@ fn conf(rank: &Summary) -> String {
         parts.push(format!("roundup_power2_divisions:{value}"));
     }
     // What the configuration names beyond these.
-    let known = ["expandable_segments", "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions"];
+    let known = [
+        "expandable_segments",
+        "max_split_size_mb",
+        "garbage_collection_threshold",
+        "roundup_power2_divisions",
+    ];
     for pair in settings.conf.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let name = pair.split(':').next().unwrap_or(pair);
         let part_of_list = !pair.contains(':') || pair.contains('[') || pair.contains(']');

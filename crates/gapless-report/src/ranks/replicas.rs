@@ -8,37 +8,46 @@ use super::summary::Summary;
 pub(crate) struct Replicas<'a> {
     pub(crate) ranks: Vec<&'a Summary>,
     pub(crate) origins: Origins,
-    /// The median of the peaks of live bytes.
-    pub(crate) typical_peak: f64,
+    /// Bytes that matter at all.
+    pub(crate) least: f64,
     /// `None` where the ranks do not have the same number of steps.
     pub(crate) steps: Option<TypicalSteps>,
+    /// By which share a step of each rank is at most above the typical one.
+    pub(crate) largest: Vec<f64>,
 }
+
+/// Below this, and below a hundredth of the peak, a difference does not matter.
+pub(crate) const LEAST: f64 = (16 << 20) as f64;
+pub(crate) const LEAST_SHARE: f64 = 0.01;
 
 impl<'a> Replicas<'a> {
     pub(crate) fn new(ranks: Vec<&'a Summary>) -> Replicas<'a> {
         let peaks: Vec<f64> = ranks.iter().map(|rank| rank.peak_live as f64).collect();
+        let least = LEAST.max(LEAST_SHARE * median(&peaks));
+        let steps = TypicalSteps::of(&ranks);
+        let largest = |steps: &TypicalSteps| ranks.iter().map(|rank| steps.largest(rank, least).0).collect();
         Replicas {
             origins: Origins::of(&ranks),
-            typical_peak: median(&peaks),
-            steps: TypicalSteps::of(&ranks),
+            least,
+            largest: steps.as_ref().map(largest).unwrap_or_default(),
+            steps,
             ranks,
         }
     }
 }
 
-/// The transient bytes of each step on a typical rank.
+/// The transient bytes of each step, or part of the run, on a typical rank.
 pub(crate) struct TypicalSteps(Vec<f64>);
 
 impl TypicalSteps {
     fn of(ranks: &[&Summary]) -> Option<TypicalSteps> {
-        let rows = ranks.first()?.steps.len();
-        if rows == 0 || ranks.iter().any(|rank| rank.steps.len() != rows) {
+        let rows = ranks.first()?.rows().len();
+        if rows == 0 || ranks.iter().any(|rank| rank.rows().len() != rows) {
             return None;
         }
-        let typical = |row: usize| {
-            median(&ranks.iter().map(|rank| rank.steps[row].swing() as f64).collect::<Vec<_>>())
-        };
-        Some(TypicalSteps((0..rows).map(typical).collect()))
+        let swings =
+            |row: usize| ranks.iter().map(|rank| rank.rows()[row].swing() as f64).collect::<Vec<_>>();
+        Some(TypicalSteps((0..rows).map(|row| median(&swings(row))).collect()))
     }
 
     pub(crate) fn typical(&self, row: usize) -> f64 {
@@ -49,7 +58,7 @@ impl TypicalSteps {
     /// bytes do not count.
     pub(crate) fn largest(&self, rank: &Summary, least: f64) -> (f64, usize) {
         let mut most = (0.0, 0);
-        for (row, (step, &typical)) in rank.steps.iter().zip(&self.0).enumerate() {
+        for (row, (step, &typical)) in rank.rows().iter().zip(&self.0).enumerate() {
             let more = step.swing() as f64 - typical;
             if more > least && more / typical.max(1.0) > most.0 {
                 most = (more / typical.max(1.0), row);

@@ -23,7 +23,9 @@ pub(crate) fn common(a: &BySize, b: &BySize) -> u64 {
     for reach in [0i32, 1, -1] {
         for (class, bytes) in &mut left {
             let wanted = i32::from(*class) + reach;
-            let Ok(at) = right.binary_search_by_key(&wanted, |&(class, _)| i32::from(class)) else { continue };
+            let Ok(at) = right.binary_search_by_key(&wanted, |&(class, _)| i32::from(class)) else {
+                continue;
+            };
             let both = (*bytes).min(right[at].1);
             *bytes -= both;
             right[at].1 -= both;

@@ -19,6 +19,8 @@ const STEPS: usize = 1024;
 const LARGEST: usize = 64;
 /// Parts that a run without steps is cut into.
 const PARTS: usize = 32;
+/// The same for its peaks: long enough that a rank that is a little ahead does not matter.
+const ROWS: u64 = 4;
 
 /// One device of one rank.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +42,8 @@ pub struct Summary {
     pub top: Vec<(String, u64)>,
     pub steps: Vec<StepRow>,
     pub step_count: u64,
+    /// In place of steps, where none were found: equal parts of the run.
+    pub(crate) parts: Vec<StepRow>,
     pub curve: Vec<Point>,
     pub settings: Option<Settings>,
     /// Whether memory was mapped into expandable segments, whatever the settings say.
@@ -53,7 +57,7 @@ pub struct Summary {
     pub(crate) kept_by_step: Vec<u64>,
     /// The same by equal parts of the run's events, at a quiet instant near its end.
     pub(crate) kept_by_part: Vec<u64>,
-    /// The most transient bytes: live, less what is there at the quiet instant.
+    /// The most transient bytes: live at most, less what is kept.
     pub(crate) swing: u64,
     /// What is there from before the first step until the end, by size.
     pub(crate) base: BySize,
@@ -113,6 +117,11 @@ impl Summary {
         analysis.devices.iter().filter(|d| !any || busy(d)).map(|d| device(analysis, d)).collect()
     }
 
+    /// Its steps, or parts of the run in their place.
+    pub(crate) fn rows(&self) -> &[StepRow] {
+        if self.steps.is_empty() { &self.parts } else { &self.steps }
+    }
+
     /// What ranks are ordered by: reserved bytes, or allocated ones where those are not known.
     #[must_use]
     pub fn peak(&self) -> u64 {
@@ -134,6 +143,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
     });
     let quiet = live.quiet();
     let steps = steps(d, &live);
+    let kept_by_part = kept_by_part(d, quiet);
     let notes = assemble::origin(analysis, "").1.notes;
     Summary {
         device: d.device.device,
@@ -153,6 +163,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
             .map(|h| (h.label, h.bytes))
             .collect(),
         step_count: d.steps.spans.len() as u64,
+        parts: if steps.is_empty() { parts(&live, &kept_by_part) } else { Vec::new() },
         steps: fold(steps),
         curve: curve.collect(),
         settings: trace.settings.as_ref().map(assemble::settings),
@@ -165,8 +176,8 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
             .collect(),
         held: held(trace, d),
         kept_by_step: kept_by_step(d),
-        kept_by_part: kept_by_part(d, quiet),
-        swing: usage.live.peak.0.saturating_sub(live.at(quiet)),
+        swing: usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
+        kept_by_part,
         base: base(d, quiet),
         largest: largest(d, &live),
         has_stacks: !trace.stacks.is_empty(),
@@ -244,6 +255,18 @@ fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
     spans.iter().enumerate().map(row).collect()
 }
 
+fn parts(live: &Live<'_, '_>, kept: &[u64]) -> Vec<StepRow> {
+    let last = u64::from(live.d.history.last_tick.0);
+    let kept = kept.last().copied().unwrap_or(0);
+    let row = |part: u64| {
+        let (start, end) = (part * last / ROWS, (part + 1) * last / ROWS);
+        let (peak, at) = live.most(Tick(start as u32), Tick(end as u32));
+        let (step, peak_at) = (part as u32, assemble::when(live.d, at));
+        StepRow { step, peak, peak_at, end: kept, duration_us: None }
+    };
+    (0..ROWS).map(row).collect()
+}
+
 /// At most [`STEPS`] rows: the highest peak, the last end and the mean duration of the steps that share a row.
 fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
     let each = rows.len().div_ceil(STEPS).max(1);
@@ -265,7 +288,7 @@ fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
 fn lasts(d: &DeviceAnalysis<'_>, a: &Allocation) -> bool {
     match d.steps.step_at(a.start) {
         Some(step) => a.freed > d.steps.spans[step].end,
-        None if d.steps.spans.is_empty() => a.freed.0 - a.start.0 > d.history.last_tick.0 / 4,
+        None if d.steps.spans.is_empty() => a.freed.0.saturating_sub(a.start.0) > d.history.last_tick.0 / 4,
         None => true,
     }
 }
@@ -301,6 +324,10 @@ fn kept_by_part(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<u64> {
     let length = u64::from(quiet.0) + 1;
     for id in d.history.allocations.active_at(quiet) {
         let a = d.history.allocations.get(id);
+        // Without steps, no instant is free of what comes and goes.
+        if d.steps.spans.is_empty() && !lasts(d, &a) {
+            continue;
+        }
         parts[(u64::from(a.start.0) * PARTS as u64 / length) as usize] += a.requested.0;
     }
     running(parts)
@@ -311,7 +338,7 @@ fn base(d: &DeviceAnalysis<'_>, quiet: Tick) -> BySize {
     let mut classes: FxHashMap<u16, u64> = FxHashMap::default();
     for id in d.history.allocations.active_at(quiet) {
         let a = d.history.allocations.get(id);
-        if a.start <= first {
+        if a.start <= first && lasts(d, &a) {
             *classes.entry(sizes::class(a.requested.0)).or_default() += a.requested.0;
         }
     }
@@ -350,8 +377,10 @@ struct Gathered {
 fn held(trace: &Trace, d: &DeviceAnalysis<'_>) -> Vec<Held> {
     let a = &d.history.allocations;
     let begin = d.steps.spans.first().map_or(Tick(0), |span| span.start);
-    let mut by_end: Vec<u32> = (0..a.len() as u32).collect();
     let freed = |&id: &u32| a.get(gapless_trace::AllocationId(id)).freed;
+    // What its caller had given back before the recording began is held by nobody.
+    let is_held = |a: &Allocation| a.freed > a.start;
+    let mut by_end: Vec<u32> = a.ids().filter(|&id| is_held(&a.get(id))).map(|id| id.0).collect();
     by_end.sort_unstable_by_key(freed);
     let mut stacks: FxHashMap<u32, u64> = FxHashMap::default();
     let mut index: FxHashMap<(u64, bool), usize> = FxHashMap::default();
@@ -360,6 +389,9 @@ fn held(trace: &Trace, d: &DeviceAnalysis<'_>) -> Vec<Held> {
     let (mut next_end, mut begun) = (0, false);
     for id in a.ids() {
         let allocation = a.get(id);
+        if !is_held(&allocation) {
+            continue;
+        }
         while next_end < by_end.len() && freed(&by_end[next_end]) <= allocation.start {
             let ended = by_end[next_end];
             let gathered = &mut all[origin[ended as usize] as usize];

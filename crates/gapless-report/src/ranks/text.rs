@@ -4,9 +4,11 @@
 //! odd ones always have a line of their own.
 
 use super::model::{OddRank, RankRow, Ranks, Timeline};
+use super::robust::median;
 use crate::text::table::{Align, Table};
 use crate::text::{
-    BOLD, CYAN, DIM, RED, RESET, YELLOW, bars, bytes, clean, count, duration, percent, plural, shorten, width, wrap,
+    BOLD, CYAN, DIM, RED, RESET, YELLOW, bars, bytes, clean, count, duration, indent, percent, plural,
+    shorten, width, wrap,
 };
 use std::fmt::Write;
 
@@ -38,10 +40,6 @@ fn readable(ranks: &Ranks) -> impl Iterator<Item = &RankRow> {
     ranks.ranks.iter().filter(|row| row.error.is_none())
 }
 
-fn peak(row: &RankRow) -> u64 {
-    row.peak_reserved.or(row.peak_allocated).unwrap_or(0)
-}
-
 fn head(out: &mut String, ranks: &Ranks) {
     let numbers: std::collections::BTreeSet<u32> = ranks.ranks.iter().map(|row| row.rank).collect();
     let mut facts = vec![plural(numbers.len() as u64, "rank"), plural(ranks.files, "file")];
@@ -51,7 +49,8 @@ fn head(out: &mut String, ranks: &Ranks) {
     let _ = writeln!(out, "{DIM}{} · {}{RESET}", facts.join(" · "), ranks.numbering);
     let mut table = Table::new(&[Align::Left, Align::Right, Align::Left, Align::Left, Align::Left]);
     for (name, of) in figures() {
-        let mut values: Vec<(u64, u32)> = readable(ranks).filter_map(|row| Some((of(row)?, row.rank))).collect();
+        let mut values: Vec<(u64, u32)> =
+            readable(ranks).filter_map(|row| Some((of(row)?, row.rank))).collect();
         values.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         let (Some(worst), Some(least)) = (values.first(), values.last()) else { continue };
         let middle = values[values.len() / 2];
@@ -69,6 +68,26 @@ fn head(out: &mut String, ranks: &Ranks) {
         );
     }
     table.render(out, "  ");
+    cached(out, ranks);
+}
+
+/// A worst rank that allocates what the others do: what it reserves beyond them is cached.
+fn cached(out: &mut String, ranks: &Ranks) {
+    let Some(worst) = readable(ranks).find(|row| Some(row.rank) == ranks.worst_rank) else { return };
+    let typical = |of: Figure| median(&readable(ranks).filter_map(of).map(|v| v as f64).collect::<Vec<_>>());
+    let (Some(reserved), Some(allocated)) = (worst.peak_reserved, worst.peak_allocated) else { return };
+    let more = reserved as f64 - typical(|row| row.peak_reserved);
+    let same = (allocated as f64) < 1.02 * typical(|row| row.peak_allocated);
+    if same && more > 0.05 * reserved as f64 {
+        let text = format!(
+            "rank {} reserves {} more than the median and allocates no more: fragmentation, which varies between ranks that \
+             do the same; `--rank {}` shows it",
+            worst.rank,
+            bytes(more as u64),
+            worst.rank
+        );
+        indent(out, "  ", &text, DIM);
+    }
 }
 
 type Figure = fn(&RankRow) -> Option<u64>;
@@ -77,13 +96,14 @@ fn figures() -> [(&'static str, Figure); 2] {
     [("reserved", |row| row.peak_reserved), ("allocated", |row| row.peak_allocated)]
 }
 
-/// One line of the picture: a name, its marks, the strip's values and the peak.
+/// One line of the picture: a name, its marks, the strip's values and the peaks.
 struct Line {
     name: String,
     mark: String,
     style: &'static str,
     values: Vec<u64>,
-    peak: u64,
+    allocated: u64,
+    reserved: Option<u64>,
 }
 
 fn strips(out: &mut String, ranks: &Ranks) {
@@ -91,15 +111,17 @@ fn strips(out: &mut String, ranks: &Ranks) {
     if rows.is_empty() {
         return;
     }
-    let (top, what) = most(ranks);
+    let top = readable(ranks).filter_map(|row| row.peak_allocated).max().unwrap_or(0);
     let _ = writeln!(
         out,
-        "\n{BOLD}Memory over the run{RESET}  {DIM}{what} bytes, from each rank's first event to its last; a full block is {}{RESET}",
+        "\n{BOLD}Allocated over the run{RESET}  {DIM}from each rank's first event to its last; a full block is {}{RESET}",
         bytes(top)
     );
     let several = rows.iter().any(|(row, _)| rows.iter().filter(|(r, _)| r.rank == row.rank).count() > 1);
     let special = |row: &RankRow| -> bool {
-        ranks.worst_rank == Some(row.rank) || ranks.median_rank == Some(row.rank) || odd_of(ranks, row).is_some()
+        ranks.worst_rank == Some(row.rank)
+            || ranks.median_rank == Some(row.rank)
+            || odd_of(ranks, row).is_some()
     };
     let mut lines: Vec<Line> = Vec::new();
     if rows.len() <= LINES {
@@ -112,26 +134,20 @@ fn strips(out: &mut String, ranks: &Ranks) {
         lines.extend(own.map(|&(row, timeline)| line(ranks, row, timeline, several)));
     }
     let width = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
+    let (allocated, reserved) = ("allocated", "reserved");
+    let _ = writeln!(out, "  {DIM}{:<width$}  {:<STRIP$}  {allocated:>9}  {reserved:>9}{RESET}", "", "");
     for line in lines {
         let strip = bars(&line.values, top, STRIP);
-        let _ = writeln!(
-            out,
-            "  {}{:<width$}{RESET}  {CYAN}{strip:<STRIP$}{RESET}  {:>9}  {}{}{RESET}",
+        let reserved = line.reserved.map_or_else(|| "unknown".to_owned(), bytes);
+        let row = format!(
+            "  {}{:<width$}{RESET}  {CYAN}{strip:<STRIP$}{RESET}  {:>9}  {reserved:>9}  {}{}",
             line.style,
             line.name,
-            bytes(line.peak),
+            bytes(line.allocated),
             line.style,
             line.mark
         );
-    }
-}
-
-/// The highest value of the strips, and whether they show reserved or allocated bytes.
-fn most(ranks: &Ranks) -> (u64, &'static str) {
-    if ranks.imbalance_of == "reserved" {
-        (readable(ranks).filter_map(|row| row.peak_reserved).max().unwrap_or(0), "allocated")
-    } else {
-        (readable(ranks).filter_map(|row| row.peak_allocated).max().unwrap_or(0), "allocated")
+        let _ = writeln!(out, "{}{RESET}", row.trim_end());
     }
 }
 
@@ -158,7 +174,8 @@ fn line(ranks: &Ranks, row: &RankRow, timeline: &Timeline, several: bool) -> Lin
         mark: marks.join(", "),
         style: if odd.is_some() { YELLOW } else { "" },
         values: timeline.allocated.clone(),
-        peak: peak(row),
+        allocated: row.peak_allocated.unwrap_or(0),
+        reserved: row.peak_reserved,
     }
 }
 
@@ -179,7 +196,8 @@ fn folded(part: &[(&RankRow, &Timeline)]) -> Line {
         mark: if part.len() > 1 { format!("the most of {}", part.len()) } else { String::new() },
         style: DIM,
         values,
-        peak: part.iter().map(|(row, _)| peak(row)).max().unwrap_or(0),
+        allocated: part.iter().filter_map(|(row, _)| row.peak_allocated).max().unwrap_or(0),
+        reserved: part.iter().filter_map(|(row, _)| row.peak_reserved).max(),
     }
 }
 
@@ -249,7 +267,12 @@ fn odd(out: &mut String, ranks: &Ranks) {
         let weight = if odd.bytes > 0 { bytes(odd.bytes) } else { String::new() };
         let mut also: Vec<&str> = odd.also.iter().map(|why| why.word()).collect();
         also.insert(0, odd.why.word());
-        let _ = writeln!(out, "  {YELLOW}rank {}  {}{RESET}  {BOLD}{weight}{RESET}", odd.rank, also.join(", also "));
+        let _ = writeln!(
+            out,
+            "  {YELLOW}rank {}  {}{RESET}  {BOLD}{weight}{RESET}",
+            odd.rank,
+            also.join(", also ")
+        );
         for line in wrap(&clean(&odd.sentence), width() - 4) {
             let _ = writeln!(out, "    {line}");
         }
@@ -349,7 +372,7 @@ fn problems(out: &mut String, ranks: &Ranks) {
         line("more than one file for ranks", ranges(&ranks.duplicate_ranks));
     }
     if !ranks.skipped_files.is_empty() {
-        line("left out, because they are no traces:", clean(&ranks.skipped_files.join(", ")));
+        line("left out (no traces, or older parts):", clean(&ranks.skipped_files.join(", ")));
     }
 }
 

@@ -359,6 +359,9 @@ impl Scribe<'_> {
 
     fn source(&self) -> Source {
         let mut notes = Vec::new();
+        if let Some(rank) = &self.recorder.rank {
+            notes.push(Note { code: "rank", text: rank.clone() });
+        }
         if self.turned {
             let text = "the recording has a limit: this file begins with what was held then, and earlier events are in the file \
                         beside it, or gone";

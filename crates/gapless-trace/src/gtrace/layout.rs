@@ -50,8 +50,8 @@ impl Kind {
     #[must_use]
     pub fn from_u8(value: u8) -> Option<Kind> {
         use Kind::{
-            Annotations, BlockNotes, Blocks, End, Events, Frames, Host, Pools, Process, Segments, Settings, Source,
-            Stacks, Streams, Strings,
+            Annotations, BlockNotes, Blocks, End, Events, Frames, Host, Pools, Process, Segments, Settings,
+            Source, Stacks, Streams, Strings,
         };
         [
             Strings,

@@ -1,20 +1,33 @@
-//! `gapless advise`: settings that use less memory, or that work on a smaller card.
+//! `gapless advise`: settings that use less memory, or that work on a smaller card; of many ranks, one for all.
+
+mod many;
 
 use crate::cli::{AdviseArgs, PlainFormat};
 use crate::failure::Failure;
+use crate::ranks::Inputs;
 use crate::{Answer, load, output, sweep};
 use anyhow::Result;
 use gapless_replay::advise;
 use gapless_report::advice::{self, Advice, Word};
 use gapless_report::{Analysis, DeviceAnalysis};
 use gapless_trace::{Action, Bytes};
+use std::path::Path;
 
 pub(crate) fn run(args: &AdviseArgs) -> Result<Answer> {
     let capacity = sweep::capacity(args.capacity.as_deref())?;
     let threads = sweep::threads(args.threads)?;
-    let trace = load::trace(&args.file)?;
-    let analysis = load::analyse(&trace, &args.file)?;
-    let path = args.file.display().to_string();
+    let inputs = Inputs::of(&args.files, args.output.as_deref())?;
+    match (args.rank, inputs.files.as_slice()) {
+        (Some(rank), _) => one(args, inputs.rank(rank)?, capacity, threads),
+        (None, [only]) if !inputs.many => one(args, &only.path, capacity, threads),
+        _ => many::run(args, &inputs, capacity, threads),
+    }
+}
+
+fn one(args: &AdviseArgs, file: &Path, capacity: Option<Bytes>, threads: usize) -> Result<Answer> {
+    let trace = load::trace(file)?;
+    let analysis = load::analyse(&trace, file)?;
+    let path = file.display().to_string();
     let device = sweep::device(&analysis, &path, args.device)?;
     let answer = answer(&analysis, device, &path, capacity, threads)?;
     if answer.stopped && answer.verdict != Word::TooLarge && answer.suggestions.is_empty() {

@@ -1,11 +1,13 @@
-//! `gapless check`: compares a run with budgets from flags and from `gapless.toml`; flags win.
+//! `gapless check`: compares a run, of one rank or of many, with budgets from flags and from `gapless.toml`; flags win.
 
 use crate::cli::{CheckArgs, CheckFormat};
 use crate::failure::Failure;
+use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};
 use anyhow::{Context, Result};
 use gapless_report::Report;
-use gapless_report::check::{self, Budgets, CheckError};
+use gapless_report::check::{self, Budgets, CheckError, Verdict};
+use gapless_report::ranks::check::{self as ranks_check, Baseline};
 use gapless_trace::Bytes;
 use serde::Deserialize;
 use std::io::Read;
@@ -17,21 +19,89 @@ const LARGEST_REPORT: u64 = 256 << 20;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
     let (budgets, baseline) = budgets(args)?;
-    let report = report_of(&args.file)?;
+    let inputs = Inputs::of(&args.files, args.output.as_deref())?;
+    let checked = match (args.rank, inputs.files.as_slice()) {
+        (Some(rank), _) => one(args, inputs.rank(rank)?, &budgets, baseline)?,
+        (None, [only]) if !inputs.many => one(args, &only.path, &budgets, baseline)?,
+        _ => many(args, &inputs, &budgets, baseline)?,
+    };
+    checked.map_or(Ok(Answer::Yes), |checked| show(args, &checked))
+}
+
+/// A verdict, and what it is about.
+struct Checked {
+    name: String,
+    verdict: Verdict,
+    /// `None`: many ranks.
+    report: Option<Report>,
+}
+
+/// One rank, or a run of one; `None` where only a baseline was asked for.
+fn one(
+    args: &CheckArgs,
+    file: &Path,
+    budgets: &Budgets,
+    baseline: Option<PathBuf>,
+) -> Result<Option<Checked>> {
+    if args.max_spread.is_some() && args.rank.is_none() {
+        let what = "--max-spread compares ranks, and there is only one file";
+        return Err(Failure::new(what, "give the files or the folder of all ranks").into());
+    }
+    let report = report_of(file, args.device)?;
     let baseline = baseline.map(|path| baseline_report(&path)).transpose()?;
-    let verdict = check::check(&report, &budgets, baseline.as_ref());
+    let verdict = check::check(&report, budgets, baseline.as_ref());
     // After the old baseline was read, which may be the same file; and whatever the verdict is, because a person asked.
     if let Some(path) = &args.write_baseline {
         write_baseline(path, &report)?;
         if verdict == Err(CheckError::NoBudget) {
-            return Ok(Answer::Yes);
+            return Ok(None);
         }
     }
     let verdict =
-        verdict.map_err(|error| Failure::new(format!("{}: {error}", args.file.display()), error.help()))?;
+        verdict.map_err(|error| Failure::new(format!("{}: {error}", file.display()), error.help()))?;
+    Ok(Some(Checked { name: file.display().to_string(), verdict, report: Some(report) }))
+}
+
+/// Every rank against every budget, and the spread among them.
+fn many(
+    args: &CheckArgs,
+    inputs: &Inputs,
+    budgets: &Budgets,
+    baseline: Option<PathBuf>,
+) -> Result<Option<Checked>> {
+    if args.write_baseline.is_some() {
+        return Err(Failure::new(
+            "--write-baseline keeps the figures of one rank",
+            "add --rank N, or keep the folder of traces: --baseline takes it",
+        )
+        .into());
+    }
+    let run = ranks::read(inputs, args.device)?;
+    let failed = |error: check::CheckError| Failure::new(format!("{}: {error}", inputs.path), error.help());
+    let verdict = match baseline {
+        None => ranks_check::check(&run, budgets, None),
+        Some(path) if path.is_dir() => {
+            let base = ranks::read(&Inputs::of(&[path], None)?, None)?;
+            ranks_check::check(&run, budgets, Some(Baseline::Run(&base)))
+        }
+        Some(path) => {
+            let base = baseline_report(&path)?;
+            ranks_check::check(&run, budgets, Some(Baseline::Report(&base)))
+        }
+    };
+    let verdict = verdict.map_err(failed)?;
+    Ok(Some(Checked { name: inputs.path.clone(), verdict, report: None }))
+}
+
+fn show(args: &CheckArgs, checked: &Checked) -> Result<Answer> {
+    let Checked { name, verdict, report } = checked;
+    let one_rank = || {
+        let what = "this format shows one rank";
+        Failure::new(what, "add --rank N, or use --format text, json, github or junit")
+    };
     // A limit that is exceeded is an answer, whatever else is not known.
     let unanswered = verdict.unknown.first().filter(|_| !verdict.exceeded()).map(|unknown| {
-        let what = format!("{}: {}", args.file.display(), check::unknown_sentence(unknown));
+        let what = format!("{name}: {}", check::unknown_sentence(unknown));
         anyhow::Error::from(Failure::new(what, unknown.help))
     });
     if verdict.rows.is_empty()
@@ -41,13 +111,15 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
     }
     let path = args.output.as_deref();
     match args.format {
-        CheckFormat::Text => output::write_text(path, &check::text(&verdict))?,
-        CheckFormat::Json => write(path, &check::json(&verdict)?)?,
-        CheckFormat::Github => write(path, &check::github(&verdict))?,
-        CheckFormat::Junit => write(path, &check::junit(&verdict))?,
-        CheckFormat::Markdown => write(path, &check::markdown(&verdict, &report))?,
-        CheckFormat::Sarif => write(path, &check::sarif(&verdict, &report)?)?,
-        CheckFormat::Gitlab => write(path, &check::gitlab(&verdict, &report)?)?,
+        CheckFormat::Text => output::write_text(path, &check::text(verdict))?,
+        CheckFormat::Json => write(path, &check::json(verdict)?)?,
+        CheckFormat::Github => write(path, &check::github(verdict))?,
+        CheckFormat::Junit => write(path, &check::junit(verdict))?,
+        CheckFormat::Markdown => {
+            write(path, &check::markdown(verdict, report.as_ref().ok_or_else(one_rank)?))?
+        }
+        CheckFormat::Sarif => write(path, &check::sarif(verdict, report.as_ref().ok_or_else(one_rank)?)?)?,
+        CheckFormat::Gitlab => write(path, &check::gitlab(verdict, report.as_ref().ok_or_else(one_rank)?)?)?,
     }
     match unanswered {
         Some(failure) => Err(failure),
@@ -72,8 +144,8 @@ fn write_baseline(path: &Path, report: &Report) -> Result<()> {
     Ok(())
 }
 
-fn report_of(path: &Path) -> Result<Report> {
-    let trace = load::trace(path)?;
+fn report_of(path: &Path, device: Option<u32>) -> Result<Report> {
+    let trace = load::trace_of(path, device)?;
     Ok(load::analyse(&trace, path)?.report(&path.display().to_string(), 10))
 }
 
@@ -94,7 +166,7 @@ fn baseline_report(path: &Path) -> Result<Report> {
             .into());
         }
     }
-    report_of(path).context("the baseline is neither a saved JSON report nor a trace")
+    report_of(path, None).context("the baseline is neither a saved JSON report nor a trace")
 }
 
 /// Whether the schema of a report stands near the top, whatever the file is called.
@@ -112,6 +184,7 @@ struct CheckTable {
     peak_allocated: Option<Amount>,
     fragmentation: Option<Amount>,
     growth_per_step: Option<Amount>,
+    spread: Option<Amount>,
     baseline: Option<PathBuf>,
     tolerance: Option<Amount>,
 }
@@ -178,6 +251,7 @@ fn budgets(args: &CheckArgs) -> Result<(Budgets, Option<PathBuf>)> {
         peak_allocated: bytes("peak allocated", pick(&args.max_peak_allocated, config.peak_allocated))?,
         fragmentation: share("fragmentation", pick(&args.max_fragmentation, config.fragmentation))?,
         growth_per_step: bytes("growth per step", pick(&args.max_growth_per_step, config.growth_per_step))?,
+        spread: share("spread", pick(&args.max_spread, config.spread))?,
         tolerance: share("tolerance", pick(&args.tolerance, config.tolerance))?.unwrap_or(0.0),
     };
     Ok((budgets, args.baseline.clone().or(config.baseline)))

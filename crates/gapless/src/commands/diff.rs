@@ -1,10 +1,13 @@
-//! `gapless diff`: two runs, aligned by their steps.
+//! `gapless diff`: two runs, aligned by their steps; of many ranks, rank by rank.
 
 use crate::cli::{DiffArgs, DiffFormat};
 use crate::failure::Failure;
+use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};
 use anyhow::Result;
 use gapless_report::{diff, markdown};
+use std::io::IsTerminal;
+use std::path::Path;
 
 pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
     if args.before.as_os_str() == "-" && args.after.as_os_str() == "-" {
@@ -12,11 +15,23 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
             Failure::new("only one run can come from standard input", "name a file for one of them").into()
         );
     }
-    let before = load::trace(&args.before)?;
-    let after = load::trace(&args.after)?;
-    let (before_run, after_run) =
-        (load::analyse(&before, &args.before)?, load::analyse(&after, &args.after)?);
-    let names = [&args.before, &args.after].map(|path| path.display().to_string());
+    let sides = [&args.before, &args.after];
+    let inputs = [
+        Inputs::of(&[args.before.clone()], args.output.as_deref())?,
+        Inputs::of(&[args.after.clone()], args.output.as_deref())?,
+    ];
+    if args.rank.is_none() && inputs.iter().any(|inputs| inputs.many) {
+        return many(args, &inputs);
+    }
+    let file = |side: usize| match args.rank {
+        Some(rank) if inputs[side].many => inputs[side].rank(rank),
+        _ => Ok(sides[side].as_path()),
+    };
+    let (first, second) = (file(0)?, file(1)?);
+    let before = load::trace_of(first, args.device)?;
+    let after = load::trace_of(second, args.device)?;
+    let (before_run, after_run) = (load::analyse(&before, first)?, load::analyse(&after, second)?);
+    let names = [first, second].map(|path| path.display().to_string());
     let diff = diff::compare(&before_run, &names[0], &after_run, &names[1]);
     match args.format {
         DiffFormat::Text => output::write_text(args.output.as_deref(), &diff::text(&diff, args.top))?,
@@ -27,6 +42,53 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
         DiffFormat::Json => {
             let json = diff::json(&diff)?;
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;
+        }
+        DiffFormat::Html => {
+            // A page in the terminal helps nobody.
+            let named = args.output.is_none() && std::io::stdout().is_terminal();
+            let path = if named { Some(Path::new("diff.html")) } else { args.output.as_deref() };
+            let page = diff::page(&diff, &before_run, &after_run);
+            output::write_to(path, |out| Ok(out.write_all(page.as_bytes())?))?;
+            if named {
+                eprintln!("wrote diff.html");
+            }
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+/// Two runs of many ranks.
+fn many(args: &DiffArgs, inputs: &[Inputs; 2]) -> Result<Answer> {
+    if inputs.iter().any(|inputs| !inputs.many) {
+        return Err(Failure::new(
+            "one side is a folder of ranks and the other is one file",
+            "give two folders, or add --rank N to compare one rank with the file",
+        )
+        .into());
+    }
+    let [before, after] = [ranks::read(&inputs[0], args.device)?, ranks::read(&inputs[1], args.device)?];
+    let diff = gapless_report::ranks::diff::compare(&before, &after);
+    if diff.ranks.is_empty() {
+        return Err(Failure::new(
+            format!("{} and {} have no rank in common that could be read", before.path, after.path),
+            "ranks are matched by their numbers: `gapless report FOLDER` shows which ones a folder has",
+        )
+        .into());
+    }
+    match args.format {
+        DiffFormat::Text => {
+            output::write_text(args.output.as_deref(), &gapless_report::ranks::diff::text(&diff, args.top))?;
+        }
+        DiffFormat::Json => {
+            let json = gapless_report::ranks::diff::json(&diff)?;
+            output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;
+        }
+        DiffFormat::Html | DiffFormat::Markdown => {
+            return Err(Failure::new(
+                "this format compares one rank of each run",
+                "add --rank N, or use --format text or json",
+            )
+            .into());
         }
     }
     Ok(Answer::Yes)

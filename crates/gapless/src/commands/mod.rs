@@ -31,8 +31,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
     if let Command::Check(args) = &command
         && let Some(path) = &args.write_baseline
     {
-        let read: Vec<&Path> =
-            [Some(&args.file), args.config.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
+        let read: Vec<&Path> = args.files.iter().chain(args.config.as_ref()).map(PathBuf::as_path).collect();
         output::refuse_input_as_output(path, &read)?;
     }
     if outputs.iter().all(|path| path.as_os_str() == "-") {
@@ -70,10 +69,12 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
         Command::Report(a) => (paths(&a.files), list(&[a.output.as_deref()])),
         Command::Diff(a) => (vec![&a.before, &a.after], list(&[a.output.as_deref()])),
         Command::Check(a) => {
-            (list(&[Some(&a.file), a.baseline.as_deref(), a.config.as_deref()]), list(&[a.output.as_deref()]))
+            let mut inputs = paths(&a.files);
+            inputs.extend(list(&[a.baseline.as_deref(), a.config.as_deref()]));
+            (inputs, list(&[a.output.as_deref()]))
         }
         Command::Replay(a) => (vec![&a.file], list(&[a.output.as_deref()])),
-        Command::Advise(a) => (vec![&a.file], list(&[a.output.as_deref()])),
+        Command::Advise(a) => (paths(&a.files), list(&[a.output.as_deref()])),
         Command::Oom(a) => (vec![&a.file], list(&[a.output.as_deref()])),
         Command::Export(a) => (vec![&a.file], list(&[a.output.as_deref()])),
         Command::Plan(a) => {

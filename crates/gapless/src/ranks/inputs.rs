@@ -17,7 +17,7 @@ pub(crate) struct Inputs {
     pub(crate) files: Vec<Input>,
     /// Whether they are many ranks: several files, or a folder.
     pub(crate) many: bool,
-    /// Files of a folder that are no traces.
+    /// Files of a folder that are no traces, or the older part of a recording.
     pub(crate) skipped: Vec<String>,
     pub(crate) numbering: Option<Numbering>,
 }
@@ -80,10 +80,12 @@ impl Inputs {
     pub(crate) fn rank(&self, wanted: u32) -> Result<&Path> {
         // A recording says itself which rank it is. Where the names say it as well, nothing needs to be read.
         let by_name = self.numbering == Some(Numbering::Word);
-        let rank = |input: &Input| if by_name { input.rank } else { recorded(&input.path).unwrap_or(input.rank) };
+        let rank =
+            |input: &Input| if by_name { input.rank } else { recorded(&input.path).unwrap_or(input.rank) };
         let ranks: Vec<(u32, &Path)> =
             self.files.iter().map(|input| (rank(input), input.path.as_path())).collect();
-        let found: Vec<&Path> = ranks.iter().filter(|(rank, _)| *rank == wanted).map(|(_, path)| *path).collect();
+        let found: Vec<&Path> =
+            ranks.iter().filter(|(rank, _)| *rank == wanted).map(|(_, path)| *path).collect();
         match found.as_slice() {
             [one] => Ok(one),
             [] => {
@@ -111,9 +113,9 @@ impl Inputs {
             }
         }
         let mut traces = Vec::new();
-        for path in candidates {
-            if is_trace(&path) {
-                traces.push(path);
+        for path in &candidates {
+            if is_trace(path) && !candidates.iter().any(|newer| is_older_part(path, newer)) {
+                traces.push(path.clone());
             } else {
                 self.skipped.push(path.display().to_string());
             }
@@ -157,18 +159,35 @@ fn is_trace(path: &Path) -> bool {
     }
 }
 
+/// Whether `path` has what the recorder moved out of the way of its limit: `run.older.gtrace` beside `run.gtrace`.
+fn is_older_part(path: &Path, newer: &Path) -> bool {
+    let (Some(name), Some(stem), Some(kind)) = (path.file_name(), newer.file_stem(), newer.extension())
+    else {
+        return false;
+    };
+    let name = name.to_string_lossy();
+    let older = || format!("{}.older.{}", stem.to_string_lossy(), kind.to_string_lossy());
+    name.contains(".older.") && path.parent() == newer.parent() && name == older()
+}
+
 /// The rank that a recording of ours says it is.
 fn recorded(path: &Path) -> Option<u32> {
     let is_ours = load::content_quietly(path, |content| content.format().ok()).ok()? == Some(Format::Gtrace);
-    is_ours.then(|| load::trace_quietly(path).ok()).flatten().and_then(|trace| rank_of(&trace)).map(|(rank, _)| rank)
+    is_ours
+        .then(|| load::trace_quietly(path).ok())
+        .flatten()
+        .and_then(|trace| rank_of(&trace))
+        .map(|(rank, _)| rank)
 }
 
 /// The rank and the number of ranks that the recorder noted: "rank 3 of 8".
 pub(super) fn rank_of(trace: &Trace) -> Option<(u32, Option<u32>)> {
     let note = trace.source.notes.iter().find(|note| note.code == "rank")?;
     let mut words = note.text.split_whitespace();
-    let rank = words.find(|word| *word == "rank").and_then(|_| words.next())?.parse().ok()?;
+    let rank =
+        words.find(|word| *word == "rank").and_then(|_| words.next())?.trim_end_matches(',').parse().ok()?;
     let world = words.find(|word| *word == "of").and_then(|_| words.next());
+    let world = world.map(|size| size.trim_end_matches(','));
     Some((rank, world.and_then(|size| size.parse().ok())))
 }
 

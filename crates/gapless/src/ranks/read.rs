@@ -28,7 +28,9 @@ pub(crate) fn read(inputs: &Inputs, device: Option<u32>) -> Result<Run> {
     let results = each(inputs, device, |_, analysis| {
         Ok(Read { devices: Summary::of(analysis), recorded: rank_of(analysis.trace) })
     });
-    if let (true, Some(Err(first))) = (results.iter().all(Result::is_err), results.iter().find(|r| r.is_err())) {
+    if let (true, Some(Err(first))) =
+        (results.iter().all(Result::is_err), results.iter().find(|r| r.is_err()))
+    {
         let what = match results.len() {
             1 => first.clone(),
             n => format!("none of the {n} files could be read; the first: {first}"),

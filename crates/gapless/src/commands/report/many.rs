@@ -40,10 +40,14 @@ pub(super) fn run(args: &ReportArgs, inputs: &Inputs, target: &Target) -> Result
 /// Writes the page. The ranks that it shows whole are read again, one after the other.
 fn write_page(out: &mut dyn Write, args: &ReportArgs, run: &Run, report: &Ranks) -> Result<()> {
     let json = gapless_report::ranks::json(report)?;
-    let title = Path::new(&run.path).file_name().map_or_else(|| run.path.clone(), |n| n.to_string_lossy().into_owned());
+    let title = Path::new(&run.path)
+        .file_name()
+        .map_or_else(|| run.path.clone(), |n| n.to_string_lossy().into_owned());
     let mut page = html::ranks::Writer::new(out, &title, &json)?;
     for rank in html::ranks::shown(report) {
-        let Some(file) = run.files.iter().find(|file| file.rank == rank && file.error.is_none()) else { continue };
+        let Some(file) = run.files.iter().find(|file| file.rank == rank && file.error.is_none()) else {
+            continue;
+        };
         let path = Path::new(&file.file);
         let trace = load::trace_of(path, args.device)?;
         let analysis = load::analyse(&trace, path)?;

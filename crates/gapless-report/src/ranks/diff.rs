@@ -1,0 +1,268 @@
+//! Two runs of many ranks: rank by rank, and what grew over all of them. A value with the JSON contract
+//! `gapless.ranks-diff/1`, and its text.
+//!
+//! Ranks are matched by number, and by device where a rank has several. Holders are compared by where they were asked
+//! for (stack, or size where there are no stacks) and by the most that they held at once; a sum over all ranks.
+
+use super::summary::{Held, Summary};
+use super::text::ranges;
+use super::{Run, assemble};
+use crate::text::table::{Align, Table};
+use crate::text::{BOLD, DIM, RED, RESET, bytes, clean, percent, plural, shorten};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::fmt::Write;
+
+pub const SCHEMA: &str = "gapless.ranks-diff/1";
+
+/// Rows of ranks and holders that are kept as JSON of each kind.
+const HOLDERS: usize = 256;
+/// Ranks that the text lists.
+const LISTED: usize = 16;
+
+/// The difference between two runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RanksDiff {
+    pub schema: &'static str,
+    pub before: String,
+    pub after: String,
+    /// The ranks that both have, by rank.
+    pub ranks: Vec<RankDiff>,
+    /// Ranks that only one run has, or that could not be read in one of them.
+    pub unmatched_ranks: Vec<u32>,
+    /// The highest peaks of the matched ranks.
+    pub worst_reserved: Sides<Option<u64>>,
+    pub worst_allocated: Sides<Option<u64>>,
+    /// Highest peak / mean peak - 1.
+    pub imbalance: Sides<Option<f64>>,
+    /// What holds more or less, summed over all matched ranks, the largest change first.
+    pub holders: Vec<HolderChange>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sides<T> {
+    pub before: T,
+    pub after: T,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RankDiff {
+    pub rank: u32,
+    pub device: u32,
+    pub peak_reserved: Sides<Option<u64>>,
+    pub peak_allocated: Sides<u64>,
+    pub growth_per_step: Sides<Option<f64>>,
+}
+
+impl RankDiff {
+    /// After less before, of reserved bytes or else of allocated ones.
+    fn change(&self) -> i64 {
+        match (self.peak_reserved.before, self.peak_reserved.after) {
+            (Some(before), Some(after)) => after as i64 - before as i64,
+            _ => self.peak_allocated.after as i64 - self.peak_allocated.before as i64,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HolderChange {
+    pub label: String,
+    pub kind: String,
+    pub before: u64,
+    pub after: u64,
+    pub change: i64,
+    /// On how many ranks it differs.
+    pub ranks: u64,
+}
+
+/// Compares the run `after` with the run `before`.
+#[must_use]
+pub fn compare(before: &Run, after: &Run) -> RanksDiff {
+    let mut matched: Vec<(u32, &Summary, &Summary)> = Vec::new();
+    let mut unmatched: Vec<u32> = Vec::new();
+    for file in &after.files {
+        let old = before.files.iter().find(|old| old.rank == file.rank);
+        let old: &[Summary] = old.map_or(&[], |old| &old.devices);
+        let before = matched.len();
+        for new in &file.devices {
+            let same = old.iter().find(|old| old.device == new.device);
+            // One process may see its only card under another number.
+            let only = (old.len() == 1 && file.devices.len() == 1).then(|| &old[0]);
+            matched.extend(same.or(only).map(|old| (file.rank, old, new)));
+        }
+        if matched.len() == before {
+            unmatched.push(file.rank);
+        }
+    }
+    let has = |rank: u32| matched.iter().any(|(other, ..)| *other == rank);
+    unmatched.extend(before.files.iter().map(|file| file.rank).filter(|&rank| !has(rank)));
+    unmatched.sort_unstable();
+    unmatched.dedup();
+    let worst = |of: fn(&Summary) -> Option<u64>| Sides {
+        before: matched.iter().filter_map(|(_, old, _)| of(old)).max(),
+        after: matched.iter().filter_map(|(_, _, new)| of(new)).max(),
+    };
+    let old: Vec<&Summary> = matched.iter().map(|(_, old, _)| *old).collect();
+    let new: Vec<&Summary> = matched.iter().map(|(_, _, new)| *new).collect();
+    RanksDiff {
+        schema: SCHEMA,
+        before: before.path.clone(),
+        after: after.path.clone(),
+        ranks: matched.iter().map(|&(rank, old, new)| row(rank, old, new)).collect(),
+        unmatched_ranks: unmatched,
+        worst_reserved: worst(|s| s.peak_reserved),
+        worst_allocated: worst(|s| Some(s.peak_allocated)),
+        imbalance: Sides { before: assemble::imbalance(&old), after: assemble::imbalance(&new) },
+        holders: holders(&matched),
+    }
+}
+
+fn row(rank: u32, old: &Summary, new: &Summary) -> RankDiff {
+    RankDiff {
+        rank,
+        device: new.device,
+        peak_reserved: Sides { before: old.peak_reserved, after: new.peak_reserved },
+        peak_allocated: Sides { before: old.peak_allocated, after: new.peak_allocated },
+        growth_per_step: Sides { before: old.growth_per_step, after: new.growth_per_step },
+    }
+}
+
+fn holders(matched: &[(u32, &Summary, &Summary)]) -> Vec<HolderChange> {
+    let mut all: FxHashMap<(u64, bool), (HolderChange, u64)> = FxHashMap::default();
+    for (_, old, new) in matched {
+        let mut of_rank: FxHashMap<(u64, bool), [Option<&Held>; 2]> = FxHashMap::default();
+        for (side, summary) in [old, new].into_iter().enumerate() {
+            for held in &summary.held {
+                of_rank.entry((held.key, held.lasting)).or_default()[side] = Some(held);
+            }
+        }
+        for (origin, sides) in of_rank {
+            let [before, after] = sides.map(|held| held.map_or(0, |held| held.bytes));
+            let Some(named) = sides[1].or(sides[0]) else { continue };
+            let (sum, most) = all.entry(origin).or_insert_with(|| {
+                let (label, kind) = (String::new(), String::new());
+                (HolderChange { label, kind, before: 0, after: 0, change: 0, ranks: 0 }, 0)
+            });
+            sum.before = sum.before.saturating_add(before);
+            sum.after = sum.after.saturating_add(after);
+            sum.ranks += u64::from(before != after);
+            if named.bytes >= *most {
+                *most = named.bytes;
+                (sum.label, sum.kind) = (named.label.clone(), named.kind.to_owned());
+            }
+        }
+    }
+    let mut rows: Vec<HolderChange> = all
+        .into_values()
+        .map(|(sum, _)| HolderChange { change: sum.after as i64 - sum.before as i64, ..sum })
+        .filter(|row| row.change != 0)
+        .collect();
+    rows.sort_by(|a, b| {
+        b.change.unsigned_abs().cmp(&a.change.unsigned_abs()).then_with(|| a.label.cmp(&b.label))
+    });
+    rows.truncate(HOLDERS);
+    rows
+}
+
+/// For programs.
+///
+/// # Errors
+/// Never for a diff; serde's signature.
+pub fn json(diff: &RanksDiff) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(diff).map(|text| text + "\n")
+}
+
+/// For a terminal; at most `top` holders that grew and `top` that shrank.
+#[must_use]
+pub fn text(diff: &RanksDiff, top: usize) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{DIM}before{RESET}  {}", clean(&diff.before));
+    let _ = writeln!(out, "{DIM}after{RESET}   {BOLD}{}{RESET}", clean(&diff.after));
+    if !diff.unmatched_ranks.is_empty() {
+        let list = shorten(&ranges(&diff.unmatched_ranks), 60);
+        let _ = writeln!(out, "{DIM}ranks in one of the runs only, or not readable: {list}{RESET}");
+    }
+    if diff.ranks.is_empty() {
+        let _ = writeln!(out, "\nno rank is in both runs");
+        return out;
+    }
+    let _ = writeln!(out, "\n{BOLD}All ranks{RESET}  {DIM}{} in both runs{RESET}", diff.ranks.len());
+    let mut table = Table::new(&[Align::Left, Align::Right, Align::Right, Align::Right]);
+    table.row(DIM, ["", "before", "after", "change"].map(str::to_owned).to_vec());
+    for (name, sides) in
+        [("worst peak reserved", diff.worst_reserved), ("worst peak allocated", diff.worst_allocated)]
+    {
+        table.row("", line(name, sides.before, sides.after));
+    }
+    let share = |value: Option<f64>| value.map_or("unknown".to_owned(), percent);
+    let imbalance = diff.imbalance;
+    table.row("", vec!["imbalance".to_owned(), share(imbalance.before), share(imbalance.after)]);
+    table.render(&mut out, "  ");
+    by_rank(&mut out, diff);
+    let (grew, shrank): (Vec<&HolderChange>, Vec<&HolderChange>) =
+        diff.holders.iter().partition(|holder| holder.change > 0);
+    list(&mut out, "What grew", &grew, RED, top);
+    list(&mut out, "What shrank", &shrank, "\x1b[32m", top);
+    out
+}
+
+fn line(name: &str, before: Option<u64>, after: Option<u64>) -> Vec<String> {
+    let shown = |value: Option<u64>| value.map_or("unknown".to_owned(), bytes);
+    let change = before.zip(after).map_or_else(String::new, |(before, after)| signed(before, after));
+    vec![name.to_owned(), shown(before), shown(after), change]
+}
+
+fn signed(before: u64, after: u64) -> String {
+    match after.cmp(&before) {
+        std::cmp::Ordering::Equal => "same".to_owned(),
+        std::cmp::Ordering::Greater => format!("+{}", bytes(after - before)),
+        std::cmp::Ordering::Less => format!("-{}", bytes(before - after)),
+    }
+}
+
+fn by_rank(out: &mut String, diff: &RanksDiff) {
+    let mut changed: Vec<&RankDiff> = diff.ranks.iter().filter(|row| row.change() != 0).collect();
+    if changed.is_empty() {
+        let _ = writeln!(out, "\n  {DIM}no peak differs on any rank{RESET}");
+        return;
+    }
+    changed.sort_by_key(|row| (std::cmp::Reverse(row.change().unsigned_abs()), row.rank));
+    let _ = writeln!(out, "\n{BOLD}Ranks{RESET}  {DIM}peaks, the largest change first{RESET}");
+    let mut table = Table::new(&[Align::Left, Align::Right, Align::Right, Align::Right]);
+    for row in changed.iter().take(LISTED) {
+        let (before, after) = match (row.peak_reserved.before, row.peak_reserved.after) {
+            (Some(before), Some(after)) => (before, after),
+            _ => (row.peak_allocated.before, row.peak_allocated.after),
+        };
+        table.row("", line(&format!("rank {}", row.rank), Some(before), Some(after)));
+    }
+    table.render(out, "  ");
+    if changed.len() > LISTED {
+        let _ =
+            writeln!(out, "  {DIM}and {} more of {} ranks{RESET}", changed.len() - LISTED, diff.ranks.len());
+    }
+}
+
+fn list(out: &mut String, title: &str, rows: &[&HolderChange], style: &'static str, top: usize) {
+    if rows.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{BOLD}{title}{RESET}  {DIM}the most at once, summed over all ranks{RESET}");
+    let mut table = Table::new(&[Align::Right, Align::Right, Align::Left, Align::Left, Align::Left]);
+    for row in rows.iter().take(top) {
+        table.row(
+            style,
+            vec![
+                format!("{}{}", if row.change > 0 { '+' } else { '-' }, bytes(row.change.unsigned_abs())),
+                format!("{} → {}", bytes(row.before), bytes(row.after)),
+                format!("on {}", plural(row.ranks, "rank")),
+                row.kind.clone(),
+                shorten(&clean(&row.label), 48),
+            ],
+        );
+    }
+    table.render(out, "  ");
+    if rows.len() > top {
+        let _ = writeln!(out, "  {DIM}and {} more: --top or --format json{RESET}", rows.len() - top);
+    }
+}

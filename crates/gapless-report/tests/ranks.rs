@@ -1,0 +1,153 @@
+//! Runs of many ranks, made from a recorded one: the odd rank and its cause are named, and nothing else is.
+
+#[path = "../examples/rank_cases/generate.rs"]
+#[allow(dead_code)] // the example uses the rest
+mod generate;
+
+use gapless_report::Analysis;
+use gapless_report::ranks::{self, RankFile, Ranks, Run, Summary};
+use gapless_trace::Trace;
+use generate::{Base, Fault, Noise};
+use std::path::Path;
+
+const NOISE: Noise = Noise { sizes: 0.02, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0 };
+
+fn base(name: &str) -> Base {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
+    Base::open(&traces.join(format!("{name}.pickle.gz")))
+}
+
+fn file(rank: u32, trace: &Trace) -> RankFile {
+    let devices = Summary::of(&Analysis::of(trace).expect("a run that can be"));
+    RankFile { file: format!("rank{rank}"), rank, devices, error: None }
+}
+
+fn run(files: Vec<RankFile>) -> Ranks {
+    ranks::report(&Run { path: "ranks".to_owned(), files, ..Run::default() })
+}
+
+/// `count` ranks, one of which has a fault.
+fn planted(base: &Base, count: u32, seed: u64, odd: Option<(u32, Fault)>, stacks: bool) -> Ranks {
+    let fault = |rank: u32| odd.filter(|(at, _)| *at == rank).map(|(_, fault)| fault);
+    run((0..count).map(|rank| file(rank, &base.rank(rank, seed, NOISE, fault(rank), stacks))).collect())
+}
+
+fn named(ranks: &Ranks) -> Vec<(u32, &'static str)> {
+    ranks.odd_ranks.iter().map(|odd| (odd.rank, odd.why.word())).collect()
+}
+
+#[test]
+fn each_fault_is_named_with_its_rank_and_nothing_else_is() {
+    let base = base("gpt2_train_stacks");
+    let faults = [
+        (Fault::Leak(200 << 20), "leak"),
+        (Fault::Batch { factor: 1.4, all_steps: true }, "larger-batch"),
+        (Fault::Batch { factor: 1.6, all_steps: false }, "larger-batch"),
+        (Fault::Buffer(400 << 20), "extra-buffer"),
+        (Fault::Scratch(2 << 30), "extra-buffer"),
+        (Fault::Settings("expandable_segments:True"), "settings"),
+        (Fault::SmallCard(0.8), "out-of-memory"),
+        (Fault::Slow(1.3), "straggler"),
+    ];
+    for (i, (fault, why)) in faults.into_iter().enumerate() {
+        for stacks in [true, false] {
+            let odd = (3 * i as u32 + 1) % 5;
+            let ranks = planted(&base, 5, 40 + i as u64, Some((odd, fault)), stacks);
+            assert_eq!(named(&ranks), [(odd, why)], "{fault:?}, stacks {stacks}");
+            if stacks && matches!(fault, Fault::Leak(_) | Fault::Buffer(_)) {
+                let holder = &ranks.odd_ranks[0].holders[0];
+                assert_eq!(holder.label, "extra.py:12 remember");
+            }
+            assert_eq!(ranks.waiting.len(), usize::from(why == "straggler"));
+        }
+    }
+}
+
+#[test]
+fn ranks_that_differ_only_by_noise_are_not_odd() {
+    let base = base("gpt2_train_stacks");
+    for seed in 0..6 {
+        let ranks = planted(&base, [3, 4, 8][seed as usize % 3], seed, None, seed % 2 == 0);
+        assert_eq!(named(&ranks), [], "seed {seed}");
+        assert_eq!(ranks.groups.len(), 1);
+    }
+}
+
+#[test]
+fn a_leak_diverges_in_the_step_in_which_it_begins_to_show() {
+    let base = base("gpt2_train");
+    let ranks = planted(&base, 6, 9, Some((2, Fault::Leak(600 << 20))), false);
+    let first = ranks.first_divergence.expect("they diverge");
+    assert_eq!(first.rank, 2);
+    assert!((1..=3).contains(&first.step), "{first:?}");
+    assert!(first.bytes > first.peer_bytes + (500 << 20));
+}
+
+#[test]
+fn of_two_ranks_none_is_odd_and_what_differs_is_told() {
+    let base = base("gpt2_train_stacks");
+    let ranks = planted(&base, 2, 5, Some((1, Fault::Buffer(800 << 20))), true);
+    assert_eq!(named(&ranks), []);
+    assert!(!ranks.groups[0].comparable);
+    let difference = &ranks.differences[0];
+    assert!(
+        difference.holders[1].iter().any(|holder| holder.label == "extra.py:12 remember"),
+        "{difference:?}"
+    );
+}
+
+#[test]
+fn stages_of_a_pipeline_are_compared_among_themselves() {
+    let (first, second) = (base("gpt2_train_stacks"), base("resnet_varbatch"));
+    let mut files: Vec<RankFile> = Vec::new();
+    for rank in 0..8u32 {
+        // Both models, by turns; rank 5 of the second one keeps a buffer.
+        let fault = (rank == 5).then_some(Fault::Buffer(500 << 20));
+        let base = if rank % 2 == 0 { &first } else { &second };
+        files.push(file(rank, &base.rank(rank, 3, NOISE, fault, rank % 2 == 0)));
+    }
+    let ranks = run(files);
+    let members: Vec<Vec<u32>> =
+        ranks.groups.iter().map(|group| group.ranks.iter().map(|id| id.rank).collect()).collect();
+    assert_eq!(members, [[0, 2, 4, 6], [1, 3, 5, 7]]);
+    assert_eq!(named(&ranks), [(5, "extra-buffer")]);
+}
+
+#[test]
+fn many_ranks_fit_a_screen_and_the_odd_one_keeps_its_line() {
+    let base = base("gpt2_train_stacks");
+    let usual = file(0, &base.rank(1, 1, NOISE, None, true));
+    let odd = file(0, &base.rank(2, 1, NOISE, Some(Fault::Buffer(900 << 20)), true));
+    let of = |rank: u32| {
+        let file = if rank == 77 { &odd } else { &usual };
+        RankFile { rank, ..file.clone() }
+    };
+    let ranks = run((0..100).map(of).collect());
+    let text = ranks::text(&ranks);
+    assert!(text.lines().count() < 50, "{text}");
+    assert!(text.contains("ranks 0-6") && text.contains("rank 77"), "{text}");
+    assert!(text.contains("extra-buffer"), "{text}");
+}
+
+#[test]
+fn missing_and_repeated_ranks_are_told_and_errors_are_rows() {
+    let base = base("gpt2_train_stacks");
+    let usual = file(0, &base.rank(1, 1, NOISE, None, true));
+    let mut files: Vec<RankFile> =
+        [0, 1, 1, 4].iter().map(|&rank| RankFile { rank, ..usual.clone() }).collect();
+    files.push(RankFile {
+        file: "rank6".to_owned(),
+        rank: 6,
+        error: Some("torn".to_owned()),
+        ..RankFile::default()
+    });
+    let ranks = run(files);
+    assert_eq!(ranks.missing_ranks, [2, 3, 5]);
+    assert_eq!(ranks.duplicate_ranks, [1]);
+    assert_eq!(ranks.ranks[4].error.as_deref(), Some("torn"));
+    assert_eq!(ranks.imbalance, Some(0.0));
+    let text = ranks::text(&ranks);
+    assert!(text.contains("no file for ranks\u{1b}[0m 2-3, 5") && text.contains("torn"), "{text}");
+    let counted_from_one = run((1..4).map(|rank| RankFile { rank, ..usual.clone() }).collect());
+    assert!(counted_from_one.missing_ranks.is_empty());
+}
