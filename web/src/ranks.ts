@@ -67,7 +67,7 @@ export class RankStrip {
     this.canvas.setAttribute("aria-label", `${count(this.rows.length)} ranks over time: the darker, the more bytes`);
     const reset = h("button", { class: "quiet", type: "button", onclick: () => this.look({ x0: 0, x1: 1, y0: 0, y1: 1 }) }, "Reset");
     const box = h("div.strip-box", null, this.canvas, this.tip);
-    const heading = h("h2", null, `${counted(all["files"], "rank")} of one run`, h("span.aside", null, all["numbering"] ?? ""));
+    const heading = h("h2", null, `${counted(all["files"], "rank")} of one run `, h("span.aside", null, all["numbering"] ?? ""));
     this.element = h(
       "section",
       { "aria-label": "All ranks" },

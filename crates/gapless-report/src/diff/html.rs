@@ -102,7 +102,8 @@ fn tiles(out: &mut String, d: &DeviceDiff) {
         let (class, change) = match change {
             Some((text, true)) => ("grew", text),
             Some((text, false)) => ("shrank", text),
-            None => ("", "same".to_owned()),
+            None if before.is_some() && after.is_some() => ("", "same".to_owned()),
+            None => ("", String::new()),
         };
         let _ = writeln!(
             out,

@@ -1,0 +1,115 @@
+// The page of many ranks, and the page that compares two runs: they agree with their JSON, and what they offer works.
+
+import { test, after, before } from "node:test";
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { launch, open } from "./browser.mjs";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+const RANKS = 64;
+
+let browser;
+let html = process.env.RANKS_HTML;
+let ranks;
+before(async () => {
+  if (!html) {
+    html = join(mkdtempSync(join(tmpdir(), "gapless-ranks-")), "ranks.html");
+    execFileSync("cargo", ["run", "--quiet", "--release", "--package", "gapless-report", "--example", "ranks_page", "--", html, String(RANKS)], { cwd: root, stdio: "inherit" });
+  }
+  ranks = JSON.parse(readFileSync(`${html}.json`, "utf8"));
+  browser = await launch();
+});
+after(() => browser?.close());
+
+const opened = async (options) => {
+  const all = await open(browser, html, "", options);
+  await all.page.waitForFunction(() => document.documentElement.dataset.ranks !== undefined && window.gapless.resting);
+  return all;
+};
+
+test("the page of 64 ranks is small and says what its JSON says", async () => {
+  assert.ok(statSync(html).size < 10e6, `${statSync(html).size} bytes`);
+  const { page, said, context } = await opened();
+  assert.equal(await page.textContent("#ranks-worst"), `rank ${ranks.worst_rank}`);
+  assert.equal(await page.textContent("#ranks-odd"), String(ranks.odd_ranks.length));
+  assert.equal(ranks.odd_ranks[0].why, "leak");
+  const [first] = await page.locator("#odd .headline").allTextContents();
+  assert.ok(first.startsWith(`Rank ${ranks.odd_ranks[0].rank}: `), first);
+  const rows = await page.locator(".rank-table tbody tr").allTextContents();
+  assert.equal(rows.length, ranks.ranks.length);
+  assert.ok(rows.at(-1).includes("the file ends at byte 7"), "a rank that cannot be read is a row");
+  assert.deepEqual(said, []);
+  await context.close();
+});
+
+test("the strip draws every rank, and a click shows one or the command for it", async () => {
+  const { page, said, context } = await opened();
+  const box = await page.locator(".strip").boundingBox();
+  const middleOf = (rank) => box.y + ((rank + 0.5) / ranks.ranks.length) * (box.height - 18);
+  // A rank whose allocations are not in the page.
+  const absent = [...Array(RANKS - 1).keys()].find((rank) => ![ranks.worst_rank, ranks.median_rank, ranks.odd_ranks[0].rank].includes(rank));
+  await page.mouse.click(box.x + box.width / 2, middleOf(absent));
+  assert.match(await page.textContent("#strip .copy code"), new RegExp(`--rank ${absent} --open$`));
+  const odd = ranks.odd_ranks[0].rank;
+  await page.mouse.click(box.x + box.width / 2, middleOf(odd));
+  await page.waitForFunction((rank) => document.querySelector("select[aria-label=Device]").selectedOptions[0].textContent === `Rank ${rank}`, odd);
+  const peak = ranks.ranks.find((row) => row.rank === odd).peak_allocated;
+  await page.waitForFunction((bytes) => window.gapless.peaks.allocated === bytes, peak);
+  // The rank below is searched, zoomed and drawn as a single report is.
+  await page.keyboard.press("p");
+  await page.waitForFunction(() => window.gapless.resting && window.gapless.view.x1 - window.gapless.view.x0 < (window.gapless.whole.x1 - window.gapless.whole.x0) / 2);
+  assert.equal(await page.evaluate(() => window.gapless.flame), await page.evaluate(() => window.gapless.at(window.gapless.cursor).active), "the flame graph holds what is active at the peak");
+  assert.deepEqual(said, []);
+  await context.close();
+});
+
+test("the strip is in the picture in light, dark and on paper", async () => {
+  for (const options of [{}, { colorScheme: "dark" }]) {
+    const { page, context } = await opened(options);
+    const colours = () => page.evaluate(() => {
+      const canvas = document.querySelector(".strip");
+      const { data } = canvas.getContext("2d").getImageData(100, 0, canvas.width - 100, canvas.height - 20);
+      const seen = new Set();
+      for (let i = 0; i < data.length; i += 4) seen.add((data[i] << 16) | (data[i + 1] << 8) | data[i + 2]);
+      return seen.size;
+    });
+    assert.ok((await colours()) > 12, "heat differs over time");
+    await page.emulateMedia({ media: "print" });
+    await page.waitForFunction(() => window.gapless.resting);
+    assert.ok((await colours()) > 12, "also on paper");
+    await context.close();
+  }
+});
+
+test("the page of two runs agrees with its JSON, and its flame graph zooms and is searched", async () => {
+  const diff = JSON.parse(readFileSync(`${html}.diff.json`, "utf8"));
+  const context = await browser.newContext({ viewport: { width: 1440, height: 900 } });
+  const page = await context.newPage();
+  const said = [];
+  page.on("pageerror", (error) => said.push(error.message));
+  page.on("request", (request) => request.url().startsWith("file://") || request.url().startsWith("data:") || said.push(request.url()));
+  await page.goto(`file://${html}.diff.html`);
+  const [{ holders, kinds }] = diff.devices;
+  const tree = JSON.parse(await page.locator(".flame-box script").textContent());
+  const sum = (side) => kinds.filter((kind) => kind.name !== "cached free").reduce((all, kind) => all + kind[side], 0);
+  assert.deepEqual([tree.before[0], tree.after[0]], [sum("before"), sum("after")], "the root holds what is active in each run");
+  tree.parent.forEach((parent, i) => assert.ok(i === 0 || (parent < i && tree.width[parent] >= tree.width[i]), "parents hold their children"));
+  const grown = holders.find((holder) => holder.change > 0);
+  assert.ok((await page.locator("td.grew").allTextContents()).length > 0 && grown, "what grew is listed");
+  const boxes = page.locator(".flame button");
+  const whole = await boxes.count();
+  await boxes.nth(2).click();
+  assert.ok((await boxes.count()) <= whole);
+  assert.match(await page.textContent(".flame-said"), / → /);
+  await page.locator(".flame-bar button").click();
+  assert.equal(await boxes.count(), whole);
+  await page.fill(".flame-bar input", "remember");
+  assert.ok((await page.locator(".flame button.hit").count()) > 0, "the planted leak is found by its function");
+  assert.equal(await page.locator("path.run").count(), 4, "two curves of each run");
+  assert.deepEqual(said, []);
+  await context.close();
+});
