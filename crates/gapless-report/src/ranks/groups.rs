@@ -3,8 +3,8 @@
 //! Ranks are compared only within their group.
 //!
 //! A rank that holds what a group holds and something more belongs to that group: the extra may be what is odd about
-//! it. Unless the extra is trained as well (it has optimizer state of its own), as an embedding on the first stage is. A
-//! rank on which a request failed may have ended before it held everything: it belongs where all it holds is held.
+//! it. Unless the extra is trained as well (it has optimizer state of its own), as an embedding on the first stage is.
+//! A rank on which a request failed may have ended before it held everything: it belongs where all it holds is held.
 //! Stages with equal weights differ in how many micro-batches they keep: a group is cut where its transient bytes jump,
 //! if at least two ranks lie on either side.
 
@@ -168,6 +168,22 @@ mod tests {
         let mut ranks: Vec<Summary> = (0..6).map(|_| with_state(&[4 * GIB])).collect();
         ranks[0] = with_state(&[4 * GIB, 2 * GIB]);
         assert_eq!(grouped(&ranks), vec![vec![0], vec![1, 2, 3, 4, 5]]);
+    }
+
+    #[test]
+    fn replicas_stay_together_whatever_was_taken_for_optimizer_state() {
+        let mut ranks: Vec<Summary> = (0..4).map(|_| rank(&[4 * GIB], GIB)).collect();
+        (ranks[1].trained, ranks[2].trained) = (8 * GIB, 5 * GIB);
+        assert_eq!(grouped(&ranks).len(), 1);
+    }
+
+    #[test]
+    fn a_rank_that_failed_early_stays_with_its_replicas() {
+        let mut ranks: Vec<Summary> = (0..4).map(|_| rank(&[4 * GIB, 2 * GIB], GIB)).collect();
+        ranks[3] = rank(&[2 * GIB], GIB);
+        assert_eq!(grouped(&ranks).len(), 2);
+        ranks[3].ooms.push(crate::model::OomInfo { tick: 9, asked: GIB, device_free: 0 });
+        assert_eq!(grouped(&ranks).len(), 1);
     }
 
     #[test]

@@ -264,15 +264,11 @@ fn odd(out: &mut String, ranks: &Ranks) {
     }
     let _ = writeln!(out, "\n{BOLD}Odd ranks{RESET}  {DIM}against the replicas of their group{RESET}");
     for odd in ranks.odd_ranks.iter().take(LISTED) {
-        let weight = if odd.bytes > 0 { bytes(odd.bytes) } else { String::new() };
+        let weight =
+            if odd.bytes > 0 { format!("  {BOLD}{}{RESET}", bytes(odd.bytes)) } else { String::new() };
         let mut also: Vec<&str> = odd.also.iter().map(|why| why.word()).collect();
         also.insert(0, odd.why.word());
-        let _ = writeln!(
-            out,
-            "  {YELLOW}rank {}  {}{RESET}  {BOLD}{weight}{RESET}",
-            odd.rank,
-            also.join(", also ")
-        );
+        let _ = writeln!(out, "  {YELLOW}rank {}  {}{RESET}{weight}", odd.rank, also.join(", also "));
         for line in wrap(&clean(&odd.sentence), WIDTH - 4) {
             let _ = writeln!(out, "    {line}");
         }

@@ -11,8 +11,8 @@ use gapless_report::ranks::{RankFile, Run, Summary};
 use gapless_trace::Trace;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// What one file gave.
 struct Read {
@@ -98,7 +98,7 @@ pub(crate) fn each<T: Send>(
     let work = || {
         while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             let result = one(&files[at].path, device, |analysis| then(at, analysis));
-            *results[at].lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+            *results[at].lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(result.map_err(|error| in_one_line(&error)));
             counter.update(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
@@ -111,7 +111,7 @@ pub(crate) fn each<T: Send>(
         work();
     });
     let taken = |result: Mutex<Option<Result<T, String>>>| {
-        let result = result.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let result = result.into_inner().unwrap_or_else(PoisonError::into_inner);
         result.unwrap_or_else(|| Err("it was not read".to_owned()))
     };
     results.into_iter().map(taken).collect()
