@@ -146,7 +146,7 @@ fn sentence(cause: &Cause, peers: usize) -> String {
     let others = plural(peers as u64, "replica");
     match &cause.facts {
         Facts::Failed { times, asked, device_free } => format!(
-            "a request of {} failed here ({}), with {} free on the device; most of its {others} had none",
+            "a request of {} failed here ({}), with {} free on the device; on most of its {others} none failed",
             bytes(*asked),
             if *times == 1 { "once".to_owned() } else { format!("{times} times") },
             bytes(*device_free)

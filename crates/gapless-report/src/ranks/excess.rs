@@ -99,8 +99,8 @@ fn row(held: &Held, excess: f64, typical: f64, nearby: f64) -> Excess {
     }
 }
 
-/// How many times as large the largest requests of a rank are as those of a peer: 1 where it only has some more, and the
-/// factor where all are larger. Both lists are in descending order.
+/// How many times as large the largest requests of a rank are as those of a peer: 1 where it only has some more, and
+/// the factor where all are larger. Both lists are in descending order.
 pub(crate) fn request_growth(rank: &[u64], peer: &[u64]) -> f64 {
     // So many requests of the rank may have no counterpart.
     const MORE: usize = 8;

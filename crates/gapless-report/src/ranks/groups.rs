@@ -3,7 +3,8 @@
 //! Ranks are compared only within their group.
 //!
 //! A rank that holds what a group holds and something more belongs to that group: the extra may be what is odd about
-//! it. Unless the extra is trained as well (it has gradients or optimizer state), as an embedding on the first stage is.
+//! it. Unless the extra is trained as well (it has optimizer state of its own), as an embedding on the first stage is.
+//! A rank on which a request failed may have ended before it held everything: it belongs where all it holds is held.
 //! Stages with equal weights differ in how many micro-batches they keep: a group is cut where its transient bytes jump,
 //! if at least two ranks lie on either side.
 
@@ -11,9 +12,11 @@ use super::sizes;
 use super::summary::Summary;
 
 /// How much of what two ranks hold must agree for them to be replicas.
-const SAME: f64 = 0.9;
-/// By how much the trained bytes of replicas may differ.
-const TRAINED: f64 = 0.1;
+const SAME: f64 = 0.97;
+/// How much of a group's model a rank must hold to belong to it.
+const CONTAINED: f64 = 0.9;
+/// What is held beyond others is trained if it has at least this much optimizer state, as a share.
+const TRAINED: f64 = 0.5;
 /// A small group may join a larger one of which it is at most this share.
 const JOINS: f64 = 0.25;
 /// A jump of transient bytes that separates stages.
@@ -43,21 +46,23 @@ pub fn groups(ranks: &[&Summary]) -> Vec<Vec<usize>> {
 
 fn is_replica(a: &Summary, b: &Summary) -> bool {
     let most = sizes::total(&a.base).max(sizes::total(&b.base));
-    let common = sizes::common(&a.base, &b.base);
-    common as f64 >= SAME * most as f64 && same_training(a, b)
+    sizes::common(&a.base, &b.base) as f64 >= SAME * most as f64
 }
 
-/// Whether `rank` holds all that `member` does.
-fn contains(rank: &Summary, member: &Summary) -> bool {
-    let wanted = sizes::total(&member.base);
-    sizes::common(&rank.base, &member.base) as f64 >= SAME * wanted as f64 && same_training(rank, member)
+/// Whether `rank` holds all that `member` does, and nothing more that is part of a model.
+fn belongs(rank: &Summary, member: &Summary) -> bool {
+    let (own, wanted) = (sizes::total(&rank.base), sizes::total(&member.base));
+    let common = sizes::common(&rank.base, &member.base) as f64;
+    if !rank.ooms.is_empty() && member.ooms.is_empty() && common >= CONTAINED * own as f64 {
+        return true;
+    }
+    let (more, trained) = (own.saturating_sub(wanted), rank.trained.saturating_sub(member.trained));
+    common >= CONTAINED * wanted as f64 && !is_model(more as f64, trained as f64)
 }
 
-fn same_training(a: &Summary, b: &Summary) -> bool {
-    let trained = |s: &Summary| s.kinds.optimizer_state;
-    let (a, b) = (trained(a), trained(b));
-    // Where either has none, the steps were too few, or no kinds were found: nothing can be said.
-    a == 0 || b == 0 || a.abs_diff(b) as f64 <= TRAINED * a.max(b) as f64
+/// Whether bytes that are there from the beginning are part of a model: they come with optimizer state.
+pub(crate) fn is_model(bytes: f64, optimizer_state: f64) -> bool {
+    bytes > 0.0 && optimizer_state >= TRAINED * bytes
 }
 
 /// Small groups join the largest group whose model they hold.
@@ -71,7 +76,7 @@ fn join(ranks: &[&Summary], found: &mut Vec<Vec<usize>>) {
                 let larger = found[other].len();
                 larger >= 2 && (size == 1 || size as f64 <= JOINS * larger as f64) && size < larger
             })
-            .filter(|&other| contains(ranks[found[at][0]], ranks[found[other][0]]))
+            .filter(|&other| belongs(ranks[found[at][0]], ranks[found[other][0]]))
             .max_by_key(|&other| found[other].len());
         match host {
             Some(host) => {
@@ -157,12 +162,28 @@ mod tests {
     fn an_embedding_that_is_trained_makes_a_stage() {
         let with_state = |weights: &[u64]| {
             let mut summary = rank(weights, GIB);
-            summary.kinds.optimizer_state = 2 * weights.iter().sum::<u64>();
+            summary.trained = 2 * weights.iter().sum::<u64>();
             summary
         };
         let mut ranks: Vec<Summary> = (0..6).map(|_| with_state(&[4 * GIB])).collect();
         ranks[0] = with_state(&[4 * GIB, 2 * GIB]);
         assert_eq!(grouped(&ranks), vec![vec![0], vec![1, 2, 3, 4, 5]]);
+    }
+
+    #[test]
+    fn replicas_stay_together_whatever_was_taken_for_optimizer_state() {
+        let mut ranks: Vec<Summary> = (0..4).map(|_| rank(&[4 * GIB], GIB)).collect();
+        (ranks[1].trained, ranks[2].trained) = (8 * GIB, 5 * GIB);
+        assert_eq!(grouped(&ranks).len(), 1);
+    }
+
+    #[test]
+    fn a_rank_that_failed_early_stays_with_its_replicas() {
+        let mut ranks: Vec<Summary> = (0..4).map(|_| rank(&[4 * GIB, 2 * GIB], GIB)).collect();
+        ranks[3] = rank(&[2 * GIB], GIB);
+        assert_eq!(grouped(&ranks).len(), 2);
+        ranks[3].ooms.push(crate::model::OomInfo { tick: 9, asked: GIB, device_free: 0 });
+        assert_eq!(grouped(&ranks).len(), 1);
     }
 
     #[test]

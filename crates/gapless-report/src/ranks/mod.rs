@@ -1,7 +1,7 @@
 //! Many ranks of one run: their figures side by side, the odd one out and its cause, and when they first diverge.
 //!
-//! [`Summary`] is all that is kept of one device of one rank; its size is bounded, whatever the trace's. [`Run`] has the
-//! summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and
+//! [`Summary`] is all that is kept of one device of one rank; its size is bounded, whatever the trace's. [`Run`] has
+//! the summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and
 //! gives the JSON contract `gapless.ranks/1`; [`text`] shows it. [`diff`] compares two such runs, [`check`] holds one
 //! against budgets, [`advice`] finds one setting for all. File names become rank numbers in [`names`].
 

@@ -1,4 +1,5 @@
-//! Rank numbers from file names: `rank0.pickle`, `run_rank_12.pickle.gz`, `r3.gtrace`, `trace.0.json`, `worker-7/mem.pickle`.
+//! Rank numbers from file names: `rank0.pickle`, `run_rank_12.pickle.gz`, `r3.gtrace`, `trace.0.json`,
+//! `worker-7/mem.pickle`.
 //!
 //! A number behind a word such as "rank" counts first. Otherwise it is the number that differs among names of one
 //! pattern. Where neither says anything, the order of the files does.

@@ -11,6 +11,7 @@ use super::excess::{self, Excess, Origins};
 use super::replicas::{LEAST, LEAST_SHARE, Replicas, pace, step_pace, transient};
 use super::robust::{Against, against, median};
 use super::summary::Summary;
+use super::{groups, sizes};
 use serde::Serialize;
 
 /// Why a rank is odd.
@@ -208,6 +209,12 @@ impl View<'_> {
             });
         }
         if total.excess <= self.least().max(total.allowed) {
+            return None;
+        }
+        // A part of the model that only this rank has is no buffer: replicas would hold it too.
+        let base = self.against(|rank| sizes::total(&rank.base) as f64).excess;
+        let trained = self.against(|rank| rank.trained as f64).excess;
+        if base >= 0.2 * total.excess && groups::is_model(base, trained) {
             return None;
         }
         let more = total.excess as u64;

@@ -61,6 +61,8 @@ pub struct Summary {
     pub(crate) swing: u64,
     /// What is there from before the first step until the end, by size.
     pub(crate) base: BySize,
+    /// Optimizer state at the quiet instant.
+    pub(crate) trained: u64,
     /// The largest requests that came and went within the step that needed most.
     pub(crate) largest: Vec<u64>,
     pub(crate) has_stacks: bool,
@@ -171,7 +173,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         ooms: assemble::ooms(d),
         notes: notes
             .into_iter()
-            .filter(|note| note.device.is_none_or(|device| device == d.device.device))
+            .filter(|note| note.device.is_none_or(|device| device == d.device.device) && note.code != "rank")
             .map(|note| note.text)
             .collect(),
         held: held(trace, d),
@@ -179,6 +181,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         swing: usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
         kept_by_part,
         base: base(d, quiet),
+        trained: trained(d, quiet),
         largest: largest(d, &live),
         has_stacks: !trace.stacks.is_empty(),
     }
@@ -345,6 +348,12 @@ fn base(d: &DeviceAnalysis<'_>, quiet: Tick) -> BySize {
     let mut base: BySize = classes.into_iter().collect();
     base.sort_unstable();
     base
+}
+
+fn trained(d: &DeviceAnalysis<'_>, quiet: Tick) -> u64 {
+    let a = &d.history.allocations;
+    let state = a.active_at(quiet).filter(|&id| d.kinds.of(id) == Kind::OptimizerState);
+    state.map(|id| a.get(id).requested.0).sum()
 }
 
 fn largest(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<u64> {

@@ -264,15 +264,11 @@ fn odd(out: &mut String, ranks: &Ranks) {
     }
     let _ = writeln!(out, "\n{BOLD}Odd ranks{RESET}  {DIM}against the replicas of their group{RESET}");
     for odd in ranks.odd_ranks.iter().take(LISTED) {
-        let weight = if odd.bytes > 0 { bytes(odd.bytes) } else { String::new() };
+        let weight =
+            if odd.bytes > 0 { format!("  {BOLD}{}{RESET}", bytes(odd.bytes)) } else { String::new() };
         let mut also: Vec<&str> = odd.also.iter().map(|why| why.word()).collect();
         also.insert(0, odd.why.word());
-        let _ = writeln!(
-            out,
-            "  {YELLOW}rank {}  {}{RESET}  {BOLD}{weight}{RESET}",
-            odd.rank,
-            also.join(", also ")
-        );
+        let _ = writeln!(out, "  {YELLOW}rank {}  {}{RESET}{weight}", odd.rank, also.join(", also "));
         for line in wrap(&clean(&odd.sentence), width() - 4) {
             let _ = writeln!(out, "    {line}");
         }
@@ -344,7 +340,9 @@ fn waiting(out: &mut String, ranks: &Ranks) {
 
 fn problems(out: &mut String, ranks: &Ranks) {
     let failed: Vec<&RankRow> = ranks.ranks.iter().filter(|row| row.error.is_some()).collect();
+    let notes = notes(ranks);
     let nothing = failed.is_empty()
+        && notes.is_empty()
         && ranks.missing_ranks.is_empty()
         && ranks.duplicate_ranks.is_empty()
         && ranks.skipped_files.is_empty();
@@ -362,6 +360,10 @@ fn problems(out: &mut String, ranks: &Ranks) {
     if failed.len() > LISTED {
         let _ = writeln!(out, "  {DIM}and {} more could not be read{RESET}", failed.len() - LISTED);
     }
+    for (note, of) in notes.iter().take(LISTED) {
+        let on = if of.len() == 1 { "rank" } else { "ranks" };
+        indent(out, "  ", &format!("{on} {}: {}", ranges(of), clean(note)), DIM);
+    }
     let mut line = |what: &str, list: String| {
         let _ = writeln!(out, "  {DIM}{what}{RESET} {}", shorten(&list, width() - what.len() - 3));
     };
@@ -374,6 +376,21 @@ fn problems(out: &mut String, ranks: &Ranks) {
     if !ranks.skipped_files.is_empty() {
         line("left out (no traces, or older parts):", clean(&ranks.skipped_files.join(", ")));
     }
+}
+
+/// What had to be repaired or left out, and on which ranks.
+fn notes(ranks: &Ranks) -> Vec<(&str, Vec<u32>)> {
+    let mut found: Vec<(&str, Vec<u32>)> = Vec::new();
+    for row in readable(ranks) {
+        for note in &row.notes {
+            match found.iter().position(|(text, _)| text == note) {
+                Some(at) => found[at].1.push(row.rank),
+                None if found.len() <= LISTED => found.push((note, vec![row.rank])),
+                None => {}
+            }
+        }
+    }
+    found
 }
 
 #[cfg(test)]

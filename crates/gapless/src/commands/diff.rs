@@ -17,8 +17,8 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
     }
     let sides = [&args.before, &args.after];
     let inputs = [
-        Inputs::of(&[args.before.clone()], args.output.as_deref())?,
-        Inputs::of(&[args.after.clone()], args.output.as_deref())?,
+        Inputs::of(std::slice::from_ref(&args.before), args.output.as_deref())?,
+        Inputs::of(std::slice::from_ref(&args.after), args.output.as_deref())?,
     ];
     if args.rank.is_none() && inputs.iter().any(|inputs| inputs.many) {
         return many(args, &inputs);

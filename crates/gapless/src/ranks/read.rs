@@ -11,8 +11,8 @@ use gapless_report::ranks::{RankFile, Run, Summary};
 use gapless_trace::Trace;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// What one file gave.
 struct Read {
@@ -25,8 +25,12 @@ struct Read {
 /// # Errors
 /// When no file could be read.
 pub(crate) fn read(inputs: &Inputs, device: Option<u32>) -> Result<Run> {
-    let results = each(inputs, device, |_, analysis| {
-        Ok(Read { devices: Summary::of(analysis), recorded: rank_of(analysis.trace) })
+    let results = each(inputs, device, |at, analysis| {
+        let (devices, recorded) = (Summary::of(analysis), rank_of(analysis.trace));
+        if devices.is_empty() {
+            return Err(no_device(&inputs.files[at].path, analysis.trace));
+        }
+        Ok(Read { devices, recorded })
     });
     if let (true, Some(Err(first))) =
         (results.iter().all(Result::is_err), results.iter().find(|r| r.is_err()))
@@ -94,7 +98,7 @@ pub(crate) fn each<T: Send>(
     let work = || {
         while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             let result = one(&files[at].path, device, |analysis| then(at, analysis));
-            *results[at].lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+            *results[at].lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(result.map_err(|error| in_one_line(&error)));
             counter.update(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
@@ -107,7 +111,7 @@ pub(crate) fn each<T: Send>(
         work();
     });
     let taken = |result: Mutex<Option<Result<T, String>>>| {
-        let result = result.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let result = result.into_inner().unwrap_or_else(PoisonError::into_inner);
         result.unwrap_or_else(|| Err("it was not read".to_owned()))
     };
     results.into_iter().map(taken).collect()
@@ -120,6 +124,14 @@ fn one<T>(path: &Path, device: Option<u32>, then: impl FnOnce(&Analysis<'_>) -> 
     }
     let analysis = load::analyse(&trace, path)?;
     then(&analysis)
+}
+
+/// A recording that ended before its first block was whole, most likely.
+fn no_device(path: &Path, trace: &Trace) -> anyhow::Error {
+    let notes: Vec<&str> = trace.source.notes.iter().map(|note| note.text.as_str()).collect();
+    let why = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+    let what = format!("{}: the trace has no device{why}", path.display());
+    Failure::new(what, "record again, and let it run longer").into()
 }
 
 /// An error with its causes and its next step.

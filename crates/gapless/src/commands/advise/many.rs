@@ -29,7 +29,7 @@ pub(super) fn run(
     threads: usize,
 ) -> Result<Answer> {
     let run = ranks::read(inputs, args.device)?;
-    let (candidates, producer) = candidates(&run, args.device, capacity, threads)?;
+    let (candidates, producer) = candidates(inputs, &run, args.device, capacity, threads)?;
     let tried = ranks::each(inputs, args.device, |at, analysis| {
         let path = inputs.files[at].path.display().to_string();
         let busy = analysis.devices.iter().filter(|d| d.device.events.count(Action::Alloc) > 0);
@@ -71,6 +71,7 @@ fn rank_of(run: &Run, file: &str) -> Option<u32> {
 
 /// The settings that help the heaviest rank of each of the largest groups, and who wrote the traces.
 fn candidates(
+    inputs: &Inputs,
     run: &Run,
     device: Option<u32>,
     capacity: Option<Bytes>,
@@ -88,7 +89,8 @@ fn candidates(
     let (mut found, mut producer) = (Vec::<String>::new(), String::new());
     for at in heaviest {
         let (file, summary) = members[at];
-        let path = std::path::Path::new(file);
+        let input = inputs.files.iter().find(|input| input.path.display().to_string() == file);
+        let Some(path) = input.map(|input| input.path.as_path()) else { continue };
         let trace = crate::load::trace_of(path, device)?;
         let analysis = crate::load::analyse(&trace, path)?;
         let d = sweep::device(&analysis, file, Some(summary.device))?;
