@@ -136,7 +136,7 @@ fn modules_name_holders_and_layers_are_one() {
     let history = history(&trace);
     let (_, kinds) = kinds::with_steps(&trace, &trace.devices[0], &history);
     let last = history.last_tick;
-    let found = holders::at(&trace, &history, &kinds, last, 50, Grouping::Stack).largest;
+    let found = holders::at(&trace, &trace.devices[0], &history, &kinds, last, 50, Grouping::Stack).largest;
     let named: Vec<&str> = found.iter().map(|h| h.label.as_str()).collect();
     let weights =
         found.iter().find(|h| h.module == "model.layers.*.weight").unwrap_or_else(|| panic!("{named:?}"));
@@ -145,7 +145,7 @@ fn modules_name_holders_and_layers_are_one() {
     assert!(named.iter().any(|label| label.ends_with("· \"kv cache of the draft model\"")), "{named:?}");
     assert!(!named.iter().any(|label| label.contains("phase")), "{named:?}");
     // Sizes do not split by modules.
-    let by_size = holders::at(&trace, &history, &kinds, last, 50, Grouping::Size).largest;
+    let by_size = holders::at(&trace, &trace.devices[0], &history, &kinds, last, 50, Grouping::Size).largest;
     assert!(by_size.iter().all(|h| h.module.is_empty()));
 }
 
