@@ -131,8 +131,7 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
         return text.to_owned();
     }
     if let Some((_, inner)) = text.split_once(INWARDS) {
-        let short = format!("…{INWARDS}{inner}");
-        return if short.width() <= width { short } else { shorten(inner, width) };
+        return shorten(inner, width);
     }
     let head = (width - 1) / 3;
     let tail = width - 1 - head;
