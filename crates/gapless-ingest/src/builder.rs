@@ -7,7 +7,8 @@
 //! Invariant: a slot that is not `SHARED` is named by at most one value and one memo entry (`memo`), so it can be
 //! reused once both are replaced.
 
-use crate::metadata;
+mod metadata;
+
 use crate::names::Name;
 use crate::options::Limits;
 use crate::rows::{

@@ -15,7 +15,6 @@ mod features;
 mod finish;
 mod host;
 mod json;
-mod metadata;
 mod minimalloc;
 mod names;
 mod options;

@@ -2,9 +2,10 @@
 //!
 //! [`Analysis`] has everything that is known of a trace. [`Report`] is the part that is written down, and the JSON
 //! contract. [`text`], [`json`] and [`html`] show it, [`diff`] compares two, [`check`] compares one with budgets, and
-//! [`explain`] has the text for each finding's code. [`markdown`] is for pull requests, and [`headline`] for pages that
-//! show an answer. [`replay`] shows what other allocators would have held, [`advice`] which settings help, [`oom`] why a
-//! request failed, and [`fit`] what a model takes before it runs. [`ranks`] puts the ranks of one run side by side.
+//! [`explain`] has the text for each finding's code. [`markdown`] is for pull requests, and [`headline`] for pages
+//! that show an answer. [`replay`] shows what other allocators would have held, [`advice`] which settings help, [`oom`]
+//! why a request failed, and [`fit`] what a model takes before it runs. [`ranks`] puts the ranks of one run side by
+//! side.
 
 pub mod advice;
 pub mod analysis;

@@ -1,5 +1,5 @@
-//! Two runs as one HTML file that asks the network for nothing: both curves over each other, step by step, what grew and
-//! what shrank as a flame graph of differences, and the tables behind them.
+//! Two runs as one HTML file that asks the network for nothing: both curves over each other, step by step, what grew
+//! and what shrank as a flame graph of differences, and the tables behind them.
 //!
 //! Figures and pictures are complete without scripts, but for the flame graph, whose largest rows are in the tables.
 //! Nothing that comes from a trace or a command line is written as markup.

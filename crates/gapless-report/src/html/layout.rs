@@ -40,8 +40,8 @@ const SECOND_TRY: usize = 100_000;
 
 /// Fewer allocations than this are not worth a second thread or a second look for parts.
 const MANY: usize = 10_000;
-/// How often a part is looked at for parts of its own. Steps within runs within a recording need two looks. Lifetimes at
-/// random would give one allocation less at every look, without end.
+/// How often a part is looked at for parts of its own. Steps within runs within a recording need two looks. Lifetimes
+/// at random would give one allocation less at every look, without end.
 const LOOKS: u32 = 3;
 
 /// The rectangles' places.

@@ -116,7 +116,7 @@ fn show(args: &CheckArgs, checked: &Checked) -> Result<Answer> {
         CheckFormat::Github => write(path, &check::github(verdict))?,
         CheckFormat::Junit => write(path, &check::junit(verdict))?,
         CheckFormat::Markdown => {
-            write(path, &check::markdown(verdict, report.as_ref().ok_or_else(one_rank)?))?
+            write(path, &check::markdown(verdict, report.as_ref().ok_or_else(one_rank)?))?;
         }
         CheckFormat::Sarif => write(path, &check::sarif(verdict, report.as_ref().ok_or_else(one_rank)?)?)?,
         CheckFormat::Gitlab => write(path, &check::gitlab(verdict, report.as_ref().ok_or_else(one_rank)?)?)?,

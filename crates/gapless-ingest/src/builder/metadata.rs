@@ -1,7 +1,7 @@
 //! What a user attached to an event as a dict, as one line of JSON. PyTorch writes that line itself since 2.15; other
 //! writers of snapshots may leave the dict as it is.
 
-use crate::builder::Builder;
+use super::Builder;
 use crate::value::Value;
 use std::fmt::Write;
 
