@@ -1,4 +1,4 @@
-"""Runs a command, with its output left out: peak.py PROGRAM ARGS... Prints JSON: wall seconds and peak resident bytes."""
+"""Runs a command without its output: peak.py PROGRAM ARGS... Prints JSON: wall seconds and peak resident bytes."""
 
 import json
 import os

@@ -123,12 +123,17 @@ fn pieces(word: &str, width: usize) -> Vec<String> {
     all
 }
 
-/// At most `width` columns. Of a path of names (`train.py:26 step › model.py:9 forward`) the outer ones go first, since
-/// the innermost tells holders apart; then the middle, since file names say most at their ends.
+/// At most `width` columns. What stands behind a name (`model.layers.*.weight · train.py:26 step`) goes first. Of a
+/// path of names (`train.py:26 step › model.py:9 forward`) the outer ones go next, since the innermost tells holders
+/// apart; then the middle, since file names say most at their ends.
 pub(crate) fn shorten(text: &str, width: usize) -> String {
     const INWARDS: &str = " › ";
+    const BEHIND: &str = " · ";
     if text.width() <= width || width < 4 {
         return text.to_owned();
+    }
+    if let Some((name, _)) = text.split_once(BEHIND) {
+        return shorten(name, width);
     }
     if let Some((_, inner)) = text.split_once(INWARDS) {
         return shorten(inner, width);
