@@ -18,7 +18,7 @@ let ranks;
 before(async () => {
   if (!html) {
     html = join(mkdtempSync(join(tmpdir(), "gapless-ranks-")), "ranks.html");
-    execFileSync("cargo", ["run", "--quiet", "--release", "--package", "gapless-report", "--example", "ranks_page", "--", html, String(RANKS)], { cwd: root, stdio: "inherit" });
+    execFileSync("cargo", ["run", "--quiet", "--package", "gapless-report", "--example", "ranks_page", "--", html, String(RANKS)], { cwd: root, stdio: "inherit" });
   }
   ranks = JSON.parse(readFileSync(`${html}.json`, "utf8"));
   browser = await launch();
