@@ -131,7 +131,7 @@ class Report(_Answer):
 
     @property
     def host(self) -> Optional[dict[str, int]]:
-        """Pinned host memory, if torch recorded it. It is no part of the other figures."""
+        """Pinned host memory, if torch recorded it. It is not part of the other figures."""
         found: Optional[dict[str, int]] = self.json.get("host")
         return found
 

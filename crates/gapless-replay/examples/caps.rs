@@ -5,13 +5,16 @@
 //! `cargo run -p gapless-replay --example caps -- [why] [SHAKES] [NAME or FILE]...` A number asks for as many more
 //! runs, each with another block in front that is never freed: a run's figures depend on chance, their mean less so.
 
+#[path = "../tests/support/scripts.rs"]
+mod scripts;
+
 use gapless_pool::Options;
 use gapless_replay::gapless::Gapless;
 use gapless_replay::run::replay;
-use gapless_replay::torch::{TorchSettings, TorchVersion};
 use gapless_replay::{Allocator, Op, Script};
-use gapless_trace::{Bytes, History};
-use std::path::{Path, PathBuf};
+use gapless_trace::Bytes;
+use scripts::live_peak;
+use std::path::PathBuf;
 
 const TRACES: [&str; 6] =
     ["gpt2_train", "llama1b_varlen_ckpt", "llama_offload", "resnet_varbatch", "mixtral_moe", "multistream"];
@@ -21,17 +24,6 @@ const STEPS: u64 = 2000;
 const MOST_STEPS: u64 = 120;
 /// The block in front is this large, times the number of the run.
 const SHAKE: u64 = 777 << 10;
-
-fn script_of(path: &Path) -> Option<Script> {
-    let trace = gapless_ingest::open(path, &gapless_ingest::ReadOptions::default())
-        .inspect_err(|error| println!("{}: {error}", path.display()))
-        .ok()?;
-    let device = trace.devices.first()?;
-    let history = History::rebuild(&trace, device).ok()?;
-    let version = TorchVersion::of_producer(&trace.source.producer);
-    let settings = TorchSettings::recorded(&trace.settings.clone().unwrap_or_default(), version);
-    Some(Script::refined(&trace, device, &history, &settings, version))
-}
 
 /// The same run with a block in front.
 fn shaken(script: &Script, size: u64) -> Script {
@@ -43,26 +35,6 @@ fn shaken(script: &Script, size: u64) -> Script {
         script.slots += 2;
     }
     script
-}
-
-/// The most bytes that the program holds at once, in blocks of 512 bytes.
-fn live_peak(script: &Script) -> u64 {
-    let mut sizes = vec![0; script.slots as usize + 1];
-    let (mut live, mut peak) = (0u64, 0);
-    for op in &script.ops {
-        match *op {
-            Op::Alloc { slot, size, .. } => {
-                sizes[slot as usize] = size.0.div_ceil(512).max(1) * 512;
-                live += sizes[slot as usize];
-            }
-            Op::Free { slot } | Op::FreeRequested { slot } => {
-                live -= std::mem::take(&mut sizes[slot as usize]);
-            }
-            _ => {}
-        }
-        peak = peak.max(live);
-    }
-    peak
 }
 
 /// A run under a limit, and whether it finished.
@@ -108,10 +80,15 @@ fn main() {
     }
     println!("{:<22} {:>9} {:>9} {:>9} {:>9} {:>9}", "run", "live MiB", "ordinary", "smallest", "ms", "ms");
     for name in names {
-        let path = format!("../../testdata/traces/{name}.pickle.gz");
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let path = scripts::trace(&name);
         let path = if path.exists() { path } else { PathBuf::from(&name) };
-        let Some(script) = script_of(&path) else { continue };
+        let script = match scripts::recorded(&path) {
+            Ok(script) => script,
+            Err(why) => {
+                println!("{why}");
+                continue;
+            }
+        };
         let all: Vec<[f64; 5]> =
             (0..=shakes).map(|shake| figures(&shaken(&script, shake * SHAKE), says_why)).collect();
         let mean = |at: usize| all.iter().map(|figures| figures[at]).sum::<f64>() / all.len() as f64;

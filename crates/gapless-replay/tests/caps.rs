@@ -2,16 +2,16 @@
 //! more than their live bytes, and hold little more in ordinary use. `cargo test -p gapless-replay --test caps --
 //! --nocapture` prints the figures.
 
+#[path = "support/scripts.rs"]
+mod scripts;
 #[path = "support/workloads.rs"]
 mod workloads;
 
 use gapless_pool::Options;
 use gapless_replay::gapless::Gapless;
 use gapless_replay::run::replay;
-use gapless_replay::torch::{TorchSettings, TorchVersion};
-use gapless_replay::{Allocator, Op, Script};
-use gapless_trace::History;
-use std::path::Path;
+use gapless_replay::{Allocator, Script};
+use scripts::live_peak;
 
 /// A limit as parts of 10,000 of the live peak, and every larger one must do as well.
 const LIMITS: [u64; 9] = [10_050, 10_060, 10_075, 10_100, 10_200, 10_300, 10_500, 11_000, 15_000];
@@ -26,35 +26,7 @@ const RECORDED: [(&str, u64); 5] = [
 ];
 
 fn recorded(name: &str) -> Script {
-    let path = format!("../../testdata/traces/{name}.pickle.gz");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    let trace =
-        gapless_ingest::open(&path, &gapless_ingest::ReadOptions::default()).expect("a readable trace");
-    let device = &trace.devices[0];
-    let history = History::rebuild(&trace, device).expect("a consistent trace");
-    let version = TorchVersion::of_producer(&trace.source.producer);
-    let settings = TorchSettings::recorded(&trace.settings.clone().unwrap_or_default(), version);
-    Script::refined(&trace, device, &history, &settings, version)
-}
-
-/// The most bytes that the program holds at once, in blocks of 512 bytes.
-fn live_peak(script: &Script) -> u64 {
-    let mut sizes = vec![0; script.slots as usize + 1];
-    let (mut live, mut peak) = (0u64, 0);
-    for op in &script.ops {
-        match *op {
-            Op::Alloc { slot, size, .. } => {
-                sizes[slot as usize] = size.0.div_ceil(512).max(1) * 512;
-                live += sizes[slot as usize];
-            }
-            Op::Free { slot } | Op::FreeRequested { slot } => {
-                live -= std::mem::take(&mut sizes[slot as usize]);
-            }
-            _ => {}
-        }
-        peak = peak.max(live);
-    }
-    peak
+    scripts::recorded(&scripts::trace(name)).expect("a readable trace")
 }
 
 /// A run under a limit, or without one: the allocator after it, and where it failed.

@@ -20,7 +20,7 @@ pub struct Report {
     /// The allocator's settings; `null` where the source does not say.
     pub settings: Option<Settings>,
     pub devices: Vec<DeviceReport>,
-    /// Pinned host memory, which is no part of the devices' figures; absent where nothing was recorded of it.
+    /// Pinned host memory, which is not part of the devices' figures; absent where nothing was recorded of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostInfo>,
     /// What to set, for each device that has allocations; absent where it was not asked for.

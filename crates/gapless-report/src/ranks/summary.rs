@@ -173,7 +173,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         ooms: assemble::ooms(d),
         notes: notes
             .into_iter()
-            .filter(|note| note.device.is_none_or(|device| device == d.device.device) && note.code != "rank")
+            .filter(|note| note.device.is_none_or(|device| device == d.device.device))
             .map(|note| note.text)
             .collect(),
         held: held(trace, d),

@@ -18,7 +18,7 @@ pub mod scribe;
 use crate::background;
 use clock::Clock;
 use gapless_pool::{Change, PoolKey, StreamHandle};
-use gapless_trace::{Action, Stage};
+use gapless_trace::{Action, Process, Stage};
 use lines::Lines;
 use recent::Recent;
 use ring::{Ring, Words};
@@ -93,27 +93,14 @@ pub struct Mark {
     pub time: u64,
 }
 
-/// Which rank this process is, from the variables that `torchrun` and most other launchers set: "rank 3 of 8".
-fn rank(said: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let number = |name| said(name)?.trim().parse::<u32>().ok();
-    let mut text = format!("rank {}", number("RANK")?);
-    if let Some(world) = number("WORLD_SIZE") {
-        text.push_str(&format!(" of {world}"));
-    }
-    if let Some(local) = number("LOCAL_RANK") {
-        text.push_str(&format!(", local rank {local}"));
-    }
-    Some(text)
-}
-
 /// What the threads of a process and its scribe share.
 #[derive(Debug)]
 pub struct Recorder {
     pub config: Config,
     /// The process whose name the path is.
     owner: u32,
-    /// Which rank of a run of many this is, in words.
-    rank: Option<String>,
+    /// What the file says of this process.
+    process: Process,
     pub clock: Clock,
     ring: Ring,
     marks: Mutex<Vec<Mark>>,
@@ -138,8 +125,7 @@ impl Recorder {
         Recorder {
             config,
             owner: std::process::id(),
-            // Read here, on the thread of whoever begins the recording: the scribe must not read what others may set.
-            rank: rank(|name| std::env::var(name).ok()),
+            process: process::describe(),
             clock: Clock::default(),
             ring: Ring::new(slots),
             marks: Mutex::new(Vec::new()),
@@ -397,22 +383,5 @@ pub fn note_changes(device: i32, changes: &[Change]) {
 pub fn mark(name: &str, stage: Stage, device: u32) {
     if let Some(recorder) = on() {
         recorder.mark(Mark { name: name.to_owned(), stage, device, time: recorder.clock.now() });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rank_is_what_the_launcher_says() {
-        let said = |pairs: &'static [(&str, &str)]| {
-            rank(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
-        };
-        assert_eq!(said(&[("RANK", "3"), ("WORLD_SIZE", "8")]).as_deref(), Some("rank 3 of 8"));
-        let all = said(&[("RANK", "11"), ("WORLD_SIZE", "16"), ("LOCAL_RANK", "3")]);
-        assert_eq!(all.as_deref(), Some("rank 11 of 16, local rank 3"));
-        assert_eq!(said(&[("WORLD_SIZE", "8")]), None);
-        assert_eq!(said(&[("RANK", "many")]), None);
     }
 }

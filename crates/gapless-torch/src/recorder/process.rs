@@ -15,18 +15,29 @@ pub(crate) fn set_torch(version: &str) {
     let _ = TORCH.set(version.to_owned());
 }
 
-/// This process.
+/// This process, but for torch. Called on a thread of the program: one of ours must not read variables that the program
+/// may set meanwhile.
 pub(super) fn describe() -> Process {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse().ok());
+    described(|name| std::env::var(name).ok())
+}
+
+/// `said` gives variables of the environment: `RANK` and `WORLD_SIZE` are what `torchrun` and most other launchers set.
+fn described(said: impl Fn(&str) -> Option<String>) -> Process {
+    let number = |name: &str| said(name)?.trim().parse().ok();
     Process {
         program: program(std::env::args_os()),
         pid: Some(u64::from(std::process::id())),
         host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
         rank: number("RANK"),
         world: number("WORLD_SIZE"),
-        torch: TORCH.get().cloned().unwrap_or_default(),
+        torch: String::new(),
         allocator: Source::gapless(env!("CARGO_PKG_VERSION")),
     }
+}
+
+/// The same with the release of torch, as far as it is known by now.
+pub(super) fn with_torch(process: &Process) -> Process {
+    Process { torch: TORCH.get().cloned().unwrap_or_default(), ..process.clone() }
 }
 
 /// The names of the executable and of the script or module that it runs.
@@ -72,8 +83,21 @@ mod tests {
 
     #[test]
     fn a_process_knows_itself() {
-        let process = describe();
+        let process = described(|_| None);
+        assert_eq!((process.rank, process.world), (None, None));
         assert_eq!(process.pid, Some(u64::from(std::process::id())));
         assert!(process.allocator.starts_with("gapless ") && !process.program.is_empty());
+    }
+
+    #[test]
+    fn a_rank_is_what_the_launcher_says() {
+        let said = |pairs: &'static [(&str, &str)]| {
+            let process = described(|name| {
+                pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+            });
+            (process.rank, process.world)
+        };
+        assert_eq!(said(&[("RANK", "3"), ("WORLD_SIZE", "8")]), (Some(3), Some(8)));
+        assert_eq!(said(&[("RANK", "many"), ("WORLD_SIZE", "8")]), (None, Some(8)));
     }
 }

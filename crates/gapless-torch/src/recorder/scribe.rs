@@ -163,7 +163,7 @@ pub fn write_picture(
     };
     let mut writer = Writer::new(file)?;
     writer.source(&source)?;
-    writer.process(&process::describe())?;
+    writer.process(&process::with_torch(&process::describe()))?;
     let tables = Tables { strings: &strings, frames: &frames, stacks: &stacks };
     let Card { trace, pending, .. } = &card;
     for events in pending.chunks(BLOCK) {
@@ -353,15 +353,12 @@ impl Scribe<'_> {
         let mut writer = Writer::new(File::create(path)?)?;
         self.told_lost = self.recorder.lost();
         writer.source(&self.source())?;
-        writer.process(&process::describe())?;
+        writer.process(&process::with_torch(&self.recorder.process))?;
         Ok(writer)
     }
 
     fn source(&self) -> Source {
         let mut notes = Vec::new();
-        if let Some(rank) = &self.recorder.rank {
-            notes.push(Note { code: "rank", text: rank.clone() });
-        }
         if self.turned {
             let text = "the recording has a limit: this file begins with what was held then, and earlier events are in the file \
                         beside it, or gone";

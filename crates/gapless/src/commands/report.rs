@@ -1,7 +1,6 @@
 //! `gapless report`: where the memory of a run went, on one rank or on all.
 
 mod many;
-
 mod watch;
 
 use crate::cli::{ReportArgs, ReportFormat};

@@ -180,15 +180,10 @@ fn recorded(path: &Path) -> Option<u32> {
         .map(|(rank, _)| rank)
 }
 
-/// The rank and the number of ranks that the recorder noted: "rank 3 of 8".
+/// The rank and the number of ranks that the recording says.
 pub(super) fn rank_of(trace: &Trace) -> Option<(u32, Option<u32>)> {
-    let note = trace.source.notes.iter().find(|note| note.code == "rank")?;
-    let mut words = note.text.split_whitespace();
-    let rank =
-        words.find(|word| *word == "rank").and_then(|_| words.next())?.trim_end_matches(',').parse().ok()?;
-    let world = words.find(|word| *word == "of").and_then(|_| words.next());
-    let world = world.map(|size| size.trim_end_matches(','));
-    Some((rank, world.and_then(|size| size.parse().ok())))
+    let number = |value: u64| u32::try_from(value).ok();
+    Some((trace.process.rank.and_then(number)?, trace.process.world.and_then(number)))
 }
 
 /// rank2 before rank10.
