@@ -56,14 +56,14 @@ class Bench:
         plain.update(changes)
         return {key: value for key, value in plain.items() if value is not None}
 
-    def start(self, command, folder=None, **environment):
+    def start(self, command, folder=None, cold=False, **environment):
         """Runs a command to its end. With --warm a Python program runs in a fork of an interpreter that has torch,
-        unless it is about the start of one."""
+        unless it is about the start of one, or is `cold`: about whole stacks, which have one frame more in a fork."""
         words, variables = [str(word) for word in command], self.environment(**environment)
         at = next((at for at, word in enumerate(words) if at and not word.startswith(("-W", "-X"))), 0)
         is_program = at > 0 and words[0] == sys.executable and (words[at] == "-c" or not words[at].startswith("-"))
         about_the_start = {"GAPLESS_RUN", "PYTHONPATH", "LD_PRELOAD"} & set(environment)
-        if self.warm is not None and is_program and not about_the_start:
+        if self.warm is not None and is_program and not (about_the_start or cold):
             return Done(self.warm.run(words[1:at], words[at:], variables, folder, timeout=300))
         finished = subprocess.run(words, env=variables, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
         return Done(finished)

@@ -31,7 +31,7 @@ def ran(real, folder, program, options="check=True", **environment):
     """Runs a program of its own file, so that its lines have a name; line 1 is the first of `program`."""
     path = folder / "train.py"
     path.write_text(START.replace("{options}", options) + program)
-    return real.start([sys.executable, path], folder, **environment)
+    return real.start([sys.executable, path], folder, cold=True, **environment)
 
 
 def line(number, function="<module>"):

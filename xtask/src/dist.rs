@@ -63,10 +63,10 @@ fn dist() -> Result<()> {
     }
     std::fs::create_dir_all(&work)?;
     let python = tools::python()?;
-    // First: it uses what other parts have built. The wheel is built from another folder, which cargo builds anew.
-    binary_archive(&folder, &work, &version)?;
-    let sdist = source_distribution(&python, &folder)?;
-    let wheel = wheel(&python, &sdist, &folder, &work)?;
+    let source = source_distribution(&python, &folder, &work)?;
+    let wheel = wheel(&python, &source, &folder, &work)?;
+    // From the same folder: cargo has built its crates for the wheel.
+    binary_archive(&source, &folder, &work, &version)?;
     check_tag(&wheel, &work)?;
     use_wheel(&wheel, &work, &version)?;
     std::fs::write(folder.join("RELEASE.md"), release_notes(&version)?)?;
@@ -93,13 +93,13 @@ fn version() -> Result<String> {
 }
 
 /// `cargo install`, and an archive of what it installed.
-fn binary_archive(folder: &Path, work: &Path, version: &str) -> Result<()> {
+fn binary_archive(source: &Path, folder: &Path, work: &Path, version: &str) -> Result<()> {
     let root = work.join("installed").display().to_string();
-    shell::run(command(
-        ".",
-        "cargo",
-        &["install", "--locked", "--path", "crates/gapless", "--root", &root, "--no-track"],
-    ))?;
+    let path = source.join("crates/gapless").display().to_string();
+    let words = ["install", "--locked", "--path", &path, "--root", &root, "--no-track"];
+    let mut install = command(".", "cargo", &words);
+    install.env("CARGO_TARGET_DIR", shell::target());
+    shell::run(install)?;
     let program = work.join("installed/bin/gapless").display().to_string();
     let host = shell::output(command(".", "rustc", &["-vV"]))?;
     let host =
@@ -128,21 +128,25 @@ fn binary_archive(folder: &Path, work: &Path, version: &str) -> Result<()> {
     shell::run(command(".", "tar", &[&["-C", &work, "-czf", &archive], &same[..], &[&title]].concat()))
 }
 
-fn source_distribution(python: &str, folder: &Path) -> Result<PathBuf> {
+/// Builds the source distribution and unpacks it: everything else is built from what is in it. Returns its folder.
+fn source_distribution(python: &str, folder: &Path, work: &Path) -> Result<PathBuf> {
     let out = folder.display().to_string();
     shell::run(in_environment(python, &["-m", "build", "--sdist", "--no-isolation", "--outdir", &out, "."]))?;
     let sdist = files(folder)?.into_iter().find(|file| {
         name(file).starts_with("gapless-") && name(file).ends_with(".tar.gz") && !name(file).contains("linux")
     });
-    sdist.context("no source distribution was built")
+    let sdist = sdist.context("no source distribution was built")?;
+    let place = work.display().to_string();
+    shell::run(command(".", "tar", &["-C", &place, "-xzf", &sdist.display().to_string()]))?;
+    Ok(work.join(name(&sdist).trim_end_matches(".tar.gz")))
 }
 
-/// The wheel, built from the source distribution, with the tag that the symbols in it allow.
-fn wheel(python: &str, sdist: &Path, folder: &Path, work: &Path) -> Result<PathBuf> {
-    let (sdist, built) = (sdist.display().to_string(), work.join("wheel"));
+/// The wheel, built from the unpacked source distribution, with the tag that the symbols in it allow.
+fn wheel(python: &str, source: &Path, folder: &Path, work: &Path) -> Result<PathBuf> {
+    let (source, built) = (source.display().to_string(), work.join("wheel"));
     let out = built.display().to_string();
     let pip = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"];
-    let mut build = in_environment(python, &[&pip[..], &["--wheel-dir", &out, &sdist]].concat());
+    let mut build = in_environment(python, &[&pip[..], &["--wheel-dir", &out, &source]].concat());
     // What comes from the registry is built already.
     build.env("CARGO_TARGET_DIR", shell::target());
     shell::run(build)?;

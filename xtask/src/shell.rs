@@ -70,6 +70,13 @@ pub(crate) fn output(mut command: Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
+/// Builds every program, library and example as the Rust tests build them: one package built by itself would have other
+/// features, and be compiled again. Returns their folder.
+pub(crate) fn built() -> Result<PathBuf> {
+    run(command(".", "cargo", &["build", "--quiet", "--workspace", "--all-targets", "--locked"]))?;
+    Ok(target().join("debug"))
+}
+
 /// Whether `program` can be started at all.
 pub(crate) fn has(program: &str) -> bool {
     Command::new(program)

@@ -70,11 +70,11 @@ fn rust(skips: &mut Skips) -> Result<()> {
 /// The tests of the Python package that need no torch: `cargo xtask test-torch` runs the others.
 fn python(skips: &mut Skips) -> Result<()> {
     let python = tools::python()?;
-    shell::run(command(".", "cargo", &["build", "--locked", "--package", "gapless"]))?;
+    let built = shell::built()?;
     let words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--without-torch", "python/tests"];
     let mut tests = command(".", &python, &words);
     tests
-        .env("STANDIN_GAPLESS", shell::target().join("debug/gapless"))
+        .env("STANDIN_GAPLESS", built.join("gapless"))
         .env_remove("STANDIN_LIB")
         .env("PYTHONDONTWRITEBYTECODE", "1");
     shell::watch(tests, skips)
@@ -94,8 +94,8 @@ pub(crate) fn pictures() -> Result<()> {
 fn browser(args: &[&str], skips: &mut Skips) -> Result<()> {
     tools::install()?;
     install_page_packages()?;
-    shell::run(command(".", "cargo", &["build", "--release", "--locked", "--package", "gapless"]))?;
-    let binary = shell::target().join("release/gapless").display().to_string();
+    let built = shell::built()?;
+    let binary = built.join("gapless").display().to_string();
     let folder = shell::target().join("page-test");
     std::fs::create_dir_all(&folder)?;
     let (html, json) = (folder.join("report.html"), folder.join("report.json"));
@@ -103,8 +103,11 @@ fn browser(args: &[&str], skips: &mut Skips) -> Result<()> {
         let path = path.display().to_string();
         shell::run(command(".", &binary, &["report", PAGE_TRACE, "--format", format, "-o", &path]))?;
     }
+    let ranks = folder.join("ranks.html");
+    let make_ranks = built.join("examples/ranks_page").display().to_string();
+    shell::run(command(".", &make_ranks, &[&ranks.display().to_string(), "64"]))?;
     let mut npm = command("web", "npm", args);
-    npm.env("REPORT_HTML", &html).env("REPORT_JSON", &json);
+    npm.env("REPORT_HTML", &html).env("REPORT_JSON", &json).env("RANKS_HTML", &ranks);
     if let Some(browser) = tools::browser() {
         npm.env("CHROMIUM", browser);
     }

@@ -25,17 +25,8 @@ pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
             return Ok(());
         }
     };
-    let build = ["build", "--quiet", "--locked", "--package"];
-    // In CI the tests of the page have built the command for release, minutes ago.
-    let (profile, flags): (&str, &[&str]) = if std::env::var_os("CI").is_some() {
-        ("release", &["gapless", "--release"])
-    } else {
-        ("debug", &["gapless"])
-    };
-    shell::run(command(".", "cargo", &[&build, flags].concat()))?;
-    shell::run(command(".", "cargo", &[&build[..], &["gapless-torch"]].concat()))?;
-    let program = shell::target().join(profile).join("gapless");
-    let built = shell::target().join("debug");
+    let built = shell::built()?;
+    let program = built.join("gapless");
     let double = card.join("libgapless_torch_double.so");
     // The real library shows everything but which hook was called when: that is what the double is for.
     let only_double: &[&str] = if args.is_empty() { &["--only-double"] } else { args };
@@ -52,8 +43,8 @@ fn pytest(
     args: &[&str],
     skips: &mut Skips,
 ) -> Result<()> {
-    // Most of a test is an interpreter of its own that imports torch: they run side by side.
-    let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "-n", "2"];
+    // Most of a test would be an interpreter of its own that imports torch: programs are forks of a few of them.
+    let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "-n", "2", "--warm"];
     if !args.iter().any(|arg| arg.starts_with("python/tests")) {
         words.push("python/tests");
     }

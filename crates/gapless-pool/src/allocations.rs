@@ -11,6 +11,21 @@ pub(crate) enum Place {
     Home { heap: u32, block: u32 },
     /// In a window, over blocks of one or more heaps.
     Window { window: u32, parts: Vec<(u32, u32)> },
+    /// In the block at an address of supplied memory.
+    Supplied { addr: u64, is_large: bool },
+}
+
+impl Place {
+    /// The class that an allocation here is counted in: 0 in a heap of small blocks, 1 in a heap of large ones or in a
+    /// window. A small request may lie between large blocks; views show it there, so it is counted there.
+    #[inline]
+    pub(crate) fn class(&self) -> usize {
+        match *self {
+            Place::Home { heap, .. } => (heap & 1) as usize,
+            Place::Window { .. } => 1,
+            Place::Supplied { is_large, .. } => usize::from(is_large),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

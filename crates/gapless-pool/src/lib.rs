@@ -21,6 +21,7 @@ mod shard;
 pub mod sim;
 pub mod stats;
 pub mod steps;
+pub mod supplied;
 mod sync;
 mod tally;
 pub mod timed;
@@ -36,3 +37,4 @@ pub use pool::{
 pub use sim::SimDevice;
 pub use stats::{ClassStats, Gauge, Stats};
 pub use steps::{Period, PlanStats, Planner, Recurring, Spot, Ticket};
+pub use supplied::Returned;

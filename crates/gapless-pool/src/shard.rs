@@ -185,15 +185,16 @@ impl Shard {
         let Some(slot) = self.allocations.find(addr) else { return false };
         let Allocation { size, requested, lane, waits, born, budget, ref place, ref uses, .. } =
             self.allocations[slot];
-        let Place::Home { heap, block } = *place else { return false };
+        let Place::Home { block, .. } = *place else { return false };
         if waits > 0 || !uses.is_empty() || lane != self.lane {
             return false;
         }
         before(requested, self.stream, self.pool);
+        let class = place.class();
         self.allocations.remove(slot);
-        self.heaps[(heap & 1) as usize].release(block);
+        self.heaps[class].release(block);
         self.ended(size, born);
-        self.tally.back(usize::from(size > SMALL), size, requested);
+        self.tally.back(class, size, requested);
         if let Some(budget) = budget {
             budget.give(size);
         }

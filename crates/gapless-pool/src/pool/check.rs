@@ -1,5 +1,6 @@
 //! Every invariant of the pool, checked by looking at everything: for tests, after every step.
 
+use super::view::BlockState;
 use super::{Place, Pool};
 use crate::blocks::State;
 use crate::device::Device;
@@ -17,6 +18,8 @@ impl<D: Device> Pool<D> {
             held += heap.pages().iter().filter(|p| p.handle.is_some()).map(|p| p.size).sum::<u64>();
             live += heap.blocks().filter(|b| b.state == State::Live).map(|b| b.size).sum::<u64>();
         }
+        live += self.supplied.check()?;
+        held += self.supplied.held();
         self.fences.check()?;
         self.windows.check()?;
         self.pending.check()?;
@@ -36,6 +39,7 @@ impl<D: Device> Pool<D> {
             let blocks: u64 = match &a.place {
                 Place::Home { heap, block } => self.heap(*heap).block(*block).size,
                 Place::Window { parts, .. } => parts.iter().map(|(h, b)| self.heap(*h).block(*b).size).sum(),
+                Place::Supplied { .. } => self.supplied.size_of(addr),
             };
             if blocks != a.size {
                 return Err(format!("the allocation of {} at {addr:#x} has blocks of {blocks}", a.size));
@@ -49,6 +53,26 @@ impl<D: Device> Pool<D> {
         }
         if callers != self.stats.allocations.current {
             return Err(format!("{callers} allocations, {} counted", self.stats.allocations.current));
+        }
+        self.check_classes()
+    }
+
+    /// What is counted as small and as large is what the segments show: `allocated`, `requested` and `active` of a
+    /// class are the sums over the blocks of its segments.
+    fn check_classes(&self) -> Result<(), String> {
+        let mut shown = [[0; 3]; 2];
+        for segment in self.segments() {
+            let [allocated, requested, active] = &mut shown[usize::from(segment.is_large)];
+            for block in segment.blocks.iter().filter(|block| block.state != BlockState::Free) {
+                *allocated += if block.state == BlockState::Allocated { block.size } else { 0 };
+                *requested += block.requested;
+                *active += block.size;
+            }
+        }
+        let counted =
+            self.stats.classes.map(|c| [c.allocated.current, c.requested.current, c.active.current]);
+        if counted != shown {
+            return Err(format!("classes are counted as {counted:?}, segments show {shown:?}"));
         }
         Ok(())
     }

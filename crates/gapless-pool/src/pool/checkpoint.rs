@@ -73,7 +73,7 @@ impl<D: Device> Pool<D> {
             // Other streams' work with it is in the graphs that were recorded: there is nothing to wait for.
             let Some(id) = self.find(addr) else { continue };
             self.allocation_mut(id).uses.clear();
-            self.count_free(self.allocation(id).size);
+            self.count_free(id);
             self.uncharge(id);
             self.complete(id);
         }

@@ -1,20 +1,16 @@
-//! The counters: each change is counted in all, and for its size class.
+//! The counters: each change is counted in all, and for the class of the place where it lies ([`Place::class`]).
+//!
+//! [`Place::class`]: crate::allocations::Place::class
 
-use super::{AllocationId, Pool, SMALL};
+use super::{AllocationId, Pool};
 use crate::allocations::Allocation;
 use crate::device::Device;
 use crate::stats::{ClassStats, Gauge};
 
-/// Small requests are class 0, large ones class 1.
-#[inline]
-fn class_of(size: u64) -> usize {
-    usize::from(size > SMALL)
-}
-
 impl<D: Device> Pool<D> {
     #[inline]
-    pub(super) fn count_out(&mut self, lane: u32, requested: u64, size: u64) {
-        self.shards[lane as usize].tally.took(class_of(size), size, requested);
+    pub(super) fn count_out(&mut self, lane: u32, class: usize, requested: u64, size: u64) {
+        self.shards[lane as usize].tally.took(class, size, requested);
         let s = &mut self.stats;
         s.allocations.add(1);
         s.allocated.add(size);
@@ -22,7 +18,7 @@ impl<D: Device> Pool<D> {
         s.active_blocks.add(1);
         s.active.add(size);
         self.crest = self.crest.max(s.active.current);
-        let c = &mut s.classes[class_of(size)];
+        let c = &mut s.classes[class];
         c.allocations.add(1);
         c.allocated.add(size);
         c.requested.add(requested);
@@ -32,11 +28,13 @@ impl<D: Device> Pool<D> {
 
     /// The caller gave a block back; other streams may still use it.
     #[inline]
-    pub(super) fn count_free(&mut self, size: u64) {
+    pub(super) fn count_free(&mut self, id: AllocationId) {
+        let Allocation { size, ref place, .. } = *self.allocation(id);
+        let class = place.class();
         let s = &mut self.stats;
         s.allocations.sub(1);
         s.allocated.sub(size);
-        let c = &mut s.classes[class_of(size)];
+        let c = &mut s.classes[class];
         c.allocations.sub(1);
         c.allocated.sub(size);
     }
@@ -44,21 +42,29 @@ impl<D: Device> Pool<D> {
     /// What the program asked for is not its own any more, although the block waits for a fence: PyTorch's own
     /// allocator has no such wait.
     pub(super) fn count_unrequested(&mut self, id: AllocationId) {
-        let Allocation { size, requested, .. } = *self.allocation(id);
+        let Allocation { requested, ref place, .. } = *self.allocation(id);
+        let class = place.class();
         self.stats.requested.sub(requested);
-        self.stats.classes[class_of(size)].requested.sub(requested);
+        self.stats.classes[class].requested.sub(requested);
     }
 
     /// A block is free; `is_unrequested`: what was asked for was counted before.
     #[inline]
-    pub(super) fn count_completed(&mut self, lane: u32, requested: u64, size: u64, is_unrequested: bool) {
-        self.shards[lane as usize].tally.gave(class_of(size), size, requested);
+    pub(super) fn count_completed(
+        &mut self,
+        lane: u32,
+        class: usize,
+        requested: u64,
+        size: u64,
+        is_unrequested: bool,
+    ) {
+        self.shards[lane as usize].tally.gave(class, size, requested);
         let requested = if is_unrequested { 0 } else { requested };
         let s = &mut self.stats;
         s.requested.sub(requested);
         s.active_blocks.sub(1);
         s.active.sub(size);
-        let c = &mut s.classes[class_of(size)];
+        let c = &mut s.classes[class];
         c.requested.sub(requested);
         c.active_blocks.sub(1);
         c.active.sub(size);
@@ -66,19 +72,28 @@ impl<D: Device> Pool<D> {
 
     /// A page came into a heap. Heaps come in pairs: small, large.
     pub(super) fn count_page_in(&mut self, heap: u32, size: u64) {
+        self.count_held(heap as usize % 2, size);
+    }
+
+    /// More memory is held: a page, or a segment of a supplier.
+    pub(super) fn count_held(&mut self, class: usize, size: u64) {
         self.stats.reserved.add(size);
         self.stats.pages.add(1);
         let held = self.stats.reserved.current;
         debug_assert!(self.options.limit.is_none_or(|limit| held <= limit), "growth keeps to the limit");
-        let c = &mut self.stats.classes[heap as usize % 2];
+        let c = &mut self.stats.classes[class];
         c.reserved.add(size);
         c.pages.add(1);
     }
 
     pub(super) fn count_page_out(&mut self, heap: u32, size: u64) {
+        self.count_let_go(heap as usize % 2, size);
+    }
+
+    pub(super) fn count_let_go(&mut self, class: usize, size: u64) {
         self.stats.reserved.sub(size);
         self.stats.pages.sub(1);
-        let c = &mut self.stats.classes[heap as usize % 2];
+        let c = &mut self.stats.classes[class];
         c.reserved.sub(size);
         c.pages.sub(1);
     }

@@ -20,9 +20,14 @@ impl<D: Device> Pool<D> {
         self.wait_for_pending();
         let heaps: Vec<u32> =
             (0..2 * self.shards.len() as u32).filter(|&heap| is_trimmed(self, heap)).collect();
-        if heaps.iter().all(|&heap| self.heap(heap).pages().is_empty()) || self.settle_now().is_err() {
+        let is_empty = |&heap: &u32| {
+            let pool = self.lanes[lane_of(heap) as usize].pool;
+            self.heap(heap).pages().is_empty() && !self.supplied.holds_of(pool)
+        };
+        if heaps.iter().all(is_empty) || self.settle_now().is_err() {
             return before - self.stats.reserved.current;
         }
+        self.give_back_supplied(&heaps);
         self.drop_all_idle_windows();
         for heap in heaps {
             self.give_back_pages(heap as usize, u64::MAX);

@@ -76,7 +76,9 @@ impl<D: Device> Pool<D> {
         let empty = |pool: &Self, at: usize| {
             let shard = &pool.shards[at];
             let is_hole = |page: &crate::heap::Page| page.handle.is_none() && !page.is_leaving;
-            shard.allocations.is_empty() && shard.heaps.iter().all(|heap| heap.pages().iter().all(is_hole))
+            shard.allocations.is_empty()
+                && !pool.supplied.holds_of(shard.pool)
+                && shard.heaps.iter().all(|heap| heap.pages().iter().all(is_hole))
         };
         if !self.released.is_empty() {
             let lanes = self.lanes.iter().enumerate();

@@ -33,7 +33,7 @@ impl<D: Device> Pool<D> {
     }
 
     #[cold]
-    fn log(&mut self, change: Change) {
+    pub(super) fn log(&mut self, change: Change) {
         if let Some(log) = &mut self.log {
             log.push(change);
         }

@@ -14,6 +14,9 @@ const LEAST_SLACK: u64 = 16 << 20;
 const LANE_SLACK: u64 = 2 * GRANULE;
 /// Smaller pieces of free memory are left alone.
 pub(super) const FRAGMENT: u64 = 64 << 10;
+/// Small requests from this size on go into holes between large blocks before they get a new page: a page has room for
+/// few of them.
+const IN_HOLES: u64 = 128 << 10;
 /// Frees of lent memory that are looked through for what a lane takes back.
 const TAKEN_BACK: usize = 64;
 
@@ -41,6 +44,9 @@ impl<D: Device> Pool<D> {
         }
         if size <= SMALL {
             let missing = size - self.heap(heap).tail().min(size - 1);
+            if let Some(place) = self.small_in_hole(lane, size) {
+                return Ok(place);
+            }
             // A first page is every lane's own: who lends is asked for each request, and hears of each free.
             if self.heap(heap).end() > self.heap(heap).start()
                 && self.stats.reserved.current + GRANULE > self.allowed(size)
@@ -140,6 +146,17 @@ impl<D: Device> Pool<D> {
         let tail = self.heap(heap).tail();
         self.grow_for(heap, size, (size - tail.min(size - 1)).div_ceil(GRANULE) * GRANULE)?;
         self.at_home(heap, size)
+    }
+
+    /// A small request in a hole between the lane's own large blocks, where there are several lanes: each of them would
+    /// else have one more page of small blocks that is used in part. A lane alone is better off with pages for them.
+    fn small_in_hole(&mut self, lane: u32, size: u64) -> Option<Place> {
+        let heap = self.lanes[lane as usize].large;
+        let has_hole = self.heap(heap).fits(size).is_some_and(|free| free < GRANULE);
+        if size < IN_HOLES || self.lanes.len() < 2 || !has_hole {
+            return None;
+        }
+        self.at_home(heap, size).ok()
     }
 
     /// A small request where its own heap has nothing and new memory would raise the peak: what lies between large

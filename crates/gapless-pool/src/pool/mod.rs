@@ -44,6 +44,7 @@ mod pieces;
 mod planned;
 mod scarcity;
 mod sharding;
+mod supplying;
 mod view;
 mod waste;
 mod windows;
@@ -64,6 +65,7 @@ use crate::options::Options;
 use crate::shard::{Shard, rounded};
 use crate::stats::Stats;
 use crate::steps::Planner;
+use crate::supplied::Supplied;
 use fences::Fences;
 use leaving::Leaving;
 use pending::Pending;
@@ -115,15 +117,15 @@ struct Lane {
     large: u32,
 }
 
-/// The number of an allocation: the shard in whose addresses it begins, or [`WINDOWS`], and its place there.
+/// The number of an allocation: the shard in whose addresses it begins, or [`ELSEWHERE`], and its place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllocationId {
     shard: u32,
     slot: u32,
 }
 
-/// Stands for a shard where an allocation lies in a window.
-const WINDOWS: u32 = u32::MAX;
+/// Stands for a shard where an allocation lies in a window or in supplied memory.
+const ELSEWHERE: u32 = u32::MAX;
 
 /// The allocator.
 #[derive(Debug)]
@@ -136,9 +138,11 @@ pub struct Pool<D> {
     /// One for each lane; boxed, since threads' fronts exchange them.
     #[allow(clippy::vec_box, reason = "a pointer is exchanged for another, not a kilobyte")]
     shards: Vec<Box<Shard>>,
-    /// What lies in windows.
-    in_windows: Allocations,
+    /// What lies in windows, and in supplied memory.
+    elsewhere: Allocations,
     windows: Windows,
+    /// Memory of private pools that have an allocator of their own.
+    supplied: Supplied,
     /// What is known about work that is done, and what waits for it.
     fences: Fences,
     leaving: Leaving,
@@ -167,8 +171,9 @@ impl<D: Device> Pool<D> {
             options,
             lanes: Vec::new(),
             shards: Vec::new(),
-            in_windows: Allocations::default(),
+            elsewhere: Allocations::default(),
             windows: Windows::default(),
+            supplied: Supplied::default(),
             fences: Fences::default(),
             leaving: Leaving::default(),
             pending: Pending::default(),
@@ -223,26 +228,26 @@ impl<D: Device> Pool<D> {
         let home = self.shards.iter().position(|shard| shard.holds(addr));
         let (shard, slot) = match home {
             Some(shard) => (shard as u32, self.shards[shard].allocations.find(addr)?),
-            None => (WINDOWS, self.in_windows.find(addr)?),
+            None => (ELSEWHERE, self.elsewhere.find(addr)?),
         };
         Some(AllocationId { shard, slot })
     }
 
     fn ids(&self) -> impl Iterator<Item = AllocationId> + '_ {
         let all = self.shards.iter().map(|shard| &shard.allocations).zip(0..);
-        let all = all.chain(std::iter::once((&self.in_windows, WINDOWS)));
+        let all = all.chain(std::iter::once((&self.elsewhere, ELSEWHERE)));
         all.flat_map(|(of, shard)| of.slots().map(move |slot| AllocationId { shard, slot }))
     }
 
     #[inline]
     fn allocations_of(&mut self, shard: u32) -> &mut Allocations {
-        if shard == WINDOWS { &mut self.in_windows } else { &mut self.shards[shard as usize].allocations }
+        if shard == ELSEWHERE { &mut self.elsewhere } else { &mut self.shards[shard as usize].allocations }
     }
 
     #[inline]
     fn allocation(&self, id: AllocationId) -> &Allocation {
         let of =
-            if id.shard == WINDOWS { &self.in_windows } else { &self.shards[id.shard as usize].allocations };
+            if id.shard == ELSEWHERE { &self.elsewhere } else { &self.shards[id.shard as usize].allocations };
         &of[id.slot]
     }
 
@@ -330,6 +335,9 @@ impl<D: Device> Pool<D> {
         budget: Option<&'static Budget>,
     ) -> Result<u64, DeviceError> {
         let lane = self.lane(stream, pool)?;
+        if self.supplied.has(pool) {
+            return self.serve_supplied(lane, size, rounded, budget);
+        }
         // A history shows a free where PyTorch's own allocator would: at the next request.
         if !self.pending.is_empty() && (self.log.is_some() || self.shards[lane as usize].is_poll_due()) {
             self.poll();
@@ -382,7 +390,7 @@ impl<D: Device> Pool<D> {
         if let Some(budget) = allocation.budget.take() {
             budget.give(size);
         }
-        self.count_free(size);
+        self.count_free(id);
         let (mut is_known, had_no_uses) = (true, uses.is_empty());
         for stream in uses {
             is_known &= self.wait_for(stream, id);
@@ -412,6 +420,7 @@ impl<D: Device> Pool<D> {
         match place {
             Place::Home { heap, .. } => lane_of(*heap) != lane,
             Place::Window { parts, .. } => parts.iter().any(|(heap, _)| lane_of(*heap) != lane),
+            Place::Supplied { .. } => false,
         }
     }
 
@@ -425,23 +434,24 @@ impl<D: Device> Pool<D> {
         as_expected: bool,
         budget: Option<&'static Budget>,
     ) -> u64 {
-        let born = self.shards[lane as usize].served(size, as_expected);
         let (addr, shard) = match &place {
             Place::Home { heap, block } => (self.heap(*heap).block(*block).addr, lane_of(*heap)),
             Place::Window { window, .. } => {
                 let window = self.windows.get(*window);
-                (window.base + window.start, WINDOWS)
+                (window.base + window.start, ELSEWHERE)
             }
+            Place::Supplied { addr, .. } => (*addr, ELSEWHERE),
         };
+        let born = self.shards[lane as usize].served(size, as_expected);
         if let Some(budget) = budget {
             budget.charge(size);
         }
-        let uses = Vec::new();
+        let (uses, class) = (Vec::new(), place.class());
         let is_lent_only = false;
         let allocation =
             Allocation { addr, size, requested, lane, place, uses, waits: 0, is_lent_only, born, budget };
         let slot = self.allocations_of(shard).add(allocation);
-        self.count_out(lane, requested, size);
+        self.count_out(lane, class, requested, size);
         if self.log.is_some() {
             self.log_window(AllocationId { shard, slot }, true);
         }
@@ -458,7 +468,7 @@ impl<D: Device> Pool<D> {
             self.log_window(id, false);
         }
         let place = self.allocations_of(id.shard).remove(id.slot);
-        self.count_completed(lane, requested, size, is_lent_only);
+        self.count_completed(lane, place.class(), requested, size, is_lent_only);
         place
     }
 
@@ -474,6 +484,7 @@ impl<D: Device> Pool<D> {
                 }
                 self.windows.rest(window);
             }
+            Place::Supplied { addr, .. } => self.supplied.release(addr),
         }
     }
 

@@ -183,7 +183,7 @@ impl<D: Device> Pool<D> {
         }
         allocation.waits = 1;
         self.pending.later.push(id);
-        self.count_free(self.allocation(id).size);
+        self.count_free(id);
         self.uncharge(id);
         Ok(())
     }

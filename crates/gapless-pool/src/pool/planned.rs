@@ -118,6 +118,8 @@ impl<D: Device> Pool<D> {
             match &allocation.place {
                 Place::Home { heap, block } => add((*heap, *block)),
                 Place::Window { parts, .. } => parts.iter().copied().for_each(&mut add),
+                // In no heap.
+                Place::Supplied { .. } => {}
             }
         }
         staying.sort_unstable();

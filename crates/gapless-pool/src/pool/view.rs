@@ -5,7 +5,7 @@
 //! into several segments. So every physical byte is in one segment, the segments' sizes add up to what is reserved, and
 //! the blocks' to what is allocated and active.
 
-use super::{Allocation, Lane, Place, Pool, PoolKey, SMALL};
+use super::{Allocation, Lane, Place, Pool, PoolKey};
 use crate::blocks::State;
 use crate::device::{Device, StreamHandle};
 use crate::heap::GRANULE;
@@ -79,6 +79,13 @@ impl<D: Device> Pool<D> {
             reserved: reserved(small) + reserved(large),
         };
         let mut lanes: Vec<LaneView> = self.lanes.iter().map(view).collect();
+        for (_, segment) in self.supplied.segments() {
+            let of = segment.owner;
+            if let Some(lane) = lanes.iter_mut().find(|lane| (lane.stream, lane.pool) == (of.stream, of.pool))
+            {
+                lane.reserved += segment.size;
+            }
+        }
         for a in self.ids().map(|id| self.allocation(id)).filter(|a| a.waits == 0) {
             let lane = &mut lanes[a.lane as usize];
             lane.blocks += 1;
@@ -140,11 +147,12 @@ impl<D: Device> Pool<D> {
                     size: a.size,
                     stream,
                     pool,
-                    is_large: a.size > SMALL,
+                    is_large: a.place.class() == 1,
                     blocks,
                 });
             }
         }
+        self.supplied_segments(&mut found);
         found.sort_unstable_by_key(|segment| segment.addr);
         found
     }
@@ -204,6 +212,7 @@ impl<D: Device> Pool<D> {
                 }
             }
         }
+        self.stranded_supplied(&mut found);
         found
     }
 
@@ -225,7 +234,7 @@ impl<D: Device> Pool<D> {
     }
 }
 
-fn block_view(a: &Allocation) -> BlockView {
+pub(super) fn block_view(a: &Allocation) -> BlockView {
     let state = if a.waits == 0 { BlockState::Allocated } else { BlockState::Pending };
     // As the counters have it: what was lent and given back is requested by nobody.
     let requested = if a.is_lent_only { 0 } else { a.requested };

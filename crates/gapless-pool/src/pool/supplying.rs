@@ -1,0 +1,135 @@
+//! Private pools with an allocator of their own: requests are served from what it supplied, and wholly free segments go
+//! back to it ([`supplied`](crate::supplied)). Such a pool has no windows, lends nothing and borrows nothing.
+
+use super::view::block_view;
+use super::{BlockState, BlockView, Budget, Change, Lane, Place, Pool, PoolKey, SegmentView, lane_of};
+use crate::device::{Device, DeviceError, Refusal, StreamHandle};
+use crate::shard::rounded;
+use crate::supplied::{Owner, Returned};
+
+impl<D: Device> Pool<D> {
+    /// From now on an allocator of the program's own supplies the memory of a private pool; with `is_whole` its blocks
+    /// are never split.
+    pub fn set_supplied(&mut self, pool: PoolKey, is_whole: bool) {
+        self.supplied.set_pool(pool, is_whole);
+    }
+
+    pub fn is_supplied(&self, pool: PoolKey) -> bool {
+        self.supplied.has(pool)
+    }
+
+    /// The size of the segment that a pool's supplier must give before a request can be served; `None`: the pool has no
+    /// supplier, or has a free block for it.
+    ///
+    /// # Errors
+    /// Where the pool would then hold more than it may.
+    pub fn missing_segment(
+        &mut self,
+        size: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+    ) -> Result<Option<u64>, DeviceError> {
+        if !self.supplied.has(pool) {
+            return Ok(None);
+        }
+        // As PyTorch does: what other streams are done with comes first.
+        if self.is_waiting_for_work() {
+            self.poll();
+        }
+        let rounded = rounded(size);
+        let Some(bytes) = self.supplied.missing(Owner::of(pool, stream, rounded), rounded) else {
+            return Ok(None);
+        };
+        let held = self.stats.reserved.current + bytes;
+        if self.options.limit.is_some_and(|limit| held > limit) {
+            return Err(DeviceError::Refused(Refusal::Limit));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// A supplier gave a segment for requests of `size` bytes on `stream`. Whether it can be used: not where it
+    /// overlaps one that is there.
+    pub fn add_segment(
+        &mut self,
+        (addr, bytes): (u64, u64),
+        size: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+    ) -> bool {
+        let owner = Owner::of(pool, stream, rounded(size));
+        let is_added = self.supplied.add(owner, addr, bytes);
+        if is_added {
+            self.count_held(usize::from(owner.is_large), bytes);
+            if self.log.is_some() {
+                self.log(Change::Mapped { addr, size: bytes, stream, pool });
+            }
+        }
+        is_added
+    }
+
+    /// Segments that their suppliers are to have back, since the last call.
+    pub fn take_returned(&mut self) -> Vec<Returned> {
+        std::mem::take(&mut self.supplied.returned)
+    }
+
+    /// Forgets a pool's supplier, where nobody uses the pool and nothing of it is left. Whether it did.
+    pub fn end_supplied(&mut self, pool: PoolKey) -> bool {
+        self.released.contains(&pool) && self.supplied.end(pool)
+    }
+
+    pub(super) fn serve_supplied(
+        &mut self,
+        lane: u32,
+        size: u64,
+        rounded: u64,
+        budget: Option<&'static Budget>,
+    ) -> Result<u64, DeviceError> {
+        let Lane { stream, pool, .. } = self.lanes[lane as usize];
+        let owner = Owner::of(pool, stream, rounded);
+        let Some((addr, taken)) = self.supplied.take(owner, rounded) else {
+            return Err(DeviceError::OutOfMemory);
+        };
+        let place = Place::Supplied { addr, is_large: owner.is_large };
+        Ok(self.hand_out(lane, size, taken, place, false, budget))
+    }
+
+    /// Takes wholly free segments out, of the pools that these heaps belong to.
+    pub(super) fn give_back_supplied(&mut self, heaps: &[u32]) {
+        let pools: Vec<PoolKey> = heaps.iter().map(|&heap| self.lanes[lane_of(heap) as usize].pool).collect();
+        for (owner, Returned { pool, addr, size }) in self.supplied.give_back(|pool| pools.contains(&pool)) {
+            self.count_let_go(usize::from(owner.is_large), size);
+            if self.log.is_some() {
+                self.log(Change::Unmapped { addr, size, stream: owner.stream, pool });
+            }
+        }
+    }
+
+    pub(super) fn supplied_segments(&self, found: &mut Vec<SegmentView>) {
+        for (addr, segment) in self.supplied.segments() {
+            let block = |(addr, size, is_free): (u64, u64, bool)| match self.elsewhere.find(addr) {
+                Some(slot) if !is_free => block_view(&self.elsewhere[slot]),
+                _ => BlockView { addr, size, requested: 0, state: BlockState::Free },
+            };
+            found.push(SegmentView {
+                addr,
+                size: segment.size,
+                stream: segment.owner.stream,
+                pool: segment.owner.pool,
+                is_large: segment.owner.is_large,
+                blocks: self.supplied.blocks_of(addr).map(block).collect(),
+            });
+        }
+    }
+
+    /// Adds free blocks of segments that are used in part.
+    pub(super) fn stranded_supplied(&self, found: &mut [(u64, u64); 2]) {
+        for (addr, segment) in self.supplied.segments() {
+            for (_, size, is_free) in self.supplied.blocks_of(addr) {
+                if is_free && size < segment.size {
+                    let of = &mut found[usize::from(segment.owner.is_large)];
+                    *of = (of.0 + 1, of.1 + size);
+                }
+            }
+        }
+    }
+}

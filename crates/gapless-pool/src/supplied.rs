@@ -1,0 +1,352 @@
+//! Memory that an allocator of the program's own supplies: the segments of a private pool that was made with one.
+//!
+//! The sizes of segments, the choice of a free block and its splitting are PyTorch's, so that a supplier sees the calls
+//! that it would see there. A supplier is foreign code. So nothing here calls one: who serves a request asks
+//! [`Supplied::missing`], gets the segment while nothing is locked, and adds it.
+//!
+//! Invariants: the blocks of a segment fill it, in order of address; no two free blocks of a segment touch; `free` holds
+//! the free blocks and no others; `held` is the sum of the segments.
+
+use crate::device::StreamHandle;
+use crate::pool::{PoolKey, SMALL, UNIT};
+use std::collections::{BTreeMap, BTreeSet};
+
+const MIB: u64 = 1 << 20;
+/// The segment of small requests, and that of requests below [`MIDDLING`]; larger ones have a segment of their own.
+const SMALL_SEGMENT: u64 = 2 * MIB;
+const MIDDLING_SEGMENT: u64 = 20 * MIB;
+const MIDDLING: u64 = 10 * MIB;
+/// What a segment of one request is a multiple of.
+const MULTIPLE: u64 = 2 * MIB;
+
+/// How large a segment PyTorch takes for a request of `size` bytes.
+fn segment_of(size: u64) -> u64 {
+    match size {
+        ..=SMALL => SMALL_SEGMENT,
+        ..MIDDLING => MIDDLING_SEGMENT,
+        _ => size.div_ceil(MULTIPLE) * MULTIPLE,
+    }
+}
+
+/// Who may use a block: requests of one stream in one pool, small or large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Owner {
+    pub(crate) pool: PoolKey,
+    pub(crate) stream: StreamHandle,
+    pub(crate) is_large: bool,
+}
+
+impl Owner {
+    pub(crate) fn of(pool: PoolKey, stream: StreamHandle, size: u64) -> Owner {
+        Owner { pool, stream, is_large: size > SMALL }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    size: u64,
+    /// Where its segment begins.
+    segment: u64,
+    is_free: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) size: u64,
+    pub(crate) owner: Owner,
+}
+
+/// A segment that goes back to its supplier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Returned {
+    pub pool: PoolKey,
+    pub addr: u64,
+    pub size: u64,
+}
+
+/// All supplied memory of a card.
+#[derive(Debug, Default)]
+pub(crate) struct Supplied {
+    /// The pools that have a supplier, and whether their blocks are never split.
+    pools: BTreeMap<PoolKey, bool>,
+    segments: BTreeMap<u64, Segment>,
+    blocks: BTreeMap<u64, Block>,
+    free: BTreeSet<(Owner, u64, u64)>,
+    held: u64,
+    /// What the supplier is to have back, and has not been told yet.
+    pub(crate) returned: Vec<Returned>,
+}
+
+impl Supplied {
+    pub(crate) fn set_pool(&mut self, pool: PoolKey, is_whole: bool) {
+        *self.pools.entry(pool).or_default() |= is_whole;
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, pool: PoolKey) -> bool {
+        !self.pools.is_empty() && self.pools.contains_key(&pool)
+    }
+
+    /// Whether anything of a pool is there.
+    pub(crate) fn holds_of(&self, pool: PoolKey) -> bool {
+        self.has(pool) && self.segments.values().any(|segment| segment.owner.pool == pool)
+    }
+
+    /// Bytes of all segments.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, &Segment)> {
+        self.segments.iter().map(|(&addr, segment)| (addr, segment))
+    }
+
+    /// The blocks of the segment at `addr`: address, size, whether it is free.
+    pub(crate) fn blocks_of(&self, addr: u64) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
+        let end = addr + self.segments.get(&addr).map_or(0, |segment| segment.size);
+        self.blocks.range(addr..end).map(|(&addr, block)| (addr, block.size, block.is_free))
+    }
+
+    pub(crate) fn size_of(&self, addr: u64) -> u64 {
+        self.blocks.get(&addr).map_or(0, |block| block.size)
+    }
+
+    /// The size of the segment that a request needs first; `None`: a free block serves it.
+    pub(crate) fn missing(&self, owner: Owner, size: u64) -> Option<u64> {
+        if self.fit(owner, size).is_some() { None } else { Some(segment_of(size)) }
+    }
+
+    /// The smallest free block that is large enough, the one at the lowest address of these.
+    fn fit(&self, owner: Owner, size: u64) -> Option<(Owner, u64, u64)> {
+        let found = self.free.range((owner, size, 0)..).next()?;
+        (found.0 == owner).then_some(*found)
+    }
+
+    /// Takes a free block for `size` bytes: its address, and its size, which is more where it was not worth splitting.
+    pub(crate) fn take(&mut self, owner: Owner, size: u64) -> Option<(u64, u64)> {
+        let found = self.fit(owner, size)?;
+        self.free.remove(&found);
+        let (_, whole, addr) = found;
+        let rest = whole - size;
+        let is_whole = self.pools.get(&owner.pool).copied().unwrap_or_default();
+        let is_split = !is_whole && if owner.is_large { rest > SMALL } else { rest >= UNIT };
+        let taken = if is_split { size } else { whole };
+        let block = self.blocks.get_mut(&addr)?;
+        (block.is_free, block.size) = (false, taken);
+        let segment = block.segment;
+        if is_split {
+            self.blocks.insert(addr + size, Block { size: rest, segment, is_free: true });
+            self.free.insert((owner, rest, addr + size));
+        }
+        Some((addr, taken))
+    }
+
+    /// A block can be used again: it joins the free ones beside it.
+    pub(crate) fn release(&mut self, addr: u64) {
+        let Some(&Block { mut size, segment, .. }) = self.blocks.get(&addr) else { return };
+        let owner = self.segments[&segment].owner;
+        let is_joined = |block: &Block| block.is_free && block.segment == segment;
+        let mut start = addr;
+        if let Some((&next, &block)) = self.blocks.range(addr + size..).next()
+            && next == addr + size
+            && is_joined(&block)
+        {
+            self.free.remove(&(owner, block.size, next));
+            self.blocks.remove(&next);
+            size += block.size;
+        }
+        if let Some((&before, &block)) = self.blocks.range(..addr).next_back()
+            && before + block.size == addr
+            && is_joined(&block)
+        {
+            self.free.remove(&(owner, block.size, before));
+            self.blocks.remove(&addr);
+            start = before;
+            size += block.size;
+        }
+        self.blocks.insert(start, Block { size, segment, is_free: true });
+        self.free.insert((owner, size, start));
+    }
+
+    /// A supplier gave a segment. Whether it is taken: not where it overlaps one that is there.
+    pub(crate) fn add(&mut self, owner: Owner, addr: u64, size: u64) -> bool {
+        let before = self.segments.range(..=addr).next_back();
+        let is_over = before.is_some_and(|(start, segment)| start + segment.size > addr);
+        if is_over || self.segments.range(addr..addr + size).next().is_some() {
+            return false;
+        }
+        self.segments.insert(addr, Segment { size, owner });
+        self.blocks.insert(addr, Block { size, segment: addr, is_free: true });
+        self.free.insert((owner, size, addr));
+        self.held += size;
+        true
+    }
+
+    /// Takes every wholly free segment of the pools that `is_given` names out, for its supplier.
+    pub(crate) fn give_back(&mut self, is_given: impl Fn(PoolKey) -> bool) -> Vec<(Owner, Returned)> {
+        let is_free = |(addr, segment): &(&u64, &Segment)| {
+            let whole = (segment.owner, segment.size, **addr);
+            is_given(segment.owner.pool) && self.free.contains(&whole)
+        };
+        let found = self.segments.iter().filter(is_free).map(|(&addr, &segment)| (addr, segment));
+        let found: Vec<(u64, Segment)> = found.collect();
+        let mut given = Vec::new();
+        for (addr, Segment { size, owner }) in found {
+            self.segments.remove(&addr);
+            self.blocks.remove(&addr);
+            self.free.remove(&(owner, size, addr));
+            self.held -= size;
+            let returned = Returned { pool: owner.pool, addr, size };
+            self.returned.push(returned);
+            given.push((owner, returned));
+        }
+        given
+    }
+
+    /// A pool ends when nobody uses it and nothing of it is left. Whether it did.
+    pub(crate) fn end(&mut self, pool: PoolKey) -> bool {
+        !self.holds_of(pool) && self.pools.remove(&pool).is_some()
+    }
+
+    /// Live bytes, where every invariant holds.
+    pub(crate) fn check(&self) -> Result<u64, String> {
+        let mut live = 0;
+        let mut free = 0;
+        for (&start, segment) in &self.segments {
+            let (mut at, mut was_free) = (start, false);
+            for (addr, size, is_free) in self.blocks_of(start) {
+                if addr != at || size == 0 || (is_free && was_free) {
+                    return Err(format!(
+                        "the block at {addr:#x} of the segment at {start:#x} is not in place"
+                    ));
+                }
+                if is_free != self.free.contains(&(segment.owner, size, addr)) {
+                    return Err(format!("the block at {addr:#x} is not known as what it is"));
+                }
+                (at, was_free) = (addr + size, is_free);
+                live += if is_free { 0 } else { size };
+                free += usize::from(is_free);
+            }
+            if at != start + segment.size {
+                return Err(format!("the segment at {start:#x} is not filled by its blocks"));
+            }
+        }
+        let held: u64 = self.segments.values().map(|segment| segment.size).sum();
+        if held != self.held || free != self.free.len() {
+            return Err(format!("{held} bytes are supplied, {} counted; {free} free blocks", self.held));
+        }
+        Ok(live)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POOL: PoolKey = PoolKey(0, 7);
+    const STREAM: StreamHandle = StreamHandle(0);
+
+    fn served(supplied: &mut Supplied, next: &mut u64, size: u64) -> (u64, u64, Option<u64>) {
+        let owner = Owner::of(POOL, STREAM, size);
+        let missing = supplied.missing(owner, size);
+        if let Some(bytes) = missing {
+            assert!(supplied.add(owner, *next, bytes));
+            *next += bytes;
+        }
+        let (addr, taken) = supplied.take(owner, size).expect("there is a block now");
+        supplied.check().expect("invariants");
+        (addr, taken, missing)
+    }
+
+    #[test]
+    fn segments_and_splits_are_pytorchs() {
+        let (mut supplied, mut next) = (Supplied::default(), 1 << 40);
+        supplied.set_pool(POOL, false);
+        assert_eq!(served(&mut supplied, &mut next, 512).2, Some(2 * MIB));
+        assert_eq!(served(&mut supplied, &mut next, MIB), ((1 << 40) + 512, MIB, None));
+        // What is left of two MiB is less than that.
+        assert_eq!(served(&mut supplied, &mut next, MIB).2, Some(2 * MIB));
+        assert_eq!(served(&mut supplied, &mut next, MIB + 512).2, Some(20 * MIB));
+        assert_eq!(served(&mut supplied, &mut next, 10 * MIB).2, None);
+        assert_eq!(served(&mut supplied, &mut next, 10 * MIB).2, Some(10 * MIB));
+        // One MiB of rest is not worth splitting.
+        assert_eq!(
+            served(&mut supplied, &mut next, 11 * MIB + 512),
+            ((1 << 40) + 34 * MIB, 12 * MIB, Some(12 * MIB))
+        );
+        assert_eq!(supplied.held(), 46 * MIB);
+    }
+
+    #[test]
+    fn what_is_freed_joins_and_goes_back_whole() {
+        let (mut supplied, mut next) = (Supplied::default(), 1 << 40);
+        supplied.set_pool(POOL, false);
+        let blocks: Vec<u64> = (0..3).map(|_| served(&mut supplied, &mut next, 3 * MIB).0).collect();
+        for &addr in &[blocks[0], blocks[2], blocks[1]] {
+            assert!(supplied.give_back(|_| true).is_empty());
+            supplied.release(addr);
+            supplied.check().expect("invariants");
+        }
+        assert!(!supplied.end(POOL));
+        assert_eq!(supplied.give_back(|pool| pool != POOL).len(), 0);
+        let given = supplied.give_back(|pool| pool == POOL);
+        assert_eq!(given.len(), 1);
+        assert_eq!(given[0].1, Returned { pool: POOL, addr: 1 << 40, size: 20 * MIB });
+        assert_eq!((supplied.held(), supplied.check()), (0, Ok(0)));
+        assert!(supplied.end(POOL) && !supplied.has(POOL));
+    }
+
+    #[test]
+    fn a_whole_block_is_never_split_and_streams_are_apart() {
+        let (mut supplied, mut next) = (Supplied::default(), 1 << 40);
+        supplied.set_pool(POOL, true);
+        assert_eq!(served(&mut supplied, &mut next, 2 * MIB), (1 << 40, 20 * MIB, Some(20 * MIB)));
+        supplied.release(1 << 40);
+        assert_eq!(supplied.missing(Owner::of(POOL, StreamHandle(9), 2 * MIB), 2 * MIB), Some(20 * MIB));
+        assert_eq!(supplied.missing(Owner::of(PoolKey(0, 8), STREAM, 2 * MIB), 2 * MIB), Some(20 * MIB));
+        assert_eq!(supplied.missing(Owner::of(POOL, STREAM, 2 * MIB), 2 * MIB), None);
+    }
+
+    #[test]
+    fn a_segment_that_overlaps_is_not_taken() {
+        let mut supplied = Supplied::default();
+        supplied.set_pool(POOL, false);
+        let owner = Owner::of(POOL, STREAM, 4 * MIB);
+        assert!(supplied.add(owner, 100 * MIB, 20 * MIB));
+        for addr in [100 * MIB, 119 * MIB, 81 * MIB] {
+            assert!(!supplied.add(owner, addr, 20 * MIB), "{addr}");
+        }
+        assert!(supplied.add(owner, 120 * MIB, 20 * MIB) && supplied.add(owner, 80 * MIB, 20 * MIB));
+    }
+
+    #[test]
+    fn random_requests_keep_every_invariant() {
+        let (mut supplied, mut next, mut seed) = (Supplied::default(), 1 << 40, 1_u64);
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        supplied.set_pool(POOL, false);
+        let mut live: Vec<(u64, u64)> = Vec::new();
+        for _ in 0..4000 {
+            match random(8) {
+                0..4 => {
+                    let bits = random(16);
+                    let size = (1 + random(1 << bits)) * UNIT;
+                    let (addr, taken, _) = served(&mut supplied, &mut next, size);
+                    assert!(live.iter().all(|(other, size)| addr + taken <= *other || other + size <= addr));
+                    live.push((addr, taken));
+                }
+                7 if random(40) == 0 => {
+                    supplied.give_back(|_| true);
+                }
+                _ if !live.is_empty() => {
+                    let (addr, _) = live.swap_remove(random(live.len() as u64) as usize);
+                    supplied.release(addr);
+                }
+                _ => {}
+            }
+            assert_eq!(supplied.check(), Ok(live.iter().map(|(_, size)| size).sum()));
+        }
+    }
+}
