@@ -30,6 +30,7 @@ pub use device::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHa
 pub use fronts::{Fronts, Gathered, SharedPool};
 pub use options::Options;
 pub use pool::{
+    ExactError,
     AllocError, AllocationView, BlockState, BlockView, Change, FreeError, HeapWaste, Hole, Holes, LaneView,
     Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView, Waste,
 };
