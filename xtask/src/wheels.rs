@@ -4,8 +4,7 @@ use crate::shell::{self, command};
 use anyhow::{Context, Result};
 use std::path::Path;
 
-const UNPACK: &str =
-    "import sys, zipfile\n\
+const UNPACK: &str = "import sys, zipfile\n\
      wheel = zipfile.ZipFile(sys.argv[1])\n\
      wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.startswith(tuple(sys.argv[3:]))])";
 

@@ -480,7 +480,14 @@ impl<V: Copy> PairMap<V> {
                 }
             }
             let count = items.len();
-            place.write(PairMap { entries, slots_minus_one: slots - 1, shift, lookups, largest_load: 0.5, count });
+            place.write(PairMap {
+                entries,
+                slots_minus_one: slots - 1,
+                shift,
+                lookups,
+                largest_load: 0.5,
+                count,
+            });
         }
     }
 }

@@ -423,7 +423,10 @@ pub unsafe extern "C" fn gapless_overlay(torch_version: *const c_char, git_versi
 /// # Safety
 /// Both arguments are NUL-terminated strings.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gapless_overlay_check(torch_version: *const c_char, git_version: *const c_char) -> i32 {
+pub unsafe extern "C" fn gapless_overlay_check(
+    torch_version: *const c_char,
+    git_version: *const c_char,
+) -> i32 {
     guarded(1, || {
         // SAFETY: as the caller says.
         let (version, git) = unsafe { (CStr::from_ptr(torch_version), CStr::from_ptr(git_version)) };

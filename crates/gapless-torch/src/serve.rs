@@ -110,12 +110,7 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
 ///
 /// # Safety
 /// Called from C++ that may be thrown through.
-pub unsafe fn request_at(
-    size: usize,
-    device: i32,
-    stream: *mut c_void,
-    address: *mut c_void,
-) -> *mut c_void {
+pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address: *mut c_void) -> *mut c_void {
     // SAFETY: as the caller says.
     unsafe {
         let pool = routing::pool_of(device, stream);

@@ -3,7 +3,6 @@
 
 use crate::foreign::Barred;
 use crate::history::{self, Action, Event, History, Stack};
-use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::oom::{Limit, LimitBy};
 use crate::options::Settings;
 use crate::planner::Background;
@@ -11,6 +10,7 @@ use crate::quota::{QuotaDevice, admission};
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::{Capture, Routing, Routings};
+use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
 use crate::{background, budgets, checked, publisher};
 use gapless_cuda::CudaDevice;

@@ -94,8 +94,10 @@ pub(super) fn table(library: &Path, symbol: &str) -> Result<Vec<Word>> {
     let mut found = None;
     for index in 0..symbols.len() / SYMBOL {
         if name_of(index)? == symbol {
-            found =
-                Some((number::<8>(&symbols, index * SYMBOL + 8)?, number::<8>(&symbols, index * SYMBOL + 16)?));
+            found = Some((
+                number::<8>(&symbols, index * SYMBOL + 8)?,
+                number::<8>(&symbols, index * SYMBOL + 16)?,
+            ));
         }
     }
     let (start, size) = found.with_context(|| format!("the library does not export {symbol}"))?;

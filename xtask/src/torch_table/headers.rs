@@ -151,7 +151,11 @@ fn attribute(line: &str) -> Option<(&str, &str)> {
 /// `(strp) (offset: 0x154da9): DeviceStats`, or `(string) all`: the text.
 fn text(value: &str) -> &str {
     let value = value.split_once(") ").map_or(value, |(_, text)| text);
-    if value.starts_with("(offset: ") { value.split_once("): ").map_or(value, |(_, text)| text) } else { value }
+    if value.starts_with("(offset: ") {
+        value.split_once("): ").map_or(value, |(_, text)| text)
+    } else {
+        value
+    }
 }
 
 /// The number at the end of `(data2) 976` or of `... (DW_OP_constu: 9)`.

@@ -34,11 +34,11 @@ const STRUCTURES: [(&str, &[&str]); 16] = [
     ("Stat", &["c10::CachingAllocator::Stat"]),
     ("DeviceStats", &["c10::CachingDeviceAllocator::DeviceStats"]),
     ("PoolMap", &["ska::detailv3::sherwood_v3_table<std::pair<std::pair<long long unsigned int, long long "]),
-    ("PoolEntry", &["ska::detailv3::sherwood_v3_entry<std::pair<std::pair<long long unsigned int, long long "]),
     (
-        "BlockInfo",
-        &["c10::CachingDeviceAllocator::BlockInfo", "c10::cuda::CUDACachingAllocator::BlockInfo"],
+        "PoolEntry",
+        &["ska::detailv3::sherwood_v3_entry<std::pair<std::pair<long long unsigned int, long long "],
     ),
+    ("BlockInfo", &["c10::CachingDeviceAllocator::BlockInfo", "c10::cuda::CUDACachingAllocator::BlockInfo"]),
     (
         "SegmentInfo",
         &["c10::CachingDeviceAllocator::SegmentInfo", "c10::cuda::CUDACachingAllocator::SegmentInfo"],
@@ -170,7 +170,8 @@ fn structures(headers: &Headers) -> Result<Vec<(&'static str, Shape)>> {
         let exact = places.iter().find_map(|place| headers.structures.get(*place));
         let long = || {
             // The shortest of those that begin so: the others are parts of it.
-            let begins = |path: &&String| places.iter().any(|place| place.contains('<') && path.starts_with(place));
+            let begins =
+                |path: &&String| places.iter().any(|place| place.contains('<') && path.starts_with(place));
             let path = headers.structures.keys().filter(begins).min_by_key(|path| path.len())?;
             headers.structures.get(path)
         };

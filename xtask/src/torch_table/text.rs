@@ -22,7 +22,11 @@ fn has_functions(found: &Found, row: &Row) -> bool {
 
 fn has_structures(found: &Found, row: &Row) -> bool {
     found.structures.len() == row.structures.len()
-        && found.structures.iter().zip(row.structures).all(|((name, shape), s)| *name == s.name && is_same(shape, s))
+        && found
+            .structures
+            .iter()
+            .zip(row.structures)
+            .all(|((name, shape), s)| *name == s.name && is_same(shape, s))
 }
 
 /// `2.15.0` as a module: `v2_15_0`.
@@ -57,7 +61,8 @@ pub(super) fn difference(found: &Found, rows: &[Row]) -> String {
     for symbol in new.iter().filter(|symbol| !old.contains(symbol)) {
         let (name, arguments) = parts(symbol);
         let is_changed = old.iter().any(|symbol| parts(symbol).0 == name);
-        let what = if is_changed { "changed" } else { "new, and left as torch has it unless entries.rs names it" };
+        let what =
+            if is_changed { "changed" } else { "new, and left as torch has it unless entries.rs names it" };
         let _ = writeln!(out, "function {name}({arguments}): {what}");
     }
     for symbol in old.iter().filter(|symbol| !new.contains(symbol)) {
@@ -187,7 +192,8 @@ mod tests {
 
     #[test]
     fn a_release_takes_its_place_in_the_list_once() {
-        let text = "mod x;\n\nmod v2_9_1;\nmod v2_11_0;\n\npub const ROWS: &[Row] = &[v2_9_1::ROW, v2_11_0::ROW];\n";
+        let text =
+            "mod x;\n\nmod v2_9_1;\nmod v2_11_0;\n\npub const ROWS: &[Row] = &[v2_9_1::ROW, v2_11_0::ROW];\n";
         let with = with_module(text, "2.10.0").expect("a list");
         assert!(with.contains("mod v2_9_1;\nmod v2_10_0;\nmod v2_11_0;\n\npub"), "{with}");
         assert!(with.contains("    v2_9_1::ROW,\n    v2_10_0::ROW,\n    v2_11_0::ROW,\n];"), "{with}");

@@ -60,9 +60,9 @@ fn known() -> [(&'static str, &'static str, usize); 46] {
         "setUseOnOOM"("aSt4pairIyyEb") => pools::set_use_on_oom,
         "setUseOnOOM"("aSt4pairIyyE") => pools::use_on_oom,
         "setNoSplit"("aSt4pairIyyE") => pools::set_no_split,
-        "checkPoolLiveAllocations"(concat!(
+        "checkPoolLiveAllocations"(
             "aSt4pairIyyERKSt13unordered_setIPvSt4hashIS6_ESt8equal_toIS6_ESaIS6_EE"
-        )) => pools::has_live_allocations,
+        ) => pools::has_live_allocations,
         "isHistoryEnabled"("v") => recording::is_enabled,
         "recordHistory"(concat!(
             "bPFSt10shared_ptrIN3c1015GatheredContextEEvEmNS4_22CachingDeviceAllocator13RecordContextEbRKSt6vectorI",

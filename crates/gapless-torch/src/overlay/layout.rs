@@ -60,7 +60,8 @@ impl Layouts {
             168 => (true, true),
             _ => return None,
         };
-        let (pinned_limits, host) = match (row.size_of("AllocatorConfigInfo")?, row.size_of("SnapshotInfo")?) {
+        let (pinned_limits, host) = match (row.size_of("AllocatorConfigInfo")?, row.size_of("SnapshotInfo")?)
+        {
             (88, 160) => (false, false),
             (104, 176) => (true, false),
             (104, 224) => (true, true),

@@ -116,7 +116,9 @@ fn ready(version: &str, commit: &str) -> Result<Ready, String> {
     // constant of a loaded library, with as many words as were just compared.
     let object = unsafe {
         let object: *mut *const usize = current.cast::<*mut *const usize>().read();
-        let is_ours = |used: *const usize| used == table.add(HEADER) || used == PUT.load(Ordering::Relaxed).cast_const();
+        let is_ours = |used: *const usize| {
+            used == table.add(HEADER) || used == PUT.load(Ordering::Relaxed).cast_const()
+        };
         if object.is_null() || !is_ours(object.read()) {
             return Err("torch's current allocator is not the plug-in".to_owned());
         }
@@ -184,7 +186,12 @@ struct ElfSymbol {
 }
 
 unsafe extern "C" {
-    fn dladdr1(address: *const c_void, info: *mut DlInfo, extra: *mut *const ElfSymbol, flags: c_int) -> c_int;
+    fn dladdr1(
+        address: *const c_void,
+        info: *mut DlInfo,
+        extra: *mut *const ElfSymbol,
+        flags: c_int,
+    ) -> c_int;
 }
 
 /// How long the symbol at this address is, as its library says.

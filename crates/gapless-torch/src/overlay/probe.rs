@@ -5,8 +5,8 @@
 //! every field, written as the real ones are, so that Python's dictionaries show whether each arrives where it belongs.
 
 use super::layout::{
-    AnnotationEntry, BlockInfo, DeviceStats, SegmentInfo, SnapshotInfo, Stat, StatArray, layouts, set_layouts,
-    write_annotation, write_newer_parts, write_stats, write_trace_entry,
+    AnnotationEntry, BlockInfo, DeviceStats, SegmentInfo, SnapshotInfo, Stat, StatArray, layouts,
+    set_layouts, write_annotation, write_newer_parts, write_stats, write_trace_entry,
 };
 use super::rows::HEADER;
 use super::{This, ready, snapshot};
@@ -119,7 +119,11 @@ unsafe extern "C-unwind" fn known_stats(out: *mut DeviceStats, _: This, _: i8) -
 }
 
 /// `snapshot(pool, with history)`: one segment of two blocks, one entry, one annotation.
-unsafe extern "C-unwind" fn known_snapshot(out: *mut SnapshotInfo, _: This, _: MempoolId) -> *mut SnapshotInfo {
+unsafe extern "C-unwind" fn known_snapshot(
+    out: *mut SnapshotInfo,
+    _: This,
+    _: MempoolId,
+) -> *mut SnapshotInfo {
     let block = |size: usize, allocated, active| BlockInfo {
         size,
         requested_size: size - 1,
@@ -164,7 +168,8 @@ unsafe extern "C-unwind" fn known_snapshot(out: *mut SnapshotInfo, _: This, _: M
         let write = |place, entry: &Entry| write_trace_entry(place, 0, entry);
         let entries = CxxVec::build_apart([&entry].into_iter(), layouts().trace_entry(), write);
         (&raw mut (*out).device_traces).write(CxxVec::of(vec![entries]));
-        let write = |place: *mut AnnotationEntry, annotation: &Annotation| write_annotation(place, annotation);
+        let write =
+            |place: *mut AnnotationEntry, annotation: &Annotation| write_annotation(place, annotation);
         (&raw mut (*out).external_annotations).write(CxxVec::build([&annotation].into_iter(), write));
         snapshot::write_config(&raw mut (*out).config);
         write_newer_parts(out, layouts());

@@ -1,8 +1,8 @@
 //! What the rows say, against what this library does with it.
 
 use super::layout::{
-    AnnotationEntry, BlockInfo, CheckpointDelta, ConfigInfo, DataPtr, DeviceStats, Layouts, SegmentInfo, Stat,
-    StatArray, StreamSegmentSize, TraceEntry, write_stats,
+    AnnotationEntry, BlockInfo, CheckpointDelta, ConfigInfo, DataPtr, DeviceStats, Layouts, SegmentInfo,
+    Stat, StatArray, StreamSegmentSize, TraceEntry, write_stats,
 };
 use super::rows::{HEADER, ROWS, Row, parts};
 use super::{entries, known, word};
@@ -25,7 +25,7 @@ fn a_symbol_is_taken_apart() {
     assert_eq!(parts("_ZN5torch4cuda4nameB5cxx11Ev"), ("name", "v"));
     assert_eq!(parts("_ZN3c109AllocatorD2Ev"), ("~", ""));
     for odd in ["", "_ZN", "_ZN9", "main", "_ZN99999999999999999999x"] {
-        parts(odd);
+        let _ = parts(odd);
     }
 }
 
@@ -44,7 +44,11 @@ fn rows_are_in_order_and_each_release_only_adds_functions() {
         assert!(old.iter().all(is_kept), "{} lost a function, or has them in another order", pair[1].version);
     }
     for row in ROWS {
-        assert!(row.commit.len() == 40 && row.commit.bytes().all(|b| b.is_ascii_hexdigit()), "{}", row.version);
+        assert!(
+            row.commit.len() == 40 && row.commit.bytes().all(|b| b.is_ascii_hexdigit()),
+            "{}",
+            row.version
+        );
         assert_eq!(names(row)[..4], ["~", "~", "allocate", "is_simple_data_ptr"], "{}", row.version);
         assert_eq!(names(row).last(), Some(&"name"), "{}", row.version);
         let exported = row.functions.iter().filter(|function| function.is_exported).count();
@@ -159,7 +163,9 @@ fn stats_of(layouts: Layouts) -> (usize, Vec<(&'static str, usize)>) {
         ("num_oom_rejections", 8, layouts.refusals),
         ("max_split_size", 8, true),
     ];
-    in_a_row(&all.iter().filter(|(_, _, there)| *there).map(|(name, size, _)| (*name, *size)).collect::<Vec<_>>())
+    in_a_row(
+        &all.iter().filter(|(_, _, there)| *there).map(|(name, size, _)| (*name, *size)).collect::<Vec<_>>(),
+    )
 }
 
 /// What this library takes a structure of a row to be.
@@ -206,7 +212,9 @@ fn expected(name: &str, layouts: Layouts) -> Option<(usize, Vec<(&'static str, u
             }
             Some((layouts.trace_entry(), fields))
         }
-        "AnnotationEntry" => fields!(AnnotationEntry: "device_" = device, "time_" = time, "metadata_" = metadata),
+        "AnnotationEntry" => {
+            fields!(AnnotationEntry: "device_" = device, "time_" = time, "metadata_" = metadata)
+        }
         "AllocatorConfigInfo" => {
             let (size, mut fields): (usize, Vec<_>) = fields!(ConfigInfo:
                 "garbage_collection_threshold" = garbage_collection_threshold,
@@ -225,8 +233,12 @@ fn expected(name: &str, layouts: Layouts) -> Option<(usize, Vec<(&'static str, u
         }
         "SnapshotInfo" => {
             let config = size_of::<ConfigInfo>() + if layouts.pinned_limits { 16 } else { 0 };
-            let mut fields =
-                vec![("segments", 24), ("device_traces", 24), ("external_annotations", 24), ("config_metadata", config)];
+            let mut fields = vec![
+                ("segments", 24),
+                ("device_traces", 24),
+                ("external_annotations", 24),
+                ("config_metadata", config),
+            ];
             if layouts.host {
                 fields.extend([("host_segments", 24), ("host_traces", 24)]);
             }
@@ -236,7 +248,9 @@ fn expected(name: &str, layouts: Layouts) -> Option<(usize, Vec<(&'static str, u
         "ShareableHandle" => Some((40, vec![("offset", 0), ("handle", 8)])),
         "StreamSegmentSize" => fields!(StreamSegmentSize:
             "stream" = stream, "is_small_pool" = is_small, "total_size" = total_size),
-        "DataPtr" => Some((size_of::<DataPtr>(), vec![("ptr_", 0), ("device_", offset_of!(DataPtr, device))])),
+        "DataPtr" => {
+            Some((size_of::<DataPtr>(), vec![("ptr_", 0), ("device_", offset_of!(DataPtr, device))]))
+        }
         "UniqueVoidPtr" => Some((24, vec![("data_", 0), ("ctx_", 8)])),
         "CUDAStream" => Some((16, vec![("stream_", 0)])),
         _ => None,
@@ -269,7 +283,8 @@ fn a_row_with_a_structure_of_another_size_is_refused() {
 
 #[test]
 fn statistics_are_written_where_each_build_has_them() {
-    let stats = DeviceStats { num_ooms: 7, num_oom_rejections: 8, max_split_size: -1, ..DeviceStats::default() };
+    let stats =
+        DeviceStats { num_ooms: 7, num_oom_rejections: 8, max_split_size: -1, ..DeviceStats::default() };
     for row in ROWS {
         let layouts = Layouts::of(row).expect("a known layout");
         if layouts.pools {
