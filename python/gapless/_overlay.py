@@ -1,7 +1,7 @@
 """torch's own memory tools, answered by the library: tried first, then put in place.
 
-The library replaces functions in the table of its own allocator object. It does so only in builds of torch that it knows
-exactly, and after a trial (`_selftest.py`). What fails leaves the plain hooks, and a reason.
+The library replaces functions in the table of its own allocator object. It does so only in builds of torch that it
+knows exactly, and after a trial (`_selftest.py`). What fails leaves the plain hooks, and a reason.
 """
 
 import os
@@ -27,8 +27,8 @@ def install(torch: Any, library: Library) -> Optional[str]:
 
 def _keep_heaps_unregistered(torch: Any) -> None:
     """torch's second NCCL backend (2.14, the default since 2.15) registers all memory of a process, and leaves out
-    the default pool only where torch's settings say that its segments are expandable. Those of Gapless are: their memory
-    is unmapped while the program runs, which a registration would not survive. The other settings stay."""
+    the default pool only where torch's settings say that its segments are expandable. Those of Gapless are: their
+    memory is unmapped while the program runs, which a registration would not survive. The other settings stay."""
     get = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
     set_all = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if set_all is None or not hasattr(torch._C, "_cuda_memoryMetadataSupported"):

@@ -37,6 +37,10 @@ _selftest._try_places = counted
     assert tried(real, patch) == (True, "")
 
 
+def test_a_program_that_ignores_its_children_is_answered_natively_too(real):
+    assert tried(real, "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)") == (True, "")
+
+
 def test_a_torch_that_does_not_fit_stays_on_the_plain_hooks(real):
     for patch, reason in (
         (
@@ -56,6 +60,7 @@ def test_a_torch_that_does_not_fit_stays_on_the_plain_hooks(real):
         ("_selftest._calls = lambda torch: os._exit(0)", "ended early"),
         ("import time; _selftest._PATIENCE = 0.5; _selftest._calls = lambda torch: time.sleep(600)", "did not end"),
         ("_selftest._calls = lambda torch: 1 // 0", "failed: ZeroDivisionError"),
+        ("def refused(): raise OSError(11, 'Try again later')\nos.fork = refused", "no process can be started (Try again later)"),
     ):
         native, err = tried(real, patch)
         assert not native, reason
