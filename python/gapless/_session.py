@@ -116,6 +116,7 @@ def enable(
 
         # Only now: a process that never enables it loads neither torch nor ctypes for it.
         from . import _library as native
+        from . import _overlay as overlay_module
         from . import _pressure, _torch
 
         torch = _torch.import_torch()
@@ -145,12 +146,13 @@ def enable(
         _allocator = _torch.plug(torch, library)
         _library, _chosen, _reason = library, chosen, None
         _pressure.attach(library)
-        _overlay = chosen.get("overlay", True) and library.overlay(torch.__version__, torch.version.git_version or "")
+        wanted = chosen.get("overlay", True)
+        why_not = overlay_module.install(torch, library) if wanted else None
+        _overlay = wanted and why_not is None
         if not _overlay:
-            why_not = library.last_error()
             _tools.replace_questions(torch, library)
             _tools.lead_accelerator(torch)
-            if chosen.get("overlay", True):
+            if wanted:
                 warnings.warn(f"{why_not}, so these tools are off: {_tools.OFF}", GaplessWarning, stacklevel=2)
         if chosen.get("plans", True) or "record" in chosen:
             from . import _steps

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 # What stays off on the plain hooks, for the one warning.
 OFF = (
     "torch.cuda.memory_snapshot, _snapshot, _dump_snapshot and _record_memory_history; the observer of failed requests; MemPool and use_mem_pool; "
-    "cudagraph trees of torch.compile; sharing CUDA tensors between processes; cudnn.benchmark"
+    "cudagraph trees of torch.compile; sharing CUDA tensors between processes; cudnn.benchmark; NCCL since torch 2.15. "
+    "To have them, update gapless, or install a release of torch that it knows"
 )
 
 _AMOUNTS = (

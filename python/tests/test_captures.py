@@ -71,7 +71,7 @@ def test_a_tracker_that_throws_is_an_error_in_python(real):
         THROWER
         + """
 x = empty()
-slot(46 + more, None, ctypes.POINTER(Function))(this, ctypes.byref(thrower))
+slot("attachAllocatorTraceTracker", None, ctypes.POINTER(Function))(this, ctypes.byref(thrower))
 assert fails(empty) and fails(lambda: empty(1000)) and fails(torch.cuda.empty_cache)
 assert torch.cuda.memory_allocated() >= 6 << 20
 print("alive", flush=True)
@@ -85,7 +85,7 @@ def test_an_observer_of_failures_that_throws_is_the_error_in_python(real):
     real.passes(
         THROWER
         + """
-slot(45 + more, None, ctypes.POINTER(Function))(this, ctypes.byref(thrower))
+slot("attachOutOfMemoryObserver", None, ctypes.POINTER(Function))(this, ctypes.byref(thrower))
 assert fails(lambda: empty(1 << 50))
 x = empty()
 """
@@ -99,7 +99,7 @@ def test_a_gatherer_of_stacks_that_throws_is_the_error_in_python(real):
 x = empty()
 class Vector(ctypes.Structure):
     _fields_ = [("begin", ctypes.c_void_p), ("end", ctypes.c_void_p), ("room", ctypes.c_void_p)]
-record = slot(39, None, ctypes.c_bool, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_bool, ctypes.POINTER(Vector))
+record = slot("recordHistory", None, ctypes.c_bool, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_bool, ctypes.POINTER(Vector))
 # std::__throw_bad_alloc, which takes nothing.
 record(this, True, ctypes.cast(cxx._ZSt17__throw_bad_allocv, ctypes.c_void_p), 10, 2, False, ctypes.byref(Vector()))
 try:

@@ -9,6 +9,8 @@ mod test;
 mod test_python;
 mod test_torch;
 mod tools;
+mod torch_table;
+mod wheels;
 
 use anyhow::{Result, bail};
 
@@ -16,7 +18,8 @@ const HELP: &str = "\
 cargo xtask test            install what the tests need, then run all of them
 cargo xtask test rust       only the Rust tests (also: lint, python, web)
 cargo xtask test-torch      the allocator's model against stock libraries of torch (versions and options may follow)
-cargo xtask test-torch python   only the Python package on stock torch (arguments for pytest may follow)
+cargo xtask test-torch python   only the Python package on stock torch (`--torch 2.15.0` and arguments for pytest may follow)
+cargo xtask torch-table VERSION   what the overlay has to know of a release of torch, from its wheel
 cargo xtask dist            what a release holds, in target/dist: built, installed into an empty environment, used
 cargo xtask dist try WHEEL  only check and use a wheel
 cargo xtask ci              all of the above, with the time of each part
@@ -30,6 +33,7 @@ fn main() -> Result<()> {
     match args.as_slice() {
         ["test", parts @ ..] => test::run(parts),
         ["test-torch", args @ ..] => test_torch::run(args),
+        ["torch-table", args @ ..] => torch_table::run(args),
         ["dist"] => dist::run(),
         ["dist", "try", wheel] => dist::try_wheel(wheel),
         ["ci"] => ci(),

@@ -1,8 +1,9 @@
 //! The Python part of `cargo xtask test-torch`: stock torch, imported, over a card that exists only as bookkeeping, and
 //! the package `gapless` on it. See torch-bench/README.md for the card and python/tests/ for what is tested.
 //!
-//! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on).
-//! Where it cannot be had the tests are skipped, loudly; .ci/skips.txt has the reason.
+//! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on),
+//! one for each release: `--torch 2.15.0` chooses another than the usual one. Where it cannot be had the tests are
+//! skipped, loudly; .ci/skips.txt has the reason.
 
 use crate::shell::{self, command};
 use crate::skips::Skips;
@@ -10,18 +11,23 @@ use crate::tools;
 use anyhow::{Context, Result};
 use std::path::Path;
 
-/// The release whose wheel is imported.
-const TORCH: &str = "torch==2.11.0";
+/// The release whose wheel is imported when none is named.
+const USUAL: &str = "2.11.0";
 
-/// `args` go to pytest.
+/// `args`: `--torch` and a release, where another than the usual one is wanted; the others go to pytest.
 pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
-    let folder = shell::target().join("torch-bench/python");
-    let card = folder.join("lib");
+    let (release, args) = match args {
+        ["--torch", release, rest @ ..] => (*release, rest),
+        _ => (USUAL, args),
+    };
+    let bench = shell::target().join("torch-bench");
+    let card = bench.join("python/lib");
     build_card(&card)?;
-    let python = match environment(&folder.join("venv")) {
+    let folder = if release == USUAL { "python".to_owned() } else { format!("python-{release}") };
+    let python = match environment(&bench.join(folder).join("venv"), release) {
         Ok(python) => python,
         Err(error) => {
-            skips.add("python/tests", &format!("{TORCH} cannot be had ({error:#})"));
+            skips.add("python/tests", &format!("torch {release} cannot be had ({error:#})"));
             return Ok(());
         }
     };
@@ -59,8 +65,8 @@ fn pytest(
 }
 
 /// The interpreter of an environment with torch and pytest in it; made where there is none.
-fn environment(folder: &Path) -> Result<String> {
-    let packages = [TORCH, "numpy", "pytest", "pytest-xdist"];
+fn environment(folder: &Path, release: &str) -> Result<String> {
+    let packages = [&format!("torch=={release}"), "numpy", "pytest", "pytest-xdist"];
     tools::environment(folder, &packages, &packages.join(" "))
 }
 

@@ -10,6 +10,7 @@ use crate::parts::Parts;
 use crate::shell::{self, command};
 use crate::skips::Skips;
 use crate::test_python;
+use crate::wheels;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
@@ -98,7 +99,7 @@ fn compare_all(args: &[&str], skips: &mut Skips) -> Result<()> {
     let chosen = |r: &&Release| if versions.is_empty() { r.usual } else { versions.contains(&r.version) };
     for release in RELEASES.iter().filter(chosen) {
         let folder = cache.join(release.version);
-        if let Err(error) = fetch(release, &folder) {
+        if let Err(error) = wheels::fetch(release.version, &KEPT, &folder) {
             skips.add(&format!("torch {}", release.version), &format!("its wheel cannot be had ({error:#})"));
             continue;
         }
@@ -110,56 +111,6 @@ fn compare_all(args: &[&str], skips: &mut Skips) -> Result<()> {
         "compared with torch {}",
         if compared.is_empty() { "of no version".to_owned() } else { compared.join(", ") }
     );
-    Ok(())
-}
-
-/// Downloads the wheel into `folder` and keeps what is needed of it; nothing where that was done before.
-fn fetch(release: &Release, folder: &Path) -> Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let part = folder.with_extension("part");
-    if part.exists() {
-        std::fs::remove_dir_all(&part)?;
-    }
-    std::fs::create_dir_all(&part)?;
-    let part_name = part.display().to_string();
-    // Any interpreter will do: the libraries that are kept know nothing of Python.
-    let wanted = format!("torch=={}", release.version);
-    shell::run(command(
-        ".",
-        "python3",
-        &[
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--platform=manylinux_2_28_x86_64",
-            "--platform=manylinux1_x86_64",
-            "--implementation=cp",
-            "--python-version=3.11",
-            "--abi=cp311",
-            "--dest",
-            &part_name,
-            &wanted,
-        ],
-    ))?;
-    let wheel = std::fs::read_dir(&part)?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|e| e == "whl"))
-        .context("pip left no wheel")?;
-    let unpack = "import sys, zipfile\n\
-                  wheel = zipfile.ZipFile(sys.argv[1])\n\
-                  wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.startswith(tuple(sys.argv[3:]))])";
-    let wheel_name = wheel.display().to_string();
-    let mut args = vec!["-c", unpack, &wheel_name, &part_name];
-    args.extend(KEPT);
-    shell::output(command(".", "python3", &args))?;
-    std::fs::remove_file(wheel)?;
-    std::fs::rename(&part, folder)?;
     Ok(())
 }
 

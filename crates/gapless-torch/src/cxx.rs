@@ -95,31 +95,45 @@ pub struct CxxVec<T> {
 }
 
 impl<T> CxxVec<T> {
+    /// One without items.
+    pub const EMPTY: CxxVec<T> =
+        CxxVec { begin: std::ptr::null_mut(), end: std::ptr::null_mut(), room: std::ptr::null_mut() };
+
     /// Room for `items`, each of which `build` makes in its place.
     ///
     /// # Safety
     /// `build` initialises what it is given. Whoever gets the vector frees it: this side never does.
     pub unsafe fn build<I>(
         items: impl ExactSizeIterator<Item = I>,
+        build: impl FnMut(*mut T, I),
+    ) -> CxxVec<T> {
+        // SAFETY: as the caller says.
+        unsafe { CxxVec::build_apart(items, size_of::<T>(), build) }
+    }
+
+    /// [`CxxVec::build`] where each item takes `stride` bytes: C++'s type is longer than ours, and `build` makes all of
+    /// it.
+    ///
+    /// # Safety
+    /// As there; `stride` is at least the size of `T`, and keeps its alignment.
+    pub unsafe fn build_apart<I>(
+        items: impl ExactSizeIterator<Item = I>,
+        stride: usize,
         mut build: impl FnMut(*mut T, I),
     ) -> CxxVec<T> {
         let count = items.len();
         if count == 0 {
-            return CxxVec {
-                begin: std::ptr::null_mut(),
-                end: std::ptr::null_mut(),
-                room: std::ptr::null_mut(),
-            };
+            return CxxVec::EMPTY;
         }
-        let begin: *mut T = new_bytes(count * size_of::<T>()).cast();
+        let begin: *mut T = new_bytes(count * stride).cast();
         let mut end = begin;
         for item in items.take(count) {
             build(end, item);
             // SAFETY: within the room that was taken.
-            end = unsafe { end.add(1) };
+            end = unsafe { end.byte_add(stride) };
         }
         // SAFETY: as above.
-        CxxVec { begin, end, room: unsafe { begin.add(count) } }
+        CxxVec { begin, end, room: unsafe { begin.byte_add(count * stride) } }
     }
 
     /// # Safety
@@ -420,7 +434,66 @@ impl StringMap {
     }
 }
 
+/// `ska::flat_hash_map<std::pair<u64, u64>, V>`: slots in a row, and behind them some more for those that do not fit.
+#[repr(C)]
+#[derive(Debug)]
+pub struct PairMap<V> {
+    entries: *mut PairEntry<V>,
+    slots_minus_one: usize,
+    shift: i8,
+    /// How many slots are looked at for a key: so many are behind the last one, and an end.
+    lookups: i8,
+    largest_load: f32,
+    count: usize,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct PairEntry<V> {
+    /// How far it lies from where its key belongs; negative where there is none. The end has 0.
+    distance: i8,
+    key: [u64; 2],
+    value: V,
+}
+
+impl<V: Copy> PairMap<V> {
+    /// Builds a map at `place`. Whoever gets it goes through it and frees it: nothing can be looked up by its key, since
+    /// entries lie in order.
+    ///
+    /// # Safety
+    /// `place` is valid for a write; whoever gets the map frees it.
+    pub unsafe fn write(place: *mut PairMap<V>, items: &[([u64; 2], V)]) {
+        let slots = if items.is_empty() { 1 } else { items.len().next_power_of_two().max(4) };
+        let log = slots.trailing_zeros() as i8;
+        let (shift, lookups) = if items.is_empty() { (63, 3) } else { (64 - log, log.max(4)) };
+        let room = slots - 1 + lookups as usize;
+        let entries: *mut PairEntry<V> = new_bytes((room + 1) * size_of::<PairEntry<V>>()).cast();
+        // SAFETY: room for that many and the end was taken.
+        unsafe {
+            for at in 0..=room {
+                let (entry, item) = (entries.add(at), items.get(at));
+                let distance = if at == room || item.is_some() { 0 } else { -1 };
+                (&raw mut (*entry).distance).write(distance);
+                if let Some((key, value)) = item {
+                    (&raw mut (*entry).key).write(*key);
+                    (&raw mut (*entry).value).write(*value);
+                }
+            }
+            let count = items.len();
+            place.write(PairMap {
+                entries,
+                slots_minus_one: slots - 1,
+                shift,
+                lookups,
+                largest_load: 0.5,
+                count,
+            });
+        }
+    }
+}
+
 const _: () = {
+    assert!(size_of::<PairMap<[u64; 12]>>() == 32 && size_of::<PairEntry<[u64; 12]>>() == 120);
     assert!(size_of::<CxxVec<u8>>() == 24 && size_of::<CxxString>() == 32 && size_of::<SharedPtr>() == 16);
     assert!(size_of::<Function>() == 32 && size_of::<StringMap>() == 56 && size_of::<StringNode>() == 80);
 };

@@ -8,7 +8,7 @@
 
 use crate::cxx::SharedPtr;
 use crate::foreign::{self, Observer, Tracker};
-use crate::overlay::layout::{self, TraceEntry};
+use crate::overlay::layout::{self, LongTraceEntry, TraceEntry};
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
@@ -21,14 +21,17 @@ pub enum Action {
     Alloc = 0,
     FreeRequested = 1,
     FreeCompleted = 2,
+    SegmentAlloc = 3,
+    SegmentFree = 4,
     SegmentMap = 5,
     SegmentUnmap = 6,
     Snapshot = 7,
     Oom = 8,
+    Annotate = 9,
 }
 
 /// PyTorch's names of all actions, at their numbers.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "alloc",
     "free_requested",
     "free_completed",
@@ -38,6 +41,7 @@ const NAMES: [&str; 9] = [
     "segment_unmap",
     "snapshot",
     "oom",
+    "annotate",
 ];
 
 /// How much of the stacks is kept: none, of live blocks, of allocations in the history too, of frees too.
@@ -84,6 +88,8 @@ pub struct Entry {
     /// The compiled region it happened in.
     pub compiled: Option<Arc<str>>,
     pub metadata: Option<Arc<str>>,
+    /// The program chose the address.
+    pub at_address: bool,
 }
 
 /// A mark that `record_function` left.
@@ -251,11 +257,17 @@ impl History {
         self.stacks.get(&addr)
     }
 
-    pub fn allocated(&mut self, device: i32, what: Event, stack: Option<Stack>) {
+    /// `at_address`: whether the program chose the address.
+    pub fn allocated(&mut self, device: i32, what: Event, stack: Option<Stack>, at_address: bool) {
         if let Some(stack) = &stack {
             self.stacks.insert(what.addr, stack.clone());
         }
-        self.add(device, Action::Alloc, what, stack);
+        self.put(device, Entry { at_address, ..entry(Action::Alloc, what, stack) });
+    }
+
+    /// A note about a live block.
+    pub fn annotated(&mut self, device: i32, what: Event, note: &str, stack: Option<Stack>) {
+        self.put(device, Entry { metadata: Some(Arc::from(note)), ..entry(Action::Annotate, what, stack) });
     }
 
     pub fn free_requested(&mut self, device: i32, what: Event, stack: Option<Stack>) {
@@ -287,26 +299,49 @@ impl History {
 
     /// Records one action, for the list and for the trackers.
     pub fn add(&mut self, device: i32, action: Action, what: Event, stack: Option<Stack>) {
-        let Event { addr, size, stream, pool } = what;
-        let stack = stack.filter(|_| LEVEL.load(Ordering::Relaxed) >= level::ALLOC);
-        let entry = Entry {
-            action,
-            addr,
-            size,
-            stream,
-            pool,
-            time: now(),
-            stack,
-            compiled: COMPILED.with(|stack| stack.borrow().last().cloned()),
-            metadata: metadata(),
-        };
-        if !TRACKERS.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
-            UNTOLD.lock().unwrap_or_else(PoisonError::into_inner).push_back((device, entry.clone()));
+        self.put(device, entry(action, what, stack));
+    }
+
+    fn put(&mut self, device: i32, entry: Entry) {
+        if has_trackers() {
+            tell_later(device, entry.clone());
         }
-        if is_recording() && SKIPPED.load(Ordering::Relaxed) & (1 << action as u16) == 0 {
+        if is_recording() && SKIPPED.load(Ordering::Relaxed) & (1 << entry.action as u16) == 0 {
             push(&mut self.entries, entry);
         }
     }
+}
+
+/// What happened just now, on this thread.
+fn entry(action: Action, Event { addr, size, stream, pool }: Event, stack: Option<Stack>) -> Entry {
+    let stack = stack.filter(|_| LEVEL.load(Ordering::Relaxed) >= level::ALLOC);
+    let compiled = COMPILED.with(|stack| stack.borrow().last().cloned());
+    Entry {
+        action,
+        addr,
+        size,
+        stream,
+        pool,
+        time: now(),
+        stack,
+        compiled,
+        metadata: metadata(),
+        at_address: false,
+    }
+}
+
+#[must_use]
+pub fn has_trackers() -> bool {
+    !TRACKERS.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+}
+
+fn tell_later(device: i32, entry: Entry) {
+    UNTOLD.lock().unwrap_or_else(PoisonError::into_inner).push_back((device, entry));
+}
+
+/// Something that only trackers hear of.
+pub fn announce(device: i32, action: Action, what: Event) {
+    tell_later(device, entry(action, what, None));
 }
 
 /// Where and how much.
@@ -370,10 +405,11 @@ unsafe fn tell_all() {
         loop {
             let next = untold().pop_front();
             let Some((device, entry)) = next else { break };
-            let mut room = std::mem::MaybeUninit::<TraceEntry>::uninit();
-            // SAFETY: room for one, where it stays.
-            unsafe { layout::write_trace_entry(room.as_mut_ptr(), device, &entry) };
-            let shown = Shown(room.as_mut_ptr());
+            let mut room = std::mem::MaybeUninit::<LongTraceEntry>::uninit();
+            let place: *mut TraceEntry = room.as_mut_ptr().cast();
+            // SAFETY: room for the longest there is, where it stays.
+            unsafe { layout::write_trace_entry(place, device, &entry) };
+            let shown = Shown(place);
             for tracker in &trackers {
                 // SAFETY: as the caller says; the entry was written just now.
                 unsafe { tracker.tell(shown.0) };

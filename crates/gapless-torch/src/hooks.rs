@@ -363,12 +363,14 @@ pub extern "C" fn gapless_end_pool(device: i32, id: MempoolId) {
     });
 }
 
-/// Nobody needs what is in it any more.
+/// One of its users needs what is in it no more.
+///
+/// # Safety
+/// Called from C++ that may be thrown through.
 #[unsafe(no_mangle)]
-pub extern "C" fn gapless_release_pool(device: i32, id: MempoolId) {
-    guarded((), || {
-        let _: Result<(), CardError> = state::with_card(device, |card| card.release(id.into()));
-    });
+pub unsafe extern "C-unwind" fn gapless_release_pool(device: i32, id: MempoolId) {
+    // SAFETY: as the caller says.
+    unsafe { routing::release(device, id) };
 }
 
 /// Writes the statistics of a card as JSON into `out`, NUL-terminated, and returns their length; where that is not less
@@ -401,7 +403,8 @@ pub extern "C" fn gapless_reset_peaks(device: i32) {
     });
 }
 
-/// Makes PyTorch's own tools answer for this allocator, in builds that are known exactly. 1: this one is not.
+/// Makes PyTorch's own tools answer for this allocator, in builds that are known exactly. 1: this one is not, and
+/// `gapless_last_error` says why.
 ///
 /// # Safety
 /// Both arguments are NUL-terminated strings.
@@ -411,12 +414,69 @@ pub unsafe extern "C" fn gapless_overlay(torch_version: *const c_char, git_versi
         // SAFETY: as the caller says.
         let (version, git) = unsafe { (CStr::from_ptr(torch_version), CStr::from_ptr(git_version)) };
         recorder::process::set_torch(&version.to_string_lossy());
-        match overlay::install(&version.to_string_lossy(), &git.to_string_lossy()) {
-            Ok(()) => 0,
-            Err(why) => {
-                set_error(&why);
-                1
-            }
-        }
+        told(overlay::install(&version.to_string_lossy(), &git.to_string_lossy()))
     })
+}
+
+/// Looks at the running build without a change, so that what the next two do can be tried. As [`gapless_overlay`].
+///
+/// # Safety
+/// Both arguments are NUL-terminated strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_overlay_check(
+    torch_version: *const c_char,
+    git_version: *const c_char,
+) -> i32 {
+    guarded(1, || {
+        // SAFETY: as the caller says.
+        let (version, git) = unsafe { (CStr::from_ptr(torch_version), CStr::from_ptr(git_version)) };
+        recorder::process::set_torch(&version.to_string_lossy());
+        told(overlay::check(&version.to_string_lossy(), &git.to_string_lossy()))
+    })
+}
+
+/// Puts a table for trials in place, in a forked child that ends soon: with `answers` 0 one whose every function throws
+/// its own number, else one that answers statistics and snapshots with numbers that are known. As [`gapless_overlay`].
+///
+/// # Safety
+/// Both strings are NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_overlay_try(
+    torch_version: *const c_char,
+    git_version: *const c_char,
+    answers: i32,
+) -> i32 {
+    guarded(1, || {
+        // SAFETY: as the caller says.
+        let (version, git) = unsafe { (CStr::from_ptr(torch_version), CStr::from_ptr(git_version)) };
+        told(overlay::probe::install(&version.to_string_lossy(), &git.to_string_lossy(), answers != 0))
+    })
+}
+
+/// Where the table of this build has the function of this name; -1 where it has none.
+///
+/// # Safety
+/// All arguments are NUL-terminated strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_overlay_word(
+    torch_version: *const c_char,
+    git_version: *const c_char,
+    name: *const c_char,
+) -> i32 {
+    guarded(-1, || {
+        // SAFETY: as the caller says.
+        let text = |text| unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        overlay::word(&text(torch_version), &text(git_version), &text(name)).map_or(-1, |word| word as i32)
+    })
+}
+
+/// 0, or 1 with a message in `gapless_last_error`.
+fn told(done: Result<(), String>) -> i32 {
+    match done {
+        Ok(()) => 0,
+        Err(why) => {
+            set_error(&why);
+            1
+        }
+    }
 }

@@ -9,8 +9,14 @@
 //! before the capture begins, so its filter does not take the thread's current stream then; a memory pool's filter
 //! does. From then on the stream is watched: once it was seen captured and is not any more, the capture is over,
 //! whether PyTorch ends the routing or, after a failure, never does.
+//!
+//! PyTorch 2.13 and newer also **mark** captures: that one has begun on the thread's current stream, and that it has
+//! ended. Between the two, routings of the same pool may end and begin again (conditional nodes of a graph), which then
+//! take the captured stream at once and look like a memory pool's: the mark says that the capture goes on. A mark holds
+//! as long as its stream is captured.
 
 use crate::foreign::{self, Filter};
+use crate::history;
 use crate::hooks::guarded;
 use crate::state::{self, CARDS};
 use gapless_pool::{PoolKey, StreamHandle};
@@ -84,6 +90,8 @@ impl Capture {
 #[derive(Debug, Default)]
 pub struct Routings {
     open: Vec<(Arc<Routing>, Capture)>,
+    /// Streams that are captured, as PyTorch says.
+    marked: Vec<StreamHandle>,
 }
 
 impl Routings {
@@ -96,7 +104,19 @@ impl Routings {
     /// Whether some capture is open: nothing may be recorded, asked or waited for.
     #[must_use]
     pub fn has_capture(&self) -> bool {
-        self.open.iter().any(|(_, capture)| capture.is_open())
+        !self.marked.is_empty() || self.open.iter().any(|(_, capture)| capture.is_open())
+    }
+
+    /// A capture has begun on this stream.
+    pub fn mark(&mut self, stream: StreamHandle) {
+        self.marked.push(stream);
+    }
+
+    /// A capture on this stream has ended. One that was given up may have been forgotten before.
+    pub fn unmark(&mut self, stream: StreamHandle) {
+        if let Some(at) = self.marked.iter().rposition(|marked| *marked == stream) {
+            self.marked.remove(at);
+        }
     }
 
     pub fn begin(&mut self, routing: Routing, capture: Capture) {
@@ -118,7 +138,9 @@ impl Routings {
 
     /// Looks at the streams of captures. Whether one began or is over.
     pub fn watch(&mut self, mut is_captured: impl FnMut(StreamHandle) -> bool) -> bool {
-        let mut changed = false;
+        let marks = self.marked.len();
+        self.marked.retain(|stream| is_captured(*stream));
+        let mut changed = marks != self.marked.len();
         for (_, capture) in &mut self.open {
             let next = match *capture {
                 Capture::Awaited(stream) if is_captured(stream) => Capture::Running(stream),
@@ -204,6 +226,36 @@ pub unsafe fn begin(device: i32, id: MempoolId, filter: Filter) {
     });
 }
 
+/// PyTorch says that this thread's current stream of a card is captured, or that it is not any more.
+///
+/// # Safety
+/// Where C++ may be thrown through.
+pub unsafe fn mark_capture(device: i8, begins: bool) {
+    let Some(torch) = foreign::torch().filter(|_| !state::is_forked()) else { return };
+    // SAFETY: as the caller says.
+    let stream = StreamHandle(unsafe { torch.current_stream(device) } as u64);
+    guarded((), || {
+        let mark = |card: &mut state::Card| card.mark_capture(stream, begins);
+        let _: Result<(), state::CardError> = state::with_card(i32::from(device), mark);
+    });
+}
+
+/// A private pool has one user less. Trackers hear of memory that may go before it does.
+///
+/// # Safety
+/// Where C++ may be thrown through.
+pub unsafe fn release(device: i32, id: MempoolId) {
+    let pool = PoolKey::from(id);
+    let is_unused = guarded(false, || state::with_card(device, |card| card.release(pool)).unwrap_or(false));
+    if is_unused {
+        // SAFETY: as the caller says; no card is locked.
+        unsafe { history::tell_trackers() };
+        guarded((), || {
+            let _: Result<(), state::CardError> = state::with_card(device, |card| card.let_go(pool));
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,6 +317,27 @@ mod tests {
         routings.begin(routing(1), Capture::Unknown);
         assert!(!routings.watch(|_| false) && routings.has_capture());
         routings.end(PoolKey(0, 1));
+        assert!(!routings.has_capture());
+    }
+
+    #[test]
+    fn a_marked_capture_goes_on_while_its_routings_end_and_begin() {
+        let mut routings = Routings::default();
+        routings.begin(routing(1), Capture::Awaited(STREAM));
+        routings.mark(STREAM);
+        routings.end(PoolKey(0, 1));
+        routings.begin(routing(1), Capture::No);
+        assert!(!routings.watch(|_| true) && routings.has_capture());
+        routings.unmark(STREAM);
+        assert!(!routings.has_capture() && !routings.is_empty());
+    }
+
+    #[test]
+    fn a_mark_of_a_capture_that_was_given_up_is_forgotten() {
+        let mut routings = Routings::default();
+        routings.mark(STREAM);
+        assert!(routings.watch(|_| false) && !routings.has_capture());
+        routings.unmark(STREAM);
         assert!(!routings.has_capture());
     }
 

@@ -106,6 +106,45 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
     }
 }
 
+/// Memory for `size` bytes at `address`, of what this stream has free. Throws where it is not free.
+///
+/// # Safety
+/// Called from C++ that may be thrown through.
+pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address: *mut c_void) -> *mut c_void {
+    // SAFETY: as the caller says.
+    unsafe {
+        let pool = routing::pool_of(device, stream);
+        let stack = if history::is_watched() { history::stack(level::STATE) } else { None };
+        let line = guarded(0, recorder::stack);
+        let who = guarded(None, checked::who);
+        let (addr, bytes) = (address as u64, size as u64);
+        let inside = || Err("gapless: the allocator failed inside; please report it".to_owned());
+        let place = |card: &mut Card| {
+            let budget = budgets::open_on(device);
+            card.pool.alloc_at(bytes, addr, StreamHandle(stream as u64), pool, budget).map_err(|error| {
+                format!("gapless: {bytes} bytes at {addr:#x} cannot be allocated on cuda:{device}: {error}")
+            })?;
+            checked::handed_out(card, addr, who.as_ref())?;
+            if history::is_watched() {
+                card.note_alloc(device, addr, stack.clone(), true);
+            }
+            if recorder::is_on() {
+                card.record_alloc(device, addr, line);
+            }
+            Ok(())
+        };
+        let placed = guarded(inside(), || {
+            state::with_card(device, place).unwrap_or_else(|error| Err(format!("gapless: {error}")))
+        });
+        history::tell_trackers();
+        drop((stack, who));
+        match placed {
+            Ok(()) => address,
+            Err(message) => fail(Kind::Error, message),
+        }
+    }
+}
+
 impl Request {
     /// Serves it from the whole card.
     ///
@@ -135,7 +174,7 @@ impl Request {
                     .map_err(|AllocError::OutOfMemory { device, .. }| Failure::OutOfMemory(device))?;
                 checked::handed_out(card, addr, self.who.as_ref()).map_err(Failure::Wrong)?;
                 if history::is_watched() {
-                    card.note_alloc(self.device, addr, self.stack.clone());
+                    card.note_alloc(self.device, addr, self.stack.clone(), false);
                 }
                 if recorder::is_on() {
                     card.record_alloc(self.device, addr, self.line);

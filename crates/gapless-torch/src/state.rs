@@ -10,7 +10,8 @@ use crate::quota::{QuotaDevice, admission};
 use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::{Capture, Routing, Routings};
-use crate::stats::Shown;
+use crate::segments::{Ages, Announced, Piece as Segment};
+use crate::stats::{ByPool, Shown};
 use crate::{background, budgets, checked, publisher};
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
@@ -46,8 +47,13 @@ pub struct Card {
     pub helped: u64,
     /// Counters as they were when the program last reset its totals.
     pub since: Since,
-    /// What is counted when it is asked for.
+    /// What is counted when it is asked for: of the card, and of each private pool.
     pub shown: Shown,
+    pub by_pool: ByPool,
+    /// The order in which segments were first seen.
+    pub ages: Ages,
+    /// Segments of private pools that trackers were told of, or found when they began to listen.
+    pub announced: Announced,
 }
 
 /// What totals are counted from.
@@ -223,6 +229,9 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
             helped: 0,
             since: Since::default(),
             shown: Shown::default(),
+            by_pool: ByPool::default(),
+            ages: Ages::default(),
+            announced: Announced::default(),
         });
         recorder::start();
         card.pool.set_log(needs_log());
@@ -400,16 +409,44 @@ impl Card {
         self.rerouted();
     }
 
-    pub fn release(&mut self, pool: PoolKey) {
-        if let Some((_, uses)) = self.uses.iter_mut().find(|(key, _)| *key == pool) {
-            *uses = uses.saturating_sub(1);
-            if *uses == 0 {
-                self.pool.release_pool(pool);
-                self.spare.retain(|key| *key != pool);
-                self.routings.forget(pool);
-                self.rerouted();
-            }
+    /// A private pool has one user less. Whether nobody uses it any more: once trackers have heard of what was
+    /// announced now, [`Card::let_go`] follows.
+    pub fn release(&mut self, pool: PoolKey) -> bool {
+        let Some((_, uses)) = self.uses.iter_mut().find(|(key, _)| *key == pool) else { return false };
+        *uses = uses.saturating_sub(1);
+        if *uses > 0 {
+            return false;
         }
+        for Segment { addr, size, stream, pool } in self.announced.end(pool) {
+            history::announce(self.device, Action::SegmentFree, Event { addr, size, stream, pool });
+        }
+        true
+    }
+
+    /// What is free in a private pool that nobody uses may go.
+    pub fn let_go(&mut self, pool: PoolKey) {
+        if self.uses_of(pool) == Some(0) {
+            self.pool.release_pool(pool);
+            self.spare.retain(|key| *key != pool);
+            self.routings.forget(pool);
+            self.rerouted();
+        }
+    }
+
+    /// A stream of this card is captured from now on, or not any more: what newer PyTorch tells.
+    pub fn mark_capture(&mut self, stream: StreamHandle, begins: bool) {
+        if begins {
+            self.routings.mark(stream);
+        } else {
+            self.routings.unmark(stream);
+        }
+        self.rerouted();
+    }
+
+    /// Somebody begins to listen to what happens here, and knows the segments that there are.
+    pub fn listen(&mut self) {
+        self.pool.set_log(true);
+        self.announced.begin(&self.pool.segments());
     }
 
     /// Holds at most this share of the card, and no more than the options allow.
@@ -495,12 +532,20 @@ impl Card {
     // ---- history: only while somebody records or listens ----
 
     #[cold]
-    pub fn note_alloc(&mut self, device: i32, addr: u64, stack: Option<Stack>) {
+    pub fn note_alloc(&mut self, device: i32, addr: u64, stack: Option<Stack>, at_address: bool) {
         self.note_changes(device, stack.as_ref());
         if let Some(a) = self.pool.allocation_at(addr) {
             let what = Event { addr, size: a.requested, stream: a.stream, pool: a.pool };
-            self.history.allocated(device, what, stack);
+            self.history.allocated(device, what, stack, at_address);
         }
+    }
+
+    /// A note about what was allocated at `addr`. Whether somebody has it.
+    pub fn annotate(&mut self, addr: u64, note: &str, stack: Option<Stack>) -> bool {
+        let Some(a) = self.pool.allocation_at(addr).filter(|a| a.is_live) else { return false };
+        let what = Event { addr, size: a.requested, stream: a.stream, pool: a.pool };
+        self.history.annotated(self.device, what, note, stack);
+        true
     }
 
     /// Before the block goes.
@@ -518,6 +563,11 @@ impl Card {
     pub fn note_changes(&mut self, device: i32, stack: Option<&Stack>) {
         let changes = self.pool.take_changes();
         recorder::note_changes(device, &changes);
+        if history::has_trackers() {
+            for Segment { addr, size, stream, pool } in self.announced.made(&changes) {
+                history::announce(device, Action::SegmentAlloc, Event { addr, size, stream, pool });
+            }
+        }
         if history::is_watched() {
             self.history.changed(device, changes, stack);
         }

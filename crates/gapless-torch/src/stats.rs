@@ -8,11 +8,10 @@ use crate::budgets;
 use crate::checked;
 use crate::hooks::guarded;
 use crate::overlay::This;
-use crate::overlay::layout::{DeviceStats, Stat, StatArray};
+use crate::overlay::layout::{self, DeviceStats, Stat, StatArray};
 use crate::state::{self, Card, Since};
-use gapless_pool::{BlockState, ClassStats, Gauge, Rung, SegmentView, Stats};
+use gapless_pool::{BlockState, ClassStats, Gauge, PoolKey, Rung, SegmentView, Stats};
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A quantity, with its totals counted from `since`.
 fn stat(now: Gauge, since: Gauge) -> Stat {
@@ -86,6 +85,56 @@ fn settle([all, small, large]: &mut [Gauge; 3], seen: [u64; 2]) {
     }
 }
 
+/// What each private pool holds, of all that there ever was: by what the segments of a snapshot show.
+#[derive(Clone, Debug, Default)]
+pub struct ByPool {
+    pools: Vec<OnePool>,
+}
+
+/// What is reserved in a pool, and what that was when totals last began: in all, small, large.
+#[derive(Clone, Copy, Debug)]
+struct OnePool {
+    key: PoolKey,
+    reserved: [Gauge; 3],
+    since: [Gauge; 3],
+}
+
+impl ByPool {
+    fn look(&mut self, segments: &[SegmentView]) {
+        let is_new = |pools: &[OnePool], key| pools.iter().all(|pool| pool.key != key);
+        for segment in segments {
+            if segment.pool.is_private() && is_new(&self.pools, segment.pool) {
+                let none = [Gauge::default(); 3];
+                self.pools.push(OnePool { key: segment.pool, reserved: none, since: none });
+            }
+        }
+        for pool in &mut self.pools {
+            let mut seen = [0; 2];
+            for segment in segments.iter().filter(|segment| segment.pool == pool.key) {
+                seen[usize::from(segment.is_large)] += segment.size;
+            }
+            settle(&mut pool.reserved, seen);
+        }
+    }
+
+    fn restart_peaks(&mut self) {
+        for gauge in self.pools.iter_mut().flat_map(|pool| &mut pool.reserved) {
+            gauge.peak = gauge.current;
+        }
+    }
+
+    fn restart_totals(&mut self) {
+        for pool in &mut self.pools {
+            pool.since = pool.reserved;
+        }
+    }
+
+    fn stats(&self) -> Vec<([u64; 2], StatArray)> {
+        let of = |pool: &OnePool| [0, 1, 2].map(|at| stat(pool.reserved[at], pool.since[at]));
+        self.pools.iter().map(|pool| ([pool.key.0, pool.key.1], of(pool))).collect()
+    }
+}
+
 /// What is counted of a card.
 #[must_use]
 pub fn of(card: &mut Card) -> DeviceStats {
@@ -113,6 +162,7 @@ pub fn of(card: &mut Card) -> DeviceStats {
         num_sync_all_streams: now.waits as i64,
         num_device_alloc: now.device_allocs as i64,
         num_device_free: now.device_frees as i64,
+        num_oom_rejections: 0,
         max_split_size: -1,
     }
 }
@@ -121,6 +171,8 @@ pub fn of(card: &mut Card) -> DeviceStats {
 fn restart_totals(card: &mut Card) {
     card.shown.look(&card.pool.segments());
     card.since = Since { stats: *card.pool.stats(), shown: card.shown, failed: card.failed };
+    card.by_pool.look(&card.pool.segments());
+    card.by_pool.restart_totals();
 }
 
 /// Peaks start again from what is there now.
@@ -128,6 +180,8 @@ pub fn restart_peaks(card: &mut Card) {
     card.pool.reset_peaks();
     card.shown.look(&card.pool.segments());
     card.shown.restart_peaks();
+    card.by_pool.look(&card.pool.segments());
+    card.by_pool.restart_peaks();
     budgets::restart_peaks(card.device);
 }
 
@@ -141,13 +195,6 @@ fn on_existing(device: i32, work: impl FnOnce(&mut Card)) {
 
 // ---- through the table ----
 
-/// Whether PyTorch's structure has one number more, of requests that were refused beforehand: before its last one.
-static COUNTS_REFUSALS: AtomicBool = AtomicBool::new(false);
-
-pub(crate) fn prepare(counts_refusals: bool) {
-    COUNTS_REFUSALS.store(counts_refusals, Ordering::Relaxed);
-}
-
 /// `getDeviceStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn device_stats(
     out: *mut DeviceStats,
@@ -156,16 +203,14 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
 ) -> *mut DeviceStats {
     // A card that was not used has nothing, as PyTorch shows it.
     let mut stats = DeviceStats { max_split_size: -1, ..DeviceStats::default() };
-    on_existing(i32::from(device), |card| stats = of(card));
-    // SAFETY: the place for the result, which is a number longer where refusals are counted.
-    unsafe {
-        if COUNTS_REFUSALS.load(Ordering::Relaxed) {
-            out.write(DeviceStats { max_split_size: 0, ..stats });
-            out.add(1).cast::<i64>().write(stats.max_split_size);
-        } else {
-            out.write(stats);
-        }
-    }
+    let mut pools = Vec::new();
+    on_existing(i32::from(device), |card| {
+        stats = of(card);
+        card.by_pool.look(&card.pool.segments());
+        pools = card.by_pool.stats();
+    });
+    // SAFETY: C++ called; `out` is the place for the result.
+    unsafe { layout::write_stats(out, &stats, &pools, layout::layouts()) };
     out
 }
 

@@ -30,6 +30,7 @@ mod charging;
 mod check;
 mod checkpoint;
 mod counting;
+mod exact;
 mod fences;
 mod giving;
 mod growth;
@@ -50,6 +51,7 @@ mod waste;
 mod windows;
 
 pub use checkpoint::{RestoreError, Saved};
+pub use exact::ExactError;
 pub use holes::{Hole, Holes, PrivateFree};
 pub use ladder::Rung;
 pub use log::Change;

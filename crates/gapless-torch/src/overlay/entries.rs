@@ -1,53 +1,117 @@
-//! Which function of this library stands where in the table.
+//! Which function of this library takes which place in the table.
+//!
+//! By name, and by arguments as the C++ ABI writes them: where releases gave a function other arguments there is an
+//! entry for each. A function that only some releases have is replaced where it is; one that has no entry here stays
+//! PyTorch's own.
 
-use super::builds::Slots;
+use super::rows::Row;
 use super::{checkpoint, memory, peers, pools, recording, snapshot};
 use crate::stats;
 
-/// Every entry with its place.
-pub(super) fn all(slots: &Slots) -> Vec<(usize, usize)> {
-    macro_rules! entries {
-        ($($slot:ident: $function:path,)*) => {
-            vec![$((slots.$slot, $function as *const () as usize)),*]
-        };
-    }
-    let mut list = entries! {
-        allocate: memory::allocate,
-        raw_deleter: memory::raw_deleter,
-        raw_alloc: memory::raw_alloc,
-        raw_alloc_with_stream: memory::raw_alloc_with_stream,
-        raw_delete: memory::raw_delete,
-        empty_cache: memory::empty_cache,
-        memory_fraction: memory::memory_fraction,
-        set_memory_fraction: memory::set_memory_fraction,
-        cache_info: memory::cache_info,
-        share_handle: memory::share_handle,
-        open_handle: memory::open_handle,
-        enable_peer: peers::enable,
-        memcpy: peers::memcpy,
-        device_stats: stats::device_stats,
-        reset_accumulated: stats::reset_accumulated,
-        reset_peak: stats::reset_peak,
-        expandable_sizes: snapshot::expandable_sizes,
-        snapshot: snapshot::snapshot,
-        pool_use_count: pools::use_count,
-        create_pool: pools::create,
-        use_on_oom: pools::set_use_on_oom,
-        no_split: pools::set_no_split,
-        pool_live: pools::has_live_allocations,
-        is_history_enabled: recording::is_enabled,
-        record_history: recording::record_history,
-        record_annotation: recording::annotate,
-        push_compile_context: recording::enter_compiled,
-        pop_compile_context: recording::leave_compiled,
-        set_user_metadata: recording::set_metadata,
-        user_metadata: recording::metadata,
-        observe_failures: recording::observe_failures,
-        track: recording::track,
-        checkpoint: checkpoint::save,
-        set_checkpoint: checkpoint::restore,
+/// One of ours, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) word: usize,
+    pub(super) function: usize,
+}
+
+/// `std::string`, in arguments.
+macro_rules! string {
+    () => {
+        "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
     };
-    list.extend(slots.stack_of.map(|slot| (slot, recording::stack_of as *const () as usize)));
-    list.extend(slots.observe_refusals.map(|slot| (slot, recording::observe_refusals as *const () as usize)));
-    list
+}
+
+macro_rules! entries {
+    ($($name:literal($arguments:expr) => $function:path,)*) => {
+        [$(($name, $arguments, $function as *const () as usize)),*]
+    };
+}
+
+/// Every entry: the name, the arguments, the function.
+fn known() -> [(&'static str, &'static str, usize); 46] {
+    entries! {
+        "allocate"("m") => memory::allocate,
+        "raw_deleter"("v") => memory::raw_deleter,
+        "raw_alloc"("m") => memory::raw_alloc,
+        "raw_alloc_with_stream"("mP11CUstream_st") => memory::raw_alloc_with_stream,
+        "raw_delete"("Pv") => memory::raw_delete,
+        "allocateWithAddress"("mPv") => memory::allocate_at,
+        "emptyCache"("St4pairIyyE") => memory::empty_cache,
+        "getMemoryFraction"("a") => memory::memory_fraction,
+        "setMemoryFraction"("da") => memory::set_memory_fraction,
+        "cacheInfo"("aPm") => memory::cache_info,
+        "shareIpcHandle"("Pv") => memory::share_handle,
+        "getIpcDevPtr"(string!()) => memory::open_handle,
+        "enablePeerAccess"("aa") => peers::enable,
+        "memcpyAsync"("PviPKvimP11CUstream_stb") => peers::memcpy,
+        "getDeviceStats"("a") => stats::device_stats,
+        "resetAccumulatedStats"("a") => stats::reset_accumulated,
+        "resetPeakStats"("a") => stats::reset_peak,
+        "getExpandableSegmentSizes"("a") => snapshot::expandable_sizes,
+        "snapshot"("St4pairIyyEb") => snapshot::snapshot,
+        "snapshot"("St4pairIyyE") => snapshot::whole_snapshot,
+        "markCaptureBegin"("a") => pools::capture_begins,
+        "markCaptureEnd"("a") => pools::capture_ends,
+        "getPoolUseCount"("aSt4pairIyyE") => pools::use_count,
+        "createOrIncrefPool"("aSt4pairIyyESt10shared_ptrIS2_E") => pools::create,
+        "createOrIncrefPool"("aSt4pairIyyEPS2_") => pools::create_plain,
+        "setUseOnOOM"("aSt4pairIyyEb") => pools::set_use_on_oom,
+        "setUseOnOOM"("aSt4pairIyyE") => pools::use_on_oom,
+        "setNoSplit"("aSt4pairIyyE") => pools::set_no_split,
+        "checkPoolLiveAllocations"(
+            "aSt4pairIyyERKSt13unordered_setIPvSt4hashIS6_ESt8equal_toIS6_ESaIS6_EE"
+        ) => pools::has_live_allocations,
+        "isHistoryEnabled"("v") => recording::is_enabled,
+        "recordHistory"(concat!(
+            "bPFSt10shared_ptrIN3c1015GatheredContextEEvEmNS4_22CachingDeviceAllocator13RecordContextEbRKSt6vectorI",
+            string!(),
+            "SaISH_EE"
+        )) => recording::record_history,
+        "recordHistory"(
+            "bPFSt10shared_ptrIN3c1015GatheredContextEEvEmNS4_4cuda20CUDACachingAllocator13RecordContextEb"
+        ) => recording::record_all,
+        "recordAnnotation"(concat!("RKSt6vectorISt4pairI", string!(), "SA_ESaISB_EE")) => recording::annotate,
+        "pushCompileContext"(concat!("R", string!())) => recording::enter_compiled,
+        "popCompileContext"("v") => recording::leave_compiled,
+        "supportsUserMetadata"("v") => recording::has_metadata,
+        "setUserMetadata"(concat!("RK", string!())) => recording::set_metadata,
+        "getUserMetadata"("v") => recording::metadata,
+        "annotateMemory"(concat!("PKvRK", string!())) => recording::annotate_memory,
+        "attachOutOfMemoryObserver"("St8functionIFvlmmmEE") => recording::observe_failures,
+        "attachOomRejectionObserver"("St8functionIFvlmmmEE") => recording::observe_refusals,
+        "getContextForPointer"("PKv") => recording::stack_of,
+        "attachAllocatorTraceTracker"(
+            "St8functionIFvRKN3c1022CachingDeviceAllocator10TraceEntryEEE"
+        ) => recording::track,
+        "attachAllocatorTraceTracker"(
+            "St8functionIFvRKN3c104cuda20CUDACachingAllocator10TraceEntryEEE"
+        ) => recording::track,
+        "getCheckpointState"("aSt4pairIyyE") => checkpoint::save,
+        "setCheckpointPoolState"(
+            "aSt10shared_ptrIN3c104cuda20CUDACachingAllocator14AllocatorStateEE"
+        ) => checkpoint::restore,
+    }
+}
+
+/// The entries of a build, each with its place.
+///
+/// # Errors
+/// When the build has a function with arguments that ours do not take.
+pub(super) fn all(row: &Row) -> Result<Vec<Entry>, String> {
+    let mut list: Vec<Entry> = Vec::new();
+    let known = known();
+    for (name, _, _) in known {
+        if list.iter().any(|entry| entry.name == name) {
+            continue;
+        }
+        let Some((word, takes)) = row.word_of(name) else { continue };
+        let fits = known.iter().find(|(other, arguments, _)| *other == name && *arguments == takes);
+        let Some((_, _, function)) = fits else {
+            return Err(format!("torch's {name} takes other arguments ({takes}) than ours"));
+        };
+        list.push(Entry { name, word, function: *function });
+    }
+    Ok(list)
 }

@@ -1,13 +1,85 @@
 //! PyTorch's structures that cross the border, as the known builds lay them out: c10/core/CachingDeviceAllocator.h,
-//! c10/core/Allocator.h and c10/cuda/CUDACachingAllocator.h. Sizes and offsets were printed by a compiler over the
-//! headers of each known build, and are asserted here.
+//! c10/core/Allocator.h and c10/cuda/CUDACachingAllocator.h.
+//!
+//! Structures here are those of the oldest known build. Newer ones add fields, in the middle or at the end: [`Layouts`]
+//! says which of them the running build has, and the writers put them in. The rows of [`super::rows`] have each build's
+//! sizes and offsets; tests hold them against what is written here.
 
-use crate::cxx::{CxxString, CxxVec, SharedPtr, StringMap};
+use super::rows::Row;
+use crate::cxx::{CxxString, CxxVec, PairMap, SharedPtr, StringMap};
 use crate::foreign::Deleter;
 use crate::history::{Annotation, Entry};
 use crate::routing::MempoolId;
 use std::ffi::c_void;
 use std::mem::offset_of;
+use std::sync::OnceLock;
+
+/// What the running build's structures have that the oldest known build's have not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layouts {
+    /// `DeviceStats` counts requests that are refused beforehand (2.12).
+    pub refusals: bool,
+    /// It counts what private pools hold (2.13).
+    pub pools: bool,
+    /// `AllocatorConfigInfo` has two limits of pinned memory (2.13).
+    pub pinned_limits: bool,
+    /// `SnapshotInfo` has lists of pinned memory (2.14).
+    pub host: bool,
+    /// `TraceEntry` has a text that the program sets (2.10).
+    pub user_metadata: bool,
+    /// It has one of the allocator's own (2.15).
+    pub internal_metadata: bool,
+}
+
+static LAYOUTS: OnceLock<Layouts> = OnceLock::new();
+
+/// Those of the running build. Nothing is written before they were set.
+#[must_use]
+pub fn layouts() -> Layouts {
+    LAYOUTS.get().copied().unwrap_or_default()
+}
+
+/// Sets them, once.
+pub fn set_layouts(layouts: Layouts) {
+    let _ = LAYOUTS.set(layouts);
+}
+
+impl Layouts {
+    /// Those of a known build; `None` where one of its structures has a size that is not written here.
+    #[must_use]
+    pub fn of(row: &Row) -> Option<Layouts> {
+        let (refusals, pools) = match row.size_of("DeviceStats")? {
+            976 => (false, false),
+            984 => (true, false),
+            1016 => (true, true),
+            _ => return None,
+        };
+        let (user_metadata, internal_metadata) = match row.size_of("TraceEntry")? {
+            104 => (false, false),
+            136 => (true, false),
+            168 => (true, true),
+            _ => return None,
+        };
+        let (pinned_limits, host) = match (row.size_of("AllocatorConfigInfo")?, row.size_of("SnapshotInfo")?)
+        {
+            (88, 160) => (false, false),
+            (104, 176) => (true, false),
+            (104, 224) => (true, true),
+            _ => return None,
+        };
+        Some(Layouts { refusals, pools, pinned_limits, host, user_metadata, internal_metadata })
+    }
+
+    /// Bytes of a `TraceEntry`.
+    #[must_use]
+    pub fn trace_entry(self) -> usize {
+        match (self.user_metadata, self.internal_metadata) {
+            (_, true) => size_of::<LongTraceEntry>(),
+            (true, false) => size_of::<TraceEntry>(),
+            (false, false) => offset_of!(TraceEntry, user_metadata),
+        }
+    }
+}
 
 /// `c10::CachingAllocator::Stat`.
 #[repr(C)]
@@ -22,7 +94,7 @@ pub struct Stat {
 /// In all, small, large.
 pub type StatArray = [Stat; 3];
 
-/// `c10::CachingDeviceAllocator::DeviceStats`.
+/// `c10::CachingDeviceAllocator::DeviceStats`; [`write_stats`] puts in what newer builds have between its fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
@@ -42,6 +114,8 @@ pub struct DeviceStats {
     pub num_sync_all_streams: i64,
     pub num_device_alloc: i64,
     pub num_device_free: i64,
+    /// Only written where the build has it.
+    pub num_oom_rejections: i64,
     pub max_split_size: i64,
 }
 
@@ -89,7 +163,16 @@ pub struct TraceEntry {
     pub pool: MempoolId,
     pub time: i64,
     pub compile_context: CxxString,
+    /// Not in the oldest builds.
     pub user_metadata: CxxString,
+}
+
+/// `TraceEntry` of builds that add to it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct LongTraceEntry {
+    pub entry: TraceEntry,
+    pub internal_metadata: CxxString,
 }
 
 /// `AnnotationEntry`.
@@ -101,7 +184,7 @@ pub struct AnnotationEntry {
     pub metadata: StringMap,
 }
 
-/// `AllocatorConfigInfo`.
+/// `AllocatorConfigInfo`; newer builds add two sizes at its end.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ConfigInfo {
@@ -116,7 +199,7 @@ pub struct ConfigInfo {
     pub roundup_power2_divisions: CxxVec<usize>,
 }
 
-/// `SnapshotInfo`.
+/// `SnapshotInfo`; newer builds add to the settings, and two lists behind them.
 #[repr(C)]
 #[derive(Debug)]
 pub struct SnapshotInfo {
@@ -165,15 +248,13 @@ pub struct StreamSegmentSize {
 }
 
 const _: () = {
-    assert!(size_of::<DeviceStats>() == 976 && offset_of!(DeviceStats, num_alloc_retries) == 864);
-    assert!(
-        offset_of!(DeviceStats, requested_bytes) == 768 && offset_of!(DeviceStats, max_split_size) == 968
-    );
+    assert!(size_of::<DeviceStats>() == 984 && offset_of!(DeviceStats, max_split_size) == 976);
     assert!(size_of::<BlockInfo>() == 40 && offset_of!(BlockInfo, context) == 24);
     assert!(offset_of!(BlockInfo, allocated) == 20 && offset_of!(BlockInfo, active) == 21);
     assert!(size_of::<SegmentInfo>() == 120 && offset_of!(SegmentInfo, stream) == 48);
     assert!(offset_of!(SegmentInfo, pool) == 64 && offset_of!(SegmentInfo, blocks) == 80);
     assert!(offset_of!(SegmentInfo, context) == 104 && offset_of!(SegmentInfo, is_expandable) == 57);
+    assert!(size_of::<LongTraceEntry>() == 168 && offset_of!(LongTraceEntry, internal_metadata) == 136);
     assert!(size_of::<TraceEntry>() == 136 && offset_of!(TraceEntry, context) == 16);
     assert!(offset_of!(TraceEntry, pool) == 48 && offset_of!(TraceEntry, user_metadata) == 104);
     assert!(size_of::<AnnotationEntry>() == 72 && offset_of!(AnnotationEntry, metadata) == 16);
@@ -183,11 +264,87 @@ const _: () = {
     assert!(size_of::<CheckpointDelta>() == 48 && size_of::<StreamSegmentSize>() == 24);
 };
 
+/// Writes values one behind the other.
+struct Writer(*mut u8);
+
+impl Writer {
+    /// # Safety
+    /// There is room for `value`, aligned to 8 bytes.
+    unsafe fn put<T>(&mut self, value: T) {
+        // SAFETY: as the caller says.
+        unsafe {
+            self.0.cast::<T>().write(value);
+            self.0 = self.0.add(size_of::<T>());
+        }
+    }
+}
+
+/// Writes statistics as a build with these layouts has them; `pools` is what each private pool holds.
+///
+/// # Safety
+/// `place` is valid for a write of the build's `DeviceStats`; whoever gets it destroys it.
+pub unsafe fn write_stats(
+    place: *mut DeviceStats,
+    stats: &DeviceStats,
+    pools: &[([u64; 2], StatArray)],
+    layouts: Layouts,
+) {
+    let mut out = Writer(place.cast());
+    // SAFETY: as the caller says. Every field is a multiple of 8 bytes.
+    unsafe {
+        out.put([stats.allocation, stats.segment, stats.active, stats.inactive_split]);
+        out.put([stats.allocated_bytes, stats.reserved_bytes]);
+        if layouts.pools {
+            let map = out.0.cast::<PairMap<StatArray>>();
+            PairMap::write(map, pools);
+            out.0 = map.add(1).cast();
+        }
+        out.put([stats.active_bytes, stats.inactive_split_bytes, stats.requested_bytes]);
+        out.put([stats.num_alloc_retries, stats.num_ooms]);
+        out.put([stats.oversize_allocations, stats.oversize_segments]);
+        out.put([stats.num_sync_all_streams, stats.num_device_alloc, stats.num_device_free]);
+        if layouts.refusals {
+            out.put(stats.num_oom_rejections);
+        }
+        out.put(stats.max_split_size);
+    }
+}
+
+/// Writes what newer builds have in a snapshot behind the fields that all have.
+///
+/// # Safety
+/// `place` is valid for a write of the build's `SnapshotInfo`.
+pub unsafe fn write_newer_parts(place: *mut SnapshotInfo, layouts: Layouts) {
+    let mut out = Writer(place.wrapping_add(1).cast());
+    // SAFETY: as the caller says.
+    unsafe {
+        if layouts.pinned_limits {
+            // The most that is rounded up, and that is kept: no limit.
+            out.put([usize::MAX; 2]);
+        }
+        if layouts.host {
+            // PyTorch fills them itself.
+            out.put([CxxVec::<u64>::EMPTY, CxxVec::<u64>::EMPTY]);
+        }
+    }
+}
+
+/// What an allocation at an address that the program chose is marked with.
+const AT_ADDRESS: &str = "mallocWithAddress";
+
 /// Builds an entry in its place.
 ///
 /// # Safety
-/// `place` is valid for a write; whoever gets the entry frees it.
+/// `place` is valid for a write of the running build's entry; whoever gets the entry frees it.
 pub unsafe fn write_trace_entry(place: *mut TraceEntry, device: i32, entry: &Entry) {
+    let Layouts { user_metadata, internal_metadata: has_own_text, .. } = layouts();
+    let mark = if entry.at_address { AT_ADDRESS } else { "" };
+    let said = entry.metadata.as_deref().unwrap_or("");
+    let both = match (entry.at_address && !has_own_text, said.is_empty()) {
+        (false, _) => said.to_owned(),
+        (true, true) => mark.to_owned(),
+        (true, false) => format!("{said}\n{mark}"),
+    };
     // SAFETY: every field is written, the strings where they stay.
     unsafe {
         (&raw mut (*place).action).write(entry.action as i32);
@@ -199,7 +356,13 @@ pub unsafe fn write_trace_entry(place: *mut TraceEntry, device: i32, entry: &Ent
         (&raw mut (*place).pool).write(entry.pool.into());
         (&raw mut (*place).time).write(entry.time);
         CxxString::write(&raw mut (*place).compile_context, entry.compiled.as_deref().unwrap_or("N/A"));
-        CxxString::write(&raw mut (*place).user_metadata, entry.metadata.as_deref().unwrap_or(""));
+        if user_metadata {
+            CxxString::write(&raw mut (*place).user_metadata, &both);
+        }
+        if has_own_text {
+            let long = place.cast::<LongTraceEntry>();
+            CxxString::write(&raw mut (*long).internal_metadata, mark);
+        }
     }
 }
 
@@ -212,7 +375,12 @@ pub unsafe fn end_trace_entry(place: *mut TraceEntry) {
     unsafe {
         std::ptr::drop_in_place(&raw mut (*place).context);
         CxxString::end(&raw mut (*place).compile_context);
-        CxxString::end(&raw mut (*place).user_metadata);
+        if layouts().user_metadata {
+            CxxString::end(&raw mut (*place).user_metadata);
+        }
+        if layouts().internal_metadata {
+            CxxString::end(&raw mut (*place.cast::<LongTraceEntry>()).internal_metadata);
+        }
     }
 }
 

@@ -93,6 +93,26 @@ pub(super) unsafe extern "C-unwind" fn allocate(out: *mut DataPtr, _: This, size
     out
 }
 
+/// `allocateWithAddress(n, address)`: memory at just this address, or an error that says why not.
+pub(super) unsafe extern "C-unwind" fn allocate_at(
+    out: *mut DataPtr,
+    _: This,
+    size: usize,
+    address: *mut c_void,
+) -> *mut DataPtr {
+    let torch = torch();
+    // SAFETY: as in `allocate`.
+    unsafe {
+        let index = torch.current_device();
+        let data = serve::request_at(size, i32::from(index), torch.current_stream(index), address);
+        if torch.is_profiling() {
+            report(data, 1, Some(index));
+        }
+        out.write(DataPtr { data, deleter: delete, context: data, device: Device { kind: CUDA, index } });
+    }
+    out
+}
+
 /// What ends the memory of a tensor. Nothing can be thrown from here: what is not known is ignored.
 pub(super) unsafe extern "C-unwind" fn delete(pointer: *mut c_void) {
     // SAFETY: C++ called, and may be thrown through.

@@ -3,28 +3,31 @@
 //!
 //! PyTorch asks its current allocator through a table of functions. The plug-in interface fills only a few of them and
 //! lets the others throw. [`install`] copies the table of the one allocator object that is ours, puts functions of this
-//! library into the copy, and makes the object use it. [`builds`] says where which function is, [`layout`] what the
-//! structures look like; a build that is not listed, or whose table is not what the list says, is left alone, and so is
-//! everything when one needed symbol is missing.
+//! library into the copy, and makes the object use it. [`rows`] says where which function is, [`layout`] what the
+//! structures look like; a build that is not listed, or whose table is not what its row says, is left alone, and so is
+//! everything when one needed symbol is missing. [`probe`] tries a build in a forked child first.
 //!
 //! Entries take what C++ passes: the object first, or the place for a result that does not fit into registers and then
 //! the object. None of them unwinds, except with PyTorch's own exceptions.
 
-pub mod builds;
 mod checkpoint;
 mod entries;
 pub mod layout;
 mod memory;
 mod peers;
 mod pools;
+pub mod probe;
 mod recording;
+pub mod rows;
 mod snapshot;
 
 use crate::cxx::{self, find};
 use crate::exception::{self, Kind};
-use builds::{Build, Slots};
-use std::ffi::{CStr, c_void};
+use layout::Layouts;
+use rows::{HEADER, ROWS, Row};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The object that a table's functions are called on.
 pub(crate) type This = *mut c_void;
@@ -56,37 +59,186 @@ const C10_CUDA: [&CStr; 1] = [c"libc10_cuda.so"];
 const C10: [&CStr; 1] = [c"libc10.so"];
 const TORCH_CUDA: [&CStr; 1] = [c"libtorch_cuda.so"];
 
-/// Words before the first function: what the table says about its object.
-const HEADER: usize = 2;
+const CLASS: &str = "N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocatorE";
 
-/// PyTorch's own functions at their places, by which a table is recognised.
-fn landmarks(slots: &Slots) -> [(usize, &'static CStr); 13] {
-    macro_rules! method {
-        ($name:literal) => {
-            // SAFETY: the literal ends with the only NUL.
-            unsafe {
-                CStr::from_bytes_with_nul_unchecked(
-                    concat!("_ZN5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator", $name, "\0")
-                        .as_bytes(),
-                )
-            }
-        };
+/// The row of this build, if it is known.
+#[must_use]
+pub fn known(version: &str, commit: &str) -> Option<&'static Row> {
+    let release = version.split('+').next().unwrap_or(version);
+    ROWS.iter().find(|row| row.version == release && row.commit == commit)
+}
+
+/// Where the table of a known build has a function.
+#[must_use]
+pub fn word(version: &str, commit: &str, name: &str) -> Option<usize> {
+    known(version, commit)?.word_of(name).map(|(word, _)| word)
+}
+
+/// The table that was put in place last.
+static PUT: AtomicPtr<usize> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A build that is what its row says.
+struct Ready {
+    layouts: Layouts,
+    /// The allocator object, which begins with its table pointer.
+    object: *mut *const usize,
+    table: *const usize,
+    words: usize,
+    entries: Vec<entries::Entry>,
+    /// The places by which objects end and CUDA starts, which trials leave as they are.
+    kept: Vec<usize>,
+}
+
+/// Compares the running build with its row. Nothing is changed.
+fn ready(version: &str, commit: &str) -> Result<Ready, String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")) {
+        return Err("only builds for Linux on x86-64 are known".to_owned());
     }
-    [
-        (slots.allocate, method!("8allocateEm")),
-        (slots.empty_cache, method!("10emptyCacheESt4pairIyyE")),
-        (slots.device_stats, method!("14getDeviceStatsEa")),
-        (slots.reset_accumulated, method!("21resetAccumulatedStatsEa")),
-        (slots.reset_peak, method!("14resetPeakStatsEa")),
-        (slots.raw_delete, method!("10raw_deleteEPv")),
-        (slots.cache_info, method!("9cacheInfoEaPm")),
-        (slots.snapshot, method!("8snapshotESt4pairIyyEb")),
-        (slots.share_handle, method!("14shareIpcHandleEPv")),
-        (slots.enable_peer, method!("16enablePeerAccessEaa")),
-        (slots.memcpy, method!("11memcpyAsyncEPviPKvimP11CUstream_stb")),
-        (slots.checkpoint, method!("18getCheckpointStateEaSt4pairIyyE")),
-        (slots.name, method!("4nameB5cxx11Ev")),
-    ]
+    let row = known(version, commit).ok_or_else(|| unknown(version, commit))?;
+    let layouts = Layouts::of(row).ok_or("a structure has a size that is not known")?;
+    let entries = entries::all(row)?;
+    let missing = |what: &str| format!("torch {version} does not export {what}");
+    if !exception::is_available() || !cxx::is_available() {
+        return Err(missing("its exceptions"));
+    }
+    if !memory::prepare() {
+        return Err(missing("its streams"));
+    }
+    let current = find(&C10_CUDA, c"_ZN3c104cuda20CUDACachingAllocator9allocatorE")
+        .ok_or_else(|| missing("its allocator"))?;
+    let table = symbol(&format!("_ZTV{CLASS}")).ok_or_else(|| missing("the table of plug-in allocators"))?;
+    let words = row.words();
+    if size_of_symbol(table) != Some(8 * words) {
+        return Err(format!("torch {version} has a table of another size than {words} words"));
+    }
+    let table = table.cast_const().cast::<usize>();
+    // SAFETY: an atomic pointer to the current allocator, whose first word is its table pointer. The table is a
+    // constant of a loaded library, with as many words as were just compared.
+    let object = unsafe {
+        let object: *mut *const usize = current.cast::<*mut *const usize>().read();
+        let is_ours = |used: *const usize| {
+            used == table.add(HEADER) || used == PUT.load(Ordering::Relaxed).cast_const()
+        };
+        if object.is_null() || !is_ours(object.read()) {
+            return Err("torch's current allocator is not the plug-in".to_owned());
+        }
+        compare(row, std::slice::from_raw_parts(table, words))?;
+        object
+    };
+    let ends = row.functions.iter().take_while(|function| function.parts().0 == "~").count();
+    let starts = ["initialized", "init"].iter().filter_map(|name| row.word_of(name)).map(|(word, _)| word);
+    let kept = (HEADER..HEADER + ends).chain(starts).collect();
+    Ok(Ready { layouts, object, table, words, entries, kept })
+}
+
+/// What is said of a build without a row.
+fn unknown(version: &str, commit: &str) -> String {
+    let releases: Vec<&str> = ROWS.iter().map(|row| row.version).collect();
+    let release = version.split('+').next().unwrap_or(version);
+    if releases.contains(&release) {
+        return format!("torch {version} ({commit}) is not the build of {release} that Gapless knows");
+    }
+    let (first, last) = (releases.first().unwrap_or(&""), releases.last().unwrap_or(&""));
+    format!("this Gapless knows the tables of torch {first} to {last}, and not that of torch {version}")
+}
+
+/// A symbol of the plug-in's library, or of one that it depends on.
+fn symbol(name: &str) -> Option<*mut c_void> {
+    find(&TORCH_CUDA, &CString::new(name).ok()?)
+}
+
+/// Compares all words of the table that the library exports under names.
+fn compare(row: &Row, table: &[usize]) -> Result<(), String> {
+    let address = |name: &str| symbol(name).map(|symbol| symbol as usize);
+    if table[0] != 0 || address(&format!("_ZTI{CLASS}")) != Some(table[1]) {
+        return Err("torch's table is not that of plug-in allocators".to_owned());
+    }
+    for (at, function) in row.functions.iter().enumerate().filter(|(_, function)| function.is_exported) {
+        let word = at + HEADER;
+        if address(function.symbol) != Some(table[word]) {
+            return Err(format!("torch's table has something else than {} at {word}", function.parts().0));
+        }
+    }
+    if table[HEADER..].contains(&0) {
+        return Err("torch's table has an empty place".to_owned());
+    }
+    Ok(())
+}
+
+/// `Dl_info`.
+#[repr(C)]
+struct DlInfo {
+    file: *const c_void,
+    base: *const c_void,
+    name: *const c_void,
+    address: *const c_void,
+}
+
+/// `Elf64_Sym`.
+#[repr(C)]
+struct ElfSymbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+unsafe extern "C" {
+    fn dladdr1(
+        address: *const c_void,
+        info: *mut DlInfo,
+        extra: *mut *const ElfSymbol,
+        flags: c_int,
+    ) -> c_int;
+}
+
+/// How long the symbol at this address is, as its library says.
+fn size_of_symbol(address: *mut c_void) -> Option<usize> {
+    const RTLD_DL_SYMENT: c_int = 1;
+    let null = std::ptr::null();
+    let mut info = DlInfo { file: null, base: null, name: null, address: null };
+    let mut symbol: *const ElfSymbol = std::ptr::null();
+    // SAFETY: both places are ours; the symbol is part of a loaded library's constants.
+    unsafe {
+        if dladdr1(address, &raw mut info, &raw mut symbol, RTLD_DL_SYMENT) == 0 || symbol.is_null() {
+            return None;
+        }
+        (info.address == address.cast_const()).then_some((*symbol).size as usize)
+    }
+}
+
+impl Ready {
+    /// Makes the object use a table of its own, which `change` has changed.
+    ///
+    /// # Safety
+    /// What `change` puts in fits the places.
+    unsafe fn put(&self, change: impl FnOnce(&mut [usize])) {
+        // SAFETY: `ready` found the table, and the object that uses it.
+        unsafe {
+            let mut copy: Vec<usize> = std::slice::from_raw_parts(self.table, self.words).to_vec();
+            change(&mut copy);
+            // For good: the object outlives everything.
+            let copy: &'static mut [usize] = Box::leak(copy.into_boxed_slice());
+            let used = copy.as_mut_ptr().add(HEADER);
+            PUT.store(used, Ordering::Relaxed);
+            self.object.write_volatile(used);
+        }
+    }
+
+    /// Where the table has a function that is replaced.
+    fn word_of(&self, name: &str) -> Option<usize> {
+        self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.word)
+    }
+}
+
+/// Whether the running build is known, and what its row says.
+///
+/// # Errors
+/// When it is not; the text says what is different.
+pub fn check(version: &str, commit: &str) -> Result<(), String> {
+    ready(version, commit).map(drop)
 }
 
 /// Makes PyTorch's tools answer for this allocator, which is its current one.
@@ -99,64 +251,28 @@ pub fn install(version: &str, commit: &str) -> Result<(), String> {
     if *installed {
         return Ok(());
     }
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")) {
-        return Err("only builds for Linux on x86-64 are known".to_owned());
-    }
-    let build = builds::known(version, commit)
-        .ok_or_else(|| format!("torch {version} ({commit}) is not a build that is known exactly"))?;
-    let missing = |what: &str| format!("torch {version} does not export {what}");
-    if !exception::is_available() || !cxx::is_available() {
-        return Err(missing("its exceptions"));
-    }
-    if !memory::prepare() {
-        return Err(missing("its streams"));
-    }
-    let current = find(&C10_CUDA, c"_ZN3c104cuda20CUDACachingAllocator9allocatorE")
-        .ok_or_else(|| missing("its allocator"))?;
-    let table = find(&TORCH_CUDA, c"_ZTVN5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocatorE")
-        .ok_or_else(|| missing("the table of plug-in allocators"))?
-        .cast_const()
-        .cast::<usize>();
-    // SAFETY: an atomic pointer to the current allocator, whose first word is its table pointer. The table is a
-    // constant of a loaded library, with as many words as the build's headers say.
+    let ready = ready(version, commit)?;
+    layout::set_layouts(ready.layouts);
+    // SAFETY: `ready` compared the table with its row, by which the entries were chosen: each has the arguments of the
+    // function whose place it takes.
     unsafe {
-        let object: *mut *const usize = current.cast::<*mut *const usize>().read();
-        if object.is_null() || object.read() != table.add(HEADER) {
-            return Err("torch's current allocator is not the plug-in".to_owned());
+        if let Some(word) = ready.word_of("enablePeerAccess") {
+            peers::prepare(ready.table.add(word).read());
         }
-        check_landmarks(build, table)?;
-        crate::stats::prepare(build.counts_refusals);
-        peers::prepare(table.add(build.slots.enable_peer).read());
-        let mut copy: Vec<usize> = std::slice::from_raw_parts(table, build.slots.words).to_vec();
-        for (slot, function) in entries::all(build.slots) {
-            copy[slot] = function;
-        }
-        // For good: the object outlives everything.
-        let copy: &'static mut [usize] = Box::leak(copy.into_boxed_slice());
-        object.write_volatile(copy.as_ptr().add(HEADER));
+        ready.put(|table| {
+            for entry in &ready.entries {
+                table[entry.word] = entry.function;
+            }
+        });
         // torch.accelerator asks the allocator that is registered for the kind of device, which is still PyTorch's own.
         if let Some(set) = find(&C10, c"_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh") {
             let set = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(i8, *mut c_void, u8)>(set);
-            set(layout::CUDA, object.cast(), u8::MAX);
+            set(layout::CUDA, ready.object.cast(), u8::MAX);
         }
     }
     *installed = true;
     Ok(())
 }
 
-/// # Safety
-/// `table` has as many words as the build says.
-unsafe fn check_landmarks(build: &Build, table: *const usize) -> Result<(), String> {
-    for (slot, name) in landmarks(build.slots) {
-        // SAFETY: as the caller says.
-        let found = unsafe { table.add(slot).read() };
-        let expected = find(&TORCH_CUDA, name).map(|symbol| symbol as usize);
-        if expected != Some(found) {
-            return Err(format!(
-                "torch's table has something else than {} at {slot}",
-                name.to_string_lossy()
-            ));
-        }
-    }
-    Ok(())
-}
+#[cfg(test)]
+mod tests;

@@ -4,10 +4,23 @@
 //! blocks lie in pages that are mapped and given back by themselves, which is what it is for.
 
 use super::memory::on_card;
-use super::{This, answer, refuse};
+use super::{Refusal, This, answer, refuse};
 use crate::cxx::{PointerSet, SharedPtr};
-use crate::routing::MempoolId;
+use crate::routing::{self, MempoolId};
 use crate::state;
+use std::ffi::c_void;
+
+/// `markCaptureBegin(device)`: the thread's current stream is captured now.
+pub(super) unsafe extern "C-unwind" fn capture_begins(_: This, device: i8) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { routing::mark_capture(device, true) };
+}
+
+/// `markCaptureEnd(device)`.
+pub(super) unsafe extern "C-unwind" fn capture_ends(_: This, device: i8) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { routing::mark_capture(device, false) };
+}
 
 /// `getPoolUseCount(device, pool)`.
 pub(super) unsafe extern "C-unwind" fn use_count(_: This, device: i8, id: MempoolId) -> i32 {
@@ -20,7 +33,8 @@ pub(super) unsafe extern "C-unwind" fn use_count(_: This, device: i8, id: Mempoo
     }
 }
 
-/// `createOrIncrefPool(device, pool, allocator)`.
+/// `createOrIncrefPool(device, pool, allocator)`: a pool is there, or has one user more. Graphs name a pool again that
+/// was used while they were captured, without an allocator.
 pub(super) unsafe extern "C-unwind" fn create(
     _: This,
     device: i8,
@@ -29,16 +43,30 @@ pub(super) unsafe extern "C-unwind" fn create(
 ) {
     // SAFETY: C++ called, and may be thrown through; the last argument is a live shared pointer.
     unsafe {
-        answer((), || {
-            if allocator.as_ref().is_some_and(|allocator| !allocator.object.is_null()) {
-                return refuse(
-                    "gapless: a MemPool cannot use another allocator while Gapless serves the memory: create it without one, as \
-                     torch.cuda.MemPool(), or run this program without Gapless",
-                );
-            }
-            on_card(device, |card| card.create(id.into()))
-        });
+        let allocator = allocator.as_ref().map_or(std::ptr::null_mut(), |allocator| allocator.object);
+        answer((), || make(device, id, allocator));
     }
+}
+
+/// `createOrIncrefPool(device, pool, allocator)` up to 2.10.
+pub(super) unsafe extern "C-unwind" fn create_plain(
+    _: This,
+    device: i8,
+    id: MempoolId,
+    allocator: *mut c_void,
+) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { answer((), || make(device, id, allocator)) };
+}
+
+fn make(device: i8, id: MempoolId, allocator: *mut c_void) -> Result<(), Refusal> {
+    if !allocator.is_null() {
+        return refuse(
+            "gapless: a MemPool cannot use another allocator while Gapless serves the memory: create it without one, as \
+             torch.cuda.MemPool(), or run this program without Gapless",
+        );
+    }
+    on_card(device, |card| card.create(id.into()))
 }
 
 /// `setUseOnOOM(device, pool, on)`.
@@ -47,6 +75,12 @@ pub(super) unsafe extern "C-unwind" fn set_use_on_oom(_: This, device: i8, id: M
     unsafe {
         answer((), || on_card(device, |card| card.set_spare(id.into(), on)));
     }
+}
+
+/// `setUseOnOOM(device, pool)` up to 2.10.
+pub(super) unsafe extern "C-unwind" fn use_on_oom(this: This, device: i8, id: MempoolId) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { set_use_on_oom(this, device, id, true) };
 }
 
 /// `setNoSplit(device, pool)`.

@@ -1,9 +1,9 @@
 //! `_record_memory_history` and those who listen, through the table. What is recorded and how is in [`crate::history`].
 
-use super::{This, answer, memory, refuse};
+use super::{Refusal, This, answer, memory, refuse};
 use crate::cxx::{CxxString, CxxVec, Function, SharedPtr};
 use crate::foreign::{Observer, Tracker};
-use crate::history::{self, Wanted};
+use crate::history::{self, Wanted, level};
 use crate::{recorder, state};
 use gapless_trace::Stage;
 use std::ffi::c_void;
@@ -26,11 +26,6 @@ pub(super) unsafe extern "C-unwind" fn record_history(
     // SAFETY: C++ called, and may be thrown through; the last argument is a live vector of strings.
     unsafe {
         answer((), || {
-            if when != 0 && recorder == 0 {
-                return refuse(
-                    "recordHistory: stacks are asked for, and no function that gathers them was given",
-                );
-            }
             let mut bits = 0;
             for name in (*skipped).as_slice() {
                 let name = name.to_text();
@@ -39,19 +34,39 @@ pub(super) unsafe extern "C-unwind" fn record_history(
                     None => return refuse(format!("Unknown TraceEntry action: {name}")),
                 }
             }
-            let level = when.clamp(0, 3) as u8;
-            history::set_wanted(Wanted { on: enabled, recorder, most, level, skipped: bits }, clear);
-            state::for_each(|_, card| {
-                if !enabled {
-                    card.history.end();
-                } else if clear {
-                    card.history.clear();
-                }
-                card.pool.set_log(state::needs_log());
-            });
-            Ok(())
+            set(enabled, recorder, most, when, clear, bits)
         });
     }
+}
+
+/// `recordHistory(enabled, recorder, most, when, clear)` up to 2.10.
+pub(super) unsafe extern "C-unwind" fn record_all(
+    _: This,
+    enabled: bool,
+    recorder: usize,
+    most: usize,
+    when: i32,
+    clear: bool,
+) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { answer((), || set(enabled, recorder, most, when, clear, 0)) };
+}
+
+fn set(on: bool, recorder: usize, most: usize, when: i32, clear: bool, skipped: u16) -> Result<(), Refusal> {
+    if when != 0 && recorder == 0 {
+        return refuse("recordHistory: stacks are asked for, and no function that gathers them was given");
+    }
+    let level = when.clamp(0, 3) as u8;
+    history::set_wanted(Wanted { on, recorder, most, level, skipped }, clear);
+    state::for_each(|_, card| {
+        if !on {
+            card.history.end();
+        } else if clear {
+            card.history.clear();
+        }
+        card.pool.set_log(state::needs_log());
+    });
+    Ok(())
 }
 
 /// `recordAnnotation(pairs)`.
@@ -96,6 +111,37 @@ pub(super) unsafe extern "C-unwind" fn enter_compiled(_: This, name: *const CxxS
 /// `popCompileContext()`.
 pub(super) unsafe extern "C-unwind" fn leave_compiled(_: This) {
     history::leave_compiled();
+}
+
+/// `supportsUserMetadata()`.
+pub(super) unsafe extern "C-unwind" fn has_metadata(_: This) -> bool {
+    true
+}
+
+/// `annotateMemory(pointer, note)`: a note in the history about a live block.
+pub(super) unsafe extern "C-unwind" fn annotate_memory(
+    _: This,
+    pointer: *const c_void,
+    note: *const CxxString,
+) {
+    // SAFETY: C++ called, and may be thrown through; the last argument is a live string. No card is locked when the
+    // stack is gathered, and when trackers hear of it.
+    unsafe {
+        let (note, stack) = ((*note).to_text(), history::stack(level::ALLOC));
+        answer((), || {
+            let mut is_there = false;
+            state::for_each(|_, card| {
+                is_there = is_there || card.annotate(pointer as u64, &note, stack.clone());
+            });
+            if is_there {
+                return Ok(());
+            }
+            refuse(format!(
+                "gapless: {pointer:?} is not the beginning of memory that is in use, so there is nothing to annotate"
+            ))
+        });
+        history::tell_trackers();
+    }
 }
 
 /// `setUserMetadata(text)`.
@@ -149,5 +195,5 @@ pub(super) unsafe extern "C-unwind" fn stack_of(
 pub(super) unsafe extern "C-unwind" fn track(_: This, tracker: *const Function) {
     // SAFETY: C++ called; the argument is a live function object.
     history::add_tracker(Tracker(unsafe { Function::copy_of(tracker) }));
-    state::for_each(|_, card| card.pool.set_log(true));
+    state::for_each(|_, card| card.listen());
 }

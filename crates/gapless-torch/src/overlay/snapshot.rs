@@ -6,7 +6,8 @@
 //! to what is allocated.
 
 use super::layout::{
-    BlockInfo, ConfigInfo, SegmentInfo, SnapshotInfo, StreamSegmentSize, write_annotation, write_trace_entry,
+    BlockInfo, ConfigInfo, SegmentInfo, SnapshotInfo, StreamSegmentSize, layouts, write_annotation,
+    write_newer_parts, write_trace_entry,
 };
 use super::{Refusal, This, answer};
 use crate::cxx::{CxxString, CxxVec, SharedPtr};
@@ -20,8 +21,25 @@ use std::ffi::c_void;
 /// What a card shows.
 struct Picture {
     device: i32,
-    segments: Vec<(SegmentView, Vec<Option<Stack>>)>,
+    segments: Vec<Shown>,
     entries: Vec<Entry>,
+}
+
+/// A segment, with its number by age and the stacks of its blocks.
+struct Shown {
+    segment: SegmentView,
+    number: i32,
+    stacks: Vec<Option<Stack>>,
+}
+
+/// `snapshot(pool)` up to 2.10: with the history.
+pub(super) unsafe extern "C-unwind" fn whole_snapshot(
+    out: *mut SnapshotInfo,
+    this: This,
+    id: MempoolId,
+) -> *mut SnapshotInfo {
+    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
+    unsafe { snapshot(out, this, id, true) }
 }
 
 /// `snapshot(pool, with history)`; the default pool's id means all pools.
@@ -45,9 +63,8 @@ pub(super) unsafe extern "C-unwind" fn snapshot(
         let device_traces = CxxVec::build(0..cards as usize, |place: *mut CxxVec<_>, device| {
             let picture = pictures.iter().find(|p| p.device == device as i32);
             let entries = picture.map_or(&[][..], |p| &p.entries);
-            place.write(CxxVec::build(entries.iter(), |place, entry| {
-                write_trace_entry(place, device as i32, entry);
-            }));
+            let write = |place, entry| write_trace_entry(place, device as i32, entry);
+            place.write(CxxVec::build_apart(entries.iter(), layouts().trace_entry(), write));
         });
         let annotations = if with_history { history::annotations() } else { Vec::new() };
         let external_annotations = CxxVec::build(annotations.iter(), |place, a| write_annotation(place, a));
@@ -55,6 +72,7 @@ pub(super) unsafe extern "C-unwind" fn snapshot(
         (&raw mut (*out).device_traces).write(device_traces);
         (&raw mut (*out).external_annotations).write(external_annotations);
         write_config(&raw mut (*out).config);
+        write_newer_parts(out, layouts());
     }
     out
 }
@@ -65,17 +83,17 @@ fn take_pictures(id: MempoolId, with_history: bool) -> Vec<Picture> {
         let entries =
             if with_history { card.history.entries().iter().cloned().collect() } else { Vec::new() };
         let wanted = PoolKey::from(id);
-        let mut shown = card.pool.segments();
-        shown.retain(|segment| !wanted.is_private() || segment.pool == wanted);
+        let all = card.pool.segments();
+        let numbers = card.ages.look(&all);
+        let is_wanted = |segment: &SegmentView| !wanted.is_private() || segment.pool == wanted;
         let stacks = |segment: &SegmentView| {
             segment.blocks.iter().map(|block| card.history.stack_of(block.addr).cloned()).collect()
         };
-        let segments = shown
+        let segments = all
             .into_iter()
-            .map(|segment| {
-                let stacks = stacks(&segment);
-                (segment, stacks)
-            })
+            .zip(numbers)
+            .filter(|(segment, _)| is_wanted(segment))
+            .map(|(segment, number)| Shown { number, stacks: stacks(&segment), segment })
             .collect();
         pictures.push(Picture { device, segments, entries });
         note_snapshot(device, card);
@@ -94,7 +112,7 @@ fn note_snapshot(device: i32, card: &mut Card) {
 
 /// # Safety
 /// Whoever gets it frees it.
-unsafe fn segment_info(device: i32, (segment, stacks): &(SegmentView, Vec<Option<Stack>>)) -> SegmentInfo {
+unsafe fn segment_info(device: i32, Shown { segment, number, stacks }: &Shown) -> SegmentInfo {
     let sum = |of: fn(&gapless_pool::BlockView) -> u64| segment.blocks.iter().map(of).sum::<u64>() as usize;
     let blocks: Vec<_> = segment.blocks.iter().zip(stacks).collect();
     // SAFETY: each block is written whole; the caller passes the vector on.
@@ -112,7 +130,7 @@ unsafe fn segment_info(device: i32, (segment, stacks): &(SegmentView, Vec<Option
     };
     SegmentInfo {
         device: device as i8,
-        registration_counter: -1,
+        registration_counter: *number,
         address: segment.addr as usize,
         total_size: segment.size as usize,
         requested_size: sum(|b| b.requested),
@@ -132,7 +150,7 @@ const DIVISIONS: usize = 16;
 
 /// # Safety
 /// `place` is valid for a write; whoever gets it frees it.
-unsafe fn write_config(place: *mut ConfigInfo) {
+pub(super) unsafe fn write_config(place: *mut ConfigInfo) {
     let said = |name| std::env::var(name).unwrap_or_default();
     let mut settings = said("PYTORCH_ALLOC_CONF");
     if settings.is_empty() {

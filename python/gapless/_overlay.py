@@ -1,0 +1,40 @@
+"""torch's own memory tools, answered by the library: tried first, then put in place.
+
+The library replaces functions in the table of its own allocator object. It does so only in builds of torch that it
+knows exactly, and after a trial (`_selftest.py`). What fails leaves the plain hooks, and a reason.
+"""
+
+import os
+from typing import Any, Optional
+
+from . import _selftest
+from ._library import Library
+
+EXPANDABLE = "expandable_segments:True"
+
+
+def install(torch: Any, library: Library) -> Optional[str]:
+    """None where torch's tools are answered natively from now on, else why not."""
+    if library.has("gapless_overlay_try"):
+        reason = _selftest.why_not(torch, library)
+        if reason is not None:
+            return reason
+    if not library.overlay(torch.__version__, torch.version.git_version or ""):
+        return library.last_error()
+    _keep_heaps_unregistered(torch)
+    return None
+
+
+def _keep_heaps_unregistered(torch: Any) -> None:
+    """torch's second NCCL backend (2.14, the default since 2.15) registers all memory of a process, and leaves out
+    the default pool only where torch's settings say that its segments are expandable. Those of Gapless are: their
+    memory is unmapped while the program runs, which a registration would not survive. The other settings stay."""
+    get = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+    set_all = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    if set_all is None or not hasattr(torch._C, "_cuda_memoryMetadataSupported"):
+        return
+    now = get() if get is not None else os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    if now.replace(" ", "").endswith(EXPANDABLE):
+        return
+    # Settings that are not named go back to their defaults; of two that are, the last one counts.
+    set_all(f"{now},{EXPANDABLE}" if now else EXPANDABLE)
