@@ -21,10 +21,12 @@ const MULTIPLE: u64 = 2 * MIB;
 
 /// How large a segment PyTorch takes for a request of `size` bytes.
 fn segment_of(size: u64) -> u64 {
-    match size {
-        ..=SMALL => SMALL_SEGMENT,
-        ..MIDDLING => MIDDLING_SEGMENT,
-        _ => size.div_ceil(MULTIPLE) * MULTIPLE,
+    if size <= SMALL {
+        SMALL_SEGMENT
+    } else if size < MIDDLING {
+        MIDDLING_SEGMENT
+    } else {
+        size.div_ceil(MULTIPLE) * MULTIPLE
     }
 }
 

@@ -154,6 +154,68 @@ impl Observer {
     }
 }
 
+/// An allocator that supplies the memory of a pool: a `CUDAAllocator`, whose table has its functions.
+#[derive(Debug)]
+pub(crate) struct Supplier {
+    /// Keeps it alive; null where PyTorch (up to 2.10) passes a plain pointer, and keeps it alive itself.
+    _shared: SharedPtr,
+    object: *mut c_void,
+    /// Where its table has `raw_alloc` and `raw_delete`.
+    alloc: usize,
+    free: usize,
+}
+
+// SAFETY: PyTorch calls its allocators from any thread; the object is never looked into here.
+unsafe impl Send for Supplier {}
+// SAFETY: as above.
+unsafe impl Sync for Supplier {}
+
+impl Supplier {
+    /// # Safety
+    /// `object` is a live allocator of this build of PyTorch, for as long as `shared` is kept or the pool is used.
+    pub(crate) unsafe fn new(
+        shared: SharedPtr,
+        object: *mut c_void,
+        (alloc, free): (usize, usize),
+    ) -> Supplier {
+        Supplier { _shared: shared, object, alloc, free }
+    }
+
+    /// `raw_alloc(size)` on the current device and stream; 0: it has no memory.
+    ///
+    /// # Safety
+    /// Where C++ may be thrown through.
+    pub(crate) unsafe fn alloc(&self, size: u64) -> u64 {
+        check("an allocator of a memory pool");
+        // SAFETY: the object is an allocator, which begins with its table; the place was compared when the overlay was
+        // installed.
+        unsafe {
+            let table = self.object.cast::<*const usize>().read();
+            let function = std::mem::transmute::<
+                usize,
+                unsafe extern "C-unwind" fn(*mut c_void, usize) -> *mut c_void,
+            >(table.add(self.alloc).read());
+            function(self.object, size as usize) as u64
+        }
+    }
+
+    /// `raw_delete(addr)`.
+    ///
+    /// # Safety
+    /// Where C++ may be thrown through; `addr` is what [`Supplier::alloc`] gave, and nothing uses it.
+    pub(crate) unsafe fn free(&self, addr: u64) {
+        check("an allocator of a memory pool");
+        // SAFETY: as above.
+        unsafe {
+            let table = self.object.cast::<*const usize>().read();
+            let function = std::mem::transmute::<usize, unsafe extern "C-unwind" fn(*mut c_void, *mut c_void)>(
+                table.add(self.free).read(),
+            );
+            function(self.object, addr as *mut c_void);
+        }
+    }
+}
+
 /// The present stack, by the function that PyTorch gathers it with.
 ///
 /// # Safety

@@ -15,6 +15,7 @@ use crate::pressure::{self, Pressure};
 use crate::recorder;
 use crate::routing;
 use crate::state::{self, CARDS, Card};
+use crate::suppliers;
 use gapless_pool::{AllocError, Device, DeviceError, PoolKey, StreamHandle};
 use gapless_trace::Action;
 use std::cell::Cell;
@@ -151,7 +152,8 @@ impl Request {
     /// # Safety
     /// Called from C++ that may be thrown through.
     unsafe fn serve(self) -> *mut c_void {
-        match self.attempt() {
+        // SAFETY: as the caller says.
+        match unsafe { self.prepared() } {
             Ok(addr) => addr as *mut c_void,
             // SAFETY: as the caller says.
             Err(Failure::OutOfMemory(error)) => unsafe { self.refused(error) },
@@ -163,6 +165,20 @@ impl Request {
                 unsafe { fail(Kind::Error, message) }
             }
         }
+    }
+
+    /// [`Request::attempt`], after the pool's own supplier gave what is missing.
+    ///
+    /// # Safety
+    /// As [`Request::serve`].
+    unsafe fn prepared(&self) -> Result<u64, Failure> {
+        if suppliers::is_used() {
+            let stream = StreamHandle(self.stream as u64);
+            // SAFETY: as the caller says; no card is locked.
+            unsafe { suppliers::prepare(self.device, self.size, stream, self.pool) }
+                .map_err(Failure::OutOfMemory)?;
+        }
+        self.attempt()
     }
 
     fn attempt(&self) -> Result<u64, Failure> {
@@ -192,7 +208,8 @@ impl Request {
     /// As [`Request::serve`].
     #[cold]
     unsafe fn refused(self, error: DeviceError) -> *mut c_void {
-        let again = || self.attempt().inspect_err(Failure::put_off).ok();
+        // SAFETY: as the caller says.
+        let again = || unsafe { self.prepared() }.inspect_err(Failure::put_off).ok();
         let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), again);
         if let Some(addr) = served {
             guarded((), || {

@@ -7,7 +7,7 @@ use crate::cxx::{CxxString, SharedPtr};
 use crate::exception::Kind;
 use crate::foreign::{self, Deleter, Torch};
 use crate::routing::MempoolId;
-use crate::{checked, history, serve, state};
+use crate::{checked, history, serve, state, suppliers};
 use std::ffi::c_void;
 
 /// Finds PyTorch's functions. Whether they are there.
@@ -180,6 +180,7 @@ pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
             Ok(())
         });
         history::tell_trackers();
+        suppliers::give_back();
     }
 }
 

@@ -26,8 +26,8 @@ use crate::exception::{self, Kind};
 use layout::Layouts;
 use rows::{HEADER, ROWS, Row};
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// The object that a table's functions are called on.
 pub(crate) type This = *mut c_void;
@@ -72,6 +72,21 @@ pub fn known(version: &str, commit: &str) -> Option<&'static Row> {
 #[must_use]
 pub fn word(version: &str, commit: &str, name: &str) -> Option<usize> {
     known(version, commit)?.word_of(name).map(|(word, _)| word)
+}
+
+/// Where the tables of this build's allocators have `raw_alloc` and `raw_delete`; set before the overlay is.
+static SUPPLIER_PLACES: OnceLock<(usize, usize)> = OnceLock::new();
+/// The allocator object that is ours.
+static OURS: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Where an allocator of this build has what a supplier of memory is asked for.
+fn supplier_places() -> (usize, usize) {
+    *SUPPLIER_PLACES.get().unwrap_or(&(0, 0))
+}
+
+/// Whether an allocator object is ours.
+fn is_ours(object: *mut c_void) -> bool {
+    object == OURS.load(Ordering::Relaxed)
 }
 
 /// The table that was put in place last.
@@ -256,6 +271,10 @@ pub fn install(version: &str, commit: &str) -> Result<(), String> {
     // SAFETY: `ready` compared the table with its row, by which the entries were chosen: each has the arguments of the
     // function whose place it takes.
     unsafe {
+        if let (Some(alloc), Some(free)) = (ready.word_of("raw_alloc"), ready.word_of("raw_delete")) {
+            let _ = SUPPLIER_PLACES.set((alloc - HEADER, free - HEADER));
+        }
+        OURS.store(ready.object.cast(), Ordering::Relaxed);
         if let Some(word) = ready.word_of("enablePeerAccess") {
             peers::prepare(ready.table.add(word).read());
         }

@@ -1,13 +1,16 @@
 //! `torch.cuda.MemPool` through the table: pools of the program's own, beside those of graphs.
 //!
-//! A pool with an allocator of its own is refused: requests would have to be served by it. `no_split` changes nothing:
-//! blocks lie in pages that are mapped and given back by themselves, which is what it is for.
+//! A pool with an allocator of its own is served from what that one supplies (`suppliers.rs`), and there `no_split` means
+//! that segments are handed out whole. For other pools it changes nothing: blocks lie in pages that are mapped and given
+//! back by themselves, which is what it is for.
 
 use super::memory::on_card;
-use super::{Refusal, This, answer, refuse};
+use super::{This, answer, refuse};
 use crate::cxx::{PointerSet, SharedPtr};
+use crate::foreign::Supplier;
 use crate::routing::{self, MempoolId};
-use crate::state;
+use crate::{state, suppliers};
+use gapless_pool::PoolKey;
 use std::ffi::c_void;
 
 /// `markCaptureBegin(device)`: the thread's current stream is captured now.
@@ -43,8 +46,9 @@ pub(super) unsafe extern "C-unwind" fn create(
 ) {
     // SAFETY: C++ called, and may be thrown through; the last argument is a live shared pointer.
     unsafe {
-        let allocator = allocator.as_ref().map_or(std::ptr::null_mut(), |allocator| allocator.object);
-        answer((), || make(device, id, allocator));
+        let shared = allocator.as_ref().map_or(SharedPtr::NULL, SharedPtr::clone);
+        let object = shared.object;
+        make(device, id, shared, object);
     }
 }
 
@@ -56,17 +60,31 @@ pub(super) unsafe extern "C-unwind" fn create_plain(
     allocator: *mut c_void,
 ) {
     // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer((), || make(device, id, allocator)) };
+    unsafe { make(device, id, SharedPtr::NULL, allocator) };
 }
 
-fn make(device: i8, id: MempoolId, allocator: *mut c_void) -> Result<(), Refusal> {
-    if !allocator.is_null() {
-        return refuse(
-            "gapless: a MemPool cannot use another allocator while Gapless serves the memory: create it without one, as \
-             torch.cuda.MemPool(), or run this program without Gapless",
-        );
+/// # Safety
+/// Called from C++ that may be thrown through; `object` is null or a live allocator, which `shared` keeps alive where it
+/// is not null.
+unsafe fn make(device: i8, id: MempoolId, shared: SharedPtr, object: *mut c_void) {
+    let pool = PoolKey::from(id);
+    // SAFETY: as the caller says.
+    unsafe {
+        // A pool over the allocator that serves everything is a pool like any other.
+        let is_supplied = !object.is_null() && !super::is_ours(object);
+        let supplier = is_supplied.then(|| Supplier::new(shared, object, super::supplier_places()));
+        answer((), || {
+            on_card(device, |card| {
+                card.create(pool);
+                if is_supplied {
+                    card.pool.set_supplied(pool, false);
+                }
+            })
+        });
+        if let Some(supplier) = supplier {
+            suppliers::add(i32::from(device), pool, supplier);
+        }
     }
-    on_card(device, |card| card.create(id.into()))
 }
 
 /// `setUseOnOOM(device, pool, on)`.
@@ -84,7 +102,19 @@ pub(super) unsafe extern "C-unwind" fn use_on_oom(this: This, device: i8, id: Me
 }
 
 /// `setNoSplit(device, pool)`.
-pub(super) unsafe extern "C-unwind" fn set_no_split(_: This, _: i8, _: MempoolId) {}
+pub(super) unsafe extern "C-unwind" fn set_no_split(_: This, device: i8, id: MempoolId) {
+    let pool = PoolKey::from(id);
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe {
+        answer((), || {
+            on_card(device, |card| {
+                if card.pool.is_supplied(pool) {
+                    card.pool.set_supplied(pool, true);
+                }
+            })
+        });
+    }
+}
 
 /// `checkPoolLiveAllocations(device, pool, expected)`: whether these are just what callers hold in the pool.
 pub(super) unsafe extern "C-unwind" fn has_live_allocations(
