@@ -4,6 +4,7 @@
 //! whatever stands where a separator should is taken for one (from 2.9 on), numbers end at the first character that is
 //! no digit, booleans are `True` and `False` exactly. What PyTorch refuses is refused, with the place.
 
+use super::reserve::{Reserve, Reserves};
 use super::version::TorchVersion;
 use gapless_trace::{AllocatorSettings, Bytes};
 
@@ -24,6 +25,8 @@ pub struct TorchSettings {
     pub max_non_split_rounding: u64,
     /// `per_process_memory_fraction`.
     pub fraction: Option<f64>,
+    /// `expandable_segments_reserve` and its list by class.
+    pub reserves: Reserves,
     /// `backend:cudaMallocAsync`, which has no model.
     pub malloc_async: bool,
 }
@@ -35,6 +38,7 @@ impl Default for TorchSettings {
             large_segment: LARGE_SEGMENT,
             max_non_split_rounding: LARGE_SEGMENT,
             fraction: None,
+            reserves: Reserves::default(),
             malloc_async: false,
         }
     }
@@ -53,7 +57,7 @@ pub enum ConfError {
     Separator { expected: char, after: String, version: TorchVersion },
 }
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 20] = [
     "max_split_size_mb",
     "max_non_split_rounding_mb",
     "garbage_collection_threshold",
@@ -68,6 +72,12 @@ const KEYS: [&str; 14] = [
     "pinned_num_register_threads",
     "pinned_use_background_threads",
     "pinned_reserve_segment_size_mb",
+    "throw_on_cudamalloc_oom",
+    "pinned_free_catch_all",
+    "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",
+    "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
 ];
 
 impl TorchSettings {
@@ -151,8 +161,20 @@ impl TorchSettings {
                 "pinned_reserve_segment_size_mb" => {
                     tokens.at_least(&mut i, 1, "it must be more than 0")?;
                 }
-                "throw_on_cudamalloc_oom" if version.ties_by_creation() => {
+                "throw_on_cudamalloc_oom" | "pinned_free_catch_all" if version.has_early_oom_setting() => {
                     tokens.boolean(&mut i)?;
+                }
+                "pinned_max_round_threshold_mb" | "pinned_max_cached_size_mb"
+                    if version.has_pinned_limits() =>
+                {
+                    tokens.at_least(&mut i, 0, "")?;
+                }
+                "expandable_segments_reserve" if version.has_expandable_reserve() => {
+                    // PyTorch warns about a value that it cannot use, and keeps the one before.
+                    settings.reserves.all = Reserve::read(tokens.value(&mut i)?).or(settings.reserves.all);
+                }
+                "expandable_segments_reserve_by_class" if version.has_expandable_reserve() => {
+                    settings.reserves.by_class = tokens.reserves_by_class(&mut i)?;
                 }
                 _ => {
                     return Err(ConfError::UnknownKey {
@@ -218,6 +240,15 @@ impl TorchSettings {
         }
         if let Some(share) = self.fraction {
             parts.push(format!("per_process_memory_fraction:{share}"));
+        }
+        if let Some(reserve) = self.reserves.all {
+            parts.push(format!("expandable_segments_reserve:{}", reserve.text()));
+        }
+        if !self.reserves.by_class.is_empty() {
+            let pairs =
+                self.reserves.by_class.iter().map(|(name, reserve)| format!("{name}:{}", reserve.text()));
+            let list = pairs.collect::<Vec<_>>().join(",");
+            parts.push(format!("expandable_segments_reserve_by_class:[{list}]"));
         }
         if self.malloc_async {
             parts.push("backend:cudaMallocAsync".to_owned());
@@ -325,6 +356,30 @@ struct Tokens {
 }
 
 impl Tokens {
+    /// A list `[name:VALUE,...]`; of one name the last value that can be used counts.
+    fn reserves_by_class(&self, i: &mut usize) -> Result<Vec<(String, Reserve)>, ConfError> {
+        const KEY: &str = "expandable_segments_reserve_by_class";
+        // Whatever stands there is taken for the opening bracket.
+        self.value(i)?;
+        let unfinished = || bad(KEY, "[", "the list must end with ]");
+        let mut list: Vec<(String, Reserve)> = Vec::new();
+        loop {
+            *i += 1;
+            let name = self.list.get(*i).ok_or_else(unfinished)?;
+            if name == "]" {
+                return Ok(list);
+            }
+            *i += 2;
+            if let Some(reserve) = Reserve::read(self.list.get(*i).ok_or_else(unfinished)?) {
+                list.retain(|(known, _)| known != name);
+                list.push((name.clone(), reserve));
+            }
+            if self.list.get(*i + 1).ok_or_else(unfinished)? == "," {
+                *i += 1;
+            }
+        }
+    }
+
     /// Steps over the separator at `i`. Releases since 2.9 look at it and do nothing about it.
     fn separator(&self, i: usize, expected: char) -> Result<(), ConfError> {
         let strict = self.version < TorchVersion(2, 9);
@@ -527,6 +582,46 @@ mod tests {
         s.base.roundup_power2_divisions = [0; 16];
         assert_eq!(s.to_conf_keeping_others(), "max_split_size_mb:64,pinned_use_background_threads:True");
         assert_eq!(TorchSettings::default().to_conf_keeping_others(), "");
+    }
+
+    #[test]
+    fn reserves_are_read_as_2_15_reads_them() {
+        let text = "expandable_segments:True,expandable_segments_reserve:0.5,expandable_segments_reserve:none,\
+                    expandable_segments_reserve_by_class:[decode:0.1,prefill:4G,odd:-1,decode:0.2]";
+        let s = TorchSettings::parse(text, TorchVersion(2, 15)).expect(text);
+        assert_eq!(s.reserves.all, Some(Reserve::Share(0.5)), "a value of no use keeps the one before");
+        let expected =
+            [("prefill".to_owned(), Reserve::Gib(4.0)), ("decode".to_owned(), Reserve::Share(0.2))];
+        assert_eq!(s.reserves.by_class, expected, "the last of a name; one of no use is none");
+        let again = TorchSettings::parse(&s.to_conf(), TorchVersion(2, 15)).expect("its own text");
+        assert_eq!(again.reserves, s.reserves);
+        let open = TorchSettings::parse("expandable_segments_reserve_by_class:[a:1", TorchVersion(2, 15));
+        assert!(open.expect_err("no end").to_string().contains("end with ]"));
+    }
+
+    #[test]
+    fn a_setting_of_later_releases_is_refused_by_earlier_ones() {
+        for (text, since) in [
+            ("throw_on_cudamalloc_oom:True", 12),
+            ("pinned_free_catch_all:True", 12),
+            ("pinned_max_round_threshold_mb:64", 13),
+            ("pinned_max_cached_size_mb:64", 13),
+            ("expandable_segments_reserve:0.5", 15),
+            ("expandable_segments_reserve_by_class:[decode:0.5]", 15),
+        ] {
+            for minor in [4, 11, 12, 13, 14, 15] {
+                let read = TorchSettings::parse(text, TorchVersion(2, minor));
+                match read {
+                    Ok(_) => assert!(minor >= since, "{text} in 2.{minor}"),
+                    Err(error) => {
+                        assert!(minor < since, "{text} in 2.{minor}: {error}");
+                        let message = error.to_string();
+                        let told = message.contains(&format!("torch 2.{minor} has no allocator setting"));
+                        assert!(told && message.contains("other releases have it"), "{message}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]
