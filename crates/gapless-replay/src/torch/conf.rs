@@ -57,35 +57,49 @@ pub enum ConfError {
     Separator { expected: char, after: String, version: TorchVersion },
 }
 
-const KEYS: [&str; 20] = [
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "garbage_collection_threshold",
-    "roundup_power2_divisions",
-    "expandable_segments",
-    "large_segment_size_mb",
-    "per_process_memory_fraction",
-    "backend",
-    "release_lock_on_cudamalloc",
-    "graph_capture_record_stream_reuse",
-    "pinned_use_cuda_host_register",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb",
-    "throw_on_cudamalloc_oom",
-    "pinned_free_catch_all",
-    "pinned_max_round_threshold_mb",
-    "pinned_max_cached_size_mb",
-    "expandable_segments_reserve",
-    "expandable_segments_reserve_by_class",
+/// Every setting, with the first 2.x that has it as far as that is checked.
+const KEYS: [(&str, u32); 20] = [
+    ("max_split_size_mb", 4),
+    ("max_non_split_rounding_mb", 4),
+    ("garbage_collection_threshold", 4),
+    ("roundup_power2_divisions", 4),
+    ("expandable_segments", 4),
+    ("large_segment_size_mb", 11),
+    ("per_process_memory_fraction", 10),
+    ("backend", 4),
+    ("release_lock_on_cudamalloc", 4),
+    ("graph_capture_record_stream_reuse", 4),
+    ("pinned_use_cuda_host_register", 4),
+    ("pinned_num_register_threads", 4),
+    ("pinned_use_background_threads", 4),
+    ("pinned_reserve_segment_size_mb", 4),
+    ("throw_on_cudamalloc_oom", 12),
+    ("pinned_free_catch_all", 12),
+    ("pinned_max_round_threshold_mb", 13),
+    ("pinned_max_cached_size_mb", 13),
+    ("expandable_segments_reserve", 15),
+    ("expandable_segments_reserve_by_class", 15),
 ];
 
 impl TorchSettings {
     /// What a run with the recorded `settings` used: the fields of the snapshot, and what only its string holds.
     #[must_use]
     pub fn recorded(settings: &AllocatorSettings, version: TorchVersion) -> TorchSettings {
-        // A string that PyTorch took once cannot be wrong; what this reader does not know in it changes no block.
-        let mut all = TorchSettings::parse(&settings.conf, version).unwrap_or_default();
+        // A string that PyTorch took once cannot be wrong. Where another release is asked about, what that one does not
+        // have is left out.
+        let all = TorchSettings::parse(&settings.conf, version);
+        let mut all =
+            all.or_else(|_| TorchSettings::parse(&settings.conf, TorchVersion::NEWEST)).unwrap_or_default();
+        if !version.has_expandable_reserve() {
+            all.reserves = Reserves::default();
+        }
+        if !version.has_large_segment_size() {
+            all.large_segment = LARGE_SEGMENT;
+            all.max_non_split_rounding = all.max_non_split_rounding.max(LARGE_SEGMENT);
+        }
+        if !version.has_fraction_setting() {
+            all.fraction = None;
+        }
         all.base = settings.clone();
         all
     }
@@ -318,21 +332,22 @@ fn bad(key: &str, value: &str, rule: &str) -> ConfError {
 
 /// What to do about a setting that a release does not have.
 fn hint(key: &str, nearest: Option<&str>) -> String {
-    if KEYS.contains(&key) {
-        return ": other releases have it".to_owned();
+    if let Some((_, since)) = KEYS.iter().find(|(name, _)| *name == key) {
+        return format!(": torch 2.{since} and later have it");
     }
     nearest.map(|name| format!(": did you mean {name}?")).unwrap_or_default()
 }
 
 /// The setting whose name is closest, where one is close and the name itself is of no release.
 fn nearest(key: &str) -> Option<&'static str> {
-    if KEYS.contains(&key) {
+    let names = || KEYS.iter().map(|(name, _)| *name);
+    if names().any(|name| name == key) {
         return None;
     }
-    if let Some(name) = KEYS.iter().find(|name| key.len() > 3 && name.starts_with(key)) {
+    if let Some(name) = names().find(|name| key.len() > 3 && name.starts_with(key)) {
         return Some(name);
     }
-    let (distance, name) = KEYS.iter().map(|name| (distance(key, name), *name)).min()?;
+    let (distance, name) = names().map(|name| (distance(key, name), name)).min()?;
     (1..=name.len() / 2).contains(&distance).then_some(name)
 }
 
@@ -601,27 +616,41 @@ mod tests {
 
     #[test]
     fn a_setting_of_later_releases_is_refused_by_earlier_ones() {
-        for (text, since) in [
-            ("throw_on_cudamalloc_oom:True", 12),
-            ("pinned_free_catch_all:True", 12),
-            ("pinned_max_round_threshold_mb:64", 13),
-            ("pinned_max_cached_size_mb:64", 13),
-            ("expandable_segments_reserve:0.5", 15),
-            ("expandable_segments_reserve_by_class:[decode:0.5]", 15),
-        ] {
-            for minor in [4, 11, 12, 13, 14, 15] {
-                let read = TorchSettings::parse(text, TorchVersion(2, minor));
-                match read {
-                    Ok(_) => assert!(minor >= since, "{text} in 2.{minor}"),
+        for (key, since) in KEYS {
+            let value = match key {
+                "backend" => "native",
+                "garbage_collection_threshold" | "per_process_memory_fraction" => "0.5",
+                "expandable_segments_reserve_by_class" => "[decode:0.5]",
+                _ if key.ends_with("_mb") || key == "roundup_power2_divisions" => "64",
+                "pinned_num_register_threads" | "expandable_segments_reserve" => "1",
+                _ => "True",
+            };
+            for minor in 4..=15 {
+                match TorchSettings::parse(&format!("{key}:{value}"), TorchVersion(2, minor)) {
+                    Ok(_) => assert!(minor >= since, "{key} in 2.{minor}"),
                     Err(error) => {
-                        assert!(minor < since, "{text} in 2.{minor}: {error}");
-                        let message = error.to_string();
-                        let told = message.contains(&format!("torch 2.{minor} has no allocator setting"));
-                        assert!(told && message.contains("other releases have it"), "{message}");
+                        assert!(minor < since, "{key} in 2.{minor}: {error}");
+                        let told = format!(
+                            "torch 2.{minor} has no allocator setting {key:?}: torch 2.{since} and later have it"
+                        );
+                        assert_eq!(error.to_string(), told);
                     }
                 }
             }
         }
+    }
+
+    #[test]
+    fn another_release_replays_what_it_has_of_the_recorded_settings() {
+        let conf = "expandable_segments:True,large_segment_size_mb:48,expandable_segments_reserve:0.5,\
+                    pinned_max_cached_size_mb:64";
+        let base = TorchSettings::parse(conf, TorchVersion(2, 15)).expect(conf).base;
+        let of = |minor| TorchSettings::recorded(&base, TorchVersion(2, minor));
+        assert_eq!((of(15).large_segment, of(15).reserves.all), (48 << 20, Some(Reserve::Share(0.5))));
+        assert_eq!((of(12).large_segment, of(12).reserves.all), (48 << 20, None));
+        assert_eq!((of(10).large_segment, of(10).base.expandable_segments), (LARGE_SEGMENT, true));
+        assert!(of(15).to_conf_keeping_others().contains("expandable_segments_reserve:0.5"));
+        assert!(!of(14).to_conf().contains("reserve"), "nothing that 2.14 would refuse");
     }
 
     #[test]
