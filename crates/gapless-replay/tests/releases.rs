@@ -1,9 +1,12 @@
 //! Where releases of PyTorch differ: each rule on both sides of the release that changed it. `cargo xtask test-torch`
 //! compares the same rules with the shipped libraries.
 
+use gapless_replay::run::verify;
 use gapless_replay::torch::{NoteKind, Torch, TorchSettings, TorchVersion};
-use gapless_replay::{Allocator, Device, Lane, SimDevice, Slot};
-use gapless_trace::{Bytes, DeviceAddr, PoolId, StreamId};
+use gapless_replay::{Allocator, Device, Lane, Script, SimDevice, Slot};
+use gapless_trace::{
+    Action, Bytes, DeviceAddr, DeviceTrace, Event, EventIndex, History, PoolId, StreamId, Trace,
+};
 
 const MIB: u64 = 1 << 20;
 const GRAPH: PoolId = PoolId(3, 0);
@@ -202,4 +205,46 @@ fn a_range_that_is_too_short_goes_back_since_2_15() {
     // Each of the two attempts leaves a range behind, and the request uses the first.
     assert_eq!(beyond(14), 2 * 120 * MIB);
     assert_eq!(beyond(15), 120 * MIB);
+}
+
+/// Two free segments of 30 MiB. A request for an address in the second goes there, though the first is as good.
+#[test]
+fn a_recording_with_chosen_addresses_replays_to_the_byte() {
+    let (first, second) = (0x7000_0000_0000, 0x7000_0000_0000 + 30 * MIB);
+    let wanted = second + 8 * MIB;
+    let mut device = DeviceTrace::new(0);
+    let stream = device.stream_index(StreamId(0)).expect("few streams");
+    for (action, addr, size) in [
+        (Action::SegmentAlloc, first, 30),
+        (Action::Alloc, first, 30),
+        (Action::SegmentAlloc, second, 30),
+        (Action::Alloc, second, 30),
+        (Action::FreeRequested, first, 30),
+        (Action::FreeCompleted, first, 30),
+        (Action::FreeRequested, second, 30),
+        (Action::FreeCompleted, second, 30),
+        // What lies before the address, and what was asked for; the first goes back at once.
+        (Action::Alloc, second, 8),
+        (Action::Alloc, wanted, 22),
+        (Action::FreeRequested, second, 8),
+        (Action::FreeCompleted, second, 8),
+        // One without anything before it.
+        (Action::Alloc, second, 2),
+    ] {
+        let (addr, size) = (DeviceAddr(addr), Bytes(size * MIB));
+        device.events.push(Event { action, addr, size, stream, ..Event::default() });
+    }
+    let misplaced = |exact: &[u32]| {
+        let mut trace = Trace::default();
+        trace.source.producer = "torch 2.13".to_owned();
+        trace.source.torch_rules = true;
+        let mut device = device.clone();
+        device.exact = exact.iter().copied().map(EventIndex).collect();
+        trace.devices.push(device);
+        let history = History::rebuild(&trace, &trace.devices[0]).expect("a consistent recording");
+        let script = Script::of(&trace, &trace.devices[0], &history);
+        verify(&script, &TorchSettings::default(), TorchVersion(2, 13), &mut ()).misplaced
+    };
+    assert_eq!(misplaced(&[8, 9, 12]), 0);
+    assert!(misplaced(&[]) > 0, "by the usual rules they land in the first segment");
 }

@@ -159,6 +159,9 @@ impl<'a> Builder<'a> {
                     next_slot += 1;
                     let allocation = history.allocations.get(gapless_trace::AllocationId(slot));
                     let op = self.alloc_op(slot, &allocation);
+                    if device.exact.binary_search(&index).is_ok() {
+                        self.script.recorded.exact.push(slot);
+                    }
                     self.request(op, now);
                 }
                 Action::Oom => {

@@ -48,6 +48,27 @@ impl<D: Device> Torch<D> {
         Some(Exact { addr: placed, before: Bytes(before) })
     }
 
+    /// The bytes in front of a chosen address, as a recording has them: an allocation of its own, split off whatever is
+    /// left, with the chosen one to follow. Nothing where no free block begins there and is longer.
+    pub(crate) fn alloc_front_at(
+        &mut self,
+        slot: Slot,
+        size: Bytes,
+        lane: LaneIndex,
+        addr: DeviceAddr,
+    ) -> Option<DeviceAddr> {
+        // The chosen request, which nobody knows yet, decides the half: the block is looked for in both.
+        let halves = self.lanes[lane as usize];
+        let end = addr.0.checked_add(size.0)?;
+        let id = halves.into_iter().find_map(|shelf| self.free_block_with(shelf, addr.0, end))?;
+        if self.blocks[id].addr != addr.0 || self.blocks[id].size == size.0 {
+            return None;
+        }
+        self.take(id);
+        let front = self.cut(id, size.0, true);
+        Some(self.hand_out(front, slot, size.0))
+    }
+
     /// The free block of `shelf` that holds the addresses from `from` to `to`.
     fn free_block_with(&self, shelf: u16, from: u64, to: u64) -> Option<u32> {
         let Shelf { free, .. } = &self.shelves[shelf as usize];
