@@ -3,7 +3,7 @@
 
 use gapless_replay::run::verify;
 use gapless_replay::torch::{NoteKind, Torch, TorchSettings, TorchVersion};
-use gapless_replay::{Allocator, Device, Lane, Script, SimDevice, Slot};
+use gapless_replay::{Allocator, Device, Lane, Op, Script, SimDevice, Slot};
 use gapless_trace::{
     Action, Bytes, DeviceAddr, DeviceTrace, Event, EventIndex, History, PoolId, StreamId, Trace,
 };
@@ -247,4 +247,37 @@ fn a_recording_with_chosen_addresses_replays_to_the_byte() {
     };
     assert_eq!(misplaced(&[8, 9, 12]), 0);
     assert!(misplaced(&[]) > 0, "by the usual rules they land in the first segment");
+}
+
+/// The default pool's cache went back right before a user's pool took memory that would not have fitted beside it.
+#[test]
+fn a_request_of_a_users_pool_may_have_emptied_the_cache_since_2_13() {
+    let emptied_by_the_program = |producer: &str, pool: PoolId| {
+        let mut trace = Trace::default();
+        trace.source.producer = producer.to_owned();
+        trace.source.torch_rules = true;
+        let mut device = DeviceTrace::new(0);
+        let stream = device.stream_index(StreamId(0)).expect("few streams");
+        let pool = device.pool_index(pool).expect("few pools");
+        let base = 0x7000_0000_0000;
+        for (action, size, pool) in [
+            (Action::SegmentAlloc, 60, 0),
+            (Action::Alloc, 60, 0),
+            (Action::FreeRequested, 60, 0),
+            (Action::FreeCompleted, 60, 0),
+            (Action::SegmentFree, 60, 0),
+            (Action::SegmentAlloc, 20, pool),
+            (Action::Alloc, 20, pool),
+        ] {
+            let (addr, size) = (DeviceAddr(base), Bytes(size * MIB));
+            device.events.push(Event { action, addr, size, stream, pool, ..Event::default() });
+        }
+        trace.devices.push(device);
+        let history = History::rebuild(&trace, &trace.devices[0]).expect("a consistent recording");
+        let script = Script::of(&trace, &trace.devices[0], &history);
+        script.ops.iter().any(|op| matches!(op, Op::EmptyCache { .. }))
+    };
+    assert!(emptied_by_the_program("torch 2.12", USER));
+    assert!(!emptied_by_the_program("torch 2.13", USER));
+    assert!(emptied_by_the_program("torch 2.13", GRAPH));
 }

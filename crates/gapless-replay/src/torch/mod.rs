@@ -181,15 +181,15 @@ impl<D: Device> Torch<D> {
     /// Whether the next calls come while something is captured: a failing request then does not wait for streams and
     /// leaves the caches alone, and so does `empty_cache`. From 2.13 on that is a matter of the calling thread's stream;
     /// before, any active routing to a private pool has the same effect. A recording holds no captures; for `None` the
-    /// pool of a request decides: up to 2.12 every private pool, from 2.13 on the pools of graphs.
+    /// pool of a request decides ([`TorchVersion::holds_back_in`]).
     pub fn set_capturing(&mut self, capturing: Option<bool>) {
         self.capturing = capturing;
     }
 
     fn holds_back(&self, shelf: u16) -> bool {
         self.capturing.unwrap_or_else(|| {
-            let PoolId(graph, user) = self.pools[self.shelves[shelf as usize].pool as usize].id;
-            graph != 0 || (user != 0 && !self.version.only_captures_hold_back())
+            let pool = self.shelves[shelf as usize].pool;
+            self.version.holds_back_in(self.pools[pool as usize].id)
         })
     }
 

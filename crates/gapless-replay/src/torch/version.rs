@@ -1,5 +1,6 @@
 //! Which PyTorch: releases differ in a few decisions, each a named switch here.
 
+use gapless_trace::PoolId;
 use std::fmt;
 use std::str::FromStr;
 
@@ -44,6 +45,14 @@ impl TorchVersion {
     #[must_use]
     pub fn only_captures_hold_back(self) -> bool {
         self >= TorchVersion(2, 13)
+    }
+
+    /// Whether a request of `pool` leaves the caches alone, as far as its pool tells: a recording holds no captures. Up
+    /// to 2.12 every private pool does, from 2.13 on the pools of graphs.
+    #[must_use]
+    pub fn holds_back_in(self, pool: PoolId) -> bool {
+        let PoolId(graph, user) = pool;
+        graph != 0 || (user != 0 && !self.only_captures_hold_back())
     }
 
     /// A memory fraction is rounded to whole bytes, half away from zero; before, it is cut off.
