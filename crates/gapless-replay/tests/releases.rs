@@ -28,8 +28,8 @@ fn alloc(torch: &mut Torch<SimDevice>, slot: Slot, size: u64) -> u64 {
     torch.alloc(slot, Bytes(size), 0).expect("room").0
 }
 
-/// Two segments of 30 MiB, of which the first is given back to the device and taken again: it is the younger one, at the
-/// lower address.
+/// Two segments of 30 MiB, of which the first is given back to the device and taken again: it is the younger one, at
+/// the lower address.
 #[test]
 fn equal_blocks_are_chosen_by_address_until_2_11_and_by_age_since() {
     let lowest = |minor| {

@@ -61,12 +61,6 @@ impl TorchVersion {
         self >= TorchVersion(2, 13)
     }
 
-    /// Requests may name their address (`allocateWithAddress`).
-    #[must_use]
-    pub fn has_exact_addresses(self) -> bool {
-        self >= TorchVersion(2, 13)
-    }
-
     /// `throw_on_cudamalloc_oom` and `pinned_free_catch_all` are known.
     #[must_use]
     pub fn has_early_oom_setting(self) -> bool {
@@ -258,7 +252,6 @@ mod tests {
         assert_eq!(since(TorchVersion::has_early_oom_setting), Some(12));
         assert_eq!(since(TorchVersion::only_captures_hold_back), Some(13));
         assert_eq!(since(TorchVersion::rounds_the_cap), Some(13));
-        assert_eq!(since(TorchVersion::has_exact_addresses), Some(13));
         assert_eq!(since(TorchVersion::has_pinned_limits), Some(13));
         assert_eq!(since(TorchVersion::has_expandable_reserve), Some(15));
         assert_eq!(since(TorchVersion::returns_short_ranges), Some(15));
