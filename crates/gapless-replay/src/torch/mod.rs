@@ -179,9 +179,9 @@ impl<D: Device> Torch<D> {
     }
 
     /// Whether the next calls come while something is captured: a failing request then does not wait for streams and
-    /// leaves the caches alone, and so does `empty_cache`. From 2.13 on the calling thread's stream decides that; before,
-    /// any active routing to a private pool has the same effect. A recording holds no captures; for `None` the pool of
-    /// a request decides ([`TorchVersion::holds_back_in`]).
+    /// leaves the caches alone, and so does `empty_cache`. From 2.13 on the calling thread's stream decides that;
+    /// before, any active routing to a private pool has the same effect. A recording holds no captures; for `None` the
+    /// pool of a request decides ([`TorchVersion::holds_back_in`]).
     pub fn set_capturing(&mut self, capturing: Option<bool>) {
         self.capturing = capturing;
     }
