@@ -23,6 +23,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <string>
 #include <vector>
 
 namespace c10::cuda::_internal {
@@ -57,9 +59,15 @@ enum Kind : uint32_t {
   CREATE_POOL = 13,
   USE_ON_OOM = 14,
   NO_SPLIT = 15,
+  CURRENT = 16,
+  CAPTURE = 17,
+  MARK = 18,
+  MALLOC_AT = 19,
+  ANNOTATE = 20,
+  RESERVE_CLASS = 21,
 };
 
-enum Status : uint32_t { OK = 0, OOM = 1, SKIPPED = 2, FAILED = 3 };
+enum Status : uint32_t { OK = 0, OOM = 1, SKIPPED = 2, FAILED = 3, UNPLACED = 4 };
 
 struct Entry {
   uint64_t action, address, size, stream;
@@ -101,8 +109,23 @@ uint64_t* put_stat(uint64_t* at, const Stat& stat) {
   return at;
 }
 
-Fields fields() {
-  const auto stats = allocator::get()->getDeviceStats(0);
+// From 2.13 on: reserved bytes of private pools, in the order of the ids.
+using PoolFields = std::map<std::pair<uint64_t, uint64_t>, std::array<uint64_t, 12>>;
+
+template <class DeviceStats>
+PoolFields pool_fields([[maybe_unused]] const DeviceStats& stats) {
+  PoolFields pools;
+#if TORCH_MINOR >= 13
+  for (const auto& [id, kinds] : stats.reserved_bytes_by_private_pools) {
+    uint64_t* at = pools[id].data();
+    for (const auto& stat : kinds) at = put_stat(at, stat);
+  }
+#endif
+  return pools;
+}
+
+template <class DeviceStats>
+Fields fields(const DeviceStats& stats) {
   Fields all;
   uint64_t* at = all.data();
   for (const auto* group :
@@ -123,10 +146,32 @@ Fields fields() {
 }
 
 Fields before{};
+PoolFields pools_before;
+
+// The last bit of an answer's set of changed fields: figures of pools follow.
+constexpr uint64_t POOLS_CHANGED = uint64_t{1} << 63;
+static_assert(FIELDS < 127);
+
+void put_pools(const PoolFields& now) {
+  std::vector<PoolFields::value_type> changed;
+  for (const auto& pool : now) {
+    const auto known = pools_before.find(pool.first);
+    if (known == pools_before.end() || known->second != pool.second) changed.push_back(pool);
+  }
+  put64(changed.size());
+  for (const auto& [id, values] : changed) {
+    put64(id.first);
+    put64(id.second);
+    for (const uint64_t value : values) put64(value);
+  }
+  pools_before = now;
+}
 
 void put_answer(Status status, uint64_t address) {
-  const Fields now = fields();
-  uint64_t changed[2] = {0, 0};
+  const auto stats = allocator::get()->getDeviceStats(0);
+  const Fields now = fields(stats);
+  const PoolFields pools = pool_fields(stats);
+  uint64_t changed[2] = {0, pools == pools_before ? 0 : POOLS_CHANGED};
   for (size_t i = 0; i < FIELDS; i++) {
     if (now[i] != before[i]) changed[i / 64] |= uint64_t{1} << (i % 64);
   }
@@ -139,6 +184,7 @@ void put_answer(Status status, uint64_t address) {
     if (now[i] != before[i]) put64(now[i]);
   }
   before = now;
+  if (changed[1] & POOLS_CHANGED) put_pools(pools);
   if (!entries.empty()) put_bytes(entries.data(), entries.size() * sizeof(Entry));
   entries.clear();
 }
@@ -186,6 +232,7 @@ void put_snapshot(const Snapshot& snapshot) {
 // ---- operations ----
 
 std::vector<void*> pointers;
+std::vector<uint64_t> places;    // by id: where its allocation lies, or lay last
 std::array<uint64_t, 64> streams{};
 
 std::function<bool(cudaStream_t)> filter_of(uint64_t accepted) {
@@ -202,6 +249,45 @@ void*& pointer(uint32_t id) {
   if (id >= pointers.size()) pointers.resize(std::max<size_t>(id + size_t{1}, pointers.size() * 2));
   return pointers[id];
 }
+
+void remember(uint32_t id, void* address) {
+  pointer(id) = address;
+  if (places.size() < pointers.size()) places.resize(pointers.size());
+  if (address) places[id] = reinterpret_cast<uint64_t>(address);
+}
+
+#if TORCH_MINOR >= 13
+Status mark_capture(bool begins) {
+  static uint64_t open = 0;
+  if (!begins && open == 0) return SKIPPED;
+  open += begins ? 1 : -1;
+  begins ? allocator::get()->markCaptureBegin(0) : allocator::get()->markCaptureEnd(0);
+  return OK;
+}
+
+// At `offset` from where the allocation `near` lies or lay, on the thread's current stream. The library refuses with a
+// plain error; what it calls an internal one is a fault of the library, and shows.
+Status malloc_at(uint32_t id, uint64_t size, uint64_t near, uint64_t offset, uint64_t& address) {
+  const uint64_t base = near < places.size() ? places[near] : 0;
+  if (!base) return SKIPPED;
+  try {
+    c10::DataPtr data = allocator::get()->allocateWithAddress(size, reinterpret_cast<void*>(base + offset));
+    address = reinterpret_cast<uint64_t>(data.release_context());
+    remember(id, reinterpret_cast<void*>(address));
+    return OK;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    if (std::string(error.what_without_backtrace()).find("INTERNAL ASSERT") != std::string::npos) throw;
+    return UNPLACED;
+  }
+}
+#endif
+
+#if TORCH_MINOR >= 15
+// The classes that the bench knows, by number; the first means none.
+constexpr const char* CLASSES[] = {"", "decode", "prefill", "nobody"};
+#endif
 
 Status record_stream(void* address, uint64_t stream) {
   auto* native = allocator::get();
@@ -230,7 +316,7 @@ Status run(const Operation& op, uint64_t& address) {
       return OK;
     case MALLOC: {
       void* result = native->raw_alloc_with_stream(op.a, reinterpret_cast<cudaStream_t>(op.b));
-      pointer(op.id) = result;
+      remember(op.id, result);
       address = reinterpret_cast<uint64_t>(result);
       return OK;
     }
@@ -289,6 +375,32 @@ Status run(const Operation& op, uint64_t& address) {
 #if TORCH_MINOR >= 10
     case NO_SPLIT:
       native->setNoSplit(0, pool);
+      return OK;
+#endif
+    case CURRENT:
+      c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(reinterpret_cast<cudaStream_t>(op.a), 0));
+      return OK;
+    case CAPTURE:
+      device_capture(op.a, op.b != 0);
+      return OK;
+#if TORCH_MINOR >= 13
+    case MARK:
+      return mark_capture(op.a != 0);
+    case MALLOC_AT:
+      return malloc_at(op.id, op.a, op.b, op.c, address);
+#endif
+#if TORCH_MINOR >= 14
+    case ANNOTATE: {
+      void* noted = pointer(op.id);
+      if (!noted) return SKIPPED;
+      address = reinterpret_cast<uint64_t>(noted);
+      native->annotateMemory(noted, "a note");
+      return OK;
+    }
+#endif
+#if TORCH_MINOR >= 15
+    case RESERVE_CLASS:
+      allocator::setExpandableSegmentReserveClassForStream(reinterpret_cast<cudaStream_t>(op.a), CLASSES[op.id]);
       return OK;
 #endif
     default:

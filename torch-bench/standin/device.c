@@ -15,7 +15,7 @@ typedef struct { range *at; size_t count, room; } ranges;
 typedef struct { uint64_t size; int released, mappings; } handle;
 
 struct device_event { device_event *next; uint64_t stream, tick; int incomplete; };
-typedef struct { uint64_t stream; device_event *first, *last; } queue;
+typedef struct { uint64_t stream; device_event *first, *last; int captures; } queue;
 
 static struct {
     uint64_t capacity, used, pending, tick;
@@ -215,9 +215,13 @@ static queue *queue_of(uint64_t stream) {
         if (device.queues[i].stream == stream) return &device.queues[i];
     }
     if (device.queue_count == device.queue_room) device.queues = grown(device.queues, &device.queue_room, sizeof(queue));
-    device.queues[device.queue_count] = (queue){stream, NULL, NULL};
+    device.queues[device.queue_count] = (queue){stream, NULL, NULL, 0};
     return &device.queues[device.queue_count++];
 }
+
+void device_capture(uint64_t stream, int captures) { LOCKED; queue_of(stream)->captures = captures; }
+
+int device_captures(uint64_t stream) { LOCKED; return queue_of(stream)->captures; }
 
 /* All that was recorded up to the operation `tick`, that operation's own included. */
 static void complete_through(queue *q, uint64_t tick) {

@@ -13,7 +13,8 @@
  *            complete nothing. Events that one operation recorded on one stream complete together: the allocator
  *            records those of deferred frees in the order of a hash of host pointers, which changes from run to run,
  *            and no answer may hang on it.
- * streams    Handles are whatever numbers the caller chooses; 0 is the default stream. */
+ * streams    Handles are whatever numbers the caller chooses; 0 is the default stream. A stream captures from
+ *            device_capture(stream, 1) to device_capture(stream, 0); for memory and events that changes nothing. */
 
 #ifndef GAPLESS_STANDIN_DEVICE_H
 #define GAPLESS_STANDIN_DEVICE_H
@@ -74,6 +75,9 @@ uint64_t device_event_stream(device_event *event);
 void device_event_sync(device_event *event);
 void device_stream_sync(uint64_t stream);
 void device_sync(void);
+/* Whether a stream captures, as cudaStreamIsCapturing tells it. */
+void device_capture(uint64_t stream, int captures);
+int device_captures(uint64_t stream);
 /* Begins an operation. */
 void device_tick(void);
 /* Completes the incomplete events of a stream that the oldest `count` operations recorded. */

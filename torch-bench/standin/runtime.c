@@ -72,12 +72,12 @@ int cudaEventSynchronize(void *event) { device_event_sync(event); return SUCCESS
 int cudaStreamSynchronize(void *stream) { device_stream_sync((uint64_t)stream); return SUCCESS; }
 int cudaStreamGetPriority(void *stream, int *out) { (void)stream; *out = 0; return SUCCESS; }
 
-/* No stream is ever capturing: private pools are opened by the bench itself. */
-int cudaStreamIsCapturing(void *stream, int *out) { (void)stream; *out = 0; return SUCCESS; }
+/* The bench says which streams capture; private pools are opened by the bench itself. */
+int cudaStreamIsCapturing(void *stream, int *out) { *out = device_captures((uint64_t)stream); return SUCCESS; }
 int cudaThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
-/* The outputs after the status are optional and unused while nothing is captured. */
-int cudaStreamGetCaptureInfo(void *stream, int *status) { (void)stream; *status = 0; return SUCCESS; }
-int cudaStreamGetCaptureInfo_v2(void *stream, int *status) { (void)stream; *status = 0; return SUCCESS; }
+/* The outputs after the status are optional, and unused without graph_capture_record_stream_reuse. */
+int cudaStreamGetCaptureInfo(void *stream, int *status) { return cudaStreamIsCapturing(stream, status); }
+int cudaStreamGetCaptureInfo_v2(void *stream, int *status) { return cudaStreamIsCapturing(stream, status); }
 
 /* ---- the driver's functions ---- */
 

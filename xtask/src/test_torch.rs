@@ -36,12 +36,12 @@ const RELEASES: &[Release] = &[
     release("2.7.1", 12, true, false),
     release("2.8.0", 12, true, true),
     release("2.9.1", 12, true, false),
-    release("2.10.0", 12, true, true),
+    release("2.10.0", 12, true, false),
     release("2.11.0", 13, true, true),
     release("2.12.1", 13, true, true),
     release("2.13.0", 13, true, false),
     release("2.14.1", 13, true, false),
-    release("2.15.0", 13, true, false),
+    release("2.15.0", 13, true, true),
 ];
 
 /// What of a wheel is kept.

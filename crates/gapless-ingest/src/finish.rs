@@ -57,6 +57,7 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
     for Recorded { device, runs, notes } in &traces {
         let own = devices.of(*device);
         own.trace.notes = notes.clone();
+        own.trace.exact = exact_events(&rows, runs);
         if alone && runs[..] == [(0, rows.events.len() as u32)] {
             own.trace.events = std::mem::take(&mut rows.events);
         } else {
@@ -402,6 +403,20 @@ fn renumber<T: Copy + Eq + Hash>(
     }
 }
 
+/// Which events of a device are allocations at chosen addresses.
+fn exact_events(rows: &Rows, runs: &Runs) -> Vec<EventIndex> {
+    let mut exact = Vec::new();
+    let mut before = 0;
+    for &(first, count) in runs {
+        // The rows are in order, since each was noted when its event came.
+        let from = rows.exact_addresses.partition_point(|&row| row < first);
+        let own = rows.exact_addresses[from..].iter().take_while(|&&row| row < first + count);
+        exact.extend(own.map(|&row| EventIndex(before + (row - first))));
+        before += count;
+    }
+    exact
+}
+
 fn copy_events(rows: &Rows, runs: &Runs, own: &mut Own) -> Result<(), Wrong> {
     let total: usize = runs.iter().map(|run| run.1 as usize).sum();
     if total > Events::MAX {
@@ -479,14 +494,14 @@ fn notes_about(rows: &Rows, notes: &mut Vec<Note>) {
             ),
         });
     }
-    if rows.exact_addresses > 0 {
+    if !rows.exact_addresses.is_empty() {
         notes.push(Note {
             code: "exact-addresses",
             text: format!(
                 "{} allocation(s) were placed at or around an address that the program chose (mallocWithAddress); \
-                 peaks include the memory in front of it, which torch takes and returns at once, and a replay places \
-                 them as usual",
-                rows.exact_addresses
+                 peaks include the memory in front of it, which torch takes and returns at once, and a replay with \
+                 other settings places them as usual",
+                rows.exact_addresses.len()
             ),
         });
     }

@@ -125,8 +125,8 @@ pub(crate) struct Rows {
     pub(crate) features: Features,
     /// Events of kinds that we do not know: how many, and the first such kind.
     pub(crate) unknown_actions: (u64, StringId),
-    /// Allocations at an address that the program chose.
-    pub(crate) exact_addresses: u64,
+    /// Events that are allocations at or around an address that the program chose, in order.
+    pub(crate) exact_addresses: Vec<u32>,
     /// Names that were not UTF-8.
     pub(crate) repaired_names: u64,
     /// Bytes of distinct text so far, and how many there may be.
@@ -152,7 +152,7 @@ impl Rows {
             annotations: Vec::new(),
             past: Vec::new(),
             notes: Vec::new(),
-            exact_addresses: 0,
+            exact_addresses: Vec::new(),
             streams: Numbered::default(),
             pools,
             pairs: Vec::new(),
@@ -443,7 +443,8 @@ impl EventDraft {
             self.exact = true;
         }
         if self.exact && action == Action::Alloc {
-            rows.exact_addresses += 1;
+            // This event is appended next.
+            rows.exact_addresses.push(rows.events.len() as u32);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use gapless_ingest::{ReadOptions, open, read};
 use gapless_trace::block_notes::module_of;
 use gapless_trace::holders::{self, Grouping};
 use gapless_trace::kinds;
-use gapless_trace::{AllocationId, History, PoolId, Trace, gtrace};
+use gapless_trace::{Action, AllocationId, History, PoolId, Trace, gtrace};
 use std::path::{Path, PathBuf};
 use support::{Py, Style, pickle};
 
@@ -184,6 +184,9 @@ fn marks_of_exact_addresses_are_no_metadata_of_the_user() {
         let history = history(&trace);
         assert!(codes(&trace).contains(&"exact-addresses"), "{version}: {:?}", trace.source.notes);
         let note = trace.source.notes.iter().find(|n| n.code == "exact-addresses").expect("the note");
+        let device = &trace.devices[0];
+        let exact: Vec<_> = device.exact.iter().map(|&event| device.events.action(event)).collect();
+        assert_eq!(exact, [Action::Alloc; 2], "{version}: what was chosen, and what lies before it");
         assert!(note.text.starts_with("2 allocation(s)"), "{}", note.text);
         for (_, texts) in notes(&trace, &history) {
             assert_eq!(texts, ["restore"], "{version}");

@@ -92,7 +92,13 @@ impl FromStr for Spec {
                     None => Conf::Recorded,
                     Some("default" | "") => Conf::Default,
                     Some(text) => {
-                        let settings = TorchSettings::parse(text, version.unwrap_or(TorchVersion::DEFAULT))?;
+                        // Without a release the trace has the last word: here it is enough that one takes it.
+                        let settings = match version {
+                            Some(version) => TorchSettings::parse(text, version)?,
+                            None => TorchSettings::parse(text, TorchVersion::DEFAULT).or_else(|error| {
+                                TorchSettings::parse(text, TorchVersion::NEWEST).map_err(|_| error)
+                            })?,
+                        };
                         if settings.malloc_async {
                             return Err(SpecError::MallocAsync);
                         }
@@ -258,10 +264,31 @@ mod tests {
     }
 
     #[test]
+    fn settings_are_those_of_the_release_that_the_trace_came_from() {
+        let spec: Spec = "torch:expandable_segments_reserve:0.5".parse().expect("a setting of 2.15");
+        let of = |producer: &str| {
+            let mut trace = Trace::default();
+            trace.source.producer = producer.to_owned();
+            spec.machine(&trace)
+        };
+        let newest = of("torch 2.15 or later").expect("2.15 has it");
+        assert_eq!(
+            (newest.name(), newest.settings()),
+            ("torch@2.15".into(), "expandable_segments_reserve:0.5".into())
+        );
+        for (producer, release) in [("torch 2.13", "2.13"), ("torch 2.14 or later", "2.14"), ("", "2.11")] {
+            let error = of(producer).expect_err(producer).to_string();
+            assert!(error.contains(&format!("torch {release} has no allocator setting")), "{error}");
+            assert!(error.contains("torch 2.15 and later have it"), "{error}");
+        }
+        assert!("torch@2.14:expandable_segments_reserve:0.5".parse::<Spec>().is_err());
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (text, part) in [
             ("jemalloc", "torch, gapless, bfc, rmm-pool"),
-            ("torch@1.9", "from 2.4 to 2.12"),
+            ("torch@1.9", "from 2.4 to 2.15"),
             ("torch:expandable:True", "did you mean expandable_segments"),
             ("torch:backend:cudaMallocAsync", "no model of it"),
             ("plan:fast", "takes no settings"),

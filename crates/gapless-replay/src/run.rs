@@ -1,10 +1,10 @@
 //! The replay itself: a script's ops, one by one, on an allocator.
 
-use crate::allocator::{Allocator, Inventory, Oom, Slot, Stats};
+use crate::allocator::{Allocator, Inventory, LaneIndex, Oom, Slot, Stats};
 use crate::recorded::RecordedDevice;
-use crate::script::{DeviceCall, Op, Script};
+use crate::script::{DeviceCall, Op, Recorded, Script};
 use crate::torch::{Torch, TorchSettings, TorchVersion};
-use gapless_trace::{DeviceAddr, Tick};
+use gapless_trace::{Bytes, DeviceAddr, Tick};
 
 /// Looks on while a script is replayed.
 pub trait Watch {
@@ -173,7 +173,7 @@ pub(crate) fn first_mismatch(
         let mut placed = None;
         let mut agrees = true;
         if let Op::Alloc { slot, size, lane } = *op {
-            let addr = torch.alloc(slot, size, lane).unwrap_or_default();
+            let addr = place(script, &mut torch, i, slot, size, lane);
             agrees = addr == script.recorded.addrs[slot as usize];
             placed = Some((slot, addr));
         } else {
@@ -196,6 +196,38 @@ pub(crate) fn first_mismatch(
     None
 }
 
+/// Serves the request of op `i` as the recorded allocator did: at the recorded address where the program chose it.
+fn place(
+    script: &Script,
+    torch: &mut Torch<RecordedDevice<'_>>,
+    i: usize,
+    slot: Slot,
+    size: Bytes,
+    lane: LaneIndex,
+) -> DeviceAddr {
+    let Recorded { exact, addrs, .. } = &script.recorded;
+    let chosen = |slot: Slot| exact.binary_search(&slot).is_ok();
+    if !exact.is_empty() && chosen(slot) {
+        let addr = addrs[slot as usize];
+        // What lies before a chosen address is an allocation of its own, right before.
+        let is_front = |op: &Op| match *op {
+            Op::Alloc { slot: next, .. } => {
+                chosen(next) && addrs[next as usize] == DeviceAddr(addr.0 + size.0)
+            }
+            _ => false,
+        };
+        let served = match script.ops.get(i + 1).is_some_and(is_front) {
+            true => torch.alloc_front_at(slot, size, lane, addr),
+            false => torch.alloc_at(slot, size, lane, addr).map(|exact| exact.addr),
+        };
+        if let Some(addr) = served {
+            return addr;
+        }
+    }
+    // The device refuses only what the recording refused, so a request that was served then is served now.
+    torch.alloc(slot, size, lane).unwrap_or_default()
+}
+
 fn repeat<'a, W: Watch>(
     script: &'a Script,
     settings: &TorchSettings,
@@ -211,8 +243,7 @@ fn repeat<'a, W: Watch>(
         if let Op::Alloc { slot, size, lane } = *op {
             exactness.placed += 1;
             let recorded = script.recorded.addrs[slot as usize];
-            // The device refuses only what the recording refused, so a request that was served then is served now.
-            let addr = torch.alloc(slot, size, lane).unwrap_or_default();
+            let addr = place(script, &mut torch, i, slot, size, lane);
             if addr != recorded {
                 exactness.misplaced += 1;
                 exactness.first.get_or_insert((script.ticks[i], recorded, addr));

@@ -87,6 +87,8 @@ pub struct Recorded {
     pub by_op: Vec<(u32, u32)>,
     /// Where each slot was placed.
     pub addrs: Vec<DeviceAddr>,
+    /// Slots at or around addresses that the program chose, in order.
+    pub exact: Vec<Slot>,
     /// Segments that were there before the first event.
     pub initial: Vec<InitialSegment>,
     /// What the process would have held with each request that was refused at first.

@@ -79,7 +79,20 @@ pub fn candidates(recorded: &TorchSettings, version: TorchVersion) -> Vec<Candid
             }
         }
     }
+    all.extend(without_reserve(&all));
     all
+}
+
+/// A shorter range of addresses saves no memory, but a request may be too large for it: where the run sets one (2.15),
+/// the candidates come again without.
+fn without_reserve(candidates: &[Candidate]) -> Vec<Candidate> {
+    let reserved = |c: &&Candidate| c.settings.base.expandable_segments && c.settings.reserves.all.is_some();
+    let mut others: Vec<Candidate> = candidates.iter().filter(reserved).cloned().collect();
+    for candidate in &mut others {
+        candidate.settings.reserves.all = None;
+        candidate.changes += 1;
+    }
+    others
 }
 
 /// Keeps the first of equals.
@@ -178,5 +191,34 @@ struct LastServed {
 impl Watch for LastServed {
     fn served(&mut self, op: u32, _tick: Tick) {
         self.op = Some(op);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn confs(conf: &str, minor: u32) -> Vec<String> {
+        let version = TorchVersion(2, minor);
+        let recorded = TorchSettings::parse(conf, version).expect(conf);
+        candidates(&recorded, version).iter().map(|c| c.settings.to_conf()).collect()
+    }
+
+    #[test]
+    fn only_settings_that_the_release_has_are_tried() {
+        for minor in [4, 8, 11, 12, 13, 14, 15] {
+            for conf in confs("", minor) {
+                let read = TorchSettings::parse(&conf, TorchVersion(2, minor));
+                assert!(read.is_ok(), "{conf} in 2.{minor}: {read:?}");
+                assert!(!conf.contains("reserve"), "{conf}: it saves no memory");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_with_a_reserve_is_also_tried_without() {
+        let all = confs("expandable_segments:True,expandable_segments_reserve:0.25", 15);
+        assert_eq!(all[0], "expandable_segments:True,expandable_segments_reserve:0.25");
+        assert!(all.contains(&"expandable_segments:True".to_owned()));
     }
 }

@@ -106,3 +106,27 @@ fn recorded_cases_replay_to_the_byte() {
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
+
+#[test]
+fn recordings_of_newer_releases_replay_as_what_they_are() {
+    let mut failed = Vec::new();
+    for (minor, cases) in [
+        (13, &["train", "late", "ring", "expandable", "address"][..]),
+        (14, &["train", "late", "ring", "expandable", "address"]),
+        (15, &["train", "late", "ring", "expandable", "address", "reserve"]),
+    ] {
+        for case in cases {
+            let name = format!("{case}_2_{minor}");
+            let trace = open(&testdata(&format!("newer/{name}.pickle.gz")));
+            // 2.15 differs from 2.14 only where it was used.
+            let told = minor == 15 && !["address", "reserve"].contains(case);
+            let expected = TorchVersion(2, if told { 14 } else { minor });
+            let found = differences(&trace);
+            let version = TorchVersion::of_producer(&trace.source.producer);
+            if !found.is_empty() || version != expected {
+                failed.push(format!("{name}, by {} as {version}: {found:#?}", trace.source.producer));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}

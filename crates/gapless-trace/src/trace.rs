@@ -4,7 +4,7 @@ use crate::events::Events;
 use crate::settings::AllocatorSettings;
 use crate::stacks::{Frames, StackId, Stacks};
 use crate::strings::{StringId, Strings};
-use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId, Tick};
+use crate::words::{Bytes, DeviceAddr, EventIndex, Micros, PoolId, StreamId, Tick};
 
 /// What a run left behind.
 #[derive(Clone, Debug, Default)]
@@ -116,6 +116,8 @@ pub struct DeviceTrace {
     pub blocks: Vec<Block>,
     /// What the program wrote about blocks after they were allocated, in the order of ticks.
     pub notes: Vec<BlockNote>,
+    /// Allocations at or around an address that the program chose, in order.
+    pub exact: Vec<EventIndex>,
 }
 
 /// A note on a block, made while the block was in use. It is no event: the heap does not change.

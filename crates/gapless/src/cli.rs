@@ -335,14 +335,14 @@ pub(crate) enum CheckFormat {
 Examples:
   gapless replay run.pickle                                  as recorded, expandable segments, and the floor
   gapless replay run.pickle --with torch --with torch:max_split_size_mb:128 --min-capacity
-  gapless replay run.pickle --with torch@2.4 --with torch@2.12 --capacity 24GiB
+  gapless replay run.pickle --with torch@2.4 --with torch@2.15 --capacity 24GiB
   gapless replay run.pickle --format html -o replay.html     all curves in one picture
 
 A SPEC names an allocator:
   torch              PyTorch's, with the settings and the release of the trace
   torch:default      the same without any setting
   torch:SETTINGS     as in PYTORCH_ALLOC_CONF: torch:expandable_segments:True
-  torch@2.4          another release, 2.4 to 2.12; settings may follow
+  torch@2.4          another release, 2.4 to 2.15; settings may follow
   gapless            the Gapless allocator, as in `gapless run`
   bfc                TensorFlow's: preallocate:0.75, fraction:0.75, gc:true, fragmentation:0.01
   rmm-pool           RMM's pool: initial:10GiB, maximum:30GiB

@@ -5,8 +5,8 @@
 //! the library walks hash tables there, one of them keyed by pointers of the host.
 
 use crate::driver::{Answer, Driver, Status};
-use crate::ops::Op;
-use crate::subject::{Entry, GROUPS, Segment, Stats, Subject};
+use crate::ops::{CLASSES, Op};
+use crate::subject::{Entry, GROUPS, PoolStats, Segment, Stats, Subject};
 use std::io;
 use std::path::Path;
 
@@ -16,6 +16,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) driver: &'a Path,
     pub(crate) settings: &'a str,
     pub(crate) capacity: u64,
+    /// Of 2.x.
+    pub(crate) minor: u32,
     /// Has the driver check torch's own history as well.
     pub(crate) history: bool,
 }
@@ -44,6 +46,8 @@ pub(crate) struct Tally {
     pub(crate) given_back: u64,
     /// Polls of an event that was not complete.
     pub(crate) waits: u64,
+    /// Requests that were placed at the address they named.
+    pub(crate) exact: u64,
 }
 
 impl Tally {
@@ -53,10 +57,12 @@ impl Tally {
         self.retries += other.retries;
         self.given_back += other.given_back;
         self.waits += other.waits;
+        self.exact += other.exact;
     }
 
-    fn count(&mut self, answer: &Answer, before: &Stats, retries: usize) {
+    fn count(&mut self, op: &Op, answer: &Answer, before: &Stats, retries: usize) {
         self.operations += 1;
+        self.exact += u64::from(matches!(op, Op::MallocAt { .. }) && answer.status == Status::Done);
         self.ooms += u64::from(answer.status == Status::OutOfMemory);
         self.retries += u64::from(answer.stats.0[retries] > before.0[retries]);
         for entry in &answer.entries {
@@ -91,8 +97,12 @@ pub(crate) fn with_model(bench: Bench, program: &[Op], model: &mut dyn Subject) 
         fields: model.fields(),
         model,
         addresses: Vec::new(),
+        places: Vec::new(),
         streams: Vec::new(),
         stats: Stats::ZERO,
+        real_pools: PoolStats::new(),
+        pools: PoolStats::new(),
+        pooled: bench.minor >= 13,
     };
     walk(bench, program, &mut |op, answer| Ok(side.check(op, answer)))
 }
@@ -111,7 +121,7 @@ fn walk(bench: Bench, program: &[Op], check: &mut Check) -> Outcome {
         if let Some(what) = check(op, &answer)? {
             return Ok((tally, Some(Difference { at, what })));
         }
-        tally.count(&answer, &before, retries);
+        tally.count(op, &answer, &before, retries);
         before = answer.stats;
     }
     driver.finish()?;
@@ -123,8 +133,15 @@ struct ModelSide<'a> {
     fields: Vec<usize>,
     /// By id; 0 where it holds nothing.
     addresses: Vec<u64>,
+    /// By id: where its allocation lies, or lay last.
+    places: Vec<u64>,
     streams: Vec<u64>,
     stats: Stats,
+    /// Of the real library, up to now.
+    real_pools: PoolStats,
+    pools: PoolStats,
+    /// Whether the release tells them at all.
+    pooled: bool,
 }
 
 impl ModelSide<'_> {
@@ -153,7 +170,26 @@ impl ModelSide<'_> {
         if !differ.is_empty() {
             return Some(differ.join("\n"));
         }
+        if let Some(what) = self.different_pool(real) {
+            return Some(what);
+        }
         real.segments.as_deref().and_then(|segments| different_segment(segments, &self.model.snapshot()))
+    }
+
+    fn different_pool(&mut self, real: &Answer) -> Option<String> {
+        if !self.pooled {
+            return None;
+        }
+        self.real_pools.extend(&real.pools);
+        self.pools.clear();
+        self.model.pool_stats(&mut self.pools);
+        let none = [0; 12];
+        let ids = self.real_pools.keys().chain(self.pools.keys());
+        ids.filter_map(|id| {
+            let (a, b) = (self.real_pools.get(id).unwrap_or(&none), self.pools.get(id).unwrap_or(&none));
+            (a != b).then(|| format!("reserved bytes of pool {id:?}:\nreal  {a:?}\nmodel {b:?}"))
+        })
+        .next()
     }
 
     fn apply(&mut self, op: &Op) -> (Status, u64) {
@@ -167,7 +203,7 @@ impl ModelSide<'_> {
                 let slot = self.slot(id);
                 // An empty request never reaches the allocator.
                 let address = if size == 0 { Some(0) } else { self.model.malloc(size, stream) };
-                self.addresses[slot] = address.unwrap_or(0);
+                self.hold(slot, address.unwrap_or(0));
                 return address.map_or((Status::OutOfMemory, 0), |address| (Status::Done, address));
             }
             Op::Free { id } => {
@@ -199,6 +235,34 @@ impl ModelSide<'_> {
             Op::ReleasePool { pool } => self.model.release_pool(pool),
             Op::EmptyCache { pool } => self.model.empty_cache(pool),
             Op::Fraction(fraction) => self.model.set_fraction(fraction),
+            Op::Current { stream } => self.model.set_current(stream),
+            Op::Capture { stream, on } => self.model.set_captures(stream, on),
+            Op::Mark { begins } if !self.model.mark_capture(begins) => return (Status::Skipped, 0),
+            Op::Mark { .. } => {}
+            Op::ReserveClass { stream, class } => {
+                self.model.set_reserve_class(stream, CLASSES[class as usize]);
+            }
+            Op::MallocAt { id, size, near, offset } => {
+                let (slot, near) = (self.slot(id), self.slot(near));
+                let base = self.places[near];
+                if base == 0 {
+                    return (Status::Skipped, 0);
+                }
+                let address = self.model.malloc_at(size, base + offset);
+                if let Some(address) = address {
+                    self.hold(slot, address);
+                }
+                return address.map_or((Status::Unplaced, 0), |address| (Status::Done, address));
+            }
+            Op::Annotate { id } => {
+                let slot = self.slot(id);
+                let address = self.addresses[slot];
+                if address == 0 {
+                    return (Status::Skipped, 0);
+                }
+                self.model.annotate(address);
+                return (Status::Done, address);
+            }
             Op::ResetPeak => self.model.reset_peak(),
             Op::ResetAccumulated => self.model.reset_accumulated(),
             Op::Snapshot => {}
@@ -210,8 +274,16 @@ impl ModelSide<'_> {
         let slot = id as usize;
         if slot >= self.addresses.len() {
             self.addresses.resize((slot + 1).max(self.addresses.len() * 2), 0);
+            self.places.resize(self.addresses.len(), 0);
         }
         slot
+    }
+
+    fn hold(&mut self, slot: usize, address: u64) {
+        self.addresses[slot] = address;
+        if address != 0 {
+            self.places[slot] = address;
+        }
     }
 }
 

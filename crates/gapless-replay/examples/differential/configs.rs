@@ -64,4 +64,23 @@ pub(crate) const ALL: &[Config] = &[
         None,
     ),
     row("expandable-fraction", "expandable_segments:True", 4, SNUG, Some(0.5)),
+    // Ranges that many requests exceed, and ranges of which a stream needs several.
+    row("reserve", "expandable_segments:True,expandable_segments_reserve:0.2", 15, SNUG, None),
+    row("reserve-tight", "expandable_segments:True,expandable_segments_reserve:0.11", 15, TIGHT, None),
+    row("reserve-size", "expandable_segments:True,expandable_segments_reserve:0.75g", 15, SNUG, Some(0.9)),
+    row(
+        "reserve-by-class",
+        "expandable_segments:True,expandable_segments_reserve_by_class:[decode:0.07,prefill:0.3G]",
+        15,
+        SNUG,
+        None,
+    ),
+    row(
+        "reserve-by-class-or-all",
+        "expandable_segments_reserve:0.25,expandable_segments:True,\
+         expandable_segments_reserve_by_class:[decode:1.5,prefill:0.1]",
+        15,
+        TIGHT,
+        None,
+    ),
 ];

@@ -1,11 +1,14 @@
 //! The other end of torch-bench/driver: starts it, feeds it a program, and reads its answers one by one.
 
 use crate::ops::Op;
-use crate::subject::{Block, Entry, FIELDS, Segment, Stats};
+use crate::subject::{Block, Entry, FIELDS, PoolStats, Segment, Stats};
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
+
+/// Above the bits of the fields in the second word of an answer's set.
+const POOLS_CHANGED: u64 = 1 << 63;
 
 /// What the real allocator did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +17,8 @@ pub(crate) struct Answer {
     /// Where the allocation lies, or lay; 0 where there is none.
     pub(crate) address: u64,
     pub(crate) stats: Stats,
+    /// Figures of private pools that changed.
+    pub(crate) pools: PoolStats,
     pub(crate) entries: Vec<Entry>,
     /// After `Op::Snapshot`.
     pub(crate) segments: Option<Vec<Segment>>,
@@ -25,6 +30,8 @@ pub(crate) enum Status {
     OutOfMemory,
     /// The id held nothing, or this version has no such operation.
     Skipped,
+    /// There is no free block at the address that was named.
+    Unplaced,
     /// The library refused: its message.
     Refused(String),
 }
@@ -75,6 +82,13 @@ impl Driver {
                 self.stats.0[field] = self.word()?;
             }
         }
+        let mut pools = PoolStats::new();
+        if head[3] & POOLS_CHANGED != 0 {
+            for _ in 0..self.word()? {
+                let [a, b] = self.words()?;
+                pools.insert((a, b), self.words()?);
+            }
+        }
         let mut entries = Vec::with_capacity(count);
         for _ in 0..count {
             let [action, address, size, stream] = self.words()?;
@@ -85,13 +99,14 @@ impl Driver {
             0 => Status::Done,
             1 => Status::OutOfMemory,
             2 => Status::Skipped,
+            4 => Status::Unplaced,
             _ => {
                 let mut message = vec![0; self.word()? as usize];
                 self.answers.read_exact(&mut message)?;
                 Status::Refused(String::from_utf8_lossy(&message).into_owned())
             }
         };
-        Ok(Answer { status, address: head[1], stats: self.stats, entries, segments })
+        Ok(Answer { status, address: head[1], stats: self.stats, pools, entries, segments })
     }
 
     fn segments(&mut self) -> io::Result<Vec<Segment>> {

@@ -6,6 +6,9 @@
 
 use crate::ops::{Op, Pool};
 use crate::random::Random;
+use std::collections::VecDeque;
+
+mod newer;
 
 const MIB: u64 = 1 << 20;
 
@@ -34,6 +37,10 @@ pub(crate) struct Plan {
     pub(crate) minor: u32,
     pub(crate) fraction: Option<f64>,
     pub(crate) expandable: bool,
+    /// Whether the settings bound what is split.
+    pub(crate) max_split: bool,
+    /// Whether the settings have classes of streams.
+    pub(crate) classes: bool,
 }
 
 pub(crate) fn program(plan: Plan) -> Vec<Op> {
@@ -76,6 +83,12 @@ struct Writer {
     next_id: u32,
     next_pool: u64,
     pools: Vec<OpenPool>,
+    /// Allocations that were freed last.
+    freed: VecDeque<Live>,
+    /// The thread's stream; what captures; how many captures the allocator was told of.
+    current: u64,
+    captures: Vec<u64>,
+    marks: u32,
 }
 
 impl Writer {
@@ -109,6 +122,10 @@ impl Writer {
             next_id: 0,
             next_pool: 1,
             pools: Vec::new(),
+            freed: VecDeque::new(),
+            current: 0,
+            captures: Vec::new(),
+            marks: 0,
         };
         writer.favourites = (0..8).map(|_| writer.fresh_size()).collect();
         for (bit, &stream) in writer.streams.iter().enumerate() {
@@ -116,6 +133,9 @@ impl Writer {
         }
         if let Some(fraction) = plan.fraction {
             writer.ops.push(Op::Fraction(fraction));
+        }
+        for stream in writer.streams.clone() {
+            writer.classify(stream);
         }
         writer
     }
@@ -178,6 +198,10 @@ impl Writer {
         let block = self.live.swap_remove(index);
         self.live_bytes -= block.size;
         self.ops.push(Op::Free { id: block.id });
+        self.freed.push_back(block);
+        if self.freed.len() > 64 {
+            self.freed.pop_front();
+        }
     }
 
     fn free_id(&mut self, id: u32) {
@@ -230,6 +254,15 @@ impl Writer {
             }
             if self.shared > 0 && self.random.chance(4) {
                 self.complete();
+            }
+            // Not where splitting has a bound: such a request splits what is above it, and the library then gives a
+            // part of a segment back to the device, as if it were all of it (2.13 to 2.15).
+            if self.captures() && !self.plan.max_split && self.random.chance(3) {
+                self.malloc_at();
+            }
+            if self.plan.minor >= 14 && !self.live.is_empty() && self.random.chance(1) {
+                let id = self.live[self.random.index(self.live.len())].id;
+                self.ops.push(Op::Annotate { id });
             }
             if self.random.below(400) == 0 {
                 self.rare();
@@ -333,13 +366,35 @@ impl Writer {
         self.pools[index].open = true;
         self.ops.push(Op::BeginPool { pool, accepts });
         let steps = self.random.between(5, 120);
+        // From 2.13 on an open pool is one thing, a capture another.
+        let captured = (self.captures() && self.random.chance(60)).then(|| self.random.pick(&self.streams));
+        if let Some(stream) = captured {
+            if self.random.chance(80) {
+                self.set_current(stream);
+            }
+            self.capture(stream, true);
+        }
         self.churn(steps);
+        if captured.is_some() && self.random.chance(30) {
+            // The same thread on another stream, as beside a capture.
+            let stream = self.random.pick(&self.streams);
+            self.set_current(stream);
+            self.churn(steps / 2);
+        }
         if depth < 2 && self.random.chance(30) {
             self.pool(depth + 1);
             self.churn(steps / 2);
         }
+        let ends_late = self.random.chance(20);
+        if !ends_late {
+            captured.into_iter().for_each(|stream| self.capture(stream, false));
+        }
         self.ops.push(Op::EndPool { pool });
         self.pools[index].open = false;
+        if ends_late {
+            self.churn(steps / 4);
+            captured.into_iter().for_each(|stream| self.capture(stream, false));
+        }
         if self.random.chance(40) {
             self.release_one(index);
         }
@@ -363,7 +418,11 @@ impl Writer {
             for stream in self.streams.clone() {
                 self.ops.push(Op::Complete { stream, count: u64::MAX });
             }
-            // The allocator looks at events when it is asked for memory, and takes what was deferred the first time.
+            // The allocator looks at events when it is asked for memory, and takes what was deferred the first time;
+            // not during a capture.
+            for stream in std::mem::take(&mut self.captures) {
+                self.ops.push(Op::Capture { stream, on: false });
+            }
             let block = self.malloc(1, 0);
             self.free(block);
             for stream in self.streams.clone() {
@@ -412,18 +471,31 @@ impl Writer {
             0..=3 if self.plan.minor >= 8 || !routing => {
                 self.ops.push(Op::EmptyCache { pool: (0, 0) });
             }
-            // One pool's cache: there is no such call before 2.8, and it is an internal error while any pool is open.
-            4 if self.plan.minor >= 8 && !routing && !self.pools.is_empty() => {
+            // One pool's cache: there is no such call before 2.8, and it is an internal error while any pool is open;
+            // from 2.13 on only during a capture.
+            4 if self.plan.minor >= 8
+                && !self.pools.is_empty()
+                && !self.is_capturing()
+                && (!routing || self.captures()) =>
+            {
                 let pool = self.pools[self.random.index(self.pools.len())].id;
                 self.ops.push(Op::EmptyCache { pool });
             }
             5 if self.plan.fraction.is_some() => {
-                let percent = self.random.pick(&[30_u32, 45, 60, 75, 90, 100]);
-                self.ops.push(Op::Fraction(f64::from(percent) / 100.0));
+                let fraction = self.fraction();
+                self.ops.push(Op::Fraction(fraction));
             }
             6 => self.ops.push(Op::ResetPeak),
             7 => self.ops.push(Op::ResetAccumulated),
             8 => self.ops.push(Op::Snapshot),
+            9 if self.captures() => {
+                let stream = self.random.pick(&self.streams);
+                self.set_current(stream);
+            }
+            10 if self.plan.classes => {
+                let stream = self.random.pick(&self.streams);
+                self.classify(stream);
+            }
             _ => self.complete(),
         }
     }

@@ -120,9 +120,9 @@ fn compare_all(options: &Options) -> std::io::Result<bool> {
     let chosen: Vec<&Config> = configs::ALL.iter().filter(wanted).collect();
     let share = options.ops / (chosen.len() as u64).max(1);
     let (begin, mut total) = (Instant::now(), Tally::default());
-    let heads = ["configuration", "ops", "ooms", "retries", "given back", "waits", "ops/s"];
-    let [name, ops, ooms, retries, given_back, waits, rate] = heads;
-    println!("{name:<22} {ops:>9} {ooms:>7} {retries:>8} {given_back:>10} {waits:>8} {rate:>9}");
+    let heads = ["configuration", "ops", "ooms", "retries", "given back", "waits", "exact", "ops/s"];
+    let [name, ops, ooms, retries, given_back, waits, exact, rate] = heads;
+    println!("{name:<24} {ops:>9} {ooms:>7} {retries:>8} {given_back:>10} {waits:>8} {exact:>7} {rate:>9}");
     for config in &chosen {
         let (start, mut tally) = (Instant::now(), Tally::default());
         let mut seed = options.seed;
@@ -149,8 +149,10 @@ fn compare_all(options: &Options) -> std::io::Result<bool> {
 
 fn print_row(name: &str, tally: Tally, since: Instant) {
     let rate = tally.operations as f64 / since.elapsed().as_secs_f64();
-    let Tally { operations, ooms, retries, given_back, waits } = tally;
-    println!("{name:<22} {operations:>9} {ooms:>7} {retries:>8} {given_back:>10} {waits:>8} {rate:>9.0}");
+    let Tally { operations, ooms, retries, given_back, waits, exact } = tally;
+    println!(
+        "{name:<24} {operations:>9} {ooms:>7} {retries:>8} {given_back:>10} {waits:>8} {exact:>7} {rate:>9.0}"
+    );
 }
 
 /// One program under one configuration.
@@ -182,6 +184,8 @@ impl<'a> Case<'a> {
             minor: options.minor,
             fraction: config.fraction,
             expandable,
+            max_split: config.settings.contains("max_split_size_mb"),
+            classes: config.settings.contains("by_class"),
         };
         Case { options, config, seed, length, capacity, itself, program: generate::program(plan) }
     }
@@ -191,6 +195,7 @@ impl<'a> Case<'a> {
             driver: &self.options.driver,
             settings: self.config.settings,
             capacity: self.capacity,
+            minor: self.options.minor,
             history: self.options.history,
         };
         match model::open(self.options.minor, self.config.settings, self.capacity) {

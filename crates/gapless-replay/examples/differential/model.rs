@@ -1,10 +1,10 @@
 //! Our model of the allocator, with what the library itself keeps of streams: uses, events, deferred frees, routings.
 
 use crate::ops::Pool;
-use crate::subject::{Block, Entry, FIELDS, Filter, GROUPS, Segment, Stats, Subject};
+use crate::subject::{Block, Entry, FIELDS, Filter, GROUPS, PoolStats, Segment, Stats, Subject};
 use gapless_replay::torch::{NoteKind, Torch, TorchSettings, TorchVersion};
 use gapless_replay::{Allocator, Gauge, Lane, LaneIndex, SimDevice, Slot};
-use gapless_trace::{Bytes, PoolId, StreamId, torch_rules};
+use gapless_trace::{Bytes, DeviceAddr, PoolId, StreamId, torch_rules};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A fresh model of torch 2.`minor` with these settings, over a card of `capacity` bytes; `None` for versions that are
@@ -33,10 +33,14 @@ struct Model {
     uses_of_pool: HashMap<Pool, u32>,
     /// Events that were recorded, by stream.
     events: HashMap<u64, VecDeque<Event>>,
-    /// Freed while a routing was active and used by other streams.
+    /// Freed during a capture and used by other streams.
     deferred: Vec<Slot>,
-    /// Uses that were recorded while a routing was active, by block object.
+    /// Uses that were recorded during a capture, by block object.
     noted: HashMap<u64, HashSet<u64>>,
+    /// The thread's stream, the streams that capture, and how many captures the allocator was told of.
+    current: u64,
+    captures: HashSet<u64>,
+    marks: u32,
     operation: u64,
     order: Vec<Entry>,
     trace: Vec<Entry>,
@@ -61,6 +65,7 @@ struct Event {
 const ALLOC: u64 = 0;
 const FREE_REQUESTED: u64 = 1;
 const OOM: u64 = 8;
+const ANNOTATE: u64 = 9;
 
 impl Model {
     fn empty(capacity: u64) -> Model {
@@ -78,6 +83,9 @@ impl Model {
             events: HashMap::new(),
             deferred: Vec::new(),
             noted: HashMap::new(),
+            current: 0,
+            captures: HashSet::new(),
+            marks: 0,
             operation: 0,
             order: Vec::new(),
             trace: Vec::new(),
@@ -89,6 +97,31 @@ impl Model {
         *self.lanes.entry((stream, pool)).or_insert_with(|| {
             torch.add_lane(Lane { stream: StreamId(stream), pool: PoolId(pool.0, pool.1) })
         })
+    }
+
+    /// Whether the allocator takes this thread to be in a capture: the release says what counts as one.
+    fn capturing(&self) -> bool {
+        if self.version.only_captures_hold_back() {
+            self.marks > 0 && self.captures.contains(&self.current)
+        } else {
+            !self.routings.is_empty()
+        }
+    }
+
+    /// What comes before every request.
+    fn begin_request(&mut self) {
+        self.operation += 1;
+        if !self.capturing() {
+            self.work_off_deferred();
+            self.poll();
+        }
+        self.prepare();
+    }
+
+    fn born(&mut self, slot: Slot, addr: u64, requested: u64, stream: u64) {
+        self.next_slot += 1;
+        self.slots.insert(addr, slot);
+        self.live.insert(slot, Live { addr, requested, stream, uses: Vec::new(), waits: 0 });
     }
 
     /// The pool for a request on `stream`.
@@ -125,8 +158,7 @@ impl Model {
         self.live.remove(&slot);
     }
 
-    /// What was freed while a routing was active records its events now; uses that were recorded meanwhile do not
-    /// count.
+    /// What was freed during a capture records its events now; uses that were recorded meanwhile do not count.
     fn work_off_deferred(&mut self) {
         let mut deferred = std::mem::take(&mut self.deferred);
         deferred.sort_by_key(|slot| self.live.get(slot).map_or(usize::MAX, |l| self.rank(l.addr)));
@@ -181,7 +213,7 @@ impl Model {
         self.torch.order_pending(|torch, slot| {
             torch.block(slot).and_then(|(addr, _)| ranks.get(&addr).copied()).unwrap_or(usize::MAX)
         });
-        self.torch.set_routings(self.routings.len() as u32);
+        self.torch.set_capturing(Some(self.capturing()));
     }
 
     /// After one: what the allocator waited for is done, and so is what it synchronised on the way.
@@ -221,12 +253,7 @@ impl Model {
 
 impl Subject for Model {
     fn malloc(&mut self, size: u64, stream: u64) -> Option<u64> {
-        self.operation += 1;
-        if self.routings.is_empty() {
-            self.work_off_deferred();
-            self.poll();
-        }
-        self.prepare();
+        self.begin_request();
         let pool = self.route(stream);
         let lane = self.lane(stream, pool);
         let slot = self.next_slot;
@@ -234,10 +261,7 @@ impl Subject for Model {
         self.tidy();
         match served {
             Ok(addr) => {
-                self.next_slot += 1;
-                self.slots.insert(addr.0, slot);
-                let live = Live { addr: addr.0, requested: size, stream, uses: Vec::new(), waits: 0 };
-                self.live.insert(slot, live);
+                self.born(slot, addr.0, size, stream);
                 self.trace.push(Entry { action: ALLOC, address: addr.0, size, stream });
                 Some(addr.0)
             }
@@ -258,10 +282,10 @@ impl Subject for Model {
         self.trace.push(Entry { action: FREE_REQUESTED, address: addr, size: requested, stream });
         if used {
             self.torch.free_requested(slot);
-            if self.routings.is_empty() {
-                self.record_events(slot);
-            } else {
+            if self.capturing() {
                 self.deferred.push(slot);
+            } else {
+                self.record_events(slot);
             }
         } else {
             self.torch.free(slot);
@@ -272,14 +296,13 @@ impl Subject for Model {
 
     fn record_stream(&mut self, addr: u64, stream: u64) {
         self.operation += 1;
+        let capturing = self.capturing();
         let Some(&slot) = self.slots.get(&addr) else { return };
         let Some(live) = self.live.get_mut(&slot).filter(|live| live.stream != stream) else { return };
         if !live.uses.contains(&stream) {
             live.uses.push(stream);
         }
-        if !self.routings.is_empty()
-            && let Some(object) = self.torch.object(slot)
-        {
+        if capturing && let Some(object) = self.torch.object(slot) {
             self.noted.entry(object).or_default().insert(stream);
         }
     }
@@ -290,6 +313,60 @@ impl Subject for Model {
         operations.dedup();
         let Some(&last) = operations.iter().take(count as usize).next_back() else { return };
         queue.iter_mut().filter(|e| e.operation <= last).for_each(|e| e.done = true);
+    }
+
+    fn set_current(&mut self, stream: u64) {
+        self.current = stream;
+    }
+
+    fn set_captures(&mut self, stream: u64, on: bool) {
+        if on {
+            self.captures.insert(stream);
+        } else {
+            self.captures.remove(&stream);
+        }
+    }
+
+    fn mark_capture(&mut self, begins: bool) -> bool {
+        let counts = begins || self.marks > 0;
+        if counts {
+            self.marks = if begins { self.marks + 1 } else { self.marks - 1 };
+        }
+        counts
+    }
+
+    fn malloc_at(&mut self, size: u64, addr: u64) -> Option<u64> {
+        // Refused before the allocator is asked at all.
+        if !addr.is_multiple_of(512) {
+            return None;
+        }
+        self.begin_request();
+        self.tidy();
+        let stream = self.current;
+        let pool = self.route(stream);
+        let lane = self.lane(stream, pool);
+        let slot = self.next_slot;
+        let placed = self.torch.alloc_at(slot, Bytes(size), lane, DeviceAddr(addr));
+        if let Some(exact) = placed {
+            self.born(slot, addr, size, stream);
+            let Bytes(before) = exact.before;
+            let front = |action| Entry { action, address: addr - before, size: before, stream };
+            self.trace.extend((before > 0).then(|| front(ALLOC)));
+            self.trace.push(Entry { action: ALLOC, address: addr, size, stream });
+            self.trace.extend((before > 0).then(|| front(FREE_REQUESTED)));
+        }
+        self.tidy();
+        placed.map(|_| addr)
+    }
+
+    fn annotate(&mut self, addr: u64) {
+        let Some(live) = self.slots.get(&addr).and_then(|slot| self.live.get(slot)) else { return };
+        let entry = Entry { action: ANNOTATE, address: addr, size: live.requested, stream: live.stream };
+        self.trace.push(entry);
+    }
+
+    fn set_reserve_class(&mut self, stream: u64, class: &str) {
+        self.torch.set_reserve_class(stream, class);
     }
 
     fn begin_pool(&mut self, pool: Pool, accepts: Filter) {
@@ -316,7 +393,7 @@ impl Subject for Model {
         self.operation += 1;
         // Whatever waits for streams works off what was deferred first, also where it is about one pool.
         let waits = pool == (0, 0) || self.torch.is_freeable(PoolId(pool.0, pool.1));
-        if self.routings.is_empty() && waits {
+        if !self.capturing() && waits {
             self.work_off_deferred();
         }
         self.prepare();
@@ -375,6 +452,17 @@ impl Subject for Model {
         let counters = [s.retries, s.ooms, s.syncs, s.device_allocs, s.device_frees, used];
         let first = Stats::position("num_alloc_retries");
         out.0[first..first + counters.len()].copy_from_slice(&counters);
+    }
+
+    fn pool_stats(&self, out: &mut PoolStats) {
+        for (PoolId(a, b), reserved) in self.torch.reserved_by_private_pools() {
+            let mut row = [0; 12];
+            for (at, account) in [reserved.all, reserved.small, reserved.large].iter().enumerate() {
+                let parts = [account.current, account.peak, account.allocated, account.freed];
+                row[4 * at..4 * at + 4].copy_from_slice(&parts);
+            }
+            out.insert((a, b), row);
+        }
     }
 
     fn take_trace(&mut self) -> Vec<Entry> {

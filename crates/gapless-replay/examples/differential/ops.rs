@@ -8,6 +8,9 @@ use std::fmt;
 
 pub(crate) type Pool = (u64, u64);
 
+/// Classes of streams, as the driver has them; the first is none, and no setting names the last.
+pub(crate) const CLASSES: [&str; 4] = ["", "decode", "prefill", "nobody"];
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {
     /// Gives a stream's handle a bit in the filters of `BeginPool`.
@@ -47,6 +50,36 @@ pub(crate) enum Op {
         pool: Pool,
     },
     Fraction(f64),
+    /// The calling thread works on this stream from now on.
+    Current {
+        stream: u64,
+    },
+    /// The device says from now on that `stream` captures, or that it does not.
+    Capture {
+        stream: u64,
+        on: bool,
+    },
+    /// The allocator is told that a capture begins, or ends (2.13 and later).
+    Mark {
+        begins: bool,
+    },
+    /// A request on the thread's stream for the address `offset` beyond where allocation `near` lies, or lay last (2.13
+    /// and later).
+    MallocAt {
+        id: u32,
+        size: u64,
+        near: u32,
+        offset: u64,
+    },
+    /// 2.14 and later.
+    Annotate {
+        id: u32,
+    },
+    /// A stream's class for the length of its expandable ranges, by its place in [`CLASSES`] (2.15 and later).
+    ReserveClass {
+        stream: u64,
+        class: u32,
+    },
     ResetPeak,
     ResetAccumulated,
     Snapshot,
@@ -70,6 +103,12 @@ impl Op {
             Op::ResetPeak => (10, 0, 0, 0, 0),
             Op::ResetAccumulated => (11, 0, 0, 0, 0),
             Op::Snapshot => (12, 0, 0, 0, 0),
+            Op::Current { stream } => (16, 0, stream, 0, 0),
+            Op::Capture { stream, on } => (17, 0, stream, u64::from(on), 0),
+            Op::Mark { begins } => (18, 0, u64::from(begins), 0, 0),
+            Op::MallocAt { id, size, near, offset } => (19, id, size, u64::from(near), offset),
+            Op::Annotate { id } => (20, id, 0, 0, 0),
+            Op::ReserveClass { stream, class } => (21, class, stream, 0, 0),
         };
         out.extend_from_slice(&u32::to_le_bytes(kind));
         out.extend_from_slice(&id.to_le_bytes());
@@ -93,6 +132,18 @@ impl fmt::Display for Op {
             Op::ReleasePool { pool } => write!(f, "release pool {pool:?}"),
             Op::EmptyCache { pool } => write!(f, "empty_cache {pool:?}"),
             Op::Fraction(fraction) => write!(f, "memory fraction {fraction}"),
+            Op::Current { stream } => write!(f, "the thread's stream is {stream:#x}"),
+            Op::Capture { stream, on: true } => write!(f, "stream {stream:#x} captures"),
+            Op::Capture { stream, on: false } => write!(f, "stream {stream:#x} does not capture"),
+            Op::Mark { begins: true } => f.write_str("a capture begins"),
+            Op::Mark { begins: false } => f.write_str("a capture ends"),
+            Op::MallocAt { id, size, near, offset } => {
+                write!(f, "malloc #{id}: {size} at the address of #{near} + {offset}")
+            }
+            Op::Annotate { id } => write!(f, "annotate #{id}"),
+            Op::ReserveClass { stream, class } => {
+                write!(f, "stream {stream:#x} is of class {:?}", CLASSES[*class as usize])
+            }
             Op::ResetPeak => f.write_str("reset peaks"),
             Op::ResetAccumulated => f.write_str("reset accumulated"),
             Op::Snapshot => f.write_str("snapshot"),

@@ -4,6 +4,7 @@
 //! not keep it leaves out of `fields`, and that is then not compared.
 
 use crate::ops::Pool;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Which operations a pool takes: those whose stream is in the set; `None` takes all.
@@ -17,6 +18,15 @@ pub(crate) trait Subject {
     /// The incomplete events that the oldest `count` operations recorded on `stream` complete: seen when the allocator
     /// polls next.
     fn complete(&mut self, stream: u64, count: u64);
+    /// The thread's stream, whether a stream captures, and what the allocator is told of captures.
+    fn set_current(&mut self, stream: u64);
+    fn set_captures(&mut self, stream: u64, on: bool);
+    /// `false`, and nothing happens, where none has begun.
+    fn mark_capture(&mut self, begins: bool) -> bool;
+    /// On the thread's stream; `None` where no free block holds it.
+    fn malloc_at(&mut self, size: u64, addr: u64) -> Option<u64>;
+    fn annotate(&mut self, addr: u64);
+    fn set_reserve_class(&mut self, stream: u64, class: &str);
     fn begin_pool(&mut self, pool: Pool, accepts: Filter);
     fn end_pool(&mut self, pool: Pool);
     fn release_pool(&mut self, pool: Pool);
@@ -27,6 +37,8 @@ pub(crate) trait Subject {
     /// Positions in [`Stats`] that this model keeps.
     fn fields(&self) -> Vec<usize>;
     fn stats(&self, out: &mut Stats);
+    /// Reserved bytes of private pools, as [`PoolStats`] has them. Rows that are all zero may be there or not.
+    fn pool_stats(&self, out: &mut PoolStats);
     /// Entries since the last call, `snapshot` ones left out.
     fn take_trace(&mut self) -> Vec<Entry>;
     /// By address.
@@ -37,6 +49,9 @@ pub(crate) trait Subject {
     /// keeps its rank.
     fn order_of(&mut self, _real: &[Entry]) {}
 }
+
+/// The reserved bytes of private pools by id: for all, small and large each current, peak, allocated, freed.
+pub(crate) type PoolStats = BTreeMap<Pool, [u64; 12]>;
 
 /// The statistics as one row. Groups of three kinds (all, small, large) of four parts, then two single quantities, then
 /// counters.
@@ -117,7 +132,7 @@ impl Entry {
     pub(crate) const SNAPSHOT: u64 = 7;
     /// `size` is 1 where the event was complete.
     pub(crate) const POLL: u64 = 100;
-    const ACTIONS: [&str; 9] = [
+    const ACTIONS: [&str; 10] = [
         "alloc",
         "free_requested",
         "free_completed",
@@ -127,6 +142,7 @@ impl Entry {
         "segment_unmap",
         "snapshot",
         "oom",
+        "annotate",
     ];
     const ASKED: [&str; 4] = ["poll", "event_sync", "stream_sync", "device_sync"];
 }

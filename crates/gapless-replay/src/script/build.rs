@@ -11,6 +11,7 @@
 
 use super::{DeviceCall, DeviceCallKind, InitialBlock, InitialSegment, Op, Recorded, Script};
 use crate::allocator::{Lane, LaneIndex, Slot};
+use crate::torch::TorchVersion;
 use gapless_trace::{
     Action, Allocation, Bytes, DeviceAddr, DeviceTrace, EventIndex, History, Moment, PoolId, SizeClass, Tick,
     Trace,
@@ -54,6 +55,7 @@ struct Builder<'a> {
     script: Script,
     lanes: FxHashMap<(u16, u16), LaneIndex>,
     collects: bool,
+    version: TorchVersion,
     /// For each tick, the slot that was given back, and the one that became free.
     freed_at: Vec<u32>,
     end_at: Vec<u32>,
@@ -101,6 +103,7 @@ impl<'a> Builder<'a> {
             history,
             lanes: FxHashMap::default(),
             collects: settings.is_some_and(|s| s.garbage_collection_threshold > 0.0),
+            version: TorchVersion::of_producer(&trace.source.producer),
             freed_at,
             end_at,
             released_pool,
@@ -159,6 +162,9 @@ impl<'a> Builder<'a> {
                     next_slot += 1;
                     let allocation = history.allocations.get(gapless_trace::AllocationId(slot));
                     let op = self.alloc_op(slot, &allocation);
+                    if device.exact.binary_search(&index).is_ok() {
+                        self.script.recorded.exact.push(slot);
+                    }
                     self.request(op, now);
                 }
                 Action::Oom => {
@@ -285,9 +291,9 @@ impl<'a> Builder<'a> {
         if !pools.is_empty() && !pools.contains(&0) {
             return true;
         }
-        // And only requests of the default pool do so.
+        // And only requests that hold nothing back do so.
         let lane = if let Op::Alloc { lane, .. } = op { lane } else { 0 };
-        if self.script.lanes[lane as usize].pool.is_private() && pools.contains(&0) {
+        if self.version.holds_back_in(self.script.lanes[lane as usize].pool) && pools.contains(&0) {
             return true;
         }
         let small = Bytes(2 << 20);

@@ -24,8 +24,10 @@ pub(super) struct Block {
     pub(super) addr: u64,
     pub(super) size: u64,
     pub(super) requested: u64,
-    /// When it was made, for the releases that break ties by it.
+    /// When it was made, for the release that breaks ties by it.
     pub(super) order: u64,
+    /// Where its segment stands among all, for the releases that break ties by segment (see `Blocks::new_place`).
+    pub(super) place: u64,
     /// The shelf's search count when it became free.
     pub(super) free_since: u64,
     pub(super) prev: u32,
@@ -48,18 +50,45 @@ pub(super) struct Blocks {
     list: Vec<Block>,
     unused: Vec<u32>,
     made: u64,
+    /// Units of 512 bytes in all segments and ranges until now.
+    units: u64,
 }
 
+/// Addresses and sizes of blocks are multiples of it.
+const UNIT: u64 = 512;
+
 impl Blocks {
-    /// A block of its own, in nobody's hands and in no set.
+    /// A segment or range of its own: a block in nobody's hands and in no set.
+    pub(super) fn add_segment(&mut self, addr: u64, size: u64, shelf: u16, expandable: bool) -> u32 {
+        let place = self.new_place(addr, size);
+        self.add(addr, size, shelf, expandable, place)
+    }
+
+    /// A place behind all segments until now. Invariant: `place + addr / UNIT`, the units before the segment plus the
+    /// offset in it, orders blocks by the age of their segment, then by address.
+    fn new_place(&mut self, addr: u64, size: u64) -> u64 {
+        let place = self.units.wrapping_sub(addr / UNIT);
+        self.units += size.div_ceil(UNIT);
+        place
+    }
+
+    /// What orders blocks of one size by segment and address.
     #[inline]
-    pub(super) fn add(&mut self, addr: u64, size: u64, shelf: u16, expandable: bool) -> u32 {
+    pub(super) fn in_segments(&self, id: u32) -> u64 {
+        let block = &self[id];
+        block.place.wrapping_add(block.addr / UNIT)
+    }
+
+    /// A piece of the segment at `place`, in nobody's hands and in no set.
+    #[inline]
+    pub(super) fn add(&mut self, addr: u64, size: u64, shelf: u16, expandable: bool, place: u64) -> u32 {
         self.made += 1;
         let block = Block {
             addr,
             size,
             requested: 0,
             order: self.made,
+            place,
             free_since: 0,
             prev: NONE,
             next: NONE,

@@ -4,6 +4,7 @@
 //! whatever stands where a separator should is taken for one (from 2.9 on), numbers end at the first character that is
 //! no digit, booleans are `True` and `False` exactly. What PyTorch refuses is refused, with the place.
 
+use super::reserve::{Reserve, Reserves};
 use super::version::TorchVersion;
 use gapless_trace::{AllocatorSettings, Bytes};
 
@@ -24,6 +25,8 @@ pub struct TorchSettings {
     pub max_non_split_rounding: u64,
     /// `per_process_memory_fraction`.
     pub fraction: Option<f64>,
+    /// `expandable_segments_reserve` and its list by class.
+    pub reserves: Reserves,
     /// `backend:cudaMallocAsync`, which has no model.
     pub malloc_async: bool,
 }
@@ -35,6 +38,7 @@ impl Default for TorchSettings {
             large_segment: LARGE_SEGMENT,
             max_non_split_rounding: LARGE_SEGMENT,
             fraction: None,
+            reserves: Reserves::default(),
             malloc_async: false,
         }
     }
@@ -53,29 +57,49 @@ pub enum ConfError {
     Separator { expected: char, after: String, version: TorchVersion },
 }
 
-const KEYS: [&str; 14] = [
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "garbage_collection_threshold",
-    "roundup_power2_divisions",
-    "expandable_segments",
-    "large_segment_size_mb",
-    "per_process_memory_fraction",
-    "backend",
-    "release_lock_on_cudamalloc",
-    "graph_capture_record_stream_reuse",
-    "pinned_use_cuda_host_register",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb",
+/// Every setting, with the first 2.x that has it as far as that is checked.
+const KEYS: [(&str, u32); 20] = [
+    ("max_split_size_mb", 4),
+    ("max_non_split_rounding_mb", 4),
+    ("garbage_collection_threshold", 4),
+    ("roundup_power2_divisions", 4),
+    ("expandable_segments", 4),
+    ("large_segment_size_mb", 11),
+    ("per_process_memory_fraction", 10),
+    ("backend", 4),
+    ("release_lock_on_cudamalloc", 4),
+    ("graph_capture_record_stream_reuse", 4),
+    ("pinned_use_cuda_host_register", 4),
+    ("pinned_num_register_threads", 4),
+    ("pinned_use_background_threads", 4),
+    ("pinned_reserve_segment_size_mb", 4),
+    ("throw_on_cudamalloc_oom", 12),
+    ("pinned_free_catch_all", 12),
+    ("pinned_max_round_threshold_mb", 13),
+    ("pinned_max_cached_size_mb", 13),
+    ("expandable_segments_reserve", 15),
+    ("expandable_segments_reserve_by_class", 15),
 ];
 
 impl TorchSettings {
     /// What a run with the recorded `settings` used: the fields of the snapshot, and what only its string holds.
     #[must_use]
     pub fn recorded(settings: &AllocatorSettings, version: TorchVersion) -> TorchSettings {
-        // A string that PyTorch took once cannot be wrong; what this reader does not know in it changes no block.
-        let mut all = TorchSettings::parse(&settings.conf, version).unwrap_or_default();
+        // A string that PyTorch took once cannot be wrong. Where another release is asked about, what that one does not
+        // have is left out.
+        let all = TorchSettings::parse(&settings.conf, version);
+        let mut all =
+            all.or_else(|_| TorchSettings::parse(&settings.conf, TorchVersion::NEWEST)).unwrap_or_default();
+        if !version.has_expandable_reserve() {
+            all.reserves = Reserves::default();
+        }
+        if !version.has_large_segment_size() {
+            all.large_segment = LARGE_SEGMENT;
+            all.max_non_split_rounding = all.max_non_split_rounding.max(LARGE_SEGMENT);
+        }
+        if !version.has_fraction_setting() {
+            all.fraction = None;
+        }
         all.base = settings.clone();
         all
     }
@@ -151,8 +175,20 @@ impl TorchSettings {
                 "pinned_reserve_segment_size_mb" => {
                     tokens.at_least(&mut i, 1, "it must be more than 0")?;
                 }
-                "throw_on_cudamalloc_oom" if version.ties_by_creation() => {
+                "throw_on_cudamalloc_oom" | "pinned_free_catch_all" if version.has_early_oom_setting() => {
                     tokens.boolean(&mut i)?;
+                }
+                "pinned_max_round_threshold_mb" | "pinned_max_cached_size_mb"
+                    if version.has_pinned_limits() =>
+                {
+                    tokens.at_least(&mut i, 0, "")?;
+                }
+                "expandable_segments_reserve" if version.has_expandable_reserve() => {
+                    // PyTorch warns about a value that it cannot use, and keeps the one before.
+                    settings.reserves.all = Reserve::read(tokens.value(&mut i)?).or(settings.reserves.all);
+                }
+                "expandable_segments_reserve_by_class" if version.has_expandable_reserve() => {
+                    settings.reserves.by_class = tokens.reserves_by_class(&mut i)?;
                 }
                 _ => {
                     return Err(ConfError::UnknownKey {
@@ -218,6 +254,15 @@ impl TorchSettings {
         }
         if let Some(share) = self.fraction {
             parts.push(format!("per_process_memory_fraction:{share}"));
+        }
+        if let Some(reserve) = self.reserves.all {
+            parts.push(format!("expandable_segments_reserve:{}", reserve.text()));
+        }
+        if !self.reserves.by_class.is_empty() {
+            let pairs =
+                self.reserves.by_class.iter().map(|(name, reserve)| format!("{name}:{}", reserve.text()));
+            let list = pairs.collect::<Vec<_>>().join(",");
+            parts.push(format!("expandable_segments_reserve_by_class:[{list}]"));
         }
         if self.malloc_async {
             parts.push("backend:cudaMallocAsync".to_owned());
@@ -287,21 +332,22 @@ fn bad(key: &str, value: &str, rule: &str) -> ConfError {
 
 /// What to do about a setting that a release does not have.
 fn hint(key: &str, nearest: Option<&str>) -> String {
-    if KEYS.contains(&key) {
-        return ": other releases have it".to_owned();
+    if let Some((_, since)) = KEYS.iter().find(|(name, _)| *name == key) {
+        return format!(": torch 2.{since} and later have it");
     }
     nearest.map(|name| format!(": did you mean {name}?")).unwrap_or_default()
 }
 
 /// The setting whose name is closest, where one is close and the name itself is of no release.
 fn nearest(key: &str) -> Option<&'static str> {
-    if KEYS.contains(&key) {
+    let names = || KEYS.iter().map(|(name, _)| *name);
+    if names().any(|name| name == key) {
         return None;
     }
-    if let Some(name) = KEYS.iter().find(|name| key.len() > 3 && name.starts_with(key)) {
+    if let Some(name) = names().find(|name| key.len() > 3 && name.starts_with(key)) {
         return Some(name);
     }
-    let (distance, name) = KEYS.iter().map(|name| (distance(key, name), *name)).min()?;
+    let (distance, name) = names().map(|name| (distance(key, name), name)).min()?;
     (1..=name.len() / 2).contains(&distance).then_some(name)
 }
 
@@ -325,6 +371,30 @@ struct Tokens {
 }
 
 impl Tokens {
+    /// A list `[name:VALUE,...]`; of one name the last value that can be used counts.
+    fn reserves_by_class(&self, i: &mut usize) -> Result<Vec<(String, Reserve)>, ConfError> {
+        const KEY: &str = "expandable_segments_reserve_by_class";
+        // Whatever stands there is taken for the opening bracket.
+        self.value(i)?;
+        let unfinished = || bad(KEY, "[", "the list must end with ]");
+        let mut list: Vec<(String, Reserve)> = Vec::new();
+        loop {
+            *i += 1;
+            let name = self.list.get(*i).ok_or_else(unfinished)?;
+            if name == "]" {
+                return Ok(list);
+            }
+            *i += 2;
+            if let Some(reserve) = Reserve::read(self.list.get(*i).ok_or_else(unfinished)?) {
+                list.retain(|(known, _)| known != name);
+                list.push((name.clone(), reserve));
+            }
+            if self.list.get(*i + 1).ok_or_else(unfinished)? == "," {
+                *i += 1;
+            }
+        }
+    }
+
     /// Steps over the separator at `i`. Releases since 2.9 look at it and do nothing about it.
     fn separator(&self, i: usize, expected: char) -> Result<(), ConfError> {
         let strict = self.version < TorchVersion(2, 9);
@@ -527,6 +597,60 @@ mod tests {
         s.base.roundup_power2_divisions = [0; 16];
         assert_eq!(s.to_conf_keeping_others(), "max_split_size_mb:64,pinned_use_background_threads:True");
         assert_eq!(TorchSettings::default().to_conf_keeping_others(), "");
+    }
+
+    #[test]
+    fn reserves_are_read_as_2_15_reads_them() {
+        let text = "expandable_segments:True,expandable_segments_reserve:0.5,expandable_segments_reserve:none,\
+                    expandable_segments_reserve_by_class:[decode:0.1,prefill:4G,odd:-1,decode:0.2]";
+        let s = TorchSettings::parse(text, TorchVersion(2, 15)).expect(text);
+        assert_eq!(s.reserves.all, Some(Reserve::Share(0.5)), "a value of no use keeps the one before");
+        let expected =
+            [("prefill".to_owned(), Reserve::Gib(4.0)), ("decode".to_owned(), Reserve::Share(0.2))];
+        assert_eq!(s.reserves.by_class, expected, "the last of a name; one of no use is none");
+        let again = TorchSettings::parse(&s.to_conf(), TorchVersion(2, 15)).expect("its own text");
+        assert_eq!(again.reserves, s.reserves);
+        let open = TorchSettings::parse("expandable_segments_reserve_by_class:[a:1", TorchVersion(2, 15));
+        assert!(open.expect_err("no end").to_string().contains("end with ]"));
+    }
+
+    #[test]
+    fn a_setting_of_later_releases_is_refused_by_earlier_ones() {
+        for (key, since) in KEYS {
+            let value = match key {
+                "backend" => "native",
+                "garbage_collection_threshold" | "per_process_memory_fraction" => "0.5",
+                "expandable_segments_reserve_by_class" => "[decode:0.5]",
+                _ if key.ends_with("_mb") || key == "roundup_power2_divisions" => "64",
+                "pinned_num_register_threads" | "expandable_segments_reserve" => "1",
+                _ => "True",
+            };
+            for minor in 4..=15 {
+                match TorchSettings::parse(&format!("{key}:{value}"), TorchVersion(2, minor)) {
+                    Ok(_) => assert!(minor >= since, "{key} in 2.{minor}"),
+                    Err(error) => {
+                        assert!(minor < since, "{key} in 2.{minor}: {error}");
+                        let told = format!(
+                            "torch 2.{minor} has no allocator setting {key:?}: torch 2.{since} and later have it"
+                        );
+                        assert_eq!(error.to_string(), told);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_release_replays_what_it_has_of_the_recorded_settings() {
+        let conf = "expandable_segments:True,large_segment_size_mb:48,expandable_segments_reserve:0.5,\
+                    pinned_max_cached_size_mb:64";
+        let base = TorchSettings::parse(conf, TorchVersion(2, 15)).expect(conf).base;
+        let of = |minor| TorchSettings::recorded(&base, TorchVersion(2, minor));
+        assert_eq!((of(15).large_segment, of(15).reserves.all), (48 << 20, Some(Reserve::Share(0.5))));
+        assert_eq!((of(12).large_segment, of(12).reserves.all), (48 << 20, None));
+        assert_eq!((of(10).large_segment, of(10).base.expandable_segments), (LARGE_SEGMENT, true));
+        assert!(of(15).to_conf_keeping_others().contains("expandable_segments_reserve:0.5"));
+        assert!(!of(14).to_conf().contains("reserve"), "nothing that 2.14 would refuse");
     }
 
     #[test]

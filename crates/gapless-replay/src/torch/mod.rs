@@ -7,13 +7,19 @@
 
 mod blocks;
 pub mod conf;
+mod exact;
+pub mod pools;
 mod release;
+pub mod reserve;
 mod segments;
 pub mod version;
 pub mod view;
 
 use self::blocks::{Block, Blocks, NONE, State};
 pub use self::conf::{ConfError, TorchSettings};
+pub use self::exact::Exact;
+use self::pools::PoolReserved;
+use self::version::Ties;
 pub use self::version::{TorchVersion, beyond_the_model, settings_variable};
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;
@@ -46,6 +52,8 @@ struct Pool {
     device_count: i64,
     /// Nobody uses it any more: what is cached in it may go.
     freeable: bool,
+    /// What private pools hold; the default pool's stays empty.
+    reserved: PoolReserved,
 }
 
 /// Something the allocator did beyond handing out and taking back: for comparisons with the real one's own trace.
@@ -83,8 +91,10 @@ pub struct Torch<D> {
     /// Where expandable ranges begin.
     ranges: BTreeSet<u64>,
     pending: Vec<Slot>,
-    /// How many routings to private pools are active, apart from the request's own.
-    routings: u32,
+    /// Whether the next calls hold back; `None`: as their pool suggests.
+    capturing: Option<bool>,
+    /// Classes of streams, for the length of their expandable ranges.
+    classes: BTreeMap<u64, String>,
     stats: Stats,
     /// Kept only on demand.
     notes: Option<Vec<Note>>,
@@ -105,7 +115,8 @@ impl<D: Device> Torch<D> {
             slots: Vec::new(),
             ranges: BTreeSet::new(),
             pending: Vec::new(),
-            routings: 0,
+            capturing: None,
+            classes: BTreeMap::new(),
             stats: Stats::default(),
             notes: None,
         };
@@ -124,7 +135,8 @@ impl<D: Device> Torch<D> {
             return at as u16;
         }
         let shelves = [Vec::new(), Vec::new()];
-        self.pools.push(Pool { id, shelves, searches: [0; 2], device_count: 0, freeable: false });
+        let reserved = PoolReserved::default();
+        self.pools.push(Pool { id, shelves, searches: [0; 2], device_count: 0, freeable: false, reserved });
         (self.pools.len() - 1) as u16
     }
 
@@ -156,7 +168,9 @@ impl<D: Device> Torch<D> {
     pub fn set_fraction(&mut self, fraction: f64) {
         // Since 2.10 all of the card is no cap; before, it is one of that size, and turns collection on.
         let caps = fraction < 1.0 || !self.version.has_fraction_setting();
-        self.cap = caps.then(|| (fraction * self.device.total() as f64) as u64);
+        let share = fraction * self.device.total() as f64;
+        let whole = if self.version.rounds_the_cap() { share.round() } else { share };
+        self.cap = caps.then_some(whole as u64);
     }
 
     /// Holds at most `cap` bytes, as a fraction of the card would make it.
@@ -164,9 +178,24 @@ impl<D: Device> Torch<D> {
         self.cap = cap;
     }
 
-    /// While a routing is active anywhere, a failing request does not wait for streams and leaves the caches alone.
-    pub fn set_routings(&mut self, active: u32) {
-        self.routings = active;
+    /// Whether the next calls come while something is captured: a failing request then does not wait for streams and
+    /// leaves the caches alone, and so does `empty_cache`. From 2.13 on the calling thread's stream decides that;
+    /// before, any active routing to a private pool has the same effect. A recording holds no captures; for `None` the
+    /// pool of a request decides ([`TorchVersion::holds_back_in`]).
+    pub fn set_capturing(&mut self, capturing: Option<bool>) {
+        self.capturing = capturing;
+    }
+
+    fn holds_back(&self, shelf: u16) -> bool {
+        self.capturing.unwrap_or_else(|| {
+            let pool = self.shelves[shelf as usize].pool;
+            self.version.holds_back_in(self.pools[pool as usize].id)
+        })
+    }
+
+    /// Gives a stream a class, for `expandable_segments_reserve_by_class`; an empty name takes it away.
+    pub fn set_reserve_class(&mut self, stream: u64, class: &str) {
+        self.classes.insert(stream, class.to_owned());
     }
 
     /// A private pool is used again, or for the first time.
@@ -229,6 +258,7 @@ impl<D: Device> Torch<D> {
         ] {
             gauge.peak = gauge.current;
         }
+        self.pools.iter_mut().for_each(|pool| pool.reserved.reset_peaks());
     }
 
     /// Counters start again from zero, as `reset_accumulated_memory_stats` has it.
@@ -238,6 +268,7 @@ impl<D: Device> Torch<D> {
         {
             *counter = 0;
         }
+        self.pools.iter_mut().for_each(|pool| pool.reserved.reset_totals());
     }
 
     /// The block of `slot`: address and size.
@@ -259,13 +290,13 @@ impl<D: Device> Torch<D> {
     pub fn install(&mut self, segment: &InitialSegment) {
         let shelf = self.shelf(segment.lane, segment.small);
         let (addr, size) = (segment.addr.0, segment.size.0);
-        let whole = self.blocks.add(addr, size, shelf, segment.expandable);
+        let whole = self.blocks.add_segment(addr, size, shelf, segment.expandable);
         if segment.expandable {
             self.install_range(whole);
         } else {
             self.stats.segments.add(1);
         }
-        self.stats.reserved.add(size);
+        self.took(shelf, size);
         let mut rest = whole;
         let mut gaps = Vec::new();
         for block in &segment.blocks {
@@ -297,7 +328,7 @@ impl<D: Device> Torch<D> {
     /// Cuts the first `size` bytes off a block that is in no set.
     fn cut_front(&mut self, rest: u32, size: u64) -> u32 {
         let whole = self.blocks[rest];
-        let front = self.blocks.add(whole.addr, size, whole.shelf, whole.expandable);
+        let front = self.blocks.add(whole.addr, size, whole.shelf, whole.expandable, whole.place);
         self.blocks[rest].addr += size;
         self.blocks[rest].size -= size;
         self.blocks.link(whole.prev, front, rest);
@@ -309,7 +340,11 @@ impl<D: Device> Torch<D> {
     #[inline]
     fn entry(&self, id: u32) -> Entry {
         let block = &self.blocks[id];
-        let tie = if self.version.ties_by_creation() { block.order } else { block.addr };
+        let tie = match self.version.ties() {
+            Ties::Address => block.addr,
+            Ties::Creation => block.order,
+            Ties::Segment => self.blocks.in_segments(id),
+        };
         Entry { size: block.size, tie, block: id }
     }
 
@@ -426,8 +461,7 @@ impl<D: Device> Torch<D> {
         {
             return Ok(id);
         }
-        let routed = self.routings > 0 || self.shelves[shelf as usize].pool != 0;
-        if !routed {
+        if !self.holds_back(shelf) {
             self.release_cached(None);
             if let Some(id) = self.new_segment(shelf, rounded, segment, true) {
                 return Ok(id);
@@ -445,27 +479,37 @@ impl<D: Device> Torch<D> {
     #[inline]
     fn place(&mut self, mut id: u32, slot: Slot, requested: u64, rounded: u64) -> DeviceAddr {
         let whole = self.blocks[id];
-        let was_split = whole.is_split();
         let expandable = self.settings.base.expandable_segments;
-        if torch_rules::splits(Bytes(whole.size), Bytes(rounded), expandable, &self.settings.base) {
+        let splits = torch_rules::splits(Bytes(whole.size), Bytes(rounded), expandable, &self.settings.base);
+        id = self.cut(id, rounded, splits);
+        self.hand_out(id, slot, requested)
+    }
+
+    /// Takes `size` bytes at the front of a free block that is in no set, or all of it where it is not split.
+    #[inline]
+    fn cut(&mut self, mut id: u32, size: u64, splits: bool) -> u32 {
+        let whole = self.blocks[id];
+        let was_split = whole.is_split();
+        if splits {
             let rest = id;
-            id = self.cut_front(rest, rounded);
+            id = self.cut_front(rest, size);
             self.put(rest);
             if !whole.expandable {
                 if was_split {
-                    self.stats.inactive_split.sub(rounded);
+                    self.stats.inactive_split.sub(size);
                 } else {
                     self.stats.inactive_split_blocks.add(1);
-                    self.stats.inactive_split.add(whole.size - rounded);
+                    self.stats.inactive_split.add(whole.size - size);
                 }
             }
         } else if was_split && !whole.expandable {
             self.stats.inactive_split_blocks.sub(1);
             self.stats.inactive_split.sub(whole.size);
         }
-        self.hand_out(id, slot, requested)
+        id
     }
 
+    /// Counts a block as a caller's; one without a slot (`NONE`) is given back by the allocator itself.
     #[inline]
     fn hand_out(&mut self, id: u32, slot: Slot, requested: u64) -> DeviceAddr {
         let block = &mut self.blocks[id];
@@ -481,10 +525,12 @@ impl<D: Device> Torch<D> {
         if size >= self.settings.max_split() {
             self.stats.oversize_allocations.add(1);
         }
-        if self.slots.len() <= slot as usize {
-            self.slots.resize(slot as usize + 1, NONE);
+        if slot != NONE {
+            if self.slots.len() <= slot as usize {
+                self.slots.resize(slot as usize + 1, NONE);
+            }
+            self.slots[slot as usize] = id;
         }
-        self.slots[slot as usize] = id;
         DeviceAddr(addr)
     }
 
@@ -538,7 +584,9 @@ impl<D: Device> Torch<D> {
         if self.notes.is_some() {
             self.note(NoteKind::FreeCompleted, addr, requested, shelf);
         }
-        self.slots[slot as usize] = NONE;
+        if slot != NONE {
+            self.slots[slot as usize] = NONE;
+        }
         self.blocks[id].slot = NONE;
         // Anything but unmapped, so that it joins with mapped neighbours.
         self.blocks[id].state = State::Free;

@@ -58,9 +58,14 @@ impl<D: Device> Torch<D> {
         if max_split == u64::MAX {
             return false;
         }
+        // Blocks of that size are whole segments, unless a request that named its address has cut one.
+        let whole = |torch: &Self, e: &Entry| {
+            let block = &torch.blocks[e.block];
+            !block.expandable && !block.is_split()
+        };
         let wanted = size.max(max_split);
         let free = &self.shelves[shelf as usize].free;
-        if let Some(entry) = free.at_least(wanted).filter(|e| !self.blocks[e.block].expandable) {
+        if let Some(entry) = free.at_least(wanted).filter(|e| whole(self, e)) {
             self.release_segment(entry.block);
             return true;
         }
@@ -72,7 +77,7 @@ impl<D: Device> Torch<D> {
         };
         while let Some(entry) = next.filter(|e| released < wanted && e.size >= max_split) {
             next = self.shelves[shelf as usize].free.before(entry);
-            if !self.blocks[entry.block].expandable {
+            if whole(self, &entry) {
                 released += entry.size;
                 self.release_segment(entry.block);
             }
@@ -90,7 +95,7 @@ impl<D: Device> Torch<D> {
                 }
             }
             None => {
-                if self.routings == 0 {
+                if self.capturing != Some(true) {
                     self.synchronize(None);
                     self.release_half(0, false);
                     self.release_half(0, true);
@@ -151,7 +156,7 @@ impl<D: Device> Torch<D> {
         let Block { addr, size, shelf, .. } = self.blocks[id];
         self.device.free(addr, size);
         self.stats.segments.sub(1);
-        self.stats.reserved.sub(size);
+        self.gave(shelf, size);
         self.stats.device_frees += 1;
         self.stats.driver_ns += cost::free(size);
         if size >= self.settings.max_split() {
@@ -165,7 +170,7 @@ impl<D: Device> Torch<D> {
 
     /// Unmaps the whole granules inside a free block; what is left at its ends stays free.
     fn unmap(&mut self, id: u32) {
-        let Block { addr, size, shelf, .. } = self.blocks[id];
+        let Block { addr, size, shelf, place, .. } = self.blocks[id];
         let granule = self.granule(shelf);
         // Granules count from the beginning of the range.
         let base = self.ranges.range(..=addr).next_back().copied().unwrap_or(addr);
@@ -177,13 +182,13 @@ impl<D: Device> Torch<D> {
         self.take(id);
         self.device.unmap(from, to - from);
         if from > addr {
-            let front = self.blocks.add(addr, from - addr, shelf, true);
+            let front = self.blocks.add(addr, from - addr, shelf, true, place);
             let prev = self.blocks[id].prev;
             self.blocks.link(prev, front, id);
             self.put(front);
         }
         if to < addr + size {
-            let back = self.blocks.add(to, addr + size - to, shelf, true);
+            let back = self.blocks.add(to, addr + size - to, shelf, true, place);
             let next = self.blocks[id].next;
             self.blocks.link(id, back, next);
             self.put(back);
@@ -195,7 +200,7 @@ impl<D: Device> Torch<D> {
         self.merge(id, prev);
         self.merge(id, next);
         self.put_unmapped(id);
-        self.stats.reserved.sub(to - from);
+        self.gave(shelf, to - from);
         self.stats.device_frees += 1;
         self.stats.driver_ns += cost::unmap((to - from) / granule);
         let pool = self.shelves[shelf as usize].pool;

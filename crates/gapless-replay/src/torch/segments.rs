@@ -23,14 +23,14 @@ impl<D: Device> Torch<D> {
         } else {
             let addr = self.device.malloc(segment)?;
             self.stats.segments.add(1);
-            self.stats.reserved.add(segment);
+            self.took(shelf, segment);
             self.stats.device_allocs += 1;
             self.stats.driver_ns += cost::malloc(segment);
             if segment >= self.settings.max_split() {
                 self.stats.oversize_segments.add(1);
             }
             self.note(NoteKind::SegmentAlloc, addr, segment, shelf);
-            self.blocks.add(addr, segment, shelf, false)
+            self.blocks.add_segment(addr, segment, shelf, false)
         };
         self.pools[pool as usize].device_count += 1;
         Some(id)
@@ -43,7 +43,7 @@ impl<D: Device> Torch<D> {
 
     /// Grows an expandable range until a block of `size` is there.
     fn expand(&mut self, shelf: u16, size: u64) -> Option<u32> {
-        let mut id = self.find_range(shelf, size);
+        let mut id = self.find_range(shelf, size)?;
         if self.blocks[id].state == State::Unmapped {
             let part = self.blocks[id].size.min(size);
             if !self.map(id, part) {
@@ -62,8 +62,9 @@ impl<D: Device> Torch<D> {
         Some(id)
     }
 
-    /// The first stretch of free and unmapped addresses that is long enough; a new range where there is none.
-    fn find_range(&mut self, shelf: u16, size: u64) -> u32 {
+    /// The first stretch of free and unmapped addresses that is long enough; a new range where there is none. Nothing
+    /// where even a new one is too short, and the release gives such a range back.
+    fn find_range(&mut self, shelf: u16, size: u64) -> Option<u32> {
         let open = |id: u32| id != NONE && matches!(self.blocks[id].state, State::Free | State::Unmapped);
         for &unmapped in self.shelves[shelf as usize].unmapped.values() {
             // Free memory right before it counts too.
@@ -75,22 +76,30 @@ impl<D: Device> Torch<D> {
                 id = self.blocks[id].next;
             }
             if bytes >= size {
-                return first;
+                return Some(first);
             }
         }
-        let granule = self.granule(shelf);
-        let total = self.device.total();
-        let length = (total + total / 8).div_ceil(granule) * granule;
+        let length = self.range_length(shelf);
+        if length < size && self.version.returns_short_ranges() {
+            return None;
+        }
         let addr = self.device.reserve(length);
         self.ranges.insert(addr);
-        let id = self.blocks.add(addr, length, shelf, true);
+        let id = self.blocks.add_segment(addr, length, shelf, true);
         self.put_unmapped(id);
-        id
+        Some(id)
+    }
+
+    /// How many addresses a new range of `shelf` takes.
+    fn range_length(&self, shelf: u16) -> u64 {
+        let stream = self.shelves[shelf as usize].stream;
+        let class = self.classes.get(&stream).map_or("", String::as_str);
+        self.settings.reserves.length(self.device.total(), class, self.granule(shelf))
     }
 
     /// Maps the first `size` bytes of an unmapped block, in whole granules, and joins it with free neighbours.
     fn map(&mut self, id: u32, size: u64) -> bool {
-        let Block { addr, size: whole, shelf, next, .. } = self.blocks[id];
+        let Block { addr, size: whole, shelf, next, place, .. } = self.blocks[id];
         let granule = self.granule(shelf);
         let length = size.div_ceil(granule) * granule;
         if !self.device.map(addr, length) {
@@ -99,7 +108,7 @@ impl<D: Device> Torch<D> {
         self.take_unmapped(id);
         self.blocks[id].state = State::Free;
         if length < whole {
-            let rest = self.blocks.add(addr + length, whole - length, shelf, true);
+            let rest = self.blocks.add(addr + length, whole - length, shelf, true, place);
             self.blocks[id].size = length;
             self.blocks.link(id, rest, next);
             self.put_unmapped(rest);
@@ -108,7 +117,7 @@ impl<D: Device> Torch<D> {
         self.merge(id, prev);
         self.merge(id, next);
         self.put(id);
-        self.stats.reserved.add(length);
+        self.took(shelf, length);
         self.stats.device_allocs += 1;
         self.stats.driver_ns += cost::map(length / granule);
         self.note(NoteKind::SegmentMap, addr, length, shelf);
@@ -125,7 +134,8 @@ impl<D: Device> Torch<D> {
             from <= addr && addr + size <= from + length && (addr - from).is_multiple_of(granule)
         });
         let end = if let Some(tail) = tail {
-            let Block { addr: from, size: length, prev, .. } = self.blocks[tail];
+            let Block { addr: from, size: length, prev, place, .. } = self.blocks[tail];
+            self.blocks[id].place = place;
             self.take_unmapped(tail);
             if addr > from {
                 self.blocks[tail].size = addr - from;
@@ -138,11 +148,12 @@ impl<D: Device> Torch<D> {
             from + length
         } else {
             self.ranges.insert(addr);
-            let total = self.device.total();
-            addr + (total + total / 8).div_ceil(granule) * granule
+            // Longer than the setting has it where the recording shows so: several ranges may lie side by side.
+            addr + self.range_length(shelf).max(size.div_ceil(granule) * granule)
         };
         if end > addr + size {
-            let rest = self.blocks.add(addr + size, end - addr - size, shelf, true);
+            let place = self.blocks[id].place;
+            let rest = self.blocks.add(addr + size, end - addr - size, shelf, true, place);
             self.blocks.link(id, rest, NONE);
             self.put_unmapped(rest);
         }

@@ -1,5 +1,6 @@
 //! Which PyTorch: releases differ in a few decisions, each a named switch here.
 
+use gapless_trace::PoolId;
 use std::fmt;
 use std::str::FromStr;
 
@@ -7,21 +8,81 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TorchVersion(pub u32, pub u32);
 
+/// What decides between free blocks of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ties {
+    /// The lowest address.
+    Address,
+    /// The block object that was made first.
+    Creation,
+    /// The segment, or range of addresses, that was made first; in it the lowest address.
+    Segment,
+}
+
 /// Why a text is no version that is modelled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("torch {0:?} is not modelled: write a version from 2.4 to 2.12, as in torch@2.11")]
+#[error("torch {0:?} is not modelled: write a version from 2.4 to 2.15, as in torch@2.11")]
 pub struct UnknownVersion(String);
 
 impl TorchVersion {
     pub const OLDEST: TorchVersion = TorchVersion(2, 4);
-    pub const NEWEST: TorchVersion = TorchVersion(2, 12);
+    pub const NEWEST: TorchVersion = TorchVersion(2, 15);
     /// Taken where a trace leaves it open.
     pub const DEFAULT: TorchVersion = TorchVersion(2, 11);
 
-    /// Free blocks of one size are ordered by the order in which they were made, not by address.
+    /// How free blocks of one size are ordered.
     #[must_use]
-    pub fn ties_by_creation(self) -> bool {
+    pub fn ties(self) -> Ties {
+        match self {
+            v if v >= TorchVersion(2, 13) => Ties::Segment,
+            v if v >= TorchVersion(2, 12) => Ties::Creation,
+            _ => Ties::Address,
+        }
+    }
+
+    /// Only a stream capture keeps a request from waiting for streams and from emptying the caches; before, any
+    /// routing to a private pool does.
+    #[must_use]
+    pub fn only_captures_hold_back(self) -> bool {
+        self >= TorchVersion(2, 13)
+    }
+
+    /// Whether a request of `pool` leaves the caches alone, as far as its pool tells: a recording holds no captures. Up
+    /// to 2.12 every private pool does, from 2.13 on the pools of graphs.
+    #[must_use]
+    pub fn holds_back_in(self, pool: PoolId) -> bool {
+        let PoolId(graph, user) = pool;
+        graph != 0 || (user != 0 && !self.only_captures_hold_back())
+    }
+
+    /// A memory fraction is rounded to whole bytes, half away from zero; before, it is cut off.
+    #[must_use]
+    pub fn rounds_the_cap(self) -> bool {
+        self >= TorchVersion(2, 13)
+    }
+
+    /// `throw_on_cudamalloc_oom` and `pinned_free_catch_all` are known.
+    #[must_use]
+    pub fn has_early_oom_setting(self) -> bool {
         self >= TorchVersion(2, 12)
+    }
+
+    /// `pinned_max_round_threshold_mb` and `pinned_max_cached_size_mb` are known.
+    #[must_use]
+    pub fn has_pinned_limits(self) -> bool {
+        self >= TorchVersion(2, 13)
+    }
+
+    /// `expandable_segments_reserve` and `expandable_segments_reserve_by_class` are known.
+    #[must_use]
+    pub fn has_expandable_reserve(self) -> bool {
+        self >= TorchVersion(2, 15)
+    }
+
+    /// A fresh range of addresses that is shorter than the request goes back at once; before, it stays.
+    #[must_use]
+    pub fn returns_short_ranges(self) -> bool {
+        self >= TorchVersion(2, 15)
     }
 
     /// Private pools use expandable segments too.
@@ -73,8 +134,8 @@ pub fn beyond_the_model(producer: &str) -> Option<String> {
     let oldest = mentioned(producer).first().copied().filter(|_| producer.starts_with("torch"))?;
     (oldest > TorchVersion::NEWEST).then(|| {
         format!(
-            "the run was recorded with {producer}, and the newest release that is modelled is {}: newer releases choose \
-             between free blocks of one size in another order, so replayed figures may differ from theirs",
+            "the run was recorded with {producer}, and the newest release that is modelled is {}: newer releases may \
+             choose other blocks, so replayed figures may differ from theirs",
             TorchVersion::NEWEST
         )
     })
@@ -143,7 +204,12 @@ mod tests {
     fn a_producer_gives_the_newest_version_that_it_allows() {
         for (producer, version) in [
             ("torch 2.11 or later", TorchVersion(2, 11)),
-            ("torch 2.12 or later", TorchVersion(2, 12)),
+            ("torch 2.12", TorchVersion(2, 12)),
+            ("torch 2.13", TorchVersion(2, 13)),
+            ("torch 2.13 or 2.14", TorchVersion(2, 14)),
+            ("torch 2.14 or later", TorchVersion(2, 14)),
+            ("torch 2.15 or later", TorchVersion(2, 15)),
+            ("torch 2.16 or later", TorchVersion(2, 15)),
             ("torch 2.8 or 2.9", TorchVersion(2, 9)),
             ("torch 2.2", TorchVersion(2, 4)),
             ("torch 2.3 or later", TorchVersion(2, 11)),
@@ -157,14 +223,38 @@ mod tests {
 
     #[test]
     fn a_release_that_is_not_modelled_is_told() {
-        for producer in ["torch 2.13", "torch 2.14 or later", "torch 2.15 or later"] {
+        for producer in ["torch 2.16", "torch 2.17 or later"] {
             let text = beyond_the_model(producer).expect("a warning");
-            assert!(text.contains(producer) && text.contains("modelled is 2.12"), "{text}");
+            assert!(text.contains(producer) && text.contains("modelled is 2.15"), "{text}");
             assert_eq!(TorchVersion::of_producer(producer), TorchVersion::NEWEST);
         }
-        for producer in ["torch 2.12", "torch 2.11 or later", "torch", "", "gapless 9.99.0", "RMM 24.10"] {
+        for producer in [
+            "torch 2.13",
+            "torch 2.14 or later",
+            "torch 2.15 or later",
+            "torch",
+            "",
+            "gapless 9.99.0",
+            "RMM 24.10",
+        ] {
             assert_eq!(beyond_the_model(producer), None, "{producer}");
         }
+    }
+
+    #[test]
+    fn each_rule_changed_in_one_release() {
+        use Ties::{Address, Creation, Segment};
+        let since = |rule: fn(TorchVersion) -> bool| (4..=15).find(|&minor| rule(TorchVersion(2, minor)));
+        assert_eq!(
+            [11, 12, 13, 15].map(|m| TorchVersion(2, m).ties()),
+            [Address, Creation, Segment, Segment]
+        );
+        assert_eq!(since(TorchVersion::has_early_oom_setting), Some(12));
+        assert_eq!(since(TorchVersion::only_captures_hold_back), Some(13));
+        assert_eq!(since(TorchVersion::rounds_the_cap), Some(13));
+        assert_eq!(since(TorchVersion::has_pinned_limits), Some(13));
+        assert_eq!(since(TorchVersion::has_expandable_reserve), Some(15));
+        assert_eq!(since(TorchVersion::returns_short_ranges), Some(15));
     }
 
     #[test]

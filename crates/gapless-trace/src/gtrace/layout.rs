@@ -41,6 +41,8 @@ pub enum Kind {
     Host = 129,
     /// The process that was recorded. A reader may leave it out.
     Process = 130,
+    /// Allocations of a device at addresses that the program chose. A reader may leave them out.
+    ExactAddresses = 131,
 }
 
 impl Kind {
@@ -50,8 +52,8 @@ impl Kind {
     #[must_use]
     pub fn from_u8(value: u8) -> Option<Kind> {
         use Kind::{
-            Annotations, BlockNotes, Blocks, End, Events, Frames, Host, Pools, Process, Segments, Settings,
-            Source, Stacks, Streams, Strings,
+            Annotations, BlockNotes, Blocks, End, Events, ExactAddresses, Frames, Host, Pools, Process,
+            Segments, Settings, Source, Stacks, Streams, Strings,
         };
         [
             Strings,
@@ -69,6 +71,7 @@ impl Kind {
             BlockNotes,
             Host,
             Process,
+            ExactAddresses,
         ]
         .into_iter()
         .find(|&kind| kind as u8 == value)

@@ -15,7 +15,7 @@
 //!      +4   1  kind                 1 strings  2 frames  3 stacks  4 streams  5 pools  6 events  7 annotations
 //!                                   8 segments 9 blocks 10 source 11 settings 12 end; from 128 on a reader may
 //!                                   skip what it does not know: 128 notes on blocks 129 pinned host memory
-//!                                   130 process
+//!                                   130 process 131 allocations at chosen addresses
 //!      +5   1  codec                0 stored, 1 LZ4 block
 //!      +6   2  zero
 //!      +8   4  payload length       as stored, without the padding
@@ -40,6 +40,7 @@
 //!      blocks       count x block
 //!      source       s format, s producer, byte torch_rules, v notes x (s code, s text)
 //!      settings     s conf, v max_split_size + 1 or 0, 8-byte float, byte expandable, 16 x v, v others x (s, s)
+//!      chosen       count x v event index less the one before
 //!      process      count x (s name, s value)           a reader leaves out names that it does not know
 //!      end          count x (u64 offset, u64 first, u32 count, u32 device, u8 kind, 7 zeros), u64 offset of this
 //!                   block, "GTRACEND"

@@ -224,7 +224,13 @@ impl Builder {
         let count = header.count;
         let belongs_to_device = matches!(
             kind,
-            Kind::Streams | Kind::Pools | Kind::Events | Kind::Segments | Kind::Blocks | Kind::BlockNotes
+            Kind::Streams
+                | Kind::Pools
+                | Kind::Events
+                | Kind::Segments
+                | Kind::Blocks
+                | Kind::BlockNotes
+                | Kind::ExactAddresses
         );
         if belongs_to_device == (header.device == NO_DEVICE) {
             return Err(format!("device {} in a block of kind {kind:?}", header.device));
@@ -279,6 +285,11 @@ impl Builder {
                 let device = &mut trace.devices[at];
                 follows("note", header, device.notes.len())?;
                 tables::get_notes(device, &trace.strings, count, from)?;
+            }
+            Kind::ExactAddresses => {
+                let device = &mut trace.devices[at];
+                follows("chosen address", header, device.exact.len())?;
+                tables::get_exact(device, count, from)?;
             }
             Kind::Host => trace.host = Some(tables::get_host(from)?),
             Kind::Source => trace.source = tables::get_source(from)?,

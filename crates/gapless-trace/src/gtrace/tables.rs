@@ -16,7 +16,7 @@ use crate::trace::{
     Annotation, Block, BlockNote, BlockState, DeviceTrace, HostMemory, Note, Segment, SizeClass, Source,
     Stage, Trace,
 };
-use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId, Tick};
+use crate::words::{Bytes, DeviceAddr, EventIndex, Micros, PoolId, StreamId, Tick};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
@@ -274,6 +274,23 @@ pub(super) fn get_notes(
         addr = addr.wrapping_add(from.zigzag()?);
         let text = string_id(from.varint32()?, strings)?;
         device.notes.push(BlockNote { tick: Tick(tick), addr: DeviceAddr(addr), text });
+    }
+    Ok(())
+}
+
+pub(super) fn put_exact(out: &mut Vec<u8>, event: EventIndex, before: Option<EventIndex>) {
+    put(out, u64::from(event.0 - before.map_or(0, |b| b.0)));
+}
+
+pub(super) fn get_exact(device: &mut DeviceTrace, count: u32, from: &mut Cursor<'_>) -> Result<(), Fault> {
+    let mut event = 0u32;
+    for _ in 0..count {
+        let later = from.varint32()?;
+        event = event.checked_add(later).ok_or("a chosen address of event 2^32 or later")?;
+        if event as usize >= device.events.len() {
+            return Err(format!("a chosen address of event {event} of {}", device.events.len()));
+        }
+        device.exact.push(EventIndex(event));
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::trace::{
     Annotation, Block, BlockNote, BlockState, DeviceTrace, HostMemory, Note, Segment, SizeClass, Source,
     Stage, Trace,
 };
-use crate::words::{Bytes, DeviceAddr, Micros, PoolId, StreamId, Tick};
+use crate::words::{Bytes, DeviceAddr, EventIndex, Micros, PoolId, StreamId, Tick};
 use proptest::prelude::*;
 
 /// A small random number generator, so that one seed is one trace.
@@ -93,6 +93,8 @@ fn random_trace(seed: u64, devices: u32, events: u64) -> Trace {
             let addr = DeviceAddr(dice.any());
             this.notes.push(BlockNote { tick: Tick(tick as u32), addr, text: string(dice) });
         }
+        let events = this.events.len() as u32;
+        this.exact = (0..events).filter(|_| dice.one_in(9)).map(EventIndex).collect();
         random_final_state(dice, &mut this, stacks);
         trace.devices.push(this);
     }
@@ -196,6 +198,7 @@ fn differences(a: &Trace, b: &Trace) -> Vec<&'static str> {
         check(a.segments == b.segments, "segments");
         check(a.blocks == b.blocks, "blocks");
         check(a.notes == b.notes, "notes on blocks");
+        check(a.exact == b.exact, "chosen addresses");
     }
     found
 }
@@ -492,6 +495,7 @@ fn what_cannot_be_is_an_error_that_says_what() {
     );
     assert_eq!(tables_then(Kind::BlockNotes, 0, 1, 0, &[1, 0, 0]), "a note after 1 of 0 events");
     assert_eq!(tables_then(Kind::BlockNotes, 0, 1, 0, &[0, 0, 9]), "string 9 of 2");
+    assert_eq!(tables_then(Kind::ExactAddresses, 0, 1, 0, &[0]), "a chosen address of event 0 of 0");
     assert_eq!(tables_then(Kind::Streams, none, 1, 0, &[1]), "device 4294967295 in a block of kind Streams");
     let events = |control: u8, sizes: u8, streams: &[u8]| {
         let mut payload = vec![0, 0, 0, 0, sizes, streams.len() as u8, 0, 0, 0, 0, 0, control];

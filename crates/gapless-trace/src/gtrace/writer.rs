@@ -11,7 +11,7 @@ use super::layout::{
 };
 use super::process;
 use super::tables::{
-    put_annotation, put_block, put_frame, put_host, put_note, put_pool, put_segment, put_settings,
+    put_annotation, put_block, put_exact, put_frame, put_host, put_note, put_pool, put_segment, put_settings,
     put_source, put_stack, put_stream,
 };
 use crate::events::{Event, Events};
@@ -297,6 +297,30 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Appends which allocations of a device are at chosen addresses, in order; its events must be in the file.
+    ///
+    /// # Errors
+    /// When writing fails, or they are not in order.
+    fn exact(&mut self, at: usize, exact: &[EventIndex]) -> Result<(), GtraceError> {
+        self.check()?;
+        let written = self.devices[at];
+        let sound = exact.windows(2).all(|pair| pair[0] <= pair[1])
+            && exact.last().is_none_or(|event| (event.0 as usize) < written.events);
+        if !sound {
+            return Err(unwritable("chosen addresses that are out of order, or without their events"));
+        }
+        let mut next = 0;
+        while next < exact.len() {
+            let start = next;
+            while next < exact.len() && self.raw.len() < TABLE_BLOCK {
+                put_exact(&mut self.raw, exact[next], (next > start).then(|| exact[next - 1]));
+                next += 1;
+            }
+            self.emit(Kind::ExactAddresses, written.device, start as u64, next - start, 0)?;
+        }
+        Ok(())
+    }
+
     /// Flushes what lies below. The writer itself holds nothing back.
     ///
     /// # Errors
@@ -536,6 +560,7 @@ pub fn write_trace<W: Write>(trace: &Trace, out: W, options: Options) -> Result<
             next += count;
         }
         writer.notes(at, &device.notes, tables)?;
+        writer.exact(at, &device.exact)?;
         if !device.segments.is_empty() || !device.blocks.is_empty() {
             let batch = EventBatch { device: device.device, streams, pools, events: &[] };
             writer.final_state(&batch, &device.segments, &device.blocks, tables)?;
