@@ -86,24 +86,6 @@ except torch.OutOfMemoryError:
     assert ours == native == "error"
 
 
-def test_a_pool_with_an_allocator_of_its_own_is_refused(real):
-    real.passes(
-        """
-        import gapless, torch
-        gapless.enable()
-        x = torch.empty(1, device="cuda")
-        from gapless import _session
-        try:
-            torch.cuda.MemPool(_session._allocator.allocator())
-        except RuntimeError as error:
-            assert "cannot use another allocator" in str(error), error
-        else:
-            raise SystemExit("no error")
-        torch.cuda.MemPool()
-        """
-    )
-
-
 STATES = """
 torch.cuda.init()
 side = torch.cuda.Stream()

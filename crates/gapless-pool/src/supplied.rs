@@ -191,7 +191,11 @@ impl Supplied {
             is_given(segment.owner.pool) && self.free.contains(&whole)
         };
         let found = self.segments.iter().filter(is_free).map(|(&addr, &segment)| (addr, segment));
-        let found: Vec<(u64, Segment)> = found.collect();
+        let mut found: Vec<(u64, Segment)> = found.collect();
+        // PyTorch's order within a pool.
+        found.sort_unstable_by_key(|&(addr, Segment { size, owner })| {
+            (owner.pool, owner.is_large, owner.stream, size, addr)
+        });
         let mut given = Vec::new();
         for (addr, Segment { size, owner }) in found {
             self.segments.remove(&addr);

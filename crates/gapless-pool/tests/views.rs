@@ -194,6 +194,44 @@ fn a_private_pools_state_comes_back() {
 }
 
 #[test]
+fn memory_at_a_chosen_address_is_just_that_or_nothing() {
+    let mut pool = pool(1 << 30);
+    let (stream, other, default) = (StreamHandle(0), StreamHandle(9), PoolKey(0, 0));
+    for size in [2000, 8 * MIB] {
+        let addrs: Vec<u64> = (0..3).map(|_| pool.alloc(size, stream, default).expect("room")).collect();
+        pool.free(addrs[1]).expect("live");
+        let counted = *pool.stats();
+        for (size, addr, stream) in [
+            (size, addrs[0], stream),
+            (size, addrs[1] + 1, stream),
+            (size, addrs[1], other),
+            (0, addrs[1], stream),
+            (size + 512, addrs[1], stream),
+            (u64::MAX, addrs[1], stream),
+            (size, 512, stream),
+            (size, u64::MAX - 511, stream),
+        ] {
+            assert!(pool.alloc_at(size, addr, stream, default, None).is_err(), "{size} at {addr:#x}");
+            assert!(pool.alloc_at(size, addr, stream, PRIVATE, None).is_err(), "{size} at {addr:#x}");
+        }
+        assert_eq!(pool.stats().allocated, counted.allocated, "nothing changed");
+        assert_eq!(pool.alloc_at(size - 1, addrs[1], stream, default, None), Ok(addrs[1]));
+        check(&pool);
+        assert!(pool.allocation_at(addrs[1]).is_some_and(|a| a.is_live && a.requested == size - 1));
+        for addr in addrs {
+            pool.free(addr).expect("live");
+        }
+        // Inside of what is free: what lies before and behind stays free. In a private pool, which has no windows.
+        let whole = pool.alloc(4 * size, stream, PRIVATE).expect("room");
+        pool.free(whole).expect("live");
+        let inside = whole + (size / 512) * 512;
+        assert_eq!(pool.alloc_at(size, inside, stream, PRIVATE, None), Ok(inside));
+        check(&pool);
+        pool.free(inside).expect("live");
+    }
+}
+
+#[test]
 fn a_state_whose_memory_is_gone_is_refused_and_nothing_changes() {
     let mut pool = pool(1 << 30);
     let addr = pool.alloc(8 * MIB, StreamHandle(0), PRIVATE).expect("room");

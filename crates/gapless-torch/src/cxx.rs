@@ -457,8 +457,8 @@ struct PairEntry<V> {
 }
 
 impl<V: Copy> PairMap<V> {
-    /// Builds a map at `place`. Whoever gets it goes through it and frees it: nothing can be looked up by its key, since
-    /// entries lie in order.
+    /// Builds a map at `place`. Whoever gets it goes through it and frees it: nothing can be looked up by its key,
+    /// since entries lie in order.
     ///
     /// # Safety
     /// `place` is valid for a write; whoever gets the map frees it.

@@ -1,8 +1,8 @@
 //! `cargo xtask torch-table VERSION`: what the overlay has to know of a release of PyTorch, made from its wheel.
 //!
 //! The release's headers, compiled over the stand-in for CUDA's, say which function of the allocator's table is where
-//! and how the structures lie ([`headers`]); its library says so too, for all functions that it exports ([`elf`]). Where
-//! both agree, and no structure is another than in the releases before, a row for
+//! and how the structures lie ([`headers`]); its library says so too, for all functions that it exports ([`elf`]).
+//! Where both agree, and no structure is another than in the releases before, a row for
 //! `crates/gapless-torch/src/overlay/rows/` is written, and what is new in it is printed ([`text`]).
 //!
 //! A structure that changed stops this: `overlay/layout.rs` has to learn it first. Then `--new-layout` writes the row,

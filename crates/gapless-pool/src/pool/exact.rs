@@ -1,6 +1,6 @@
 //! Memory at an address that the caller chose: what is free there is taken, or nothing.
 
-use super::{Place, Pool, PoolKey, SMALL};
+use super::{LARGEST, Place, Pool, PoolKey, SMALL};
 use crate::budget::Budget;
 use crate::device::{Device, DeviceError, StreamHandle};
 use crate::shard::rounded;
@@ -45,6 +45,9 @@ impl<D: Device> Pool<D> {
         let step = rounded(1);
         if !addr.is_multiple_of(step) || size == 0 {
             return Err(ExactError::Unaligned { step });
+        }
+        if size > LARGEST {
+            return Err(ExactError::NotFree);
         }
         let size_there = rounded(size);
         self.asking = Some(stream);

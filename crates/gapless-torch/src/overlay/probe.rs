@@ -1,8 +1,9 @@
 //! A build is tried before its table is changed for good: in a forked child, before CUDA starts (`_selftest.py`).
 //!
-//! Two tables for trials. In the first every function throws its own place, so that a call from Python shows which place
-//! PyTorch's callers were compiled for. The second answers for statistics and a snapshot with a different number in
-//! every field, written as the real ones are, so that Python's dictionaries show whether each arrives where it belongs.
+//! Two tables for trials. In the first every function throws its own place, so that a call from Python shows which
+//! place PyTorch's callers were compiled for. The second answers for statistics and a snapshot with a different number
+//! in every field, written as the real ones are, so that Python's dictionaries show whether each arrives where it
+//! belongs.
 
 use super::layout::{
     AnnotationEntry, BlockInfo, DeviceStats, SegmentInfo, SnapshotInfo, Stat, StatArray, layouts,

@@ -39,9 +39,14 @@ fn rows_are_in_order_and_each_release_only_adds_functions() {
     for pair in ROWS.windows(2) {
         assert!(numbers(&pair[0]) < numbers(&pair[1]), "{} before {}", pair[0].version, pair[1].version);
         let (old, new) = (names(&pair[0]), names(&pair[1]));
+        assert!(old.iter().all(|name| new.contains(name)), "{} lost a function", pair[1].version);
+        // 2.9 moved some of them to a class before.
+        if pair[1].version == "2.9.0" {
+            continue;
+        }
         let mut rest = new.iter();
         let is_kept = |name: &&str| rest.any(|other| other == name);
-        assert!(old.iter().all(is_kept), "{} lost a function, or has them in another order", pair[1].version);
+        assert!(old.iter().all(is_kept), "{} has functions in another order", pair[1].version);
     }
     for row in ROWS {
         assert!(
