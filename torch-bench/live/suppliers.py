@@ -73,7 +73,9 @@ def library(folder):
     with open(source, "w", encoding="utf-8") as file:
         file.write(SOURCE)
     include = os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/include"
-    driver = next(path for path in ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1") if os.path.exists(path))
+    # The driver that torch has loaded.
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        driver = next(line.split()[-1] for line in maps if "/libcuda.so" in line)
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-I", include, "-o", built, source, driver], check=True)
     found = ctypes.CDLL(built)
     found.bytes.restype = found.count_failures.restype = ctypes.c_long

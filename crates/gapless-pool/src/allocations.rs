@@ -3,6 +3,7 @@
 use crate::addresses::Addresses;
 use crate::budget::Budget;
 use crate::device::StreamHandle;
+use crate::pool::SMALL;
 
 /// Where an allocation lies.
 #[derive(Clone, Debug)]
@@ -16,14 +17,13 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// The class that an allocation here is counted in: 0 in a heap of small blocks, 1 in a heap of large ones or in a
-    /// window. A small request may lie between large blocks; views show it there, so it is counted there.
+    /// The class that a block of `size` bytes here is counted in: 0 is small, 1 large. PyTorch tells them by size; only
+    /// a supplied block may be larger than what it was taken for.
     #[inline]
-    pub(crate) fn class(&self) -> usize {
+    pub(crate) fn class(&self, size: u64) -> usize {
         match *self {
-            Place::Home { heap, .. } => (heap & 1) as usize,
-            Place::Window { .. } => 1,
             Place::Supplied { is_large, .. } => usize::from(is_large),
+            Place::Home { .. } | Place::Window { .. } => usize::from(size > SMALL),
         }
     }
 }

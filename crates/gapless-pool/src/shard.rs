@@ -185,12 +185,13 @@ impl Shard {
         let Some(slot) = self.allocations.find(addr) else { return false };
         let Allocation { size, requested, lane, waits, born, budget, ref place, ref uses, .. } =
             self.allocations[slot];
-        let Place::Home { block, .. } = *place else { return false };
-        if waits > 0 || !uses.is_empty() || lane != self.lane {
+        let Place::Home { heap, block } = *place else { return false };
+        let class = place.class(size);
+        // A small block between large ones is counted by the pool.
+        if waits > 0 || !uses.is_empty() || lane != self.lane || (heap & 1) as usize != class {
             return false;
         }
         before(requested, self.stream, self.pool);
-        let class = place.class();
         self.allocations.remove(slot);
         self.heaps[class].release(block);
         self.ended(size, born);

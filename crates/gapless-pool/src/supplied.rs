@@ -4,8 +4,8 @@
 //! that it would see there. A supplier is foreign code. So nothing here calls one: who serves a request asks
 //! [`Supplied::missing`], gets the segment while nothing is locked, and adds it.
 //!
-//! Invariants: the blocks of a segment fill it, in order of address; no two free blocks of a segment touch; `free` holds
-//! the free blocks and no others; `held` is the sum of the segments.
+//! Invariants: the blocks of a segment fill it, in order of address; no two free blocks of a segment touch; `free`
+//! holds the free blocks and no others; `held` is the sum of the segments.
 
 use crate::device::StreamHandle;
 use crate::pool::{PoolKey, SMALL, UNIT};

@@ -1,5 +1,5 @@
-//! Allocators of the program's own that supply the memory of a `torch.cuda.MemPool`: vLLM's for memory that sleeps, NCCL's
-//! for buffers that it registers, that of symmetric memory.
+//! Allocators of the program's own that supply the memory of a `torch.cuda.MemPool`: vLLM's for memory that sleeps,
+//! NCCL's for buffers that it registers, that of symmetric memory.
 //!
 //! They are foreign code: they may throw, take Python's lock, or allocate. So they are called with no card locked. A
 //! request first gets the segment that it needs, then it is served; segments that a card let go are put down under its

@@ -1,15 +1,50 @@
-//! The counters: each change is counted in all, and for the class of the place where it lies ([`Place::class`]).
+//! The counters: each change is counted in all, and as small or large ([`Place::class`]).
 //!
-//! [`Place::class`]: crate::allocations::Place::class
+//! A small block may be a **guest**: it lies in a heap of large ones. It counts as small, and so do the bytes behind
+//! it: views show it as a small segment of its own. So for each class, what is reserved is what its segments hold.
 
-use super::{AllocationId, Pool};
+use super::{AllocationId, Place, Pool};
 use crate::allocations::Allocation;
 use crate::device::Device;
 use crate::stats::{ClassStats, Gauge};
 
 impl<D: Device> Pool<D> {
+    /// Bytes in heaps of large blocks that a small block takes.
     #[inline]
-    pub(super) fn count_out(&mut self, lane: u32, class: usize, requested: u64, size: u64) {
+    fn guest_bytes(&self, place: &Place, size: u64) -> u64 {
+        let is_large = |heap: u32| heap & 1 == 1;
+        match place {
+            _ if place.class(size) == 1 => 0,
+            Place::Home { heap, .. } => {
+                if is_large(*heap) {
+                    size
+                } else {
+                    0
+                }
+            }
+            Place::Window { parts, .. } => {
+                let guests = parts.iter().filter(|(heap, _)| is_large(*heap));
+                guests.map(|(heap, block)| self.heap(*heap).block(*block).size).sum()
+            }
+            Place::Supplied { .. } => 0,
+        }
+    }
+
+    /// Bytes behind a guest go from one class to the other: as if they had been given back and taken anew.
+    #[inline]
+    fn count_moved(&mut self, bytes: u64, from: usize, to: usize) {
+        if bytes > 0 {
+            self.stats.classes[from].reserved.sub(bytes);
+            self.stats.classes[to].reserved.add(bytes);
+            self.stats.reserved.total += bytes;
+        }
+    }
+
+    /// What was just put at `place`.
+    #[inline]
+    pub(super) fn count_out(&mut self, lane: u32, place: &Place, requested: u64, size: u64) {
+        let (class, guest) = (place.class(size), self.guest_bytes(place, size));
+        self.count_moved(guest, 1, 0);
         self.shards[lane as usize].tally.took(class, size, requested);
         let s = &mut self.stats;
         s.allocations.add(1);
@@ -30,7 +65,7 @@ impl<D: Device> Pool<D> {
     #[inline]
     pub(super) fn count_free(&mut self, id: AllocationId) {
         let Allocation { size, ref place, .. } = *self.allocation(id);
-        let class = place.class();
+        let class = place.class(size);
         let s = &mut self.stats;
         s.allocations.sub(1);
         s.allocated.sub(size);
@@ -42,8 +77,8 @@ impl<D: Device> Pool<D> {
     /// What the program asked for is not its own any more, although the block waits for a fence: PyTorch's own
     /// allocator has no such wait.
     pub(super) fn count_unrequested(&mut self, id: AllocationId) {
-        let Allocation { requested, ref place, .. } = *self.allocation(id);
-        let class = place.class();
+        let Allocation { size, requested, ref place, .. } = *self.allocation(id);
+        let class = place.class(size);
         self.stats.requested.sub(requested);
         self.stats.classes[class].requested.sub(requested);
     }
@@ -53,11 +88,13 @@ impl<D: Device> Pool<D> {
     pub(super) fn count_completed(
         &mut self,
         lane: u32,
-        class: usize,
+        place: &Place,
         requested: u64,
         size: u64,
         is_unrequested: bool,
     ) {
+        let (class, guest) = (place.class(size), self.guest_bytes(place, size));
+        self.count_moved(guest, 0, 1);
         self.shards[lane as usize].tally.gave(class, size, requested);
         let requested = if is_unrequested { 0 } else { requested };
         let s = &mut self.stats;

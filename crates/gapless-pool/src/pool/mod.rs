@@ -448,12 +448,12 @@ impl<D: Device> Pool<D> {
         if let Some(budget) = budget {
             budget.charge(size);
         }
-        let (uses, class) = (Vec::new(), place.class());
+        self.count_out(lane, &place, requested, size);
+        let uses = Vec::new();
         let is_lent_only = false;
         let allocation =
             Allocation { addr, size, requested, lane, place, uses, waits: 0, is_lent_only, born, budget };
         let slot = self.allocations_of(shard).add(allocation);
-        self.count_out(lane, class, requested, size);
         if self.log.is_some() {
             self.log_window(AllocationId { shard, slot }, true);
         }
@@ -470,7 +470,7 @@ impl<D: Device> Pool<D> {
             self.log_window(id, false);
         }
         let place = self.allocations_of(id.shard).remove(id.slot);
-        self.count_completed(lane, place.class(), requested, size, is_lent_only);
+        self.count_completed(lane, &place, requested, size, is_lent_only);
         place
     }
 

@@ -5,7 +5,7 @@
 //! into several segments. So every physical byte is in one segment, the segments' sizes add up to what is reserved, and
 //! the blocks' to what is allocated and active.
 
-use super::{Allocation, Lane, Place, Pool, PoolKey};
+use super::{Allocation, Lane, Place, Pool, PoolKey, SMALL};
 use crate::blocks::State;
 use crate::device::{Device, StreamHandle};
 use crate::heap::GRANULE;
@@ -147,7 +147,7 @@ impl<D: Device> Pool<D> {
                     size: a.size,
                     stream,
                     pool,
-                    is_large: a.place.class() == 1,
+                    is_large: a.place.class(a.size) == 1,
                     blocks,
                 });
             }
@@ -171,7 +171,21 @@ impl<D: Device> Pool<D> {
                 State::Live => self.find(block.addr).map(|id| block_view(self.allocation(id))),
                 State::Hole => None,
             };
+            let is_guest = is_large && block.state == State::Live && block.size <= SMALL;
             match (here, &mut open) {
+                // A small block between large ones is a small segment of its own.
+                (Some(block), _) if is_guest => {
+                    found.extend(open.take());
+                    let (addr, size, stream, pool) = (block.addr, block.size, lane.stream, lane.pool);
+                    found.push(SegmentView {
+                        addr,
+                        size,
+                        stream,
+                        pool,
+                        is_large: false,
+                        blocks: vec![block],
+                    });
+                }
                 (Some(block), Some(segment)) => {
                     segment.size += block.size;
                     segment.blocks.push(block);

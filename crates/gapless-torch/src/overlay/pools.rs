@@ -1,8 +1,8 @@
 //! `torch.cuda.MemPool` through the table: pools of the program's own, beside those of graphs.
 //!
-//! A pool with an allocator of its own is served from what that one supplies (`suppliers.rs`), and there `no_split` means
-//! that segments are handed out whole. For other pools it changes nothing: blocks lie in pages that are mapped and given
-//! back by themselves, which is what it is for.
+//! A pool with an allocator of its own is served from what that one supplies (`suppliers.rs`), and there `no_split`
+//! means that segments are handed out whole. For other pools it changes nothing: blocks lie in pages that are mapped
+//! and given back by themselves, which is what it is for.
 
 use super::memory::on_card;
 use super::{This, answer, refuse};
@@ -64,8 +64,8 @@ pub(super) unsafe extern "C-unwind" fn create_plain(
 }
 
 /// # Safety
-/// Called from C++ that may be thrown through; `object` is null or a live allocator, which `shared` keeps alive where it
-/// is not null.
+/// Called from C++ that may be thrown through; `object` is null or a live allocator, which `shared` keeps alive where
+/// it is not null.
 unsafe fn make(device: i8, id: MempoolId, shared: SharedPtr, object: *mut c_void) {
     let pool = PoolKey::from(id);
     // SAFETY: as the caller says.
