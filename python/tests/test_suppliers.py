@@ -1,5 +1,5 @@
-"""`torch.cuda.MemPool(allocator)`: an allocator of the program's own supplies the memory, and sees the calls that it sees
-from torch's own allocator."""
+"""`torch.cuda.MemPool(allocator)`: an allocator of the program's own supplies the memory, and sees the calls that it
+sees from torch's own allocator."""
 
 import subprocess
 

@@ -187,15 +187,18 @@ impl Shard {
             self.allocations[slot];
         let Place::Home { heap, block } = *place else { return false };
         let class = place.class(size);
-        // A small block between large ones is counted by the pool.
-        if waits > 0 || !uses.is_empty() || lane != self.lane || (heap & 1) as usize != class {
+        if waits > 0 || !uses.is_empty() || lane != self.lane {
             return false;
         }
         before(requested, self.stream, self.pool);
         self.allocations.remove(slot);
-        self.heaps[class].release(block);
+        let of = (heap & 1) as usize;
+        self.heaps[of].release(block);
         self.ended(size, born);
         self.tally.back(class, size, requested);
+        if of != class {
+            self.tally.guest_left(size);
+        }
         if let Some(budget) = budget {
             budget.give(size);
         }

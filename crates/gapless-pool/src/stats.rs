@@ -67,3 +67,15 @@ pub struct Stats {
     pub ladder: [u64; 4],
     pub ooms: u64,
 }
+
+impl Stats {
+    /// Bytes that are held go from one class to the other: as if they had been given back and taken anew.
+    #[inline]
+    pub(crate) fn move_reserved(&mut self, bytes: u64, from: usize, to: usize) {
+        if bytes > 0 {
+            self.classes[from].reserved.sub(bytes);
+            self.classes[to].reserved.add(bytes);
+            self.reserved.total += bytes;
+        }
+    }
+}

@@ -26,6 +26,8 @@ pub(crate) struct Tally {
     added: [[u64; 3]; 2],
     /// By how much it is below the most that it ever had: it will ask for as much again.
     due: Amounts,
+    /// Bytes in heaps of large blocks that small ones gave back.
+    left: u64,
     /// It did something since the pool looked before.
     is_busy: bool,
 }
@@ -56,6 +58,12 @@ impl Tally {
         }
     }
 
+    /// A small block that lay between large ones was given back.
+    #[inline]
+    pub(crate) fn guest_left(&mut self, size: u64) {
+        self.left += size;
+    }
+
     /// How far block bytes ever were above what they were when room was given.
     pub(crate) fn rise(&self) -> u64 {
         self.given[0][1] - self.low[0][1]
@@ -64,10 +72,11 @@ impl Tally {
     /// Adds what was counted to the pool's own, and starts again with no room.
     pub(crate) fn settle(&mut self, stats: &mut Stats) {
         // Most lanes do nothing between two looks.
-        if self.room == self.given && self.added == [[0; 3]; 2] {
+        if self.room == self.given && self.added == [[0; 3]; 2] && self.left == 0 {
             *self = Tally { due: self.due, ..Tally::default() };
             return;
         }
+        stats.move_reserved(self.left, 0, 1);
         let Stats { allocations, allocated, requested, active_blocks, active, classes, .. } = stats;
         for (class, c) in classes.iter_mut().enumerate() {
             let now = |what: usize| {

@@ -30,21 +30,11 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Bytes behind a guest go from one class to the other: as if they had been given back and taken anew.
-    #[inline]
-    fn count_moved(&mut self, bytes: u64, from: usize, to: usize) {
-        if bytes > 0 {
-            self.stats.classes[from].reserved.sub(bytes);
-            self.stats.classes[to].reserved.add(bytes);
-            self.stats.reserved.total += bytes;
-        }
-    }
-
     /// What was just put at `place`.
     #[inline]
     pub(super) fn count_out(&mut self, lane: u32, place: &Place, requested: u64, size: u64) {
         let (class, guest) = (place.class(size), self.guest_bytes(place, size));
-        self.count_moved(guest, 1, 0);
+        self.stats.move_reserved(guest, 1, 0);
         self.shards[lane as usize].tally.took(class, size, requested);
         let s = &mut self.stats;
         s.allocations.add(1);
@@ -94,7 +84,7 @@ impl<D: Device> Pool<D> {
         is_unrequested: bool,
     ) {
         let (class, guest) = (place.class(size), self.guest_bytes(place, size));
-        self.count_moved(guest, 0, 1);
+        self.stats.move_reserved(guest, 0, 1);
         self.shards[lane as usize].tally.gave(class, size, requested);
         let requested = if is_unrequested { 0 } else { requested };
         let s = &mut self.stats;
