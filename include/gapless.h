@@ -50,6 +50,8 @@ typedef struct gapless_mem_stats_t {
     uint64_t allocations_total; /* since the start */
     uint64_t failures;          /* requests that failed since the start */
     uint64_t limit;             /* the most that the pool may reserve now; 0: no limit but the device */
+    uint64_t device_free;       /* what the device has free, as the driver says */
+    uint64_t device_total;
 } gapless_mem_stats_t;
 
 /* The version of the library. */
@@ -58,6 +60,10 @@ int gapless_mem_abi(void);
 /* Sets options for this process, before the first allocation: "limit=8589934592;reserve=1073741824". NULL: the
  * defaults. You need not call it. Returns 0, or -1 if an option is unknown or if other options were set before. */
 int gapless_enable(const char *options);
+
+/* Where a request that fails leaves its last events, as gapless-oom.PID.N.gtrace for `gapless oom`. By default this is
+ * the current folder. An empty path: nowhere. Call it before the first failure; later calls change nothing. */
+void gapless_oom_folder(const char *path);
 
 /* Allocates `size` bytes on `device`, for work on `stream`. The address is aligned to 512 bytes.
  *

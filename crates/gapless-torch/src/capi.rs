@@ -6,6 +6,7 @@ use crate::hooks::{guarded, set_error};
 use crate::serve::plain::{self, Refused};
 use crate::state::{self, Card};
 use crate::stats;
+use gapless_pool::Device;
 use std::cell::Cell;
 use std::ffi::c_void;
 
@@ -35,10 +36,13 @@ pub struct MemStats {
     pub allocations_total: u64,
     pub failures: u64,
     pub limit: u64,
+    pub device_free: u64,
+    pub device_total: u64,
 }
 
 impl MemStats {
-    fn of(card: &Card) -> MemStats {
+    fn of(card: &mut Card) -> MemStats {
+        let (device_free, device_total) = card.pool.device_mut().memory();
         let stats = card.pool.stats();
         MemStats {
             allocated: stats.allocated.current,
@@ -50,6 +54,8 @@ impl MemStats {
             allocations_total: stats.allocations.total,
             failures: card.failed,
             limit: card.most().unwrap_or(0),
+            device_free,
+            device_total,
         }
     }
 }
@@ -121,7 +127,7 @@ pub unsafe extern "C" fn gapless_mem_stats(device: i32, out: *mut MemStats, room
     let found = guarded(MemStats::default(), || {
         // A card that was not used has nothing.
         let card = if state::is_forked() { None } else { state::existing(device) };
-        card.map_or_else(MemStats::default, |card| MemStats::of(&card))
+        card.map_or_else(MemStats::default, |mut card| MemStats::of(&mut card))
     });
     // SAFETY: as the caller says; a header that is older or newer has a shorter or longer structure, so that no more
     // is written than both have, after zeros for all of it.
