@@ -1,7 +1,7 @@
 """The native library: where it is, and its functions with their types.
 
-GAPLESS_LIBRARY names another file than the one in this package. Loading it starts nothing: CUDA is touched when
-torch's CUDA starts. Entries that newer builds add are looked up by `optional` and may be missing.
+GAPLESS_LIBRARY names another file than the one in this package. Loading it starts nothing: CUDA is touched by the
+first request for memory. Entries that newer builds add are looked up by `optional` and may be missing.
 """
 
 import ctypes
@@ -44,6 +44,12 @@ _OPTIONAL: dict[str, tuple[Any, list[Any]]] = {
     "gapless_host_free": (ctypes.c_int, [ctypes.c_void_p]),
     "gapless_host_trim": (ctypes.c_uint64, []),
     "gapless_host_stats": (None, [ctypes.POINTER(ctypes.c_uint64)]),
+    "gapless_mem_alloc": (ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]),
+    "gapless_mem_free": (ctypes.c_int, [ctypes.c_void_p]),
+    "gapless_mem_free_on": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
+    "gapless_mem_record_stream": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
+    "gapless_mem_stats": (ctypes.c_int, [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]),
+    "gapless_mem_last_code": (ctypes.c_int, []),
     "gapless_usage": (ctypes.c_int, [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]),
 }
 

@@ -1,9 +1,11 @@
 """The one allocator of this process: enable() and what can be asked of it afterwards.
 
 State is set once, under a lock, and only after torch accepted the allocator: a failed enable() leaves torch as it was.
+The library can also start without torch (start_alone), for CuPy and Numba: its options are set once, for all of them.
 """
 
 import atexit
+import operator
 import os
 import sys
 import threading
@@ -23,7 +25,10 @@ Path = Union[str, "os.PathLike[str]"]
 Switch = Union[bool, int, str]
 
 _lock = threading.Lock()
+# The library as torch's allocator, and the library with its options set, which others may use.
 _library: Optional["Library"] = None
+_started: Optional["Library"] = None
+_started_with: dict[str, Any] = {}
 _allocator: Any = None
 _chosen: dict[str, Any] = {}
 _overlay = False
@@ -122,23 +127,8 @@ def enable(
         torch = _torch.import_torch()
         reason = _torch.why_not(torch)
         if reason is None:
-            library = native.Library(native.path())
-            reason = library.enable(_options.text_for_library(chosen))
-            if reason is None and library.has("gapless_python_ends"):
-                # First, so that it runs last: what else we do at the end may still need Python's lines.
-                atexit.register(_end, library, os.getpid())
-            if reason is None and "record" in chosen:
-                from . import _record
-
-                _record.start(library, chosen)
-            if reason is None and "oom_dir" in chosen and library.has("gapless_oom_folder"):
-                library.optional("gapless_oom_folder", os.fsencode(chosen["oom_dir"]))
-            if reason is None and ("tenant" in chosen or "budget" in chosen):
-                from . import _budget
-
-                if "tenant" in chosen:
-                    _budget.become(library, chosen["tenant"])
-                _budget.end_with_process(library)
+            library = _started or native.Library(native.path())
+            reason = _start(library, chosen)
         if reason is not None:
             _reason = reason
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)
@@ -167,6 +157,61 @@ def enable(
 
             _stats.print_at_exit(library)
         return True
+
+
+def start_alone() -> "Library":
+    """The library, for memory of others than torch: with the options of the environment where enable() was not called
+    before. enable() may follow."""
+    with _lock:
+        if _started is None:
+            from . import _library as native
+            from . import _pressure, _stats
+
+            chosen = _options.collect({})
+            library = native.Library(native.path())
+            reason = _start(library, chosen)
+            if reason is not None:
+                raise GaplessError(f"gapless cannot serve memory here: {reason}")
+            _pressure.attach(library)
+            if chosen.get("stats"):
+                _stats.print_at_exit(library, alone=True)
+        # It is set now.
+        assert _started is not None
+        return _started
+
+
+def _start(library: "Library", chosen: dict[str, Any]) -> Optional[str]:
+    """Sets the options of the library, once. None, or why the allocator cannot run here."""
+    global _started, _started_with
+    # Those that concern torch alone can still be chosen.
+    of_all = {name: value for name, value in chosen.items() if name not in ("overlay", "stats")}
+    if _started is not None:
+        if of_all != _started_with:
+            raise GaplessError(
+                "gapless has started already, with other options: call gapless.enable() before CuPy or Numba allocate, "
+                "or set the options as GAPLESS_* variables"
+            )
+        return None
+    reason = library.enable(_options.text_for_library(chosen))
+    if reason is not None:
+        return reason
+    if library.has("gapless_python_ends"):
+        # First, so that it runs last: what else we do at the end may still need Python's lines.
+        atexit.register(_end, library, os.getpid())
+    if "record" in chosen:
+        from . import _record
+
+        _record.start(library, chosen)
+    if "oom_dir" in chosen and library.has("gapless_oom_folder"):
+        library.optional("gapless_oom_folder", os.fsencode(chosen["oom_dir"]))
+    if "tenant" in chosen or "budget" in chosen:
+        from . import _budget
+
+        if "tenant" in chosen:
+            _budget.become(library, chosen["tenant"])
+        _budget.end_with_process(library)
+    _started, _started_with = library, of_all
+    return None
 
 
 def enabled() -> bool:
@@ -214,6 +259,8 @@ def snapshot(path: str) -> None:
         if library.optional("gapless_snapshot", str(path).encode()) != 0:
             raise GaplessError(f"{path} was not written: {library.last_error()}")
     else:
+        if _library is None:
+            raise GaplessError("a snapshot is torch's, which does not use gapless here: set GAPLESS_RECORD=run.gtrace to record a run without torch")
         raise GaplessError("a snapshot needs a build of torch that this version of gapless knows: see gapless.enable's warning")
 
 
@@ -252,12 +299,16 @@ def _end(library: "Library", owner: int) -> None:
 
 
 def _on() -> "Library":
-    if _library is None:
+    library = _library or _started
+    if library is None:
         raise GaplessError(f"gapless is off: {_reason}")
-    return _library
+    return library
 
 
 def _index(device: Any) -> int:
+    if _library is None:
+        # Without torch a device is a number.
+        return 0 if device is None else operator.index(device)
     from . import _torch
 
     torch = _torch.import_torch()

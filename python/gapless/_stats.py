@@ -10,9 +10,13 @@ from typing import Any
 
 from ._library import Library
 
+# Devices that a process may use.
+_DEVICES = 64
 
-def print_at_exit(library: Library) -> None:
-    atexit.register(_print, library, os.getpid())
+
+def print_at_exit(library: Library, *, alone: bool = False) -> None:
+    """`alone`: others than torch use the library, so that torch need not be there."""
+    atexit.register(_print, library, os.getpid(), alone)
 
 
 def line(by_device: dict[int, dict[str, Any]]) -> str:
@@ -40,15 +44,18 @@ def size_text(count: int) -> str:
     return f"{count} B"
 
 
-def _print(library: Library, owner: int) -> None:
+def _print(library: Library, owner: int, alone: bool) -> None:
     torch = sys.modules.get("torch")
-    if torch is None or os.getpid() != owner:
+    if (torch is None and not alone) or os.getpid() != owner:
         return
+    count = _DEVICES if alone else 0
+    if not alone and torch is not None and torch.cuda.is_initialized():
+        count = torch.cuda.device_count()
     by_device = {}
-    if torch.cuda.is_initialized():
+    if count:
         from ._tools import flat
 
-        for device in range(torch.cuda.device_count()):
+        for device in range(count):
             stats = flat(library.stats(device))
             if stats.get("reserved_bytes.all.allocated", 0) or stats.get("reserved_bytes.all.peak", 0):
                 by_device[device] = stats

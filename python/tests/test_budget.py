@@ -414,6 +414,7 @@ class Live:
 GREEDY = """
     held, most = [], 0
     print("ready", flush=True)
+    sys.stdin.readline()
     for turn in range(1500):
         try:
             held.append(empty(1 + turn % 37))
@@ -431,6 +432,9 @@ def test_two_tenants_that_ask_for_too_much_keep_to_their_shares(real, run_dir):
     with Live(real, run_dir, GREEDY, tenant="a:60%") as a, Live(real, run_dir, GREEDY, tenant="b:40%") as b:
         shares = {a.pid: capacity * 6 // 10, b.pid: capacity * 4 // 10}
         ready = [a.hears(), b.hears()]
+        # They wait for this: a line that is read ahead would not be seen below.
+        for one in (a, b):
+            one.says("go")
         samples, lines = 0, {}
         for one in (a, b):
             # Sampled until each is done.

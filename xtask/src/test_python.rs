@@ -3,16 +3,20 @@
 //!
 //! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on),
 //! one for each release: `--torch 2.15.0` chooses another than the usual one. Where it cannot be had the tests are
-//! skipped, loudly; .ci/skips.txt has the reason.
+//! skipped, loudly; .ci/skips.txt has the reason. CuPy and Numba come into an environment of their own (600 MB).
 
 use crate::shell::{self, command};
 use crate::skips::Skips;
 use crate::tools;
 use anyhow::{Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The release whose wheel is imported when none is named.
 const USUAL: &str = "2.11.0";
+
+/// Others that share the pool with torch, and the CUDA runtime that Numba looks for.
+const OTHERS: [&str; 4] =
+    ["cupy-cuda13x==14.2.0", "numba==0.68.1", "numba-cuda==0.30.4", "nvidia-cuda-runtime>=13,<14"];
 
 /// `args`: `--torch` and a release, where another than the usual one is wanted; the others go to pytest.
 pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
@@ -31,37 +35,50 @@ pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
             return Ok(());
         }
     };
+    let others = tools::environment(&bench.join("others/venv"), &OTHERS, &OTHERS.join(" "));
+    if let Err(error) = &others {
+        eprintln!("\n********  NO CUPY AND NUMBA: they cannot be had ({error:#})  ********\n");
+    }
     let built = shell::built()?;
     let program = built.join("gapless");
     let double = card.join("libgapless_torch_double.so");
     // The real library shows everything but which hook was called when: that is what the double is for.
     let only_double: &[&str] = if args.is_empty() { &["--only-double"] } else { args };
-    let mut pytest = |library: &Path, args: &[&str]| pytest(&python, &card, &program, library, args, skips);
+    let bench = Bench { python, card, program, others: others.ok() };
+    let mut pytest = |library: &Path, args: &[&str]| bench.pytest(library, args, skips);
     pytest(&built.join("libgapless_torch.so"), args)?;
     pytest(&double, only_double)
 }
 
-fn pytest(
-    python: &str,
-    card: &Path,
-    program: &Path,
-    library: &Path,
-    args: &[&str],
-    skips: &mut Skips,
-) -> Result<()> {
-    // Most of a test would be an interpreter of its own that imports torch: programs are forks of a few of them.
-    let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "-n", "2", "--warm"];
-    if !args.iter().any(|arg| arg.starts_with("python/tests")) {
-        words.push("python/tests");
+/// What tests are run with.
+struct Bench {
+    python: String,
+    /// The folder with the card's libraries.
+    card: PathBuf,
+    program: PathBuf,
+    /// The interpreter with CuPy and Numba, where they can be had.
+    others: Option<String>,
+}
+
+impl Bench {
+    fn pytest(&self, library: &Path, args: &[&str], skips: &mut Skips) -> Result<()> {
+        // Most of a test would be an interpreter of its own that imports torch: programs are forks of a few of them.
+        let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "-n", "2", "--warm"];
+        if !args.iter().any(|arg| arg.starts_with("python/tests")) {
+            words.push("python/tests");
+        }
+        words.extend_from_slice(args);
+        let mut tests = command(".", &self.python, &words);
+        tests
+            .env("STANDIN_LIB", &self.card)
+            .env("STANDIN_GAPLESS", &self.program)
+            .env("GAPLESS_LIBRARY", library)
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        if let Some(others) = &self.others {
+            tests.env("STANDIN_OTHERS", others);
+        }
+        shell::watch(tests, skips).with_context(|| format!("the Python tests on {}", library.display()))
     }
-    words.extend_from_slice(args);
-    let mut tests = command(".", python, &words);
-    tests
-        .env("STANDIN_LIB", card)
-        .env("STANDIN_GAPLESS", program)
-        .env("GAPLESS_LIBRARY", library)
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    shell::watch(tests, skips).with_context(|| format!("the Python tests on {}", library.display()))
 }
 
 /// The interpreter of an environment with torch and pytest in it; made where there is none.
@@ -87,7 +104,9 @@ fn build_card(folder: &Path) -> Result<()> {
         "python/card.c",
         "python/contents.c",
         "python/driver_api.c",
+        "python/proc_address.c",
         "-lpthread",
+        "-ldl",
     ];
     library("libcuda.so.1", &driver)?;
     library("libnvidia-ml.so.1", &["standin/nvml.c"])?;

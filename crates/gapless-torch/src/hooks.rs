@@ -1,4 +1,4 @@
-//! The C ABI: what PyTorch, and the Python package, call.
+//! The C ABI that PyTorch and the Python package call. [`crate::capi`] has the one for other programs.
 //!
 //! Entries that PyTorch calls may come from any thread, with or without Python's lock. None of them unwinds, except
 //! those that are `C-unwind`: `gapless_alloc` throws PyTorch's own exception when there is no memory, and what
@@ -10,9 +10,8 @@ use crate::oom::tail;
 use crate::quota::{admission, ticker};
 use crate::recorder::{self, Config};
 use crate::routing::{self, MempoolId};
-use crate::state::{self, CARDS, Card, CardError};
+use crate::state::{self, Card, CardError};
 use crate::{budgets, options, overlay, pressure, serve, stats};
-use gapless_cuda::streams;
 use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
@@ -323,25 +322,7 @@ pub unsafe extern "C" fn gapless_base_alloc(pointer: *mut c_void, size: *mut usi
 /// Another stream uses a block.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_void) {
-    if state::is_forked() {
-        return;
-    }
-    guarded((), || {
-        let (addr, stream) = (pointer as u64, StreamHandle(stream as u64));
-        let is_at_front =
-            |&card: &i32| state::fronts(card).is_some_and(|fronts| fronts.record_stream(addr, stream));
-        let mut found = (0..CARDS as i32).find(is_at_front);
-        if found.is_none() {
-            state::for_each(|index, card| {
-                if card.pool.record_stream(addr, stream).is_ok() {
-                    found = Some(index);
-                }
-            });
-        }
-        if let Some(card) = found {
-            streams::note(card, stream.0);
-        }
-    });
+    serve::record_stream(pointer as u64, StreamHandle(stream as u64));
 }
 
 /// A capture, or a memory pool, begins to take requests.

@@ -136,6 +136,20 @@ impl Routings {
         self.open.retain(|(routing, capture)| routing.pool != pool || is_running(capture));
     }
 
+    /// The pool of the capture that `stream`, which is captured, belongs to, without asking a filter: that of a routing
+    /// for this very stream, else of the newest capture that runs, else (within a mark) of the newest routing. A stream
+    /// that joined a capture is not known by name.
+    #[must_use]
+    pub fn pool_of_captured(&self, stream: StreamHandle) -> Option<PoolKey> {
+        let is_running = |capture: Capture| matches!(capture, Capture::Running(_) | Capture::Unknown);
+        let newest = |takes: &dyn Fn(Capture) -> bool| {
+            self.open.iter().rev().find(|(_, capture)| takes(*capture)).map(|(routing, _)| routing.pool)
+        };
+        newest(&|capture| capture == Capture::Running(stream))
+            .or_else(|| newest(&is_running))
+            .or_else(|| newest(&|capture| capture != Capture::Over))
+    }
+
     /// Looks at the streams of captures. Whether one began or is over.
     pub fn watch(&mut self, mut is_captured: impl FnMut(StreamHandle) -> bool) -> bool {
         let marks = self.marked.len();
@@ -309,6 +323,20 @@ mod tests {
         assert!(!routings.is_empty());
         routings.end(PoolKey(0, 1));
         assert!(routings.is_empty());
+    }
+
+    #[test]
+    fn a_captured_stream_has_the_pool_of_its_own_capture_or_of_the_newest() {
+        let (other, joined) = (StreamHandle(0x6000), StreamHandle(0x7000));
+        let mut routings = Routings::default();
+        assert_eq!(routings.pool_of_captured(STREAM), None);
+        routings.begin(routing(1), Capture::Running(STREAM));
+        routings.begin(routing(2), Capture::Running(other));
+        routings.begin(routing(3), Capture::No);
+        let pools = [STREAM, other, joined].map(|stream| routings.pool_of_captured(stream));
+        assert_eq!(pools, [Some(PoolKey(0, 1)), Some(PoolKey(0, 2)), Some(PoolKey(0, 2))]);
+        routings.watch(|_| false);
+        assert_eq!(routings.pool_of_captured(STREAM), Some(PoolKey(0, 3)), "within a mark");
     }
 
     #[test]

@@ -2,7 +2,10 @@
 //!
 //! What is recorded is told under the lock that orders it: of the lane, or of the card. Filters of routings are asked,
 //! and stacks for a history or a recording gathered, before the card is locked; trackers, handlers and observers of
-//! failures are called after: all of them may throw, or take Python's lock.
+//! failures are called after: all of them may throw, or take Python's lock. [`plain`] is the same for callers that
+//! nothing may be thrown at.
+
+pub mod plain;
 
 use crate::budgets;
 use crate::checked;
@@ -16,6 +19,7 @@ use crate::recorder;
 use crate::routing;
 use crate::state::{self, CARDS, Card};
 use crate::suppliers;
+use gapless_cuda::streams;
 use gapless_pool::{AllocError, Device, DeviceError, PoolKey, StreamHandle};
 use gapless_trace::Action;
 use std::cell::Cell;
@@ -64,22 +68,8 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
         // SAFETY: as the caller says.
         return unsafe { watched_request(size, device, stream) };
     }
-    let is_recorded = recorder::is_on();
-    let budget = budgets::open_on(device);
-    let line = if is_recorded { guarded(0, recorder::stack) } else { 0 };
-    let quick = || {
-        let (fronts, size, stream, pool) =
-            (state::fronts(device)?, size as u64, StreamHandle(stream as u64), PoolKey(0, 0));
-        if is_recorded {
-            let tell = |addr| recorder::note(Action::Alloc, device, line, (addr, size), stream, pool);
-            fronts.alloc_for(size, stream, pool, budget, tell)
-        } else {
-            fronts.alloc_for(size, stream, pool, budget, |_| ())
-        }
-    };
-    if !state::is_forked()
-        && let Some(addr) = guarded(None, quick)
-    {
+    let line = if recorder::is_on() { guarded(0, recorder::stack) } else { 0 };
+    if let Some(addr) = from_front(size as u64, device, stream, line) {
         return addr as *mut c_void;
     }
     // SAFETY: as the caller says.
@@ -87,6 +77,25 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
         let pool = routing::pool_of(device, stream);
         Request { size: size as u64, device, stream, pool, stack: None, line, who: None }.serve()
     }
+}
+
+/// Memory of the stream's own front, without the card's lock, where it has some.
+#[inline]
+fn from_front(size: u64, device: i32, stream: *mut c_void, line: u32) -> Option<u64> {
+    if state::is_forked() {
+        return None;
+    }
+    let is_recorded = recorder::is_on();
+    let budget = budgets::open_on(device);
+    guarded(None, || {
+        let (fronts, stream, pool) = (state::fronts(device)?, StreamHandle(stream as u64), PoolKey(0, 0));
+        if is_recorded {
+            let tell = |addr| recorder::note(Action::Alloc, device, line, (addr, size), stream, pool);
+            fronts.alloc_for(size, stream, pool, budget, tell)
+        } else {
+            fronts.alloc_for(size, stream, pool, budget, |_| ())
+        }
+    })
 }
 
 #[cold]
@@ -210,20 +219,12 @@ impl Request {
     unsafe fn refused(self, error: DeviceError) -> *mut c_void {
         // SAFETY: as the caller says.
         let again = || unsafe { self.prepared() }.inspect_err(Failure::put_off).ok();
-        let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), again);
+        let (served, handlers) = self.ask_handlers(again);
         if let Some(addr) = served {
-            guarded((), || {
-                let _ = state::with_card(self.device, |card| card.helped += 1);
-            });
             return addr as *mut c_void;
         }
-        // So that who holds what is known up to now.
-        guarded((), || drop(recorder::catch_up()));
-        let looked = guarded(None, || state::with_card(self.device, |card| self.look(card, error)).ok());
-        let plain = "CUDA out of memory.".to_owned();
-        let message = match looked {
-            Some(mut seen) => {
-                seen.facts.handlers = handlers;
+        let message = match self.seen(error, handlers) {
+            Some(seen) => {
                 let (limit, total, free) = (seen.facts.limit, seen.facts.total, seen.facts.free);
                 let total = limit.map_or(total, |limit| limit.bytes);
                 // SAFETY: as the caller says; no card is locked.
@@ -231,13 +232,33 @@ impl Request {
                     history::tell_trackers();
                     history::tell_observers(self.device, self.size, total, free);
                 }
-                guarded(plain, || oom::explain(seen))
+                explained(seen)
             }
-            None => plain,
+            None => PLAIN.to_owned(),
         };
         drop(self);
         // SAFETY: as the caller says.
         unsafe { fail(Kind::OutOfMemory, message) }
+    }
+
+    /// Asks the program's handlers until `again` has something; and how many were asked.
+    fn ask_handlers(&self, again: impl FnMut() -> Option<u64>) -> (Option<u64>, usize) {
+        let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), again);
+        if served.is_some() {
+            guarded((), || {
+                let _ = state::with_card(self.device, |card| card.helped += 1);
+            });
+        }
+        (served, handlers)
+    }
+
+    /// The card at the moment of the failure, which is counted and recorded.
+    fn seen(&self, error: DeviceError, handlers: usize) -> Option<Seen> {
+        // So that who holds what is known up to now.
+        guarded((), || drop(recorder::catch_up()));
+        let mut seen = guarded(None, || state::with_card(self.device, |card| self.look(card, error)).ok())?;
+        seen.facts.handlers = handlers;
+        Some(seen)
     }
 
     /// What a handler is told, and how many frees there were; `None`: none may be asked now.
@@ -275,6 +296,13 @@ impl Request {
     }
 }
 
+/// What a failure says where nothing more is known.
+const PLAIN: &str = "CUDA out of memory.";
+
+fn explained(seen: Seen) -> String {
+    guarded(PLAIN.to_owned(), || oom::explain(seen))
+}
+
 /// # Safety
 /// Called where C++ may be thrown through.
 #[cold]
@@ -301,8 +329,17 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
     }
     // SAFETY: as the caller says.
     let stack = if history::is_watched() { unsafe { history::stack(level::ALL) } } else { None };
+    let given = given_back(pointer, device, stack.as_ref());
+    // SAFETY: as the caller says.
+    unsafe { history::tell_trackers() };
+    given
+}
+
+/// [`give_back`] without what may throw.
+#[inline]
+fn given_back(pointer: *mut c_void, device: Option<i32>, stack: Option<&Stack>) -> bool {
     let who = guarded(None, checked::who);
-    let given = guarded(true, || {
+    guarded(true, || {
         let free_on = |device: i32| {
             let addr = pointer as u64;
             let is_recorded = recorder::is_on();
@@ -325,9 +362,9 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
             if !card.pool.is_live(addr) {
                 return false;
             }
-            card.note_free(device, addr, stack.clone());
+            card.note_free(device, addr, stack.cloned());
             let freed = card.free(addr);
-            card.note_changes(device, stack.as_ref());
+            card.note_changes(device, stack);
             freed
         };
         if let Some(device) = device {
@@ -349,8 +386,28 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
             checked::not_there(pointer as u64, None, who.as_ref());
         }
         found.is_some()
-    });
-    // SAFETY: as the caller says.
-    unsafe { history::tell_trackers() };
-    given
+    })
+}
+
+/// Another stream uses what is at `addr`. Whether something is there.
+pub fn record_stream(addr: u64, stream: StreamHandle) -> bool {
+    if state::is_forked() {
+        return false;
+    }
+    guarded(false, || {
+        let is_at_front =
+            |&card: &i32| state::fronts(card).is_some_and(|fronts| fronts.record_stream(addr, stream));
+        let mut found = (0..CARDS as i32).find(is_at_front);
+        if found.is_none() {
+            state::for_each(|index, card| {
+                if card.pool.record_stream(addr, stream).is_ok() {
+                    found = Some(index);
+                }
+            });
+        }
+        if let Some(card) = found {
+            streams::note(card, stream.0);
+        }
+        found.is_some()
+    })
 }

@@ -458,6 +458,12 @@ impl Card {
         self.pool.set_limit(share.into_iter().chain(self.allowed).min());
     }
 
+    /// Holds at most this much from now on, in place of what the options say.
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.allowed = limit;
+        self.set_fraction(self.fraction);
+    }
+
     /// The limit that holds, and who set it.
     #[must_use]
     pub fn limit(&self) -> Option<Limit> {

@@ -218,10 +218,21 @@ fn is_standard_library(file: &str) -> bool {
         || (file.contains("\\Lib\\") && file.to_ascii_lowercase().contains("\\python3"))
 }
 
-/// Inside torch, the interpreter's import machinery or the standard library's plumbing: nothing a user would change.
+/// Inside torch or another library that asks for memory in a user's name, the interpreter's import machinery or the
+/// standard library's plumbing: nothing a user would change.
 fn is_internal(file: &str) -> bool {
-    const PACKAGES: [&str; 7] =
-        ["torch/", "torch_", "functorch/", "triton/", "torch\\", "functorch\\", "triton\\"];
+    const PACKAGES: [&str; 10] = [
+        "torch/",
+        "torch_",
+        "functorch/",
+        "triton/",
+        "torch\\",
+        "functorch\\",
+        "triton\\",
+        "cupy/",
+        "numba/",
+        "numba_cuda/",
+    ];
     const INSIDE_TORCH: [&str; 7] = [
         "/torch/nn/",
         "/torch/optim/",
@@ -231,7 +242,15 @@ fn is_internal(file: &str) -> bool {
         "/torch/distributed/",
         "/torch/_",
     ];
-    const PLUMBING: [&str; 2] = ["/contextlib.py", "/functools.py"];
+    // With our own, through which CuPy and Numba allocate.
+    const PLUMBING: [&str; 6] = [
+        "/contextlib.py",
+        "/functools.py",
+        "/gapless/_library.py",
+        "/gapless/_memory.py",
+        "/gapless/cupy.py",
+        "/gapless/numba.py",
+    ];
     if file.starts_with("<frozen") || file.starts_with("<eval_with_key>") {
         return true;
     }
@@ -253,7 +272,16 @@ mod tests {
     fn a_stack_is_named_after_the_innermost_line_of_the_user() {
         let mut run = Run::new();
         type Case<'a> = (&'a [(&'a str, &'a str, u32)], &'a str, bool);
-        let cases: [Case; 8] = [
+        let cases: [Case; 9] = [
+            (
+                &[
+                    ("allocate", "/v/site-packages/gapless/_memory.py", 40),
+                    ("device_array", "/v/site-packages/numba_cuda/numba/cuda/api.py", 9),
+                    ("main", "/home/u/sums.py", 4),
+                ],
+                "sums.py:4 main",
+                true,
+            ),
             (
                 &[
                     ("linear", "/v/site-packages/torch/nn/functional.py", 9),

@@ -1,0 +1,168 @@
+//! The C ABI for programs that are not PyTorch: `include/gapless.h` declares and describes it.
+//!
+//! No function here unwinds or throws. What fails leaves its code and its text behind, for the thread that called.
+
+use crate::hooks::{guarded, set_error};
+use crate::serve::plain::{self, Refused};
+use crate::state::{self, Card};
+use crate::stats;
+use gapless_pool::Device;
+use std::cell::Cell;
+use std::ffi::c_void;
+
+/// `GAPLESS_ABI` of the header.
+const ABI: i32 = 1;
+
+// The codes of the header.
+const OK: i32 = 0;
+const OUT_OF_MEMORY: i32 = 1;
+const INVALID_ARGUMENT: i32 = 2;
+const UNAVAILABLE: i32 = 3;
+
+thread_local! {
+    static LAST_CODE: Cell<i32> = const { Cell::new(OK) };
+}
+
+/// `gapless_mem_stats_t` of the header. New fields go to the end.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemStats {
+    pub allocated: u64,
+    pub allocated_peak: u64,
+    pub reserved: u64,
+    pub reserved_peak: u64,
+    pub requested: u64,
+    pub allocations: u64,
+    pub allocations_total: u64,
+    pub failures: u64,
+    pub limit: u64,
+    pub device_free: u64,
+    pub device_total: u64,
+}
+
+impl MemStats {
+    fn of(card: &mut Card) -> MemStats {
+        let (device_free, device_total) = card.pool.device_mut().memory();
+        let stats = card.pool.stats();
+        MemStats {
+            allocated: stats.allocated.current,
+            allocated_peak: stats.allocated.peak,
+            reserved: stats.reserved.current,
+            reserved_peak: stats.reserved.peak,
+            requested: stats.requested.current,
+            allocations: stats.allocations.current,
+            allocations_total: stats.allocations.total,
+            failures: card.failed,
+            limit: card.most().unwrap_or(0),
+            device_free,
+            device_total,
+        }
+    }
+}
+
+/// Leaves the code and the text of what was done behind.
+fn code_of(done: Result<(), Refused>) -> i32 {
+    let code = match done {
+        Ok(()) => OK,
+        Err(refused) => {
+            let (code, message) = match refused {
+                Refused::OutOfMemory(message) => (OUT_OF_MEMORY, message),
+                Refused::Argument(message) => (INVALID_ARGUMENT, message),
+                Refused::Unavailable(message) => (UNAVAILABLE, message),
+            };
+            set_error(&message);
+            code
+        }
+    };
+    LAST_CODE.set(code);
+    code
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_mem_abi() -> i32 {
+    ABI
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_mem_last_code() -> i32 {
+    LAST_CODE.get()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_mem_alloc(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
+    if size == 0 {
+        LAST_CODE.set(OK);
+        return std::ptr::null_mut();
+    }
+    let served = plain::request(size as u64, device, stream as u64);
+    let addr = *served.as_ref().unwrap_or(&0);
+    code_of(served.map(drop));
+    addr as *mut c_void
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_mem_free(pointer: *mut c_void) -> i32 {
+    code_of(plain::give_back(pointer as u64, None))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_mem_free_on(pointer: *mut c_void, stream: *mut c_void) -> i32 {
+    code_of(plain::give_back(pointer as u64, Some(stream as u64)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_mem_record_stream(pointer: *mut c_void, stream: *mut c_void) -> i32 {
+    code_of(plain::use_on(pointer as u64, stream as u64))
+}
+
+/// # Safety
+/// `out` is null, or valid for a write of `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_mem_stats(device: i32, out: *mut MemStats, room: usize) -> i32 {
+    if out.is_null() {
+        return code_of(Err(Refused::Argument(
+            "gapless_mem_stats: the place for the result is NULL".to_owned(),
+        )));
+    }
+    let found = guarded(MemStats::default(), || {
+        // A card that was not used has nothing.
+        let card = if state::is_forked() { None } else { state::existing(device) };
+        card.map_or_else(MemStats::default, |mut card| MemStats::of(&mut card))
+    });
+    // SAFETY: as the caller says; a header that is older or newer has a shorter or longer structure, so that no more
+    // is written than both have, after zeros for all of it.
+    unsafe {
+        out.cast::<u8>().write_bytes(0, room);
+        out.cast::<u8>().copy_from_nonoverlapping((&raw const found).cast(), room.min(size_of::<MemStats>()));
+    }
+    code_of(Ok(()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_mem_reset_peaks(device: i32) {
+    guarded((), || {
+        if !state::is_forked()
+            && let Some(mut card) = state::existing(device)
+        {
+            stats::restart_peaks(&mut card);
+        }
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_mem_trim(device: i32) -> u64 {
+    guarded(0, || {
+        let card = if state::is_forked() { None } else { state::existing(device) };
+        card.map_or(0, |mut card| card.trim())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_mem_set_limit(device: i32, bytes: u64) -> i32 {
+    let inside = Err(Refused::Unavailable("the allocator failed inside; please report it".to_owned()));
+    code_of(guarded(inside, || {
+        let limit = (bytes > 0).then_some(bytes);
+        state::with_card(device, |card| card.set_limit(limit))
+            .map_err(|error| Refused::Unavailable(error.to_string()))
+    }))
+}

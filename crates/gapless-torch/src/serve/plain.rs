@@ -1,0 +1,116 @@
+//! Requests and frees of callers that nothing may be thrown at: C and C++ programs, CuPy, Numba.
+//!
+//! They are served from the same pools as PyTorch's and count in the same figures, limits and budgets; the program's
+//! handlers are asked before one fails. Nothing of [`crate::foreign`] is called, so no C++ exception can arise:
+//!
+//! * In a history of PyTorch's they appear without a stack. Trackers hear of them with PyTorch's next call, observers
+//!   of failures do not. A recording of our own has their Python lines.
+//! * A memory pool of PyTorch's (`use_mem_pool`) takes PyTorch's requests alone. A request on a captured stream goes
+//!   to the pool of that capture, which the driver is asked about.
+
+use super::{Failure, Request, explained, from_front, given_back, record_stream};
+use crate::checked;
+use crate::history;
+use crate::hooks::guarded;
+use crate::recorder;
+use crate::state;
+use gapless_cuda::driver::{LEGACY_STREAM, PER_THREAD_STREAM};
+use gapless_pool::{DeviceError, PoolKey, StreamHandle};
+use std::ffi::c_void;
+
+/// Why a call failed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused {
+    OutOfMemory(String),
+    /// The caller passed something that cannot be.
+    Argument(String),
+    /// The card, the driver or this process cannot.
+    Unavailable(String),
+}
+
+/// Memory for `size` bytes, which are not 0.
+///
+/// # Errors
+/// When there is none, or none can be asked for.
+pub fn request(size: u64, device: i32, stream: u64) -> Result<u64, Refused> {
+    if stream == PER_THREAD_STREAM {
+        let message = "the per-thread default stream cannot be told from that of another thread: pass a stream \
+                       that the program made";
+        return Err(Refused::Argument(message.to_owned()));
+    }
+    // Two names of one stream.
+    let stream = if stream == LEGACY_STREAM { 0 } else { stream } as *mut c_void;
+    let line = guarded(0, recorder::stack);
+    if !history::is_watched()
+        && !checked::is_on()
+        && let Some(addr) = from_front(size, device, stream, line)
+    {
+        return Ok(addr);
+    }
+    let who = guarded(None, checked::who);
+    if let Some(found) = guarded(None, checked::take_found) {
+        return Err(Refused::Unavailable(found));
+    }
+    let pool = guarded(PoolKey(0, 0), || pool_of(device, stream));
+    Request { size, device, stream, pool, stack: None, line, who }.serve_plainly()
+}
+
+/// Which pool a request goes to: that of the capture that its stream is in.
+fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
+    let stream = StreamHandle(stream as u64);
+    state::existing(device)
+        .filter(|card| card.routings.has_capture() && card.pool.device().is_captured(stream))
+        .and_then(|card| card.routings.pool_of_captured(stream))
+        .unwrap_or(PoolKey(0, 0))
+}
+
+impl Request {
+    fn serve_plainly(self) -> Result<u64, Refused> {
+        self.attempt().or_else(|failure| match failure {
+            Failure::OutOfMemory(error) => self.refused_plainly(error),
+            Failure::Wrong(message) | Failure::Other(message) => Err(Refused::Unavailable(message)),
+        })
+    }
+
+    #[cold]
+    fn refused_plainly(&self, error: DeviceError) -> Result<u64, Refused> {
+        let (served, handlers) = self.ask_handlers(|| self.attempt().inspect_err(Failure::put_off).ok());
+        served.ok_or_else(|| {
+            let message = self.seen(error, handlers).map_or_else(|| super::PLAIN.to_owned(), explained);
+            Refused::OutOfMemory(message)
+        })
+    }
+}
+
+/// Gives back what is at `addr`; where a stream is named, once its work up to now is done. Nothing is done in a forked
+/// child, whose objects end too.
+///
+/// # Errors
+/// When nothing is there.
+pub fn give_back(addr: u64, stream: Option<u64>) -> Result<(), Refused> {
+    if addr == 0 || state::is_forked() {
+        return Ok(());
+    }
+    if let Some(stream) = stream {
+        use_on(addr, stream)?;
+    }
+    if given_back(addr as *mut c_void, None, None) { Ok(()) } else { Err(not_there(addr)) }
+}
+
+/// Another stream uses what is at `addr`.
+///
+/// # Errors
+/// When nothing is there.
+pub fn use_on(addr: u64, stream: u64) -> Result<(), Refused> {
+    if state::is_forked() || record_stream(addr, StreamHandle(stream)) {
+        Ok(())
+    } else {
+        Err(not_there(addr))
+    }
+}
+
+fn not_there(addr: u64) -> Refused {
+    Refused::Argument(format!(
+        "there is no allocation at {addr:#x}: it was freed, or is not from this library"
+    ))
+}
