@@ -137,8 +137,8 @@ fn source_distribution(python: &str, folder: &Path, work: &Path) -> Result<PathB
     });
     let sdist = sdist.context("no source distribution was built")?;
     let place = work.display().to_string();
-    // With the present time: files in the archive have a fixed one, by which cargo would take them for those of the last
-    // run.
+    // With the present time: files in the archive have a fixed one, by which cargo would take them for those of the
+    // last run.
     shell::run(command(".", "tar", &["-C", &place, "-xmzf", &sdist.display().to_string()]))?;
     Ok(work.join(name(&sdist).trim_end_matches(".tar.gz")))
 }
