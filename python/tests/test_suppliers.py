@@ -196,6 +196,26 @@ print(json.dumps(found))
     )
 
 
+def test_what_a_pool_left_behind_serves_others_before_they_fail(real, start):
+    found = same(
+        real,
+        start
+        + """
+pool = MemPool(supplier.allocator())
+with torch.cuda.use_mem_pool(pool):
+    x = of(60 * MIB)
+del pool
+found = [calls()]
+del x
+kept = of(100 * MIB)
+found += [calls(), torch.cuda.memory_reserved()]
+print(json.dumps(found))
+""",
+        STANDIN_CAPACITY=str(130 << 20),
+    )
+    assert found[1], "the supplier got its memory back"
+
+
 def test_threads_share_a_pool(real, start):
     real.passes(
         start.replace("import ctypes, sys", "import ctypes, sys, json, threading, torch, gapless\ngapless.enable()\nMIB = 1 << 20")

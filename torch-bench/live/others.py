@@ -1,9 +1,11 @@
-"""torch, CuPy, Numba and the C functions on one pool: each runs kernels, values are compared, and what each holds is in one account.
+"""torch, CuPy, Numba and the C functions on one pool: each runs kernels, values are compared, and what each holds is
+in one account.
 
 usage: python torch-bench/live/others.py [--rounds 3000] [--seed 1]
 
-Needs a GPU with torch, and CuPy and Numba as far as they are to be tried: what is not installed is told and left out. Gapless is installed, or
-GAPLESS_LIBRARY names the library and PYTHONPATH the folder python/. Takes less than a minute. Exit code: 0 all checks passed, 1 one did not.
+Needs a GPU with torch, and CuPy and Numba as far as they are to be tried: what is not installed is told and left out.
+Gapless is installed, or GAPLESS_LIBRARY names the library and PYTHONPATH the folder python/. Takes less than a minute.
+Exit code: 0 all checks passed, 1 one did not.
 """
 
 import argparse

@@ -184,14 +184,18 @@ impl Supplied {
         true
     }
 
-    /// Takes every wholly free segment of the pools that `is_given` names out, for its supplier.
-    pub(crate) fn give_back(&mut self, is_given: impl Fn(PoolKey) -> bool) -> Vec<(Owner, Returned)> {
-        let is_free = |(addr, segment): &(&u64, &Segment)| {
+    /// The wholly free segments of the pools that `is_given` names.
+    pub(crate) fn idle(&self, is_given: impl Fn(PoolKey) -> bool) -> impl Iterator<Item = (u64, Segment)> {
+        let is_idle = move |(addr, segment): &(&u64, &Segment)| {
             let whole = (segment.owner, segment.size, **addr);
             is_given(segment.owner.pool) && self.free.contains(&whole)
         };
-        let found = self.segments.iter().filter(is_free).map(|(&addr, &segment)| (addr, segment));
-        let mut found: Vec<(u64, Segment)> = found.collect();
+        self.segments.iter().filter(is_idle).map(|(&addr, &segment)| (addr, segment))
+    }
+
+    /// Takes every wholly free segment of the pools that `is_given` names out, for its supplier.
+    pub(crate) fn give_back(&mut self, is_given: impl Fn(PoolKey) -> bool) -> Vec<(Owner, Returned)> {
+        let mut found: Vec<(u64, Segment)> = self.idle(is_given).collect();
         // PyTorch's order within a pool.
         found.sort_unstable_by_key(|&(addr, Segment { size, owner })| {
             (owner.pool, owner.is_large, owner.stream, size, addr)

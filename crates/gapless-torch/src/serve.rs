@@ -187,7 +187,12 @@ impl Request {
             unsafe { suppliers::prepare(self.device, self.size, stream, self.pool) }
                 .map_err(Failure::OutOfMemory)?;
         }
-        self.attempt()
+        let served = self.attempt();
+        if !suppliers::is_used() || !matches!(served, Err(Failure::OutOfMemory(_))) {
+            return served;
+        }
+        // SAFETY: as the caller says; no card is locked.
+        if unsafe { suppliers::reclaim(self.device) } { self.attempt() } else { served }
     }
 
     fn attempt(&self) -> Result<u64, Failure> {

@@ -88,6 +88,23 @@ pub(crate) unsafe fn prepare(
     Ok(())
 }
 
+/// Before a request fails, suppliers get back what is free in pools that nobody uses any more, as natively. Whether
+/// there was something.
+///
+/// # Safety
+/// As [`give_back`].
+pub(crate) unsafe fn reclaim(device: i32) -> bool {
+    let has_some = guarded(false, || {
+        let trim = |card: &mut state::Card| card.pool.has_idle_segments() && card.trim() > 0;
+        state::with_card(device, trim).unwrap_or(false)
+    });
+    if has_some {
+        // SAFETY: as the caller says.
+        unsafe { give_back() };
+    }
+    has_some
+}
+
 /// Gives suppliers back what cards let go, and forgets those whose pools have ended.
 ///
 /// # Safety

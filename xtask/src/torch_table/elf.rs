@@ -48,7 +48,7 @@ impl Library {
         let mut head = [0; 64];
         file.read_exact(&mut head)?;
         if !head.starts_with(b"\x7fELF\x02\x01") {
-            bail!("{} is no library for 64 bits", path.display());
+            bail!("{} is not a 64-bit ELF library: name the libtorch_cuda.so of a wheel", path.display());
         }
         let (table, count) = (number::<8>(&head, 40)?, number::<2>(&head, 60)?);
         let mut library = Library { file, sections: Vec::new() };

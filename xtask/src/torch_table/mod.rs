@@ -145,7 +145,7 @@ fn look(version: &str, folder: &Path, work: &Path) -> Result<Found> {
 fn agree(headers: &Headers, words: &[Word]) -> Result<Vec<(String, bool)>> {
     let (header, words) = words.split_at(HEADER.min(words.len()));
     if header != [Word::Zero, Word::Symbol(format!("_ZTI{CLASS}"))] {
-        bail!("the library's table begins with {header:?}, which is no table of this class");
+        bail!("the library's table begins with {header:?} instead of the words of CUDAPluggableAllocator");
     }
     if words.len() != headers.functions.len() {
         bail!("the library's table has {} functions, the headers {}", words.len(), headers.functions.len());

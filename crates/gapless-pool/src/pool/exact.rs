@@ -19,7 +19,7 @@ pub enum ExactError {
 impl std::fmt::Display for ExactError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ExactError::Unaligned { step } => write!(f, "the address is no multiple of {step}"),
+            ExactError::Unaligned { step } => write!(f, "the address must be a multiple of {step}"),
             ExactError::NotFree => {
                 f.write_str("they are not free there, in one piece of memory that this stream has")
             }

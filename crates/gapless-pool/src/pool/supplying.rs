@@ -67,6 +67,11 @@ impl<D: Device> Pool<D> {
         is_added
     }
 
+    /// Whether [`Pool::trim`] would give a supplier something back.
+    pub fn has_idle_segments(&self) -> bool {
+        self.supplied.idle(|pool| self.released.contains(&pool)).next().is_some()
+    }
+
     /// Segments that their suppliers are to have back, since the last call.
     pub fn take_returned(&mut self) -> Vec<Returned> {
         std::mem::take(&mut self.supplied.returned)
