@@ -33,6 +33,11 @@ uint64_t card_new_stream(void);
 /* An event behind the work of all streams. */
 void card_record_all(device_event *event);
 
+/* The bytes of a handle as a file that another process can map; -1 where there is none. A new descriptor. */
+int contents_file(uint64_t handle);
+/* From now on the bytes of a handle are those of a file, whose descriptor stays the caller's. */
+void contents_adopt(uint64_t handle, int file, uint64_t size);
+
 /* The id of the capture that `stream` is in, 0 where there is none. */
 uint64_t card_capture(uint64_t stream);
 /* CUDA's status of a stream: 0 not captured, 1 captured, 2 in a capture that failed and was not ended yet. */

@@ -6,16 +6,65 @@
 
 #define _GNU_SOURCE
 #include "card.h"
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define WEAK __attribute__((weak))
 enum { MOST_HANDLES = 65536 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct { unsigned char *at; size_t size; } contents[MOST_HANDLES];
+/* A file, where another process has the same bytes, or may get them; 0: none. */
+static struct { unsigned char *at; size_t size; int file; } contents[MOST_HANDLES];
+
+static void forget(uint64_t handle) {
+    pthread_mutex_lock(&lock);
+    if (handle < MOST_HANDLES && contents[handle].file) {
+        munmap(contents[handle].at, contents[handle].size);
+        close(contents[handle].file);
+        memset(&contents[handle], 0, sizeof contents[handle]);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+__attribute__((constructor)) static void watch(void) { device_watch_handles(forget); }
+
+static void map_file(uint64_t handle, int file, size_t size) {
+    contents[handle].file = file;
+    contents[handle].size = size;
+    contents[handle].at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (contents[handle].at == MAP_FAILED) device_unexpected("no host memory");
+}
+
+int contents_file(uint64_t handle) {
+    size_t size = device_handle_size(handle);
+    if (handle >= MOST_HANDLES) device_unexpected("too many handles");
+    pthread_mutex_lock(&lock);
+    if (!contents[handle].file) {
+        unsigned char *before = contents[handle].at;
+        size_t known = contents[handle].size < size ? contents[handle].size : size;
+        int file = memfd_create("stand-in page", MFD_CLOEXEC);
+        if (file < 0 || ftruncate(file, (off_t)size)) device_unexpected("no host memory");
+        map_file(handle, file, size);
+        if (before) {
+            memcpy(contents[handle].at, before, known);
+            munmap(before, known);
+        }
+    }
+    int copy = fcntl(contents[handle].file, F_DUPFD_CLOEXEC, 3);
+    pthread_mutex_unlock(&lock);
+    return copy;
+}
+
+void contents_adopt(uint64_t handle, int file, uint64_t size) {
+    if (handle >= MOST_HANDLES) device_unexpected("too many handles");
+    pthread_mutex_lock(&lock);
+    map_file(handle, fcntl(file, F_DUPFD_CLOEXEC, 3), size);
+    pthread_mutex_unlock(&lock);
+}
 
 /* The bytes at `addr` and how many follow; NULL where nothing is mapped. */
 static unsigned char *bytes_at(uint64_t addr, size_t *left) {

@@ -120,7 +120,6 @@ int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
 UNEXPECTED(cuFuncGetAttribute)
 UNEXPECTED(cuFuncSetAttribute)
 UNEXPECTED(cuFuncSetCacheConfig)
-UNEXPECTED(cuIpcOpenMemHandle_v2)
 UNEXPECTED(cuLaunchCooperativeKernel)
 UNEXPECTED(cuLaunchKernel)
 UNEXPECTED(cuLinkAddData_v2)

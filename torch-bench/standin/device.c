@@ -12,7 +12,7 @@
 typedef struct { uint64_t start, end, size, handle; } range;      /* [start, end) taken; size as asked for */
 typedef struct { range *at; size_t count, room; } ranges;
 
-typedef struct { uint64_t size; int released, mappings; } handle;
+typedef struct { uint64_t size; int released, mappings, imported; } handle;
 
 struct device_event { device_event *next; uint64_t stream, tick; int incomplete; };
 typedef struct { uint64_t stream; device_event *first, *last; int captures; } queue;
@@ -27,6 +27,7 @@ static struct {
     queue *queues;
     size_t queue_count, queue_room;
     device_watcher watcher;
+    void (*gone)(uint64_t id);
 } device;
 
 /* Recursive: public functions call each other, and a watcher may ask for figures. */
@@ -119,10 +120,7 @@ void device_free(uint64_t addr) {
     if (addr) device.used -= range_remove(&device.segments, addr, "cudaFree of an address that cudaMalloc did not give").size;
 }
 
-uint64_t device_create(uint64_t size) {
-    LOCKED;
-    if (size == 0 || size % DEVICE_GRANULE) device_unexpected("cuMemCreate of a size that is no multiple of 2 MiB");
-    if (!charge(size)) return 0;
+static uint64_t handle_new(uint64_t size, int imported) {
     size_t index;
     if (device.free_handle_count) {
         index = device.free_handles[--device.free_handle_count];
@@ -134,9 +132,19 @@ uint64_t device_create(uint64_t size) {
         }
         index = device.handle_count++;
     }
-    device.handles[index] = (handle){size, 0, 0};
+    device.handles[index] = (handle){size, 0, 0, imported};
     return index + 1;
 }
+
+uint64_t device_create(uint64_t size) {
+    LOCKED;
+    if (size == 0 || size % DEVICE_GRANULE) device_unexpected("cuMemCreate of a size that is no multiple of 2 MiB");
+    return charge(size) ? handle_new(size, 0) : 0;
+}
+
+uint64_t device_import(uint64_t size) { LOCKED; return handle_new(size, 1); }
+
+void device_watch_handles(void (*gone)(uint64_t id)) { LOCKED; device.gone = gone; }
 
 static handle *handle_of(uint64_t id) {
     if (id == 0 || id > device.handle_count || device.handles[id - 1].size == 0) device_unexpected("a handle that does not exist");
@@ -146,10 +154,13 @@ static handle *handle_of(uint64_t id) {
 static void handle_settle(uint64_t id) {
     handle *h = handle_of(id);
     if (!h->released || h->mappings) return;
-    device.used -= h->size;
+    if (!h->imported) device.used -= h->size;
+    if (device.gone) device.gone(id);
     h->size = 0;
     device.free_handles[device.free_handle_count++] = id - 1;
 }
+
+uint64_t device_handle_size(uint64_t id) { LOCKED; return handle_of(id)->size; }
 
 void device_release(uint64_t id) {
     LOCKED;

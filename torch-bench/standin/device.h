@@ -57,6 +57,12 @@ void device_unmap(uint64_t addr, uint64_t size);
 /*
  * The handle that is mapped at `addr`, 0 where none is; where in the handle that is, and how many bytes of it follow.
  */
+/* A handle of another process's memory, whose bytes count there and not here. */
+uint64_t device_import(uint64_t size);
+/* The size of a handle. */
+uint64_t device_handle_size(uint64_t id);
+/* Has `gone` called with each handle that is released and unmapped, before another one gets its number. */
+void device_watch_handles(void (*gone)(uint64_t id));
 uint64_t device_behind(uint64_t addr, uint64_t *offset, uint64_t *left);
 
 device_event *device_event_new(void);

@@ -34,10 +34,11 @@ int cuDeviceGetName(char *out, int room, int dev) {
     return SUCCESS;
 }
 
-/* No optional ability: no fabric handles, no GPUDirect. The compute capability (75, 76) is 9.0. */
+/* No optional ability but that pages leave the process as files (103): no fabric handles, no GPUDirect. The compute
+ * capability (75, 76) is 9.0. */
 int cuDeviceGetAttribute(int *out, int attribute, int dev) {
     (void)dev;
-    *out = attribute == 75 ? 9 : 0;
+    *out = attribute == 75 ? 9 : attribute == 103;
     return SUCCESS;
 }
 
@@ -98,10 +99,10 @@ int cuMemSetAccess(uint64_t addr, size_t size, const void *descriptors, size_t c
     return SUCCESS;
 }
 
-/* Taken at start, called only to share memory between processes or devices. */
+/* Taken at start, called only to share memory between processes or devices; python/ipc.c has the first two. */
 #define UNEXPECTED(name) int name(void) { device_unexpected(#name " was called"); }
-UNEXPECTED(cuMemExportToShareableHandle)
-UNEXPECTED(cuMemImportFromShareableHandle)
+__attribute__((weak)) UNEXPECTED(cuMemExportToShareableHandle)
+__attribute__((weak)) UNEXPECTED(cuMemImportFromShareableHandle)
 UNEXPECTED(cuMemRetainAllocationHandle)
 UNEXPECTED(cuMemGetAllocationPropertiesFromHandle)
 UNEXPECTED(cuMemGetAddressRange)

@@ -92,13 +92,19 @@ fn version() -> Result<String> {
     Ok(version)
 }
 
+/// Where the unpacked sources are built. The crates have the same names as those of this folder, so in one place cargo
+/// would take one for the other.
+fn built() -> PathBuf {
+    shell::target().join("dist-build")
+}
+
 /// `cargo install`, and an archive of what it installed.
 fn binary_archive(source: &Path, folder: &Path, work: &Path, version: &str) -> Result<()> {
     let root = work.join("installed").display().to_string();
     let path = source.join("crates/gapless").display().to_string();
     let words = ["install", "--locked", "--path", &path, "--root", &root, "--no-track"];
     let mut install = command(".", "cargo", &words);
-    install.env("CARGO_TARGET_DIR", shell::target());
+    install.env("CARGO_TARGET_DIR", built());
     shell::run(install)?;
     let program = work.join("installed/bin/gapless").display().to_string();
     let host = shell::output(command(".", "rustc", &["-vV"]))?;
@@ -149,8 +155,7 @@ fn wheel(python: &str, source: &Path, folder: &Path, work: &Path) -> Result<Path
     let out = built.display().to_string();
     let pip = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"];
     let mut build = in_environment(python, &[&pip[..], &["--wheel-dir", &out, &source]].concat());
-    // What comes from the registry is built already.
-    build.env("CARGO_TARGET_DIR", shell::target());
+    build.env("CARGO_TARGET_DIR", built());
     shell::run(build)?;
     let plain = only(&built, ".whl")?.display().to_string();
     let out = folder.display().to_string();

@@ -104,6 +104,7 @@ fn build_card(folder: &Path) -> Result<()> {
         "python/card.c",
         "python/contents.c",
         "python/driver_api.c",
+        "python/ipc.c",
         "python/proc_address.c",
         "-lpthread",
         "-ldl",

@@ -8,6 +8,7 @@ use crate::driver::{
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
+use crate::sharing::SharedPages;
 use crate::streams;
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::time::Instant;
@@ -28,6 +29,8 @@ pub struct CudaDevice {
     rdma: bool,
     /// Other cards that may use this one's memory.
     peers: Vec<i32>,
+    /// Pages that other processes were told of.
+    pub(crate) shared: SharedPages,
     /// Which page lies behind which address, where somebody keeps it.
     pub mapped: Option<Mapped>,
     /// Time spent in calls that map memory, in nanoseconds.
@@ -56,7 +59,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-fn enter(driver: &'static Driver, context: Handle) -> Entered<'static> {
+pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static> {
     let mut mode = CAPTURE_RELAXED;
     // SAFETY: the context was retained in `CudaDevice::new` and is never given up.
     unsafe {
@@ -107,6 +110,7 @@ impl CudaDevice {
             exports_files: has(ATTRIBUTE_EXPORTS_FILES),
             rdma: has(ATTRIBUTE_RDMA),
             peers: Vec::new(),
+            shared: SharedPages::default(),
             mapped: None,
             driver_ns: 0,
             creates: 0,
@@ -161,6 +165,18 @@ impl CudaDevice {
 
     pub(crate) fn enter(&self) -> Entered<'static> {
         enter(self.driver, self.context)
+    }
+
+    pub(crate) fn context(&self) -> Handle {
+        self.context
+    }
+
+    pub(crate) fn ordinal(&self) -> i32 {
+        self.ordinal
+    }
+
+    pub(crate) fn peers(&self) -> &[i32] {
+        &self.peers
     }
 
     /// What asks how full the card is, for other threads.
@@ -279,6 +295,7 @@ impl Device for CudaDevice {
     }
 
     fn release(&mut self, page: PageHandle, _size: u64) {
+        self.shared.release(page);
         let _entered = self.enter();
         // SAFETY: the pool releases what `create` gave, once.
         unsafe { (self.driver.release)(page.0) };

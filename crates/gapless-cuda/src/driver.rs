@@ -66,6 +66,16 @@ pub const ATTRIBUTE_EXPORTS_FILES: c_int = 103;
 pub const ATTRIBUTE_RDMA: c_int = 110;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub const HANDLE_FILE: c_int = 1;
+/// `CU_MEM_HANDLE_TYPE_FABRIC`.
+pub const HANDLE_FABRIC: c_int = 8;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+pub const LAZY_PEERS: c_uint = 1;
+
+/// `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IpcHandle(pub [u8; 64]);
+
 /// Pinned memory that every context may copy from and to.
 pub const HOST_PORTABLE: c_uint = 1;
 
@@ -158,6 +168,17 @@ table! {
 }
 
 table! {
+    /// Memory that several processes have, apart from the rest: the allocator runs on a driver without it.
+    SharingDriver {
+        export = c"cuMemExportToShareableHandle"(*mut c_void, u64, c_int, u64);
+        import = c"cuMemImportFromShareableHandle"(*mut u64, *mut c_void, c_int);
+        plain_handle = c"cuIpcGetMemHandle"(*mut IpcHandle, u64);
+        open_plain = c"cuIpcOpenMemHandle_v2"(*mut u64, IpcHandle, c_uint);
+        close_plain = c"cuIpcCloseMemHandle"(u64);
+    }
+}
+
+table! {
     /// What checked mode needs, apart from the rest: nobody else calls these.
     ScrubDriver {
         stream_create = c"cuStreamCreate"(*mut Handle, c_uint);
@@ -193,9 +214,23 @@ impl fmt::Debug for FenceDriver {
     }
 }
 
+impl fmt::Debug for SharingDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharingDriver")
+    }
+}
+
 impl fmt::Debug for ScrubDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ScrubDriver")
+    }
+}
+
+impl SharingDriver {
+    /// Loaded on first use; `None`: the driver lacks one of them.
+    pub fn get() -> Option<&'static SharingDriver> {
+        static DRIVER: OnceLock<Option<SharingDriver>> = OnceLock::new();
+        DRIVER.get_or_init(|| SharingDriver::load().ok()).as_ref()
     }
 }
 

@@ -10,6 +10,7 @@
 //! | [`pinned`] | pinned host memory for copies |
 //! | [`identity`] | the name and UUID of a card |
 //! | [`nvml`] | the management library: all cards of the machine and who uses them, without CUDA |
+//! | [`sharing`] | pages of this process for others, and pages of others |
 //! | [`mapped`], [`scrub`] | for checked mode: which page lies behind an address; filling and verifying memory |
 
 pub mod device;
@@ -20,6 +21,7 @@ pub mod mapped;
 pub mod nvml;
 pub mod pinned;
 pub mod scrub;
+pub mod sharing;
 pub mod streams;
 
 pub use device::{CudaDevice, Meter};

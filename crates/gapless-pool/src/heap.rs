@@ -345,11 +345,17 @@ impl Heap {
         }
     }
 
+    /// The pages that `[from, to)` touches, which lies in the heap.
+    pub(crate) fn pages_between(&self, from: u64, to: u64) -> &[Page] {
+        let first = self.page_at[((from - self.start) >> GRANULE_BITS) as usize] as usize;
+        let count = self.pages[first..].iter().take_while(|page| page.addr < to).count();
+        &self.pages[first..first + count]
+    }
+
     /// Whether no work uses `[addr, addr + size)` any more, once the work before fence `done` is done. The range
     /// lies in the heap.
     pub(crate) fn is_settled(&self, addr: u64, size: u64, done: u64) -> bool {
-        let first = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize] as usize;
-        self.pages[first..].iter().take_while(|page| page.addr < addr + size).all(|page| page.freed <= done)
+        self.pages_between(addr, addr + size).iter().all(|page| page.freed <= done)
     }
 
     /// The smallest free block of at least `size` bytes whose front no work uses after fence `done`: its size and

@@ -31,8 +31,8 @@ pub use device::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHa
 pub use fronts::{Fronts, Gathered, SharedPool};
 pub use options::Options;
 pub use pool::{
-    AllocError, AllocationView, BlockState, BlockView, Change, ExactError, FreeError, HeapWaste, Hole, Holes,
-    LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView, Waste,
+    AllocError, AllocationView, Behind, BlockState, BlockView, Change, ExactError, FreeError, HeapWaste,
+    Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView, Waste,
 };
 pub use sim::SimDevice;
 pub use stats::{ClassStats, Gauge, Stats};

@@ -177,6 +177,15 @@ impl CxxString {
     /// # Safety
     /// `place` is valid for a write; whoever gets the string frees it.
     pub unsafe fn write(place: *mut CxxString, text: &str) {
+        // SAFETY: as the caller says.
+        unsafe { CxxString::write_bytes(place, text.as_bytes()) };
+    }
+
+    /// [`CxxString::write`] for bytes that are no text.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn write_bytes(place: *mut CxxString, text: &[u8]) {
         let length = text.len();
         // SAFETY: the text and its NUL fit into the short form, or into what was taken for them.
         unsafe {
@@ -213,8 +222,14 @@ impl CxxString {
     /// It is a live string.
     pub unsafe fn to_text(&self) -> String {
         // SAFETY: as the caller says.
-        let bytes = unsafe { std::slice::from_raw_parts(self.text, self.length) };
-        String::from_utf8_lossy(bytes).into_owned()
+        String::from_utf8_lossy(&unsafe { self.to_bytes() }).into_owned()
+    }
+
+    /// # Safety
+    /// It is a live string.
+    pub unsafe fn to_bytes(&self) -> Vec<u8> {
+        // SAFETY: as the caller says.
+        unsafe { std::slice::from_raw_parts(self.text, self.length) }.to_vec()
     }
 }
 

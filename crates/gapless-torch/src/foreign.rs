@@ -267,10 +267,12 @@ pub(crate) struct Torch {
     stream_handle: unsafe extern "C-unwind" fn(*const Stream) -> *mut c_void,
     is_profiling: unsafe extern "C-unwind" fn() -> bool,
     report: unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
+    collect_shared: Option<unsafe extern "C-unwind" fn() -> bool>,
 }
 
 const C10_CUDA: [&CStr; 1] = [c"libc10_cuda.so"];
 const C10: [&CStr; 1] = [c"libc10.so"];
+const TORCH_CUDA: [&CStr; 1] = [c"libtorch_cuda.so"];
 
 /// PyTorch's functions; `None`: this build does not export all of them.
 pub(crate) fn torch() -> Option<&'static Torch> {
@@ -284,6 +286,7 @@ fn look_up() -> Option<Torch> {
     let handle = find(&C10_CUDA, c"_ZNK3c104cuda10CUDAStream6streamEv")?;
     let is_profiling = find(&C10, c"_ZN3c1022memoryProfilingEnabledEv")?;
     let report = find(&C10, c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")?;
+    let collect = find(&TORCH_CUDA, c"_ZN5torch14CudaIPCCollectEv");
     // SAFETY: PyTorch's headers give each of these names this type.
     unsafe {
         Some(Torch {
@@ -302,6 +305,9 @@ fn look_up() -> Option<Torch> {
                 *mut c_void,
                 unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
             >(report),
+            collect_shared: collect.map(|collect| {
+                std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> bool>(collect)
+            }),
         })
     }
 }
@@ -341,6 +347,16 @@ impl Torch {
         check("memoryProfilingEnabled");
         // SAFETY: a function without arguments; `look_up` gave it its type.
         unsafe { (self.is_profiling)() }
+    }
+
+    /// Has PyTorch free blocks that it held for other processes, and that those have given up. Whether there were some.
+    ///
+    /// # Safety
+    /// As [`Torch::current_device`].
+    pub(crate) unsafe fn collect_shared(&self) -> bool {
+        check("CudaIPCCollect");
+        // SAFETY: a function without arguments; `look_up` gave it its type.
+        self.collect_shared.is_some_and(|collect| unsafe { collect() })
     }
 
     /// Tells the profiler about a block.

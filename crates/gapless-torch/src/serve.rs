@@ -11,12 +11,14 @@ use crate::budgets;
 use crate::checked;
 use crate::checked::place::Place;
 use crate::exception::{self, Kind};
+use crate::foreign;
 use crate::history::{self, Stack, level};
 use crate::hooks::{guarded, set_error};
 use crate::oom::{self, Seen};
 use crate::pressure::{self, Pressure};
 use crate::recorder;
 use crate::routing;
+use crate::sharing;
 use crate::state::{self, CARDS, Card};
 use crate::suppliers;
 use gapless_cuda::streams;
@@ -224,6 +226,12 @@ impl Request {
     unsafe fn refused(self, error: DeviceError) -> *mut c_void {
         // SAFETY: as the caller says.
         let again = || unsafe { self.prepared() }.inspect_err(Failure::put_off).ok();
+        // SAFETY: as the caller says; no card is locked.
+        let is_freed =
+            sharing::is_used() && foreign::torch().is_some_and(|torch| unsafe { torch.collect_shared() });
+        if is_freed && let Some(addr) = again() {
+            return addr as *mut c_void;
+        }
         let (served, handlers) = self.ask_handlers(again);
         if let Some(addr) = served {
             return addr as *mut c_void;

@@ -12,7 +12,7 @@ use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::{Capture, Routing, Routings};
 use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
-use crate::{background, budgets, checked, publisher};
+use crate::{background, budgets, checked, publisher, sharing};
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
     AllocError, BlockState, Budget, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Refusal, Stats,
@@ -77,6 +77,7 @@ static WATCHED: Once = Once::new();
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
     recorder::forked();
+    sharing::forked();
 }
 
 /// From now on a child knows that it was forked.

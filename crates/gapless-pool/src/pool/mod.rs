@@ -26,6 +26,7 @@
 //! A lane's memory is used in the order of its stream. Lent memory comes back behind a fence too. So the pool never
 //! makes one stream wait for another.
 
+mod behind;
 mod charging;
 mod check;
 mod checkpoint;
@@ -50,6 +51,7 @@ mod view;
 mod waste;
 mod windows;
 
+pub use behind::Behind;
 pub use checkpoint::{RestoreError, Saved};
 pub use exact::ExactError;
 pub use holes::{Hole, Holes, PrivateFree};

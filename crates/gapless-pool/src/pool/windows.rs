@@ -23,6 +23,13 @@ pub(super) struct Window {
     used: u64,
 }
 
+impl Window {
+    /// Heap and page, in order of address, from `base` on.
+    pub(super) fn pages(&self) -> &[(u32, u32)] {
+        &self.pages
+    }
+}
+
 /// All windows of a pool.
 ///
 /// Invariants: `unused` names exactly the empty places of `all`; `count` is the number of windows in the sets of

@@ -5,7 +5,7 @@
 //! PyTorch's own.
 
 use super::rows::Row;
-use super::{checkpoint, memory, peers, pools, recording, snapshot};
+use super::{checkpoint, memory, peers, pools, recording, sharing, snapshot};
 use crate::stats;
 
 /// One of ours, and where it goes.
@@ -42,8 +42,8 @@ fn known() -> [(&'static str, &'static str, usize); 46] {
         "getMemoryFraction"("a") => memory::memory_fraction,
         "setMemoryFraction"("da") => memory::set_memory_fraction,
         "cacheInfo"("aPm") => memory::cache_info,
-        "shareIpcHandle"("Pv") => memory::share_handle,
-        "getIpcDevPtr"(string!()) => memory::open_handle,
+        "shareIpcHandle"("Pv") => sharing::share,
+        "getIpcDevPtr"(string!()) => sharing::open,
         "enablePeerAccess"("aa") => peers::enable,
         "memcpyAsync"("PviPKvimP11CUstream_stb") => peers::memcpy,
         "getDeviceStats"("a") => stats::device_stats,

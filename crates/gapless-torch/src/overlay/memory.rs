@@ -3,8 +3,6 @@
 
 use super::layout::{CUDA, DataPtr, Device};
 use super::{Refusal, This, answer, refuse};
-use crate::cxx::{CxxString, SharedPtr};
-use crate::exception::Kind;
 use crate::foreign::{self, Deleter, Torch};
 use crate::routing::MempoolId;
 use crate::{checked, history, serve, state, suppliers};
@@ -215,29 +213,4 @@ pub(super) unsafe extern "C-unwind" fn cache_info(_: This, device: i8, largest: 
 /// Runs `work` on a card.
 pub(super) fn on_card<T>(device: i8, work: impl FnOnce(&mut state::Card) -> T) -> Result<T, Refusal> {
     state::with_card(i32::from(device), work).or_else(|error| refuse(format!("gapless: {error}")))
-}
-
-const NOT_SHARED: &str = "gapless: its memory cannot be shared between processes by CUDA IPC yet. Send tensors through host memory \
-                          (tensor.cpu()), or run this program without gapless";
-
-/// `shareIpcHandle(pointer)`.
-pub(super) unsafe extern "C-unwind" fn share_handle(
-    out: *mut c_void,
-    _: This,
-    _: *mut c_void,
-) -> *mut c_void {
-    // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer((), || Err((Kind::NotImplemented, NOT_SHARED.to_owned()))) };
-    out
-}
-
-/// `getIpcDevPtr(handle)`.
-pub(super) unsafe extern "C-unwind" fn open_handle(
-    out: *mut SharedPtr,
-    _: This,
-    _: *const CxxString,
-) -> *mut SharedPtr {
-    // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer((), || Err((Kind::NotImplemented, NOT_SHARED.to_owned()))) };
-    out
 }

@@ -19,6 +19,7 @@ mod pools;
 pub mod probe;
 mod recording;
 pub mod rows;
+mod sharing;
 mod snapshot;
 
 use crate::cxx::{self, find};

@@ -1,0 +1,311 @@
+//! Memory that several processes have: pages that leave this one as files, and pages of others that are mapped here.
+//!
+//! The card's memory behind a page lives as long as one process has it mapped, or has a file or a handle of it. So a
+//! reader keeps what it mapped when the process that made it dies.
+
+use crate::device::{CudaDevice, enter};
+use crate::driver::{
+    ACCESS_READ_WRITE, AccessDescription, Driver, HANDLE_FABRIC, HANDLE_FILE, Handle, IpcHandle, LAZY_PEERS,
+    LOCATION_DEVICE, Location, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,
+};
+use gapless_pool::PageHandle;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A call of the driver that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharingError {
+    pub call: &'static str,
+    pub status: Status,
+}
+
+impl std::fmt::Display for SharingError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} failed with CUDA error {}", self.call, self.status)
+    }
+}
+
+impl std::error::Error for SharingError {}
+
+fn check(call: &'static str, status: Status) -> Result<(), SharingError> {
+    if status == SUCCESS { Ok(()) } else { Err(SharingError { call, status }) }
+}
+
+fn functions() -> Result<&'static SharingDriver, SharingError> {
+    SharingDriver::get().ok_or(SharingError { call: "cuMemExportToShareableHandle", status: NOT_SUPPORTED })
+}
+
+/// What other processes call a page: no other page of this process ever has the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SharedPage(pub u64);
+
+#[derive(Debug)]
+struct Shared {
+    number: SharedPage,
+    size: u64,
+    /// Kept for readers that take it out of this process themselves.
+    file: Option<KeptFile>,
+}
+
+/// Files of pages that are open now. A forked child has copies, which would keep the card's memory.
+static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+/// A file of a page that is listed in [`KEPT`] as long as it is open.
+#[derive(Debug)]
+struct KeptFile(OwnedFd);
+
+impl KeptFile {
+    fn new(file: OwnedFd) -> KeptFile {
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(file.as_raw_fd());
+        KeptFile(file)
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        let file = self.0.as_raw_fd();
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).retain(|kept| *kept != file);
+    }
+}
+
+/// Closes a forked child's copies of this process's files. Nothing waits: where another thread of the parent had the
+/// list at that moment, the copies stay.
+pub fn close_in_forked_child() {
+    if let Ok(kept) = KEPT.try_lock() {
+        for &file in kept.iter() {
+            // SAFETY: the child has its own copy of each, and nobody in it uses them.
+            drop(unsafe { OwnedFd::from_raw_fd(file) });
+        }
+    }
+}
+
+/// Pages of a card that others were told of, until they are released.
+#[derive(Debug, Default)]
+pub(crate) struct SharedPages(HashMap<u64, Shared>);
+
+impl SharedPages {
+    /// The driver may use its handle for another page from now on.
+    pub(crate) fn release(&mut self, page: PageHandle) {
+        self.0.remove(&page.0);
+    }
+}
+
+impl CudaDevice {
+    /// What others call a page of `size` bytes.
+    pub fn number_of(&mut self, page: PageHandle, size: u64) -> SharedPage {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let fresh = || SharedPage(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+        self.shared.0.entry(page.0).or_insert_with(|| Shared { number: fresh(), size, file: None }).number
+    }
+
+    /// A page that others were told of, as a file, with its size; `None`: it was released, or is of another card.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn export(&self, number: SharedPage) -> Option<Result<(OwnedFd, u64), SharingError>> {
+        let (&page, shared) = self.shared.0.iter().find(|(_, shared)| shared.number == number)?;
+        Some(self.exported(PageHandle(page)).map(|file| (file, shared.size)))
+    }
+
+    /// The number of a file of `page` that stays open until the page is released; `None`: it was not numbered.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn kept_file(&mut self, page: PageHandle) -> Result<Option<RawFd>, SharingError> {
+        let kept = self.shared.0.get(&page.0).and_then(|shared| shared.file.as_ref());
+        if let Some(file) = kept {
+            return Ok(Some(file.0.as_raw_fd()));
+        }
+        let file = self.exported(page)?;
+        let number = file.as_raw_fd();
+        Ok(self.shared.0.get_mut(&page.0).map(|shared| {
+            shared.file = Some(KeptFile::new(file));
+            number
+        }))
+    }
+
+    fn exported(&self, page: PageHandle) -> Result<OwnedFd, SharingError> {
+        let sharing = functions()?;
+        let _entered = self.enter();
+        let mut file: RawFd = -1;
+        // SAFETY: the page is there, as long as it is among those that are shared; the driver writes a descriptor.
+        let status = unsafe { (sharing.export)((&raw mut file).cast::<c_void>(), page.0, HANDLE_FILE, 0) };
+        check("cuMemExportToShareableHandle", status)?;
+        // SAFETY: the descriptor is new, and nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(file) })
+    }
+
+    /// The handle of memory that `cuMemAlloc` gave at `addr`, for another process.
+    ///
+    /// # Errors
+    /// When the memory at `addr` came in another way.
+    pub fn plain_handle(&self, addr: u64) -> Result<[u8; 64], SharingError> {
+        let sharing = functions()?;
+        let _entered = self.enter();
+        let mut handle = IpcHandle([0; 64]);
+        // SAFETY: an out-pointer of our own; the driver refuses an address that it does not know.
+        check("cuIpcGetMemHandle", unsafe { (sharing.plain_handle)(&raw mut handle, addr) })?;
+        Ok(handle.0)
+    }
+
+    /// What maps memory of other processes for this card.
+    #[must_use]
+    pub fn importer(&self) -> Importer {
+        Importer {
+            driver: self.driver,
+            context: self.context(),
+            ordinal: self.ordinal(),
+            peers: self.peers().to_vec(),
+        }
+    }
+}
+
+/// Maps memory of other processes, without the card's lock.
+#[derive(Clone, Debug)]
+pub struct Importer {
+    driver: &'static Driver,
+    context: Handle,
+    ordinal: i32,
+    peers: Vec<i32>,
+}
+
+// SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
+unsafe impl Send for Importer {}
+
+/// A page of another process.
+#[derive(Clone, Copy, Debug)]
+pub enum Imported<'a> {
+    File(RawFd),
+    /// For machines that share a fabric of cards.
+    Fabric(&'a [u8; 64]),
+}
+
+impl Importer {
+    /// Addresses for `size` bytes of another process's pages.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn begin(&self, size: u64) -> Result<Attached, SharingError> {
+        let _entered = enter(self.driver, self.context);
+        let mut addr = 0;
+        // SAFETY: plain numbers and an out-pointer of our own.
+        let status = unsafe { (self.driver.reserve)(&mut addr, size as usize, 2 << 20, 0, 0) };
+        check("cuMemAddressReserve", status)?;
+        Ok(Attached { importer: self.clone(), addr, size, mapped: 0 })
+    }
+
+    /// Memory of another process that its `cuMemAlloc` gave.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn open_plain(&self, handle: [u8; 64]) -> Result<PlainlyAttached, SharingError> {
+        let sharing = functions()?;
+        let _entered = enter(self.driver, self.context);
+        let mut addr = 0;
+        // SAFETY: the driver checks the handle; an out-pointer of our own.
+        let status = unsafe { (sharing.open_plain)(&mut addr, IpcHandle(handle), LAZY_PEERS) };
+        check("cuIpcOpenMemHandle", status)?;
+        Ok(PlainlyAttached { importer: self.clone(), addr })
+    }
+}
+
+/// Pages of another process, mapped side by side. They go when it is dropped: no queued work uses them then.
+#[derive(Debug)]
+pub struct Attached {
+    importer: Importer,
+    addr: u64,
+    size: u64,
+    mapped: u64,
+}
+
+impl Attached {
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Maps the next page of `size` bytes.
+    ///
+    /// # Errors
+    /// When the driver refuses; what was mapped until then goes with this object.
+    pub fn add(&mut self, page: Imported<'_>, size: u64) -> Result<(), SharingError> {
+        if size > self.size - self.mapped {
+            return Err(SharingError { call: "cuMemMap", status: 1 });
+        }
+        let sharing = functions()?;
+        let Importer { driver, context, .. } = self.importer;
+        let _entered = enter(driver, context);
+        let (what, kind) = match page {
+            Imported::File(file) => (file as usize as *mut c_void, HANDLE_FILE),
+            Imported::Fabric(handle) => (handle.as_ptr().cast_mut().cast(), HANDLE_FABRIC),
+        };
+        let mut handle = 0;
+        // SAFETY: a descriptor by value, or a handle that lives to the end of this function; an out-pointer of our own.
+        check("cuMemImportFromShareableHandle", unsafe { (sharing.import)(&mut handle, what, kind) })?;
+        // SAFETY: the addresses are reserved, and nothing is mapped there; the handle is not needed once it is mapped.
+        let mapped = unsafe {
+            let mapped = (driver.map)(self.addr + self.mapped, size as usize, 0, handle, 0);
+            (driver.release)(handle);
+            mapped
+        };
+        check("cuMemMap", mapped)?;
+        self.mapped += size;
+        Ok(())
+    }
+
+    /// Lets the card, and those that may use its memory, use all of it.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn grant(&self) -> Result<(), SharingError> {
+        let Importer { driver, context, ordinal, ref peers } = self.importer;
+        let _entered = enter(driver, context);
+        let access = |&id: &i32| AccessDescription {
+            location: Location { kind: LOCATION_DEVICE, id },
+            flags: ACCESS_READ_WRITE,
+        };
+        let all: Vec<AccessDescription> = std::iter::once(&ordinal).chain(peers).map(access).collect();
+        // SAFETY: all of the range is mapped.
+        let status = unsafe { (driver.set_access)(self.addr, self.mapped as usize, all.as_ptr(), all.len()) };
+        check("cuMemSetAccess", status)
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let Importer { driver, context, .. } = self.importer;
+        let _entered = enter(driver, context);
+        // SAFETY: what `begin` reserved and `add` mapped, which whoever drops this does not use any more.
+        unsafe {
+            if self.mapped == 0 || (driver.unmap)(self.addr, self.mapped as usize) == SUCCESS {
+                (driver.unreserve)(self.addr, self.size as usize);
+            }
+        }
+    }
+}
+
+/// Memory that another process's `cuMemAlloc` gave. It goes when this is dropped: no queued work uses it then.
+#[derive(Debug)]
+pub struct PlainlyAttached {
+    importer: Importer,
+    addr: u64,
+}
+
+impl PlainlyAttached {
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+}
+
+impl Drop for PlainlyAttached {
+    fn drop(&mut self) {
+        let Ok(sharing) = functions() else { return };
+        let _entered = enter(self.importer.driver, self.importer.context);
+        // SAFETY: `open_plain` gave the address, and it is given up once.
+        unsafe { (sharing.close_plain)(self.addr) };
+    }
+}

@@ -1,0 +1,97 @@
+//! Memory that several processes have: CUDA's IPC as PyTorch speaks it (`torch.multiprocessing`,
+//! `UntypedStorage._share_cuda_`).
+//!
+//! A block is told by its pages ([`handle`]). A reader gets them as file descriptors, over a socket of the sender
+//! ([`passing`]), and maps them side by side ([`opened`]). The pages stay under a block for as long as it is held, and
+//! PyTorch holds a block until its readers have given it up. The card's memory lives as long as one process has it
+//! mapped, so a reader may outlive the sender.
+
+mod handle;
+mod opened;
+mod passing;
+
+use crate::state;
+use gapless_cuda::sharing::{self, SharingError};
+use gapless_pool::{Behind, PageHandle};
+use handle::Passed;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) use opened::open;
+
+/// Whether something was shared: PyTorch then holds blocks for readers, which it may give up when memory is scarce.
+static USED: AtomicBool = AtomicBool::new(false);
+
+/// Readers without Gapless take files out of this process themselves: so many stay open for one block, at most.
+const MOST_FILES: usize = 64;
+
+/// Whether something was shared.
+pub(crate) fn is_used() -> bool {
+    USED.load(Ordering::Relaxed)
+}
+
+/// In a forked child: its copies of what is open here would keep memory, and callers waiting.
+pub(crate) fn forked() {
+    passing::close_in_forked_child();
+    sharing::close_in_forked_child();
+}
+
+/// How another process gets what was allocated at `addr`: the bytes that it is sent, and where in that memory the
+/// allocation begins. `newer`: for PyTorch 2.13 and later.
+///
+/// # Errors
+/// With what is wrong.
+pub(crate) fn share(addr: u64, newer: bool) -> Result<(u64, Vec<u8>), String> {
+    let mut found = None;
+    state::for_each(|_, card| {
+        if found.is_none()
+            && let Some(behind) = card.pool.behind(addr)
+        {
+            found = Some(handle_of(card, behind, newer));
+        }
+    });
+    let shared = found.unwrap_or_else(|| {
+        Err(format!("gapless: nothing is allocated at {addr:#x}, so it cannot be shared"))
+    })?;
+    USED.store(true, Ordering::Relaxed);
+    Ok(shared)
+}
+
+fn handle_of(card: &mut state::Card, behind: Behind, newer: bool) -> Result<(u64, Vec<u8>), String> {
+    let device = card.pool.device_mut();
+    let (offset, pages) = match behind {
+        Behind::Pages { offset, pages } => (offset, pages),
+        Behind::Segment { addr, offset } => {
+            let plain = device.plain_handle(addr).map_err(|error| {
+                format!(
+                    "gapless: memory of a MemPool with an allocator of its own can be shared only where that allocator \
+                     calls cudaMalloc ({error})"
+                )
+            })?;
+            return Ok((offset, handle::of_whole(plain, newer)));
+        }
+    };
+    let token = passing::listen().map_err(|error| {
+        format!("gapless: no socket can be opened for processes that shall get memory of this one ({error})")
+    })?;
+    let numbered = |&(page, size): &(PageHandle, u64)| (device.number_of(page, size), size);
+    let passed = Passed { token, pages: pages.iter().map(numbered).collect() };
+    let has_one_size = pages.iter().all(|page| page.1 == pages[0].1);
+    let files = if has_one_size && pages.len() <= MOST_FILES {
+        let files: Result<Option<Vec<i32>>, _> = pages.iter().map(|page| device.kept_file(page.0)).collect();
+        files.map_err(not_exported)?
+    } else {
+        // Nothing is kept, but what cannot leave the process is said to the sender.
+        if let Some(Err(error)) = device.export(passed.pages[0].0) {
+            return Err(not_exported(error));
+        }
+        None
+    };
+    Ok((offset, handle::of_pages(&passed, std::process::id(), files.as_deref(), newer)))
+}
+
+fn not_exported(error: SharingError) -> String {
+    format!(
+        "gapless: the driver does not let memory of this card leave the process ({error}). Send tensors through host \
+         memory (tensor.cpu()), or run this program without gapless"
+    )
+}

@@ -1,0 +1,186 @@
+//! Memory of other processes, mapped here: once for each handle, for as long as somebody has it.
+
+use super::handle::{self, Files, Passed, Plain, Shared};
+use super::passing;
+use crate::cxx::{Control, ControlTable, SharedPtr};
+use crate::hooks::guarded;
+use crate::state;
+use gapless_cuda::sharing::{Attached, Imported, Importer, PlainlyAttached};
+use gapless_pool::Device;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What is mapped.
+#[derive(Debug)]
+enum Memory {
+    Pages(Attached),
+    Whole(PlainlyAttached),
+}
+
+impl Memory {
+    fn addr(&self) -> u64 {
+        match self {
+            Memory::Pages(pages) => pages.addr(),
+            Memory::Whole(whole) => whole.addr(),
+        }
+    }
+}
+
+/// The card, and the handle's bytes.
+type Key = (i32, Vec<u8>);
+
+/// What a `std::shared_ptr` counts the users of.
+#[repr(C)]
+struct Opened {
+    control: Control,
+    key: Key,
+    memory: Option<Memory>,
+}
+
+struct Listed(*mut Opened);
+
+// SAFETY: what it points at is changed by atomic counts alone until nobody uses it.
+unsafe impl Send for Listed {}
+
+/// Everything that is open. What is listed is there: it leaves the list before it is freed.
+static OPEN: Mutex<Option<HashMap<Key, Listed>>> = Mutex::new(None);
+
+fn list() -> MutexGuard<'static, Option<HashMap<Key, Listed>>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One user more of what is open under `key`, unless its last one is just leaving.
+fn again(key: &Key) -> Option<SharedPtr> {
+    let listed = list();
+    let &Listed(opened) = listed.as_ref()?.get(key)?;
+    // SAFETY: it is listed, so it is there; the list is locked.
+    let Opened { control, memory, .. } = unsafe { &*opened };
+    let one_more = |uses| if uses > 0 { Some(uses + 1) } else { None };
+    control.uses.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
+    let addr = memory.as_ref()?.addr();
+    Some(SharedPtr { object: addr as *mut c_void, control: opened.cast() })
+}
+
+unsafe extern "C" fn no_destructor(_: *mut Control) {}
+unsafe extern "C" fn no_deleter(_: *mut Control, _: *const c_void) -> *mut c_void {
+    std::ptr::null_mut()
+}
+
+/// No user is left.
+unsafe extern "C" fn dispose(control: *mut Control) {
+    let opened = control.cast::<Opened>();
+    guarded((), || {
+        let mut listed = list();
+        // SAFETY: the counts are the first field of an `Opened`, which is freed after this.
+        let (key, memory) = unsafe { (&(*opened).key, (*opened).memory.take()) };
+        if let Some(listed) = listed.as_mut()
+            && listed.get(key).is_some_and(|Listed(other)| *other == opened)
+        {
+            listed.remove(key);
+        }
+        drop(listed);
+        // CUDA's own IPC waits for the card when memory is closed, and so does this, unless that would end a capture.
+        if !state::is_forked() {
+            if let Some(mut card) = state::existing(key.0)
+                && !card.routings.has_capture()
+                && !card.pool.device().sees_capture(None)
+            {
+                let _ = card.pool.device_mut().wait_for_all();
+            }
+            drop(memory);
+        } else {
+            // A forked child has no memory of the card.
+            std::mem::forget(memory);
+        }
+    });
+}
+
+unsafe extern "C" fn destroy(control: *mut Control) {
+    // SAFETY: it came from a box in `open`, and nobody points at it any more.
+    drop(unsafe { Box::from_raw(control.cast::<Opened>()) });
+}
+
+static CONTROL: ControlTable =
+    ControlTable { destructors: [no_destructor; 2], dispose, destroy, deleter: no_deleter };
+
+/// The memory that another process told of by `bytes`, mapped for the card `device`.
+///
+/// # Errors
+/// With what is wrong.
+pub(crate) fn open(device: i32, bytes: Vec<u8>) -> Result<SharedPtr, String> {
+    let key = (device, bytes);
+    if let Some(known) = again(&key) {
+        return Ok(known);
+    }
+    let said = |error: String| format!("gapless: memory of another process cannot be opened: {error}");
+    let shared =
+        handle::read(&key.1).map_err(|error| said(format!("its handle is not understood: {error}")))?;
+    let importer = state::with_card(device, |card| card.pool.device().importer())
+        .map_err(|error| said(error.to_string()))?;
+    let memory = mapped(&importer, shared).map_err(said)?;
+    // Another thread may have opened the same meanwhile.
+    if let Some(known) = again(&key) {
+        return Ok(known);
+    }
+    let object = memory.addr() as *mut c_void;
+    let control = Control { table: &CONTROL, uses: AtomicI32::new(1), weak: AtomicI32::new(1) };
+    let opened = Box::into_raw(Box::new(Opened { control, key: key.clone(), memory: Some(memory) }));
+    list().get_or_insert_default().insert(key, Listed(opened));
+    Ok(SharedPtr { object, control: opened.cast() })
+}
+
+fn mapped(importer: &Importer, shared: Shared) -> Result<Memory, String> {
+    match shared {
+        Shared::Whole(handle) => {
+            importer.open_plain(handle).map(Memory::Whole).map_err(|error| error.to_string())
+        }
+        Shared::Pages { passed, plain } => {
+            let first = passed.map(|passed| through_socket(importer, &passed));
+            match (first, plain) {
+                (Some(Ok(pages)), _) => Ok(Memory::Pages(pages)),
+                // What a process without Gapless would do.
+                (first, Some(plain)) => as_pytorch(importer, &plain)
+                    .map(Memory::Pages)
+                    .map_err(|error| first.and_then(Result::err).unwrap_or(error)),
+                (Some(Err(error)), None) => Err(error),
+                (None, None) => Err("its handle names no pages".to_owned()),
+            }
+        }
+    }
+}
+
+fn through_socket(importer: &Importer, passed: &Passed) -> Result<Attached, String> {
+    let total = passed.pages.iter().map(|page| page.1).sum();
+    let mut pages = importer.begin(total).map_err(|error| error.to_string())?;
+    passing::receive(passed.token, &passed.pages, |file, size| {
+        pages.add(Imported::File(file.as_raw_fd()), size).map_err(|error| error.to_string())
+    })?;
+    pages.grant().map_err(|error| error.to_string())?;
+    Ok(pages)
+}
+
+fn as_pytorch(importer: &Importer, plain: &Plain) -> Result<Attached, String> {
+    let begin = |count: usize| importer.begin(plain.size * count as u64).map_err(|error| error.to_string());
+    let pages = match &plain.files {
+        Files::Descriptors(files) => {
+            let files = passing::taken_from(plain.process, files)?;
+            let mut pages = begin(files.len())?;
+            for file in files {
+                pages.add(Imported::File(file.as_raw_fd()), plain.size).map_err(|error| error.to_string())?;
+            }
+            pages
+        }
+        Files::Fabric(handles) => {
+            let mut pages = begin(handles.len())?;
+            for handle in handles {
+                pages.add(Imported::Fabric(handle), plain.size).map_err(|error| error.to_string())?;
+            }
+            pages
+        }
+    };
+    pages.grant().map_err(|error| error.to_string())?;
+    Ok(pages)
+}

@@ -1,0 +1,342 @@
+"""CUDA IPC: tensors that another process reads without a copy, whoever of the two ends first. Bytes are those of the
+stand-in card, which are the same in both processes only where both have the same pages mapped."""
+
+import pytest
+
+# Processes fork before either of them uses CUDA, as torch asks for. The reader does what it is told, until its pipe
+# closes.
+START = """
+import ctypes, os, pickle, signal, sys, time, traceback
+import torch
+import torch.multiprocessing
+from multiprocessing import Pipe
+from multiprocessing.reduction import ForkingPickler
+
+card = ctypes.CDLL("libcuda.so.1")
+card.card_poke.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
+card.cuMemcpyDtoHAsync_v2.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
+card.device_used.restype = ctypes.c_uint64
+MIB = 1 << 20
+
+def pattern(seed, size):
+    return (bytes((seed * 37 + i * 11) % 251 for i in range(251)) * (size // 251 + 1))[:size]
+
+def write(tensor, seed):
+    storage = tensor.untyped_storage()
+    assert card.card_poke(storage.data_ptr(), pattern(seed, storage.nbytes()), storage.nbytes()) == 0
+
+def holds(tensor, seed):
+    storage = tensor.untyped_storage()
+    room = ctypes.create_string_buffer(storage.nbytes())
+    assert card.cuMemcpyDtoHAsync_v2(room, storage.data_ptr(), storage.nbytes(), None) == 0
+    return room.raw == pattern(seed, storage.nbytes())
+
+def dumps(value):
+    return bytes(ForkingPickler.dumps(value))
+
+class Reader:
+    "Another process. `ask(source, value)` runs the source there, with `it` the value; what it calls `answer` comes back."
+    def __init__(self, is_gapless=True):
+        self.pipe, other = Pipe()
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid:
+            other.close()
+            return
+        self.pipe.close()
+        try:
+            if is_gapless:
+                import gapless
+                gapless.enable()
+            names = dict(globals())
+            while True:
+                source, value = other.recv()
+                names.update(it=value, answer=None)
+                try:
+                    exec(source, names)
+                    other.send((True, names["answer"]))
+                except Exception as error:
+                    other.send((False, f"{type(error).__name__}: {error}"))
+        except EOFError:
+            pass
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+
+    def ask(self, source, value=None):
+        self.pipe.send((source, value))
+        assert self.pipe.poll(60), "the reader does not answer"
+        return self.pipe.recv()
+
+    def does(self, source, value=None):
+        done, answer = self.ask(source, value)
+        assert done, answer
+        return answer
+
+    def end(self):
+        self.pipe.close()
+        assert os.waitpid(self.pid, 0)[1] == 0
+
+def until(true):
+    for _ in range(2000):
+        if true():
+            return
+        time.sleep(0.01)
+    assert True is False, "it never came"
+"""
+
+
+@pytest.fixture
+def share(real):
+    def run(program, **environment):
+        return real.passes(START + program, **environment).lines()
+
+    return run
+
+
+def test_a_reader_has_the_same_bytes_without_a_copy(share):
+    lines = share("""
+reader = Reader()
+import gapless
+gapless.enable()
+# A few bytes; two blocks of one page; a block over a page; one over many pages of several sizes.
+sizes = [1000, 3000, 700_000, 5 * MIB, 96 * MIB, 131 * MIB + 512]
+tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+for at, tensor in enumerate(tensors):
+    write(tensor, at)
+before = card.device_used()
+reader.does("got = [pickle.loads(one) for one in it]", [dumps(tensor) for tensor in tensors])
+assert reader.does("answer = [holds(tensor, at) for at, tensor in enumerate(got)]") == [True] * 6
+assert reader.does("answer = card.device_used()") == 0, "the reader made no pages of its own"
+assert card.device_used() == before
+# What one writes the other sees, both ways.
+write(tensors[4], 77)
+assert reader.does("answer = holds(got[4], 77)") is True
+reader.does("write(got[5], 99)")
+assert holds(tensors[5], 99) and holds(tensors[1], 1)
+# A view keeps its storage.
+reader.does("view = pickle.loads(it); answer = [view.shape, view.storage_offset()]", dumps(tensors[3][MIB:].view(-1, 2)[::2]))
+# Blocks of one page are mapped once; what is given up is unmapped, and memory is freed where it was made.
+assert reader.does("answer = got[0].data_ptr() - got[1].data_ptr()") == tensors[0].data_ptr() - tensors[1].data_ptr()
+mapped = "offset = ctypes.c_uint64(); answer = card.device_behind(ctypes.c_uint64(it), ctypes.byref(offset), ctypes.byref(offset)) != 0"
+addresses = reader.does("answer = [tensor.data_ptr() for tensor in got]")
+assert all(reader.does("card.device_behind.restype = ctypes.c_uint64; " + mapped, addr) for addr in addresses)
+reader.does("del got, view; import gc; gc.collect()")
+assert not any(reader.does(mapped, addr) for addr in addresses)
+del tensors, tensor
+torch.cuda.ipc_collect()
+print(torch.cuda.memory_allocated())
+torch.cuda.empty_cache()
+print(card.device_used())
+reader.end()
+""")
+    assert lines == ["0", "0"]
+
+
+def test_windows_are_shared_as_the_pages_behind_them(share):
+    lines = share(
+        """
+reader = Reader()
+import gapless
+gapless.enable()
+# Free pages that do not lie side by side make room for one large block.
+held = [torch.empty(24 * MIB, dtype=torch.uint8, device="cuda") for _ in range(12)]
+del held[::2]
+wide = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+print(gapless.stats()["gapless.windows_made"] > 0)
+write(wide, 5)
+for at, tensor in enumerate(held):
+    write(tensor, 10 + at)
+reader.does("wide, held = [pickle.loads(one) for one in it[:1]][0], [pickle.loads(one) for one in it[1:]]", [dumps(t) for t in (wide, *held)])
+print(reader.does("answer = holds(wide, 5), [holds(tensor, 10 + at) for at, tensor in enumerate(held)]"))
+reader.end()
+""",
+        STANDIN_CAPACITY=str(320 << 20),
+    )
+    assert lines == ["True", str((True, [True] * 6))]
+
+
+NATIVE_READER = """
+reader = Reader(is_gapless=False)
+import gapless
+gapless.enable()
+tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 2 * MIB)]
+for at, tensor in enumerate(tensors):
+    write(tensor, at)
+reader.does("got = [pickle.loads(one) for one in it]", [dumps(tensor) for tensor in tensors])
+print(reader.does("answer = [holds(tensor, at) for at, tensor in enumerate(got)]"))
+reader.does("del got")
+reader.end()
+"""
+
+
+def test_a_reader_without_gapless_opens_pages_of_one_size(share):
+    assert share(NATIVE_READER) == ["[True, True]"]
+
+
+NATIVE_SENDER = """
+# The reader is Gapless; this process is not.
+reader = Reader()
+tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 30 * MIB)]
+sent = [dumps(tensor) for tensor in tensors]
+reader.does("got = [pickle.loads(one) for one in it]", sent)
+if HAS_BYTES:
+    for at, tensor in enumerate(tensors):
+        write(tensor, at)
+    print(reader.does("answer = [holds(tensor, at) for at, tensor in enumerate(got)]"))
+print(reader.does("answer = [list(tensor.shape) for tensor in got]"))
+reader.does("del got")
+reader.end()
+"""
+
+
+@pytest.mark.parametrize("is_expandable", [True, False])
+def test_tensors_of_a_process_without_gapless_are_opened(share, is_expandable):
+    setting = "expandable_segments:True" if is_expandable else None
+    lines = share(f"HAS_BYTES = {is_expandable}\n" + NATIVE_SENDER, PYTORCH_CUDA_ALLOC_CONF=setting)
+    assert lines == ["[True, True]"] * is_expandable + [str([[1000], [30 << 20]])]
+
+
+def test_either_side_may_end_first(share):
+    lines = share("""
+import gapless
+reader = Reader()
+# A sender of its own, which is killed while the reader has its memory.
+sender = Reader()
+sender.does("x = torch.empty(40 * MIB, dtype=torch.uint8, device='cuda'); write(x, 3)")
+sent = sender.does("answer = [dumps(x), dumps(x)]")
+reader.does("got = pickle.loads(it)", sent[0])
+late = sender.does("y = torch.empty(9 * MIB, dtype=torch.uint8, device='cuda'); answer = dumps(y)")
+os.kill(sender.pid, signal.SIGKILL)
+os.waitpid(sender.pid, 0)
+print(reader.does("answer = holds(got, 3)"))
+reader.does("write(got, 4)")
+print(reader.does("answer = holds(got, 4)"))
+# What was not opened in time cannot be had, and says why.
+done, error = reader.ask("pickle.loads(it)", late)
+print(done, "has ended" in error)
+reader.does("del got")
+# A reader that is killed leaves the sender as it was.
+gapless.enable()
+x = torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+write(x, 7)
+reader.does("got = pickle.loads(it)", dumps(x))
+os.kill(reader.pid, signal.SIGKILL)
+os.waitpid(reader.pid, 0)
+print(holds(x, 7))
+y = torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+write(y, 8)
+print(holds(x, 7) and holds(y, 8))
+""")
+    assert lines == ["True", "True", "False True", "True", "True"]
+
+
+def test_a_forked_child_keeps_nobody_waiting(share):
+    """A worker of a data loader has copies of what was open. They must not answer for the process that ended."""
+    lines = share("""
+reader, sender = Reader(), Reader()
+sender.does('''
+x = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+sent = dumps(x)
+worker = os.fork()
+if worker == 0:
+    other.close()
+    time.sleep(100)
+    os._exit(0)
+answer = None
+''')
+sent, worker = sender.does("answer = sent, worker")
+os.kill(sender.pid, signal.SIGKILL)
+os.waitpid(sender.pid, 0)
+done, error = reader.ask("pickle.loads(it)", sent)
+print(done, "has ended" in error)
+os.kill(worker, signal.SIGKILL)
+reader.end()
+""".replace("other.close()", "pass"))
+    assert lines == ["False True"]
+
+
+def test_bad_handles_are_refused_in_words(share):
+    lines = share("""
+import gapless
+gapless.enable()
+x = torch.empty(1000, dtype=torch.uint8, device="cuda")
+device, handle, nbytes, offset, counter, counter_offset, event, is_synced = x.untyped_storage()._share_cuda_()
+open_ = lambda handle: torch.UntypedStorage._new_shared_cuda(device, handle, nbytes, offset, counter, counter_offset, event, is_synced)
+for handle in (handle[:1], handle[:7], bytes([9]) + handle[1:], bytes([2]) + b"x" + handle[2:], handle[:10] + b"\\xff" * 12 + handle[22:]):
+    try:
+        open_(handle)
+        print("opened")
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+""")
+    start = "gapless: memory of another process cannot be opened: its handle is not understood: "
+    assert lines[0] == start + "it is cut off"
+    assert lines[1].startswith(start)
+    assert lines[2].startswith(start + "its version is 9")
+    assert lines[3].startswith(start + "its kind is 0x78")
+    assert lines[4].startswith(start + "it names")
+
+
+def test_memory_that_readers_gave_up_serves_a_request_before_it_fails(share):
+    lines = share("""
+reader = Reader()
+import gapless
+gapless.enable(limit=128 * MIB)
+x = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+reader.does("got = pickle.loads(it)", dumps(x))
+del x
+print(torch.cuda.memory_allocated() >= 100 * MIB)
+try:
+    torch.empty(90 * MIB, dtype=torch.uint8, device="cuda")
+    print("served though the reader has it")
+except torch.OutOfMemoryError:
+    print("refused")
+reader.does("del got")
+y = torch.empty(90 * MIB, dtype=torch.uint8, device="cuda")
+print(torch.cuda.memory_allocated() // MIB)
+reader.end()
+""")
+    assert lines == ["True", "refused", "90"]
+
+
+def test_a_queue_of_torch_multiprocessing_carries_tensors(share):
+    """The way that most programs share: processes of torch's own making, with its reference counts and events."""
+    lines = share("""
+import torch.multiprocessing as mp
+
+def work(there, back):
+    import gapless
+    gapless.enable()
+    while True:
+        got = there.get()
+        if got is None:
+            break
+        back.put((holds(got, 1), tuple(got.shape)))
+        write(got, 2)
+        back.put("written")
+        del got
+
+context = mp.get_context("fork")
+there, back = context.Queue(), context.Queue()
+process = context.Process(target=work, args=(there, back))
+process.start()
+import gapless
+gapless.enable()
+for size in (10, 4 * MIB, 70 * MIB) * 3:
+    x = torch.empty(size, dtype=torch.uint8, device="cuda")
+    write(x, 1)
+    there.put(x)
+    assert back.get(timeout=60) == (True, (size,))
+    assert back.get(timeout=60) == "written"
+    assert holds(x, 2)
+    del x
+there.put(None)
+process.join(60)
+print(process.exitcode)
+torch.cuda.ipc_collect()
+print(torch.cuda.memory_allocated())
+""")
+    assert lines == ["0", "0"]
