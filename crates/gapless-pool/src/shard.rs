@@ -9,8 +9,8 @@ use crate::pool::{PoolKey, SMALL, UNIT};
 use crate::steps::{Steps, UNBORN};
 use crate::tally::Tally;
 
-/// Requests of a lane that are served before one looks which frees are no longer pending; one that finds nothing
-/// free looks at once.
+/// Requests of a lane that are served, at most, before one looks which frees are no longer pending. The first ones after
+/// a free look at once, as PyTorch's own allocator does; one that finds nothing free always looks.
 const POLL_EVERY: u32 = 16;
 
 /// How many addresses a lane's heaps have: reserved in one piece, with nothing behind them.
@@ -33,9 +33,10 @@ pub(crate) struct Shard {
     pub(crate) tally: Tally,
     /// Of large requests, where steps are planned.
     pub(crate) steps: Option<Box<Steps>>,
-    /// Whether frees are pending somewhere, and after how many requests this lane looks.
+    /// Whether frees are pending somewhere, after how many requests this lane looks, and after how many more then.
     pub(crate) is_pending: bool,
     until_poll: u32,
+    next_poll: u32,
 }
 
 /// What a request of `size` bytes takes.
@@ -56,6 +57,7 @@ impl Shard {
             steps: None,
             is_pending: false,
             until_poll: 0,
+            next_poll: 0,
         }
     }
 
@@ -76,9 +78,18 @@ impl Shard {
     /// Counts a request while frees are pending. Whether it should look which of them no longer are.
     #[inline]
     pub(crate) fn is_poll_due(&mut self) -> bool {
-        let is_due = self.until_poll == 0;
-        self.until_poll = if is_due { POLL_EVERY } else { self.until_poll - 1 };
-        is_due
+        if self.until_poll > 0 {
+            self.until_poll -= 1;
+            return false;
+        }
+        self.until_poll = self.next_poll;
+        self.next_poll = (2 * self.next_poll).clamp(1, POLL_EVERY);
+        true
+    }
+
+    /// No free is pending: of the next one this lane hears at its next request.
+    pub(crate) fn poll_soon(&mut self) {
+        (self.until_poll, self.next_poll) = (0, 0);
     }
 
     /// Its addresses.

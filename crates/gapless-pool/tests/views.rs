@@ -321,3 +321,18 @@ fn what_was_lent_and_given_back_is_requested_by_nobody() {
     assert!(pool.stats().active.current < 40 * MIB);
     check(&pool);
 }
+
+/// As PyTorch's own allocator: a block that another stream used is handed out again by the next request of its lane
+/// once that stream's work is done, also where other memory is free.
+#[test]
+fn a_block_that_another_stream_used_is_reused_by_the_next_request() {
+    let mut pool = pool(1 << 30);
+    let (own, other) = (StreamHandle(1), StreamHandle(2));
+    let first = pool.alloc(512, own, PoolKey(0, 0)).expect("memory");
+    pool.record_stream(first, other).expect("it is there");
+    pool.free(first).expect("it is there");
+    let second = pool.alloc(512, own, PoolKey(0, 0)).expect("memory");
+    assert_ne!(second, first, "its work is not done");
+    pool.device_mut().finish_all();
+    assert_eq!(pool.alloc(512, own, PoolKey(0, 0)), Ok(first));
+}

@@ -224,6 +224,11 @@ impl Request {
     /// As [`Request::serve`].
     #[cold]
     unsafe fn refused(self, error: DeviceError) -> *mut c_void {
+        if self.size >= EXABYTE {
+            drop(self);
+            // SAFETY: as the caller says.
+            return unsafe { fail(Kind::OutOfMemory, ABSURD.to_owned()) };
+        }
         // SAFETY: as the caller says.
         let again = || unsafe { self.prepared() }.inspect_err(Failure::put_off).ok();
         // SAFETY: as the caller says; no card is locked.
@@ -309,6 +314,9 @@ impl Request {
     }
 }
 
+/// A request that PyTorch's own allocator refuses without a look at the card, and what it says then.
+const EXABYTE: u64 = 1 << 60;
+const ABSURD: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
 /// What a failure says where nothing more is known.
 const PLAIN: &str = "CUDA out of memory.";
 

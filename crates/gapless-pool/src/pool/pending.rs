@@ -104,6 +104,9 @@ impl<D: Device> Pool<D> {
             }
         }
         self.tend_fences();
+        if self.pending.is_empty() {
+            self.shards.iter_mut().for_each(|shard| shard.poll_soon());
+        }
     }
 
     fn passed_event(&mut self, event: EventHandle, id: AllocationId) {
