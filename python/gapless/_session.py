@@ -128,7 +128,11 @@ def enable(
         reason = _torch.why_not(torch)
         if reason is None:
             library = _started or native.Library(native.path())
-            reason = _start(library, chosen)
+            if _torch.is_rocm(torch):
+                from . import _hip
+
+                reason = _hip.why_not(torch, library)
+            reason = reason or _start(library, chosen)
         if reason is not None:
             _reason = reason
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)

@@ -1,14 +1,14 @@
 //! One card behind the allocator: pages, addresses and events through the driver.
 
 use crate::driver::{
-    ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_RDMA, AccessDescription,
-    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError, EVENT_DISABLE_TIMING,
+    ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_INTEGRATED, ATTRIBUTE_RDMA,
+    AccessDescription, AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError, EVENT_DISABLE_TIMING,
     FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LEGACY_STREAM, LOCATION_DEVICE, Location, NOT_CAPTURED,
     NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
-use crate::streams;
+use crate::{streams, unified};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::time::Instant;
 
@@ -26,6 +26,8 @@ pub struct CudaDevice {
     /// by network cards.
     exports_files: bool,
     rdma: bool,
+    /// Whether its memory is the host's.
+    is_unified: bool,
     /// Other cards that may use this one's memory.
     peers: Vec<i32>,
     /// Which page lies behind which address, where somebody keeps it.
@@ -74,6 +76,11 @@ fn check(status: Status) -> Result<(), DeviceError> {
     }
 }
 
+/// What a card has free, and in all, as the driver says it: corrected where the memory is the host's.
+fn told(is_unified: bool, free: u64, total: u64) -> (u64, u64) {
+    if is_unified { (unified::free_of(free, total), total) } else { (free, total) }
+}
+
 impl CudaDevice {
     /// The card with this number, with its primary context, which is the one that CUDA's runtime uses.
     ///
@@ -106,6 +113,7 @@ impl CudaDevice {
             foreign: Vec::new(),
             exports_files: has(ATTRIBUTE_EXPORTS_FILES),
             rdma: has(ATTRIBUTE_RDMA),
+            is_unified: has(ATTRIBUTE_INTEGRATED),
             peers: Vec::new(),
             mapped: None,
             driver_ns: 0,
@@ -166,7 +174,7 @@ impl CudaDevice {
     /// What asks how full the card is, for other threads.
     #[must_use]
     pub fn meter(&self) -> Meter {
-        Meter { driver: self.driver, context: self.context }
+        Meter { driver: self.driver, context: self.context, is_unified: self.is_unified }
     }
 
     fn properties(&self) -> AllocationProperties {
@@ -225,6 +233,7 @@ impl CudaDevice {
 pub struct Meter {
     pub(crate) driver: &'static Driver,
     context: Handle,
+    is_unified: bool,
 }
 
 // SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
@@ -238,7 +247,7 @@ impl Meter {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: out-pointers of our own.
         let status = unsafe { (self.driver.mem_info)(&mut free, &mut total) };
-        (status == SUCCESS).then_some((free as u64, total as u64))
+        (status == SUCCESS).then_some(told(self.is_unified, free as u64, total as u64))
     }
 }
 
@@ -418,6 +427,6 @@ impl Device for CudaDevice {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: out-pointers of our own.
         unsafe { (self.driver.mem_info)(&mut free, &mut total) };
-        (free as u64, total as u64)
+        told(self.is_unified, free as u64, total as u64)
     }
 }
