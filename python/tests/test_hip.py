@@ -91,7 +91,7 @@ with warnings.catch_warnings(record=True) as said:
 assert not gapless.enabled()
 print(gapless.disable_reason())
 assert any(gapless.disable_reason() in str(each.message) for each in said)
-torch.empty(1000, device="cuda")
+kept = torch.empty(1000, device="cuda")
 assert torch.cuda.memory_allocated() == 4096
 assert hip.hip_calls_on(0) == 0
 """,

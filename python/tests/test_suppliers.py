@@ -248,3 +248,31 @@ assert balance and not any(balance.values()), balance
 assert torch.cuda.memory_allocated() == 0
 """
     )
+
+
+def test_a_supplier_may_be_built_on_torchs_current_allocator(real):
+    # Natively such a supplier asks its own pool again, without end.
+    done = real.passes(
+        """
+import gc, os, torch, gapless
+from torch.cuda.memory import CUDAPluggableAllocator, MemPool
+gapless.enable()
+ours = CUDAPluggableAllocator(os.environ["GAPLESS_LIBRARY"], "gapless_alloc", "gapless_free")
+of = lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")
+pool = MemPool(ours.allocator())
+with torch.cuda.use_mem_pool(pool):
+    kept = [of(30 << 20), of(5000)]
+segments = [(s["address"], s["total_size"]) for s in pool.snapshot()]
+assert len(segments) == 2, segments
+for x in kept:
+    assert any(at <= x.data_ptr() and x.data_ptr() + x.nbytes <= at + size for at, size in segments)
+# What the pool has of Gapless is allocated there: nobody else gets it.
+outside = of(30 << 20)
+assert all(outside.data_ptr() >= at + size or outside.data_ptr() + outside.nbytes <= at for at, size in segments)
+del kept, outside, x, pool
+gc.collect()
+torch.cuda.empty_cache()
+print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+"""
+    )
+    assert done.lines() == ["0 0"]

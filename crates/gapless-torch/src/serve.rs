@@ -19,6 +19,7 @@ use crate::recorder;
 use crate::routing;
 use crate::state::{self, CARDS, Card};
 use crate::suppliers;
+use crate::traced::{self, Event};
 use gapless_cuda::streams;
 use gapless_pool::{AllocError, Device, DeviceError, PoolKey, StreamHandle};
 use gapless_trace::Action;
@@ -64,7 +65,7 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     if size == 0 {
         return std::ptr::null_mut();
     }
-    if history::is_watched() || checked::is_on() {
+    if history::is_watched() || checked::is_on() || traced::is_on() {
         // SAFETY: as the caller says.
         return unsafe { watched_request(size, device, stream) };
     }
@@ -112,6 +113,9 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
         }
         let data = Request { size: size as u64, device, stream, pool, stack, line, who }.serve();
         history::tell_trackers();
+        if traced::is_on() {
+            traced::tell(Event::Allocated, data);
+        }
         data
     }
 }
@@ -149,7 +153,12 @@ pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address:
         history::tell_trackers();
         drop((stack, who));
         match placed {
-            Ok(()) => address,
+            Ok(()) => {
+                if traced::is_on() {
+                    traced::tell(Event::Allocated, address);
+                }
+                address
+            }
             Err(message) => fail(Kind::Error, message),
         }
     }
@@ -334,6 +343,10 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
     }
     // SAFETY: as the caller says.
     let stack = if history::is_watched() { unsafe { history::stack(level::ALL) } } else { None };
+    // Before it is free: another thread may get the address, and would be told first.
+    if traced::is_on() {
+        traced::tell(Event::Freed, pointer);
+    }
     let given = given_back(pointer, device, stack.as_ref());
     // SAFETY: as the caller says.
     unsafe { history::tell_trackers() };

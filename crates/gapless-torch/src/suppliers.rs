@@ -9,6 +9,7 @@ use crate::foreign::Supplier;
 use crate::hooks::guarded;
 use crate::{history, state};
 use gapless_pool::{DeviceError, PoolKey, Returned, StreamHandle};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +22,32 @@ static USED: AtomicBool = AtomicBool::new(false);
 
 /// Requests of one pool that may take each other's segment before one gives up.
 const TRIES: usize = 16;
+
+thread_local! {
+    static ASKED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While it lives, requests of this thread are a supplier's own: the pool that it supplies does not serve them.
+struct Asked;
+
+impl Asked {
+    fn new() -> Asked {
+        ASKED.set(ASKED.get() + 1);
+        Asked
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        ASKED.set(ASKED.get() - 1);
+    }
+}
+
+/// Whether a supplier asks, in this thread: one may be built on torch's current allocator.
+#[inline]
+pub(crate) fn is_asked() -> bool {
+    is_used() && ASKED.get() > 0
+}
 
 fn known() -> std::sync::MutexGuard<'static, Vec<Known>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -63,13 +90,19 @@ pub(crate) unsafe fn prepare(
         };
         let Some(bytes) = guarded(Ok(None), missing)? else { return Ok(()) };
         // SAFETY: as the caller says; no card is locked.
+        let first = unsafe {
+            let _asked = Asked::new();
+            supplier.alloc(bytes)
+        };
+        // SAFETY: as above.
         let addr = unsafe {
-            match supplier.alloc(bytes) {
+            match first {
                 0 => {
                     guarded((), || {
                         let _ = state::with_card(device, state::Card::trim);
                     });
                     give_back();
+                    let _asked = Asked::new();
                     supplier.alloc(bytes)
                 }
                 addr => addr,
