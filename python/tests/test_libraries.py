@@ -87,7 +87,9 @@ def test_the_sanitizer_hears_what_it_hears_natively(real, name, overlay):
 
 def test_the_sanitizer_finds_what_it_is_for(real):
     # Two streams write one tensor, and none waits for the other. It knows the tensor by its allocation.
-    program = TRACE.format(ours=True) + """
+    program = (
+        TRACE.format(ours=True)
+        + """
 import torch.cuda._sanitizer as sanitizer
 sanitizer.enable_cuda_sanitizer()
 x = torch.zeros(1000, device="cuda")
@@ -97,6 +99,7 @@ try:
 except sanitizer.CUDASanitizerErrors as error:
     print(str(error).splitlines()[0], "allocated" in str(error))
 """
+    )
     done = real.passes(program, "-Wignore")
     assert "detected 1 errors" in done.out or "Detected 1" in done.out or "True" in done.out, done.out
 

@@ -4,8 +4,10 @@
 //! `libnvidia-ml.so.1` comes with the driver; we load it with dlopen. Only its initialisation must succeed. Each later
 //! answer is an `Option`, because drivers refuse single questions (in containers, on vGPUs, for cards that are gone).
 //!
-//! A card that is divided (MIG) is not listed; its instances are, each with a UUID and memory of its own. Clients of the
-//! Multi-Process Service are listed where the driver tells of them. Where it does not, their memory is their server's.
+//! A card that is divided (MIG) is not listed; its instances are, each with a UUID and memory of its own. Clients of
+//! the Multi-Process Service are listed where the driver tells of them. Where it does not, their memory is their
+//! server's.
+//!
 //! We never shut the library down; it stays loaded until the process ends.
 
 use crate::identity::{Uuid, text_of};
@@ -276,7 +278,11 @@ impl Nvml {
             let mut handle = std::ptr::null_mut();
             // SAFETY: a NUL-terminated text and a valid out-pointer.
             let status = unsafe { by_uuid(text.as_ptr(), &raw mut handle) };
-            (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice { nvml: self, handle, parent: None })
+            (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice {
+                nvml: self,
+                handle,
+                parent: None,
+            })
         })
     }
 

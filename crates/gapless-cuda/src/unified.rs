@@ -34,7 +34,8 @@ mod tests {
 
     #[test]
     fn the_file_cache_counts_as_free() {
-        let text = "MemTotal:       1000 kB\nMemFree:          10 kB\nMemAvailable:    700 kB\nCached: 600 kB\n";
+        let text =
+            "MemTotal:       1000 kB\nMemFree:          10 kB\nMemAvailable:    700 kB\nCached: 600 kB\n";
         let memory = parse(text).expect("both figures");
         assert_eq!((memory.total, memory.used, memory.free), (1_024_000, 307_200, 716_800));
     }

@@ -71,8 +71,11 @@ fn a_card_without_memory_of_its_own_has_the_hosts() {
 #[test]
 fn instances_of_a_divided_card_are_cards_of_their_own() {
     let folder = standin("mig");
-    let environment =
-        [("STANDIN_MIG", "2:5368709120,9:10737418240"), ("STANDIN_PROCESSES", "7:1048576"), ("STANDIN_CAPACITY", "1")];
+    let environment = [
+        ("STANDIN_MIG", "2:5368709120,9:10737418240"),
+        ("STANDIN_PROCESSES", "7:1048576"),
+        ("STANDIN_CAPACITY", "1"),
+    ];
     ask("child_mig", &folder, &environment);
 }
 

@@ -11,7 +11,8 @@ use std::sync::OnceLock;
 pub const VARIABLE: &str = "GAPLESS_DRIVER";
 
 /// Names of the library: torch's wheels bring it without a number, ROCm installs it with that of its major release.
-const LIBRARIES: [&CStr; 4] = [c"libamdhip64.so", c"libamdhip64.so.7", c"libamdhip64.so.6", c"libamdhip64.so.5"];
+const LIBRARIES: [&CStr; 4] =
+    [c"libamdhip64.so", c"libamdhip64.so.7", c"libamdhip64.so.6", c"libamdhip64.so.5"];
 
 /// What HIP calls the driver's functions. Types and numbers are the same; [`shims`] has those that differ.
 const NAMES: &[(&CStr, &CStr)] = &[
@@ -54,10 +55,12 @@ impl Hip {
         static FOUND: OnceLock<Option<Library>> = OnceLock::new();
         let library = FOUND
             .get_or_init(|| loaded().or_else(|| LIBRARIES.into_iter().find_map(Library::open)))
-            .ok_or_else(|| DriverError::Other("libamdhip64.so was not found: is ROCm installed?".to_owned()))?;
+            .ok_or_else(|| {
+                DriverError::Other("libamdhip64.so was not found: is ROCm installed?".to_owned())
+            })?;
         library.find(name).ok_or_else(|| {
             let name = name.to_string_lossy();
-            DriverError::Other(format!("the HIP runtime has no {name}: Gapless needs ROCm 6.1 or later"))
+            DriverError::Other(format!("the HIP runtime has no {name}: update ROCm"))
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | the driver | HIP |
 //! |---|---|
-//! | contexts, on a stack of each thread | a current device of each thread; a "context" here is the device's number and 1 |
+//! | contexts, on a stack of each thread | a current device of each thread; a "context" here is its number and 1 |
 //! | the legacy default stream is handle 1 | only newer releases know that handle: the null stream is meant |
 //! | attributes have the driver's numbers | they have others: the shim knows those that Gapless asks about |
 //! | access and unmapping span several pages | promised for one mapping only: [`Ranges`] makes a call for each |

@@ -5,7 +5,9 @@
 //! its own allocator.
 
 use crate::runtime::HIP;
-use gapless_cuda::driver::{ALLOCATION_PINNED, AllocationProperties, LOCATION_DEVICE, Location, SUCCESS, Status};
+use gapless_cuda::driver::{
+    ALLOCATION_PINNED, AllocationProperties, LOCATION_DEVICE, Location, SUCCESS, Status,
+};
 use gapless_cuda::scrub::Scrubber;
 use gapless_cuda::source::Source;
 use gapless_cuda::{CudaDevice, DriverError};
@@ -53,7 +55,10 @@ pub fn try_out(ordinal: i32) -> Result<(), DriverError> {
     }
     let granule = granule(ordinal)?;
     if granule == 0 || !PAGE.is_multiple_of(granule) {
-        return Err(refused(ordinal, &format!("its pages are multiples of {granule} bytes, and Gapless uses 2 MiB")));
+        return Err(refused(
+            ordinal,
+            &format!("its pages are multiples of {granule} bytes, and Gapless uses 2 MiB"),
+        ));
     }
     let failed = |what: &str, error: DeviceError| match error {
         DeviceError::OutOfMemory => {
@@ -72,9 +77,10 @@ pub fn try_out(ordinal: i32) -> Result<(), DriverError> {
     device.unreserve(addr, 3 * PAGE);
     match tried? {
         true => Ok(()),
-        false => {
-            Err(refused(ordinal, "memory that is mapped at two addresses does not show at both what was written"))
-        }
+        false => Err(refused(
+            ordinal,
+            "memory that is mapped at two addresses does not show at both what was written",
+        )),
     }
 }
 

@@ -2,8 +2,9 @@
 //! themselves.
 //!
 //! NVIDIA's management library knows what a process holds in all. Where it does not know this one (in containers, on
-//! vGPUs, as a client of the Multi-Process Service, whose memory may be told as the server's), what the context took is what the card had less of after it was made; where even that shows nothing, a
-//! context is assumed, or less where the card has less in use.
+//! vGPUs, as a client of the Multi-Process Service, whose memory may be told as the server's), what the context took is
+//! what the card had less of after it was made; where even that shows nothing, a context is assumed, or less where the
+//! card has less in use.
 
 use super::Quota;
 use gapless_cuda::{Nvml, Uuid};

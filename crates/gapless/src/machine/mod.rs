@@ -155,7 +155,8 @@ impl Machine {
         // Which clients are its own cannot be seen from outside.
         let servers = self.processes.iter().filter(|process| process.is_mps_server());
         let notes = servers.map(|server| {
-            format!("process {} is an MPS server: it may hold memory of its clients, which is then listed twice", server.pid)
+            let pid = server.pid;
+            format!("process {pid} is an MPS server: its clients' memory may be listed there a second time")
         });
         self.notes.extend(notes.collect::<Vec<_>>());
     }
@@ -368,8 +369,7 @@ mod tests {
             ..reading(0)
         };
         let own = Uuid(super::testing::uuid(2)).to_string().replacen("GPU", "MIG", 1);
-        let cards =
-            vec![of(1, "MIG-6a70c0de-0000-4000-8000-000000000001", 5 * GIB), of(2, &own, 10 * GIB)];
+        let cards = vec![of(1, "MIG-6a70c0de-0000-4000-8000-000000000001", 5 * GIB), of(2, &own, 10 * GIB)];
         let machine = Machine::of(vec![page(7, vec![card(2, GIB, 2 * GIB)])], Ok(cards), 0, None, &nobody);
         assert_eq!(machine.gpus.iter().map(Gpu::number).collect::<Vec<_>>(), ["0/1", "0/2"]);
         assert_eq!(machine.gpus.iter().map(|gpu| gpu.reserved).collect::<Vec<_>>(), [0, 2 * GIB]);
