@@ -18,7 +18,7 @@ use crate::pressure::{self, Pressure};
 use crate::recorder;
 use crate::routing;
 use crate::state::{self, CARDS, Card};
-use crate::suppliers;
+use crate::suppliers::{self, Refused};
 use crate::traced::{self, Event};
 use gapless_cuda::streams;
 use gapless_pool::{AllocError, Device, DeviceError, PoolKey, StreamHandle};
@@ -29,7 +29,7 @@ use std::ffi::c_void;
 /// A request that failed.
 enum Failure {
     OutOfMemory(DeviceError),
-    /// Found by checked mode.
+    /// Found by checked mode, or a supplier's mistake.
     Wrong(String),
     Other(String),
 }
@@ -193,8 +193,12 @@ impl Request {
         if suppliers::is_used() {
             let stream = StreamHandle(self.stream as u64);
             // SAFETY: as the caller says; no card is locked.
-            unsafe { suppliers::prepare(self.device, self.size, stream, self.pool) }
-                .map_err(Failure::OutOfMemory)?;
+            unsafe { suppliers::prepare(self.device, self.size, stream, self.pool) }.map_err(|refused| {
+                match refused {
+                    Refused::Memory(error) => Failure::OutOfMemory(error),
+                    ours @ Refused::Ours { .. } => Failure::Wrong(ours.to_string()),
+                }
+            })?;
         }
         let served = self.attempt();
         if !suppliers::is_used() || !matches!(served, Err(Failure::OutOfMemory(_))) {
