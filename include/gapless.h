@@ -1,9 +1,10 @@
 /*
  * gapless.h: GPU memory from the pool of Gapless, for C and C++.
  *
- *     gcc program.c -I include -L FOLDER -lgapless_torch -Wl,-rpath,FOLDER
+ *     gcc program.c -I INCLUDE -L FOLDER -lgapless_torch -Wl,-rpath,FOLDER
  *
- * FOLDER has libgapless_torch.so: `python -c "import gapless._library as l; print(l.path())"` prints where it is.
+ * The Python package has this file and libgapless_torch.so: gapless.include_dir() is INCLUDE, gapless.library_dir() is
+ * FOLDER.
  *
  * What you allocate here comes from the same pool as the memory of PyTorch, CuPy and Numba in this process. It counts
  * in the same statistics, limits and budgets, and `gapless top` shows it.
@@ -12,7 +13,7 @@
  * - All functions may be called from any thread.
  * - CUDA need not be initialised. The first allocation on a device retains the device's primary context.
  * - After fork() the child cannot allocate. Its calls to gapless_mem_free do nothing.
- * - A stream is a cudaStream_t or CUstream. NULL is the default stream.
+ * - A stream is a cudaStream_t or CUstream, on AMD's cards a hipStream_t. NULL is the default stream.
  */
 #ifndef GAPLESS_H
 #define GAPLESS_H

@@ -9,6 +9,7 @@ Importing this package does nothing: no torch, no library, no environment variab
 from ._budget import budget, tenant
 from ._errors import GaplessError, GaplessWarning, OptionError
 from ._offload import offload
+from ._paths import include_dir, library_dir
 from ._plan import plan
 from ._report import Check, Device, Diff, Finding, Holder, Report, check, diff, report
 from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
@@ -32,6 +33,8 @@ __all__ = [
     "disable_reason",
     "enable",
     "enabled",
+    "include_dir",
+    "library_dir",
     "offload",
     "on_pressure",
     "plan",

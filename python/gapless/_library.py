@@ -26,6 +26,8 @@ _OPTIONAL: dict[str, tuple[Any, list[Any]]] = {
     "gapless_overlay_check": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p]),
     "gapless_overlay_try": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]),
     "gapless_overlay_word": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p]),
+    "gapless_on_trace": (ctypes.c_int, [ctypes.c_void_p]),
+    "gapless_try_hip": (ctypes.c_int, [ctypes.c_int]),
     "gapless_reset_peaks": (None, [ctypes.c_int]),
     "gapless_record": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64]),
     "gapless_record_end": (ctypes.c_uint64, []),

@@ -8,17 +8,10 @@ where it belongs. A wrong guess can crash: the child does, and its parent stays 
 It takes 36 ms of processor time (torch 2.11 and 2.15), 24 of them in the child. Nothing here starts CUDA.
 """
 
-import os
-import select
-import signal
-import time
-import warnings
-from typing import Any, Callable, NoReturn, Optional
+from typing import Any, Callable, Optional
 
+from . import _trial
 from ._library import Library
-
-# Long for some calls, short for a program that starts.
-_PATIENCE = 20.0
 
 _POOL = (0, 1)
 
@@ -59,60 +52,11 @@ def why_not(torch: Any, library: Library) -> Optional[str]:
     build = (torch.__version__.encode(), (torch.version.git_version or "").encode())
     if library.optional("gapless_overlay_check", *build) != 0:
         return library.last_error()
-    reader, writer = os.pipe()
-    try:
-        with warnings.catch_warnings():
-            # The child calls nothing that other threads could have locked for good, but Python cannot know.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-    except OSError as error:
-        os.close(reader)
-        os.close(writer)
-        return f"torch's table cannot be tried, for no process can be started ({error.strerror})"
-    if child == 0:
-        _in_child(torch, library, build, writer)
-    os.close(writer)
-    said = _read(reader, time.monotonic() + _PATIENCE)
-    os.close(reader)
-    if said is None:
-        os.kill(child, signal.SIGKILL)
-    try:
-        _, status = os.waitpid(child, 0)
-    except ChildProcessError:
-        # The program collects its children itself: what this one said has to do.
-        status = 0
-    if said is None:
-        return "the trial of torch's table did not end"
-    if os.WIFSIGNALED(status):
-        return f"the trial of torch's table crashed ({signal.Signals(os.WTERMSIG(status)).name})"
-    return None if said == "fits" else said or "the trial of torch's table ended early"
 
+    def work() -> str:
+        return _try_places(torch, library, build) or _try_numbers(torch, library, build) or _trial.FITS
 
-def _read(reader: int, deadline: float) -> Optional[str]:
-    """All that is written to the pipe; None where that takes too long."""
-    parts: list[bytes] = []
-    while True:
-        if not select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            return None
-        part = os.read(reader, 65536)
-        if not part:
-            return b"".join(parts).decode("utf-8", "replace")
-        parts.append(part)
-
-
-def _in_child(torch: Any, library: Library, build: tuple[bytes, bytes], writer: int) -> NoReturn:
-    said = "the trial of torch's table failed"
-    try:
-        # What torch prints about odd calls is nobody's business.
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        said = _try_places(torch, library, build) or _try_numbers(torch, library, build) or "fits"
-    except BaseException as error:
-        said = f"the trial of torch's table failed: {type(error).__name__}: {error}"
-    finally:
-        os.write(writer, said.encode()[:60000])
-        os._exit(0)
+    return _trial.why_not("torch's table", work)
 
 
 def _try_places(torch: Any, library: Library, build: tuple[bytes, bytes]) -> Optional[str]:

@@ -122,13 +122,17 @@ def enable(
         # Only now: a process that never enables it loads neither torch nor ctypes for it.
         from . import _library as native
         from . import _overlay as overlay_module
-        from . import _pressure, _torch
+        from . import _pressure, _torch, _trace
 
         torch = _torch.import_torch()
         reason = _torch.why_not(torch)
         if reason is None:
             library = _started or native.Library(native.path())
-            reason = _start(library, chosen)
+            if _torch.is_rocm(torch):
+                from . import _hip
+
+                reason = _hip.why_not(torch, library)
+            reason = reason or _start(library, chosen)
         if reason is not None:
             _reason = reason
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)
@@ -136,6 +140,7 @@ def enable(
         _allocator = _torch.plug(torch, library)
         _library, _chosen, _reason = library, chosen, None
         _pressure.attach(library)
+        _trace.attach(library)
         wanted = chosen.get("overlay", True)
         why_not = overlay_module.install(torch, library) if wanted else None
         _overlay = wanted and why_not is None

@@ -42,9 +42,14 @@ def import_torch() -> Any:
     return torch
 
 
+def is_rocm(torch: Any) -> bool:
+    """Whether this torch is for AMD's cards."""
+    return getattr(torch.version, "hip", None) is not None
+
+
 def why_not(torch: Any) -> Optional[str]:
     """Why this torch has no use for an allocator, or None. Mistakes of the caller are raised."""
-    if getattr(torch.version, "cuda", None) is None:
+    if getattr(torch.version, "cuda", None) is None and not is_rocm(torch):
         return f"torch {torch.__version__} was built without CUDA"
     if torch.cuda._is_in_bad_fork():
         raise GaplessError(_FORKED)

@@ -1,8 +1,8 @@
-"""The build backend: maturin, with the library that torch loads built first and put into the package.
+"""The build backend: maturin, with the library that torch loads built first and put into the package, and its header.
 
 maturin makes the wheel of one crate, the program's. The package also loads libgapless_torch.so, from a second crate of
 the workspace, so each hook below builds that crate and passes the call on. Everything else (metadata, the archive, the
-source distribution, the tag) is maturin's. pyproject.toml includes the library in the wheel.
+source distribution, the tag) is maturin's. pyproject.toml includes the library and its header in the wheel.
 
 The wheel is tagged linux_ARCH. `cargo xtask dist` lets auditwheel read the symbols of all binaries in it, and gives it
 the manylinux tag that they allow.
@@ -21,6 +21,8 @@ import maturin
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = "libgapless_torch.so"
 IN_PACKAGE = ROOT / "python" / "gapless" / LIBRARY
+HEADER = ROOT / "include" / "gapless.h"
+HEADERS_IN_PACKAGE = ROOT / "python" / "gapless" / "include"
 
 # What needs no library is maturin's own.
 build_sdist = maturin.build_sdist
@@ -35,12 +37,15 @@ Settings = Optional[Mapping[str, Any]]
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None) -> str:
     _build_library()
+    HEADERS_IN_PACKAGE.mkdir(exist_ok=True)
+    shutil.copy2(HEADER, HEADERS_IN_PACKAGE)
     try:
         name: str = maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
         return name
     finally:
-        # A source tree keeps no library that would grow old in it.
+        # A source tree keeps no library that would grow old in it, and one header.
         IN_PACKAGE.unlink()
+        shutil.rmtree(HEADERS_IN_PACKAGE)
 
 
 def build_editable(wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None) -> str:

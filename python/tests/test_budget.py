@@ -333,6 +333,42 @@ def test_where_nvml_knows_the_process_it_says_what_is_outside(real):
     assert done.code == 0, done.out + done.err
 
 
+OUTSIDE = """
+        a = empty(100)
+        assert gapless.stats()["gapless.budget.outside"] == 364 * MIB, gapless.stats()["gapless.budget.outside"]
+        assert "364.00 MiB is counted" in fails(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        # The server has all that is in use, and the client is listed as one: with its own bytes.
+        'STANDIN_PROCESSES="1:3221225472" STANDIN_CLIENTS="$$:314572800"',
+        # An instance of a divided card: its own list of processes, found by its own UUID.
+        'STANDIN_MIG="2:5368709120" STANDIN_INSTANCE=2 STANDIN_PROCESSES="1:1,$$:314572800"',
+        # The library does not tell how full the card is, and still lists processes.
+        'STANDIN_UNIFIED=1 STANDIN_PROCESSES="$$:314572800"',
+    ],
+    ids=["MPS client", "MIG instance", "unified memory"],
+)
+def test_what_is_outside_is_known_on_other_cards_too(real, variables):
+    words = f'{variables} exec "$0" "$@"'
+    done = real.start(["bash", "-c", words, sys.executable, "-c", program(OUTSIDE, budget="1GiB")])
+    assert done.code == 0, done.out + done.err
+
+
+def test_a_client_whose_memory_is_its_servers_is_not_taken_for_the_server(real):
+    body = """
+        a = empty(100)
+        # Nobody knows what this process holds: no more than one context is assumed, and not what the server has.
+        assert gapless.stats()["gapless.budget.outside"] <= 832 * MIB, gapless.stats()["gapless.budget.outside"]
+    """
+    words = 'STANDIN_PROCESSES="1:3221225472" exec "$0" "$@"'
+    done = real.start(["bash", "-c", words, sys.executable, "-c", program(body, budget="2GiB")])
+    assert done.code == 0, done.out + done.err
+
+
 @pytest.mark.parametrize(
     "name, value",
     [("budget", "0"), ("budget", "60%"), ("tenant", "a"), ("tenant", "a:0"), ("tenant", "a:101%"), ("tenant", "a:1GiB:lend"), ("tenant", "a b:1")],

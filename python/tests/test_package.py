@@ -4,8 +4,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import gapless
 from conftest import PACKAGE, ROOT
+from gapless import _paths
 from gapless._stats import line
 from gapless._tools import flat, nested
 
@@ -26,6 +29,16 @@ def test_importing_it_does_nothing():
     # A variable that enable() would refuse, to see that it is not looked at.
     done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT / "python"), "GAPLESS_NONSENSE": "1"}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "gapless.enable() was not called\n", "")
+
+
+def test_the_header_of_a_source_tree_is_the_projects():
+    assert gapless.include_dir() == str(ROOT / "include")
+
+
+def test_a_missing_header_is_named(monkeypatch):
+    monkeypatch.setattr(_paths, "HEADER", "another.h")
+    with pytest.raises(gapless.GaplessError, match=r"include/another.h is missing: .* install gapless again"):
+        gapless.include_dir()
 
 
 def test_every_module_says_what_it_is_for():

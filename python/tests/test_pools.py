@@ -293,6 +293,49 @@ os._exit(0)
     )
 
 
+def test_a_segment_of_a_private_pool_is_there_while_trackers_hear_of_its_end(real):
+    # NCCL ends the registration of the memory then, which the driver must still have.
+    done = real.passes(
+        LISTENER
+        + """
+import gc, os
+card = ctypes.CDLL("libcuda.so.1")
+card.device_behind.restype = ctypes.c_uint64
+def is_mapped(addr):
+    two = (ctypes.c_uint64 * 2)()
+    return card.device_behind(ctypes.c_uint64(addr), ctypes.byref(two), ctypes.byref(two, 8)) != 0
+class Heard(list):
+    def append(self, entry):
+        action, size, addr = entry
+        super().append((action, addr, size, [is_mapped(addr), is_mapped(addr + size - 1)]))
+heard = Heard()
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    early = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+listen()
+with torch.cuda.use_mem_pool(pool):
+    late = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    inside = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+del early, late, inside
+torch.cuda.empty_cache()
+assert not any(action == 4 for action, *_ in heard), "the pools are in use"
+del pool, graph
+gc.collect()
+torch.cuda.empty_cache()
+came, went = [[entry[1:] for entry in heard if entry[0] == action] for action in (3, 4)]
+assert len(came) >= 2 and len(went) >= 3, (came, went)
+for addr, size, mapped in came + went:
+    assert mapped == [True, True], (hex(addr), size, mapped)
+assert not any(is_mapped(addr) for addr, _, _ in went), "now they are gone"
+print("heard", flush=True)
+os._exit(0)
+"""
+    )
+    assert done.lines() == ["heard"]
+
+
 def test_sizes_of_what_is_mapped_and_copies_within_a_card(real):
     real.passes(
         TABLE

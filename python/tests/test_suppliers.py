@@ -248,3 +248,37 @@ assert balance and not any(balance.values()), balance
 assert torch.cuda.memory_allocated() == 0
 """
     )
+
+
+def test_a_supplier_that_hands_out_torchs_own_memory_is_refused(real, start):
+    # Natively such a supplier asks its own pool again, without end.
+    done = real.passes(
+        "import torch, gapless\ngapless.enable()\n"
+        + start
+        + """
+import gc, os
+of = lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")
+ours = CUDAPluggableAllocator(os.environ["GAPLESS_LIBRARY"], "gapless_alloc", "gapless_free")
+pool = MemPool(ours.allocator())
+for size in (30 << 20, 5000):
+    try:
+        with torch.cuda.use_mem_pool(pool):
+            of(size)
+    except RuntimeError as error:
+        assert not isinstance(error, torch.OutOfMemoryError)
+        print(str(error).splitlines()[0])
+# What it took went back, and other pools, and the default one, serve on.
+assert torch.cuda.memory_allocated() == 0
+other = MemPool(supplier.allocator())
+with torch.cuda.use_mem_pool(other):
+    kept = of(5000)
+outside = of(30 << 20)
+del kept, outside, pool, other
+gc.collect()
+torch.cuda.empty_cache()
+print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+"""
+    )
+    lines = done.lines()
+    assert len(lines) == 3 and lines[2] == "0 0", lines
+    assert all("which it has from torch's current allocator" in line for line in lines[:2]), lines

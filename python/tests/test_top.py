@@ -249,3 +249,39 @@ def test_the_terminal_is_drawn_on_and_put_back(top, keys, end):
         assert seen.count(b"\x1b[?1049h") == 1 and seen.count(b"\x1b[?1049l") == 1, seen
         assert b"\x1b[?25h" in seen, "the cursor is back"
         assert str(process.pid).encode() in seen
+
+
+def test_a_card_without_memory_of_its_own_shows_the_hosts(top):
+    with open("/proc/meminfo") as lines:
+        total = int(next(lines).split()[1]) * 1024
+    environment = {"STANDIN_UNIFIED": "1", "LD_LIBRARY_PATH": str(top.bench.standin)}
+    shown = top.once(**environment)
+    (gpu,) = shown["gpus"]
+    assert (gpu["total"], gpu["unified"], gpu["instance"]) == (total, True, None)
+    assert 0 < gpu["used"] <= total
+    assert shown["notes"] == ["GPU 0 has no memory of its own: its figures are the host's"]
+    done = top.ask("metrics", "--once", **environment)
+    assert f'gapless_device_total_bytes{{gpu="0",UUID="{gpu["uuid"]}",device="nvidia0"' in done.stdout, done.stdout + done.stderr
+
+
+def test_a_process_is_shown_on_its_instance_of_a_divided_card(top):
+    divided = {"STANDIN_MIG": f"2:{5 << 30},9:{10 << 30}", "LD_LIBRARY_PATH": str(top.bench.standin)}
+    program = """
+import torch, gapless
+gapless.enable()
+x = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+line = "ready"
+"""
+    with top.running(program, STANDIN_INSTANCE="9", **{key: value for key, value in divided.items() if key == "STANDIN_MIG"}):
+        for _ in range(200):
+            shown = top.once(**divided)
+            if shown["processes"]:
+                break
+            time.sleep(0.05)
+    identities = [(gpu["index"], gpu["instance"], gpu["uuid"][-2:], gpu["total"] >> 30) for gpu in shown["gpus"]]
+    assert identities == [(0, 2, "02", 5), (0, 9, "09", 10)]
+    assert [gpu["allocated"] for gpu in shown["gpus"]] == [0, 8 * MIB]
+    (use,) = shown["processes"][0]["gpus"]
+    assert use["uuid"] == shown["gpus"][1]["uuid"]
+    text = top.ask("top", "--once", **divided).stdout
+    assert "GPU 0/2 Stand-in card MIG 1g.5gb" in text and "GPU 0/9" in text

@@ -6,6 +6,8 @@
 
 #define CONTEXT ((void *)0x6a70)
 
+enum { NOT_FOUND = 500 };
+
 static __thread void *stack[64];
 static __thread int depth;
 
@@ -51,9 +53,10 @@ int cuCtxSynchronize(void) { device_sync(); return SUCCESS; }
 
 /* ---- memory ---- */
 
+/* Where the memory is the host's, most of it is in the kernel's file cache, which the driver counts as used. */
 int cuMemGetInfo_v2(size_t *available, size_t *total) {
     *total = device_capacity();
-    *available = *total - device_used();
+    *available = (*total - device_used()) / (getenv("STANDIN_UNIFIED") ? 64 : 1);
     return SUCCESS;
 }
 int cuMemAlloc_v2(uint64_t *out, size_t size) {
@@ -61,6 +64,15 @@ int cuMemAlloc_v2(uint64_t *out, size_t size) {
     return *out ? SUCCESS : OUT_OF_MEMORY;
 }
 int cuMemFree_v2(uint64_t addr) { device_free(addr); return SUCCESS; }
+
+/* Of what cuMemMap mapped: one mapping, not the reservation that it lies in. */
+int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t addr) {
+    uint64_t offset, left;
+    if (!device_behind(addr, &offset, &left)) return NOT_FOUND;
+    if (base) *base = addr - offset;
+    if (size) *size = offset + left;
+    return SUCCESS;
+}
 
 /* The host's memory is real. STANDIN_HOST bytes of it can be pinned, all where it is not set. */
 static size_t pinned;

@@ -4,6 +4,7 @@
 
 #include "device.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
@@ -20,11 +21,13 @@ int cuDeviceGet(int *out, int ordinal) {
     return ordinal == 0 ? SUCCESS : INVALID_VALUE;
 }
 
-/* As standin/nvml.c prints it. */
+/* As standin/nvml.c prints it. STANDIN_INSTANCE is the number of the instance that the process has of a divided card. */
 int cuDeviceGetUuid_v2(unsigned char *out, int dev) {
     static const unsigned char uuid[16] = {0x6a, 0x70, 0xc0, 0xde, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 1};
+    const char *instance = getenv("STANDIN_INSTANCE");
     (void)dev;
     memcpy(out, uuid, sizeof uuid);
+    if (instance) out[15] = (unsigned char)atoi(instance);
     return SUCCESS;
 }
 
@@ -34,11 +37,13 @@ int cuDeviceGetName(char *out, int room, int dev) {
     return SUCCESS;
 }
 
-/* No optional ability but that pages leave the process as files (103): no fabric handles, no GPUDirect. The compute
- * capability (75, 76) is 9.0. */
+/*
+ * No optional ability but that pages leave the process as files (103): no fabric handles, no GPUDirect. The compute
+ * capability (75, 76) is 9.0. With STANDIN_UNIFIED the card uses the host's memory (18).
+ */
 int cuDeviceGetAttribute(int *out, int attribute, int dev) {
     (void)dev;
-    *out = attribute == 75 ? 9 : attribute == 103;
+    *out = attribute == 75 ? 9 : attribute == 103 || (attribute == 18 && getenv("STANDIN_UNIFIED"));
     return SUCCESS;
 }
 

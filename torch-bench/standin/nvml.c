@@ -4,7 +4,11 @@
  *
  * STANDIN_CAPACITY    the card's bytes, as everywhere here
  * STANDIN_PROCESSES   who uses it: `pid:bytes,pid:bytes`; `?` for bytes that the driver does not know
- * STANDIN_NVML        a number that nvmlInit returns: 9 is a driver that is not loaded */
+ * STANDIN_NVML        a number that nvmlInit returns: 9 is a driver that is not loaded
+ * STANDIN_UNIFIED     the card uses the host's memory: the library does not tell how full it is
+ * STANDIN_MIG         the card is divided: `instance:bytes,instance:bytes`. Only the instances tell of processes: those
+ *                     of STANDIN_PROCESSES are on the first one. Instance N has the card's UUID with N at its end
+ * STANDIN_CLIENTS     clients of the Multi-Process Service, as STANDIN_PROCESSES; their server is there by itself */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +20,29 @@ enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSU
 
 #define UUID "GPU-6a70c0de-0000-4000-8000-000000000001"
 
+#define CARD_NAME "Stand-in card"
+#define MOST_INSTANCES 7
+
 static int card;
+/* Handles of instances: by their places in STANDIN_MIG. */
+static int instances[MOST_INSTANCES];
+
+/* The number and the bytes of the instance at a place; 0: there is none. */
+static int instance_at(unsigned place, unsigned *number, unsigned long long *bytes) {
+    const char *at = getenv("STANDIN_MIG");
+    for (unsigned i = 0; at && *at; i++) {
+        char *end;
+        *number = (unsigned)strtoul(at, &end, 10);
+        if (*end != ':') return 0;
+        *bytes = strtoull(end + 1, &end, 10);
+        if (i == place) return 1;
+        at = *end == ',' ? end + 1 : NULL;
+    }
+    return 0;
+}
+
+/* The place of an instance's handle, -1 for the card. */
+static int place_of(void *dev) { return dev == &card ? -1 : (int)((int *)dev - instances); }
 
 typedef struct { unsigned pid; unsigned long long used; } process_v1;
 typedef struct { unsigned pid; unsigned long long used; unsigned instance, compute_instance; } process_v2;
@@ -26,10 +52,10 @@ static unsigned long long capacity(void) {
     return text ? strtoull(text, NULL, 10) : (4ull << 30) + (37ull << 20);
 }
 
-/* The processes named in the environment, at most `room` of them into `out`; how many there are. */
-static unsigned list(process_v2 *out, unsigned room) {
+/* The processes that a variable names, at most `room` of them into `out`; how many there are. */
+static unsigned list_of(const char *variable, process_v2 *out, unsigned room) {
     unsigned count = 0;
-    const char *at = getenv("STANDIN_PROCESSES");
+    const char *at = getenv(variable);
     while (at && *at) {
         char *end;
         unsigned long pid = strtoul(at, &end, 10);
@@ -44,6 +70,8 @@ static unsigned list(process_v2 *out, unsigned room) {
     }
     return count;
 }
+
+static unsigned list(process_v2 *out, unsigned room) { return list_of("STANDIN_PROCESSES", out, room); }
 
 static unsigned long long used(void) {
     static process_v2 all[1024];
@@ -64,35 +92,91 @@ int nvmlInit_v2(void) { return getenv("STANDIN_NVML") ? atoi(getenv("STANDIN_NVM
 int nvmlDeviceGetCount_v2(unsigned *out) { *out = 1; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out) { *out = &card; return index ? INVALID_ARGUMENT : SUCCESS; }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **out) { (void)bus; *out = &card; return SUCCESS; }
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **out) { *out = &card; return strcmp(uuid, UUID) ? NOT_FOUND : SUCCESS; }
-int nvmlDeviceGetIndex(void *dev, unsigned *out) { (void)dev; *out = 0; return SUCCESS; }
-int nvmlDeviceGetUUID(void *dev, char *out, unsigned room) { (void)dev; return text(out, room, UUID); }
-int nvmlDeviceGetName(void *dev, char *out, unsigned room) { (void)dev; return text(out, room, "Stand-in card"); }
+int nvmlDeviceGetMigMode(void *dev, unsigned *now, unsigned *next) {
+    if (place_of(dev) >= 0) return INVALID_ARGUMENT;
+    *now = *next = getenv("STANDIN_MIG") != NULL;
+    return SUCCESS;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *dev, unsigned *out) { (void)dev; *out = MOST_INSTANCES; return SUCCESS; }
+/* Numbers have gaps: the second place is empty. */
+int nvmlDeviceGetMigDeviceHandleByIndex(void *dev, unsigned index, void **out) {
+    unsigned number, place = index > 1 ? index - 1 : index;
+    unsigned long long bytes;
+    if (place_of(dev) >= 0 || index >= MOST_INSTANCES) return INVALID_ARGUMENT;
+    if (index == 1 || !instance_at(place, &number, &bytes)) return NOT_FOUND;
+    *out = &instances[place];
+    return SUCCESS;
+}
+int nvmlDeviceGetGpuInstanceId(void *dev, unsigned *out) {
+    unsigned long long bytes;
+    int place = place_of(dev);
+    return place >= 0 && instance_at((unsigned)place, out, &bytes) ? SUCCESS : NOT_SUPPORTED;
+}
+
+static int uuid_of(void *dev, char *out, unsigned room) {
+    unsigned number;
+    unsigned long long bytes;
+    int place = place_of(dev);
+    if (strlen(UUID) >= room) return INSUFFICIENT_SIZE;
+    strcpy(out, UUID);
+    if (place < 0) return SUCCESS;
+    if (!instance_at((unsigned)place, &number, &bytes)) return NOT_FOUND;
+    memcpy(out, "MIG", 3);
+    snprintf(out + strlen(out) - 2, 3, "%02x", number & 0xff);
+    return SUCCESS;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
+    char found[64];
+    *out = &card;
+    if (!strcmp(uuid, UUID)) return SUCCESS;
+    for (int place = 0; place < MOST_INSTANCES; place++) {
+        *out = &instances[place];
+        if (uuid_of(*out, found, sizeof found) == SUCCESS && !strcmp(uuid, found)) return SUCCESS;
+    }
+    return NOT_FOUND;
+}
+/* Of an instance: its place among those of its card, which is no number of a card. */
+int nvmlDeviceGetIndex(void *dev, unsigned *out) { *out = place_of(dev) < 0 ? 0 : (unsigned)place_of(dev) + 40; return SUCCESS; }
+int nvmlDeviceGetUUID(void *dev, char *out, unsigned room) { return uuid_of(dev, out, room); }
+int nvmlDeviceGetName(void *dev, char *out, unsigned room) {
+    return text(out, room, place_of(dev) < 0 ? CARD_NAME : CARD_NAME " MIG 1g.5gb");
+}
 
 /* nvmlMemory_t: total, free, used. */
 int nvmlDeviceGetMemoryInfo(void *dev, unsigned long long *out) {
-    (void)dev;
+    unsigned number;
+    int place = place_of(dev);
+    if (getenv("STANDIN_UNIFIED")) return NOT_SUPPORTED;
     out[0] = capacity();
-    out[2] = used();
+    if (place >= 0 && !instance_at((unsigned)place, &number, &out[0])) return NOT_FOUND;
+    out[2] = place > 0 ? 0 : used();
+    if (out[2] > out[0]) out[2] = out[0];
     out[1] = out[0] - out[2];
     return SUCCESS;
 }
 
+/* Nothing runs on a divided card itself, nor on its instances behind the first one. */
+static int tells(void *dev) { return getenv("STANDIN_MIG") ? place_of(dev) == 0 : place_of(dev) < 0; }
+
 int nvmlDeviceGetComputeRunningProcesses(void *dev, unsigned *count, process_v1 *out) {
-    (void)dev;
     static process_v2 all[1024];
-    unsigned room = *count, there = list(all, 1024);
+    unsigned room = *count, there = tells(dev) ? list(all, 1024) : 0;
     *count = there;
     if (there > room) return INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < there && i < 1024; i++) out[i] = (process_v1){all[i].pid, all[i].used};
     return SUCCESS;
 }
 
-int nvmlDeviceGetComputeRunningProcesses_v3(void *dev, unsigned *count, process_v2 *out) {
-    (void)dev;
+static int list_into(const char *variable, void *dev, unsigned *count, process_v2 *out) {
     unsigned room = *count;
-    *count = list(out, room);
+    *count = tells(dev) ? list_of(variable, out, room) : 0;
     return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *dev, unsigned *count, process_v2 *out) {
+    return list_into("STANDIN_PROCESSES", dev, count, out);
+}
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *dev, unsigned *count, process_v2 *out) {
+    return list_into("STANDIN_CLIENTS", dev, count, out);
 }
 
 int nvmlDeviceGetNvLinkRemoteDeviceType(void) { return NOT_SUPPORTED; }

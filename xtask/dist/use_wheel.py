@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import os
+import subprocess
 import sys
 
 import gapless
@@ -30,6 +31,24 @@ missing = [name for name in _library._OPTIONAL if not library.has(name)]
 # No build has this one yet: snapshots are torch's own.
 assert missing == ["gapless_snapshot"], missing
 assert library.address("gapless_alloc") != 0
+
+# A C program builds with what the package brings, and runs; where there is no GPU, it is told so in words.
+assert gapless.include_dir().startswith(environment) and gapless.library_dir().startswith(environment)
+program = """
+#include <gapless.h>
+#include <stdio.h>
+int main(void) {
+    if (gapless_mem_abi() != GAPLESS_ABI) return 1;
+    void *memory = gapless_mem_alloc(1000, 0, NULL);
+    if (memory) return gapless_mem_free(memory);
+    if (gapless_mem_last_code() != GAPLESS_UNAVAILABLE) return 2;
+    return printf("%s", gapless_last_error()) < 10;
+}
+"""
+folder = gapless.library_dir()
+words = ["cc", "-xc", "-Wall", "-Wextra", "-Werror", "-", "-I", gapless.include_dir(), "-L", folder, "-lgapless_torch", f"-Wl,-rpath,{folder}"]
+subprocess.run([*words, "-o", "program"], input=program, text=True, check=True)
+subprocess.run(["./program"], check=True)
 
 # A mistake is named before torch is looked for; where there is no torch, that is named.
 for options, text in (({"resrve": "1GiB"}, "did you mean reserve?"), ({}, "torch cannot be imported")):

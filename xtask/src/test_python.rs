@@ -112,6 +112,8 @@ fn build_card(folder: &Path) -> Result<()> {
     library("libcuda.so.1", &driver)?;
     library("libnvidia-ml.so.1", &["standin/nvml.c"])?;
     let libcuda = path("libcuda.so.1");
+    // HIP's runtime on the same card, for torch's hooks over it.
+    library("libamdhip64.so", &["standin/hip.c", &libcuda])?;
     // A name of its own: the real runtime library has to load as well.
     let versions = "-Wl,--version-script,standin/libcudart.so.13.map";
     library("libgapless-cudart.so", &[versions, "python/runtime.c", &libcuda, "-ldl"])?;

@@ -1,15 +1,15 @@
 //! One card behind the allocator: pages, addresses and events through the driver.
 
 use crate::driver::{
-    ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_RDMA, AccessDescription,
-    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError, EVENT_DISABLE_TIMING,
-    FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LEGACY_STREAM, LOCATION_DEVICE, Location, NOT_CAPTURED,
-    NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
+    ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_INTEGRATED, ATTRIBUTE_RDMA,
+    AccessDescription, AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError,
+    EVENT_DISABLE_TIMING, FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LEGACY_STREAM, LOCATION_DEVICE,
+    Location, NOT_CAPTURED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
 use crate::sharing::SharedPages;
-use crate::streams;
+use crate::{streams, unified};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::time::Instant;
 
@@ -27,6 +27,8 @@ pub struct CudaDevice {
     /// by network cards.
     exports_files: bool,
     rdma: bool,
+    /// Whether its memory is the host's.
+    is_unified: bool,
     /// Other cards that may use this one's memory.
     peers: Vec<i32>,
     /// Pages that other processes were told of.
@@ -77,6 +79,11 @@ fn check(status: Status) -> Result<(), DeviceError> {
     }
 }
 
+/// What a card has free, and in all, as the driver says it: corrected where the memory is the host's.
+fn told(is_unified: bool, free: u64, total: u64) -> (u64, u64) {
+    if is_unified { (unified::free_of(free, total), total) } else { (free, total) }
+}
+
 impl CudaDevice {
     /// The card with this number, with its primary context, which is the one that CUDA's runtime uses.
     ///
@@ -109,6 +116,7 @@ impl CudaDevice {
             foreign: Vec::new(),
             exports_files: has(ATTRIBUTE_EXPORTS_FILES),
             rdma: has(ATTRIBUTE_RDMA),
+            is_unified: has(ATTRIBUTE_INTEGRATED),
             peers: Vec::new(),
             shared: SharedPages::default(),
             mapped: None,
@@ -182,7 +190,7 @@ impl CudaDevice {
     /// What asks how full the card is, for other threads.
     #[must_use]
     pub fn meter(&self) -> Meter {
-        Meter { driver: self.driver, context: self.context }
+        Meter { driver: self.driver, context: self.context, is_unified: self.is_unified }
     }
 
     fn properties(&self) -> AllocationProperties {
@@ -241,6 +249,7 @@ impl CudaDevice {
 pub struct Meter {
     pub(crate) driver: &'static Driver,
     context: Handle,
+    is_unified: bool,
 }
 
 // SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
@@ -254,7 +263,7 @@ impl Meter {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: out-pointers of our own.
         let status = unsafe { (self.driver.mem_info)(&mut free, &mut total) };
-        (status == SUCCESS).then_some((free as u64, total as u64))
+        (status == SUCCESS).then_some(told(self.is_unified, free as u64, total as u64))
     }
 }
 
@@ -435,6 +444,6 @@ impl Device for CudaDevice {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: out-pointers of our own.
         unsafe { (self.driver.mem_info)(&mut free, &mut total) };
-        (free as u64, total as u64)
+        told(self.is_unified, free as u64, total as u64)
     }
 }

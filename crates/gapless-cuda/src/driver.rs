@@ -1,6 +1,6 @@
-//! The CUDA driver's functions, looked up by name once.
+//! The CUDA driver's functions, looked up by name once, in the process's [`source`].
 
-use crate::library::Library;
+use crate::source;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::OnceLock;
@@ -60,6 +60,8 @@ pub const CAPTURE_IMPLICIT: Status = 906;
 pub const LEGACY_STREAM: u64 = 1;
 /// `cudaStreamPerThread`: another stream in each thread.
 pub const PER_THREAD_STREAM: u64 = 2;
+/// `CU_DEVICE_ATTRIBUTE_INTEGRATED`: the card uses the host's memory.
+pub const ATTRIBUTE_INTEGRATED: c_int = 18;
 /// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.
 pub const ATTRIBUTE_EXPORTS_FILES: c_int = 103;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`.
@@ -88,6 +90,8 @@ pub enum DriverError {
     Lacks(&'static str),
     /// A call failed.
     Call(&'static str, Status),
+    /// A library that stands in the driver's place cannot be used: the reason, as a sentence.
+    Other(String),
 }
 
 impl fmt::Display for DriverError {
@@ -97,7 +101,11 @@ impl fmt::Display for DriverError {
             DriverError::Lacks(name) => {
                 write!(f, "the NVIDIA driver has no {name}: it must know CUDA 11.2 or later")
             }
-            DriverError::Call(name, status) => write!(f, "{name} failed with CUDA error {status}"),
+            DriverError::Call(name, status) => {
+                let source = source::current();
+                write!(f, "{} failed with {} error {status}", source.name_of(name), source.interface())
+            }
+            DriverError::Other(reason) => f.write_str(reason),
         }
     }
 }
@@ -115,12 +123,9 @@ macro_rules! table {
 
         impl $table {
             fn load() -> Result<$table, DriverError> {
-                let library = Library::open(c"libcuda.so.1").ok_or(DriverError::Missing)?;
-                let find = |name: &'static CStr| {
-                    library.find(name).ok_or_else(|| DriverError::Lacks(name.to_str().unwrap_or("a function")))
-                };
+                let find = |name: &'static CStr| source::current().find(name);
                 Ok($table {
-                    // SAFETY: the driver's headers give each of these names this type.
+                    // SAFETY: the driver's headers give each of these names this type, and a source keeps to it.
                     $($field: unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> Status>(find($symbol)?)
                     },)*

@@ -1,7 +1,7 @@
 //! The name and the UUID of a card. CUDA, the management library and other tools show the same UUID.
 
 use crate::driver::SUCCESS;
-use crate::library::Library;
+use crate::source;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 
@@ -55,12 +55,12 @@ type GetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 /// What the driver calls the card with this number. The driver was initialised before.
 #[must_use]
 pub fn of(ordinal: i32) -> Identity {
-    let Some(library) = Library::open(c"libcuda.so.1") else { return Identity::default() };
+    let find = |name: &'static CStr| source::current().find(name).ok();
     let device = || {
         let mut device = 0;
         // SAFETY: the driver's headers give this name this type; a valid out-pointer.
         let status = unsafe {
-            let get = std::mem::transmute::<*mut c_void, Get>(library.find(c"cuDeviceGet")?);
+            let get = std::mem::transmute::<*mut c_void, Get>(find(c"cuDeviceGet")?);
             get(&raw mut device, ordinal)
         };
         (status == SUCCESS).then_some(device)
@@ -68,14 +68,14 @@ pub fn of(ordinal: i32) -> Identity {
     let Some(device) = device() else { return Identity::default() };
     let uuid = || {
         // The newer one tells instances of one card apart.
-        let found = library.find(c"cuDeviceGetUuid_v2").or_else(|| library.find(c"cuDeviceGetUuid"))?;
+        let found = find(c"cuDeviceGetUuid_v2").or_else(|| find(c"cuDeviceGetUuid"))?;
         let mut uuid = Uuid::default();
         // SAFETY: as above; a UUID is 16 bytes.
         let status = unsafe { std::mem::transmute::<*mut c_void, GetUuid>(found)(&raw mut uuid, device) };
         (status == SUCCESS).then_some(uuid)
     };
     let name = || {
-        let found = library.find(c"cuDeviceGetName")?;
+        let found = find(c"cuDeviceGetName")?;
         let mut text = [0u8; 128];
         // SAFETY: as above; the text is as long as is said.
         let status = unsafe {

@@ -6,23 +6,27 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`driver`] | the table of the driver's functions |
+//! | [`source`] | the library that these functions are taken from |
 //! | [`device`] | one card |
 //! | [`pinned`] | pinned host memory for copies |
 //! | [`identity`] | the name and UUID of a card |
 //! | [`nvml`] | the management library: all cards of the machine and who uses them, without CUDA |
 //! | [`sharing`] | pages of this process for others, and pages of others |
+//! | [`unified`] | cards that use the host's memory |
 //! | [`mapped`], [`scrub`] | for checked mode: which page lies behind an address; filling and verifying memory |
 
 pub mod device;
 pub mod driver;
 pub mod identity;
-mod library;
+pub mod library;
 pub mod mapped;
 pub mod nvml;
 pub mod pinned;
 pub mod scrub;
 pub mod sharing;
+pub mod source;
 pub mod streams;
+pub mod unified;
 
 pub use device::{CudaDevice, Meter};
 pub use driver::{Driver, DriverError};

@@ -8,21 +8,37 @@ unsafe extern "C" {
 }
 
 const RTLD_NOW: c_int = 2;
+const RTLD_NOLOAD: c_int = 4;
 
 /// An open library.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Library(*mut c_void);
+pub struct Library(*mut c_void);
+
+// SAFETY: the loader's handle of a library that stays open for good; any thread may look names up in it.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
 
 impl Library {
     /// Opens a library by its name, where the loader finds one.
-    pub(crate) fn open(name: &CStr) -> Option<Library> {
+    #[must_use]
+    pub fn open(name: &CStr) -> Option<Library> {
         // SAFETY: the name is NUL-terminated.
         let library = unsafe { dlopen(name.as_ptr(), RTLD_NOW) };
         (!library.is_null()).then_some(Library(library))
     }
 
+    /// A library that the process has loaded already.
+    #[must_use]
+    pub fn loaded(name: &CStr) -> Option<Library> {
+        // SAFETY: the name is NUL-terminated.
+        let library = unsafe { dlopen(name.as_ptr(), RTLD_NOW | RTLD_NOLOAD) };
+        (!library.is_null()).then_some(Library(library))
+    }
+
     /// What it has under a name.
-    pub(crate) fn find(self, name: &CStr) -> Option<*mut c_void> {
+    #[must_use]
+    pub fn find(self, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: the library is open and the name NUL-terminated.
         let symbol = unsafe { dlsym(self.0, name.as_ptr()) };
         (!symbol.is_null()).then_some(symbol)

@@ -3,10 +3,16 @@
 //!
 //! `libnvidia-ml.so.1` comes with the driver; we load it with dlopen. Only its initialisation must succeed. Each later
 //! answer is an `Option`, because drivers refuse single questions (in containers, on vGPUs, for cards that are gone).
+//!
+//! A card that is divided (MIG) is not listed; its instances are, each with a UUID and memory of its own. Clients of
+//! the Multi-Process Service are listed where the driver tells of them. Where it does not, their memory is their
+//! server's.
+//!
 //! We never shut the library down; it stays loaded until the process ends.
 
 use crate::identity::{Uuid, text_of};
 use crate::library::Library;
+use crate::unified;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::OnceLock;
@@ -15,11 +21,16 @@ type Status = c_int;
 type Handle = *mut c_void;
 
 const SUCCESS: Status = 0;
+const NOT_SUPPORTED: Status = 3;
+/// The library has no such function.
+const NOT_FOUND: Status = 13;
 const INSUFFICIENT_SIZE: Status = 7;
 /// What the driver says where it does not know how much a process uses.
 const NOT_AVAILABLE: u64 = u64::MAX;
 /// Room for names and UUIDs, as the headers advise.
 const TEXT: usize = 96;
+/// Instances of a card that are asked for at most; today's cards have seven.
+const MOST_INSTANCES: u32 = 64;
 /// Processes of a card that are asked for at most: more than any machine runs, and a wrong count cannot take all
 /// memory.
 const MOST_PROCESSES: u32 = 1 << 16;
@@ -75,6 +86,8 @@ type ByIndex = unsafe extern "C" fn(c_uint, *mut Handle) -> Status;
 type ByUuid = unsafe extern "C" fn(*const c_char, *mut Handle) -> Status;
 type GetIndex = unsafe extern "C" fn(Handle, *mut c_uint) -> Status;
 type GetText = unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> Status;
+type GetMode = unsafe extern "C" fn(Handle, *mut c_uint, *mut c_uint) -> Status;
+type InstanceByIndex = unsafe extern "C" fn(Handle, c_uint, *mut Handle) -> Status;
 type GetMemory = unsafe extern "C" fn(Handle, *mut c_void) -> Status;
 type GetProcesses = unsafe extern "C" fn(Handle, *mut c_uint, *mut c_void) -> Status;
 
@@ -147,6 +160,12 @@ pub struct Nvml {
     memory_2: Option<GetMemory>,
     compute: Option<Lister>,
     graphics: Option<Lister>,
+    /// Clients of the Multi-Process Service.
+    clients: Option<Lister>,
+    instance_mode: Option<GetMode>,
+    most_instances: Option<GetIndex>,
+    instance_by_index: Option<InstanceByIndex>,
+    instance_number: Option<GetIndex>,
 }
 
 impl fmt::Debug for Nvml {
@@ -160,6 +179,8 @@ impl fmt::Debug for Nvml {
 pub struct NvmlDevice<'a> {
     nvml: &'a Nvml,
     handle: Handle,
+    /// The card that this is an instance of.
+    parent: Option<Handle>,
 }
 
 impl Nvml {
@@ -211,6 +232,15 @@ impl Nvml {
                 c"nvmlDeviceGetGraphicsRunningProcesses_v2",
                 c"nvmlDeviceGetGraphicsRunningProcesses"
             ),
+            clients: lister!(
+                c"nvmlDeviceGetMPSComputeRunningProcesses_v3",
+                c"nvmlDeviceGetMPSComputeRunningProcesses_v2",
+                c"nvmlDeviceGetMPSComputeRunningProcesses"
+            ),
+            instance_mode: function!(c"nvmlDeviceGetMigMode", GetMode),
+            most_instances: function!(c"nvmlDeviceGetMaxMigDeviceCount", GetIndex),
+            instance_by_index: function!(c"nvmlDeviceGetMigDeviceHandleByIndex", InstanceByIndex),
+            instance_number: function!(c"nvmlDeviceGetGpuInstanceId", GetIndex),
         };
         // SAFETY: takes nothing.
         match unsafe { init() } {
@@ -234,7 +264,7 @@ impl Nvml {
         let mut handle = std::ptr::null_mut();
         // SAFETY: a valid out-pointer.
         let status = unsafe { (self.by_index)(index, &raw mut handle) };
-        (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice { nvml: self, handle })
+        (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice { nvml: self, handle, parent: None })
     }
 
     /// The card that CUDA calls by this UUID; also an instance of one.
@@ -248,24 +278,70 @@ impl Nvml {
             let mut handle = std::ptr::null_mut();
             // SAFETY: a NUL-terminated text and a valid out-pointer.
             let status = unsafe { by_uuid(text.as_ptr(), &raw mut handle) };
-            (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice { nvml: self, handle })
+            (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice {
+                nvml: self,
+                handle,
+                parent: None,
+            })
         })
     }
 
-    /// All cards that can be asked.
+    /// All cards that can be asked; of one that is divided, its instances.
     pub fn devices(&self) -> impl Iterator<Item = NvmlDevice<'_>> {
-        (0..self.count()).filter_map(|index| self.device(index))
+        (0..self.count()).filter_map(|index| self.device(index)).flat_map(|device| {
+            let instances = device.instances();
+            if instances.is_empty() { vec![device] } else { instances }
+        })
     }
 }
 
-impl NvmlDevice<'_> {
-    /// Its number in the order of the machine's bus.
+impl<'a> NvmlDevice<'a> {
+    /// The instances that the card is divided into; none where it is whole.
+    #[must_use]
+    pub fn instances(&self) -> Vec<NvmlDevice<'a>> {
+        let nvml = self.nvml;
+        let (Some(mode), Some(by_index)) = (nvml.instance_mode, nvml.instance_by_index) else {
+            return Vec::new();
+        };
+        let (mut now, mut next) = (0, 0);
+        // SAFETY: the handle came from the library; valid out-pointers.
+        let status = unsafe { mode(self.handle, &raw mut now, &raw mut next) };
+        if status != SUCCESS || now == 0 {
+            return Vec::new();
+        }
+        // Numbers have gaps where instances were removed.
+        let most = self.number(nvml.most_instances).unwrap_or(MOST_INSTANCES).min(MOST_INSTANCES);
+        let instance = |at| {
+            let mut handle = std::ptr::null_mut();
+            // SAFETY: as above.
+            let status = unsafe { by_index(self.handle, at, &raw mut handle) };
+            let parent = Some(self.handle);
+            (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice { nvml, handle, parent })
+        };
+        (0..most).filter_map(instance).collect()
+    }
+
+    fn number(&self, get: Option<GetIndex>) -> Option<u32> {
+        Self::number_of(self.handle, get)
+    }
+
+    fn number_of(handle: Handle, get: Option<GetIndex>) -> Option<u32> {
+        let mut number = 0;
+        // SAFETY: the handle came from the library; a valid out-pointer.
+        let status = unsafe { get?(handle, &raw mut number) };
+        (status == SUCCESS).then_some(number)
+    }
+
+    /// The number of the card in the order of the machine's bus; of an instance, that of its card.
     #[must_use]
     pub fn index(&self) -> Option<u32> {
-        let mut index = 0;
-        // SAFETY: the handle came from the library; a valid out-pointer.
-        let status = unsafe { self.nvml.index?(self.handle, &raw mut index) };
-        (status == SUCCESS).then_some(index)
+        Self::number_of(self.parent.unwrap_or(self.handle), self.nvml.index)
+    }
+
+    /// The number of an instance, as NVIDIA's tools show it; `None` for a whole card.
+    #[must_use]
+    pub fn instance(&self) -> Option<u32> {
+        self.parent.and_then(|_| self.number(self.nvml.instance_number))
     }
 
     fn text(&self, get: Option<GetText>) -> Option<String> {
@@ -286,8 +362,23 @@ impl NvmlDevice<'_> {
         self.text(self.nvml.name)
     }
 
+    /// How full it is; `None`: the driver does not tell, or the card has no memory of its own.
     #[must_use]
     pub fn memory(&self) -> Option<Memory> {
+        self.own_memory().ok()
+    }
+
+    /// How full it is, and whether that is the host's memory: cards without their own use that one.
+    #[must_use]
+    pub fn memory_or_host(&self) -> Option<(Memory, bool)> {
+        match self.own_memory() {
+            Ok(memory) => Some((memory, false)),
+            Err(NOT_SUPPORTED) => unified::host().map(|memory| (memory, true)),
+            Err(_) => None,
+        }
+    }
+
+    fn own_memory(&self) -> Result<Memory, Status> {
         // The newer one counts the driver's own apart: both are brought to what is free.
         if let Some(get) = self.nvml.memory_2 {
             let version = size_of::<Memory2>() as c_uint | 2 << 24;
@@ -295,14 +386,19 @@ impl NvmlDevice<'_> {
             // SAFETY: the structure of that version.
             if unsafe { get(self.handle, (&raw mut memory).cast()) } == SUCCESS {
                 let Memory2 { total, free, .. } = memory;
-                return Some(Memory { total, used: total.saturating_sub(free), free });
+                return Ok(Memory { total, used: total.saturating_sub(free), free });
             }
         }
+        let get = self.nvml.memory_1.ok_or(NOT_FOUND)?;
         let mut memory = Memory1::default();
         // SAFETY: the structure of the first version.
-        let status = unsafe { self.nvml.memory_1?(self.handle, (&raw mut memory).cast()) };
-        let Memory1 { total, free, .. } = memory;
-        (status == SUCCESS).then_some(Memory { total, used: total.saturating_sub(free), free })
+        match unsafe { get(self.handle, (&raw mut memory).cast()) } {
+            SUCCESS => {
+                let Memory1 { total, free, .. } = memory;
+                Ok(Memory { total, used: total.saturating_sub(free), free })
+            }
+            status => Err(status),
+        }
     }
 
     /// The processes that have work on the card, by number; `None`: the driver refuses to say.
@@ -310,11 +406,12 @@ impl NvmlDevice<'_> {
     pub fn processes(&self) -> Option<Vec<Process>> {
         let compute = self.nvml.compute.and_then(|lister| self.list(lister));
         let graphics = self.nvml.graphics.and_then(|lister| self.list(lister));
-        if compute.is_none() && graphics.is_none() {
+        let clients = self.nvml.clients.and_then(|lister| self.list(lister));
+        if compute.is_none() && graphics.is_none() && clients.is_none() {
             return None;
         }
-        let mut all: Vec<Process> = compute.into_iter().chain(graphics).flatten().collect();
-        // One that computes and draws is in both lists, with the same bytes.
+        let mut all: Vec<Process> = compute.into_iter().chain(graphics).chain(clients).flatten().collect();
+        // One that computes and draws is in several lists, with the same bytes.
         all.sort_unstable_by_key(|process| (process.pid, std::cmp::Reverse(process.used)));
         all.dedup_by_key(|process| process.pid);
         Some(all)

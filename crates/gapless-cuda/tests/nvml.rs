@@ -63,6 +63,74 @@ fn a_machine_without_a_driver_is_an_error_in_words() {
 }
 
 #[test]
+fn a_card_without_memory_of_its_own_has_the_hosts() {
+    let folder = standin("unified");
+    ask("child_unified", &folder, &[("STANDIN_UNIFIED", "1"), ("STANDIN_PROCESSES", "7:4096")]);
+}
+
+#[test]
+fn instances_of_a_divided_card_are_cards_of_their_own() {
+    let folder = standin("mig");
+    let environment = [
+        ("STANDIN_MIG", "2:5368709120,9:10737418240"),
+        ("STANDIN_PROCESSES", "7:1048576"),
+        ("STANDIN_CAPACITY", "1"),
+    ];
+    ask("child_mig", &folder, &environment);
+}
+
+#[test]
+fn clients_of_the_multi_process_service_are_processes() {
+    let folder = standin("mps");
+    ask("child_mps", &folder, &[("STANDIN_PROCESSES", "30:2048,31:?"), ("STANDIN_CLIENTS", "31:4096,32:?")]);
+}
+
+#[test]
+#[ignore = "run by the tests above"]
+fn child_unified() {
+    let nvml = Nvml::open().expect("the stand-in");
+    let card = nvml.device(0).expect("a card");
+    assert_eq!(card.memory(), None, "it has none");
+    let (memory, is_host) = card.memory_or_host().expect("the host's");
+    let text = std::fs::read_to_string("/proc/meminfo").expect("the kernel tells");
+    let first = text.lines().next().and_then(|line| line.split_whitespace().nth(1)).expect("MemTotal");
+    assert!(is_host);
+    assert_eq!(memory.total, 1024 * first.parse::<u64>().expect("a number"));
+    assert_eq!(memory.used + memory.free, memory.total);
+    assert_eq!(card.processes(), Some(vec![Process { pid: 7, used: Some(4096) }]));
+}
+
+#[test]
+#[ignore = "run by the tests above"]
+fn child_mig() {
+    let nvml = Nvml::open().expect("the stand-in");
+    let all: Vec<_> = nvml.devices().collect();
+    let identities: Vec<_> = all.iter().map(|card| (card.uuid(), card.index(), card.instance())).collect();
+    let uuid = |end: &str| Some(format!("MIG-6a70c0de-0000-4000-8000-0000000000{end}"));
+    assert_eq!(identities, [(uuid("02"), Some(0), Some(2)), (uuid("09"), Some(0), Some(9))]);
+    let memory: Vec<_> = all.iter().map(|card| card.memory().expect("its own").total >> 30).collect();
+    assert_eq!(memory, [5, 10]);
+    assert_eq!(all[0].name().as_deref(), Some("Stand-in card MIG 1g.5gb"));
+    let counts: Vec<_> = all.iter().map(|card| card.processes().map(|list| list.len())).collect();
+    assert_eq!(counts, [Some(1), Some(0)]);
+    // As CUDA names it to a process that has this instance.
+    let found = Uuid::parse(&uuid("09").expect("a text")).and_then(|uuid| nvml.device_by_uuid(uuid));
+    assert_eq!(found.and_then(|card| card.memory()).map(|memory| memory.total >> 30), Some(10));
+    let card = nvml.device(0).expect("the card itself");
+    assert_eq!((card.instance(), card.instances().len()), (None, 2));
+}
+
+#[test]
+#[ignore = "run by the tests above"]
+fn child_mps() {
+    let nvml = Nvml::open().expect("the stand-in");
+    let processes = nvml.device(0).and_then(|card| card.processes()).expect("processes");
+    let told = |pid, used| Process { pid, used };
+    assert_eq!(processes, [told(30, Some(2048)), told(31, Some(4096)), told(32, None)]);
+    assert_eq!(nvml.device(0).and_then(|card| card.instance()), None);
+}
+
+#[test]
 #[ignore = "run by the tests above"]
 fn child_card() {
     let nvml = Nvml::open().expect("the stand-in");

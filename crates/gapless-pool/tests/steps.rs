@@ -3,7 +3,7 @@
 mod support;
 
 use gapless_pool::{
-    Options, Period, Planner, Pool, PoolKey, SharedPool, SimDevice, Spot, StreamHandle, Ticket,
+    Change, Options, Period, Planner, Pool, PoolKey, SharedPool, SimDevice, Spot, StreamHandle, Ticket,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -156,6 +156,24 @@ fn marked_steps_are_served_from_the_third_on() {
     let stats = program.pool.plan_stats();
     assert_eq!((stats.plans, stats.missed), (1, 0), "{stats:?}");
     assert!(stats.steps >= 9, "{stats:?}");
+}
+
+#[test]
+fn who_adds_up_the_log_has_the_peak_of_the_statistics() {
+    let mut program = Program::new(AtOnce, 8 << 30);
+    program.pool.set_log(true);
+    training(&mut program, 12, true, |_| 4);
+    assert!(program.pool.stats().harvested > 0, "the plan moved pages");
+    let (mut held, mut peak) = (0, 0);
+    for change in program.pool.take_changes() {
+        match change {
+            Change::Mapped { size, .. } => held += size,
+            Change::Unmapped { size, .. } => held -= size,
+            Change::Completed { .. } => {}
+        }
+        peak = peak.max(held);
+    }
+    assert_eq!(peak, program.pool.stats().reserved.peak, "a page that moves is held once");
 }
 
 #[test]

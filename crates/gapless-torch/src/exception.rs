@@ -49,7 +49,7 @@ fn thrower() -> Option<&'static Thrower> {
     static FOUND: OnceLock<Option<Thrower>> = OnceLock::new();
     FOUND
         .get_or_init(|| {
-            let c10 = [c"libc10.so", c"libc10_cuda.so"];
+            let c10 = [c"libc10.so", c"libc10_cuda.so", c"libc10_hip.so"];
             let cxx = [c"libstdc++.so.6"];
             let construct = find(
                 &c10,
@@ -57,7 +57,7 @@ fn thrower() -> Option<&'static Thrower> {
             )?;
             let kind = |table: &CStr, type_info: &CStr| {
                 let table = find(&c10, table)?;
-                let type_info = find(&[c"libc10_cuda.so", c"libc10.so"], type_info)?;
+                let type_info = find(&[c"libc10_cuda.so", c"libc10_hip.so", c"libc10.so"], type_info)?;
                 Some((table.cast_const().cast(), type_info.cast_const()))
             };
             let kinds = [

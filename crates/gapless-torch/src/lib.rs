@@ -9,7 +9,8 @@
 //! needs to move tensors to the host, [`checked`] the mode that fills what is freed and looks whether somebody wrote
 //! there. [`overlay`] makes PyTorch's own tools answer, in builds that are known; [`cxx`] are the C++ objects that this
 //! takes, and [`foreign`] is the one place that calls code of others that may throw; [`interpreter`] is how Python is
-//! entered, and when it is not.
+//! entered, and when it is not. [`hip`] asks whether AMD's cards can be used, [`traced`]
+//! tells torch's sanitizer of allocations.
 //!
 //! Small on purpose: it lives inside a training job. No entry unwinds into C++ except with the exception that PyTorch
 //! expects; a forked child never touches its parent's CUDA state; at the end of the process nothing is torn down.
@@ -21,6 +22,7 @@ pub mod checked;
 pub mod cxx;
 pub mod exception;
 pub mod foreign;
+pub mod hip;
 pub mod history;
 pub mod holders;
 pub mod hooks;
@@ -41,3 +43,4 @@ mod sharing;
 pub mod state;
 pub mod stats;
 mod suppliers;
+pub mod traced;

@@ -19,6 +19,7 @@ use crate::foreign::{self, Filter};
 use crate::history;
 use crate::hooks::guarded;
 use crate::state::{self, CARDS};
+use crate::suppliers;
 use gapless_pool::{PoolKey, StreamHandle};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -197,7 +198,8 @@ fn published(device: i32) -> Option<&'static Published> {
     PUBLISHED.get(usize::try_from(device).ok()?)
 }
 
-/// Which pool a request of this thread on `stream` goes to: that of the newest routing that takes it.
+/// Which pool a request of this thread on `stream` goes to: that of the newest routing that takes it. What the supplier
+/// of a pool asks for itself goes to none.
 ///
 /// # Safety
 /// Where C++ may be thrown through.
@@ -206,7 +208,9 @@ fn published(device: i32) -> Option<&'static Published> {
 pub unsafe fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
     match published(device) {
         // SAFETY: as the caller says.
-        Some(published) if published.count.load(Ordering::Acquire) > 0 => unsafe { published.ask(stream) },
+        Some(published) if published.count.load(Ordering::Acquire) > 0 && !suppliers::is_asked() => unsafe {
+            published.ask(stream)
+        },
         _ => PoolKey(0, 0),
     }
 }

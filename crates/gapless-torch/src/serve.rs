@@ -20,7 +20,8 @@ use crate::recorder;
 use crate::routing;
 use crate::sharing;
 use crate::state::{self, CARDS, Card};
-use crate::suppliers;
+use crate::suppliers::{self, Refused};
+use crate::traced::{self, Event};
 use gapless_cuda::streams;
 use gapless_pool::{AllocError, Device, DeviceError, PoolKey, StreamHandle};
 use gapless_trace::Action;
@@ -30,7 +31,7 @@ use std::ffi::c_void;
 /// A request that failed.
 enum Failure {
     OutOfMemory(DeviceError),
-    /// Found by checked mode.
+    /// Found by checked mode, or a supplier's mistake.
     Wrong(String),
     Other(String),
 }
@@ -66,7 +67,7 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     if size == 0 {
         return std::ptr::null_mut();
     }
-    if history::is_watched() || checked::is_on() {
+    if history::is_watched() || checked::is_on() || traced::is_on() {
         // SAFETY: as the caller says.
         return unsafe { watched_request(size, device, stream) };
     }
@@ -114,6 +115,9 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
         }
         let data = Request { size: size as u64, device, stream, pool, stack, line, who }.serve();
         history::tell_trackers();
+        if traced::is_on() {
+            traced::tell(Event::Allocated, data);
+        }
         data
     }
 }
@@ -151,7 +155,12 @@ pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address:
         history::tell_trackers();
         drop((stack, who));
         match placed {
-            Ok(()) => address,
+            Ok(()) => {
+                if traced::is_on() {
+                    traced::tell(Event::Allocated, address);
+                }
+                address
+            }
             Err(message) => fail(Kind::Error, message),
         }
     }
@@ -186,8 +195,12 @@ impl Request {
         if suppliers::is_used() {
             let stream = StreamHandle(self.stream as u64);
             // SAFETY: as the caller says; no card is locked.
-            unsafe { suppliers::prepare(self.device, self.size, stream, self.pool) }
-                .map_err(Failure::OutOfMemory)?;
+            unsafe { suppliers::prepare(self.device, self.size, stream, self.pool) }.map_err(|refused| {
+                match refused {
+                    Refused::Memory(error) => Failure::OutOfMemory(error),
+                    ours @ Refused::Ours { .. } => Failure::Wrong(ours.to_string()),
+                }
+            })?;
         }
         let served = self.attempt();
         if !suppliers::is_used() || !matches!(served, Err(Failure::OutOfMemory(_))) {
@@ -350,6 +363,10 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
     }
     // SAFETY: as the caller says.
     let stack = if history::is_watched() { unsafe { history::stack(level::ALL) } } else { None };
+    // Before it is free: another thread may get the address, and would be told first.
+    if traced::is_on() {
+        traced::tell(Event::Freed, pointer);
+    }
     let given = given_back(pointer, device, stack.as_ref());
     // SAFETY: as the caller says.
     unsafe { history::tell_trackers() };

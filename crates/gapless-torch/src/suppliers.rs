@@ -9,6 +9,7 @@ use crate::foreign::Supplier;
 use crate::hooks::guarded;
 use crate::{history, state};
 use gapless_pool::{DeviceError, PoolKey, Returned, StreamHandle};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +22,32 @@ static USED: AtomicBool = AtomicBool::new(false);
 
 /// Requests of one pool that may take each other's segment before one gives up.
 const TRIES: usize = 16;
+
+thread_local! {
+    static ASKED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While it lives, requests of this thread are a supplier's own: the pool that it supplies does not serve them.
+struct Asked;
+
+impl Asked {
+    fn new() -> Asked {
+        ASKED.set(ASKED.get() + 1);
+        Asked
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        ASKED.set(ASKED.get() - 1);
+    }
+}
+
+/// Whether a supplier asks, in this thread: one may be built on torch's current allocator.
+#[inline]
+pub(crate) fn is_asked() -> bool {
+    is_used() && ASKED.get() > 0
+}
 
 fn known() -> std::sync::MutexGuard<'static, Vec<Known>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -44,6 +71,30 @@ fn of(device: i32, pool: PoolKey) -> Option<Arc<Supplier>> {
     known().iter().find(|(card, key, _)| (*card, *key) == (device, pool)).map(|(.., found)| found.clone())
 }
 
+/// Why a supplier's pool cannot serve a request.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    Memory(DeviceError),
+    /// What the supplier gave lies in a block that Gapless handed out: a free there could mean either.
+    Ours {
+        addr: u64,
+    },
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refused::Memory(error) => write!(f, "{error:?}"),
+            Refused::Ours { addr } => write!(
+                f,
+                "gapless: the allocator of this torch.cuda.MemPool gave memory at {addr:#x}, which it has from torch's \
+                 current allocator, that is from Gapless: let it take memory from the driver, or use a MemPool without \
+                 an allocator"
+            ),
+        }
+    }
+}
+
 /// Gets the segment that a request needs first, where its pool has a supplier and nothing free. What the supplier has
 /// free elsewhere is asked for once more after everything that is free went back.
 ///
@@ -54,35 +105,47 @@ pub(crate) unsafe fn prepare(
     size: u64,
     stream: StreamHandle,
     pool: PoolKey,
-) -> Result<(), DeviceError> {
+) -> Result<(), Refused> {
     let Some(supplier) = of(device, pool) else { return Ok(()) };
     for _ in 0..TRIES {
         let missing = || {
             let ask = |card: &mut state::Card| card.pool.missing_segment(size, stream, pool);
             state::with_card(device, ask).unwrap_or(Ok(None))
         };
-        let Some(bytes) = guarded(Ok(None), missing)? else { return Ok(()) };
+        let Some(bytes) = guarded(Ok(None), missing).map_err(Refused::Memory)? else { return Ok(()) };
         // SAFETY: as the caller says; no card is locked.
+        let first = unsafe {
+            let _asked = Asked::new();
+            supplier.alloc(bytes)
+        };
+        // SAFETY: as above.
         let addr = unsafe {
-            match supplier.alloc(bytes) {
+            match first {
                 0 => {
                     guarded((), || {
                         let _ = state::with_card(device, state::Card::trim);
                     });
                     give_back();
+                    let _asked = Asked::new();
                     supplier.alloc(bytes)
                 }
                 addr => addr,
             }
         };
         if addr == 0 {
-            return Err(DeviceError::OutOfMemory);
+            return Err(Refused::Memory(DeviceError::OutOfMemory));
+        }
+        let is_ours = |card: &mut state::Card| card.pool.containing(addr).is_some();
+        if guarded(false, || state::with_card(device, is_ours).unwrap_or(false)) {
+            // SAFETY: as the caller says; nobody was told of this memory.
+            unsafe { supplier.free(addr) };
+            return Err(Refused::Ours { addr });
         }
         let add = |card: &mut state::Card| card.pool.add_segment((addr, bytes), size, stream, pool);
         if !guarded(false, || state::with_card(device, add).unwrap_or(false)) {
             // SAFETY: as the caller says; nobody was told of this memory.
             unsafe { supplier.free(addr) };
-            return Err(DeviceError::OutOfMemory);
+            return Err(Refused::Memory(DeviceError::OutOfMemory));
         }
     }
     Ok(())

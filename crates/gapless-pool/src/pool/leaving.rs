@@ -46,15 +46,16 @@ impl<D: Device> Pool<D> {
         self.leave(Gone { fence, addr, size, what: What::Window });
     }
 
-    /// The home of a page leaves: its heap has given it up. With `page`, that goes back to the device.
+    /// The home of a page leaves: its heap has given it up. With `page`, that goes back to the device; without, it was
+    /// mapped elsewhere, and the log has both.
     pub(super) fn home_leaves(&mut self, heap: u32, at: u32, page: Option<PageHandle>) {
         let home = self.heap_mut(heap).page_mut(at);
         home.is_leaving = true;
         let Page { addr, size, freed, .. } = *home;
         if page.is_some() {
             self.leaving.bytes += size;
+            self.log_pages(heap, addr, size, false);
         }
-        self.log_pages(heap, addr, size, false);
         let fence = if mutants::is(Mutant::MoveUnderWork) { 0 } else { freed };
         self.leave(Gone { fence, addr, size, what: What::Home { heap, page } });
     }

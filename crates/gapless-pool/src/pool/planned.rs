@@ -253,9 +253,11 @@ impl<D: Device> Pool<D> {
             return Err(error);
         }
         for &(page, handle) in &moved {
-            let Page { size, freed, .. } = self.heap(heap).pages()[page as usize];
+            let Page { addr, size, freed, .. } = self.heap(heap).pages()[page as usize];
             let at = self.heap(heap).end();
             self.heap_mut(heap).grow_behind(handle, size, freed);
+            // In this order: who adds up the log counts a page once, and has the peak that we have.
+            self.log_pages(heap, addr, size, false);
             self.log_pages(heap, at, size, true);
             self.stats.harvested += 1;
         }

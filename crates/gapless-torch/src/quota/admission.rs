@@ -47,6 +47,10 @@ fn seat(device: i32, uuid: Option<Uuid>, capacity: u64, share: &Share) -> Result
 /// When there is no such card, or the process's tenant cannot have its share of it.
 pub fn open(device: i32, budget: u64) -> Result<QuotaDevice<CudaDevice>, CardError> {
     let failed = |error: gapless_cuda::DriverError| CardError::Driver(error.to_string());
+    // What AMD's cards can do is tried out, once: no card of theirs was ever used.
+    if gapless_hip::choose().map_err(CardError::Driver)? {
+        gapless_hip::try_out(device).map_err(failed)?;
+    }
     let (capacity, Identity { uuid, .. }) = CudaDevice::about(device).map_err(failed)?;
     let quota = Arc::new(Quota::default());
     if budget > 0 {

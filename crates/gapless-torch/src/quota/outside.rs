@@ -2,8 +2,9 @@
 //! themselves.
 //!
 //! NVIDIA's management library knows what a process holds in all. Where it does not know this one (in containers, on
-//! vGPUs), what the context took is what the card had less of after it was made; where even that shows nothing, a
-//! context is assumed, or less where the card has less in use.
+//! vGPUs, as a client of the Multi-Process Service, whose memory may be told as the server's), what the context took is
+//! what the card had less of after it was made; where even that shows nothing, a context is assumed, or less where the
+//! card has less in use.
 
 use super::Quota;
 use gapless_cuda::{Nvml, Uuid};
@@ -29,10 +30,11 @@ pub fn used_by_this_process(uuid: Uuid) -> Option<u64> {
     processes.iter().find(|process| process.pid == std::process::id())?.used
 }
 
-/// What all processes hold of a card.
+/// What all processes hold of a card; of one without memory of its own, what is in use of the host's.
 #[must_use]
 pub fn used_by_all(uuid: Uuid) -> Option<u64> {
-    Some(Nvml::open().ok()?.device_by_uuid(uuid)?.memory()?.used)
+    let (memory, _) = Nvml::open().ok()?.device_by_uuid(uuid)?.memory_or_host()?;
+    Some(memory.used)
 }
 
 /// What is counted, once `measured` bytes are seen outside and `counted` were so far: it stays while the margin lasts.

@@ -42,13 +42,14 @@ fn shown(text: &str) -> String {
 fn cards() -> Result<Vec<CardReading>, String> {
     let nvml = Nvml::open().map_err(|error| error.to_string())?;
     let reading = |(at, device): (usize, gapless_cuda::nvml::NvmlDevice<'_>)| {
-        let memory = device.memory().unwrap_or_default();
+        let memory = device.memory_or_host();
         CardReading {
             index: device.index().unwrap_or(at as u32),
+            instance: device.instance(),
             uuid: device.uuid(),
             name: device.name().unwrap_or_default(),
-            total: memory.total,
-            used: memory.used,
+            memory: memory.map(|(memory, _)| memory),
+            unified: memory.is_some_and(|(_, is_host)| is_host),
             processes: device
                 .processes()
                 .unwrap_or_default()

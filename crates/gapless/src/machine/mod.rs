@@ -6,6 +6,7 @@
 pub(crate) mod collect;
 
 use gapless_cuda::Uuid;
+use gapless_cuda::nvml::Memory;
 use gapless_page::{Card as CardPage, Page, Tenant};
 
 /// A page that was not written for so long is told as silent: its process was stopped, or became another program.
@@ -30,8 +31,12 @@ pub(crate) struct Machine {
 pub(crate) struct Gpu {
     /// As NVIDIA's tools number them; without the driver's word, as its first process does.
     pub(crate) index: u32,
+    /// The number of the instance, where the card is divided (MIG) and this is a part of it.
+    pub(crate) instance: Option<u32>,
     pub(crate) uuid: Option<String>,
     pub(crate) name: String,
+    /// Whether it has no memory of its own: the figures are the host's.
+    pub(crate) unified: bool,
     pub(crate) total: u64,
     /// By everybody, the driver too.
     pub(crate) used: u64,
@@ -77,10 +82,13 @@ pub(crate) struct Use {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CardReading {
     pub(crate) index: u32,
+    pub(crate) instance: Option<u32>,
     pub(crate) uuid: Option<String>,
     pub(crate) name: String,
-    pub(crate) total: u64,
-    pub(crate) used: u64,
+    /// `None`: it does not tell.
+    pub(crate) memory: Option<Memory>,
+    /// Whether the memory is the host's.
+    pub(crate) unified: bool,
     /// Number and bytes of each process.
     pub(crate) processes: Vec<(u32, Option<u64>)>,
 }
@@ -106,35 +114,59 @@ impl Machine {
             }
         };
         for card in &cards {
+            let memory = card.memory.unwrap_or_default();
             machine.gpus.push(Gpu {
                 index: card.index,
+                instance: card.instance,
                 uuid: card.uuid.clone(),
                 name: card.name.clone(),
-                total: card.total,
-                used: card.used,
+                unified: card.unified,
+                total: memory.total,
+                used: memory.used,
                 ..Gpu::default()
             });
         }
-        let known = cards.len();
+        // Where the driver does not tell how full a card is, its processes do.
+        let told: Vec<bool> = cards.iter().map(|card| card.memory.is_some()).collect();
         for page in pages {
-            machine.add_page(page, known, who);
+            machine.add_page(page, &told, who);
         }
         for (gpu, card) in cards.iter().enumerate() {
             for &(pid, used) in &card.processes {
                 machine.add_user(gpu, pid, used, who);
             }
         }
+        machine.note(&told);
         machine.settle();
         machine.processes.retain(|process| only.is_none_or(|pid| process.pid == pid));
         machine
     }
 
-    fn add_page(&mut self, page: Page, known: usize, who: Who<'_>) {
+    /// Says which figures are not what they seem.
+    fn note(&mut self, told: &[bool]) {
+        for (at, gpu) in self.gpus.iter().enumerate() {
+            let number = gpu.number();
+            if gpu.unified {
+                self.notes.push(format!("GPU {number} has no memory of its own: its figures are the host's"));
+            } else if told.get(at) == Some(&false) && gpu.total == 0 {
+                self.notes.push(format!("GPU {number}: the driver does not tell how full it is"));
+            }
+        }
+        // Which clients are its own cannot be seen from outside.
+        let servers = self.processes.iter().filter(|process| process.is_mps_server());
+        let notes = servers.map(|server| {
+            let pid = server.pid;
+            format!("process {pid} is an MPS server: its clients' memory may be listed there a second time")
+        });
+        self.notes.extend(notes.collect::<Vec<_>>());
+    }
+
+    fn add_page(&mut self, page: Page, told: &[bool], who: Who<'_>) {
         let Page { process, tenant, time, cards } = page;
         let uses = cards
             .into_iter()
             .map(|card| {
-                let gpu = self.gpu_of(&card, known);
+                let gpu = self.gpu_of(&card, told);
                 Use { gpu, used: None, card: Some(card) }
             })
             .collect();
@@ -150,7 +182,7 @@ impl Machine {
     }
 
     /// The card that a process speaks of; one that the driver does not tell of is told by the process.
-    fn gpu_of(&mut self, card: &CardPage, known: usize) -> usize {
+    fn gpu_of(&mut self, card: &CardPage, told: &[bool]) -> usize {
         let uuid = card.uuid.map(|bytes| Uuid(bytes).to_string());
         // An instance of a card has a UUID of the same shape, with another word before it.
         let same = |gpu: &Gpu| match (&gpu.uuid, &uuid) {
@@ -162,7 +194,7 @@ impl Machine {
             self.gpus.push(Gpu { index: card.index, uuid, name: card.name.clone(), ..Gpu::default() });
             self.gpus.len() - 1
         });
-        if at >= known {
+        if told.get(at) != Some(&true) {
             let gpu = &mut self.gpus[at];
             gpu.total = gpu.total.max(card.total);
             gpu.used = gpu.used.max(card.total.saturating_sub(card.free));
@@ -208,7 +240,20 @@ impl Machine {
     }
 }
 
+impl Gpu {
+    /// The card's number; of an instance, its own behind that: `0/2`.
+    pub(crate) fn number(&self) -> String {
+        self.instance.map_or_else(|| self.index.to_string(), |instance| format!("{}/{instance}", self.index))
+    }
+}
+
 impl Process {
+    /// Whether this is the server of NVIDIA's Multi-Process Service.
+    fn is_mps_server(&self) -> bool {
+        let program = self.command.split_whitespace().next().unwrap_or_default();
+        program.rsplit('/').next() == Some("nvidia-cuda-mps-server")
+    }
+
     fn sum(&self, of: impl Fn(&CardPage) -> u64) -> u64 {
         self.cards().map(of).fold(0, u64::saturating_add)
     }
@@ -313,6 +358,52 @@ mod tests {
         assert_eq!(machine.gpus[0].reserved, u64::MAX);
         assert!(machine.processes[0].fragmentation() >= 0.0);
         let _ = machine.processes[0].history();
+    }
+
+    #[test]
+    fn instances_of_a_card_are_told_apart() {
+        let of = |instance: u32, uuid: &str, total| CardReading {
+            instance: Some(instance),
+            uuid: Some(uuid.to_owned()),
+            memory: Some(Memory { total, used: 0, free: total }),
+            ..reading(0)
+        };
+        let own = Uuid(super::testing::uuid(2)).to_string().replacen("GPU", "MIG", 1);
+        let cards = vec![of(1, "MIG-6a70c0de-0000-4000-8000-000000000001", 5 * GIB), of(2, &own, 10 * GIB)];
+        let machine = Machine::of(vec![page(7, vec![card(2, GIB, 2 * GIB)])], Ok(cards), 0, None, &nobody);
+        assert_eq!(machine.gpus.iter().map(Gpu::number).collect::<Vec<_>>(), ["0/1", "0/2"]);
+        assert_eq!(machine.gpus.iter().map(|gpu| gpu.reserved).collect::<Vec<_>>(), [0, 2 * GIB]);
+        assert_eq!(machine.gpus[1].total, 10 * GIB, "the driver's word, not the process's");
+    }
+
+    #[test]
+    fn figures_that_are_not_the_cards_own_have_a_note() {
+        let host = Memory { total: 128 * GIB, used: 28 * GIB, free: 100 * GIB };
+        let cards = vec![
+            CardReading { memory: Some(host), unified: true, ..reading(0) },
+            CardReading { memory: None, ..reading(1) },
+            CardReading { memory: None, ..reading(2) },
+        ];
+        let machine = Machine::of(vec![page(7, vec![card(2, GIB, 2 * GIB)])], Ok(cards), 0, None, &nobody);
+        assert_eq!((machine.gpus[0].total, machine.gpus[0].used), (128 * GIB, 28 * GIB));
+        assert_eq!((machine.gpus[2].total, machine.gpus[2].used), (80 * GIB, 50 * GIB), "the process tells");
+        assert_eq!(
+            machine.notes,
+            [
+                "GPU 0 has no memory of its own: its figures are the host's",
+                "GPU 1: the driver does not tell how full it is"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_mps_server_may_hold_what_its_clients_hold() {
+        let server = |_: u32| ("root".to_owned(), "/usr/bin/nvidia-cuda-mps-server -f".to_owned());
+        let cards = vec![CardReading { processes: vec![(30, Some(GIB))], ..reading(0) }];
+        let machine = Machine::of(Vec::new(), Ok(cards.clone()), 0, None, &server);
+        assert_eq!(machine.notes.len(), 1);
+        assert!(machine.notes[0].contains("process 30 is an MPS server"), "{}", machine.notes[0]);
+        assert!(Machine::of(Vec::new(), Ok(cards), 0, None, &nobody).notes.is_empty());
     }
 
     #[test]

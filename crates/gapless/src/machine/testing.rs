@@ -1,6 +1,7 @@
 //! A machine for tests: two cards, a training job on both, a server on the first, and a process without Gapless.
 
 use super::{CardReading, Machine};
+use gapless_cuda::nvml::Memory;
 use gapless_page::{Card, Counters, Holder, Lane, Page, Process, Sample};
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -43,14 +44,19 @@ pub(crate) fn page(pid: u32, cards: Vec<Card>) -> Page {
     Page { time: NOW - 1_000_000, cards, ..Page::new(process) }
 }
 
+/// So much of a card is in use.
+fn used(used: u64) -> Option<Memory> {
+    Some(Memory { total: 80 * GIB, used, free: 80 * GIB - used })
+}
+
 pub(crate) fn reading(index: u32) -> CardReading {
     CardReading {
         index,
         uuid: Some(gapless_cuda::Uuid(uuid(index)).to_string()),
         name: "NVIDIA A100-SXM4-80GB".to_owned(),
-        total: 80 * GIB,
-        used: 0,
+        memory: used(0),
         processes: Vec::new(),
+        ..CardReading::default()
     }
 }
 
@@ -123,11 +129,11 @@ pub(crate) fn machine() -> Machine {
         })
         .collect();
     let first = CardReading {
-        used: 60 * GIB,
+        memory: used(60 * GIB),
         processes: vec![(4242, Some(33 * GIB)), (31_337, Some(20 * GIB)), (977, None)],
         ..reading(0)
     };
-    let second = CardReading { used: 33 * GIB, ..reading(1) };
+    let second = CardReading { memory: used(33 * GIB), ..reading(1) };
     let who = |pid: u32| match pid {
         31_337 => ("alice".to_owned(), "/opt/tf/bin/python notebook.py".to_owned()),
         _ => ("ada".to_owned(), String::new()),

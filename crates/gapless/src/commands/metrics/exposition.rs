@@ -148,12 +148,14 @@ pub(super) fn text(machine: &Machine) -> String {
 }
 
 fn gpu_labels<'a>(gpu: &'a Gpu, host: &'a str) -> Vec<(&'static str, String)> {
-    vec![
+    let mut labels = vec![
         ("gpu", gpu.index.to_string()),
         ("UUID", gpu.uuid.clone().unwrap_or_default()),
         ("device", format!("nvidia{}", gpu.index)),
         ("Hostname", host.to_owned()),
-    ]
+    ];
+    labels.extend(gpu.instance.map(|instance| ("GPU_I_ID", instance.to_string())));
+    labels
 }
 
 fn uses_of<'a>(process: &'a Process, machine: &Machine) -> Vec<(&'a Use, String)> {

@@ -72,7 +72,7 @@ fn title(
         let name = gpu.name.strip_prefix("NVIDIA ").unwrap_or(&gpu.name);
         let of =
             if process.uses.len() > 1 { format!(" of {}", gpus(process, machine)) } else { String::new() };
-        facts.push(format!("GPU {}{of} {name}", gpu.index));
+        facts.push(format!("GPU {}{of} {name}", gpu.number()));
     }
     if let Some(page) = &process.page {
         facts.push(format!("for {}", duration(machine.time.saturating_sub(page.began))));

@@ -16,8 +16,10 @@ fn value(machine: &Machine) -> Value {
         .map(|gpu| {
             json!({
                 "index": gpu.index,
+                "instance": gpu.instance,
                 "uuid": gpu.uuid,
                 "name": gpu.name,
+                "unified": gpu.unified,
                 "total": gpu.total,
                 "used": gpu.used,
                 "allocated": gpu.live,

@@ -13,7 +13,7 @@ pub(super) fn text(machine: &Machine) -> String {
         let _ = writeln!(
             out,
             "GPU {} {}  {} of {} used: allocated {}, reserved {}, others {}",
-            gpu.index,
+            gpu.number(),
             gpu.name,
             bytes(gpu.used),
             bytes(gpu.total),

@@ -1,6 +1,6 @@
 //! The user's choices: order, filter, selected process. Only keys change them.
 
-use crate::machine::{Machine, Process};
+use crate::machine::{Gpu, Machine, Process};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// What rows are ordered by.
@@ -172,10 +172,13 @@ impl Ui {
     }
 }
 
-/// The numbers of a process's cards: `0`, `0,2`, `0-7`.
+/// The numbers of a process's cards: `0`, `0,2`, `0-7`; with those of instances: `0/1,0/2`.
 pub(crate) fn gpus(process: &Process, machine: &Machine) -> String {
-    let mut numbers: Vec<u32> =
-        process.uses.iter().filter_map(|one| machine.gpus.get(one.gpu)).map(|gpu| gpu.index).collect();
+    let of: Vec<&Gpu> = process.uses.iter().filter_map(|one| machine.gpus.get(one.gpu)).collect();
+    if of.iter().any(|gpu| gpu.instance.is_some()) {
+        return of.iter().map(|gpu| gpu.number()).collect::<Vec<_>>().join(",");
+    }
+    let mut numbers: Vec<u32> = of.iter().map(|gpu| gpu.index).collect();
     numbers.sort_unstable();
     numbers.dedup();
     let mut parts: Vec<String> = Vec::new();

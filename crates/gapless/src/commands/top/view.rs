@@ -111,8 +111,11 @@ fn gpu_line(gpu: &Gpu, width: usize, palette: Palette) -> Line<'static> {
     let name = left(name, if width < 100 { 15 } else { 24 });
     let figures = format!("{} of {}", right(&bytes(gpu.used), 8), bytes(gpu.total));
     let room = width.saturating_sub(4 + draw::width_of(&name) + 1 + 1 + 20 + 1);
-    let mut spans =
-        vec![Span::styled(format!("{:>3} ", gpu.index), palette.strong()), Span::raw(name), Span::raw(" ")];
+    let mut spans = vec![
+        Span::styled(format!("{:>3} ", gpu.number()), palette.strong()),
+        Span::raw(name),
+        Span::raw(" "),
+    ];
     let beyond = gpu.reserved.saturating_sub(gpu.live);
     spans.extend(bar(room, gpu.total, [gpu.live, beyond, gpu.others], palette));
     spans.push(Span::raw(format!(" {figures}")));

@@ -1,0 +1,55 @@
+//! Where the driver's functions come from: NVIDIA's driver, or a library with the same functions under other names.
+//!
+//! AMD's HIP copies the driver's interface: types, numbers of errors, the meaning of each call. So a crate that knows
+//! HIP's names lets [`CudaDevice`](crate::CudaDevice) run on it unchanged. It sets its source before the first card is
+//! opened, and the source stays for the whole process.
+
+use crate::driver::DriverError;
+use crate::library::Library;
+use std::ffi::{CStr, c_void};
+use std::fmt;
+use std::sync::OnceLock;
+
+/// A library in which the driver's functions are found.
+pub trait Source: Sync + fmt::Debug {
+    /// The function that does what `name`, a function of NVIDIA's driver, does. Its C type is that of `name`.
+    ///
+    /// # Errors
+    /// When the library is missing, or has no such function.
+    fn find(&self, name: &'static CStr) -> Result<*mut c_void, DriverError>;
+
+    /// What messages call the interface.
+    fn interface(&self) -> &'static str;
+
+    /// What messages call a function of NVIDIA's driver.
+    fn name_of(&self, name: &'static str) -> &'static str {
+        name
+    }
+}
+
+/// NVIDIA's driver.
+#[derive(Debug)]
+struct Nvidia;
+
+impl Source for Nvidia {
+    fn find(&self, name: &'static CStr) -> Result<*mut c_void, DriverError> {
+        let library = Library::open(c"libcuda.so.1").ok_or(DriverError::Missing)?;
+        library.find(name).ok_or_else(|| DriverError::Lacks(name.to_str().unwrap_or("a function")))
+    }
+
+    fn interface(&self) -> &'static str {
+        "CUDA"
+    }
+}
+
+static SOURCE: OnceLock<&'static dyn Source> = OnceLock::new();
+
+/// Takes the driver's functions from `source` from now on. False: another interface was used before.
+pub fn set(source: &'static dyn Source) -> bool {
+    SOURCE.get_or_init(|| source).interface() == source.interface()
+}
+
+/// The source of this process: NVIDIA's driver, if nobody set another one.
+pub fn current() -> &'static dyn Source {
+    *SOURCE.get_or_init(|| &Nvidia)
+}
