@@ -94,7 +94,7 @@ fn version() -> Result<String> {
 
 /// Where the unpacked sources are built. The crates have the same names as those of this folder, so in one place cargo
 /// would take one for the other.
-fn built() -> PathBuf {
+fn target() -> PathBuf {
     shell::target().join("dist-build")
 }
 
@@ -104,7 +104,7 @@ fn binary_archive(source: &Path, folder: &Path, work: &Path, version: &str) -> R
     let path = source.join("crates/gapless").display().to_string();
     let words = ["install", "--locked", "--path", &path, "--root", &root, "--no-track"];
     let mut install = command(".", "cargo", &words);
-    install.env("CARGO_TARGET_DIR", built());
+    install.env("CARGO_TARGET_DIR", target());
     shell::run(install)?;
     let program = work.join("installed/bin/gapless").display().to_string();
     let host = shell::output(command(".", "rustc", &["-vV"]))?;
@@ -155,7 +155,7 @@ fn wheel(python: &str, source: &Path, folder: &Path, work: &Path) -> Result<Path
     let out = built.display().to_string();
     let pip = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"];
     let mut build = in_environment(python, &[&pip[..], &["--wheel-dir", &out, &source]].concat());
-    build.env("CARGO_TARGET_DIR", built());
+    build.env("CARGO_TARGET_DIR", target());
     shell::run(build)?;
     let plain = only(&built, ".whl")?.display().to_string();
     let out = folder.display().to_string();
