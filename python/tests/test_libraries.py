@@ -97,12 +97,14 @@ try:
     with torch.cuda.stream(torch.cuda.Stream()):
         x.add_(1)
 except sanitizer.CUDASanitizerErrors as error:
-    print(str(error))
+    print(error)
 """
     )
     done = real.passes(program, "-Wignore")
-    assert "Tensor was allocated with stack trace:" in done.out, done.out
-    assert "Trace for tensor allocation not found" not in done.out
+    # The details go to standard error.
+    assert done.out == "detected 1 errors\n"
+    assert "Tensor was allocated with stack trace:" in done.err, done.err
+    assert "Trace for tensor allocation not found" not in done.err
 
 
 def test_a_blocks_range_of_addresses_is_that_of_a_page(real):

@@ -21,7 +21,7 @@ int cuDeviceGet(int *out, int ordinal) {
     return ordinal == 0 ? SUCCESS : INVALID_VALUE;
 }
 
-/* As standin/nvml.c prints it. STANDIN_INSTANCE is the number of the instance that the process has of a divided card. */
+/* As standin/nvml.c prints it. STANDIN_INSTANCE is the instance of a divided card that the process has. */
 int cuDeviceGetUuid_v2(unsigned char *out, int dev) {
     static const unsigned char uuid[16] = {0x6a, 0x70, 0xc0, 0xde, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 1};
     const char *instance = getenv("STANDIN_INSTANCE");

@@ -1,6 +1,7 @@
 //! The CUDA driver's functions, looked up by name once, in the process's [`source`].
 
 use crate::source;
+pub use crate::source::DriverError;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::OnceLock;
@@ -80,37 +81,6 @@ pub struct IpcHandle(pub [u8; 64]);
 
 /// Pinned memory that every context may copy from and to.
 pub const HOST_PORTABLE: c_uint = 1;
-
-/// Why the driver cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DriverError {
-    /// libcuda.so.1 was not found.
-    Missing,
-    /// It lacks a function: it is older than CUDA 11.
-    Lacks(&'static str),
-    /// A call failed.
-    Call(&'static str, Status),
-    /// A library that stands in the driver's place cannot be used: the reason, as a sentence.
-    Other(String),
-}
-
-impl fmt::Display for DriverError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DriverError::Missing => f.write_str("libcuda.so.1 was not found: is an NVIDIA driver installed?"),
-            DriverError::Lacks(name) => {
-                write!(f, "the NVIDIA driver has no {name}: it must know CUDA 11.2 or later")
-            }
-            DriverError::Call(name, status) => {
-                let source = source::current();
-                write!(f, "{} failed with {} error {status}", source.name_of(name), source.interface())
-            }
-            DriverError::Other(reason) => f.write_str(reason),
-        }
-    }
-}
-
-impl std::error::Error for DriverError {}
 
 macro_rules! table {
     ($(#[$about:meta])* $table:ident { $($field:ident = $symbol:literal ( $($arg:ty),* );)* }) => {

@@ -20,6 +20,7 @@ pub mod driver;
 pub mod identity;
 pub mod library;
 pub mod mapped;
+pub mod memory;
 pub mod nvml;
 pub mod pinned;
 pub mod scrub;

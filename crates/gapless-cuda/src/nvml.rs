@@ -12,6 +12,7 @@
 
 use crate::identity::{Uuid, text_of};
 use crate::library::Library;
+pub use crate::memory::Memory;
 use crate::unified;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -62,15 +63,6 @@ impl fmt::Display for NvmlError {
 }
 
 impl std::error::Error for NvmlError {}
-
-/// How full a card is, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    pub total: u64,
-    /// By processes and by the driver itself: `total - free`.
-    pub used: u64,
-    pub free: u64,
-}
 
 /// A process that has work on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

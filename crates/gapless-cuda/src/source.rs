@@ -4,11 +4,41 @@
 //! HIP's names lets [`CudaDevice`](crate::CudaDevice) run on it unchanged. It sets its source before the first card is
 //! opened, and the source stays for the whole process.
 
-use crate::driver::DriverError;
 use crate::library::Library;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
 use std::sync::OnceLock;
+
+/// Why the driver cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriverError {
+    /// libcuda.so.1 was not found.
+    Missing,
+    /// It lacks a function: it is older than CUDA 11.
+    Lacks(&'static str),
+    /// A call failed.
+    Call(&'static str, c_int),
+    /// A library that stands in the driver's place cannot be used: the reason, as a sentence.
+    Other(String),
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DriverError::Missing => f.write_str("libcuda.so.1 was not found: is an NVIDIA driver installed?"),
+            DriverError::Lacks(name) => {
+                write!(f, "the NVIDIA driver has no {name}: it must know CUDA 11.2 or later")
+            }
+            DriverError::Call(name, status) => {
+                let source = current();
+                write!(f, "{} failed with {} error {status}", source.name_of(name), source.interface())
+            }
+            DriverError::Other(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for DriverError {}
 
 /// A library in which the driver's functions are found.
 pub trait Source: Sync + fmt::Debug {

@@ -3,7 +3,7 @@
 //! NVML tells no figures there, and the driver counts the kernel's file cache as used, although the kernel gives it up
 //! when memory is asked for. `MemAvailable` of /proc/meminfo is what programs can still get.
 
-use crate::nvml::Memory;
+use crate::memory::Memory;
 
 /// The host's memory as the GPU's; `None`: the kernel does not tell.
 #[must_use]

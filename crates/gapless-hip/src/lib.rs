@@ -6,10 +6,12 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | [`runtime`] | the library, and HIP's names for the driver's functions |
-//! | [`shims`] | functions that HIP has in another form: contexts, attributes, ranges of several pages |
+//! | `library` | the library |
+//! | [`runtime`] | HIP's names for the driver's functions |
+//! | `shims` | functions that HIP has in another form: contexts, attributes, ranges of several pages |
 //! | [`trial`] | what a card must be able to do, tried out before it is used |
 
+mod library;
 pub mod runtime;
 mod shims;
 pub mod trial;

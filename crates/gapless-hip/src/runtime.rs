@@ -1,18 +1,13 @@
-//! The HIP runtime as a source of the driver's functions: `libamdhip64`, opened when the first function is needed.
+//! The HIP runtime as a source of the driver's functions.
 
-use crate::shims;
+use crate::{library, shims};
 use gapless_cuda::DriverError;
 use gapless_cuda::library::Library;
 use gapless_cuda::source::{self, Source};
 use std::ffi::{CStr, c_void};
-use std::sync::OnceLock;
 
 /// The variable that chooses the interface: `cuda` or `hip`.
 pub const VARIABLE: &str = "GAPLESS_DRIVER";
-
-/// Names of the library: torch's wheels bring it without a number, ROCm installs it with that of its major release.
-const LIBRARIES: [&CStr; 4] =
-    [c"libamdhip64.so", c"libamdhip64.so.7", c"libamdhip64.so.6", c"libamdhip64.so.5"];
 
 /// What HIP calls the driver's functions. Types and numbers are the same; [`shims`] has those that differ.
 const NAMES: &[(&CStr, &CStr)] = &[
@@ -49,29 +44,13 @@ pub(crate) struct Hip;
 
 pub(crate) static HIP: Hip = Hip;
 
-impl Hip {
-    /// A function of the HIP runtime, by its own name.
-    pub(crate) fn own(&self, name: &'static CStr) -> Result<*mut c_void, DriverError> {
-        static FOUND: OnceLock<Option<Library>> = OnceLock::new();
-        let library = FOUND
-            .get_or_init(|| loaded().or_else(|| LIBRARIES.into_iter().find_map(Library::open)))
-            .ok_or_else(|| {
-                DriverError::Other("libamdhip64.so was not found: is ROCm installed?".to_owned())
-            })?;
-        library.find(name).ok_or_else(|| {
-            let name = name.to_string_lossy();
-            DriverError::Other(format!("the HIP runtime has no {name}: update ROCm"))
-        })
-    }
-}
-
 impl Source for Hip {
     fn find(&self, name: &'static CStr) -> Result<*mut c_void, DriverError> {
         if let Some(shim) = shims::find(name)? {
             return Ok(shim);
         }
         match NAMES.iter().find(|(cuda, _)| *cuda == name) {
-            Some((_, hip)) => self.own(hip),
+            Some((_, hip)) => library::own(hip),
             None => Err(DriverError::Other(format!("HIP has no function like {}", name.to_string_lossy()))),
         }
     }
@@ -89,16 +68,11 @@ impl Source for Hip {
     }
 }
 
-/// The library that the process, such as torch for ROCm, has loaded.
-fn loaded() -> Option<Library> {
-    LIBRARIES.into_iter().find_map(Library::loaded)
-}
-
 /// Whether this process works on AMD's cards: as [`VARIABLE`] says, else if HIP's runtime is loaded and NVIDIA's
 /// driver is not.
 fn is_wanted(said: Option<&str>) -> Result<bool, String> {
     match said {
-        None | Some("") => Ok(loaded().is_some() && Library::loaded(c"libcuda.so.1").is_none()),
+        None | Some("") => Ok(library::loaded().is_some() && Library::loaded(c"libcuda.so.1").is_none()),
         Some("cuda") => Ok(false),
         Some("hip") => Ok(true),
         Some(other) => Err(format!("invalid {VARIABLE} {other:?}: use cuda or hip")),

@@ -8,7 +8,7 @@
 //! | access and unmapping span several pages | promised for one mapping only: [`Ranges`] makes a call for each |
 //! | fences (`cuCtxRecordEvent`) | there are none; the allocator does without, as with older drivers |
 
-use crate::runtime::HIP;
+use crate::library;
 use gapless_cuda::DriverError;
 use gapless_cuda::driver::{AccessDescription, Handle, LEGACY_STREAM, SUCCESS, Status};
 use std::cell::RefCell;
@@ -54,7 +54,7 @@ fn behind() -> Result<&'static Behind, DriverError> {
     static FOUND: OnceLock<Result<Behind, DriverError>> = OnceLock::new();
     macro_rules! function {
         ($name:literal, $kind:ty) => {{
-            let found = HIP.own($name)?;
+            let found = library::own($name)?;
             // SAFETY: HIP's headers give this name this type.
             unsafe { std::mem::transmute::<*mut c_void, $kind>(found) }
         }};

@@ -187,6 +187,6 @@ fn child_refused() {
 #[ignore = "run by the tests above"]
 fn child_missing() {
     assert_eq!(gapless_hip::choose(), Ok(true));
-    let error = CudaDevice::new(0).err().expect("there is no runtime").to_string();
+    let error = CudaDevice::new(0).expect_err("there is no runtime").to_string();
     assert!(error.contains("libamdhip64.so was not found"), "{error}");
 }
