@@ -3,8 +3,8 @@
 //!
 //! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on),
 //! one for each release: `--torch 2.15.0` chooses another than the usual one. Where it cannot be had the tests are
-//! skipped, loudly; .ci/skips.txt has the reason. Trainers come into the usual one (100 MB). CuPy and Numba come into an
-//! environment of their own (600 MB).
+//! skipped, loudly; .ci/skips.txt has the reason. Trainers come into the usual one (100 MB). CuPy and Numba come into
+//! an environment of their own (600 MB).
 
 use crate::shell::{self, command};
 use crate::skips::Skips;
