@@ -34,6 +34,7 @@ export function facts(app: App, i: number): [string, string][] {
   rows.push(["born", start[i] === 0 ? "before the recording" : from !== null ? `${duration(from)}, ${eventText(start[i])}` : eventText(start[i])]);
   const scope = device.scopes.paths[device.scopes.of(i)];
   if (scope.length) rows.push(["scope", scope.join("/")]);
+  for (const note of detail?.notes.get(i) ?? []) rows.push(["note", detail!.noteTexts[note]]);
   if (detail && detail.freed[i] < end[i]) {
     const pending = end[i] - detail.freed[i];
     if (pending > 1) rows.push(["pending", `${count(pending)} events after its free`]);

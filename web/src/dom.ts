@@ -73,8 +73,12 @@ export class Surface {
   begin(): CanvasRenderingContext2D {
     // Kept in memory: long paths are quicker drawn there than on a GPU, and far quicker than on one done in software.
     const context = this.canvas.getContext("2d", { willReadFrequently: true })!;
+    // A browser prints what was drawn, operation by operation, and a cleared rectangle is white on paper: it would
+    // cover what lies below this canvas.
+    const isPaper = document.documentElement.dataset["print"] !== undefined;
+    if (isPaper) this.canvas.width = max(1, round(this.width * this.ratio));
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    context.clearRect(0, 0, this.width, this.height);
+    if (!isPaper) context.clearRect(0, 0, this.width, this.height);
     return context;
   }
 }

@@ -78,9 +78,12 @@ export interface Detail {
   origin: number;
   steps: [number, number][];
   scopes: Scope[];
+  /** What the program wrote about its blocks: each text once, and which of them an allocation has. */
+  noteTexts: string[];
+  notes: Map<number, number[]>;
 }
 
-const VERSION = 2;
+const VERSION = 3;
 
 /** The bytes of a section, inflated; null where the page has no such section. */
 export async function section(name: string): Promise<Uint8Array | null> {
@@ -235,7 +238,17 @@ export function readDetail(data: Uint8Array, rects: Rects): Detail {
     at += reader.signed();
     return { start: at, end: at + reader.number(), depth: reader.number(), name: reader.string() };
   });
-  return { streams, pools, base, freed, addr, stream, pool, small, segments, time, origin, steps, scopes };
+  const noteTexts = reader.list(() => reader.string());
+  const notes = new Map<number, number[]>();
+  let of = 0;
+  reader.list(() => {
+    of += reader.number();
+    const text = reader.number();
+    const known = notes.get(of);
+    if (known) known.push(text);
+    else notes.set(of, [text]);
+  });
+  return { streams, pools, base, freed, addr, stream, pool, small, segments, time, origin, steps, scopes, noteTexts, notes };
 }
 
 function readSegments(reader: Reader, lastTick: number): Segments {

@@ -23,7 +23,8 @@ interface Row {
   error: string;
 }
 
-const TALLEST = 300;
+/** The strip leaves room on a screen of 900 pixels for what to do about the rank below. */
+const TALLEST = 232;
 const LEFT = 74;
 
 export class RankStrip {
@@ -31,6 +32,8 @@ export class RankStrip {
   private readonly rows: Row[];
   private readonly canvas = h("canvas.strip", { tabIndex: 0, role: "img" });
   private readonly tip = h("div.tip", { role: "tooltip", hidden: true });
+  /** Which rank the rest of the page is about. */
+  private readonly below = h("h2", { id: "shown-rank" });
   private readonly command = h("div", { "aria-live": "polite" });
   private readonly surfaceOf: Surface;
   private readonly next = onceAFrame(() => this.draw());
@@ -75,11 +78,14 @@ export class RankStrip {
       this.figures(),
       h("div.answers", null, h("div.card", { id: "strip" }, h("h2", null, "Every rank over time", h("span.spacer", null), this.ofChoice, reset), box, this.command), this.odd()),
       this.table(),
+      this.below,
     );
     const height = min(TALLEST, max(60, this.rows.length * 16));
     this.canvas.style.height = `${height + 18}px`;
     this.surfaceOf = new Surface(this.canvas, () => this.next());
     app.on(["theme", "device"], () => this.next());
+    app.on(["device"], () => this.tell());
+    this.tell();
     this.listen();
   }
 
@@ -97,6 +103,14 @@ export class RankStrip {
     return low === 0 || (low === row.times.length && wanted > row.times[low - 1] * 1.02 + 1) ? undefined : row.values[this.of][low - 1];
   }
 
+  private tell(): void {
+    const rank = this.openRank;
+    const is = (name: string) => rank !== null && String(this.all[name]) === rank;
+    const odd = (this.all["odd_ranks"] as Json[]).find((one) => String(one["rank"]) === rank);
+    const why = [is("worst_rank") ? "the highest peak" : "", is("median_rank") ? "the median peak" : "", odd ? `odd: ${odd["why"].replaceAll("-", " ")}` : ""];
+    fill(this.below, rank === null ? [] : [`Rank ${rank} `, h("span.aside", null, why.filter(Boolean).join(", "))]);
+  }
+
   private figures(): HTMLElement {
     const { all } = this;
     const rows = all["ranks"] as Json[];
@@ -112,7 +126,7 @@ export class RankStrip {
       cell("median", "Median rank", all["median_rank"] === null ? "unknown" : `rank ${all["median_rank"]}`, `peak ${all["imbalance_of"]} ${bytes(peak(all["median_rank"]))}`),
       cell("imbalance", "Imbalance", all["imbalance"] === null ? "unknown" : percent(all["imbalance"]), "highest peak / mean peak − 1", true),
       cell("odd", "Odd ranks", count((all["odd_ranks"] ?? []).length), `${counted((all["groups"] ?? []).length, "group")} of replicas`),
-      cell("divergence", "First divergence", divergence ? `step ${divergence["step"]}` : "none", divergence ? `rank ${divergence["rank"]}: ${bytes(divergence["bytes"])}, peers ${bytes(divergence["peer_bytes"])}` : "replicas agree, or have no steps"),
+      cell("divergence", "First divergence", divergence ? `step ${divergence["step"]}` : "none", divergence ? `rank ${divergence["rank"]}: ${bytes(divergence["bytes"])}, peers ${bytes(divergence["peer_bytes"])}` : "no step stands out on any rank"),
       failed ? cell("failed", "Not readable", count(failed), "see the table") : null,
       missing.length ? cell("missing", "Missing", count(missing.length), `rank ${missing.slice(0, 6).join(", ")}${missing.length > 6 ? " …" : ""}`) : null,
     );
@@ -267,6 +281,7 @@ export class RankStrip {
 
   draw(): void {
     const { rows, sight, surfaceOf, app } = this;
+    surfaceOf.measure();
     const c = surfaceOf.begin();
     const { width, height } = surfaceOf;
     const plotHeight = height - 18;
@@ -293,7 +308,7 @@ export class RankStrip {
       if (r % every === 0 || (marked && tall >= 9)) {
         c.fillStyle = marked ? color("--ink") : muted;
         c.textAlign = "right";
-        c.fillText(row.rank === current ? `▸ ${row.name}` : row.name, LEFT - 14, y + tall / 2);
+        c.fillText(row.rank === current ? `▸ ${row.name}` : row.name, LEFT - 14, max(6, y + tall / 2));
       }
       if (marked) {
         c.fillStyle = odd.has(row.rank) ? color("--warning") : muted;

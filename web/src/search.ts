@@ -36,6 +36,7 @@ export function matcher(app: App, typed: string): (i: number) => boolean {
   const kinds = app.kinds.map((k) => has(k.replaceAll("_", " ")) || has(k));
   const streams = detail?.streams.map((s) => has(`stream ${s}`));
   const pools = detail?.pools.map((p) => has(`pool ${p}`) || has(`${p} pool`));
+  const notes = detail?.noteTexts.map(has);
   const scopes = device.scopes.paths.map((p) => has(p.join("/")));
   // Holders that are named by their size have their own words.
   const named = (app.deviceReport.holders ?? []).filter((holder) => !holder["stack"]?.length && has(holder.label ?? "")).map((holder) => holderMatcher(app, holder));
@@ -45,6 +46,7 @@ export function matcher(app: App, typed: string): (i: number) => boolean {
     streams?.[detail!.stream[i]] === true ||
     pools?.[detail!.pool[i]] === true ||
     scopes[device.scopes.of(i)] === true ||
+    detail?.notes.get(i)?.some((note) => notes![note]) === true ||
     named.some((of) => of(i));
 }
 

@@ -16,7 +16,7 @@ const SIZES: [number, string][] = [
 export class Toolbar {
   readonly element: HTMLElement;
   readonly legend = h("div.legend", { role: "group", "aria-label": "Legend" });
-  readonly field = h("input", { type: "search", placeholder: "Search line, kind, size …", "aria-label": "Search by line, function, module, kind, size, address, stream or pool", spellcheck: false, autocomplete: "off" });
+  readonly field = h("input", { type: "search", placeholder: "Search line, kind, size …", "aria-label": "Search by line, function, module, note, kind, size, address, stream or pool", spellcheck: false, autocomplete: "off" });
   private readonly found = h("output.found", { "aria-live": "polite" });
   private readonly clear = h("button", { class: "quiet", hidden: true }, "Clear");
   private readonly stream = h("select", { "aria-label": "Filter by stream", hidden: true });

@@ -62,6 +62,18 @@ test("the strip draws every rank, and a click shows one or the command for it", 
   // The rank below is searched, zoomed and drawn as a single report is.
   await page.keyboard.press("p");
   await page.waitForFunction(() => window.gapless.resting && window.gapless.view.x1 - window.gapless.view.x0 < (window.gapless.whole.x1 - window.gapless.whole.x0) / 2);
+  assert.equal(await page.textContent("#shown-rank"), `Rank ${odd} odd: leak`);
+  // A note on a block, as a program makes one, is found and shown.
+  await page.keyboard.press("/");
+  await page.keyboard.type("blocks.7.annotated");
+  await page.waitForFunction(() => window.gapless.query === "blocks.7.annotated" && window.gapless.found.count === 1);
+  await page.evaluate(() => document.activeElement.blur());
+  await page.keyboard.press("n");
+  await page.waitForFunction(() => [...document.querySelectorAll(".panel dl.facts dd")].some((dd) => dd.textContent === "encoder.blocks.7.annotated"));
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => window.gapless.found.count === 0);
+  await page.keyboard.press("p");
   assert.equal(await page.evaluate(() => window.gapless.flame), await page.evaluate(() => window.gapless.at(window.gapless.cursor).active), "the flame graph holds what is active at the peak");
   assert.deepEqual(said, []);
   await context.close();

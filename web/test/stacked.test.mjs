@@ -282,9 +282,18 @@ describe("the stacked view", () => {
 
 test("on paper nothing is blank and nothing is cut off", async () => {
   const { page, context, said } = await open(browser, html, "", { viewport: { width: 1040, height: 720 }, colorScheme: "dark" });
+  await page.evaluate(() => {
+    window.cleared = [];
+    const clear = CanvasRenderingContext2D.prototype.clearRect;
+    CanvasRenderingContext2D.prototype.clearRect = function (...where) {
+      if (document.documentElement.dataset.print !== undefined) window.cleared.push(this.canvas.className);
+      return clear.apply(this, where);
+    };
+  });
   await page.emulateMedia({ media: "print" });
   await page.waitForFunction(() => document.documentElement.dataset.print === "1");
   await rest(page);
+  assert.deepEqual(await page.evaluate(() => window.cleared), [], "a cleared rectangle is white on paper, and covers the picture below");
   const drawn = await page.evaluate(() =>
     [...document.querySelectorAll("canvas")].filter((canvas) => canvas.clientWidth > 0).map((canvas) => {
       const shot = document.createElement("canvas");

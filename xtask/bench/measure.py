@@ -1,4 +1,7 @@
-"""Times the report beside pickle.load on one file, interleaved: measure.py BINARY FILE ROUNDS. Prints JSON."""
+"""Times the report beside pickle.load on one file, interleaved: measure.py BINARY FILE ROUNDS. Prints JSON.
+
+Times are CPU seconds of all threads, which other work on the machine changes little, and seconds on the wall.
+"""
 
 import json
 import os
@@ -6,20 +9,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 LOAD = """
 import pickle, sys, time
 file = open(sys.argv[1], "rb")
-start = time.perf_counter()
+wall, cpu = time.perf_counter(), time.process_time()
 snapshot = pickle.load(file)
-print(time.perf_counter() - start, sum(map(len, snapshot["device_traces"])))
+print(time.process_time() - cpu, time.perf_counter() - wall, sum(map(len, snapshot["device_traces"])))
 """
 
 
 def run(args):
-    """Wall seconds, peak resident bytes and output of a child."""
-    import time
-
+    """CPU seconds, wall seconds, peak resident bytes and output of a child."""
     start = time.perf_counter()
     child = subprocess.Popen(args, stdout=subprocess.PIPE)
     text = child.stdout.read()
@@ -27,7 +29,7 @@ def run(args):
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode != 0:
         sys.exit(f"{args} failed with {child.returncode}")
-    return time.perf_counter() - start, usage.ru_maxrss * 1024, text
+    return usage.ru_utime + usage.ru_stime, time.perf_counter() - start, usage.ru_maxrss * 1024, text
 
 
 def main():
@@ -36,31 +38,17 @@ def main():
     events = 0
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
-            _, rss, text = run([sys.executable, "-c", LOAD, path])
-            seconds, events = text.split()
-            rows["pickle_load"].append((float(seconds), rss))  # the load alone, without Python's own start
+            _, _, rss, text = run([sys.executable, "-c", LOAD, path])
+            cpu, wall, events = text.split()
+            rows["pickle_load"].append((float(cpu), float(wall), rss))  # the load alone, without Python's own start
             for name in ("json", "html"):
                 out = os.path.join(folder, name)
-                seconds, rss, _ = run([binary, "report", path, "--format", name, "-o", out])
-                rows[name].append((seconds, rss))
-
-    def median(name, i):
-        return statistics.median(row[i] for row in rows[name])
-
-    print(
-        json.dumps(
-            {
-                "events": int(events),
-                "file_bytes": os.path.getsize(path),
-                "pickle_load_s": median("pickle_load", 0),
-                "pickle_rss": median("pickle_load", 1),
-                "json_s": median("json", 0),
-                "json_rss": median("json", 1),
-                "html_s": median("html", 0),
-                "html_rss": median("html", 1),
-            }
-        )
-    )
+                rows[name].append(run([binary, "report", path, "--format", name, "-o", out])[:3])
+    figures = {"events": int(events), "file_bytes": os.path.getsize(path)}
+    for name, measured in rows.items():
+        for i, what in enumerate(("cpu_s", "wall_s", "rss")):
+            figures[f"{name}_{what}"] = statistics.median(row[i] for row in measured)
+    print(json.dumps(figures))
 
 
 main()

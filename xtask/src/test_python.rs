@@ -3,7 +3,8 @@
 //!
 //! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on),
 //! one for each release: `--torch 2.15.0` chooses another than the usual one. Where it cannot be had the tests are
-//! skipped, loudly; .ci/skips.txt has the reason. CuPy and Numba come into an environment of their own (600 MB).
+//! skipped, loudly; .ci/skips.txt has the reason. Trainers come into the usual one (100 MB). CuPy and Numba come into
+//! an environment of their own (600 MB).
 
 use crate::shell::{self, command};
 use crate::skips::Skips;
@@ -17,6 +18,9 @@ const USUAL: &str = "2.11.0";
 /// Others that share the pool with torch, and the CUDA runtime that Numba looks for.
 const OTHERS: [&str; 4] =
     ["cupy-cuda13x==14.2.0", "numba==0.68.1", "numba-cuda==0.30.4", "nvidia-cuda-runtime>=13,<14"];
+
+/// Trainers whose callbacks we have. They come beside torch, where they can be had.
+const TRAINERS: [&str; 3] = ["transformers==5.22.2", "accelerate==1.15.0", "lightning==2.6.6"];
 
 /// `args`: `--torch` and a release, where another than the usual one is wanted; the others go to pytest.
 pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
@@ -35,6 +39,11 @@ pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
             return Ok(());
         }
     };
+    if release == USUAL
+        && let Err(error) = tools::add(&bench.join("python/venv"), &TRAINERS)
+    {
+        eprintln!("\n********  NO TRAINERS: they cannot be had ({error:#})  ********\n");
+    }
     let others = tools::environment(&bench.join("others/venv"), &OTHERS, &OTHERS.join(" "));
     if let Err(error) = &others {
         eprintln!("\n********  NO CUPY AND NUMBA: they cannot be had ({error:#})  ********\n");

@@ -34,6 +34,20 @@ pub(crate) fn environment(folder: &Path, packages: &[&str], what: &str) -> Resul
     Ok(python)
 }
 
+/// Installs `packages` into an environment that is there already. If that fails, the environment stays as it was.
+pub(crate) fn add(folder: &Path, packages: &[&str]) -> Result<()> {
+    let (what, whole) = (packages.join(" "), folder.join("added"));
+    if std::fs::read_to_string(&whole).unwrap_or_default() == what {
+        return Ok(());
+    }
+    let python = folder.join("bin/python").display().to_string();
+    let mut install =
+        vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"];
+    install.extend(packages);
+    shell::run(command(".", &python, &install))?;
+    Ok(std::fs::write(whole, what)?)
+}
+
 /// Makes sure that a browser and node are there.
 pub(crate) fn install() -> Result<()> {
     let mut missing = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! Decompression runs on a thread of its own, a few pieces ahead of whoever reads.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// How bytes are compressed.
@@ -62,7 +62,7 @@ fn pump(
     empty: &Receiver<Vec<u8>>,
 ) {
     let opened: io::Result<Box<dyn Read + '_>> = match packing {
-        Packing::Gzip => Ok(Box::new(flate2::read::MultiGzDecoder::new(input))),
+        Packing::Gzip => Ok(Box::new(Members::new(input))),
         Packing::Zstd => zstd::Decoder::new(input).map(|mut decoder| {
             // 128 MiB, the most that `zstd` itself takes without being told to.
             let _ = decoder.window_log_max(27);
@@ -103,6 +103,48 @@ fn pump(
         if length < PIECE {
             return;
         }
+    }
+}
+
+/// The members of a gzip stream, one after the other. Zeros that fill up a block may follow the last one, as `gzip`
+/// itself allows; anything else is an error that says what it is.
+struct Members<R: Read> {
+    /// `None` behind the last member.
+    member: Option<flate2::bufread::GzDecoder<BufReader<R>>>,
+}
+
+impl<R: Read> Members<R> {
+    fn new(input: R) -> Members<R> {
+        let input = BufReader::with_capacity(1 << 16, input);
+        Members { member: Some(flate2::bufread::GzDecoder::new(input)) }
+    }
+}
+
+impl<R: Read> Read for Members<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while let Some(mut member) = self.member.take() {
+            let read = member.read(out);
+            if out.is_empty() || !matches!(read, Ok(0)) {
+                self.member = Some(member);
+                return read;
+            }
+            let mut input = member.into_inner();
+            loop {
+                let next = input.fill_buf()?;
+                match next.first() {
+                    None => return Ok(0),
+                    Some(0) => input.consume(1),
+                    // The first byte of a member; its decoder checks the rest.
+                    Some(0x1f) => break,
+                    Some(_) => {
+                        let what = "the compressed data ends, and something else follows it in the file";
+                        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                    }
+                }
+            }
+            self.member = Some(flate2::bufread::GzDecoder::new(input));
+        }
+        Ok(0)
     }
 }
 

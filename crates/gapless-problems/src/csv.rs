@@ -30,9 +30,15 @@ pub enum OffsetColumn {
 pub struct Buffers {
     pub problem: Problem,
     columns: Vec<(String, Vec<Box<str>>)>,
+    ignored: Vec<String>,
 }
 
 impl Buffers {
+    /// Columns of the file that mean nothing to the planner, in small letters.
+    pub fn ignored(&self) -> &[String] {
+        &self.ignored
+    }
+
     /// The cells of a column, one a buffer; `None` where the file does not have it or nobody asked for it.
     pub fn column(&self, name: &str) -> Option<&[Box<str>]> {
         self.columns.iter().find(|(column, _)| column == name).map(|(_, cells)| &cells[..])
@@ -42,7 +48,7 @@ impl Buffers {
 /// A problem that comes from somewhere else has no further columns.
 impl From<Problem> for Buffers {
     fn from(problem: Problem) -> Buffers {
-        Buffers { problem, columns: Vec::new() }
+        Buffers { problem, columns: Vec::new(), ignored: Vec::new() }
     }
 }
 
@@ -55,6 +61,7 @@ pub fn read(input: impl Read, offsets: OffsetColumn, keep: &[&str]) -> Result<Bu
         .filter(|(_, name)| keep.contains(name))
         .map(|(at, name)| (at, name.into()))
         .collect();
+    let ignored = rows.others().filter(|name| !keep.contains(name)).map(str::to_owned).collect();
     let mut columns: Vec<(String, Vec<Box<str>>)> =
         kept.iter().map(|(_, name)| (name.clone(), Vec::new())).collect();
     let mut buffers = Vec::new();
@@ -87,7 +94,7 @@ pub fn read(input: impl Read, offsets: OffsetColumn, keep: &[&str]) -> Result<Bu
         })?;
         buffers.push(buffer);
     }
-    Ok(Buffers { problem: Problem::with_names(buffers, names)?, columns })
+    Ok(Buffers { problem: Problem::with_names(buffers, names)?, columns, ignored })
 }
 
 /// Reads a problem from a text.

@@ -7,6 +7,7 @@ mod generate;
 
 use gapless_report::ranks::{self, RankFile, Run, Summary};
 use gapless_report::{Analysis, diff, html};
+use gapless_trace::{Action, BlockNote, Tick, Trace};
 use generate::{Base, Fault, Noise};
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -20,7 +21,8 @@ fn main() -> std::io::Result<()> {
     let odd = count / 3;
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
     let base = Base::open(&traces.join("gpt2_train_stacks.pickle.gz"));
-    let trace = |rank: u32| base.rank(rank, 7, NOISE, (rank == odd).then_some(Fault::Leak(300 << 20)), true);
+    let fault = |rank: u32| (rank == odd).then_some(Fault::Leak(300 << 20));
+    let trace = |rank: u32| noted(base.rank(rank, 7, NOISE, fault(rank), true));
     let name = |rank: u32| format!("rank{rank}.pickle");
     let files = (0..count).map(|rank| {
         // The last one cannot be read.
@@ -63,4 +65,14 @@ fn main() -> std::io::Result<()> {
     out.write_all(diff::page(&compared, &before, &after).as_bytes())?;
     let json = diff::json(&compared).map_err(std::io::Error::other)?;
     std::fs::write(format!("{path}.diff.json"), json)
+}
+
+/// The run with a note on its first block, as a program leaves one behind the allocation.
+fn noted(mut trace: Trace) -> Trace {
+    let text = trace.strings.intern("encoder.blocks.7.annotated");
+    let device = &mut trace.devices[0];
+    let first = device.events.indices().find(|&i| device.events.action(i) == Action::Alloc);
+    let first = first.expect("an allocation");
+    device.notes.push(BlockNote { tick: Tick(first.0 + 1), addr: device.events.addr(first), text });
+    trace
 }

@@ -24,7 +24,7 @@ pub(crate) fn origin(analysis: &Analysis<'_>, path: &str) -> (Tool, SourceInfo) 
     for d in &analysis.devices {
         notes.extend(d.history.notes.iter().map(|n| note(n.code, &n.text, Some(d.device.device))));
     }
-    let tool = Tool { name: "gapless".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+    let tool = Tool::this();
     let source = SourceInfo {
         path: path.to_owned(),
         format: trace.source.format.clone(),

@@ -38,6 +38,18 @@ pub struct Tool {
     pub version: String,
 }
 
+/// What is said of a report without devices, in place of findings.
+pub(crate) const NO_DEVICE: &str =
+    "the recording ended before anything was whole, so nothing is known of its memory.";
+
+impl Tool {
+    /// This release of Gapless.
+    #[must_use]
+    pub fn this() -> Tool {
+        Tool { name: "gapless".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceInfo {
     /// The file's name as it was given; "-" for standard input.

@@ -72,6 +72,11 @@ impl BlockNotes {
         self.notes.is_empty()
     }
 
+    /// All notes, by allocation.
+    pub fn iter(&self) -> impl Iterator<Item = (AllocationId, StringId)> + '_ {
+        self.notes.iter().copied()
+    }
+
     /// The notes of an allocation, the oldest first.
     pub fn get(&self, id: AllocationId) -> impl DoubleEndedIterator<Item = StringId> + '_ {
         let first = self.notes.partition_point(|note| note.0 < id);

@@ -29,12 +29,37 @@ pub(crate) fn print(error: &anyhow::Error) {
     use std::io::Write;
     let mut err = anstream::stderr().lock();
     // Standard error is the last resort: where it is closed too there is nobody to tell.
-    let _ = writeln!(err, "\x1b[1;31merror\x1b[0m: {error}");
+    let _ = writeln!(err, "\x1b[1;31merror\x1b[0m: {}", plain(error));
     for cause in error.chain().skip(1) {
-        let _ = writeln!(err, "  caused by: {cause}");
+        let _ = writeln!(err, "  caused by: {}", plain(cause));
     }
     if let Some(help) = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()).map(|f| &f.help) {
-        let _ = writeln!(err, "\x1b[1;36mhelp\x1b[0m: {help}");
+        let _ = writeln!(err, "\x1b[1;36mhelp\x1b[0m: {}", plain(help));
+    }
+}
+
+/// Tells something that does not stop the command.
+pub(crate) fn note(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(anstream::stderr().lock(), "\x1b[1;33mnote\x1b[0m: {}", plain(what));
+}
+
+/// Messages quote names of files and what is in them: no control character of those reaches a terminal.
+fn plain(message: impl fmt::Display) -> String {
+    let shown = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
+    message.to_string().chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn a_name_cannot_steer_the_terminal() {
+        assert_eq!(
+            plain("a\x1b]0;title\x07\u{9b}31m\rb\nc"),
+            "a\u{fffd}]0;title\u{fffd}\u{fffd}31m\u{fffd}b\nc"
+        );
     }
 }
 

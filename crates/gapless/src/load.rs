@@ -56,6 +56,15 @@ pub(crate) fn trace_of(path: &Path, device: Option<u32>) -> Result<Trace> {
     Ok(trace)
 }
 
+/// A trace without devices answers no question.
+pub(crate) fn no_device(path: &Path, so: &str) -> anyhow::Error {
+    Failure::new(
+        format!("{}: the trace has no device, so {so}", path.display()),
+        "the recording ended before its first block was whole: record again, and let it run longer",
+    )
+    .into()
+}
+
 /// What the trace means.
 pub(crate) fn analyse<'t>(trace: &'t Trace, path: &Path) -> Result<Analysis<'t>> {
     Analysis::of(trace).map_err(|error| impossible(path, &error))

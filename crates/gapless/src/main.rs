@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod ranks;
 mod shortcut;
+mod small_pages;
 mod sweep;
 
 use clap::Parser;

@@ -32,6 +32,15 @@ pub(crate) fn refuse_input_as_output(output: &Path, inputs: &[&Path]) -> Result<
     Ok(())
 }
 
+/// Two of `paths` that are one file, by whatever name.
+pub(crate) fn first_repeated(paths: &[PathBuf]) -> Option<(&Path, &Path)> {
+    let mut seen: std::collections::HashMap<PathBuf, &Path> = std::collections::HashMap::new();
+    paths.iter().find_map(|path| {
+        let whole = fs::canonicalize(path).ok().filter(|whole| whole.is_file())?;
+        seen.insert(whole, path).map(|first| (first, path.as_path()))
+    })
+}
+
 #[cfg(unix)]
 fn is_same(a: &fs::Metadata, b: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;

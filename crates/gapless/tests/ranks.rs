@@ -278,6 +278,91 @@ fn diff_compares_rank_by_rank() {
     assert!(schema::against("diff", &serde_json::from_str(&one.out).expect("JSON")).is_empty());
 }
 
+/// Text of a member that must be there.
+fn member<'v>(value: &'v Value, at: &str) -> &'v str {
+    value.pointer(at).and_then(Value::as_str).unwrap_or_else(|| panic!("{at} of {value}"))
+}
+
+/// Five replicas of which rank 3 ran with other settings, and one file that cannot be read.
+fn one_odd() -> Folder {
+    let folder = Folder::new(&[]);
+    for rank in 0..5 {
+        let of = if rank == 3 { "split_round" } else { "gpt2_train" };
+        folder.copy(&format!("rank{rank}.pickle.gz"), of);
+    }
+    fs::write(folder.file("rank5.pickle"), b"").expect("written");
+    folder
+}
+
+#[test]
+fn reports_and_diffs_of_many_ranks_come_as_markdown() {
+    let folder = one_odd();
+    let all = ranks(&folder.run(&["report", ".", "--format", "json"]));
+    assert_eq!(all["odd_ranks"][0]["rank"], 3, "{}", all["odd_ranks"]);
+    let done = folder.run(&["report", ".", "--format", "markdown"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.starts_with("### Memory of 6 ranks: <code>.</code>\n"), "{}", done.out);
+    assert!(done.out.contains("GAP601: ") && done.out.contains("(rank 3)"), "{}", done.out);
+    assert!(done.out.contains("* rank 5 could not be read: "), "{}", done.out);
+    assert!(done.out.contains(&format!("| worst | rank {} |", all["worst_rank"])), "{}", done.out);
+    let other = one_odd();
+    other.copy("rank0.pickle.gz", "split_round");
+    let diff = run(&["diff", &folder.name(), &other.name(), "--format", "markdown"]);
+    assert_eq!(diff.code, 0, "{}", diff.err);
+    assert!(diff.out.contains("Peaks differ on 1 of 5 ranks") && diff.out.contains("What "), "{}", diff.out);
+    for text in [&done.out, &diff.out] {
+        assert_eq!(text.matches("<details>").count(), text.matches("</details>").count());
+        for line in text.lines().filter(|line| line.starts_with('|')) {
+            assert!(line.ends_with('|'), "{line}");
+        }
+    }
+}
+
+#[test]
+fn scanners_get_an_issue_for_every_rank_with_its_file() {
+    let folder = one_odd();
+    let check = |limit: &str, format: &str| {
+        let done = folder.run(&["check", ".", "--max-peak-reserved", limit, "--format", format]);
+        assert!(!done.out.is_empty(), "{}", done.err);
+        done
+    };
+    let over = check("1GiB", "sarif");
+    assert_eq!(over.code, 1, "{}", over.err);
+    let log: Value = serde_json::from_str(&over.out).expect("JSON");
+    let files = log["runs"][0]["artifacts"].as_array().expect("files");
+    let results = log["runs"][0]["results"].as_array().expect("results");
+    let of = |rule: &str| {
+        let own = results.iter().filter(|r| member(r, "/ruleId") == rule);
+        own.map(|r| member(r, "/locations/0/physicalLocation/artifactLocation/uri")).collect::<Vec<_>>()
+    };
+    let five: Vec<String> = (0..5).map(|rank| format!("./rank{rank}.pickle.gz")).collect();
+    assert_eq!(of("peak-reserved"), five);
+    assert_eq!(of("every-figure"), ["./rank5.pickle"], "a file that cannot be read");
+    assert_eq!(of("GAP601"), ["./rank3.pickle.gz"], "the odd rank");
+    for result in results {
+        let place = result.pointer("/locations/0/physicalLocation/artifactLocation").expect("a place");
+        let index = place["index"].as_u64().expect("an index") as usize;
+        assert_eq!(files[index]["location"]["uri"], place["uri"]);
+    }
+    let list = |limit: &str| {
+        let done = check(limit, "gitlab");
+        let list: Vec<Value> = serde_json::from_str(&done.out).expect("a list");
+        list.iter()
+            .map(|e| (member(e, "/fingerprint").to_owned(), member(e, "/location/path").to_owned()))
+            .collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let found = list("1GiB");
+    assert_eq!(found.len(), results.len(), "no two issues share a fingerprint");
+    assert!(found.values().any(|path| path == "rank3.pickle.gz"), "{found:?}");
+    assert_eq!(found, list("2GiB"), "another figure is the same issue");
+    let markdown = check("1GiB", "markdown");
+    assert_eq!(markdown.code, 1);
+    let head = "### Memory: ❌ over 5 limits, and 1 limit could not be checked\n";
+    assert!(markdown.out.starts_with(head), "{}", markdown.out);
+    assert!(markdown.out.contains("| ❌ | rank 3 peak reserved |"), "{}", markdown.out);
+    assert!(markdown.out.contains("GAP601"), "{}", markdown.out);
+}
+
 #[test]
 fn advise_gives_one_setting_for_all_ranks() {
     let folder = Folder::new(&[("rank0.pickle.gz", "leak"), ("rank1.pickle.gz", "gc_split")]);

@@ -34,6 +34,33 @@ fn diffs_fit_80_columns() {
 }
 
 #[test]
+fn texts_of_many_ranks_fit_80_columns() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let traces = ["leak", "gc_split", "gpt2_train", "split_round", "oom", "infer_cnn", "multistream"];
+    for (side, shift) in [("before", 0), ("after", 1)] {
+        let side = folder.path().join(side).join("a-folder-with-a-long-name-below-another-one");
+        std::fs::create_dir_all(&side).expect("made");
+        for rank in 0..40 {
+            // Six replicas of each run, so that there are groups, and one of another run among them.
+            let name = traces[(rank / 6 + if rank % 6 == 5 { shift } else { 0 }) % traces.len()];
+            std::fs::copy(trace(name), side.join(format!("rank{rank}.pickle.gz"))).expect("copied");
+        }
+        std::fs::write(side.join("rank40.pickle"), b"").expect("written");
+    }
+    let side = |name: &str| {
+        let side = folder.path().join(name).join("a-folder-with-a-long-name-below-another-one");
+        side.display().to_string()
+    };
+    let (before, after) = (side("before"), side("after"));
+    keeps(&["report", &before]);
+    keeps(&["diff", &before, &after]);
+    keeps(&["check", &before, "--max-peak-reserved", "1MiB", "--max-spread", "1%"]);
+    let few: Vec<String> = (0..8).map(|rank| format!("{before}/rank{rank}.pickle.gz")).collect();
+    let few: Vec<&str> = few.iter().map(String::as_str).collect();
+    keeps(&[&["report"][..], &few].concat());
+}
+
+#[test]
 fn checks_fit_80_columns() {
     for (_, path) in all_traces() {
         let path = path.display().to_string();

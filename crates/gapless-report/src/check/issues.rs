@@ -1,11 +1,11 @@
-//! What a verdict and a report say, as the issues that code scanners know: each with a rule, a level, a sentence and a
-//! fingerprint. SARIF and GitLab's format are two spellings of this list.
+//! What a verdict and its subject say, as the issues that code scanners know: each with a rule, a level, a sentence, a
+//! file and a fingerprint. SARIF and GitLab's format are two spellings of this list.
 
+use super::subject::{Noticed, Subject};
 use super::verdict::{Row, Unknown, Verdict};
 use super::words::{sentence, unknown_sentence};
 use crate::explain;
-use crate::finding::{Finding, Severity};
-use crate::model::Report;
+use crate::finding::Severity;
 use std::collections::BTreeMap;
 
 /// A rule: what is held against a run.
@@ -24,38 +24,44 @@ pub(super) struct Issue {
     pub(super) rule: Rule,
     pub(super) level: Severity,
     pub(super) message: String,
+    /// The file that it is about: of many ranks, that of its rank.
+    pub(super) file: String,
     /// The same for the same issue of the same file in every run: figures are no part of it.
     pub(super) fingerprint: String,
 }
 
+/// Where an issue is: a rank of many, and a device.
+type Place = (Option<u32>, Option<u32>);
+
 /// Figures over their limits first, then limits that could not be checked, then findings.
-pub(super) fn issues(verdict: &Verdict, report: &Report) -> Vec<Issue> {
+pub(super) fn issues(verdict: &Verdict, subject: &Subject) -> Vec<Issue> {
     let mut list = Vec::new();
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
-    let mut add = |rule: Rule, device: Option<u32>, level: Severity, against: &str, message: String| {
-        let device = device.map_or_else(String::new, |device| device.to_string());
-        let key = [verdict.path.as_str(), &rule.id, &device, against].join("\0");
+    let mut add = |rule: Rule, (rank, device): Place, level: Severity, against: &str, message: String| {
+        let number = |number: Option<u32>| number.map_or_else(String::new, |number| number.to_string());
+        let mut parts = vec![verdict.path.clone(), rule.id.clone(), number(device), against.to_owned()];
+        // Of one run there is no rank, and the issue keeps the fingerprint that it always had.
+        parts.extend(rank.map(|rank| format!("rank {rank}")));
+        let key = parts.join("\0");
         // Two findings may have one code and one device: the second of them is another issue.
         let nth = seen.entry(key.clone()).or_default();
         let fingerprint = fingerprint(&format!("{key}\0{nth}"));
         *nth += 1;
-        list.push(Issue { rule, level, message, fingerprint });
+        let file = subject.file(rank, &verdict.path).to_owned();
+        list.push(Issue { rule, level, message, file, fingerprint });
     };
     for row in verdict.rows.iter().filter(|row| !row.passed) {
-        add(figure(row.figure), Some(row.device), Severity::Error, kind_of_limit(row), over(row, verdict));
+        let place = (row.rank, Some(row.device));
+        add(figure(row.figure), place, Severity::Error, kind_of_limit(row), over(row, verdict));
     }
     for unknown in &verdict.unknown {
-        add(
-            figure(unknown.figure),
-            Some(unknown.device),
-            Severity::Error,
-            "unknown",
-            unknown_message(unknown),
-        );
+        let place = (unknown.rank, Some(unknown.device));
+        add(figure(unknown.figure), place, Severity::Error, "unknown", unknown_message(unknown));
     }
-    for finding in &report.findings {
-        let many = report.devices.len() > 1;
-        add(coded(&finding.code), finding.device, finding.severity, "finding", found(finding, many));
+    for noticed in &subject.noticed {
+        let finding = &noticed.finding;
+        let place = (noticed.rank, finding.device);
+        add(coded(&finding.code), place, finding.severity, "finding", found(noticed));
     }
     list
 }
@@ -69,6 +75,8 @@ fn figure(name: &str) -> Rule {
             "1 - peak allocated / peak reserved: the share that was held and never needed at once."
         }
         "growth per step" => "By how much live memory grows from step to step.",
+        "spread" => "Highest peak / mean peak - 1 among ranks that do the same.",
+        "every figure" => "The trace of every rank can be read.",
         _ => "The peaks of an earlier run, with a tolerance.",
     };
     Rule {
@@ -111,8 +119,8 @@ fn unknown_message(unknown: &Unknown) -> String {
     plain(&format!("{}; {}", unknown_sentence(unknown), unknown.help))
 }
 
-fn found(finding: &Finding, many: bool) -> String {
-    let on = finding.device.filter(|_| many).map_or_else(String::new, |device| format!("device {device}: "));
+fn found(Noticed { place, finding, .. }: &Noticed) -> String {
+    let on = if place.is_empty() { String::new() } else { format!("{place}: ") };
     let help = if finding.help.is_empty() { String::new() } else { format!("\n{}", finding.help) };
     plain(&format!("{on}{}{help}", finding.headline))
 }
@@ -141,9 +149,19 @@ mod tests {
         assert_eq!(fingerprint("a"), "d228cb696f1a8caf78912b704e4a8964");
     }
 
+    const FIGURES: [&str; 7] = [
+        "peak reserved",
+        "peak allocated",
+        "fragmentation",
+        "growth per step",
+        "spread",
+        "every figure",
+        "baseline",
+    ];
+
     #[test]
     fn every_limit_has_a_rule_with_a_meaning() {
-        for name in ["peak reserved", "peak allocated", "fragmentation", "growth per step", "baseline"] {
+        for name in FIGURES {
             let rule = figure(name);
             assert!(!rule.id.contains(' ') && rule.help.contains("gapless report"), "{rule:?}");
         }

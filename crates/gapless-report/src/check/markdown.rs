@@ -1,16 +1,17 @@
 //! A verdict as a summary for a pull request: the answer first, then the figures, then what holds the peak, folded.
 
+use super::shown::{LISTED, shown};
+use super::subject::Subject;
 use super::verdict::Verdict;
 use super::words::{excess, title, unknown_title, value};
-use crate::markdown::{Side, Table, code, details, escape, findings, holders};
-use crate::model::Report;
+use crate::markdown::{Side, Table, code, escape};
 use std::fmt::Write;
 
 use Side::{Left, Right};
 
 /// The summary.
 #[must_use]
-pub fn markdown(verdict: &Verdict, report: &Report) -> String {
+pub fn markdown(verdict: &Verdict, subject: &Subject) -> String {
     let mut out = String::new();
     let over = verdict.rows.iter().filter(|row| !row.passed).count();
     let answer = match (over, verdict.unknown.len()) {
@@ -22,28 +23,24 @@ pub fn markdown(verdict: &Verdict, report: &Report) -> String {
     let _ = writeln!(out, "### Memory: {answer}\n\n{}\n", code(&verdict.path));
     let columns = [("", Left), ("figure", Left), ("value", Right), ("limit", Right), ("against", Left)];
     let mut table = Table::new(&columns);
-    for row in &verdict.rows {
+    let (rows, mut hidden) = shown(verdict);
+    for row in rows {
         let mark = if row.passed { "✅" } else { "❌" };
         let (is, may) = (value(row.unit, row.value), value(row.unit, row.limit));
         let is = if row.passed { is } else { format!("**{is}**") };
         let against = escape(&format!("{}{}", row.against, excess(row)));
         table.row(&[mark.to_owned(), escape(&title(row)), is, may, against]);
     }
-    for unknown in &verdict.unknown {
+    hidden += verdict.unknown.len().saturating_sub(LISTED);
+    for unknown in verdict.unknown.iter().take(LISTED) {
         let why = escape(&format!("{}; {}", unknown.why, unknown.help));
         table.row(&["❔".to_owned(), unknown_title(unknown), "not known".to_owned(), String::new(), why]);
     }
     out.push_str(&table.finish());
-    let many = report.devices.len() > 1;
-    for d in &report.devices {
-        let _ = write!(out, "\n{}", holders(d, many));
+    if hidden > 0 {
+        let _ = writeln!(out, "\nand {hidden} more: `--format json` lists all");
     }
-    let title = match report.findings.len() {
-        0 => "No findings".to_owned(),
-        1 => "1 finding".to_owned(),
-        many => format!("{many} findings"),
-    };
-    let _ = write!(out, "\n{}", details(&title, &findings(report)));
+    out.push_str(&subject.details);
     out
 }
 

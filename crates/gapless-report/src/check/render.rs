@@ -1,6 +1,7 @@
 //! A verdict for people, programs, GitHub's log and JUnit readers.
 
-use super::verdict::{Row, Verdict};
+use super::shown::{LISTED, shown};
+use super::verdict::Verdict;
 use super::words::{excess, sentence, title, unknown_sentence, unknown_title, value};
 use crate::text::{BOLD, DIM, RED, RESET, clean, indent, shorten, visible, width};
 use std::fmt::Write;
@@ -44,28 +45,6 @@ pub fn text(verdict: &Verdict) -> String {
         let _ = writeln!(out, "      {DIM}at the peak: {}{RESET}", shorten(&clean(holder), width() - 19));
     }
     out
-}
-
-/// Rows that a terminal shows of many ranks.
-const LISTED: usize = 32;
-
-/// The rows to show, and how many are left out: of many ranks those over a limit, and the highest of each figure.
-fn shown(verdict: &Verdict) -> (Vec<&Row>, usize) {
-    let all = &verdict.rows;
-    if all.len() <= LISTED {
-        return (all.iter().collect(), 0);
-    }
-    let highest = |row: &Row| {
-        let same = all.iter().filter(|other| (other.figure, &other.against) == (row.figure, &row.against));
-        same.rev().max_by(|a, b| a.value.total_cmp(&b.value)).is_some_and(|most| std::ptr::eq(most, row))
-    };
-    let mut rows: Vec<&Row> = all.iter().filter(|row| !row.passed).collect();
-    rows.sort_by(|a, b| (b.value / b.limit).total_cmp(&(a.value / a.limit)));
-    rows.truncate(LISTED);
-    let passed: Vec<&Row> = all.iter().filter(|row| row.passed && highest(row)).collect();
-    rows.extend(passed);
-    let hidden = all.len() - rows.len();
-    (rows, hidden)
 }
 
 /// For programs: schema `gapless.check/1`.

@@ -1,9 +1,10 @@
 //! A verdict as SARIF 2.1.0, the format that code scanners exchange: rules with help, results with levels and places.
 
 use super::issues::{Issue, Rule, issues};
+use super::subject::Subject;
 use super::verdict::Verdict;
 use crate::finding::Severity;
-use crate::model::Report;
+use crate::model::Tool;
 use serde_json::{Value, json};
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
@@ -12,26 +13,32 @@ const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 ///
 /// # Errors
 /// Never for a verdict; serde's signature.
-pub fn sarif(verdict: &Verdict, report: &Report) -> serde_json::Result<String> {
-    let issues = issues(verdict, report);
+pub fn sarif(verdict: &Verdict, subject: &Subject) -> serde_json::Result<String> {
+    let issues = issues(verdict, subject);
     let mut rules: Vec<&Rule> = Vec::new();
+    // The file or folder that was checked, then the files of ranks with an issue.
+    let mut files: Vec<&str> = vec![&verdict.path];
     for issue in &issues {
         if !rules.iter().any(|known| known.id == issue.rule.id) {
             rules.push(&issue.rule);
         }
+        if !files.contains(&issue.file.as_str()) {
+            files.push(&issue.file);
+        }
     }
-    let place = uri(&verdict.path);
     let results: Vec<Value> = issues
         .iter()
         .map(|issue| {
-            let index = rules.iter().position(|rule| rule.id == issue.rule.id);
-            result(issue, index.unwrap_or_default(), &place)
+            let rule = rules.iter().position(|rule| rule.id == issue.rule.id).unwrap_or_default();
+            let file = files.iter().position(|file| *file == issue.file).unwrap_or_default();
+            result(issue, rule, file)
         })
         .collect();
+    let tool = Tool::this();
     let driver = json!({
-        "name": report.tool.name,
-        "version": report.tool.version,
-        "semanticVersion": report.tool.version,
+        "name": tool.name,
+        "version": tool.version,
+        "semanticVersion": tool.version,
         "rules": rules.iter().map(|rule| descriptor(rule, &issues)).collect::<Vec<_>>(),
     });
     let log = json!({
@@ -40,7 +47,7 @@ pub fn sarif(verdict: &Verdict, report: &Report) -> serde_json::Result<String> {
         "runs": [{
             "tool": { "driver": driver },
             "invocations": [{ "executionSuccessful": true }],
-            "artifacts": [{ "location": { "uri": place } }],
+            "artifacts": files.iter().map(|f| json!({ "location": { "uri": uri(f) } })).collect::<Vec<_>>(),
             "results": results,
             "properties": { "passed": verdict.passed },
         }],
@@ -59,15 +66,15 @@ fn descriptor(rule: &Rule, issues: &[Issue]) -> Value {
     })
 }
 
-fn result(issue: &Issue, index: usize, place: &str) -> Value {
+fn result(issue: &Issue, rule: usize, file: usize) -> Value {
     json!({
         "ruleId": issue.rule.id,
-        "ruleIndex": index,
+        "ruleIndex": rule,
         "level": level(issue.level),
         "message": { "text": issue.message },
         "locations": [{
             "physicalLocation": {
-                "artifactLocation": { "uri": place, "index": 0 },
+                "artifactLocation": { "uri": uri(&issue.file), "index": file },
                 "region": { "startLine": 1 },
             },
         }],

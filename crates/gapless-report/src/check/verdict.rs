@@ -85,6 +85,7 @@ enum Missing {
     Reserved,
     Steps,
     Baseline,
+    BaselineReserved,
 }
 
 impl Missing {
@@ -93,6 +94,7 @@ impl Missing {
             Missing::Reserved => "the trace has no segments",
             Missing::Steps => "fewer than three steps were found after warm-up",
             Missing::Baseline => "the baseline does not have this device",
+            Missing::BaselineReserved => "the baseline has no segments",
         }
     }
 
@@ -101,6 +103,9 @@ impl Missing {
             Missing::Reserved => "limit peak allocated instead, or record with PyTorch's memory history",
             Missing::Steps => "record more steps, or mark them with torch.profiler.record_function(\"step\")",
             Missing::Baseline => "make the baseline again from a run on the same devices",
+            Missing::BaselineReserved => {
+                "make the baseline again from a recording of the same kind as this run"
+            }
         }
     }
 }
@@ -248,7 +253,19 @@ impl Found {
             ("peak allocated", Some(d.peak_allocated), Some(base.peak_allocated)),
         ];
         for (figure, value, base) in figures {
-            let (Some(value), Some(base)) = (value, base) else { continue };
+            let (value, base) = match (value, base) {
+                (Some(value), Some(base)) => (value, base),
+                // Neither has it: two recordings of an allocator without segments.
+                (None, None) => continue,
+                (None, Some(_)) => {
+                    self.unknown.push(unknown(figure, d, Missing::Reserved));
+                    continue;
+                }
+                (Some(_), None) => {
+                    self.unknown.push(unknown(figure, d, Missing::BaselineReserved));
+                    continue;
+                }
+            };
             let (value, limit) = (value as f64, (base as f64 * (1.0 + tolerance)).floor());
             let (rank, device) = (d.rank, d.device);
             let (unit, passed, against) = (Unit::Bytes, value <= limit, against.clone());

@@ -11,13 +11,19 @@ use std::collections::BTreeMap;
 pub fn compare(before: &Analysis<'_>, before_name: &str, after: &Analysis<'_>, after_name: &str) -> Diff {
     let mut devices = Vec::new();
     let mut unmatched = Vec::new();
+    // One process may see its only card under another number.
+    let only = match (before.devices.as_slice(), after.devices.as_slice()) {
+        ([old], [_]) => Some(old),
+        _ => None,
+    };
     for new in &after.devices {
-        match before.devices.iter().find(|old| old.device.device == new.device.device) {
+        let same = before.devices.iter().find(|old| old.device.device == new.device.device);
+        match same.or(only) {
             Some(old) => devices.push(compare_device((before.trace, old), (after.trace, new))),
             None => unmatched.push(new.device.device),
         }
     }
-    let matched = |device: u32| after.devices.iter().any(|d| d.device.device == device);
+    let matched = |device: u32| only.is_some() || after.devices.iter().any(|d| d.device.device == device);
     unmatched.extend(before.devices.iter().map(|d| d.device.device).filter(|&d| !matched(d)));
     unmatched.sort_unstable();
     Diff {

@@ -5,7 +5,7 @@
 //! zigzagged first (0, -1, 1, -2 ... become 0, 1, 2, 3 ...). A string is its length in bytes and its UTF-8.
 //!
 //!   section `tables`                              once a page
-//!     version                                     2
+//!     version                                     3
 //!     n, n x string                               strings; 0 is the empty one
 //!     n, n x {name, file, line, origin}           frames; name and file are strings; origin: 0 user, 1 library,
 //!                                                 2 torch and the standard library, 3 not Python
@@ -42,6 +42,8 @@
 //!     n, n x {start, end}                         steps, ticks
 //!     n, n x {start delta (signed), duration, depth, name}       scopes by start, microseconds from t0; name is a
 //!                                                                string
+//!     n, n x string                               texts of notes, each once
+//!     n, n x {allocation delta, text}             notes that the program made on its blocks, by allocation
 //!
 //!   recency(n): n x {distance back to the last row with the same value; 0: a value not seen before follows}
 //!   runs(n):    pairs {value, how often} until n rows are covered
@@ -49,11 +51,11 @@
 use super::layout::Layout;
 use super::{Page, PageDevice};
 use gapless_trace::naming::Names;
-use gapless_trace::{Allocation, SizeClass, StackId, StringId, Tick, Trace, scopes};
+use gapless_trace::{Allocation, History, SizeClass, StackId, StringId, Tick, Trace, scopes};
 use rustc_hash::FxHashMap;
 
 /// Of the layout above.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// The stacks that a page shows, numbered by first use: small numbers for the stacks that matter.
 #[derive(Debug)]
@@ -249,7 +251,29 @@ pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>) -> Vec<u8> {
         out.number(scope.depth);
         out.string(trace.strings.get(scope.name));
     }
+    notes(&mut out, trace, history);
     out.0
+}
+
+fn notes(out: &mut Bytes, trace: &Trace, history: &History) {
+    let mut numbers: FxHashMap<StringId, u64> = FxHashMap::default();
+    let mut texts: Vec<StringId> = Vec::new();
+    let (mut rows, mut count, mut before) = (Bytes::default(), 0, 0);
+    for (id, text) in history.block_notes.iter() {
+        let number = *numbers.entry(text).or_insert_with(|| {
+            texts.push(text);
+            texts.len() as u64 - 1
+        });
+        rows.number(u64::from(id.0 - before));
+        rows.number(number);
+        (count, before) = (count + 1, id.0);
+    }
+    out.number(texts.len() as u64);
+    for text in texts {
+        out.string(trace.strings.get(text));
+    }
+    out.number(count);
+    out.0.extend_from_slice(&rows.0);
 }
 
 fn life(start: Tick, end: Tick, forever: u32) -> u64 {

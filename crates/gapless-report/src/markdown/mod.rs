@@ -9,5 +9,5 @@ mod table;
 pub use diff::diff;
 pub use report::report;
 
-pub(crate) use report::{findings, holders};
+pub(crate) use report::{finding, findings, holders};
 pub(crate) use table::{Side, Table, code, details, escape};

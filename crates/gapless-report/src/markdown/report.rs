@@ -64,20 +64,24 @@ fn peaks(report: &Report) -> String {
 
 /// The findings, the worst first, each folded over its evidence.
 pub(crate) fn findings(report: &Report) -> String {
+    if report.devices.is_empty() {
+        return format!("No device: {}\n", crate::model::NO_DEVICE);
+    }
     if report.findings.is_empty() {
         return "No findings: nothing needs a change.\n".to_owned();
     }
     let many = report.devices.len() > 1;
-    report.findings.iter().map(|finding| one_finding(finding, many)).collect()
+    let on = |f: &Finding| f.device.filter(|_| many).map_or_else(String::new, |d| format!(" (device {d})"));
+    report.findings.iter().map(|f| finding(f, &on(f))).collect()
 }
 
-fn one_finding(finding: &Finding, many: bool) -> String {
+/// One finding, folded over its evidence; `on` says where it was made.
+pub(crate) fn finding(finding: &Finding, on: &str) -> String {
     let mark = match finding.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
         Severity::Info => "info",
     };
-    let on = finding.device.filter(|_| many).map_or_else(String::new, |d| format!(" (device {d})"));
     let mut body: String = finding.evidence.iter().map(|line| format!("* {}\n", escape(line))).collect();
     if !finding.help.is_empty() {
         let _ = write!(body, "\n**Help:** {}\n", escape(&finding.help));

@@ -46,7 +46,7 @@ pub fn report(run: &Run) -> Ranks {
     odd_ranks.sort_by_key(|odd| (std::cmp::Reverse(odd.bytes), odd.rank, odd.device));
     Ranks {
         schema: SCHEMA,
-        tool: Tool { name: "gapless".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() },
+        tool: Tool::this(),
         path: run.path.clone(),
         files: run.files.len() as u64,
         numbering: run.numbering.clone(),

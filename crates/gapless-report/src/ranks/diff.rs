@@ -8,7 +8,7 @@ use super::summary::{Held, Summary};
 use super::text::ranges;
 use super::{Run, assemble};
 use crate::text::table::{Align, Table};
-use crate::text::{BOLD, DIM, RED, RESET, bytes, clean, percent, plural, shorten};
+use crate::text::{BOLD, DIM, RED, RESET, bytes, clean, percent, plural, shorten, width};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::fmt::Write;
@@ -56,7 +56,7 @@ pub struct RankDiff {
 
 impl RankDiff {
     /// After less before, of reserved bytes or else of allocated ones.
-    fn change(&self) -> i64 {
+    pub(super) fn change(&self) -> i64 {
         match (self.peak_reserved.before, self.peak_reserved.after) {
             (Some(before), Some(after)) => after as i64 - before as i64,
             _ => self.peak_allocated.after as i64 - self.peak_allocated.before as i64,
@@ -176,11 +176,13 @@ pub fn json(diff: &RanksDiff) -> serde_json::Result<String> {
 #[must_use]
 pub fn text(diff: &RanksDiff, top: usize) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{DIM}before{RESET}  {}", clean(&diff.before));
-    let _ = writeln!(out, "{DIM}after{RESET}   {BOLD}{}{RESET}", clean(&diff.after));
+    let name = |path: &str| shorten(&clean(path), width() - 8);
+    let _ = writeln!(out, "{DIM}before{RESET}  {}", name(&diff.before));
+    let _ = writeln!(out, "{DIM}after{RESET}   {BOLD}{}{RESET}", name(&diff.after));
     if !diff.unmatched_ranks.is_empty() {
-        let list = shorten(&ranges(&diff.unmatched_ranks), 60);
-        let _ = writeln!(out, "{DIM}ranks in one of the runs only, or not readable: {list}{RESET}");
+        let what = "ranks in one of the runs only, or not readable:";
+        let list = shorten(&ranges(&diff.unmatched_ranks), width() - what.len() - 1);
+        let _ = writeln!(out, "{DIM}{what} {list}{RESET}");
     }
     if diff.ranks.is_empty() {
         let _ = writeln!(out, "\nno rank is in both runs");
@@ -248,7 +250,8 @@ fn list(out: &mut String, title: &str, rows: &[&HolderChange], style: &'static s
         return;
     }
     let _ = writeln!(out, "\n{BOLD}{title}{RESET}  {DIM}the most at once, summed over all ranks{RESET}");
-    let mut table = Table::new(&[Align::Right, Align::Right, Align::Left, Align::Left, Align::Left]);
+    let mut table =
+        Table::new(&[Align::Right, Align::Right, Align::Left, Align::Left, Align::Left]).names(4, 16);
     for row in rows.iter().take(top) {
         table.row(
             style,

@@ -7,8 +7,8 @@ use super::model::{OddRank, RankRow, Ranks, Timeline};
 use super::robust::median;
 use crate::text::table::{Align, Table};
 use crate::text::{
-    BOLD, CYAN, DIM, RED, RESET, YELLOW, bars, bytes, clean, count, duration, indent, percent, plural,
-    shorten, width, wrap,
+    BOLD, CYAN, DIM, RED, RESET, YELLOW, bars, bytes, clean, count, duration, facts as layout_facts, indent,
+    percent, plural, shorten, width, wrap,
 };
 use std::fmt::Write;
 
@@ -16,8 +16,9 @@ use std::fmt::Write;
 const LINES: usize = 32;
 /// Lines that more ranks share.
 const FOLDED: usize = 16;
-/// Characters of a strip.
+/// Characters of a strip, at most; and at least, however long the names and marks are.
 const STRIP: usize = 64;
+const SHORTEST: usize = 16;
 /// Files that cannot be read, and odd ranks, that are listed one by one.
 const LISTED: usize = 12;
 
@@ -36,6 +37,16 @@ pub fn text(ranks: &Ranks) -> String {
     out
 }
 
+/// A heading and what it is about: beside it, or below where the line is too short.
+fn heading(out: &mut String, title: &str, about: &str, style: &str) {
+    if title.chars().count() + 2 + about.chars().count() <= width() {
+        let _ = writeln!(out, "\n{BOLD}{title}{RESET}  {style}{about}{RESET}");
+    } else {
+        let _ = writeln!(out, "\n{BOLD}{title}{RESET}");
+        indent(out, "  ", about, style);
+    }
+}
+
 fn readable(ranks: &Ranks) -> impl Iterator<Item = &RankRow> {
     ranks.ranks.iter().filter(|row| row.error.is_none())
 }
@@ -45,9 +56,19 @@ fn head(out: &mut String, ranks: &Ranks) {
     let mut facts = vec![plural(numbers.len() as u64, "rank"), plural(ranks.files, "file")];
     let events: u64 = readable(ranks).filter_map(|row| row.events).sum();
     facts.push(format!("{} events", count(events)));
-    let _ = writeln!(out, "{BOLD}{}{RESET}", clean(&ranks.path));
-    let _ = writeln!(out, "{DIM}{} · {}{RESET}", facts.join(" · "), ranks.numbering);
-    let mut table = Table::new(&[Align::Left, Align::Right, Align::Left, Align::Left, Align::Left]);
+    facts.push(ranks.numbering.clone());
+    let _ = writeln!(out, "{BOLD}{}{RESET}", shorten(&clean(&ranks.path), width()));
+    layout_facts(out, "", &facts);
+    let mut table = Table::new(&[
+        Align::Left,
+        Align::Right,
+        Align::Left,
+        Align::Right,
+        Align::Right,
+        Align::Left,
+        Align::Right,
+    ]);
+    table.row(DIM, ["peak", "worst", "", "median", "least", "", "imbalance"].map(str::to_owned).to_vec());
     for (name, of) in figures() {
         let mut values: Vec<(u64, u32)> =
             readable(ranks).filter_map(|row| Some((of(row)?, row.rank))).collect();
@@ -61,9 +82,11 @@ fn head(out: &mut String, ranks: &Ranks) {
             vec![
                 name.to_owned(),
                 bytes(worst.0),
-                format!("worst, rank {}", worst.1),
-                format!("median {} · least {}, rank {}", bytes(middle.0), bytes(least.0), least.1),
-                format!("imbalance {}", percent(imbalance)),
+                format!("rank {}", worst.1),
+                bytes(middle.0),
+                bytes(least.0),
+                format!("rank {}", least.1),
+                percent(imbalance),
             ],
         );
     }
@@ -112,11 +135,8 @@ fn strips(out: &mut String, ranks: &Ranks) {
         return;
     }
     let top = readable(ranks).filter_map(|row| row.peak_allocated).max().unwrap_or(0);
-    let _ = writeln!(
-        out,
-        "\n{BOLD}Allocated over the run{RESET}  {DIM}from each rank's first event to its last; a full block is {}{RESET}",
-        bytes(top)
-    );
+    let scale = format!("from each rank's first event to its last; a full block is {}", bytes(top));
+    heading(out, "Allocated over the run", &scale, DIM);
     let several = rows.iter().any(|(row, _)| rows.iter().filter(|(r, _)| r.rank == row.rank).count() > 1);
     let special = |row: &RankRow| -> bool {
         ranks.worst_rank == Some(row.rank)
@@ -133,14 +153,18 @@ fn strips(out: &mut String, ranks: &Ranks) {
         let own = rows.iter().filter(|(row, _)| special(row)).take(LISTED + 2);
         lines.extend(own.map(|&(row, timeline)| line(ranks, row, timeline, several)));
     }
+    let text_width = width;
     let width = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
+    let marks = lines.iter().map(|line| line.mark.chars().count() + 2).max().unwrap_or(0);
+    let others = 2 + width + 2 + 2 * (2 + 9) + marks;
+    let columns = text_width().saturating_sub(others).clamp(SHORTEST, STRIP);
     let (allocated, reserved) = ("allocated", "reserved");
-    let _ = writeln!(out, "  {DIM}{:<width$}  {:<STRIP$}  {allocated:>9}  {reserved:>9}{RESET}", "", "");
+    let _ = writeln!(out, "  {DIM}{:<width$}  {:<columns$}  {allocated:>9}  {reserved:>9}{RESET}", "", "");
     for line in lines {
-        let strip = bars(&line.values, top, STRIP);
+        let strip = bars(&line.values, top, columns);
         let reserved = line.reserved.map_or_else(|| "unknown".to_owned(), bytes);
         let row = format!(
-            "  {}{:<width$}{RESET}  {CYAN}{strip:<STRIP$}{RESET}  {:>9}  {reserved:>9}  {}{}",
+            "  {}{:<width$}{RESET}  {CYAN}{strip:<columns$}{RESET}  {:>9}  {reserved:>9}  {}{}",
             line.style,
             line.name,
             bytes(line.allocated),
@@ -206,9 +230,10 @@ fn groups(out: &mut String, ranks: &Ranks) {
         return;
     }
     let title = "ranks that hold the same part of the model; ranks are compared within their group";
-    let _ = writeln!(out, "\n{BOLD}Groups{RESET}  {DIM}{title}{RESET}");
+    heading(out, "Groups", title, DIM);
     let mut table =
-        Table::new(&[Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right]);
+        Table::new(&[Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right])
+            .names(1, 12);
     let names = ["group", "ranks", "highest peak", "median", "imbalance", "step"];
     table.row(DIM, names.map(str::to_owned).to_vec());
     for (i, group) in ranks.groups.iter().enumerate().take(FOLDED) {
@@ -259,7 +284,7 @@ fn odd(out: &mut String, ranks: &Ranks) {
         } else {
             "an odd rank can be told only among three replicas or more"
         };
-        let _ = writeln!(out, "\n{BOLD}No odd rank{RESET}  {DIM}{what}{RESET}");
+        heading(out, "No odd rank", what, DIM);
         return;
     }
     let _ = writeln!(out, "\n{BOLD}Odd ranks{RESET}  {DIM}against the replicas of their group{RESET}");
@@ -281,7 +306,7 @@ fn odd(out: &mut String, ranks: &Ranks) {
 }
 
 fn holders(out: &mut String, holders: &[super::model::OddHolder]) {
-    let mut table = Table::new(&[Align::Right, Align::Left, Align::Left, Align::Left]);
+    let mut table = Table::new(&[Align::Right, Align::Left, Align::Left, Align::Left]).names(3, 16);
     for holder in holders {
         table.row(
             DIM,
@@ -299,11 +324,8 @@ fn holders(out: &mut String, holders: &[super::model::OddHolder]) {
 fn differences(out: &mut String, ranks: &Ranks) {
     for difference in ranks.differences.iter().take(LISTED) {
         let [a, b] = difference.ranks;
-        let _ = writeln!(
-            out,
-            "\n{BOLD}Ranks {} and {} differ{RESET}  {DIM}of two replicas, nobody can say which one is odd{RESET}",
-            a.rank, b.rank
-        );
+        let title = format!("Ranks {} and {} differ", a.rank, b.rank);
+        heading(out, &title, "of two replicas, nobody can say which one is odd", DIM);
         for (id, rows) in [a, b].iter().zip(&difference.holders).filter(|(_, rows)| !rows.is_empty()) {
             let _ = writeln!(out, "  rank {} holds more:", id.rank);
             holders(out, rows);
@@ -314,15 +336,15 @@ fn differences(out: &mut String, ranks: &Ranks) {
 fn divergence(out: &mut String, ranks: &Ranks) {
     let Some(d) = &ranks.first_divergence else { return };
     let time = d.time_us.map_or_else(String::new, |us| format!(", {}", duration(us)));
-    let _ = writeln!(
-        out,
-        "\n{BOLD}First divergence{RESET}  step {}: rank {} has {} live at its peak, a typical peer {}  {DIM}event {}{time}{RESET}",
+    let text = format!(
+        "step {}: rank {} has {} live at its peak, a typical peer {} (event {}{time})",
         d.step,
         d.rank,
         bytes(d.bytes),
         bytes(d.peer_bytes),
         count(u64::from(d.tick.saturating_sub(1)))
     );
+    heading(out, "First divergence", &text, "");
 }
 
 fn waiting(out: &mut String, ranks: &Ranks) {
@@ -334,7 +356,7 @@ fn waiting(out: &mut String, ranks: &Ranks) {
             wait.for_rank,
             bytes(wait.held_bytes)
         );
-        let _ = writeln!(out, "\n{BOLD}Waiting{RESET}  {text}");
+        heading(out, "Waiting", &text, "");
     }
 }
 

@@ -10,7 +10,7 @@ mod tree;
 pub use tree::render as render_tree;
 
 pub use layout::{DEFAULT_WIDTH, set_width};
-pub(crate) use layout::{indent, shorten, visible, width, wrap};
+pub(crate) use layout::{facts, indent, shorten, visible, width, wrap};
 pub(crate) use paint::{
     BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bars, bytes, clean, count, duration, percent, plural,
 };
@@ -34,6 +34,10 @@ pub fn render(report: &Report) -> String {
 }
 
 fn findings(out: &mut String, report: &Report) {
+    if report.devices.is_empty() {
+        let _ = writeln!(out, "\n{BOLD}No device{RESET}: {}", crate::model::NO_DEVICE);
+        return;
+    }
     if report.findings.is_empty() {
         let _ = writeln!(out, "\n{BOLD}No findings{RESET}: nothing needs a change.");
         return;

@@ -61,8 +61,9 @@ impl Curve {
             change[death] -= size;
         }
         let mut now = 0i64;
+        // In place of the changes.
         let transient = change
-            .iter()
+            .into_iter()
             .map(|c| {
                 now += c;
                 now.max(0) as u64

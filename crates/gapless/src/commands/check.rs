@@ -6,8 +6,9 @@ use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};
 use anyhow::{Context, Result};
 use gapless_report::Report;
-use gapless_report::check::{self, Budgets, CheckError, Verdict};
+use gapless_report::check::{self, Budgets, CheckError, Subject, Verdict};
 use gapless_report::ranks::check::{self as ranks_check, Baseline};
+use gapless_report::ranks::markdown;
 use gapless_trace::Bytes;
 use serde::Deserialize;
 use std::io::Read;
@@ -32,8 +33,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
 struct Checked {
     name: String,
     verdict: Verdict,
-    /// `None`: many ranks.
-    report: Option<Report>,
+    subject: Subject,
 }
 
 /// One rank, or a run of one; `None` where only a baseline was asked for.
@@ -59,7 +59,7 @@ fn one(
     }
     let verdict =
         verdict.map_err(|error| Failure::new(format!("{}: {error}", file.display()), error.help()))?;
-    Ok(Some(Checked { name: file.display().to_string(), verdict, report: Some(report) }))
+    Ok(Some(Checked { name: file.display().to_string(), verdict, subject: Subject::of(&report) }))
 }
 
 /// Every rank against every budget, and the spread among them.
@@ -90,15 +90,12 @@ fn many(
         }
     };
     let verdict = verdict.map_err(failed)?;
-    Ok(Some(Checked { name: inputs.path.clone(), verdict, report: None }))
+    let subject = markdown::subject(&gapless_report::ranks::report(&run));
+    Ok(Some(Checked { name: inputs.path.clone(), verdict, subject }))
 }
 
 fn show(args: &CheckArgs, checked: &Checked) -> Result<Answer> {
-    let Checked { name, verdict, report } = checked;
-    let one_rank = || {
-        let what = "this format shows one rank";
-        Failure::new(what, "add --rank N, or use --format text, json, github or junit")
-    };
+    let Checked { name, verdict, subject } = checked;
     // A limit that is exceeded is an answer, whatever else is not known.
     let unanswered = verdict.unknown.first().filter(|_| !verdict.exceeded()).map(|unknown| {
         let what = format!("{name}: {}", check::unknown_sentence(unknown));
@@ -115,11 +112,9 @@ fn show(args: &CheckArgs, checked: &Checked) -> Result<Answer> {
         CheckFormat::Json => write(path, &check::json(verdict)?)?,
         CheckFormat::Github => write(path, &check::github(verdict))?,
         CheckFormat::Junit => write(path, &check::junit(verdict))?,
-        CheckFormat::Markdown => {
-            write(path, &check::markdown(verdict, report.as_ref().ok_or_else(one_rank)?))?;
-        }
-        CheckFormat::Sarif => write(path, &check::sarif(verdict, report.as_ref().ok_or_else(one_rank)?)?)?,
-        CheckFormat::Gitlab => write(path, &check::gitlab(verdict, report.as_ref().ok_or_else(one_rank)?)?)?,
+        CheckFormat::Markdown => write(path, &check::markdown(verdict, subject))?,
+        CheckFormat::Sarif => write(path, &check::sarif(verdict, subject)?)?,
+        CheckFormat::Gitlab => write(path, &check::gitlab(verdict, subject)?)?,
     }
     match unanswered {
         Some(failure) => Err(failure),
@@ -189,7 +184,9 @@ struct CheckTable {
     tolerance: Option<Amount>,
 }
 
+/// The file as a whole. A limit outside its table would not be checked, so nothing else may stand there.
 #[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ConfigFile {
     #[serde(default)]
     check: CheckTable,
@@ -220,7 +217,11 @@ impl Amount {
             Amount::Real(n) => *n,
             Amount::Text(text) => parse_share(text).ok_or_else(|| wrong_share(name, text))?,
         };
-        if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(wrong_share(name, &value.to_string())) }
+        let given = match self {
+            Amount::Text(text) => text.clone(),
+            Amount::Whole(_) | Amount::Real(_) => value.to_string(),
+        };
+        if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(wrong_share(name, &given)) }
     }
 }
 
@@ -254,7 +255,12 @@ fn budgets(args: &CheckArgs) -> Result<(Budgets, Option<PathBuf>)> {
         spread: share("spread", pick(&args.max_spread, config.spread))?,
         tolerance: share("tolerance", pick(&args.tolerance, config.tolerance))?.unwrap_or(0.0),
     };
-    Ok((budgets, args.baseline.clone().or(config.baseline)))
+    let baseline = args.baseline.clone().or(config.baseline);
+    if args.tolerance.is_some() && baseline.is_none() {
+        let what = "--tolerance is about a baseline, and none was given";
+        return Err(Failure::new(what, "add --baseline FILE; other limits are exact").into());
+    }
+    Ok((budgets, baseline))
 }
 
 /// gapless.toml in the current folder or the nearest parent that has one.

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};
 use anyhow::Result;
-use gapless_report::{diff, markdown};
+use gapless_report::{Analysis, diff, markdown};
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -31,8 +31,24 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
     let before = load::trace_of(first, args.device)?;
     let after = load::trace_of(second, args.device)?;
     let (before_run, after_run) = (load::analyse(&before, first)?, load::analyse(&after, second)?);
+    for (run, path) in [(&before_run, first), (&after_run, second)] {
+        if run.devices.is_empty() {
+            return Err(load::no_device(path, "there is nothing to compare"));
+        }
+    }
     let names = [first, second].map(|path| path.display().to_string());
     let diff = diff::compare(&before_run, &names[0], &after_run, &names[1]);
+    if diff.devices.is_empty() {
+        let devices = |run: &Analysis<'_>| {
+            let all: Vec<String> = run.devices.iter().map(|d| d.device.device.to_string()).collect();
+            all.join(", ")
+        };
+        return Err(Failure::new(
+            format!("{} and {} have no device in common", names[0], names[1]),
+            format!("the first has {}, the second {}", devices(&before_run), devices(&after_run)),
+        )
+        .into());
+    }
     match args.format {
         DiffFormat::Text => output::write_text(args.output.as_deref(), &diff::text(&diff, args.top))?,
         DiffFormat::Markdown => {
@@ -83,10 +99,14 @@ fn many(args: &DiffArgs, inputs: &[Inputs; 2]) -> Result<Answer> {
             let json = gapless_report::ranks::diff::json(&diff)?;
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;
         }
-        DiffFormat::Html | DiffFormat::Markdown => {
+        DiffFormat::Markdown => {
+            let text = gapless_report::ranks::markdown::diff(&diff, args.top);
+            output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;
+        }
+        DiffFormat::Html => {
             return Err(Failure::new(
-                "this format compares one rank of each run",
-                "add --rank N, or use --format text or json",
+                "the HTML page compares one rank of each run",
+                "add --rank N, or use --format text, json or markdown",
             )
             .into());
         }

@@ -81,11 +81,7 @@ pub(crate) fn chosen<'a, 't>(
     device: Option<u32>,
 ) -> Result<Vec<&'a DeviceAnalysis<'t>>> {
     if analysis.devices.is_empty() {
-        return Err(Failure::new(
-            format!("{}: the trace has no device, so there is nothing to show", path.display()),
-            "the recording ended before its first block was whole: record again, and let it run longer",
-        )
-        .into());
+        return Err(load::no_device(path, "there is nothing to show"));
     }
     let Some(wanted) = device else { return Ok(analysis.devices.iter().collect()) };
     match analysis.devices.iter().find(|d| d.device.device == wanted) {

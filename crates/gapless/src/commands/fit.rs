@@ -14,7 +14,7 @@ use anyhow::Result;
 use gapless_fit::ask::{self, AskError, Question, Wishes};
 
 pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
-    take_small_pages();
+    crate::small_pages::take();
     if args.list {
         let names: String = gapless_fit::read::names().iter().map(|name| format!("{name}\n")).collect();
         output::write_to(args.output.as_deref(), |out| Ok(out.write_all(names.as_bytes())?))?;
@@ -60,14 +60,6 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
     // The process ends here: nobody waits for a log of a hundred thousand events to be taken apart.
     std::mem::forget(found);
     Ok(verdict)
-}
-
-/// An answer takes milliseconds and a few megabytes, in vectors of many sizes: of huge pages, two megabytes would be
-/// zeroed for each of these, a quarter of all its time. It is no more than time that is lost where this cannot be
-/// set.
-fn take_small_pages() {
-    #[cfg(target_os = "linux")]
-    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
 fn question(path: &str, settings: &crate::cli::fit::Settings) -> Result<Question> {

@@ -15,6 +15,9 @@ pub(crate) fn run(args: &OomArgs) -> Result<Answer> {
     let threads = sweep::threads(args.threads)?;
     let trace = load::trace(&args.file)?;
     let analysis = load::analyse(&trace, &args.file)?;
+    if analysis.devices.is_empty() {
+        return Err(load::no_device(&args.file, "whether a request failed is not known"));
+    }
     let path = args.file.display().to_string();
     let device = failed(&analysis, &path, args.device)?;
     let (settings, version) = sweep::recorded(&trace, &path)?;

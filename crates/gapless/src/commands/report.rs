@@ -36,6 +36,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
 }
 
 fn one(args: &ReportArgs, file: &Path, target: &Target) -> Result<Answer> {
+    crate::small_pages::take();
     let trace = load::trace_of(file, args.device)?;
     let analysis = load::analyse(&trace, file)?;
     if args.tree {

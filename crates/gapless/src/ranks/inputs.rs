@@ -57,6 +57,13 @@ impl Inputs {
             )
             .into());
         }
+        if let Some((first, second)) = output::first_repeated(&paths) {
+            return Err(Failure::new(
+                format!("{} and {} are the same file", first.display(), second.display()),
+                "give the file of each rank once",
+            )
+            .into());
+        }
         if let Some(output) = output {
             output::refuse_input_as_output(output, &paths.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
         }
@@ -114,7 +121,9 @@ impl Inputs {
         }
         let mut traces = Vec::new();
         for path in &candidates {
-            if is_trace(path) && !candidates.iter().any(|newer| is_older_part(path, newer)) {
+            // A pipe among them would be waited for without end.
+            let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+            if is_file && is_trace(path) && !candidates.iter().any(|newer| is_older_part(path, newer)) {
                 traces.push(path.clone());
             } else {
                 self.skipped.push(path.display().to_string());

@@ -5,7 +5,7 @@
 
 use crate::cli::PlanArgs;
 use crate::commands::export::{chosen, parse_steps};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::load;
 use anyhow::{Context, Result};
 use gapless_ingest::{Content, Format};
@@ -52,12 +52,21 @@ pub(super) fn earlier(path: &Path) -> Result<Problem> {
 }
 
 fn of_rows(content: &mut Content<'_>, path: &Path, offsets: OffsetColumn) -> Result<Buffers> {
-    csv::read(&mut *content, offsets, FURTHER).map_err(|error| match error {
+    let buffers = csv::read(&mut *content, offsets, FURTHER).map_err(|error| match error {
         gapless_problems::Error::Format(error) => {
             Failure::new(content.error(error).to_string(), COLUMNS).into()
         }
         error => wrong_file(path, &error),
-    })
+    })?;
+    if !buffers.ignored().is_empty() {
+        // A constraint under a misspelt name would be dropped in silence, and the plan called optimal.
+        failure::note(&format!(
+            "{}: columns that the planner does not know were left out: {}",
+            path.display(),
+            buffers.ignored().join(", ")
+        ));
+    }
+    Ok(buffers)
 }
 
 /// A snapshot may be JSON too; a list of buffers is a list, or has one under `buffers`.

@@ -7,7 +7,7 @@ use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};
 use anyhow::Result;
 use gapless_report::html;
-use gapless_report::ranks::{Ranks, Run};
+use gapless_report::ranks::{Ranks, Run, markdown};
 use std::io::Write;
 use std::path::Path;
 
@@ -28,9 +28,7 @@ pub(super) fn run(args: &ReportArgs, inputs: &Inputs, target: &Target) -> Result
     match target.format {
         ReportFormat::Text => output::write_text(path, &gapless_report::ranks::text(&report))?,
         ReportFormat::Json => super::plain(path, &gapless_report::ranks::json(&report)?)?,
-        ReportFormat::Markdown => {
-            return Err(Failure::new("there is no Markdown for many ranks", one_rank).into());
-        }
+        ReportFormat::Markdown => super::plain(path, &markdown::markdown(&report))?,
         ReportFormat::Html => output::write_to(path, |out| write_page(out, args, &run, &report))?,
     }
     target.tell();
