@@ -15,9 +15,14 @@ int cuGetErrorString(int error, const char **text) {
 
 int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
 
+/* ../../card/properties.c, where that is a part of the library. */
+__attribute__((weak)) int card_described(void);
+__attribute__((weak)) int card_attribute(int number);
+__attribute__((weak)) int card_count(void);
+
 int cuDeviceGet(int *out, int ordinal) {
     *out = ordinal;
-    return ordinal == 0 ? SUCCESS : INVALID_VALUE;
+    return ordinal >= 0 && ordinal < (card_count ? card_count() : 1) ? SUCCESS : INVALID_VALUE;
 }
 
 /* As standin/nvml.c prints it. */
@@ -34,10 +39,13 @@ int cuDeviceGetName(char *out, int room, int dev) {
     return SUCCESS;
 }
 
-/* No optional ability: no fabric handles, no GPUDirect. The compute capability (75, 76) is 9.0. */
+/*
+ * No optional ability: no fabric handles, no GPUDirect. The compute capability (75, 76) is 9.0. Where a card is
+ * described, it has the abilities of that card.
+ */
 int cuDeviceGetAttribute(int *out, int attribute, int dev) {
     (void)dev;
-    *out = attribute == 75 ? 9 : 0;
+    *out = card_described && card_described() ? card_attribute(attribute) : attribute == 75 ? 9 : 0;
     return SUCCESS;
 }
 
