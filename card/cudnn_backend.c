@@ -2,6 +2,10 @@
  * device-property descriptor stands for the card. It is set on heuristics, engines and plans in the place of a handle,
  * and NVIDIA's own heuristics say which engine a card of that kind would use and how much workspace that needs.
  *
+ * A convolution of one point (1 x 1, no stride, no padding) is a matrix product. The engine that a card uses for it is not
+ * offered without one, so a rule stands for it: 48 runs on an H200 needed no workspace forward and for the input's
+ * gradient, and batch * inputs * outputs * 4 bytes for the weight's.
+ *
  * A plan that compiles its kernel (attention) cannot be finished without a card. Its workspace is the one that its
  * engine configuration names. */
 
@@ -16,7 +20,11 @@
 #include <string.h>
 
 /* Descriptors and attributes by their numbers in cudnn_graph.h. */
-enum { ENGINE = 2, HEURISTICS = 4, PLAN = 5, DEVICE = 38 };
+enum { ENGINE = 2, HEURISTICS = 4, PLAN = 5, FORWARD = 10, WEIGHT_GRADIENT = 11, INPUT_GRADIENT = 12, DEVICE = 38 };
+/* Attributes of the three operations begin at different numbers, in the same order. */
+enum { FORWARD_FIRST = 700, INPUT_GRADIENT_FIRST = 706, WEIGHT_GRADIENT_FIRST = 712 };
+enum { AT_CONVOLUTION = 2, AT_WEIGHT = 3, AT_DATA = 4 };
+enum { DILATIONS = 102, STRIDES = 103, PADDINGS_AFTER = 104, PADDINGS = 105, DIMENSIONS = 902 };
 enum {
     HEURISTICS_DEVICE = 204, CONFIGURATION_ENGINE = 300, CONFIGURATION_WORKSPACE = 303, PLAN_HANDLE = 400, PLAN_CONFIGURATION = 401, PLAN_WORKSPACE = 402,
     PLAN_DEVICE = 407, GRAPH_HANDLE = 800, ENGINE_BEHAVIOR = 1305, ENGINE_DEVICE = 1307, DEVICE_JSON = 2702
@@ -35,7 +43,7 @@ static get_function real_get;
 static finalize_function real_finalize, real_destroy;
 
 /* What is known of a descriptor beside what the real library keeps: a table by address, open addressing. */
-typedef struct { void *descriptor, *configuration; int type, unfinished; } record;
+typedef struct { void *descriptor, *configuration, *convolution, *weight, *data; int type, unfinished, is_point; uint64_t point_bytes; } record;
 static struct { record *at; size_t room, count; } table;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -77,6 +85,40 @@ static record looked_up(void *descriptor) {
     return found;
 }
 
+/* The convolution that this thread described last: torch makes its plan next. */
+static __thread struct { int is_point, kind; int64_t batch, inputs, outputs; } latest;
+
+/* Whether the values of an attribute are all this number. */
+static int all_are(void *descriptor, int name, int64_t value) {
+    int64_t values[MOST_DIMENSIONS], count = 0;
+    if (real_get(descriptor, name, INT64, MOST_DIMENSIONS, &count, values)) return 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (values[i] != value) return 0;
+    }
+    return count > 0;
+}
+
+/* Looks at a finished operation, which names its convolution, weight and data. */
+static void describe_operation(void *operation, int kind) {
+    record known = looked_up(operation);
+    int64_t weight[MOST_DIMENSIONS], data[MOST_DIMENSIONS], weights = 0, count = 0;
+    latest.is_point = 0;
+    latest.kind = kind;
+    if (!known.convolution || !known.weight || !known.data) return;
+    if (real_get(known.weight, DIMENSIONS, INT64, MOST_DIMENSIONS, &weights, weight) || weights < 3) return;
+    if (real_get(known.data, DIMENSIONS, INT64, MOST_DIMENSIONS, &count, data) || count != weights) return;
+    for (int64_t i = 2; i < weights; i++) {
+        if (weight[i] != 1) return;
+    }
+    int plain = all_are(known.convolution, STRIDES, 1) && all_are(known.convolution, PADDINGS, 0)
+        && all_are(known.convolution, PADDINGS_AFTER, 0) && all_are(known.convolution, DILATIONS, 1);
+    /* Groups show as fewer inputs of the weight than channels of the data. */
+    latest.is_point = plain && weight[1] == data[1];
+    latest.batch = data[0];
+    latest.outputs = weight[0];
+    latest.inputs = weight[1];
+}
+
 /* The card as cuDNN describes one. */
 static void describe(char *out, size_t room) {
     int length = snprintf(
@@ -113,7 +155,7 @@ int cudnnBackendCreateDescriptor(int type, void **out) {
     int result = real_create(type, out);
     if (result) return result;
     pthread_mutex_lock(&lock);
-    *record_of(*out) = (record){*out, NULL, type, 0};
+    *record_of(*out) = (record){.descriptor = *out, .type = type};
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -121,6 +163,21 @@ int cudnnBackendCreateDescriptor(int type, void **out) {
 int cudnnBackendDestroyDescriptor(void *descriptor) {
     pthread_once(&once, open_real);
     return real_destroy(descriptor);
+}
+
+/*
+ * Keeps what an operation is made of. Attributes of the three kinds are numbered alike: two factors, the convolution, the
+ * weight, the data (the input or its gradient), the result.
+ */
+static void remember(void *operation, int name, const void *values) {
+    void *part = *(void *const *)values;
+    int place = (name - FORWARD_FIRST) % (INPUT_GRADIENT_FIRST - FORWARD_FIRST);
+    pthread_mutex_lock(&lock);
+    record *known = record_of(operation);
+    if (place == AT_CONVOLUTION) known->convolution = part;
+    if (place == AT_WEIGHT) known->weight = part;
+    if (place == AT_DATA) known->data = part;
+    pthread_mutex_unlock(&lock);
 }
 
 int cudnnBackendSetAttribute(void *descriptor, int name, int type, int64_t count, const void *values) {
@@ -131,6 +188,7 @@ int cudnnBackendSetAttribute(void *descriptor, int name, int type, int64_t count
         record_of(descriptor)->configuration = *(void *const *)values;
         pthread_mutex_unlock(&lock);
     }
+    if (name >= FORWARD_FIRST && name < WEIGHT_GRADIENT_FIRST + 6 && type == DESCRIPTOR && count == 1) remember(descriptor, name, values);
     return real_set(descriptor, name, type, count, values);
 }
 
@@ -158,7 +216,18 @@ int cudnnBackendFinalize(void *descriptor) {
     record known = looked_up(descriptor);
     if (known.type == HEURISTICS) real_set(descriptor, HEURISTICS_DEVICE, DESCRIPTOR, 1, &device);
     if (known.type == ENGINE) real_set(descriptor, ENGINE_DEVICE, DESCRIPTOR, 1, &device);
-    if (known.type != PLAN || !compiles(known.configuration)) return real_finalize(descriptor);
+    if (known.type != PLAN || !compiles(known.configuration)) {
+        int result = real_finalize(descriptor);
+        if (!result && known.type >= FORWARD && known.type <= INPUT_GRADIENT) describe_operation(descriptor, known.type);
+        if (result || known.type != PLAN || !latest.is_point) return result;
+        pthread_mutex_lock(&lock);
+        record *plan = record_of(descriptor);
+        plan->is_point = 1;
+        plan->point_bytes = latest.kind == WEIGHT_GRADIENT ? (uint64_t)(latest.batch * latest.inputs * latest.outputs * 4) : 0;
+        pthread_mutex_unlock(&lock);
+        return 0;
+    }
+    latest.is_point = 0;
     pthread_mutex_lock(&lock);
     record_of(descriptor)->unfinished = 1;
     pthread_mutex_unlock(&lock);
@@ -169,6 +238,12 @@ int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most,
     if (name != PLAN_WORKSPACE) return real_get(descriptor, name, type, most, count, out);
     record known = looked_up(descriptor);
     int64_t bytes = 0;
+    if (known.is_point) {
+        if (count) *count = 1;
+        *(int64_t *)out = (int64_t)known.point_bytes;
+        card_note(BY_RULE, "convolution_of_one_point", known.point_bytes);
+        return 0;
+    }
     if (known.unfinished) {
         configured_workspace(known.configuration, &bytes);
         if (count) *count = 1;
