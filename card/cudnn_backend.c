@@ -4,7 +4,7 @@
  *
  * A convolution of one point (1 x 1, no stride, no padding) is a matrix product. The engine that a card uses for it is not
  * offered without one, so a rule stands for it: 48 runs on an H200 needed no workspace forward and for the input's
- * gradient, and batch * inputs * outputs * 4 bytes for the weight's.
+ * gradient, and for the weight's the smaller of batch * inputs * outputs * 4 bytes and what the offered engine needs.
  *
  * A plan that compiles its kernel (attention) cannot be finished without a card. Its workspace is the one that its
  * engine configuration names. */
@@ -240,8 +240,10 @@ int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most,
     int64_t bytes = 0;
     if (known.is_point) {
         if (count) *count = 1;
-        *(int64_t *)out = (int64_t)known.point_bytes;
-        card_note(BY_RULE, "convolution_of_one_point", known.point_bytes);
+        if (real_get(descriptor, name, type, most, count, &bytes)) bytes = 0;
+        if (bytes > (int64_t)known.point_bytes) bytes = (int64_t)known.point_bytes;
+        *(int64_t *)out = bytes;
+        card_note(BY_RULE, "convolution_of_one_point", (uint64_t)bytes);
         return 0;
     }
     if (known.unfinished) {

@@ -8,6 +8,8 @@ Importing this package does nothing: no torch, no library, no environment variab
 
 from ._budget import budget, tenant
 from ._errors import GaplessError, GaplessWarning, OptionError
+from ._estimate.answer import Estimate
+from ._estimate.api import estimate
 from ._offload import offload
 from ._plan import plan
 from ._report import Check, Device, Diff, Finding, Holder, Report, check, diff, report
@@ -19,6 +21,7 @@ __all__ = [
     "Check",
     "Device",
     "Diff",
+    "Estimate",
     "Finding",
     "GaplessError",
     "GaplessWarning",
@@ -32,6 +35,7 @@ __all__ = [
     "disable_reason",
     "enable",
     "enabled",
+    "estimate",
     "offload",
     "on_pressure",
     "plan",

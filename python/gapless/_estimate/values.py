@@ -17,7 +17,6 @@ from typing import Any, Callable, Optional
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 Tensor = torch.Tensor
 
@@ -33,6 +32,7 @@ _UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_stride
 _FILLS = {"zero_", "fill_", "copy_", "random_", "uniform_", "normal_", "bernoulli_", "set_"}
 _RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "poisson", "multinomial"}
 _RANDOM |= {"random_", "uniform_", "normal_", "bernoulli_", "dropout", "exponential_", "cauchy_", "log_normal_", "geometric_"}
+_MOVES = {"cpu", "to", "numpy"}
 _SIZED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "repeat_interleave", "where", "__getitem__"}
 
 
@@ -79,11 +79,12 @@ class Values(TorchFunctionMode):
             return function(*args, **kwargs)
         if name == "__get__":
             out = function(*args, **kwargs)
-            return self._beside(function, name, args, kwargs, out) if isinstance(out, Tensor) and out.is_cuda else out
+            known = isinstance(out, Tensor) and out.is_cuda and self.value(args[0]) is not None
+            return self._beside(function, name, args, kwargs, out) if known else out
         cheap = _without_bytes(name, args, kwargs)
         if cheap is not None:
             return cheap
-        tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        tensors = _tensors((args, kwargs))
         on_card = [tensor for tensor in tensors if tensor.is_cuda]
         if name in _READS and on_card:
             return self._read(function, name, args, kwargs, tensors)
@@ -133,15 +134,17 @@ class Values(TorchFunctionMode):
 
     def _beside(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, out: Any) -> Any:
         """Runs a function on the CPU too where all of its inputs are known, and learns what comes out."""
-        leaves = tree_flatten(out)[0]
-        outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        inputs = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        inputs = _tensors((args, kwargs))
+        known = all(self.value(tensor) is not None for tensor in inputs)
+        if not known and name not in _CHOICES and name not in _SIZED and name not in _MOVES:
+            return out
+        outputs = _tensors(out)
         if not outputs or not (any(tensor.is_cuda for tensor in outputs) or any(tensor.is_cuda for tensor in inputs)):
             return out
+        if not known:
+            return self._unknown(name, args, out, outputs)
         if not all(_small(tensor) for tensor in outputs) or any(tensor.requires_grad for tensor in outputs):
             return out
-        if not all(self.value(tensor) is not None for tensor in inputs):
-            return self._unknown(name, args, out, outputs)
         try:
             words = self._on_cpu(kwargs)
             words.pop("generator", None)
@@ -150,12 +153,12 @@ class Values(TorchFunctionMode):
             values = self._draw(name, lambda: args[0].detach() if name == "cuda" and not args[0].is_cuda else function(*self._on_cpu(args), **words))
         except Exception:
             return out
-        found = [leaf for leaf in tree_flatten(values)[0] if isinstance(leaf, Tensor)]
+        found = _tensors(values)
         if len(found) != len(outputs):
             return out
         own = any(not tensor.is_cuda for tensor in inputs)
         pairs = iter(found)
-        return tree_map(lambda leaf: self._paired(leaf, next(pairs), own) if isinstance(leaf, Tensor) else leaf, out)
+        return _mapped(out, lambda leaf: self._paired(leaf, next(pairs), own) if isinstance(leaf, Tensor) else leaf)
 
     def _paired(self, output: Tensor, value: Tensor, own: bool) -> Tensor:
         if not output.is_cuda:
@@ -210,7 +213,7 @@ class Values(TorchFunctionMode):
                 return torch.device("cpu")
             return "cpu" if isinstance(word, str) and word.startswith("cuda") else word
 
-        return tree_map(moved, words)
+        return _mapped(words, moved)
 
     def _draw(self, name: str, call: Callable[[], Any]) -> Any:
         """Calls without gradients; random numbers come from a state of their own."""
@@ -224,6 +227,30 @@ class Values(TorchFunctionMode):
             finally:
                 self._random = torch.get_rng_state()
                 torch.set_rng_state(before)
+
+
+def _tensors(words: Any) -> "list[Tensor]":
+    """The tensors in arguments or results, which nest in tuples, lists and dicts alone."""
+    if isinstance(words, Tensor):
+        return [words]
+    if isinstance(words, (tuple, list)):
+        return [tensor for word in words for tensor in _tensors(word)]
+    if isinstance(words, dict):
+        return [tensor for word in words.values() for tensor in _tensors(word)]
+    return []
+
+
+def _mapped(words: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nest, with every leaf changed."""
+    if type(words) in (tuple, list):
+        return type(words)(_mapped(word, change) for word in words)
+    if isinstance(words, tuple) and not isinstance(words, torch.Size):
+        # A named tuple, or a structure of torch's return types, which takes one sequence.
+        parts = [_mapped(word, change) for word in words]
+        return type(words)(*parts) if hasattr(words, "_fields") else type(words)(parts)
+    if type(words) is dict:
+        return {key: _mapped(word, change) for key, word in words.items()}
+    return change(words)
 
 
 def _in_place(name: str) -> bool:
@@ -243,7 +270,8 @@ def _depends_on_values(name: str, args: Any) -> "list[bool]":
 
 def _without_bytes(name: str, args: Any, kwargs: Any) -> Any:
     """What only fills or converts a large tensor on the CPU, without its bytes; None for everything else."""
-    first = args[0] if args else None
+    # Initialisers of torch.nn.init come with keywords.
+    first = args[0] if args else kwargs.get("tensor")
     if not isinstance(first, Tensor) or first.device.type != "cpu" or first.numel() < _LARGE or not first.is_floating_point():
         return None
     if _in_place(name) and name not in ("requires_grad_", "set_", "resize_") and (name in ("normal_", "uniform_") or isinstance(first, torch.nn.Parameter)):
