@@ -1,7 +1,7 @@
 """Builds the card's libraries: `python3 card/build.py FOLDER`. Both the tests (xtask) and the wheel (python/packaging)
 build them here, so that what is tested is what is shipped.
 
-    libcuda.so.1          the driver, and the card's state
+    libcuda.so.1          the driver, and the card's state: preloaded, since the others are not linked to it
     libnvidia-ml.so.1     the management library
     libgapless-card.so    the runtime and the libraries above it: preloaded, so that its functions win
     libnvrtc.so.12, .13   the compiler of kernels, preloaded too: torch looks its functions up in the library of this
@@ -43,11 +43,11 @@ def build(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _library(folder, "libcuda.so.1", [*DRIVER, "-lpthread", "-ldl"])
     _library(folder, "libnvidia-ml.so.1", [BENCH / "standin" / "nvml.c"])
-    _library(folder, "libgapless-card.so", [*ABOVE, folder / "libcuda.so.1", "-Wl,-rpath,$ORIGIN", "-lpthread", "-ldl"])
+    _library(folder, "libgapless-card.so", [*ABOVE, "-lpthread", "-ldl"])
     for name in COMPILERS:
         versions = folder / f"{name}.map"
         versions.write_text(f"{name} {{ global: *; }};\n")
-        _library(folder, name, [HERE / "nvrtc.c", folder / "libcuda.so.1", "-Wl,-rpath,$ORIGIN", f"-Wl,--version-script,{versions}"])
+        _library(folder, name, [HERE / "nvrtc.c", f"-Wl,--version-script,{versions}"])
         versions.unlink()
 
 

@@ -1,5 +1,4 @@
-/* CUDA's runtime functions by name, for stock torch in Python: preloaded under the version libcudart.so.13 and a name
- * of its own, so that these win and the real runtime library still loads for the rest (the registration of kernels).
+/* CUDA's runtime functions by name, for stock torch in Python: preloaded under a name of its own, so that these win and the real runtime library still loads for the rest (the registration of kernels).
  * Kernels and copies do nothing. */
 
 #define _GNU_SOURCE

@@ -73,7 +73,7 @@ def environment(kind: Card, capacity: Optional[int] = None, count: int = 1) -> "
     # The allocator under test is torch's own, and no other tool may sit between.
     for key in [key for key in changed if key.startswith("STANDIN_") or key in ("GAPLESS_RUN", "CUDA_VISIBLE_DEVICES")]:
         del changed[key]
-    preloaded = [str(folder / PRELOADED), str(folder / f"libnvrtc.so.{cuda_major()}")]
+    preloaded = [str(folder / name) for name in ("libcuda.so.1", PRELOADED, f"libnvrtc.so.{cuda_major()}")]
     changed["LD_PRELOAD"] = ":".join([*preloaded, *filter(None, [os.environ.get("LD_PRELOAD")])])
     changed["LD_LIBRARY_PATH"] = ":".join([str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     changed["PYTHONPATH"] = ":".join([str(_PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
