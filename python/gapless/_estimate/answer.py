@@ -131,7 +131,9 @@ def _sentences(found: "dict[str, Any]", card: Card) -> "list[str]":
         if note["evidence"] == "assumed":
             said.append(f"{note['function']}: its workspace is not known; {_size(note['largest'])} is assumed ({note['calls']} calls)")
     for choice in found["choices"]:
-        said.append(f"{choice['function']} at {choice['place']} depends on values that are not known: an even choice is assumed ({_size(choice['bytes'])} each time)")
+        said.append(
+            f"{choice['function']} at {choice['place']} depends on values that are not known: an even choice is assumed ({_size(choice['bytes'])} each time)"
+        )
     for read in found["reads"]:
         effect = "took the branch for false" if read["function"] == "__bool__" else "got 0"
         said.append(f"{read['function']} at {read['place']} read a value that is not known, and {effect} ({read['times']} times)")

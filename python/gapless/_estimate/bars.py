@@ -24,7 +24,7 @@ def bars(found: "dict[str, Any]", card: Card) -> "dict[str, float]":
     peak = max(found["peak_allocated"], 1)
 
     def largest(evidence: str) -> float:
-        return max((note["largest"] for note in notes if note["evidence"] == evidence), default=0) / peak
+        return float(max((note["largest"] for note in notes if note["evidence"] == evidence), default=0) / peak)
 
     terms = [_EXACT]
     if any(note["evidence"] == "plan" for note in notes):

@@ -80,9 +80,9 @@ def _reduce_tensor(value: Any, torch: Any) -> Any:
     storage = value.untyped_storage()
     few = value.numel() <= (_FLOATS if value.is_floating_point() or value.is_complex() else _INTEGERS)
     plain = value.detach()
-    known = plain.cpu().contiguous().view(torch.uint8).numpy().tobytes() if few and plain.device.type != "meta" and plain.numel() and plain.dim() else None
-    if few and plain.numel() == 1 and plain.device.type != "meta":
-        known = plain.cpu().reshape(1).view(torch.uint8).numpy().tobytes()
+    known = None
+    if few and plain.numel() and plain.device.type != "meta":
+        known = bytes(plain.cpu().contiguous().reshape(-1).view(torch.uint8).tolist())
     is_parameter = isinstance(value, torch.nn.Parameter)
     shape = (tuple(value.shape), value.stride(), value.storage_offset())
     extra = {key: item for key, item in vars(value).items() if isinstance(item, (bool, int, float, str))} if vars(value) else {}

@@ -16,12 +16,11 @@ import weakref
 from typing import Any, Callable, Optional
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-Tensor = torch.Tensor
-
 # Values are kept for tensors of at most this many elements.
-_MOST_INTEGERS, _MOST_FLOATS = 1 << 22, 1 << 20
+_MOST_INTEGERS, _MOST_FLOATS = 1 << 22, 1 << 22
 # Contents of larger tensors on the CPU are never looked at: filling or converting them is time alone.
 _LARGE = 1 << 16
 
@@ -254,11 +253,13 @@ def _mapped(words: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _in_place(name: str) -> bool:
-    return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or (name.startswith("__i") and name.endswith("__") and name not in ("__index__", "__int__", "__invert__"))
+    if name.endswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
+    return name.endswith("_")
 
 
 def _small(tensor: Tensor) -> bool:
-    return tensor.numel() <= (_MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _MOST_INTEGERS)
+    return bool(tensor.numel() <= (_MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _MOST_INTEGERS))
 
 
 def _depends_on_values(name: str, args: Any) -> "list[bool]":
@@ -277,15 +278,18 @@ def _without_bytes(name: str, args: Any, kwargs: Any) -> Any:
     if _in_place(name) and name not in ("requires_grad_", "set_", "resize_") and (name in ("normal_", "uniform_") or isinstance(first, torch.nn.Parameter)):
         return first
     if name == "to" and not (first.requires_grad and torch.is_grad_enabled()):
-        device, dtype, _, layout = torch._C._nn._parse_to(*args[1:], **{key: word for key, word in kwargs.items() if key != "copy"}) if _parsable(args[1:]) else (None,) * 4
+        device, dtype, layout = _moved_to(args[1:], kwargs)
         if device is not None and device.type == "cuda":
-            made = torch.empty_like(first, dtype=dtype or first.dtype, device=device, memory_format=layout or torch.preserve_format)
-            return made
+            return torch.empty_like(first, dtype=dtype or first.dtype, device=device, memory_format=layout or torch.preserve_format)
     return None
 
 
-def _parsable(words: Any) -> bool:
-    return not any(isinstance(word, Tensor) for word in words)
+def _moved_to(words: Any, kwargs: Any) -> "tuple[Any, Any, Any]":
+    """The device, dtype and layout that `Tensor.to` was asked for; nothing where another tensor names them."""
+    if any(isinstance(word, Tensor) for word in words) or any(isinstance(word, Tensor) for word in kwargs.values()):
+        return None, None, None
+    device, dtype, _, layout = torch._C._nn._parse_to(*words, **{key: word for key, word in kwargs.items() if key != "copy"})
+    return device, dtype, layout
 
 
 def _place() -> str:
