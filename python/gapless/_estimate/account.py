@@ -5,6 +5,7 @@ addresses belong to parameters, gradients and optimizer states. Afterwards the r
 which most was allocated.
 """
 
+import threading
 import time
 from typing import Any, Callable, Optional
 
@@ -17,16 +18,17 @@ KINDS = ("parameters", "gradients", "optimizer states", "activations and workspa
 
 
 class Marks:
-    """Notes taken while the program runs."""
+    """Notes taken while the program runs. `mode` is also active where torch calls modules from a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: Any = None) -> None:
+        self._mode = mode
         self.moments: list[tuple[int, str, set[int]]] = []
         self.optimizers: dict[int, int] = {}
         self.calls = 0
         self.after_step: Optional[Callable[[], None]] = None
         self._paths: dict[int, str] = {}
-        self._stack: list[str] = []
-        self._roots: set[int] = set()
+        # Of each thread: the paths of the modules at work, and whether the mode was entered with each.
+        self._local = threading.local()
 
     def install(self) -> None:
         from torch.nn.modules import module
@@ -43,20 +45,25 @@ class Marks:
         self.moments.append((time.time_ns() // 1000, kind, held))
 
     def _enter(self, module: Any, inputs: Any) -> None:
-        if not self._stack:
+        stack: list[tuple[str, bool]] = self._local.__dict__.setdefault("stack", [])
+        # Recomputation runs in the thread of the backward pass, where no mode is active.
+        entered = self._mode is not None and torch._C._len_torch_function_stack() == 0
+        if entered:
+            self._mode.__enter__()
+        if not stack:
             self.calls += 1
-            if id(module) not in self._roots:
-                self._roots.add(id(module))
+            if id(module) not in self._paths:
                 self._paths.update({id(part): name for name, part in module.named_modules()})
                 self.note("parameters", [*module.parameters(), *module.buffers()])
-        path = self._paths.get(id(module), type(module).__name__) or type(module).__name__
-        self._stack.append(path)
+        path = self._paths.get(id(module), "") or type(module).__name__
+        stack.append((path, entered))
         _set_metadata(path)
 
     def _leave(self, module: Any, inputs: Any, output: Any) -> None:
-        if self._stack:
-            self._stack.pop()
-        _set_metadata(self._stack[-1] if self._stack else "")
+        stack: list[tuple[str, bool]] = self._local.__dict__.setdefault("stack", [])
+        if stack and stack.pop()[1]:
+            self._mode.__exit__(None, None, None)
+        _set_metadata(stack[-1][0] if stack else "")
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

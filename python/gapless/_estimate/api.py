@@ -88,6 +88,8 @@ def start(
         )  # fmt: skip
         found = json.loads((folder / "result.json").read_text(encoding="utf-8")) if (folder / "result.json").is_file() else None
         snapshot = (folder / "snapshot.pickle").read_bytes() if (folder / "snapshot.pickle").is_file() else b""
+    if not quiet:
+        sys.stderr.write(done.stderr)
     if found is None:
         raise GaplessError(_why(done.returncode, done.stderr))
     if "error" in found and not may_fail:

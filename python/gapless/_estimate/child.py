@@ -55,7 +55,8 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
     _see_through_mode(torch)
     torch.cuda.init()
     torch.cuda.memory._record_memory_history(max_entries=_ENTRIES, stacks="python", context="alloc")
-    marks, values = Marks(), Values()
+    values = Values()
+    marks = Marks(values)
     marks.install()
     phases = Phases(torch)
     with values:

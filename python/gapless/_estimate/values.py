@@ -35,7 +35,7 @@ _MOVES = {"cpu", "to", "numpy"}
 _SIZED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "repeat_interleave", "where", "__getitem__"}
 
 
-class Values(TorchFunctionMode):
+class Values(TorchFunctionMode):  # type: ignore[misc]
     """`reads` and `choices` say what was read or assumed: place to (function, times, bytes)."""
 
     def __init__(self) -> None:
@@ -108,8 +108,10 @@ class Values(TorchFunctionMode):
     def _change(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> Any:
         """In-place functions: the value changes with the tensor, or is lost."""
         target = args[0] if args and isinstance(args[0], Tensor) else None
-        if name == "__setitem__" and target is not None and isinstance(args[2], Tensor) and args[2].numel() > 1:
-            args = self._by_numbers(name, args)
+        if name == "__setitem__" and target is not None:
+            # A mask alone with one value is filled without counting.
+            counted = isinstance(args[1], tuple) or (isinstance(args[2], Tensor) and args[2].numel() > 1)
+            args = self._by_numbers(name, args) if counted else args
         out = function(*args, **kwargs)
         if target is None or not target.is_cuda:
             return out
