@@ -2,8 +2,8 @@
  * device-property descriptor stands for the card. It is set on heuristics, engines and plans in the place of a handle,
  * and NVIDIA's own heuristics say which engine a card of that kind would use and how much workspace that needs.
  *
- * A convolution of one point (1 x 1, no stride, no padding) is a matrix product. The engine that a card uses for it is not
- * offered without one, so a rule stands for it: 48 runs on an H200 needed no workspace forward and for the input's
+ * A convolution of one point (1 x 1, no stride, no padding) is a matrix product. The engine that a card uses for it is
+ * not offered without one, so a rule stands for it: runs on an H200 needed no workspace forward and for the input's
  * gradient, and for the weight's the smaller of batch * inputs * outputs * 4 bytes and what the offered engine needs.
  *
  * A plan that compiles its kernel (attention) cannot be finished without a card. Its workspace is the one that its
@@ -166,8 +166,8 @@ int cudnnBackendDestroyDescriptor(void *descriptor) {
 }
 
 /*
- * Keeps what an operation is made of. Attributes of the three kinds are numbered alike: two factors, the convolution, the
- * weight, the data (the input or its gradient), the result.
+ * Keeps what an operation is made of. Attributes of the three kinds are numbered alike: two factors, the convolution,
+ * the weight, the data (the input or its gradient), the result.
  */
 static void remember(void *operation, int name, const void *values) {
     void *part = *(void *const *)values;

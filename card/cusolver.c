@@ -1,6 +1,6 @@
 /* cuSOLVER: solving does nothing; what counts are the workspaces that torch asks for beforehand and allocates itself.
- * Eigenvalues of symmetric matrices follow a rule from an H200 (128 and 512 rows). No rule is known for the others: they
- * are taken to need none, and that is noted. */
+ * Eigenvalues of symmetric matrices follow a rule from an H200 (128 and 512 rows). No rule is known for the others:
+ * they are taken to need none, and that is noted. */
 
 #include "answers.h"
 #include "notes.h"

@@ -1,6 +1,6 @@
-/* cuSPARSE: products of a sparse matrix with dense ones, and sorting. The workspaces were never measured: they are taken
- * to be empty, and that is noted. Products of two sparse matrices and triangular solves depend on the values. They are
- * not known. */
+/* cuSPARSE: products of a sparse matrix with dense ones, and sorting. The workspaces were never measured: they are
+ * taken to be empty, and that is noted. Products of two sparse matrices and triangular solves depend on the values.
+ * They are not known. */
 
 #include "answers.h"
 #include "notes.h"

@@ -95,7 +95,8 @@ pub(crate) fn build_card(folder: &Path) -> Result<()> {
     let double = folder.join("libgapless_torch_double.so").display().to_string();
     let libcuda = folder.join("libcuda.so.1").display().to_string();
     let soname = "-Wl,-soname,libgapless_torch_double.so";
-    let flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", soname, "-o", &double];
+    let flags =
+        ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", soname, "-o", &double];
     let rest = ["python/double.c", &libcuda, "-lpthread"];
     shell::run(command("torch-bench", "gcc", &[&flags[..], &rest].concat()))
 }

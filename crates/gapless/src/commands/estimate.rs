@@ -19,7 +19,14 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
     let python = std::env::var_os("GAPLESS_PYTHON").unwrap_or_else(|| "python3".into());
     let package = package(&python)?;
     let mut command = Command::new(&python);
-    command.args(["-m", "gapless._estimate.command", "--device", &args.device, "--format", args.format.name()]);
+    command.args([
+        "-m",
+        "gapless._estimate.command",
+        "--device",
+        &args.device,
+        "--format",
+        args.format.name(),
+    ]);
     command.args(["--steps", &args.steps.to_string(), "--nproc", &args.nproc.to_string()]);
     if let Some(file) = &args.save {
         command.arg("--save").arg(file);
