@@ -64,7 +64,7 @@ def test_the_account_follows_from_arithmetic_and_functions_of_a_script_travel(es
             return lambda parameters: torch.optim.AdamW(parameters, lr=rate)
 
         width = 2048
-        asked = dict(batch=lambda device, dtype: torch.randn(512, width, device=device, dtype=dtype),
+        asked = dict(batch=lambda device, dtype: torch.randn(16384, width, device=device, dtype=dtype),
                      loss=lambda model, x: model(x).square().mean(), optimizer=steps(1e-3), precision="fp32")
         made = gapless.estimate(lambda: Net(width), **asked)
         sent = gapless.estimate(Net(width), **asked)
@@ -78,9 +78,10 @@ def test_the_account_follows_from_arithmetic_and_functions_of_a_script_travel(es
     assert (made["peak_allocated"], made["peak_reserved"], made["kinds"]) == (sent["peak_allocated"], sent["peak_reserved"], sent["kinds"])
     weight = 2048 * 2048 * 4
     assert made["kinds"]["parameters"] == weight
-    assert weight <= made["kinds"]["gradients"] + made["kinds"]["activations and workspaces"]
+    # The peak is in the backward pass, with the inputs and outputs of both layers.
+    assert made["kinds"]["activations and workspaces"] >= WORKSPACE + 3 * 16384 * 2048 * 4
     assert made["kinds"]["optimizer states"] in (2 * weight, 2 * weight + 512)
-    assert made["peak_allocated"] >= sum((WORKSPACE, 4 * weight))
+    assert made["peak_allocated"] >= sum(made["kinds"].values()) - MIB
     assert made["fits"] is True and made["error"]["peak_allocated"] < made["peak_allocated"] // 100
     assert [phase["name"] for phase in made["phases"]][:3] == ["forward", "backward", "optimizer"]
     assert max(phase["peak_allocated"] for phase in made["phases"]) == made["peak_allocated"]
