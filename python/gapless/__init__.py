@@ -8,6 +8,8 @@ Importing this package does nothing: no torch, no library, no environment variab
 
 from ._budget import budget, tenant
 from ._errors import GaplessError, GaplessWarning, OptionError
+from ._estimate.answer import Estimate
+from ._estimate.api import estimate
 from ._offload import offload
 from ._paths import include_dir, library_dir
 from ._plan import plan
@@ -20,6 +22,7 @@ __all__ = [
     "Check",
     "Device",
     "Diff",
+    "Estimate",
     "Finding",
     "GaplessError",
     "GaplessWarning",
@@ -33,6 +36,7 @@ __all__ = [
     "disable_reason",
     "enable",
     "enabled",
+    "estimate",
     "include_dir",
     "library_dir",
     "offload",

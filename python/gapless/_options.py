@@ -14,9 +14,9 @@ from typing import Any, Callable, NamedTuple, Optional
 from ._errors import OptionError
 
 PREFIX = "GAPLESS_"
-# Variables that are no options: which driver, library and program to use, whether `gapless run` started this process,
-# where processes meet, and which one records.
-_OTHER_VARIABLES = ("DRIVER", "LIBRARY", "PROGRAM", "RUN", "RUN_DIR", "RECORD_OWNER")
+# Variables that are no options: which driver, library, program and interpreter to use, whether `gapless run` started this
+# process, where processes meet, which one records, and the card of an estimate.
+_OTHER_VARIABLES = ("DRIVER", "LIBRARY", "PROGRAM", "RUN", "RUN_DIR", "RECORD_OWNER", "CARD", "CARDS", "CARD_LIBRARIES", "PYTHON")
 
 _UNITS = {
     "": 1,

@@ -1,14 +1,16 @@
-"""The build backend: maturin, with the library that torch loads built first and put into the package, and its header.
+"""The build backend: maturin, with the libraries that the package loads built first and put into it, and a header.
 
 maturin makes the wheel of one crate, the program's. The package also loads libgapless_torch.so, from a second crate of
-the workspace, so each hook below builds that crate and passes the call on. Everything else (metadata, the archive, the
-source distribution, the tag) is maturin's. pyproject.toml includes the library and its header in the wheel.
+the workspace, and the card's libraries for estimates, which card/build.py compiles. Each hook below builds them and
+passes the call on. Everything else (metadata, the archive, the source distribution, the tag) is maturin's.
+pyproject.toml includes the libraries and the header in the wheel.
 
 The wheel is tagged linux_ARCH. `cargo xtask dist` lets auditwheel read the symbols of all binaries in it, and gives it
 the manylinux tag that they allow.
 """
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -23,6 +25,7 @@ LIBRARY = "libgapless_torch.so"
 IN_PACKAGE = ROOT / "python" / "gapless" / LIBRARY
 HEADER = ROOT / "include" / "gapless.h"
 HEADERS_IN_PACKAGE = ROOT / "python" / "gapless" / "include"
+CARD = ROOT / "python" / "gapless" / "card"
 
 # What needs no library is maturin's own.
 build_sdist = maturin.build_sdist
@@ -46,6 +49,7 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
         # A source tree keeps no library that would grow old in it, and one header.
         IN_PACKAGE.unlink()
         shutil.rmtree(HEADERS_IN_PACKAGE)
+        shutil.rmtree(CARD, ignore_errors=True)
 
 
 def build_editable(wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None) -> str:
@@ -66,3 +70,10 @@ def _build_library() -> None:
         raise SystemExit(f"`{' '.join(command)}` failed with {error.returncode}: its output is above") from None
     target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
     shutil.copy2(target / "release" / LIBRARY, IN_PACKAGE)
+    _build_card()
+
+
+def _build_card() -> None:
+    """The card's libraries, on the platform that they are for: elsewhere an estimate says what to do."""
+    if sys.platform.startswith("linux") and platform.machine() == "x86_64":
+        subprocess.run([sys.executable, str(ROOT / "card" / "build.py"), str(CARD)], check=True)

@@ -45,7 +45,7 @@ class Bench:
     def environment(self, **changes):
         plain = {key: value for key, value in os.environ.items() if not key.startswith(("GAPLESS_", "PYTHON", "PYTORCH_", "PYTEST_"))}
         plain.update(
-            LD_PRELOAD=str(self.standin / "libgapless-cudart.so"),
+            LD_PRELOAD=f"{self.standin / 'libcuda.so.1'}:{self.standin / 'libgapless-card.so'}",
             LD_LIBRARY_PATH=str(self.standin),
             PYTHONPATH=str(ROOT / "python"),
             PYTHONDONTWRITEBYTECODE="1",

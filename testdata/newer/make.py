@@ -1,6 +1,6 @@
 """Records the snapshots beside it: stock torch 2.13 or later over torch-bench's stand-in, no GPU needed.
 
-    LD_PRELOAD=$L/libgapless-cudart.so LD_LIBRARY_PATH=$L python make.py     # L: see torch-bench/README.md
+    LD_PRELOAD=$L/libcuda.so.1:$L/libgapless-card.so LD_LIBRARY_PATH=$L python make.py     # L: see torch-bench/README.md
 
 Each case runs in a process of its own. It writes `<case>_<version>.pickle.gz` and its row of `truth.json`: what
 `torch.cuda.memory_stats` and `torch.cuda.host_memory_stats` said at that moment. Kernels do nothing on the stand-in, so

@@ -1,6 +1,7 @@
 /* More of the driver's functions by name: what an allocator in a Python process calls beside those of
  * ../standin/driver_api.c, and what libcaffe2_nvrtc.so links to. One card, one context. */
 
+#include "../../card/properties.h"
 #include "card.h"
 #include <stdlib.h>
 
@@ -14,8 +15,12 @@ static __thread int depth;
 static void *current(void) { return depth ? stack[depth - 1] : NULL; }
 
 int cuDriverGetVersion(int *out) { *out = 13000; return SUCCESS; }
-int cuDeviceGetCount(int *out) { *out = 1; return SUCCESS; }
-int cuDeviceTotalMem_v2(size_t *out, int card) { (void)card; *out = device_capacity(); return SUCCESS; }
+int cuDeviceGetCount(int *out) { *out = card_count(); return SUCCESS; }
+int cuDeviceTotalMem_v2(size_t *out, int card) {
+    (void)card;
+    *out = card_memory() ? card_memory() : device_capacity();
+    return SUCCESS;
+}
 int cuGetErrorName(int error, const char **text) {
     *text = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
     return SUCCESS;
@@ -23,7 +28,7 @@ int cuGetErrorName(int error, const char **text) {
 
 /* ---- contexts ---- */
 
-int cuDevicePrimaryCtxRetain(void **out, int card) { *out = CONTEXT; return card == 0 ? SUCCESS : INVALID_DEVICE; }
+int cuDevicePrimaryCtxRetain(void **out, int card) { *out = CONTEXT; return card >= 0 && card < card_count() ? SUCCESS : INVALID_DEVICE; }
 int cuDevicePrimaryCtxRelease_v2(int card) { (void)card; return SUCCESS; }
 int cuDevicePrimaryCtxGetState(int card, unsigned *flags, int *active) {
     (void)card;
@@ -55,8 +60,9 @@ int cuCtxSynchronize(void) { device_sync(); return SUCCESS; }
 
 /* Where the memory is the host's, most of it is in the kernel's file cache, which the driver counts as used. */
 int cuMemGetInfo_v2(size_t *available, size_t *total) {
-    *total = device_capacity();
-    *available = (*total - device_used()) / (getenv("STANDIN_UNIFIED") ? 64 : 1);
+    *total = card_memory() ? card_memory() : device_capacity();
+    *available = *total > device_used() ? *total - device_used() : 0;
+    if (getenv("STANDIN_UNIFIED")) *available /= 64;
     return SUCCESS;
 }
 int cuMemAlloc_v2(uint64_t *out, size_t size) {
@@ -126,22 +132,12 @@ int cuCtxRecordEvent(void *context, void *event) {
 }
 int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
 
-/* ---- linked to, never called: nothing is compiled or launched through the driver ---- */
+/* ---- linked to, never called; ../../card/driver_more.c has what loads and launches kernels ---- */
 
 #define UNEXPECTED(name) int name(void) { device_unexpected(#name " was called"); }
-UNEXPECTED(cuFuncGetAttribute)
-UNEXPECTED(cuFuncSetAttribute)
-UNEXPECTED(cuFuncSetCacheConfig)
-UNEXPECTED(cuLaunchCooperativeKernel)
-UNEXPECTED(cuLaunchKernel)
 UNEXPECTED(cuLinkAddData_v2)
 UNEXPECTED(cuLinkComplete)
 UNEXPECTED(cuLinkCreate_v2)
-UNEXPECTED(cuModuleGetFunction)
 UNEXPECTED(cuModuleLoad)
-UNEXPECTED(cuModuleLoadData)
-UNEXPECTED(cuModuleLoadDataEx)
-UNEXPECTED(cuModuleUnload)
-UNEXPECTED(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 UNEXPECTED(cuPointerGetAttribute)
 UNEXPECTED(cuTensorMapEncodeTiled)

@@ -1,10 +1,11 @@
-/* CUDA's runtime functions by name, for stock torch in Python: preloaded under the version libcudart.so.13 and a name
- * of its own, so that these win and the real runtime library still loads for the rest (the registration of kernels).
+/* CUDA's runtime functions by name, for stock torch in Python: preloaded under a name of its own, so that these win and the real runtime library still loads for the rest (the registration of kernels).
  * Kernels and copies do nothing. */
 
 #define _GNU_SOURCE
+#include "../../card/properties.h"
 #include "card.h"
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,9 +15,16 @@ static int fail(int error) { return last_error = error; }
 
 /* ---- device ---- */
 
-int cudaGetDeviceCount(int *out) { *out = 1; return SUCCESS; }
-int cudaGetDevice(int *out) { *out = 0; return SUCCESS; }
-int cudaSetDevice(int ordinal) { return ordinal == 0 ? SUCCESS : fail(INVALID_DEVICE); }
+/* All cards of a process share one account: a rank works on one of them. */
+static __thread int current;
+
+int cudaGetDeviceCount(int *out) { *out = card_count(); return SUCCESS; }
+int cudaGetDevice(int *out) { *out = current; return SUCCESS; }
+int cudaSetDevice(int ordinal) {
+    if (ordinal < 0 || ordinal >= card_count()) return fail(INVALID_DEVICE);
+    current = ordinal;
+    return SUCCESS;
+}
 int cudaDriverGetVersion(int *out) { *out = 13000; return SUCCESS; }
 int cudaRuntimeGetVersion(int *out) { *out = 13000; return SUCCESS; }
 int cudaDeviceCanAccessPeer(int *out, int a, int b) { (void)a; (void)b; *out = 0; return SUCCESS; }
@@ -32,9 +40,29 @@ int cudaDeviceGetPCIBusId(char *out, int room, int ordinal) {
     return SUCCESS;
 }
 
+/* The same offsets, filled from the card's attributes by their numbers. */
+static void describe(char *out) {
+    static const struct { size_t at; int attribute; } small[] = {
+        {304, 12}, {308, 10}, {320, 1}, {324, 2}, {328, 3}, {332, 4}, {336, 5}, {340, 6}, {344, 7}, {360, 75}, {364, 76}, {384, 16},
+        {588, 41}, {592, 37}, {596, 38}, {604, 39}, {632, 82}, {668, 95}, {688, 106},
+    };
+    static const struct { size_t at; int attribute; } large[] = {{296, 8}, {352, 9}, {368, 14}, {624, 81}, {672, 97}};
+    snprintf(out, 256, "%s", card_name());
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        int value = card_attribute(small[i].attribute);
+        memcpy(out + small[i].at, &value, sizeof value);
+    }
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        size_t value = (size_t)card_attribute(large[i].attribute);
+        memcpy(out + large[i].at, &value, sizeof value);
+    }
+    size_t memory = card_memory();
+    memcpy(out + 288, &memory, sizeof memory);
+}
+
 /* cudaDeviceProp of CUDA 13: 1008 bytes, of which torch reads these (offsets from driver_types.h). */
 int cudaGetDeviceProperties(char *out, int ordinal) {
-    if (ordinal != 0) return fail(INVALID_DEVICE);
+    if (ordinal < 0 || ordinal >= card_count()) return fail(INVALID_DEVICE);
     static const struct { size_t at; int value; } small[] = {
         {304, 65536},                           /* registers a block */
         {308, 32},                              /* a warp */
@@ -61,11 +89,16 @@ int cudaGetDeviceProperties(char *out, int ordinal) {
     memcpy(out, "stand-in", 9);
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) memcpy(out + small[i].at, &small[i].value, sizeof(int));
     for (size_t i = 0; i < sizeof large / sizeof *large; i++) memcpy(out + large[i].at, &large[i].value, sizeof(size_t));
+    if (card_described()) describe(out);
     return SUCCESS;
 }
 
 int cudaDeviceGetAttribute(int *out, int attribute, int ordinal) {
     (void)ordinal;
+    if (card_described()) {
+        *out = card_attribute(attribute);
+        return SUCCESS;
+    }
     switch (attribute) {
     case 1: *out = 1024; break;         /* threads a block */
     case 8: *out = 48 << 10; break;     /* shared memory a block */
@@ -96,8 +129,8 @@ int cudaMalloc(void **out, size_t size) {
 }
 int cudaFree(void *addr) { device_free((uint64_t)addr); return SUCCESS; }
 int cudaMemGetInfo(size_t *available, size_t *total) {
-    *total = device_capacity();
-    *available = *total - device_used();
+    *total = card_memory() ? card_memory() : device_capacity();
+    *available = *total > device_used() ? *total - device_used() : 0;
     return SUCCESS;
 }
 
@@ -247,6 +280,11 @@ int cudaFuncGetAttributes(void *out, const void *function) {
     (void)function;
     memset(out, 0, 128);
     ((int *)out)[6] = 1024;
+    if (card_described()) {
+        ((int *)out)[7] = 32;                   /* registers of a thread */
+        ((int *)out)[8] = card_kernels();       /* the architecture of the intermediate code, and of the kernel */
+        ((int *)out)[9] = card_kernels();
+    }
     return SUCCESS;
 }
 int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, const void *function, int block, size_t shared, unsigned flags) {

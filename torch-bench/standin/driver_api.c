@@ -16,9 +16,14 @@ int cuGetErrorString(int error, const char **text) {
 
 int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
 
+/* ../../card/properties.c, where that is a part of the library. */
+__attribute__((weak)) int card_described(void);
+__attribute__((weak)) int card_attribute(int number);
+__attribute__((weak)) int card_count(void);
+
 int cuDeviceGet(int *out, int ordinal) {
     *out = ordinal;
-    return ordinal == 0 ? SUCCESS : INVALID_VALUE;
+    return ordinal >= 0 && ordinal < (card_count ? card_count() : 1) ? SUCCESS : INVALID_VALUE;
 }
 
 /* As standin/nvml.c prints it. STANDIN_INSTANCE is the instance of a divided card that the process has. */
@@ -39,11 +44,13 @@ int cuDeviceGetName(char *out, int room, int dev) {
 
 /*
  * No optional ability but that pages leave the process as files (103): no fabric handles, no GPUDirect. The compute
- * capability (75, 76) is 9.0. With STANDIN_UNIFIED the card uses the host's memory (18).
+ * capability (75, 76) is 9.0. With STANDIN_UNIFIED the card uses the host's memory (18). Where a card is described, it
+ * has the abilities of that card.
  */
 int cuDeviceGetAttribute(int *out, int attribute, int dev) {
     (void)dev;
-    *out = attribute == 75 ? 9 : attribute == 103 || (attribute == 18 && getenv("STANDIN_UNIFIED"));
+    if (card_described && card_described()) *out = card_attribute(attribute);
+    else *out = attribute == 75 ? 9 : attribute == 103 || (attribute == 18 && getenv("STANDIN_UNIFIED"));
     return SUCCESS;
 }
 

@@ -80,6 +80,7 @@ impl Bench {
         let mut tests = command(".", &self.python, &words);
         tests
             .env("STANDIN_LIB", &self.card)
+            .env("GAPLESS_CARD_LIBRARIES", &self.card)
             .env("STANDIN_GAPLESS", &self.program)
             .env("GAPLESS_LIBRARY", library)
             .env("PYTHONDONTWRITEBYTECODE", "1");
@@ -96,35 +97,18 @@ fn environment(folder: &Path, release: &str) -> Result<String> {
     tools::environment(folder, &packages, &packages.join(" "))
 }
 
-/// The card's libraries and the double of ours.
-fn build_card(folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder)?;
-    let path = |name: &str| folder.join(name).display().to_string();
-    let library = |name: &str, rest: &[&str]| {
-        let (out, soname) = (path(name), format!("-Wl,-soname,{name}"));
-        let mut args =
-            vec!["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", &soname, "-o", &out];
-        args.extend_from_slice(rest);
-        shell::run(command("torch-bench", "gcc", &args))
+/// The card's libraries, as the wheel has them; HIP's runtime on the same card, for torch's hooks over it; and the double
+/// of our library.
+pub(crate) fn build_card(folder: &Path) -> Result<()> {
+    let out = folder.display().to_string();
+    shell::run(command(".", "python3", &["card/build.py", &out]))?;
+    let libcuda = folder.join("libcuda.so.1").display().to_string();
+    let library = |name: &str, source: &str| {
+        let (out, soname) = (folder.join(name).display().to_string(), format!("-Wl,-soname,{name}"));
+        let flags =
+            ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", &soname, "-o", &out];
+        shell::run(command("torch-bench", "gcc", &[&flags[..], &[source, &libcuda, "-lpthread"]].concat()))
     };
-    let driver = [
-        "standin/device.c",
-        "standin/driver_api.c",
-        "python/card.c",
-        "python/contents.c",
-        "python/driver_api.c",
-        "python/ipc.c",
-        "python/proc_address.c",
-        "-lpthread",
-        "-ldl",
-    ];
-    library("libcuda.so.1", &driver)?;
-    library("libnvidia-ml.so.1", &["standin/nvml.c"])?;
-    let libcuda = path("libcuda.so.1");
-    // HIP's runtime on the same card, for torch's hooks over it.
-    library("libamdhip64.so", &["standin/hip.c", &libcuda])?;
-    // A name of its own: the real runtime library has to load as well.
-    let versions = "-Wl,--version-script,standin/libcudart.so.13.map";
-    library("libgapless-cudart.so", &[versions, "python/runtime.c", &libcuda, "-ldl"])?;
-    library("libgapless_torch_double.so", &["python/double.c", &libcuda, "-lpthread"])
+    library("libamdhip64.so", "standin/hip.c")?;
+    library("libgapless_torch_double.so", "python/double.c")
 }

@@ -1,5 +1,6 @@
 //! The command line: every flag, its help, and the examples.
 
+pub(crate) mod estimate;
 pub(crate) mod fit;
 pub(crate) mod live;
 
@@ -87,6 +88,8 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Predict how much memory a model needs, and find a configuration that fits
     Fit(Box<fit::FitArgs>),
+    /// Estimate the memory of a PyTorch script without a GPU
+    Estimate(estimate::EstimateArgs),
     /// Run a PyTorch program, unchanged, on the Gapless allocator
     Run(RunArgs),
     /// Show who holds GPU memory on this machine, updated continuously

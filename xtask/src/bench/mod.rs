@@ -2,6 +2,7 @@
 //! one run.
 
 mod check;
+mod estimate;
 mod fit;
 mod page;
 mod plan;
@@ -13,7 +14,7 @@ mod report;
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks"];
+    let known = ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -35,6 +36,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("fit") {
         fit::run()?;
+    }
+    if wanted("estimate") {
+        estimate::run()?;
     }
     if wanted("ranks") {
         ranks::run()?;

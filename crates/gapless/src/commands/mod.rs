@@ -5,6 +5,7 @@ mod check;
 mod completions;
 mod demo;
 mod diff;
+mod estimate;
 mod explain;
 mod export;
 mod fit;
@@ -47,6 +48,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Export(args) => export::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Fit(args) => fit::run(&args),
+        Command::Estimate(args) => estimate::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Metrics(args) => metrics::run(&args),
@@ -83,6 +85,7 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
         Command::Fit(a) => {
             (list(&[a.model.as_deref().map(Path::new)]), list(&[a.output.as_deref(), a.html.as_deref()]))
         }
+        Command::Estimate(a) => (vec![&a.script], list(&[a.save.as_deref()])),
         Command::Run(_)
         | Command::Top(_)
         | Command::Metrics(_)

@@ -22,7 +22,7 @@ const LIBRARY: &str = "libgapless_torch.so";
 pub(crate) fn run(args: &RunArgs) -> Result<Answer> {
     let (program, rest) = args.command.split_first().context("clap asks for a command")?;
     let options = options(args)?;
-    let package = package(program)?;
+    let package = package_with_library(program)?;
     let mut command = Command::new(program);
     command.args(rest).envs(options).env("GAPLESS_RUN", "1").env("PYTHONPATH", python_path(&package)?);
     start(command, program)
@@ -116,12 +116,16 @@ fn python_path(package: &Path) -> Result<OsString> {
 }
 
 /// The Python package: beside this binary (both come in one wheel), or what the program's Python imports.
-fn package(program: &OsStr) -> Result<PathBuf> {
-    let found = beside_binary().or_else(|| imported(program));
-    let Some(package) = found else {
+pub(crate) fn package(program: &OsStr) -> Result<PathBuf> {
+    beside_binary().or_else(|| imported(program)).ok_or_else(|| {
         let help = "`pip install .` in the repository installs it, with this command beside it";
-        return Err(Failure::new("the Python package gapless is not installed", help).into());
-    };
+        Failure::new("the Python package gapless is not installed", help).into()
+    })
+}
+
+/// The package, with the library that torch loads.
+fn package_with_library(program: &OsStr) -> Result<PathBuf> {
+    let package = package(program)?;
     if std::env::var_os("GAPLESS_LIBRARY").is_none() && !package.join(LIBRARY).is_file() {
         let what = format!("the Python package in {} has no {LIBRARY}", package.display());
         let help = "`pip install .` builds it; GAPLESS_LIBRARY names one that is elsewhere";

@@ -1,0 +1,34 @@
+/* More of CUDA's driver by name: loading and starting kernels that were compiled at run time, for torch's own (nvrtc.c)
+ * and for Triton's. They do nothing. */
+
+#include "answers.h"
+#include "properties.h"
+
+/* A module or a function: an address that nobody looks behind. */
+#define LOADED ((void *)0x10)
+
+int cuModuleLoadData(void **out, const void *image) { (void)image; *out = LOADED; return 0; }
+int cuModuleLoadDataEx(void **out) { *out = LOADED; return 0; }
+int cuModuleGetFunction(void **out, void *module, const char *name) { (void)module; (void)name; *out = LOADED; return 0; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, void *function, int block, size_t shared) {
+    (void)function; (void)shared;
+    int threads = card_described() ? card_attribute(39) : 2048;
+    *out = block > 0 && threads / block > 0 ? threads / block : 1;
+    return 0;
+}
+/* Registers, spills and the like: few, so that no launch is refused. */
+int cuFuncGetAttribute(int *out, int attribute, void *function) {
+    (void)function;
+    *out = attribute == 0 ? 1024 : attribute == 4 ? 32 : 0;
+    return 0;
+}
+
+DOES_NOTHING(cuFuncSetAttribute) DOES_NOTHING(cuFuncSetCacheConfig) DOES_NOTHING(cuLaunchKernel) DOES_NOTHING(cuLaunchKernelEx)
+DOES_NOTHING(cuLaunchCooperativeKernel) DOES_NOTHING(cuModuleUnload)
+
+/* cuDNN and Triton look these up at start. What they do with them does not happen on this card: attention plans are
+ * not compiled (cudnn_backend.c). */
+int cuCtxGetLimit(size_t *out, int limit) { (void)limit; *out = 0; return 0; }
+NOT_KNOWN(cuKernelGetAttribute) NOT_KNOWN(cuKernelSetAttribute) NOT_KNOWN(cuLibraryGetKernel) NOT_KNOWN(cuLibraryLoadData)
+NOT_KNOWN(cuLibraryLoadFromFile) NOT_KNOWN(cuLibraryUnload) NOT_KNOWN(cuLinkAddData) NOT_KNOWN(cuLinkCreate)
+NOT_KNOWN(cuLinkDestroy) NOT_KNOWN(cuOccupancyMaxPotentialClusterSize) NOT_KNOWN(cuCtxPopCurrent) NOT_KNOWN(cuCtxPushCurrent)

@@ -1,0 +1,64 @@
+/* NCCL: every collective is done at once, and moves nothing. A communicator knows its size and rank, so that several
+ * processes, one a rank, run a program as it stands. Buffers of NCCL's own are not torch's and are not counted. */
+
+#include "answers.h"
+#include <string.h>
+
+enum { ID_SIZE = 128 };
+typedef struct { char bytes[ID_SIZE]; } unique_id;
+typedef struct { int ranks, rank; } communicator;
+
+int ncclGetVersion(int *out) { *out = 22809; return 0; }
+const char *ncclGetErrorString(int error) { return error ? "error" : "no error"; }
+const char *ncclGetLastError(void *comm) { (void)comm; return ""; }
+int ncclGetUniqueId(unique_id *out) {
+    memset(out, 0, sizeof *out);
+    out->bytes[0] = 1;
+    return 0;
+}
+
+static int join(void **out, int ranks, int rank) {
+    communicator *made = calloc(1, sizeof *made);
+    if (!made) device_unexpected("no host memory");
+    *made = (communicator){ranks, rank};
+    *out = made;
+    return 0;
+}
+int ncclCommInitRank(void **out, int ranks, unique_id id, int rank) { (void)id; return join(out, ranks, rank); }
+int ncclCommInitRankConfig(void **out, int ranks, unique_id id, int rank, void *config) { (void)id; (void)config; return join(out, ranks, rank); }
+int ncclCommInitRankScalable(void **out, int ranks, int rank, int count, unique_id *ids, void *config) {
+    (void)count; (void)ids; (void)config;
+    return join(out, ranks, rank);
+}
+int ncclCommInitAll(void **out, int count, const int *devices) {
+    (void)devices;
+    for (int i = 0; i < count; i++) join(&out[i], count, i);
+    return 0;
+}
+/* The sizes of the parts are known to the caller alone: a part is taken to have all ranks of its parent. */
+int ncclCommSplit(const communicator *parent, int color, int key, void **out, void *config) {
+    (void)key; (void)config;
+    *out = NULL;
+    return color < 0 ? 0 : join(out, parent->ranks, parent->rank);
+}
+int ncclCommDestroy(void *comm) { free(comm); return 0; }
+int ncclCommAbort(void *comm) { free(comm); return 0; }
+int ncclCommCount(const communicator *comm, int *out) { *out = comm->ranks; return 0; }
+int ncclCommUserRank(const communicator *comm, int *out) { *out = comm->rank; return 0; }
+int ncclCommCuDevice(const communicator *comm, int *out) { (void)comm; *out = 0; return 0; }
+int ncclCommGetAsyncError(void *comm, int *out) { (void)comm; *out = 0; return 0; }
+int ncclCommRegister(void *comm, void *buffer, size_t size, void **handle) { (void)comm; (void)size; *handle = buffer; return 0; }
+int ncclRedOpCreatePreMulSum(int *out, void *scalar, int type, int where, void *comm) {
+    (void)scalar; (void)type; (void)where; (void)comm;
+    *out = 5;
+    return 0;
+}
+
+DOES_NOTHING(ncclAllGather) DOES_NOTHING(ncclAllReduce) DOES_NOTHING(ncclAlltoAll) DOES_NOTHING(ncclBcast)
+DOES_NOTHING(ncclBroadcast) DOES_NOTHING(ncclCommDeregister) DOES_NOTHING(ncclCommFinalize) DOES_NOTHING(ncclGroupEnd)
+DOES_NOTHING(ncclGroupStart) DOES_NOTHING(ncclRecv) DOES_NOTHING(ncclRedOpDestroy) DOES_NOTHING(ncclReduce)
+DOES_NOTHING(ncclReduceScatter) DOES_NOTHING(ncclSend)
+
+/* Memory that NCCL hands out, and windows on it: not measured. */
+NOT_KNOWN(ncclCommShrink) NOT_KNOWN(ncclCommWindowDeregister) NOT_KNOWN(ncclCommWindowRegister) NOT_KNOWN(ncclDevCommCreate)
+NOT_KNOWN(ncclDevCommDestroy) NOT_KNOWN(ncclGroupSimulateEnd) NOT_KNOWN(ncclMemAlloc) NOT_KNOWN(ncclMemFree)

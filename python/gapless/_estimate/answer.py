@@ -1,0 +1,148 @@
+"""What an estimate says: figures as attributes, text for a terminal, the report's page, and torch's own snapshot."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from .. import _program
+from .bars import bars
+from .cards import Card
+
+SCHEMA = "gapless.estimate/1"
+# Of the card, this much stays free where something is said to fit.
+_FREE = 0.02
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far off the figures may be, in bytes, up and down."""
+
+    peak_allocated: int
+    peak_reserved: int
+
+
+class Estimate:
+    """The memory of a program on a card. All sizes are bytes.
+
+    `kinds` and `modules` are the account at the peak; `phases` has the peak of each phase; `assumptions` are sentences
+    that say what had to be assumed, and what read values that are not known.
+    """
+
+    def __init__(self, found: "dict[str, Any]", card: Card, snapshot: bytes, fits_after_retry: Optional[bool] = None) -> None:
+        share = bars(found, card)
+        self.card = card
+        self.peak_allocated: int = found["peak_allocated"]
+        self.peak_reserved: int = found["peak_reserved"]
+        self.error = Error(round(share["peak_allocated"] * self.peak_allocated), round(share["peak_reserved"] * self.peak_reserved))
+        self.kinds: dict[str, int] = found["kinds"]
+        self.modules: list[dict[str, Any]] = found["modules"]
+        self.phases: list[dict[str, Any]] = found["phases"]
+        self.assumptions = _sentences(found, card)
+        self.snapshot = snapshot
+        self._found, self._bars, self._retry = found, share, fits_after_retry
+
+    @property
+    def limit(self) -> int:
+        """What a program may hold of the card: its memory less the context, and less 2 %."""
+        return int(self.card.usable * (1 - _FREE))
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits with its error bar and 2 % free, if need be with torch's cache emptied on the way."""
+        if self.peak_reserved + self.error.peak_reserved <= self.limit:
+            return True
+        return bool(self._retry) and self.peak_allocated + self.error.peak_allocated <= self.limit
+
+    @property
+    def undecided(self) -> bool:
+        """Whether only a run with the card's real size can say if it fits: the cache decides."""
+        over = self.peak_reserved + self.error.peak_reserved > self.limit
+        return self._retry is None and over and self.peak_allocated + self.error.peak_allocated <= self.limit
+
+    @property
+    def json(self) -> "dict[str, Any]":
+        return {
+            "schema": SCHEMA,
+            "device": self.card.name,
+            "device_measured": self.card.measured,
+            "memory": self.card.memory,
+            "limit": self.limit,
+            "fits": self.fits,
+            "needs_cache_emptied": self.fits and self.peak_reserved + self.error.peak_reserved > self.limit,
+            "error": {"peak_allocated": self.error.peak_allocated, "peak_reserved": self.error.peak_reserved},
+            "bars": self._bars,
+            "assumptions": self.assumptions,
+            **self._found,
+        }
+
+    @property
+    def text(self) -> str:
+        verdict = "fits" if self.fits else "does not fit"
+        if self.fits and self.peak_reserved + self.error.peak_reserved > self.limit:
+            verdict = "fits, but torch has to empty its cache"
+        lines = [
+            f"{verdict} on {self.card.title}: {_size(self.peak_reserved)} of {_size(self.limit)} that a program may hold",
+            f"  peak allocated  {_size(self.peak_allocated):>10}  ± {self._bars['peak_allocated']:.2%}",
+            f"  peak reserved   {_size(self.peak_reserved):>10}  ± {self._bars['peak_reserved']:.2%}",
+            "  At the peak",
+        ]
+        held = sum(self.kinds.values()) or 1
+        lines += [f"    {kind:<28}{_size(size):>10}  {size / held:4.0%}" for kind, size in self.kinds.items() if size]
+        largest = [row for row in self.modules if row["kind"].startswith("activations") and row["module"]][:5]
+        if largest:
+            lines.append("  Modules with the most activations")
+            lines += [f"    {row['module'][:28]:<28}{_size(row['bytes']):>10}" for row in largest]
+        lines += [f"  note: {sentence}" for sentence in self.assumptions]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<gapless.Estimate: peak allocated {self.peak_allocated}, peak reserved {self.peak_reserved}, fits {self.fits} on {self.card.name}>"
+
+    def save(self, path: Any) -> Path:
+        """Writes the snapshot, which every verb of `gapless` and torch's own viewer read."""
+        Path(path).write_bytes(self.snapshot)
+        return Path(path)
+
+    def html(self, path: Any = None) -> Any:
+        """The report's page of the estimated run: its text, or written to `path`."""
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            file = self.save(Path(folder) / "snapshot.pickle")
+            page = _program.call(["report", str(file), "--format", "html"]).stdout
+        if path is None:
+            return page
+        Path(path).write_text(page, encoding="utf-8")
+        return Path(path)
+
+    def dumps(self) -> str:
+        return json.dumps(self.json)
+
+
+def _sentences(found: "dict[str, Any]", card: Card) -> "list[str]":
+    said = []
+    if not card.measured:
+        said.append(f"the properties of {card.title} are published figures: nothing was measured on a card of this kind")
+    for note in found["notes"]:
+        if note["evidence"] == "assumed":
+            said.append(f"{note['function']}: its workspace is not known; {_size(note['largest'])} is assumed ({note['calls']} calls)")
+    for choice in found["choices"]:
+        said.append(
+            f"{choice['function']} at {choice['place']} depends on values that are not known: an even choice is assumed ({_size(choice['bytes'])} each time)"
+        )
+    for read in found["reads"]:
+        effect = "took the branch for false" if read["function"] == "__bool__" else "got 0"
+        said.append(f"{read['function']} at {read['place']} read a value that is not known, and {effect} ({read['times']} times)")
+    return said
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if unit == "B" else f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"

@@ -1,0 +1,105 @@
+"""gapless.estimate(): the memory of a model's steps on a card, without a card. docs/estimate.md describes it.
+
+A process of its own runs torch's CUDA code over a card that is only bookkeeping, so every allocation is the one that a
+GPU makes. It has to be another process, because the card must be there before torch is.
+"""
+
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from .._errors import GaplessError
+from . import ship
+from .answer import Estimate
+from .cards import Card, card, environment
+
+PRECISIONS = ("fp32", "bf16", "fp16", "amp-bf16", "amp-fp16")
+# device_unexpected() of the card ends a process with this code and a message.
+_NOT_KNOWN = 70
+
+
+def estimate(
+    model: Any,
+    *,
+    batch: Callable[..., Any],
+    loss: Optional[Callable[..., Any]] = None,
+    optimizer: Optional[Callable[..., Any]] = None,
+    precision: str = "amp-bf16",
+    train: bool = True,
+    steps: int = 3,
+    device: str = "h200",
+) -> Estimate:
+    """The memory that steps of a model take on a card.
+
+    model: a module, or a callable that makes one (better for large models: it is called in the other process, where
+        parameters take no memory).
+    batch: batch(device, dtype) makes the inputs of a step.
+    loss: loss(model, batch) is a scalar; without it the model's own loss, or the sum of its first output.
+    optimizer: optimizer(parameters); AdamW without it. Not used with train=False, which runs the model in evaluation
+        mode and without gradients.
+    precision: fp32, bf16, fp16, or amp-bf16 and amp-fp16 (float32 weights under torch.autocast).
+    device: a card by name; an unknown one gets the list of those that are.
+    """
+    if precision not in PRECISIONS:
+        raise GaplessError(f"precision {precision!r} is not known: use one of {', '.join(PRECISIONS)}")
+    if not isinstance(steps, int) or steps < 1:
+        raise GaplessError(f"steps is {steps!r}: use a whole number from 1 on (3 shows the peak of a training step)")
+    for name, value in (("batch", batch), ("loss", loss), ("optimizer", optimizer)):
+        if not callable(value) and not (value is None and name != "batch"):
+            raise GaplessError(f"{name} is {type(value).__name__}: pass a function, as in batch=lambda device, dtype: torch.randn(8, 3, device=device)")
+    kind = card(device)
+    payload = ship.dumps({"model": model, "batch": batch, "loss": loss, "optimizer": optimizer})
+    job = {"kind": "call", "payload": payload, "precision": precision, "train": bool(train), "steps": steps}
+    return run(job, kind)
+
+
+def run(job: "dict[str, Any]", kind: Card) -> Estimate:
+    """Runs a job; a second time with the card's real size where only that shows whether it fits."""
+    found, snapshot = start(job, kind)
+    answer = Estimate(found, kind, snapshot)
+    if not answer.undecided:
+        return answer
+    again, _ = start(job, kind, capacity=answer.limit, may_fail=True)
+    return Estimate(found, kind, snapshot, fits_after_retry="error" not in again)
+
+
+def start(
+    job: "dict[str, Any]",
+    kind: Card,
+    capacity: Optional[int] = None,
+    may_fail: bool = False,
+    count: int = 1,
+    variables: "Optional[dict[str, str]]" = None,
+) -> "tuple[dict[str, Any], bytes]":
+    """One process over the card; its result and its snapshot. It sees `count` cards, and `variables` beside its own."""
+    with tempfile.TemporaryDirectory(prefix="gapless-estimate-") as name:
+        folder = Path(name)
+        (folder / "job.pickle").write_bytes(pickle.dumps({**job, "path": sys.path}))
+        # The program's own words go to standard error: standard output is the answer's.
+        command = [sys.executable, "-m", "gapless._estimate.child", name]
+        quiet = job["kind"] == "call"
+        done = subprocess.run(
+            command, env={**environment(kind, capacity, count), **(variables or {})}, stdin=subprocess.DEVNULL, check=False, text=True, errors="replace",
+            stdout=subprocess.PIPE if quiet else sys.stderr, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        found = json.loads((folder / "result.json").read_text(encoding="utf-8")) if (folder / "result.json").is_file() else None
+        snapshot = (folder / "snapshot.pickle").read_bytes() if (folder / "snapshot.pickle").is_file() else b""
+    if not quiet:
+        sys.stderr.write(done.stderr)
+    if found is None:
+        raise GaplessError(_why(done.returncode, done.stderr))
+    if "error" in found and not may_fail:
+        raise GaplessError(f"the program failed on the card: {found['error']}\n{found.get('traceback', '').rstrip()}")
+    return found, snapshot
+
+
+def _why(code: int, stderr: str) -> str:
+    last = [line for line in stderr.strip().splitlines() if line][-1:] or ["it said nothing"]
+    if code == _NOT_KNOWN:
+        told = last[0].removeprefix("stand-in device: ")
+        return f"the estimate stopped: {told}. The program uses a function whose memory is not known; estimate the part of it that does not"
+    return f"the process that estimates ended with {code}: {last[0]}"

@@ -1,0 +1,229 @@
+"""The process that estimates: runs over the card, and writes what it found into the folder that it was given.
+
+    python -m gapless._estimate.child FOLDER
+
+FOLDER holds `job.pickle`, and gets `result.json` and `snapshot.pickle`. A job is either a model with its functions
+(`call`) or a script (`script`).
+"""
+
+import ctypes
+import json
+import os
+import pickle
+import runpy
+import sys
+import time
+import traceback
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+_ENTRIES = 2_000_000
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "amp-bf16": "float32", "amp-fp16": "float32"}
+# A program that never steps an optimizer is inference: it ends after this many calls of its model.
+_MOST_CALLS = 200
+
+
+class _Enough(BaseException):
+    """Ends a script after its steps. No handler of the program's own catches it."""
+
+
+def main(folder: Path) -> int:
+    job = pickle.loads((folder / "job.pickle").read_bytes())
+    sys.path[:] = job["path"]
+    result: dict[str, Any] = {}
+    try:
+        result = _run(job, folder)
+    except Exception as error:
+        out_of_memory = type(error).__name__ == "OutOfMemoryError"
+        result = {"error": f"{type(error).__name__}: {error}", "out_of_memory": out_of_memory, "traceback": traceback.format_exc()}
+    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Nothing of the program has to be torn down, and the card has nothing to give back.
+    os._exit(0)
+
+
+def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
+    import torch
+
+    from .account import Marks, account
+    from .values import Values
+
+    warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
+    _see_through_mode(torch)
+    torch.cuda.init()
+    torch.cuda.memory._record_memory_history(max_entries=_ENTRIES, stacks="python", context="alloc")
+    values = Values()
+    marks = Marks(values)
+    marks.install()
+    phases = Phases(torch)
+    with values:
+        if job["kind"] == "call":
+            _call(job, torch, phases)
+        else:
+            _script(job, marks, phases)
+    torch.cuda.synchronize()
+    phases.end("end")
+    snapshot = torch.cuda.memory._snapshot()
+    with open(folder / "snapshot.pickle", "wb") as file:
+        pickle.dump(snapshot, file)
+    device = torch.cuda.current_device()
+    kinds, modules = account(snapshot["device_traces"][device], marks.moments, phases.since)
+    host = int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) << 10
+    return {
+        "peak_allocated": phases.peak_allocated,
+        "peak_reserved": phases.peak_reserved,
+        "phases": phases.list,
+        "kinds": kinds,
+        "modules": modules,
+        "notes": _notes(),
+        "reads": _rows(values.reads),
+        "choices": _rows(values.choices),
+        "steps": max(marks.optimizers.values(), default=0) if job["kind"] == "script" else job["steps"],
+        "calls": marks.calls,
+        "torch": torch.__version__,
+        "host_memory": host,
+    }
+
+
+class Phases:
+    """Peaks from one phase of the program to the next, and over all of them since the model was there."""
+
+    def __init__(self, torch: Any) -> None:
+        self._memory = torch.cuda.memory
+        self.list: list[dict[str, Any]] = []
+        self.peak_allocated = self.peak_reserved = self.since = 0
+
+    def begin(self) -> None:
+        """From here on peaks count."""
+        self._memory.reset_peak_memory_stats()
+        self.since = time.time_ns() // 1000
+        self.list.clear()
+        self.peak_allocated = self.peak_reserved = 0
+
+    def end(self, name: str, step: int = 0) -> None:
+        stats = self._memory.memory_stats()
+        allocated, reserved = stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"]
+        self.peak_allocated, self.peak_reserved = max(self.peak_allocated, allocated), max(self.peak_reserved, reserved)
+        self.list.append({"name": name, "step": step, "peak_allocated": allocated, "allocated": stats["allocated_bytes.all.current"], "reserved": reserved})
+        self._memory.reset_peak_memory_stats()
+
+
+def _call(job: "dict[str, Any]", torch: Any, phases: Phases) -> None:
+    from . import ship
+
+    work = ship.loads(job["payload"])
+    precision = job["precision"]
+    dtype = getattr(torch, _DTYPES[precision])
+    torch.manual_seed(0)
+    # The first matrix product allocates cuBLAS's workspace, which stays: it counts from the beginning.
+    first = torch.randn(64, 64, device="cuda")
+    (first @ first).sum().item()
+    del first
+    model = work["model"]
+    if not isinstance(model, torch.nn.Module):
+        model = model()
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"`model` is to be a module or a callable that makes one, and made {type(model).__name__}")
+    model = model.to("cuda", dtype)
+    phases.end("model")
+    phases.begin()
+
+    def under() -> AbstractContextManager[Any]:
+        lower = torch.float16 if precision == "amp-fp16" else torch.bfloat16
+        return torch.autocast("cuda", dtype=lower) if precision.startswith("amp-") else nullcontext()
+
+    batch, loss = work["batch"], work["loss"] or _plain_loss
+    if job["train"]:
+        _train(model, batch, loss, work["optimizer"] or torch.optim.AdamW, job["steps"], dtype, under, phases)
+        return
+    model.train(False)
+    with torch.no_grad(), under():
+        for step in range(job["steps"]):
+            given = batch("cuda", dtype)
+            out = loss(model, given)
+            phases.end("forward", step)
+            del out, given
+
+
+def _train(model: Any, batch: Any, loss: Any, optimizer: Any, steps: int, dtype: Any, under: Any, phases: Phases) -> None:
+    model.train()
+    stepper = optimizer(model.parameters())
+    for step in range(steps):
+        given = batch("cuda", dtype)
+        with under():
+            out = loss(model, given)
+        phases.end("forward", step)
+        out.backward()
+        phases.end("backward", step)
+        stepper.step()
+        stepper.zero_grad(set_to_none=True)
+        phases.end("optimizer", step)
+        del out, given
+
+
+def _plain_loss(model: Any, batch: Any) -> Any:
+    """What most models take: keywords, a list of inputs, or one input; a loss of their own, or a sum."""
+    out = model(**batch) if isinstance(batch, dict) else model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+    found = getattr(out, "loss", None)
+    if found is None and isinstance(out, dict):
+        found = out.get("loss")
+    if found is not None:
+        return found
+    first = out[0] if isinstance(out, (tuple, list)) else getattr(out, "logits", out)
+    return first.float().sum()
+
+
+def _script(job: "dict[str, Any]", marks: Any, phases: Phases) -> None:
+    steps = job["steps"]
+
+    def after_step() -> None:
+        counts = marks.optimizers.values()
+        phases.end("step", max(counts))
+        # Where several optimizers take turns, each gets its steps; one that never does ends it late.
+        if min(counts) >= steps or max(counts) >= 4 * steps:
+            raise _Enough
+
+    marks.after_step = after_step
+    sys.argv[:] = job["arguments"]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(job["arguments"][0])))
+    phases.begin()
+    phases.since = 0
+    try:
+        runpy.run_path(job["arguments"][0], run_name="__main__")
+    except _Enough:
+        pass
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise RuntimeError(f"the script ended with exit code {end.code} after {max(marks.optimizers.values(), default=0)} steps") from None
+
+
+def _see_through_mode(torch: Any) -> None:
+    """Fast paths of torch's transformer modules look whether a mode is active; ours must not change their way."""
+    plain = (torch.Tensor, torch.nn.Parameter, type(None))
+
+    def has_torch_function(arguments: Any) -> bool:
+        return any(isinstance(item, torch.Tensor) and type(item) not in plain for item in arguments)
+
+    torch.overrides.has_torch_function = has_torch_function
+
+
+def _notes() -> "list[dict[str, Any]]":
+    """How the card came to its sizes."""
+    card = ctypes.CDLL("libcuda.so.1")
+    card.card_notes.restype, card.card_notes.argtypes = ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]
+    room = card.card_notes(None, 0) + 1
+    text = ctypes.create_string_buffer(room)
+    card.card_notes(text, room)
+    rows = (line.split() for line in text.value.decode().splitlines())
+    return [{"evidence": evidence, "function": function, "calls": int(calls), "largest": int(largest)} for evidence, function, calls, largest in rows]
+
+
+def _rows(notes: "dict[str, tuple[str, int, int]]") -> "list[dict[str, Any]]":
+    return [{"place": place, "function": name, "times": times, "bytes": size} for place, (name, times, size) in notes.items()]
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,307 @@
+"""Values for control flow, on a card that stores none.
+
+On the card every read gives zeros, so a program that looks at a mask or a length would go astray. This mode runs what
+depends on known values alone (indices, masks, lengths, small inputs) on the CPU beside it, and answers `bool`, `item`,
+`tolist` and the like from there. It works above the dispatcher, so what is allocated on the card does not change.
+Parameters are never known, and so nothing that they touch is.
+
+A read of what is not known gets the card's zero and is noted with its place. What chooses among unknown numbers (topk,
+argmax, sort, multinomial) is assumed to choose evenly, as a balanced router does, and noted as well. The program's
+random numbers stay as they are: values here are drawn from a state of their own.
+"""
+
+import os
+import sys
+import weakref
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+# Values are kept for tensors of at most this many elements.
+_MOST_INTEGERS, _MOST_FLOATS = 1 << 22, 1 << 22
+# Contents of larger tensors on the CPU are never looked at: filling or converting them is time alone.
+_LARGE = 1 << 16
+
+_READS = {"__bool__", "item", "tolist", "__int__", "__float__", "__index__", "__complex__", "is_nonzero", "equal", "allclose", "__contains__"}
+_QUIET = {"__repr__", "__str__", "__format__", "__reduce_ex__", "__deepcopy__"}
+_CHOICES = {"topk", "argmax", "argmin", "sort", "argsort", "multinomial"}
+_UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
+_FILLS = {"zero_", "fill_", "copy_", "random_", "uniform_", "normal_", "bernoulli_", "set_"}
+_RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "poisson", "multinomial"}
+_RANDOM |= {"random_", "uniform_", "normal_", "bernoulli_", "dropout", "exponential_", "cauchy_", "log_normal_", "geometric_"}
+_MOVES = {"cpu", "to", "numpy"}
+_SIZED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "repeat_interleave", "where", "__getitem__"}
+
+
+class Values(TorchFunctionMode):  # type: ignore[misc]
+    """`reads` and `choices` say what was read or assumed: place to (function, times, bytes)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, tuple[Any, Tensor]] = {}
+        self._random = torch.Generator().manual_seed(0).get_state()
+        self.reads: dict[str, tuple[str, int, int]] = {}
+        self.choices: dict[str, tuple[str, int, int]] = {}
+
+    # ---- what is known ----
+
+    def value(self, tensor: Tensor) -> Optional[Tensor]:
+        """The tensor's value on the CPU, where it is known."""
+        if tensor.device.type == "cpu":
+            return None if tensor.requires_grad or tensor.numel() > _MOST_INTEGERS else tensor
+        entry = self._known.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def learn(self, tensor: Tensor, value: Tensor) -> None:
+        key = id(tensor)
+        self._known[key] = (weakref.ref(tensor, lambda _: self._known.pop(key, None)), value)
+
+    def _forget(self, value: Tensor) -> None:
+        """Every tensor that shares the value's storage is unknown from now on."""
+        storage = value.untyped_storage()._cdata
+        for key in [key for key, (_, held) in self._known.items() if held.untyped_storage()._cdata == storage]:
+            del self._known[key]
+
+    def _note(self, notes: "dict[str, tuple[str, int, int]]", name: str, size: int) -> None:
+        place = _place()
+        _, times, most = notes.get(place, (name, 0, 0))
+        notes[place] = (name, times + 1, max(most, size))
+
+    # ---- calls ----
+
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if name in _QUIET:
+            return function(*args, **kwargs)
+        if name == "__get__":
+            out = function(*args, **kwargs)
+            known = isinstance(out, Tensor) and out.is_cuda and self.value(args[0]) is not None
+            return self._beside(function, name, args, kwargs, out) if known else out
+        cheap = _without_bytes(name, args, kwargs)
+        if cheap is not None:
+            return cheap
+        tensors = _tensors((args, kwargs))
+        on_card = [tensor for tensor in tensors if tensor.is_cuda]
+        if name in _READS and on_card:
+            return self._read(function, name, args, kwargs, tensors)
+        if _in_place(name):
+            return self._change(function, name, args, kwargs, tensors)
+        if name in ("__getitem__", "masked_select"):
+            args = self._by_numbers(name, args)
+            if name == "masked_select" and isinstance(args[1], tuple):
+                function, name = Tensor.__getitem__, "__getitem__"
+        out = function(*args, **kwargs)
+        if name in _UNSET:
+            return out
+        return self._beside(function, name, args, kwargs, out)
+
+    def _read(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> Any:
+        values = [self.value(tensor) for tensor in tensors]
+        if all(value is not None for value in values):
+            return function(*self._on_cpu(args), **self._on_cpu(kwargs))
+        self._note(self.reads, name, 0)
+        return function(*args, **kwargs)
+
+    def _change(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> Any:
+        """In-place functions: the value changes with the tensor, or is lost."""
+        target = args[0] if args and isinstance(args[0], Tensor) else None
+        if name == "__setitem__" and target is not None:
+            # A mask alone with one value is filled without counting.
+            counted = isinstance(args[1], tuple) or (isinstance(args[2], Tensor) and args[2].numel() > 1)
+            args = self._by_numbers(name, args) if counted else args
+        out = function(*args, **kwargs)
+        if target is None or not target.is_cuda:
+            return out
+        value = self.value(target)
+        if value is None and name in _FILLS and _small(target) and not target.requires_grad:
+            value = torch.empty(target.shape, dtype=target.dtype)
+        if value is None:
+            return out
+        others = [tensor for tensor in tensors if tensor is not target]
+        if all(self.value(other) is not None for other in others):
+            try:
+                self._draw(name, lambda: function(value, *self._on_cpu(args[1:]), **self._on_cpu(kwargs)))
+                self.learn(target, value)
+                return out
+            except Exception:
+                # What the CPU cannot do is not known.
+                pass
+        self._forget(value)
+        self._known.pop(id(target), None)
+        return out
+
+    def _beside(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, out: Any) -> Any:
+        """Runs a function on the CPU too where all of its inputs are known, and learns what comes out."""
+        inputs = _tensors((args, kwargs))
+        known = all(self.value(tensor) is not None for tensor in inputs)
+        if not known and name not in _CHOICES and name not in _SIZED and name not in _MOVES:
+            return out
+        outputs = _tensors(out)
+        if not outputs or not (any(tensor.is_cuda for tensor in outputs) or any(tensor.is_cuda for tensor in inputs)):
+            return out
+        if not known:
+            return self._unknown(name, args, out, outputs)
+        if not all(_small(tensor) for tensor in outputs) or any(tensor.requires_grad for tensor in outputs):
+            return out
+        try:
+            words = self._on_cpu(kwargs)
+            words.pop("generator", None)
+            if not inputs:
+                words["device"] = "cpu"
+            values = self._draw(name, lambda: args[0].detach() if name == "cuda" and not args[0].is_cuda else function(*self._on_cpu(args), **words))
+        except Exception:
+            return out
+        found = _tensors(values)
+        if len(found) != len(outputs):
+            return out
+        own = any(not tensor.is_cuda for tensor in inputs)
+        pairs = iter(found)
+        return _mapped(out, lambda leaf: self._paired(leaf, next(pairs), own) if isinstance(leaf, Tensor) else leaf)
+
+    def _paired(self, output: Tensor, value: Tensor, own: bool) -> Tensor:
+        if not output.is_cuda:
+            # What came from the card holds zeros: the program gets the value.
+            return value.clone()
+        if output.shape != value.shape:
+            output = torch.empty(value.shape, dtype=value.dtype, device=output.device)
+        # The program's own tensor may change under the value.
+        self.learn(output, value.clone() if own else value)
+        return output
+
+    def _unknown(self, name: str, args: Any, out: Any, outputs: "list[Tensor]") -> Any:
+        if name in _CHOICES and args and isinstance(args[0], Tensor):
+            chosen = next((tensor for tensor in outputs if tensor.dtype == torch.int64 and tensor.is_cuda), None)
+            if chosen is not None and chosen.numel():
+                source = args[0]
+                dimension = next((word for word in args[1:] if isinstance(word, int)), -1) if name in ("argmax", "argmin", "sort", "argsort") else -1
+                choices = source.shape[dimension] if source.dim() else 1
+                self.learn(chosen, (torch.arange(chosen.numel()) % max(choices, 1)).reshape(chosen.shape))
+                self._note(self.choices, name, chosen.numel() * chosen.element_size())
+        elif name in _SIZED and any(_depends_on_values(name, args)):
+            self._note(self.choices, name, sum(tensor.numel() * tensor.element_size() for tensor in outputs))
+        elif any(not tensor.is_cuda for tensor in outputs):
+            self._note(self.reads, name, 0)
+        return out
+
+    # ---- helpers ----
+
+    def _by_numbers(self, name: str, args: Any) -> Any:
+        """Known masks among indices become the numbers of what they choose: the card could not count them."""
+        index = args[1]
+        parts = index if isinstance(index, tuple) else (index,)
+        made: list[Any] = []
+        changed = False
+        for part in parts:
+            value = self.value(part) if isinstance(part, Tensor) and part.is_cuda and part.dtype in (torch.bool, torch.uint8) else None
+            if value is None or value.dim() == 0:
+                made.append(part)
+                continue
+            changed = True
+            for numbers in value.to(torch.bool).nonzero(as_tuple=True):
+                on_card = torch.empty(numbers.shape, dtype=torch.int64, device=part.device)
+                self.learn(on_card, numbers)
+                made.append(on_card)
+        return (args[0], tuple(made), *args[2:]) if changed else args
+
+    def _on_cpu(self, words: Any) -> Any:
+        def moved(word: Any) -> Any:
+            if isinstance(word, Tensor):
+                return self.value(word)
+            if isinstance(word, torch.device):
+                return torch.device("cpu")
+            return "cpu" if isinstance(word, str) and word.startswith("cuda") else word
+
+        return _mapped(words, moved)
+
+    def _draw(self, name: str, call: Callable[[], Any]) -> Any:
+        """Calls without gradients; random numbers come from a state of their own."""
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            if name not in _RANDOM:
+                return call()
+            before = torch.get_rng_state()
+            torch.set_rng_state(self._random)
+            try:
+                return call()
+            finally:
+                self._random = torch.get_rng_state()
+                torch.set_rng_state(before)
+
+
+def _tensors(words: Any) -> "list[Tensor]":
+    """The tensors in arguments or results, which nest in tuples, lists and dicts alone."""
+    if isinstance(words, Tensor):
+        return [words]
+    if isinstance(words, (tuple, list)):
+        return [tensor for word in words for tensor in _tensors(word)]
+    if isinstance(words, dict):
+        return [tensor for word in words.values() for tensor in _tensors(word)]
+    return []
+
+
+def _mapped(words: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nest, with every leaf changed."""
+    if type(words) in (tuple, list):
+        return type(words)(_mapped(word, change) for word in words)
+    if isinstance(words, tuple) and not isinstance(words, torch.Size):
+        # A named tuple, or a structure of torch's return types, which takes one sequence.
+        parts = [_mapped(word, change) for word in words]
+        return type(words)(*parts) if hasattr(words, "_fields") else type(words)(parts)
+    if type(words) is dict:
+        return {key: _mapped(word, change) for key, word in words.items()}
+    return change(words)
+
+
+def _in_place(name: str) -> bool:
+    if name.endswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
+    return name.endswith("_")
+
+
+def _small(tensor: Tensor) -> bool:
+    return bool(tensor.numel() <= (_MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _MOST_INTEGERS))
+
+
+def _depends_on_values(name: str, args: Any) -> "list[bool]":
+    if name == "__getitem__":
+        parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return [isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts]
+    return [name != "where" or len(args) == 1]
+
+
+def _without_bytes(name: str, args: Any, kwargs: Any) -> Any:
+    """What only fills or converts a large tensor on the CPU, without its bytes; None for everything else."""
+    # Initialisers of torch.nn.init come with keywords.
+    first = args[0] if args else kwargs.get("tensor")
+    if not isinstance(first, Tensor) or first.device.type != "cpu" or first.numel() < _LARGE or not first.is_floating_point():
+        return None
+    if _in_place(name) and name not in ("requires_grad_", "set_", "resize_") and (name in ("normal_", "uniform_") or isinstance(first, torch.nn.Parameter)):
+        return first
+    if name == "to" and not (first.requires_grad and torch.is_grad_enabled()):
+        device, dtype, layout = _moved_to(args[1:], kwargs)
+        if device is not None and device.type == "cuda":
+            return torch.empty_like(first, dtype=dtype or first.dtype, device=device, memory_format=layout or torch.preserve_format)
+    return None
+
+
+def _moved_to(words: Any, kwargs: Any) -> "tuple[Any, Any, Any]":
+    """The device, dtype and layout that `Tensor.to` was asked for; nothing where another tensor names them."""
+    if any(isinstance(word, Tensor) for word in words) or any(isinstance(word, Tensor) for word in kwargs.values()):
+        return None, None, None
+    device, dtype, _, layout = torch._C._nn._parse_to(*words, **{key: word for key, word in kwargs.items() if key != "copy"})
+    return device, dtype, layout
+
+
+def _place() -> str:
+    """The line of the program that asked: the nearest that is neither torch's nor this package's."""
+    frame: Any = sys._getframe(2)
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    torch_folder = os.path.dirname(os.path.abspath(torch.__file__))
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((here, torch_folder, "<")):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "torch"

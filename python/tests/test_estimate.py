@@ -1,0 +1,265 @@
+"""Estimates: stock torch over the card, figures that follow from arithmetic, and programs that the card cannot answer.
+
+What an H200 measured is compared by `cargo xtask bench estimate`, which needs the model libraries.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import gapless
+from gapless._estimate import bars, cards, ship
+
+MIB = 1 << 20
+WORKSPACE = 32 * MIB
+
+
+@pytest.fixture
+def estimates(bench):
+    """Runs a program that estimates: it is an ordinary process, without the card below it."""
+
+    def run(program, **environment):
+        own = {"LD_PRELOAD": None, "LD_LIBRARY_PATH": None, "GAPLESS_CARD_LIBRARIES": str(bench.standin), "GAPLESS_LIBRARY": None}
+        return bench.start([sys.executable, "-c", textwrap.dedent(program)], **{**own, **environment})
+
+    return run
+
+
+@pytest.fixture
+def script(bench, tmp_path):
+    """Estimates a script as `gapless estimate` does; its exit code, JSON and errors."""
+
+    def run(text, *options, arguments=()):
+        file = tmp_path / "train.py"
+        file.write_text(textwrap.dedent(text))
+        command = [sys.executable, "-m", "gapless._estimate.command", "--format", "json", *options, file, "--", *arguments]
+        done = bench.start(command, LD_PRELOAD=None, LD_LIBRARY_PATH=None, GAPLESS_CARD_LIBRARIES=str(bench.standin))
+        return done.code, json.loads(done.out) if done.out.startswith("{") else {}, done.err
+
+    return run
+
+
+# ---- what a model takes ----
+
+
+def test_the_account_follows_from_arithmetic_and_functions_of_a_script_travel(estimates):
+    program = """
+        import json, torch, gapless
+
+        class Net(torch.nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.first = torch.nn.Linear(width, width, bias=False)
+                self.second = torch.nn.Linear(width, width, bias=False)
+                self.second.weight = self.first.weight
+            def forward(self, x):
+                return self.second(self.first(x))
+
+        def steps(rate):
+            return lambda parameters: torch.optim.AdamW(parameters, lr=rate)
+
+        width = 2048
+        asked = dict(batch=lambda device, dtype: torch.randn(16384, width, device=device, dtype=dtype),
+                     loss=lambda model, x: model(x).square().mean(), optimizer=steps(1e-3), precision="fp32")
+        made = gapless.estimate(lambda: Net(width), **asked)
+        sent = gapless.estimate(Net(width), **asked)
+        assert torch.cuda.device_count() == 0
+        print(json.dumps([made.json, sent.json]))
+    """
+    done = estimates(program)
+    assert done.code == 0, done.out + done.err
+    made, sent = json.loads(done.out)
+    # A module that is sent without its bytes is the one that is made there, its tie included.
+    assert (made["peak_allocated"], made["peak_reserved"], made["kinds"]) == (sent["peak_allocated"], sent["peak_reserved"], sent["kinds"])
+    weight = 2048 * 2048 * 4
+    assert made["kinds"]["parameters"] == weight
+    # The peak is in the backward pass, with the inputs and outputs of both layers.
+    assert made["kinds"]["activations and workspaces"] >= WORKSPACE + 3 * 16384 * 2048 * 4
+    assert made["kinds"]["optimizer states"] in (2 * weight, 2 * weight + 512)
+    assert made["peak_allocated"] >= sum(made["kinds"].values()) - MIB
+    assert made["fits"] is True and made["error"]["peak_allocated"] < made["peak_allocated"] // 100
+    assert [phase["name"] for phase in made["phases"]][:3] == ["forward", "backward", "optimizer"]
+    assert max(phase["peak_allocated"] for phase in made["phases"]) == made["peak_allocated"]
+    assert {"first", "second"} & {row["module"] for row in made["modules"]}
+
+
+def test_values_steer_the_program_and_what_is_not_known_is_named(script):
+    program = """
+        import torch
+        lengths = torch.tensor([3, 5, 7], device="cuda")
+        mask = torch.arange(8, device="cuda")[None] < lengths[:, None]
+        assert mask.sum().item() == 15 and lengths.tolist() == [3, 5, 7] and bool((lengths > 2).all())
+        wide = torch.randn(3, 8, 1 << 20, device="cuda", requires_grad=True)
+        assert wide[mask].shape == (15, 1 << 20)
+        lengths[0] = 8
+        assert lengths.max().item() == 8 and int(lengths.sum()) == 20
+        assert mask.nonzero().shape == (15, 2) and torch.unique(lengths).numel() == 3
+        before = torch.get_rng_state()
+        torch.randn(4, device="cuda")
+        assert torch.equal(before, torch.get_rng_state())
+        model = torch.nn.Linear(64, 8).cuda()
+        scores = model(torch.randn(16, 64, device="cuda"))
+        experts = scores.topk(2).indices
+        assert torch.bincount(experts.flatten(), minlength=8).tolist() == [4] * 8
+        if scores.mean() > 0:
+            print("a branch that hangs on floats")
+    """
+    code, found, err = script(program)
+    assert code == 0, err
+    places = " ".join(found["assumptions"])
+    assert "topk at" in places and "__bool__ at" in places and "train.py:20" in places
+    assert found["bars"]["peak_allocated"] > 0.1
+
+
+def test_a_function_that_the_card_does_not_know_is_named(script):
+    program = """
+        import torch
+        a = torch.eye(8, device="cuda").to_sparse_csr()
+        print(a @ a)
+    """
+    code, _, err = script(program)
+    assert code == 2 and "cusparse" in err and "was called" in err, err
+
+
+# ---- scripts ----
+
+TRAIN = """
+    import sys, torch
+    width = int(sys.argv[1])
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, width, 3), torch.nn.ReLU(), torch.nn.Conv2d(width, width, 1), torch.nn.Flatten()).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(1000):
+        out = model(torch.randn(8, 3, 64, 64, device="cuda"))
+        loss = out.float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print("step", step, float(loss))
+"""
+
+
+def test_a_script_runs_unchanged_for_its_steps(script, tmp_path):
+    code, found, err = script(TRAIN, "--steps", "2", "--save", tmp_path / "run.pickle", arguments=["32"])
+    assert code == 0 and found["steps"] == 2 and found["fits"] is True, err
+    assert found["schema"] == "gapless.estimate/1" and found["device"] == "h200" and found["device_measured"] is True
+    assert (tmp_path / "run.pickle").stat().st_size > 1000
+    assert {note["evidence"] for note in found["notes"]} >= {"rule"}
+
+
+def test_what_does_not_fit_is_exit_1_and_a_card_that_was_not_measured_says_so(script):
+    program = """
+        import torch
+        held = [torch.empty(1 << 30, device="cuda") for _ in range(8)]
+    """
+    code, found, err = script(program, "--device", "rtx-4090")
+    assert code == 1 and found["fits"] is False and found["peak_allocated"] == 8 << 32, err
+    assert "published figures" in found["assumptions"][0]
+
+
+def test_a_script_that_fails_is_exit_2_with_its_own_words(script):
+    code, _, err = script("import torch\nraise ValueError('no data here')\n")
+    assert code == 2 and "ValueError: no data here" in err
+    assert script("import torch\n", "--device", "h2000")[0] == 2
+
+
+def test_ranks_run_as_they_stand(script):
+    program = """
+        import os, torch, torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024).cuda(), device_ids=[rank])
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(5):
+            model(torch.randn(8, 1024, device="cuda")).sum().backward()
+            optimizer.step(); optimizer.zero_grad()
+    """
+    code, found, err = script(program, "--nproc", "2")
+    assert code == 0 and len(found["ranks"]) == 2, err
+    peaks = {rank["peak_allocated"] for rank in found["ranks"]}
+    # Parameters, two states and DDP's bucket of the gradients.
+    assert min(peaks) >= 4 * 1024 * 1024 * 4, peaks
+
+
+# ---- the card ----
+
+
+def test_every_function_that_torch_links_to_is_known(bench):
+    libraries = Path(subprocess.run([sys.executable, "-c", "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"],
+                                    capture_output=True, text=True, check=True).stdout.strip()) / "lib"  # fmt: skip
+    wanted = set()
+    for name in ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libc10_cuda.so"):
+        said = subprocess.run(["readelf", "--wide", "--dyn-syms", libraries / name], capture_output=True, text=True, check=True).stdout
+        wanted |= set(re.findall(r" UND ((?:cublas|cudnn|cufft|cusolver|cusparse|nccl|cuda)[A-Z]\w*)", said))
+    said = subprocess.run(["readelf", "--wide", "--dyn-syms", bench.standin / "libgapless-card.so"], capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"GLOBAL DEFAULT +\d+ (\w+)", said))
+    # cuSPARSELt (2:4 sparsity) is not on the card: the real library refuses without a GPU.
+    missing = {name for name in wanted - known if not name.startswith("cusparseLt")}
+    assert len(wanted) > 400 and not missing, sorted(missing)
+
+
+def test_cards_are_described_and_an_unknown_one_gets_the_list():
+    assert set(cards.names()) >= {"a100-80", "h100", "h200", "b200", "rtx-4090", "l40s"}
+    for name in cards.names():
+        card = cards.card(name)
+        assert card.usable > 20 << 30 and card.title
+        assert card.measured == (name == "h200")
+    with pytest.raises(gapless.GaplessError, match="known are a100-80"):
+        cards.card("h2000")
+
+
+def test_bad_questions_are_refused_before_anything_starts():
+    with pytest.raises(gapless.GaplessError, match="precision 'fp7'"):
+        gapless.estimate(lambda: None, batch=lambda device, dtype: None, precision="fp7")
+    with pytest.raises(gapless.GaplessError, match="steps is 0"):
+        gapless.estimate(lambda: None, batch=lambda device, dtype: None, steps=0)
+    with pytest.raises(gapless.GaplessError, match="batch is list"):
+        gapless.estimate(lambda: None, batch=[1])
+    with pytest.raises(gapless.GaplessError, match="cannot be sent"):
+        gapless.estimate(open(__file__).readline, batch=lambda device, dtype: None)
+
+
+def test_error_bars_grow_with_what_is_not_known():
+    card, other = cards.card("h200"), cards.card("l40s")
+    found = {"peak_allocated": 1 << 30, "notes": [], "choices": [], "reads": []}
+    plain = bars.bars(found, card)
+    note = {"evidence": "assumed", "function": "f", "calls": 1, "largest": 0}
+    read = {"function": "__bool__", "place": "x", "times": 1, "bytes": 0}
+    for more in ({"notes": [note]}, {"notes": [{**note, "evidence": "rule", "largest": 1 << 24}]}, {"choices": [read]}, {"reads": [read]}):
+        wider = bars.bars({**found, **more}, card)
+        assert all(wider[key] > plain[key] for key in plain), more
+    assert all(bars.bars(found, other)[key] > plain[key] for key in plain)
+
+
+# ---- what travels ----
+
+
+def test_functions_and_classes_travel_with_what_they_refer_to():
+    factor = 3
+
+    class Base:
+        def value(self):
+            return 2
+
+    class Derived(Base):
+        kind = "derived"
+
+        def value(self):
+            return super().value() * factor
+
+        @property
+        def doubled(self):
+            return 2 * self.value()
+
+    def count(n):
+        return n if n == 0 else 1 + count(n - 1)
+
+    made, counted, joined = ship.loads(ship.dumps((lambda: Derived(), count, lambda *parts, sep="-": sep.join(parts))))
+    assert made().value() == 6 and made().doubled == 12 and type(made()).kind == "derived"
+    assert counted(5) == 5 and joined("a", "b") == "a-b"
+    assert type(made()) is not Derived
