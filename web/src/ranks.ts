@@ -108,7 +108,8 @@ export class RankStrip {
     const is = (name: string) => rank !== null && String(this.all[name]) === rank;
     const odd = (this.all["odd_ranks"] as Json[]).find((one) => String(one["rank"]) === rank);
     const why = [is("worst_rank") ? "the highest peak" : "", is("median_rank") ? "the median peak" : "", odd ? `odd: ${odd["why"].replaceAll("-", " ")}` : ""];
-    fill(this.below, rank === null ? [] : [`Rank ${rank} `, h("span.aside", null, why.filter(Boolean).join(", "))]);
+    const said = why.filter(Boolean).join(", ");
+    fill(this.below, rank === null ? "" : said ? `Rank ${rank} (${said})` : `Rank ${rank}`);
   }
 
   private figures(): HTMLElement {

@@ -62,7 +62,7 @@ test("the strip draws every rank, and a click shows one or the command for it", 
   // The rank below is searched, zoomed and drawn as a single report is.
   await page.keyboard.press("p");
   await page.waitForFunction(() => window.gapless.resting && window.gapless.view.x1 - window.gapless.view.x0 < (window.gapless.whole.x1 - window.gapless.whole.x0) / 2);
-  assert.equal(await page.textContent("#shown-rank"), `Rank ${odd} odd: leak`);
+  assert.equal(await page.textContent("#shown-rank"), `Rank ${odd} (odd: leak)`);
   // A note on a block, as a program makes one, is found and shown.
   await page.keyboard.press("/");
   await page.keyboard.type("blocks.7.annotated");
