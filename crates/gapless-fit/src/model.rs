@@ -68,6 +68,87 @@ pub enum Architecture {
     Vision(Vision),
     /// A graph of operators as exported (torch.export, ONNX).
     Graph(Box<Graph>),
+    /// Hugging Face transformers: parameters known one by one, a forward pass that is not followed.
+    Counted(Box<Counted>),
+}
+
+/// What a parameter is for: optimizers treat them apart (no decay on norms and biases, Muon on matrices only).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Rows that tokens look up.
+    Embedding,
+    /// Rows that positions look up, and other learned tokens.
+    Positions,
+    /// Weight of a norm, or a per-channel scale.
+    Norm,
+    Bias,
+    /// Weight of a linear layer.
+    Matrix,
+    /// Weights of all experts of a layer in one tensor.
+    Expert,
+    /// Chooses experts.
+    Router,
+    /// From the last hidden state to the vocabulary or the classes.
+    Head,
+    /// Weight of a convolution.
+    Convolution,
+    /// Of a graph, where names tell nothing.
+    Other,
+}
+
+/// One parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    pub name: String,
+    pub shape: Vec<u64>,
+    pub role: Role,
+}
+
+impl Parameter {
+    /// Elements. Readers refuse architectures in which this would overflow.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+}
+
+/// A model whose parameters are exact and whose activations are not modelled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counted {
+    pub model_type: String,
+    pub parameters: Vec<Parameter>,
+    /// Where the parameters of each block begin and end, in order.
+    pub blocks: Vec<(usize, usize)>,
+    /// Where it generates text.
+    pub text: Option<Text>,
+    /// Dtype that the source names for its weights.
+    pub dtype: Option<Dtype>,
+}
+
+/// What serving a model that generates text depends on, beside its parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    pub hidden: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub vocab: u64,
+    pub max_positions: u64,
+    /// 0 without experts.
+    pub experts: u64,
+    pub top_k: u64,
+    /// What each block keeps of the tokens before, in order.
+    pub cache: Vec<LayerCache>,
+}
+
+/// What one block keeps while generating, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerCache {
+    /// Of each token.
+    pub token: u64,
+    /// Tokens that it looks back, where not all.
+    pub window: Option<u64>,
+    /// Of each sequence, however long (linear attention, convolutions).
+    pub state: u64,
 }
 
 /// Which implementation's forward is followed: they save different tensors.

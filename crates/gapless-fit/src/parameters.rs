@@ -8,45 +8,7 @@ mod vision;
 
 use crate::model::{Architecture, Dtype};
 
-/// What a parameter is for: optimizers treat them apart (no decay on norms and biases, Muon on matrices only).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Rows that tokens look up.
-    Embedding,
-    /// Rows that positions look up, and other learned tokens.
-    Positions,
-    /// Weight of a norm, or a per-channel scale.
-    Norm,
-    Bias,
-    /// Weight of a linear layer.
-    Matrix,
-    /// Weights of all experts of a layer in one tensor.
-    Expert,
-    /// Chooses experts.
-    Router,
-    /// From the last hidden state to the vocabulary or the classes.
-    Head,
-    /// Weight of a convolution.
-    Convolution,
-    /// Of a graph, where names tell nothing.
-    Other,
-}
-
-/// One parameter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parameter {
-    pub name: String,
-    pub shape: Vec<u64>,
-    pub role: Role,
-}
-
-impl Parameter {
-    /// Elements. Readers refuse architectures in which this would overflow.
-    #[must_use]
-    pub fn elements(&self) -> u64 {
-        self.shape.iter().product()
-    }
-}
+pub use crate::model::{Parameter, Role};
 
 /// One tensor that lives with the parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +28,7 @@ pub fn parameters(architecture: &Architecture) -> Vec<Parameter> {
         Architecture::Encoder(encoder) => encoder::bert(encoder, &mut list),
         Architecture::EncoderDecoder(model) => encoder::t5(model, &mut list),
         Architecture::Vision(vision) => vision::list(vision, &mut list),
+        Architecture::Counted(counted) => return counted.parameters.clone(),
         Architecture::Graph(graph) => {
             for at in &graph.parameters {
                 let tensor = &graph.tensors[*at as usize];
@@ -76,13 +39,13 @@ pub fn parameters(architecture: &Architecture) -> Vec<Parameter> {
     list.parameters
 }
 
-/// The buffers of `architecture`.
+/// The buffers of `architecture`, as far as they are listed: none of counted models.
 #[must_use]
 pub fn buffers(architecture: &Architecture) -> Vec<Buffer> {
     match architecture {
         Architecture::Decoder(decoder) => decoder::buffers(decoder),
         Architecture::Encoder(encoder) => encoder::bert_buffers(encoder),
-        Architecture::EncoderDecoder(_) => Vec::new(),
+        Architecture::EncoderDecoder(_) | Architecture::Counted(_) => Vec::new(),
         Architecture::Vision(vision) => vision::buffers(vision),
         Architecture::Graph(graph) => {
             let tensors = graph.buffers.iter().map(|at| &graph.tensors[*at as usize]);
@@ -114,17 +77,17 @@ pub fn count(architecture: &Architecture) -> Option<u64> {
 
 /// Parameters as they are registered.
 #[derive(Default)]
-struct List {
-    parameters: Vec<Parameter>,
+pub(crate) struct List {
+    pub(crate) parameters: Vec<Parameter>,
 }
 
 impl List {
-    fn push(&mut self, name: impl Into<String>, shape: &[u64], role: Role) {
+    pub(crate) fn push(&mut self, name: impl Into<String>, shape: &[u64], role: Role) {
         self.parameters.push(Parameter { name: name.into(), shape: shape.to_vec(), role });
     }
 
     /// `torch.nn.Linear`.
-    fn linear(&mut self, name: &str, from: u64, to: u64, bias: bool) {
+    pub(crate) fn linear(&mut self, name: &str, from: u64, to: u64, bias: bool) {
         self.push(format!("{name}.weight"), &[to, from], Role::Matrix);
         if bias {
             self.push(format!("{name}.bias"), &[to], Role::Bias);
@@ -132,18 +95,18 @@ impl List {
     }
 
     /// A norm with a weight only.
-    fn rms(&mut self, name: &str, size: u64) {
+    pub(crate) fn rms(&mut self, name: &str, size: u64) {
         self.push(format!("{name}.weight"), &[size], Role::Norm);
     }
 
     /// A norm with weight and bias.
-    fn norm(&mut self, name: &str, size: u64) {
+    pub(crate) fn norm(&mut self, name: &str, size: u64) {
         self.rms(name, size);
         self.push(format!("{name}.bias"), &[size], Role::Bias);
     }
 
     /// `torch.nn.Conv2d` with a square kernel.
-    fn convolution(&mut self, name: &str, from: u64, to: u64, kernel: u64, bias: bool) {
+    pub(crate) fn convolution(&mut self, name: &str, from: u64, to: u64, kernel: u64, bias: bool) {
         self.push(format!("{name}.weight"), &[to, from, kernel, kernel], Role::Convolution);
         if bias {
             self.push(format!("{name}.bias"), &[to], Role::Bias);

@@ -165,6 +165,26 @@ impl Checkpointing {
     }
 }
 
+/// Who serves. `formulas::engine` has what each takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Engine {
+    Vllm,
+    Sglang,
+    /// `generate` of transformers: one batch, a cache that grows, logits of the last token alone.
+    Transformers,
+}
+
+impl Engine {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Vllm => "vllm",
+            Engine::Sglang => "sglang",
+            Engine::Transformers => "transformers",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Optimizer, Precision};

@@ -1,10 +1,10 @@
 //! One run simulated: its peaks on PyTorch's allocator and on ours, and whether a card holds it.
 //!
-//! A card holds a run when the run gets to its end on what context and error bar leave of the card: PyTorch gives
+//! A card holds a run when the run gets to its end within [`room`] of the card, the context included: PyTorch gives
 //! cached memory back before it fails, so less than the reserved peak can do, and only a replay on a card of that
 //! size tells.
 
-use crate::account::Account;
+use crate::account::{Account, error_share};
 use crate::eager::{Figures, Log, OUTSIDE_TORCH, Run, Steps, replay, simulate_telling};
 use crate::hardware::Gpu;
 use crate::model::Architecture;
@@ -18,8 +18,17 @@ use gapless_trace::{Bytes, Trace};
 /// Share by which accounts from closed forms may be off: several GPUs, offloading. Simulated ones have
 /// [`crate::account::error_share`].
 pub const CLOSED_FORM_ERROR: f64 = 0.1;
-/// Share of the peak that is left free before a run is said to fit.
-const RESERVE: f64 = 0.02;
+/// Share of a card that stays free where a run is said to fit.
+pub const RESERVE: f64 = 0.02;
+
+/// The most that a process may be predicted to take, where a card of `memory` bytes is said to hold it: even if the
+/// prediction is too low by its whole `error`, [`RESERVE`] of the card stays free. Every verdict uses it.
+///
+/// Invariant: `room * (1 + error) <= memory * (1 - RESERVE)`.
+#[must_use]
+pub fn room(memory: Bytes, error: f64) -> Bytes {
+    Bytes((memory.0 as f64 * (1.0 - RESERVE) / (1.0 + error)) as u64)
+}
 
 /// What the driver counts for a process beside torch's own memory: context, modules, libraries.
 ///
@@ -52,6 +61,8 @@ pub struct Simulated {
     pub steps: Steps,
     pub figures: Figures,
     pub account: Account,
+    /// Share by which the peak of allocated bytes may be off.
+    pub error: f64,
 }
 
 impl Simulated {
@@ -63,7 +74,7 @@ impl Simulated {
         let steps = steps(architecture, run, &mut |_| {})?;
         let figures = steps.figures();
         let account = Account::at_peak(&steps, &figures);
-        Ok(Simulated { run: run.clone(), steps, figures, account })
+        Ok(Simulated { run: run.clone(), steps, figures, account, error: error_share(architecture) })
     }
 
     /// The same, and what Gapless' own allocator would hold at most. Its replay follows the simulation, phase by
@@ -86,7 +97,8 @@ impl Simulated {
             let figures = steps.figures();
             let account = Account::at_peak(&steps, &figures);
             let ours = ours.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok((Simulated { run: run.clone(), steps, figures, account }, ours))
+            let error = error_share(architecture);
+            Ok((Simulated { run: run.clone(), steps, figures, account, error }, ours))
         })
     }
 
@@ -102,19 +114,23 @@ impl Simulated {
         gapless_reserved(replay::ops(&self.steps.log, 0))
     }
 
-    /// What PyTorch's allocator holds at most on a card of `memory` bytes: less than without a limit, where it has to
-    /// give back.
+    /// What is left for PyTorch's allocator, of the [`room`] on a card of `memory` bytes.
+    fn left(&self, gpu: &Gpu, memory: Bytes) -> Bytes {
+        room(memory, self.error).saturating_sub(context(gpu))
+    }
+
+    /// What PyTorch's allocator holds at most within the [`room`] on a card of `memory` bytes: less than without a
+    /// limit, where it has to give back.
     #[must_use]
     pub fn reserved_on(&self, gpu: &Gpu, memory: Bytes) -> Bytes {
-        let drive = Drive::on(memory.saturating_sub(context(gpu)).0);
+        let drive = Drive::on(self.left(gpu, memory).0);
         Bytes(torch().drive(&self.steps.script(), drive, &mut ()).stats.reserved.peak)
     }
 
     /// Whether a card of `memory` bytes holds it.
     #[must_use]
     pub fn verdict(&self, gpu: &Gpu, memory: Bytes) -> Verdict {
-        let reserve = (self.figures.peak_allocated.0 as f64 * RESERVE) as u64;
-        let left = memory.saturating_sub(context(gpu)).saturating_sub(Bytes(reserve));
+        let left = self.left(gpu, memory);
         if self.figures.peak_reserved <= left {
             return Verdict::Fits;
         }

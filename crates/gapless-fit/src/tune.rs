@@ -134,14 +134,27 @@ pub fn largest_batch(
     gpu: &Gpu,
     memory: Bytes,
 ) -> Result<Option<LargestBatch>, BuildError> {
+    let judge = |simulated: &Simulated| (simulated.verdict(gpu, memory), simulated.process_total(gpu));
+    largest_batch_by(architecture, run, &judge)
+}
+
+/// The largest batch of `run` that `judge` lets pass; `judge` gives a run's verdict and what its process takes.
+///
+/// # Errors
+/// As [`crate::eager::simulate`].
+pub fn largest_batch_by(
+    architecture: &Architecture,
+    run: &Run,
+    judge: &dyn Fn(&Simulated) -> (Verdict, Bytes),
+) -> Result<Option<LargestBatch>, BuildError> {
     let mut looked_at = 0;
     let mut next = Bytes::ZERO;
     let mut look = |batch: u64, next: &mut Bytes| -> Result<Option<LargestBatch>, BuildError> {
         looked_at += 1;
         let simulated = Simulated::of(architecture, &Run { batch, ..run.clone() })?;
-        let verdict = simulated.verdict(gpu, memory);
+        let (verdict, total) = judge(&simulated);
         if !verdict.fits() {
-            *next = simulated.process_total(gpu);
+            *next = total;
             return Ok(None);
         }
         Ok(Some(LargestBatch { batch, simulated, verdict, next: Bytes::ZERO, looked_at }))

@@ -214,8 +214,15 @@ fn a_profile_adds_up_to_the_run_it_describes() {
 
 #[test]
 fn presets_of_every_family_run_with_the_parameters_they_have() {
+    let (mut followed, mut counted) = (0, 0);
     for name in read::names() {
         let architecture = model(name);
+        if matches!(architecture, Architecture::Counted(_)) {
+            assert!(simulate(&architecture, &run()).is_err(), "{name} has no activations that are known");
+            counted += 1;
+            continue;
+        }
+        followed += 1;
         let vision = matches!(architecture, Architecture::Vision(_));
         let run =
             Run { batch: 1, length: if vision { 224 } else { 64 }, steps: 1, mode: Mode::Infer, ..run() };
@@ -223,12 +230,16 @@ fn presets_of_every_family_run_with_the_parameters_they_have() {
         let count = gapless_fit::parameters::count(&architecture).expect("a number");
         assert_eq!(steps.parameters, count, "{name}");
     }
+    assert!(followed >= 130 && counted >= 50, "{followed} {counted}");
 }
 
 #[test]
 fn every_preset_trains_under_every_setting() {
     for name in read::names() {
         let architecture = model(name);
+        if matches!(architecture, Architecture::Counted(_)) {
+            continue;
+        }
         let length = if matches!(architecture, Architecture::Vision(_)) { 224 } else { 96 };
         for precision in [Precision::Bf16, Precision::AmpBf16, Precision::Fp32] {
             for recomputed in [Recomputed::None, Recomputed::All] {

@@ -127,19 +127,18 @@ fn image_models_count_their_labels() {
 }
 
 #[test]
-fn a_type_that_is_not_known_is_read_as_llama_where_it_has_the_keys() {
-    let text = r#"{"model_type":"newthing","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":128,"vocab_size":100}"#;
-    let model = read::config("config.json", text.as_bytes()).expect("reads");
-    assert!(
-        model.notes[0].contains("\"newthing\" is not known") && model.notes[0].contains("may be wrong"),
-        "{:?}",
-        model.notes
-    );
-    let error = refused(r#"{"model_type":"newthing","hidden_size":64,"num_attention_heads":4}"#);
-    assert!(error.contains("lacks num_hidden_layers, intermediate_size, vocab_size"), "{error}");
-    let error = refused(&text.replace("\"vocab_size\"", "\"num_experts\":8,\"vocab_size\""));
-    assert!(error.contains("num_experts is not part of a Llama-like model"), "{error}");
+fn a_type_that_is_not_known_is_refused_whatever_keys_it_has() {
+    let keys = r#""hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":128,"vocab_size":100"#;
+    for (name, near) in
+        [("newthing", ""), ("longformer", ""), ("rwkv", ""), ("llama5", "\"llama\""), ("big_bird", "")]
+    {
+        let error = refused(&format!(r#"{{"model_type":"{name}",{keys}}}"#));
+        assert!(error.contains(&format!("the model_type \"{name}\" is not known")), "{error}");
+        assert!(error.contains("the nearest known type is") && error.contains(near), "{error}");
+        assert!(error.contains("gapless.estimate") && error.contains(".pt2"), "{error}");
+    }
     assert!(refused("{}").contains("has no model_type"));
+    assert!(refused(&format!("{{{keys}}}")).contains("has no model_type"));
 }
 
 #[test]

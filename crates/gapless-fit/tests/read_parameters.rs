@@ -193,8 +193,8 @@ fn every_preset_reads_and_its_count_is_in_its_name() {
                 _ => None,
             }
         });
-        // Names round, and some leave the embeddings out.
-        if let Some(size) = size.filter(|_| name != "pythia-14m") {
+        // Names round, and some leave the embeddings out; the first number of OLMoE's is of its active parameters.
+        if let Some(size) = size.filter(|_| !matches!(name, "pythia-14m" | "olmo-2-1b" | "olmoe-1b-7b")) {
             assert!((0.75..1.35).contains(&(count / size)), "{name} has {count} parameters");
         }
     }

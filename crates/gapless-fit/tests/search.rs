@@ -217,7 +217,7 @@ fn a_given_point_has_an_account() {
     let space = Space::open(&profile, &cluster, 1, 2048, Precision::Bf16, Optimizer::AdamW);
     let found = search(&profile, &cluster, &space, &CostModel::default(), 1).expect("sensible");
     let config = found.plans[0].config;
-    let account = train::account(&profile, &cluster, &config);
+    let account = train::account(&profile, &cluster, &config, f64::MAX);
     let p = 8_030_261_248f64;
     assert_eq!((account.weights, account.gradients, account.states), (2.0 * p, 2.0 * p, 4.0 * p));
     assert_eq!(account.optimizer_step, 2.0 * p);

@@ -1,10 +1,11 @@
 //! What is said about a run. Everything may be left out: [`super::Question::read`] chooses what is.
 
+use crate::emit::Target;
 use crate::formulas::sharding::Sharding;
 use crate::formulas::weights::Format;
 use crate::model::Attention;
 use crate::search::space::Offload;
-use crate::settings::{Checkpointing, Lora, Optimizer, Precision};
+use crate::settings::{Checkpointing, Engine, Lora, Optimizer, Precision};
 use gapless_trace::Bytes;
 
 /// The run and its hardware, as far as they are said.
@@ -44,6 +45,20 @@ pub struct Asked {
     /// What data-parallel ranks share.
     pub zero: Option<Sharding>,
     pub offload: Option<Offload>,
+    /// Who serves, when serving.
+    pub engine: Option<Engine>,
+    /// Share of the device that the engine may take.
+    pub utilization: Option<f64>,
+    /// Who shall run it: what only that one can keep is chosen where nothing is said.
+    pub emit: Option<Emit>,
+}
+
+/// Who runs what is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emit {
+    Train(Target),
+    /// vLLM.
+    Serve,
 }
 
 /// Adapters, and the format of the frozen weights below them.

@@ -8,13 +8,13 @@ use super::shape::{Shape, part, phase};
 use crate::account::error_share;
 use crate::eager::{Phase, Recomputed, Run, Scope};
 use crate::formulas::weights::Format;
-use crate::formulas::{cache, overhead, parameters, weights};
+use crate::formulas::{cache, engine, overhead, parameters, weights};
 use crate::model::Architecture;
 use crate::search::memory;
 use crate::search::serve::ServePlan;
 use crate::search::space::Config;
 use crate::settings::{Checkpointing, Precision};
-use crate::simulated::{CLOSED_FORM_ERROR, Simulated, Verdict, context};
+use crate::simulated::{Simulated, Verdict, context};
 use crate::tune;
 use gapless_trace::Bytes;
 
@@ -75,6 +75,8 @@ pub struct Estimate {
     pub context: Bytes,
     /// Communication buffers outside the allocator.
     pub outside: Bytes,
+    /// Memory of the host that this GPU's rank needs, where something is offloaded.
+    pub host: Bytes,
     /// They add up to the peak of allocated bytes.
     pub components: Vec<(&'static str, u64)>,
     pub peak_at: PeakAt,
@@ -138,6 +140,7 @@ impl Estimate {
             },
             context: context(q.gpu()),
             outside: Bytes::ZERO,
+            host: Bytes::ZERO,
             components: account.components.iter().map(|(c, bytes)| (c.name(), bytes.0)).collect(),
             peak_at: PeakAt {
                 step: Some(account.at.step),
@@ -154,10 +157,16 @@ impl Estimate {
             shape: Some(Shape::of(&answer)),
             simulated: Some(Box::new(answer)),
         };
-        if !q.trains() || q.run.lora.is_some() {
+        if Estimate::counts(q) {
             estimate.adjust(q);
         }
         estimate
+    }
+
+    /// Whether parts of a simulated run may have to be counted again in another format.
+    #[must_use]
+    pub(super) fn counts(q: &Question) -> bool {
+        !q.trains() || q.run.lora.is_some()
     }
 
     /// Weights, frozen or served, or a cache of another size than the simulated ones.
@@ -210,8 +219,7 @@ impl Estimate {
             set("kv_cache", cache::total(d, 1, tokens, width / 8.0, 1, 1).value);
         }
         if self.method == Method::Adjusted {
-            let fits = policy::counted_fits(self.process_total(), q.memory());
-            self.verdict = if fits { Verdict::Fits } else { Verdict::DoesNotFit };
+            self.verdict = policy::counted(self.process_total(), q.memory(), self.error);
         }
     }
 
@@ -226,19 +234,22 @@ impl Estimate {
             ("kv_cache", cache),
             ("temporaries", plan.activations),
             ("workspaces", workspace),
+            ("cuda_graphs", plan.graphs),
         ];
         let peak = Bytes(components.iter().map(|(_, bytes)| bytes).sum());
+        let outside = Bytes(plan.overhead.saturating_sub(workspace + base));
         Estimate {
             method: Method::ClosedForms,
-            verdict: Verdict::Fits,
+            verdict: policy::counted(peak + context(gpu) + outside, q.memory(), engine::ERROR),
             parameters: crate::parameters::count(&q.architecture).unwrap_or(0),
             peak_allocated: peak,
             peak_reserved: peak,
             context: context(gpu),
-            outside: Bytes(plan.overhead.saturating_sub(workspace + base)),
+            outside,
+            host: Bytes::ZERO,
             components,
             peak_at: PeakAt { phase: "forward", ..PeakAt::default() },
-            error: CLOSED_FORM_ERROR,
+            error: engine::ERROR,
             gapless_reserved: None,
             floor: None,
             blocks: 0,
@@ -309,15 +320,22 @@ impl Estimate {
             .collect();
         let peak_allocated = Bytes(components.iter().map(|(_, bytes)| bytes).sum());
         let peak_reserved = policy::typically_reserved(peak_allocated);
-        let total = peak_reserved.0 + context(gpu).0 + outside;
+        let total = peak_reserved + context(gpu) + Bytes(outside);
+        let error = policy::closed_form_error(q.is_picture());
+        let host = Bytes(account.host as u64);
         Estimate {
             method: Method::ClosedForms,
-            verdict: if total <= q.memory().0 { Verdict::Fits } else { Verdict::DoesNotFit },
+            verdict: if host.0 > q.cluster.host_memory {
+                Verdict::DoesNotFit
+            } else {
+                policy::counted(total, q.memory(), error)
+            },
             parameters,
             peak_allocated,
             peak_reserved,
             context: context(gpu),
             outside: Bytes(outside),
+            host,
             components,
             peak_at: PeakAt {
                 step: None,
@@ -325,11 +343,7 @@ impl Estimate {
                 part: if config.pipeline > 1 { format!("stage {}", account.stage) } else { String::new() },
                 op: String::new(),
             },
-            error: if q.is_picture() {
-                policy::PICTURE_ERROR_FACTOR * CLOSED_FORM_ERROR
-            } else {
-                CLOSED_FORM_ERROR
-            },
+            error,
             gapless_reserved: None,
             floor: None,
             blocks: 0,

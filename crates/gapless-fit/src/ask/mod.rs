@@ -19,7 +19,7 @@ mod shape;
 mod why;
 mod words;
 
-pub use asked::{Adapters, Asked, Degrees};
+pub use asked::{Adapters, Asked, Degrees, Emit};
 pub use error::AskError;
 pub use estimate::{Estimate, Method, PeakAt};
 pub use files::files;
@@ -29,12 +29,12 @@ pub use shape::Shape;
 pub use why::terms;
 
 use crate::eager::{Recomputed, Run};
-use crate::emit::Target;
 use crate::model::Architecture;
 use crate::search::space::Config;
-use crate::search::train::account;
 use crate::settings::Checkpointing;
+use crate::simulated::Simulated;
 use crate::tune::{self, LargestBatch};
+use gapless_trace::Bytes;
 
 /// What is wanted beside the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,23 +55,19 @@ impl Default for Wishes {
     }
 }
 
-/// Who runs what is written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Emit {
-    Train(Target),
-    /// vLLM.
-    Serve,
-}
-
 /// All that was found out.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// Of the run that was asked for, of the largest batch, or of the first plan.
+    /// Of the run that was asked for, of the largest batch, or of the first plan that keeps the recipe. `None` where
+    /// only GPUs were counted and no layout of the recipe fits.
     pub estimate: Option<Estimate>,
     /// Where they were looked for.
     pub plans: Option<Plans>,
     /// Where it was looked for; `None` within where not even a batch of 1 fits.
     pub largest: Option<Option<LargestBatch>>,
+    /// Whether what was asked fits: with its own recipe, below its device after its error bar, [`RESERVE`] free.
+    ///
+    /// [`RESERVE`]: crate::simulated::RESERVE
     pub fits: bool,
     /// The configuration of the estimate, where it is not simulated.
     pub config: Option<Config>,
@@ -96,7 +92,7 @@ pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
             return Ok(found);
         }
     }
-    if serves && (q.cluster.gpus() > 1 || wishes.emit.is_some()) {
+    if serves && (q.cluster.gpus() > 1 || wishes.emit.is_some() || q.is_paged()) {
         let plans = serving::serve(q, wishes.top)?;
         found.take_first(&plans);
         found.plans = Some(plans);
@@ -109,7 +105,7 @@ pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
     } else if q.is_laid_out() {
         let profile = plans::profile(q)?;
         let config = plans::given(q, &profile)?;
-        let account = account(&profile, &q.cluster, &config);
+        let account = plans::account(q, &profile, &config);
         let estimate = Estimate::closed(q, &config, &account, profile.parameters(), Vec::new());
         found.fits = estimate.verdict.fits();
         found.estimate = Some(estimate);
@@ -131,6 +127,10 @@ pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
         };
         plans::train(q, target, wishes.top)?
     };
+    if found.fits && !plans.keeps_recipe {
+        // What was asked fits, and no plan of its recipe is better.
+        return Ok(found);
+    }
     if found.estimate.is_none() {
         // Only the number of GPUs was given: the answer is the best layout's.
         found.take_first(&plans);
@@ -140,18 +140,27 @@ pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
 }
 
 impl Answer {
-    /// The first plan's estimate as the answer's own.
+    /// The plan that fits where what was asked does not.
+    #[must_use]
+    pub fn fits_with(&self) -> Option<&Row> {
+        if self.fits { None } else { self.plans.as_ref()?.rows.first() }
+    }
+
+    /// The first plan's estimate as the answer's own, where it is what was asked.
     fn take_first(&mut self, plans: &Plans) {
+        if !plans.keeps_recipe {
+            return;
+        }
         self.fits = !plans.rows.is_empty();
         self.estimate = plans.rows.first().and_then(|row| row.estimate.clone());
         self.config = plans.rows.first().and_then(|row| row.config);
-        self.is_plan = true;
+        self.is_plan = self.fits;
     }
 }
 
 /// The largest batch of `q` that fits, every block recomputed where that is left open.
 fn largest_batch(q: &Question) -> Result<Option<LargestBatch>, AskError> {
-    if !q.is_simulated() {
+    if !q.is_simulated() || q.is_paged() {
         return Err(AskError::new(
             "--max-batch is found by simulating one GPU",
             "leave out the degrees and offloading; every plan of a search names its own largest batch",
@@ -167,9 +176,14 @@ fn largest_batch(q: &Question) -> Result<Option<LargestBatch>, AskError> {
     if q.checkpointing == Checkpointing::Optimal {
         run = Run { recomputed: Recomputed::All, ..run };
     }
-    tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory()).map_err(|error| {
-        AskError::new(format!("{}: {error}", q.path), "give a model whose steps are followed")
-    })
+    let judge = |simulated: &Simulated| {
+        if !Estimate::counts(q) {
+            return (simulated.verdict(q.gpu(), q.memory()), simulated.process_total(q.gpu()));
+        }
+        let counted = Estimate::of(&at_batch(q, simulated.run.batch), simulated.clone(), Some(Bytes::ZERO));
+        (counted.verdict, counted.process_total())
+    };
+    tune::largest_batch_by(&q.architecture, &run, &judge).map_err(|error| AskError::build(&q.path, &error))
 }
 
 /// `q` with another batch.

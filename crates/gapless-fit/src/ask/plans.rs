@@ -15,6 +15,7 @@ use crate::model::Architecture;
 use crate::profiled::block_profile;
 use crate::search::SearchError;
 use crate::search::cost::CostModel;
+use crate::search::memory::Account;
 use crate::search::profile::Profile;
 use crate::search::serve::ServePlan;
 use crate::search::space::{Config, Offload, Space};
@@ -46,6 +47,8 @@ pub struct Row {
 #[derive(Clone, Debug)]
 pub struct Plans {
     pub title: String,
+    /// Whether they change nothing of what was asked but the layout. Where they do, what was asked does not fit.
+    pub keeps_recipe: bool,
     pub rows: Vec<Row>,
     pub proof: String,
     pub notes: Vec<String>,
@@ -70,6 +73,16 @@ fn data(q: &Question) -> u64 {
     let d = &q.degrees;
     let cut: u64 = [d.tensor, d.pipeline, d.context].iter().map(|d| d.unwrap_or(1)).product();
     d.data.unwrap_or(q.cluster.gpus() / cut.max(1)).max(1)
+}
+
+/// The share of a GPU that the search leaves free, so that what it finds fits with its error bar.
+fn headroom(q: &Question) -> f64 {
+    policy::headroom(q.gpu(), policy::closed_form_error(q.is_picture()))
+}
+
+/// The account of a configuration, whether it fits or not.
+pub(super) fn account(q: &Question, profile: &Profile, config: &Config) -> Account {
+    train::account(profile, &q.cluster, config, q.memory().0 as f64 * (1.0 - headroom(q)))
 }
 
 /// What may be tried: everything that was not given.
@@ -100,6 +113,7 @@ fn space(q: &Question, profile: &Profile) -> Space {
     if !q.given.optimizer {
         space.optimizers = vec![policy::PLAN_OPTIMIZER];
     }
+    space.headroom = headroom(q);
     space.lora = q.run.lora;
     space.formats = vec![q.format];
     if matches!(q.architecture, Architecture::Vision(_)) {
@@ -182,6 +196,7 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     })?;
     let mut plans = Plans {
         title: "Plans that keep the recipe".to_owned(),
+        keeps_recipe: true,
         rows: Vec::new(),
         proof: String::new(),
         notes: Vec::new(),
@@ -192,6 +207,7 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     collect(q, &profile, &space, top, &mut plans)?;
     if plans.rows.is_empty() && !q.given.optimizer && q.run.lora.is_none() {
         let kept = plans.least_needed;
+        plans.keeps_recipe = false;
         plans.title =
             "Nothing fits that keeps the recipe. Plans with another optimizer, or with adapters".to_owned();
         for optimizer in policy::FALLBACK_OPTIMIZERS {
@@ -209,7 +225,7 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
                 collect(q, &profile, &adapters, top, &mut plans)?;
             }
         }
-        plans.least_needed = plans.least_needed.or(kept);
+        plans.least_needed = kept.or(plans.least_needed);
     }
     plans.rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     plans.rows.truncate(top.max(1));
@@ -268,7 +284,8 @@ fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &m
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     };
-    plans.rows.extend(found.plans.iter().map(|plan| searched(q, profile, plan)));
+    let rows = found.plans.iter().map(|plan| searched(q, profile, plan));
+    plans.rows.extend(rows.filter(|row| row.estimate.as_ref().is_some_and(|e| e.verdict.fits())));
     Ok(())
 }
 

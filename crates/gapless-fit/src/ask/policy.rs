@@ -1,8 +1,11 @@
 //! What `ask` decides by: every constant of its policy, with its reason. Nothing here is read from a model or
 //! measured on the user's machine.
 
+use crate::formulas::overhead;
 use crate::formulas::weights::Format;
+use crate::hardware::Gpu;
 use crate::settings::Optimizer;
+use crate::simulated::{CLOSED_FORM_ERROR, Verdict, context, room};
 use gapless_trace::Bytes;
 
 /// Tokens of a sequence where nothing is said: what the usual recipes of fine-tuning take.
@@ -23,14 +26,10 @@ pub const STEPS: u32 = 3;
 /// Weights that share a scale in 4-bit integers: the group that AWQ and GPTQ checkpoints have.
 pub const INT4_GROUP: u64 = 128;
 
-/// What PyTorch holds for each allocated byte where closed forms say what is allocated: the same 2 % that the search
-/// leaves free (`Space::headroom`), so that a plan which fits there fits here. It is no measurement: the 71
+/// What PyTorch holds for each allocated byte where closed forms say what is allocated. It is no measurement: the 71
 /// single-GPU runs of `h200_cells.jsonl` hold 1.08 bytes in the median, so reserved peaks from closed forms are on
-/// the low side. Simulated runs replay the allocator instead.
+/// the low side, within their error bar. Simulated runs replay the allocator instead.
 const RESERVED_PER_ALLOCATED: f64 = 1.02;
-/// Share of a device that may be full where weights or cache were counted in another format than the simulated one.
-/// The other 2 % are the reserve that a simulated run leaves too.
-const USABLE: f64 = 0.98;
 /// How far an estimate may be off, as a share, where weights or cache were counted in another format: kernels for
 /// quantised weights have workspaces that are not simulated.
 pub const ADJUSTED_ERROR: f64 = 0.05;
@@ -66,10 +65,27 @@ pub fn typically_reserved(allocated: Bytes) -> Bytes {
     Bytes((allocated.0 as f64 * RESERVED_PER_ALLOCATED) as u64)
 }
 
-/// Whether a process of `total` bytes fits into `memory` where parts of it were counted, not simulated.
+/// The verdict on a process whose `total` bytes were counted, not replayed on an allocator, and may be off by `error`.
 #[must_use]
-pub fn counted_fits(total: Bytes, memory: Bytes) -> bool {
-    total.0 as f64 <= memory.0 as f64 * USABLE
+pub fn counted(total: Bytes, memory: Bytes, error: f64) -> Verdict {
+    if total <= room(memory, error) { Verdict::Fits } else { Verdict::DoesNotFit }
+}
+
+/// How far closed forms may be off, as a share.
+#[must_use]
+pub fn closed_form_error(pictures: bool) -> f64 {
+    if pictures { PICTURE_ERROR_FACTOR * CLOSED_FORM_ERROR } else { CLOSED_FORM_ERROR }
+}
+
+/// The share of a GPU that the search over closed forms leaves free, so that what it finds is within [`room`] after
+/// the allocator's share was added. The search counts `context(true)` for the driver, which is less than some GPUs
+/// take.
+#[must_use]
+pub fn headroom(gpu: &Gpu, error: f64) -> f64 {
+    let memory = gpu.memory() as f64;
+    let more = context(gpu).0 as f64 - overhead::context(true).value as f64;
+    let usable = (room(Bytes(gpu.memory()), error).0 as f64 - more.max(0.0)) / RESERVED_PER_ALLOCATED;
+    (1.0 - usable.max(0.0) / memory.max(1.0)).clamp(0.0, 0.999_999)
 }
 
 #[cfg(test)]
@@ -86,10 +102,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_leaves_a_fiftieth_of_the_device_free() {
-        assert!(counted_fits(Bytes(98 * GIB), Bytes(100 * GIB)));
-        assert!(!counted_fits(Bytes(98 * GIB + 1), Bytes(100 * GIB)));
-        assert!(!counted_fits(Bytes(1), Bytes(0)));
+    fn what_was_counted_leaves_a_fiftieth_of_the_device_free_after_its_error_bar() {
+        let fits = |total, memory, error| counted(Bytes(total), Bytes(memory), error).fits();
+        assert!(fits(98 * GIB, 100 * GIB, 0.0) && !fits(98 * GIB + 1, 100 * GIB, 0.0));
+        assert!(fits(89 * GIB, 100 * GIB, 0.1) && !fits(90 * GIB, 100 * GIB, 0.1));
+        assert!(!fits(1, 0, 0.0));
+    }
+
+    #[test]
+    fn what_the_search_leaves_free_is_enough_for_the_verdict() {
+        for gpu in crate::hardware::GPUS {
+            for error in [0.1, 0.25] {
+                let usable = gpu.memory() as f64 * (1.0 - headroom(gpu, error));
+                let allocated = Bytes(usable as u64).saturating_sub(Bytes(overhead::context(true).value));
+                let total = typically_reserved(allocated) + context(gpu);
+                assert!(counted(total, Bytes(gpu.memory()), error).fits(), "{}", gpu.name);
+            }
+        }
     }
 
     #[test]
@@ -116,7 +145,6 @@ mod tests {
 
     #[test]
     fn error_bars_grow_from_simulated_to_counted_to_closed_forms() {
-        use crate::simulated::CLOSED_FORM_ERROR;
         let bars = [0.03, ADJUSTED_ERROR, CLOSED_FORM_ERROR, CLOSED_FORM_ERROR * PICTURE_ERROR_FACTOR];
         assert!(bars.is_sorted_by(|a, b| a < b), "{bars:?}");
     }

@@ -1,16 +1,17 @@
 //! From what was said to a question: what is not given is chosen, and kept as a note where it may surprise.
 
-use super::asked::{Asked, Degrees};
+use super::asked::{Asked, Degrees, Emit};
 use super::error::AskError;
 use super::{policy, refuse};
 use crate::eager::{Mode, Recomputed, Run};
+use crate::emit::Target;
 use crate::formulas::sharding::Sharding;
 use crate::formulas::weights::Format;
 use crate::hardware::{self, Cluster, Gpu};
 use crate::model::{Architecture, Attention, Model, Vision};
 use crate::read;
 use crate::search::space::Offload;
-use crate::settings::{Checkpointing, Optimizer, Precision};
+use crate::settings::{Checkpointing, Engine, Optimizer, Precision};
 use gapless_trace::Bytes;
 
 /// A model and all that is set.
@@ -31,6 +32,10 @@ pub struct Question {
     pub degrees: Degrees,
     pub offload: Option<Offload>,
     pub zero: Option<Sharding>,
+    /// Who serves; a plain forward pass where nobody is named.
+    pub engine: Option<Engine>,
+    /// Share of the device that the engine may take, where it was given.
+    pub utilization: Option<f64>,
     /// What was given rather than chosen: a search leaves it alone.
     pub given: Given,
     pub notes: Vec<String>,
@@ -65,6 +70,9 @@ impl Question {
         if matches!(architecture, Architecture::Graph(_)) {
             refuse::graph_contradictions(asked)?;
         }
+        if let Architecture::Counted(counted) = &architecture {
+            refuse::counted(path, asked, counted)?;
+        }
         let length = refuse::length(asked, &architecture, &mut notes)?;
         let (gpu, gpu_name) = device(asked)?;
         let checkpointing = asked.checkpointing.unwrap_or_default();
@@ -81,7 +89,7 @@ impl Question {
             mode,
             batch,
             length,
-            precision: asked.precision.unwrap_or(Precision::Bf16),
+            precision: asked.precision.unwrap_or_else(|| usual_precision(asked, &mut notes)),
             optimizer: asked.optimizer.unwrap_or(Optimizer::AdamW),
             recomputed: match checkpointing {
                 Checkpointing::Full => Recomputed::All,
@@ -91,8 +99,15 @@ impl Question {
             lora: asked.adapters.map(|adapters| adapters.lora),
             accumulation: asked.grad_accum.unwrap_or(1),
             steps: policy::STEPS,
+            last_logits: asked.engine == Some(Engine::Transformers),
             note_ops: false,
         };
+        if mode == Mode::Infer && asked.engine.is_none() && matches!(architecture, Architecture::Decoder(_)) {
+            notes.push(
+                "a plain forward pass keeps the logits of all tokens; --engine transformers, vllm or sglang keeps the last token's"
+                    .to_owned(),
+            );
+        }
         let scores = run.attention(own_attention(&architecture)) == Attention::Eager;
         if checkpointing == Checkpointing::Selective && !scores {
             notes.push(
@@ -149,6 +164,8 @@ impl Question {
             degrees,
             offload: asked.offload,
             zero: asked.zero,
+            engine: asked.engine,
+            utilization: asked.utilization,
             given: Given {
                 optimizer: asked.optimizer.is_some(),
                 checkpointing: asked.checkpointing.is_some_and(|c| c != Checkpointing::Optimal),
@@ -197,6 +214,12 @@ impl Question {
         any || self.zero.is_some() || self.offload.is_some() || self.cluster.gpus() == 1
     }
 
+    /// Whether a server with a paged cache runs it.
+    #[must_use]
+    pub fn is_paged(&self) -> bool {
+        matches!(self.engine, Some(Engine::Vllm | Engine::Sglang))
+    }
+
     #[must_use]
     pub fn is_picture(&self) -> bool {
         matches!(self.architecture, Architecture::Vision(_))
@@ -208,6 +231,18 @@ impl Question {
     }
 }
 
+/// The precision where none is said: bf16, or what the asked target keeps.
+fn usual_precision(asked: &Asked, notes: &mut Vec<String>) -> Precision {
+    if asked.emit != Some(Emit::Train(Target::DeepSpeed)) || asked.infer {
+        return Precision::Bf16;
+    }
+    notes.push(
+        "DeepSpeed keeps fp32 master copies of 16-bit weights: --precision mixed is taken; --precision fp32 is the other choice"
+            .to_owned(),
+    );
+    Precision::Mixed
+}
+
 /// The attention that a model runs where nothing is said.
 #[must_use]
 pub(super) fn own_attention(architecture: &Architecture) -> Attention {
@@ -215,7 +250,7 @@ pub(super) fn own_attention(architecture: &Architecture) -> Attention {
         Architecture::Decoder(d) => d.attention,
         Architecture::Encoder(e) => e.attention,
         Architecture::EncoderDecoder(e) => e.attention,
-        Architecture::Vision(_) | Architecture::Graph(_) => Attention::Sdpa,
+        Architecture::Vision(_) | Architecture::Graph(_) | Architecture::Counted(_) => Attention::Sdpa,
     }
 }
 

@@ -1,10 +1,12 @@
 //! What contradicts itself, and what a model cannot take: refused before anything is simulated.
 
-use super::asked::Asked;
+use super::asked::{Asked, Emit};
 use super::error::AskError;
 use super::policy;
 use crate::eager::Mode;
-use crate::model::{Architecture, DecoderStyle, EncoderStyle, Vision};
+use crate::model::{Architecture, Counted, DecoderStyle, EncoderStyle, Parameter, Vision};
+use crate::settings::Engine;
+use gapless_trace::Bytes;
 
 type Result<T> = std::result::Result<T, AskError>;
 
@@ -76,6 +78,27 @@ pub(super) fn contradictions(asked: &Asked, mode: Mode) -> Result<()> {
             );
         }
     }
+    if mode == Mode::Train && (asked.engine.is_some() || asked.utilization.is_some()) {
+        let flag = if asked.engine.is_some() { "--engine" } else { "--utilization" };
+        return no(&format!("{flag} has no meaning when training"), "add --infer, or leave it out");
+    }
+    if asked.utilization.is_some() && !matches!(asked.engine, Some(Engine::Vllm | Engine::Sglang)) {
+        return no(
+            "--utilization is the share of an engine with a paged cache",
+            "add --engine vllm or sglang",
+        );
+    }
+    if asked.utilization.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
+        return no("--utilization is a share of the memory, above 0 and up to 1", "as in --utilization 0.9");
+    }
+    if asked.engine == Some(Engine::Transformers)
+        && (asked.gpus.is_some_and(|n| n > 1) || asked.nodes.is_some_and(|n| n > 1))
+    {
+        return no(
+            "--engine transformers runs on one GPU here",
+            "leave out --gpus, or serve with vllm or sglang",
+        );
+    }
     if asked.quantize.is_some() && asked.fp8 {
         return no(
             "--quantize and --precision fp8 both name the format of the weights",
@@ -83,6 +106,36 @@ pub(super) fn contradictions(asked: &Asked, mode: Mode) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// A model whose forward pass is not followed: weights and a paged cache are all that can be told.
+pub(super) fn counted(path: &str, asked: &Asked, model: &Counted) -> Result<()> {
+    let paged =
+        matches!(asked.engine, Some(Engine::Vllm | Engine::Sglang)) || asked.emit == Some(Emit::Serve);
+    if asked.infer && paged && model.text.is_some() {
+        return Ok(());
+    }
+    let count: u64 = model.parameters.iter().map(Parameter::elements).sum();
+    let what = format!(
+        "{path}: the activations of model_type \"{}\" are not modelled. What is exact: {count} parameters, {} in 16 bits{}",
+        model.model_type,
+        Bytes(2 * count),
+        if asked.infer {
+            String::new()
+        } else {
+            format!(
+                "; weights, gradients and AdamW's states in bf16 take {} before any activation",
+                Bytes(8 * count)
+            )
+        }
+    );
+    let any = "`gapless.estimate(model, ...)` in Python takes any PyTorch module; `torch.export.save` makes a .pt2 file";
+    let help = if model.text.is_some() {
+        format!("{any}; `--infer --engine vllm` or sglang answers what serving takes")
+    } else {
+        any.to_owned()
+    };
+    Err(AskError::new(what, help))
 }
 
 /// A graph is what it is: nothing of how it runs can be changed.
@@ -160,6 +213,7 @@ pub(super) fn length(asked: &Asked, architecture: &Architecture, notes: &mut Vec
             (e.max_positions.saturating_sub(padding), true)
         }
         Architecture::EncoderDecoder(_) => (policy::T5_LENGTH, false),
+        Architecture::Counted(c) => (c.text.as_ref().map_or(u64::MAX, |text| text.max_positions), false),
         Architecture::Vision(_) | Architecture::Graph(_) => (u64::MAX, false),
     };
     let most = if most == 0 { u64::MAX } else { most };

@@ -5,68 +5,123 @@ use super::estimate::Estimate;
 use super::plans::{Plans, Row};
 use super::policy;
 use super::question::Question;
+use crate::formulas::engine;
 use crate::formulas::weights::Format;
 use crate::model::Architecture;
 use crate::search::profile::Profile;
-use crate::search::serve::{ServePlan, Serving};
+use crate::search::serve::{ServePlan, Served, Serving};
 use crate::search::train::Census;
+use crate::settings::Engine;
+use gapless_trace::Bytes;
 
 type Result<T> = std::result::Result<T, AskError>;
 
 /// The plans for serving.
 pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
-    let Architecture::Decoder(decoder) = &q.architecture else {
-        return Err(AskError::new(
-            "plans for serving are for models that generate text",
-            "give more --memory, or another --gpu",
-        ));
-    };
-    let profile = Profile::from_decoder(&q.model.name, decoder);
     let sequences = q.run.batch;
     let context = q.kv_tokens.map_or(q.run.length, |tokens| tokens.div_ceil(sequences));
+    let (profile, working) = match &q.architecture {
+        Architecture::Decoder(decoder) => {
+            (Profile::from_decoder(&q.model.name, decoder), Some(engine::working(decoder)))
+        }
+        Architecture::Counted(model) if model.text.is_some() => {
+            let text = model.text.as_ref().ok_or_else(no_text)?;
+            (Profile::from_counted(&q.model.name, model, text, context), None)
+        }
+        _ => return Err(no_text()),
+    };
     let mut serving = Serving::open(&profile, &q.cluster, context, sequences);
+    if let Some(working) = working {
+        serving.working = working;
+    }
+    let usual = engine::defaults(q.engine.unwrap_or(Engine::Vllm), q.gpu(), q.cluster.gpus());
+    serving.utilization = q.utilization.unwrap_or(usual.utilization);
+    (serving.page, serving.activations_inside) = (usual.page, usual.activations_inside);
+    serving.graphs = engine::GRAPHS;
+    if q.is_paged() {
+        (serving.batched_tokens, serving.sampled) = (usual.batched_tokens, usual.sampled);
+    } else {
+        // What is written down sets both.
+        serving.batched_tokens =
+            serving.batched_tokens.min((sequences * context).next_multiple_of(16)).max(16);
+        serving.sampled = sequences.min(256);
+    }
     serving.formats = vec![if matches!(q.format, Format::F32) { Format::Half } else { q.format }];
     serving.sparse = q.sparse;
-    serving.batched_tokens = serving.batched_tokens.min((sequences * context).next_multiple_of(16)).max(16);
     if let Some(t) = q.degrees.tensor {
         serving.tensor = vec![t];
     }
     if let Some(p) = q.degrees.pipeline {
         serving.pipeline = vec![p];
     }
-    let mut served = serving.search(&profile, &q.cluster).map_err(|error| AskError::search(&error))?;
-    let mut title = "Ways to serve it".to_owned();
+    let ways = |serving: &Serving| -> Result<(Vec<Row>, Served)> {
+        let served = serving.search(&profile, &q.cluster).map_err(|error| AskError::search(&error))?;
+        let rows = served.plans.iter().map(|plan| serve_row(q, plan, context * sequences));
+        let rows = rows.filter(|row| row.estimate.as_ref().is_some_and(|e| e.verdict.fits()));
+        Ok((rows.take(top.max(1)).collect(), served))
+    };
+    let (mut rows, mut served) = ways(&serving)?;
+    let by = q.engine.filter(|_| q.is_paged()).unwrap_or(Engine::Vllm).name();
+    let mut title = format!("Ways to serve it with {by}");
+    let mut keeps_recipe = true;
     let mut examined = served.examined;
-    if served.plans.is_empty() && matches!(serving.formats[0], Format::Half) {
-        title = "Nothing fits in 16 bits. Ways to serve it with quantised weights or cache".to_owned();
+    let needed = |served: &Served| {
+        let near = served.nearest.as_ref().or(served.plans.first())?;
+        Some(
+            near.weights
+                + near.activations
+                + near.overhead
+                + near.graphs
+                + near.cache_per_token * context * sequences,
+        )
+    };
+    let least = needed(&served);
+    if rows.is_empty() && matches!(serving.formats[0], Format::Half) {
+        keeps_recipe = false;
+        title = format!("Nothing fits in 16 bits. Ways to serve it with {by} and quantised weights or cache");
         serving.formats = policy::FALLBACK_FORMATS.to_vec();
         serving.cache_bytes = policy::FALLBACK_CACHE.to_vec();
-        served = serving.search(&profile, &q.cluster).map_err(|error| AskError::search(&error))?;
+        (rows, served) = ways(&serving)?;
         examined += served.examined;
     }
-    let least = served.nearest.map(|plan| {
-        plan.weights + plan.activations + plan.overhead + plan.cache_per_token * context * sequences
-    });
-    let rows = served
-        .plans
-        .iter()
-        .take(top.max(1))
-        .map(|plan| serve_row(q, plan, context * sequences))
-        .collect::<Vec<_>>();
     let nothing = if rows.is_empty() {
         "nothing in this space fits"
     } else {
         "the first is the cheapest of all that hold the cache"
     };
+    let mut notes = vec![
+        "times are estimates to compare plans by: weights and cache read once a token at 70 % of the memory's speed"
+            .to_owned(),
+    ];
+    if q.is_paged() {
+        notes.push(format!(
+            "the engine fills its share of the GPU, {:.1} %, with cache that nobody asked for yet",
+            serving.utilization * 100.0
+        ));
+    }
     Ok(Plans {
         title,
+        keeps_recipe,
         proof: format!("{examined} configurations looked at, none left out; {nothing}"),
-        notes: vec!["times are estimates to compare plans by: weights and cache read once a token at 70 % of the memory's speed".to_owned()],
-        least_needed: if rows.is_empty() { least } else { None },
+        notes,
+        least_needed: if rows.is_empty() {
+            needed(&served)
+        } else if keeps_recipe {
+            None
+        } else {
+            least
+        },
         rows,
         census: Census { points: examined, examined, ..Census::default() },
         simulated: 0,
     })
+}
+
+fn no_text() -> AskError {
+    AskError::new(
+        "plans for serving are for models that generate text",
+        "give more --memory, or another --gpu",
+    )
 }
 
 fn serve_row(q: &Question, plan: &ServePlan, tokens: u64) -> Row {
@@ -82,7 +137,17 @@ fn serve_row(q: &Question, plan: &ServePlan, tokens: u64) -> Row {
     if plan.expert_parallel {
         words.push("experts spread".to_owned());
     }
-    words.push(format!("room for {} tokens of cache", plan.tokens));
+    words.push(if q.is_paged() {
+        format!(
+            "{} blocks of {}: room for {} tokens of cache · {} left",
+            plan.pages(),
+            plan.page,
+            plan.tokens,
+            Bytes(plan.left(q.memory().0))
+        )
+    } else {
+        format!("room for {} tokens of cache", plan.tokens)
+    });
     let cache = plan.cache_per_token * tokens.div_ceil(plan.replicas.max(1));
     let estimate = Estimate::serving(q, plan, cache);
     Row {

@@ -1,6 +1,7 @@
 //! What `ask` decides, held against small questions.
 
 use super::*;
+use crate::emit::Target;
 use crate::formulas::weights::Format;
 use crate::settings::{Lora, LoraTargets, Optimizer, Precision};
 use crate::simulated::{CLOSED_FORM_ERROR, context};

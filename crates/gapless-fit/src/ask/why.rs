@@ -53,7 +53,7 @@ pub fn terms(q: &Question, answer: &Answer) -> Result<Vec<Term>, AskError> {
     }
     if let Some(config) = answer.config {
         let profile = plans::profile(q)?;
-        let account = search::train::account(&profile, &q.cluster, &config);
+        let account = plans::account(q, &profile, &config);
         all.extend(search::why::account(&profile, &config, &account));
     }
     if let Architecture::Decoder(d) = &q.architecture {

@@ -59,8 +59,14 @@ impl Question {
             }
             .to_owned(),
         );
-        if matches!(self.architecture, Architecture::Vision(_) | Architecture::Graph(_)) {
+        if matches!(
+            self.architecture,
+            Architecture::Vision(_) | Architecture::Graph(_) | Architecture::Counted(_)
+        ) {
             words.pop();
+        }
+        if let Some(engine) = self.engine {
+            words.push(format!("served by {}", engine.name()));
         }
         words.join(" · ")
     }

@@ -67,6 +67,8 @@ pub struct Run {
     /// Forward and backward passes before each step of the optimizer.
     pub accumulation: u64,
     pub steps: u32,
+    /// Serving: whether the head sees the last token of each sequence alone, as `generate` has it.
+    pub last_logits: bool,
     /// Whether to note where each operator began.
     pub note_ops: bool,
 }
@@ -84,6 +86,7 @@ impl Default for Run {
             lora: None,
             accumulation: 1,
             steps: 3,
+            last_logits: false,
             note_ops: false,
         }
     }

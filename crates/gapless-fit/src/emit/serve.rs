@@ -2,7 +2,7 @@
 
 use super::{EmitError, File};
 use crate::formulas::weights::Format;
-use crate::search::serve::{PAGE, ServePlan};
+use crate::search::serve::ServePlan;
 
 /// What is served.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +53,7 @@ pub fn vllm(recipe: &ServeRecipe) -> Result<File, EmitError> {
         format!("--max-num-seqs {}", recipe.sequences.max(1)),
         format!("--max-num-batched-tokens {}", plan.batched_tokens),
         format!("--gpu-memory-utilization {}", plan.utilization),
-        format!("--block-size {PAGE}"),
+        format!("--block-size {}", plan.page),
     ];
     if plan.replicas > 1 {
         words.push(format!("--data-parallel-size {}", plan.replicas));

@@ -9,6 +9,7 @@
 
 pub mod activations;
 pub mod cache;
+pub mod engine;
 pub mod head;
 pub mod overhead;
 pub mod parameters;

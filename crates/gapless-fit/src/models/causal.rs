@@ -23,7 +23,12 @@ impl<T: Causal> Network for T {
     }
 
     fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor> {
-        let (hidden, cache) = self.states(sim, run, x);
+        let (mut hidden, cache) = self.states(sim, run, x);
+        if run.last_logits {
+            let last = sim.slice(&hidden, hidden.n / run.length.max(1));
+            // A matrix product over rows that lie apart copies them first.
+            hidden = if run.batch > 1 { sim.contiguous(&last) } else { last };
+        }
         let logits = self.logits(sim, &hidden);
         let mut out = cache.unwrap_or_default();
         out.push(logits);

@@ -88,7 +88,7 @@ fn check(architecture: &Architecture, run: &Run) -> Result<(), BuildError> {
             (sum(blocks), vec![*growth, *stem])
         }
         Architecture::Vision(Vision::Inverted(network)) => (network.blocks.len() as u64, vec![network.stem]),
-        Architecture::Graph(_) => (0, Vec::new()),
+        Architecture::Graph(_) | Architecture::Counted(_) => (0, Vec::new()),
     };
     if blocks > MOST_BLOCKS {
         return wrong(format!(
@@ -121,6 +121,7 @@ pub(crate) fn build(
         Architecture::Vision(v) => build_vision(sim, v, run),
         Architecture::EncoderDecoder(e) => t5::build(sim, e, run),
         Architecture::Graph(_) => Err(BuildError::Unsupported("an exported graph")),
+        Architecture::Counted(_) => Err(BuildError::Unsupported("this architecture")),
     }
 }
 

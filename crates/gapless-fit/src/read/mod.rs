@@ -13,6 +13,7 @@ mod gguf;
 mod gguf_model;
 mod gguf_types;
 mod json;
+mod nearest;
 mod onnx;
 mod presets;
 mod protobuf;
@@ -24,6 +25,11 @@ mod zip;
 
 pub use error::{Problem, ReadError};
 pub use presets::{names, preset_config};
+
+/// Every `model_type` that a `config.json` may have.
+pub fn model_types() -> impl Iterator<Item = &'static str> {
+    config::types()
+}
 
 use crate::model::{Graph, Model};
 use error::{Fault, Named, unsupported};
@@ -153,10 +159,29 @@ fn named(text: &str) -> Result<Model, ReadError> {
         || matches!(extension, "json" | "safetensors" | "gguf" | "pt2" | "onnx");
     let problem = if path {
         Problem::Missing { help: "check the path" }
+    } else if let Some((owner, name)) = hub(text) {
+        let help = format!(
+            "if it is on the Hugging Face hub, run `hf download {owner}/{name} config.json --local-dir {name}`, then \
+             `gapless fit {name}`; the nearest built-in names are {}",
+            presets::nearest(text).join(", ")
+        );
+        Problem::Unknown { help }
     } else {
         Problem::Unknown { help: format!("the nearest names are {}", presets::nearest(text).join(", ")) }
     };
     Err(Box::new(problem)).named(text)
+}
+
+/// Owner and name of a text that has the form of an id of the Hugging Face hub.
+fn hub(text: &str) -> Option<(&str, &str)> {
+    let (owner, name) = text.split_once('/')?;
+    let plain = |part: &str| {
+        !part.is_empty()
+            && part.len() <= 96
+            && !part.starts_with(['-', '.'])
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+    };
+    (plain(owner) && plain(name)).then_some((owner, name))
 }
 
 /// Refuses a graph whose tensors together are more than can be counted.

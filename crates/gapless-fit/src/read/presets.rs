@@ -1,6 +1,7 @@
 //! Models by name, from the table in `presets.txt`: a name, and the keys of the configuration that it stands for.
 
 use super::config;
+use super::nearest::distance;
 use crate::model::Model;
 
 const TABLE: &str = include_str!("presets.txt");
@@ -71,20 +72,4 @@ pub(crate) fn nearest(text: &str) -> Vec<&'static str> {
     scored.sort_by_key(|(distance, _)| *distance);
     scored.truncate(4);
     scored.into_iter().map(|(_, known)| known).collect()
-}
-
-/// Edits from one word to the other: insertions, deletions, replacements.
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (line, letter) in from.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = line + 1;
-        for (at, other) in to.iter().enumerate() {
-            let replaced = corner + usize::from(letter != *other);
-            corner = row[at + 1];
-            row[at + 1] = replaced.min(row[at] + 1).min(corner + 1);
-        }
-    }
-    row[to.len()]
 }

@@ -84,6 +84,8 @@ pub struct Account {
     pub overhead: f64,
     /// The largest phase, overhead included.
     pub peak: f64,
+    /// Of the host's memory, where something is offloaded.
+    pub host: f64,
 }
 
 /// How many blocks of each kind are kept, half recomputed, recomputed.
@@ -352,6 +354,7 @@ impl Holding {
             optimizer_step: self.optimizer_step,
             overhead: layout.overhead,
             peak: layout.overhead + running.max(ending).max(stepping),
+            host: self.host + chosen.host,
         }
     }
 }

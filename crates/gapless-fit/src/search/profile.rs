@@ -3,7 +3,7 @@
 
 use crate::formulas::activations::{self, PerToken};
 use crate::formulas::parameters::{self, Divided};
-use crate::model::{Attention, Decoder};
+use crate::model::{Attention, Counted, Decoder, Parameter, Role, Text};
 use crate::settings::Precision;
 
 /// Blocks that are alike.
@@ -102,6 +102,69 @@ impl Profile {
         }
     }
 
+    /// A counted model that serves sequences of `context` tokens. Its blocks have parameters and a cache, averaged over
+    /// such a sequence; what they save for backward is not known.
+    #[must_use]
+    pub fn from_counted(name: &str, model: &Counted, text: &Text, context: u64) -> Profile {
+        let divided = |list: &[Parameter]| {
+            let mut sum = Divided::default();
+            for parameter in list {
+                let elements = parameter.elements();
+                match parameter.role {
+                    Role::Expert => sum.experts += elements,
+                    Role::Matrix | Role::Embedding | Role::Head | Role::Convolution => {
+                        sum.sharded += elements
+                    }
+                    _ => sum.replicated += elements,
+                }
+            }
+            sum
+        };
+        let mut kinds: Vec<Kind> = Vec::new();
+        let mut order = Vec::new();
+        for (&(from, to), cache) in model.blocks.iter().zip(&text.cache) {
+            let list = &model.parameters[from..to];
+            let held =
+                cache.window.map_or(context, |window| window.min(context)) as f64 / context.max(1) as f64;
+            let kind = Kind {
+                parameters: divided(list),
+                kept: Vec::new(),
+                input: text.hidden as f64,
+                forward_working: outputs(list, text.top_k),
+                backward_working: 0.0,
+                flops: 0.0,
+                core_flops: 0.0,
+                kv: cache.token as f64 * held + cache.state as f64 / context.max(1) as f64,
+                latent: false,
+                routed: 0.0,
+                adapter: 0.0,
+            };
+            let place = kinds.iter().position(|known| *known == kind).unwrap_or(kinds.len());
+            if place == kinds.len() {
+                kinds.push(kind);
+            }
+            order.push(place);
+        }
+        let begin = model.blocks.first().map_or(0, |(from, _)| *from);
+        let end = model.blocks.last().map_or(0, |(_, to)| *to);
+        let has_head = model.parameters.iter().any(|parameter| parameter.role == Role::Head);
+        Profile {
+            name: name.to_owned(),
+            kinds,
+            order,
+            first: divided(&model.parameters[..begin]),
+            last: divided(&model.parameters[end..]),
+            tied: !has_head,
+            hidden: text.hidden,
+            heads: text.heads,
+            kv_heads: text.kv_heads,
+            vocab: text.vocab,
+            experts: text.experts,
+            largest: text.vocab * text.hidden,
+            selective: false,
+        }
+    }
+
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.order.len() as u64
@@ -118,6 +181,16 @@ impl Profile {
     pub fn head_flops(&self) -> f64 {
         2.0 * (self.vocab * self.hidden) as f64
     }
+}
+
+/// Elements a token that all matrices of a block give, as if all were alive at once: more than any block holds.
+fn outputs(list: &[Parameter], top_k: u64) -> f64 {
+    let one = |parameter: &Parameter| match (parameter.role, parameter.shape.as_slice()) {
+        (Role::Matrix, [outputs, _]) => *outputs,
+        (Role::Expert, [_, a, b]) => top_k * (*a).max(*b),
+        _ => 0,
+    };
+    list.iter().map(one).sum::<u64>() as f64
 }
 
 fn kind(decoder: &Decoder, layer: u64) -> Kind {

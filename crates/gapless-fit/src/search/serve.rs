@@ -8,11 +8,13 @@ use super::SearchError;
 use super::memory::Layout;
 use super::profile::Profile;
 use super::space::{Config, Offload, divisors};
+use crate::formulas::engine::{self, Working};
 use crate::formulas::overhead;
 use crate::formulas::sharding::Sharding;
 use crate::formulas::weights::Format;
 use crate::hardware::Cluster;
 use crate::settings::{Checkpointing, Optimizer, Precision};
+use crate::simulated::RESERVE;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +35,16 @@ pub struct Serving {
     pub utilization: f64,
     /// Half of the weights pruned, 2:4.
     pub sparse: bool,
+    /// Tokens of one page of the cache.
+    pub page: u64,
+    /// What a forward pass holds of a token within a block.
+    pub working: Working,
+    /// Sequences that are sampled at once in the pass that sizes the cache.
+    pub sampled: u64,
+    /// Whether activations come out of the share of the memory, or out of what it leaves.
+    pub activations_inside: bool,
+    /// Memory for CUDA graphs, outside the share.
+    pub graphs: u64,
 }
 
 /// A way to serve.
@@ -56,6 +68,23 @@ pub struct ServePlan {
     pub context: u64,
     pub batched_tokens: u64,
     pub utilization: f64,
+    pub page: u64,
+    pub graphs: u64,
+}
+
+impl ServePlan {
+    /// Pages of the cache of one replica.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.tokens / self.page.max(1)
+    }
+
+    /// What is left of a GPU of `memory` bytes once the engine runs, its graphs included.
+    #[must_use]
+    pub fn left(&self, memory: u64) -> u64 {
+        let cache = self.tokens * self.cache_per_token;
+        memory.saturating_sub(self.weights + self.activations + self.overhead + self.graphs + cache)
+    }
 }
 
 /// Plans that hold what is asked, cheapest first; and how many points were looked at.
@@ -67,11 +96,11 @@ pub struct Served {
     pub nearest: Option<ServePlan>,
 }
 
-/// Tokens of one page of the cache.
+/// Tokens of one page of vLLM's cache.
 pub const PAGE: u64 = 16;
 
 impl Serving {
-    /// Everything free but the format, which is the model's own.
+    /// Everything free but the format, which is the model's own; the engine is vLLM with a batch of 8192 tokens.
     #[must_use]
     pub fn open(profile: &Profile, cluster: &Cluster, context: u64, sequences: u64) -> Serving {
         let gpus = divisors(cluster.gpus().max(1));
@@ -88,6 +117,14 @@ impl Serving {
             expert: if profile.experts > 0 { vec![false, true] } else { vec![false] },
             utilization: 0.9,
             sparse: false,
+            page: PAGE,
+            working: Working {
+                cut: profile.kinds.iter().map(|kind| kind.forward_working).fold(0.0, f64::max),
+                whole: 2.0 * profile.hidden as f64,
+            },
+            sampled: 256,
+            activations_inside: true,
+            graphs: 0,
         }
     }
 
@@ -96,6 +133,7 @@ impl Serving {
             ("the context", self.context),
             ("the number of sequences", self.sequences),
             ("the number of batched tokens", self.batched_tokens),
+            ("the page of the cache", self.page),
             ("the number of GPUs", cluster.gpus()),
         ] {
             if value == 0 {
@@ -157,7 +195,7 @@ impl Serving {
                             let plan =
                                 self.plan(profile, cluster, format, cache_bytes, tensor, pipeline, expert);
                             let share = self.sequences.div_ceil(plan.replicas);
-                            let asked = share * self.context.next_multiple_of(PAGE);
+                            let asked = share * self.context.next_multiple_of(self.page);
                             if plan.tokens >= asked {
                                 plans.push(plan);
                             } else if nearest.is_none_or(|near| plan.tokens > near.tokens) {
@@ -225,19 +263,21 @@ impl Serving {
             worst = (worst.0.max(weights), worst.1.max(cache));
         }
         let (weights, cache) = worst;
-        let working = profile.kinds.iter().map(|kind| kind.forward_working).fold(0.0, f64::max);
-        let tokens = self.batched_tokens as f64;
-        // One block's working set, the residual in and out, and the logits of the sequences of a batch in both widths.
-        let logits = self.sequences.min(256).min(self.batched_tokens) as f64 * profile.vocab as f64 * 6.0 / t;
-        let activations = 2.0 * tokens * (working / t + 2.0 * profile.hidden as f64) + logits;
+        let activations =
+            engine::activations(self.working, self.batched_tokens, self.sampled, profile.vocab, tensor).value
+                as f64;
         let overhead = overhead::context(true).value
             + overhead::cublas_workspace(cluster.gpu.compute_capability).value
             + overhead::nccl(&[tensor, pipeline.min(2)], cluster.gpu.is_rocm()).value;
-        let room = cluster.gpu.memory() as f64 * self.utilization - weights - activations - overhead as f64;
-        let pages = (room / (cache * PAGE as f64)).floor().max(0.0);
+        let memory = cluster.gpu.memory() as f64;
+        let share = memory * self.utilization - if self.activations_inside { activations } else { 0.0 };
+        let all = memory * (1.0 - RESERVE) - activations - self.graphs as f64;
+        let room = share.min(all) - weights - overhead as f64;
+        let page = self.page as f64;
+        let pages = if cache > 0.0 { (room / (cache * page)).floor().max(0.0) } else { 0.0 };
         let replicas = cluster.gpus() / (tensor * pipeline);
         let running = self.sequences.div_ceil(replicas).max(1) as f64;
-        let held = (running * self.context as f64).min(pages * PAGE as f64);
+        let held = (running * self.context as f64).min(pages * page);
         let step = pipeline as f64
             * ((weights + cache * held) / (cluster.gpu.memory_gbs * 1e9 * 0.7)
                 + if tensor > 1 {
@@ -261,11 +301,13 @@ impl Serving {
             cache_per_token: cache as u64,
             activations: activations as u64,
             overhead,
-            tokens: (pages as u64) * PAGE,
+            tokens: (pages as u64) * self.page,
             seconds_per_token: step * tensor as f64 / fits,
             context: self.context,
             batched_tokens: self.batched_tokens,
             utilization: self.utilization,
+            page: self.page,
+            graphs: self.graphs,
         }
     }
 }

@@ -345,19 +345,31 @@ pub fn largest_micro_batch(profile: &Profile, cluster: &Cluster, space: &Space, 
 }
 
 /// The account of one given point, whether it fits or not: with everything that can be recomputed recomputed where
-/// nothing less fits.
+/// nothing less fits. `Account::host` says what of the host it needs, however much there is.
+///
+/// Optimal checkpointing recomputes as little as `usable` bytes of the device allow.
 #[must_use]
-pub fn account(profile: &Profile, cluster: &Cluster, config: &Config) -> Account {
-    let layout = Layout::new(profile, cluster, config);
-    let room = f64::MAX / 4.0;
+pub fn account(profile: &Profile, cluster: &Cluster, config: &Config, usable: f64) -> Account {
+    let mut layout = Layout::new(profile, cluster, config);
+    layout.host = f64::MAX;
     let mut worst = Account::default();
     for stage in &layout.stages {
         let holding = Holding::new(&layout, stage, config);
-        if let Some(chosen) = holding.fit(&layout, stage, config, room) {
+        let within = |config: &Config, room: f64| holding.fit(&layout, stage, config, room);
+        let all = f64::MAX / 4.0;
+        let chosen = if config.checkpointing == Checkpointing::Optimal {
+            let full = Config { checkpointing: Checkpointing::Full, ..*config };
+            within(config, usable - layout.overhead).or_else(|| within(&full, all))
+        } else {
+            within(config, all)
+        };
+        if let Some(chosen) = chosen {
             let account = holding.account(&layout, stage, config, &chosen);
+            let host = worst.host.max(account.host);
             if account.peak > worst.peak {
                 worst = account;
             }
+            worst.host = host;
         }
     }
     worst

@@ -2,7 +2,7 @@
 //! plans.
 
 use super::paint::{billions, seconds, words};
-use super::text::source;
+use super::text::{alternative, no_layout, short_of, source};
 use crate::headline::{Bar, Headline, List, Part, Tile, Tone};
 use gapless_fit::ask::{Answer, Estimate, Plans, Question};
 use gapless_fit::simulated::Verdict;
@@ -30,8 +30,9 @@ pub fn headline(q: &Question, answer: &Answer) -> Headline {
             None => Tile::new("Largest batch", "none", "not even a batch of 1 fits").strong(),
         });
     }
+    notes.extend(alternative(answer));
     let Some(e) = &answer.estimate else {
-        let title = format!("no answer for {}", q.gpu_name);
+        let title = format!("does not fit on {}: {}", q.gpu_name, no_layout(q, answer));
         return Headline { title, tone: Tone::Bad, tiles, bar: None, lists, notes };
     };
     tiles.extend(figures(q, e));
@@ -49,8 +50,11 @@ fn verdict(q: &Question, e: &Estimate, is_plan: bool) -> (String, Tone) {
         Verdict::FitsTightly => ("fits tightly", Tone::Care),
         Verdict::DoesNotFit => ("does not fit", Tone::Bad),
     };
-    let more =
-        if e.verdict == Verdict::FitsTightly { "; the allocator has to give cached memory back" } else { "" };
+    let more = match e.verdict {
+        Verdict::Fits => String::new(),
+        Verdict::FitsTightly => "; the allocator has to give cached memory back".to_owned(),
+        Verdict::DoesNotFit => short_of(q, e).replace("\n  ", "; "),
+    };
     (format!("{word} on {}{how}: {total} of {memory}{each}, {share:.0} %{more}", q.gpu_name), tone)
 }
 

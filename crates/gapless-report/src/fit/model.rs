@@ -17,13 +17,17 @@ pub struct Fit {
     pub model: ModelInfo,
     pub settings: SettingsInfo,
     pub device: DeviceInfo,
+    /// Whether what was asked fits.
     pub fits: bool,
+    /// What fits instead, where what was asked does not.
+    pub fits_with: Option<FitsWith>,
     pub tight: bool,
     pub peak_allocated: Option<u64>,
     pub peak_reserved: Option<u64>,
     pub process_total: Option<u64>,
     pub context: Option<u64>,
     pub communication: Option<u64>,
+    pub host: Option<u64>,
     pub gapless_reserved: Option<u64>,
     pub floor: Option<u64>,
     pub error: Option<f64>,
@@ -64,6 +68,7 @@ pub struct SettingsInfo {
     pub lora_rank: Option<u64>,
     pub weights: String,
     pub kv_tokens: Option<u64>,
+    pub engine: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,6 +105,18 @@ pub struct SearchInfo {
     pub least_needed: Option<u64>,
 }
 
+/// The first plan, where what was asked does not fit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FitsWith {
+    pub plan: String,
+    /// Whether it changes nothing but micro-batch, recomputation, layout and what lives on the host.
+    pub keeps_recipe: bool,
+    pub process_total: u64,
+    pub error: Option<f64>,
+    pub config: Option<ConfigInfo>,
+    pub serve: Option<ServeInfo>,
+}
+
 /// One plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanInfo {
@@ -108,6 +125,7 @@ pub struct PlanInfo {
     pub peak_allocated: Option<u64>,
     pub peak_reserved: Option<u64>,
     pub process_total: u64,
+    pub error: Option<f64>,
     pub components: BTreeMap<String, u64>,
     pub largest_batch: Option<u64>,
     pub seconds: f64,
@@ -148,6 +166,14 @@ pub struct ServeInfo {
     pub replicas: u64,
     pub expert_parallel: bool,
     pub tokens: u64,
+    /// Of the cache: pages of one replica, and tokens of a page.
+    pub blocks: u64,
+    pub block_size: u64,
+    pub cache_per_token: u64,
+    pub weight_bytes: u64,
+    pub activations: u64,
+    pub graphs: u64,
+    pub utilization: f64,
 }
 
 /// One number with where it comes from.
@@ -165,6 +191,7 @@ impl Fit {
     pub fn of(q: &Question, answer: &Answer, terms: Option<&[Term]>) -> Fit {
         Fit {
             plans: answer.plans.as_ref().map_or_else(Vec::new, |plans| plans.rows.iter().map(plan).collect()),
+            fits_with: fits_with(answer),
             search: answer.plans.as_ref().map(search),
             max_batch: answer.largest.as_ref().map(|largest| largest.as_ref().map_or(0, |found| found.batch)),
             why: terms.map(|terms| terms.iter().map(term).collect()),
@@ -190,12 +217,14 @@ impl Fit {
                 nodes: q.cluster.nodes,
             },
             fits,
+            fits_with: None,
             tight: e.is_some_and(|e| e.verdict == Verdict::FitsTightly),
             peak_allocated: e.map(|e| e.peak_allocated.0),
             peak_reserved: e.map(|e| e.peak_reserved.0),
             process_total: e.map(|e| e.process_total().0),
             context: e.map(|e| e.context.0),
             communication: e.map(|e| e.outside.0),
+            host: e.map(|e| e.host.0),
             gapless_reserved: e.and_then(|e| e.gapless_reserved).map(|b| b.0),
             floor: e.and_then(|e| e.floor).map(|b| b.0),
             error: e.map(|e| e.error),
@@ -238,6 +267,7 @@ fn settings(q: &Question) -> SettingsInfo {
         lora_rank: run.lora.map(|lora| lora.rank),
         weights: q.format.name().to_owned(),
         kv_tokens: q.kv_tokens,
+        engine: q.engine.map(|engine| engine.name().to_owned()),
     }
 }
 
@@ -271,6 +301,7 @@ fn plan(row: &Row) -> PlanInfo {
         peak_allocated: e.map(|e| e.peak_allocated.0),
         peak_reserved: e.map(|e| e.peak_reserved.0),
         process_total: row.process_total.0,
+        error: e.map(|e| e.error),
         components: e.map_or_else(BTreeMap::new, components),
         largest_batch: row.largest_batch,
         seconds: row.seconds,
@@ -280,6 +311,18 @@ fn plan(row: &Row) -> PlanInfo {
         config: row.config.as_ref().map(config),
         serve: row.serve.as_ref().map(serve),
     }
+}
+
+fn fits_with(answer: &Answer) -> Option<FitsWith> {
+    let row = answer.fits_with()?;
+    Some(FitsWith {
+        plan: row.words.clone(),
+        keeps_recipe: answer.plans.as_ref().is_some_and(|plans| plans.keeps_recipe),
+        process_total: row.process_total.0,
+        error: row.estimate.as_ref().map(|e| e.error),
+        config: row.config.as_ref().map(config),
+        serve: row.serve.as_ref().map(serve),
+    })
 }
 
 fn config(c: &Config) -> ConfigInfo {
@@ -313,6 +356,13 @@ fn serve(p: &ServePlan) -> ServeInfo {
         replicas: p.replicas,
         expert_parallel: p.expert_parallel,
         tokens: p.tokens,
+        blocks: p.pages(),
+        block_size: p.page,
+        cache_per_token: p.cache_per_token,
+        weight_bytes: p.weights,
+        activations: p.activations,
+        graphs: p.graphs,
+        utilization: p.utilization,
     }
 }
 

@@ -30,7 +30,11 @@ pub fn text(q: &Question, answer: &Answer, terms: Option<&[Term]>, hint: bool) -
         largest_batch(&mut out, q, largest.as_ref());
     }
     if let Some(estimate) = &answer.estimate {
-        account(&mut out, &shown, estimate, answer.is_plan);
+        account(&mut out, &shown, estimate, answer);
+    } else {
+        let reason = no_layout(q, answer);
+        let _ = writeln!(out, "\n  {RED}does not fit{RESET} on {BOLD}{}{RESET}: {reason}", q.gpu_name);
+        instead(&mut out, answer);
     }
     if let Some(found) = &answer.plans {
         plans(&mut out, found);
@@ -69,11 +73,49 @@ fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64) {
     }
 }
 
-fn account(out: &mut String, q: &Question, e: &Estimate, is_plan: bool) {
-    verdict(out, q, e, if is_plan { " with plan 1 below" } else { "" });
+/// Why there is no account: no layout of the GPUs that were counted holds the recipe.
+pub(super) fn no_layout(q: &Question, answer: &Answer) -> String {
+    let gpus = q.cluster.gpus();
+    let least =
+        answer.plans.as_ref().and_then(|plans| plans.least_needed).map_or_else(String::new, |bytes| {
+            format!("; the least that any needs is {} of {} each", Bytes(bytes), q.memory())
+        });
+    format!("no layout over {gpus} GPU{} holds what was asked{least}", if gpus == 1 { "" } else { "s" })
+}
+
+/// What fits where what was asked does not, in one line.
+pub(super) fn alternative(answer: &Answer) -> Option<String> {
+    let row = answer.fits_with()?;
+    let keeps = answer.plans.as_ref().is_some_and(|plans| plans.keeps_recipe);
+    let how = if keeps { "the same recipe fits with plan 1" } else { "only another recipe fits, plan 1" };
+    Some(format!("{how}: {}", row.words))
+}
+
+fn instead(out: &mut String, answer: &Answer) {
+    if let Some(words) = alternative(answer) {
+        paragraph(out, "  ", "    ", &words, YELLOW);
+    }
+}
+
+fn account(out: &mut String, q: &Question, e: &Estimate, answer: &Answer) {
+    verdict(out, q, e, if answer.is_plan { " with plan 1 below" } else { "" });
+    instead(out, answer);
     peaks(out, q, e);
     components(out, e);
     shape(out, e);
+}
+
+/// What is missing, where the figures alone look as if it fitted.
+pub(super) fn short_of(q: &Question, e: &Estimate) -> String {
+    if e.host.0 > q.cluster.host_memory {
+        let there = Bytes(q.cluster.host_memory);
+        return format!("\n  the host would need {} for each GPU and has {there}: --host-memory", e.host);
+    }
+    if e.process_total() > q.memory() {
+        return String::new();
+    }
+    let room = gapless_fit::simulated::room(q.memory(), e.error);
+    format!("\n  with ± {:.0} % and 2 % left free, at most {room} would be safe", e.error * 100.0)
 }
 
 fn verdict(out: &mut String, q: &Question, e: &Estimate, how: &str) {
@@ -93,8 +135,9 @@ fn verdict(out: &mut String, q: &Question, e: &Estimate, how: &str) {
         ),
         Verdict::DoesNotFit => writeln!(
             out,
-            "\n  {RED}does not fit{RESET} on {BOLD}{}{RESET}: {total} of {memory}{each}, {share:.0} %",
-            q.gpu_name
+            "\n  {RED}does not fit{RESET} on {BOLD}{}{RESET}: {total} of {memory}{each}, {share:.0} %{}",
+            q.gpu_name,
+            short_of(q, e)
         ),
     };
     // All of the card, and what would be beyond it.
@@ -143,6 +186,9 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
         beside += ", on the worst GPU";
     }
     row(out, "process total", e.process_total(), beside);
+    if e.host > Bytes::ZERO {
+        row(out, "host memory", e.host, "for each GPU, pinned".to_owned());
+    }
     if !e.recomputed.is_empty() && e.blocks > 0 {
         let _ = writeln!(
             out,

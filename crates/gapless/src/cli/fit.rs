@@ -10,18 +10,20 @@ Examples:
   gapless fit llama-3-8b --batch 4 --seq 4096 --gpu a100-80    and if not, the cheapest plans that fit
   gapless fit ./my-model --precision amp-bf16 --max-batch      the largest batch, without trial runs
   gapless fit qwen3-32b --infer --gpu l40s --quantize int4 --kv-tokens 32768
+  gapless fit gpt-oss-20b --infer --engine vllm --gpu h100     weights, blocks of the cache, what is left
   gapless fit llama-3-70b --gpus 8 --nodes 2 --gpu h100        a plan over 16 GPUs
   gapless fit gpt2 --gpu 4090 --batch 64 --emit torch --out plan/
   gapless fit llama-3-8b --why                                 every number with its equation, inputs and source
   gapless fit llama-3-8b --compare optimizer=adamw optimizer=adamw8bit,batch=2
   gapless fit --compare llama-3-8b qwen3-8b
+  gapless fit --list qwen                                      built-in models with qwen in their name
   gapless fit resnet50 --image 224 --batch 256 --format html -o step.html
 
 MODEL is a Hugging Face config.json or its folder, a .safetensors, .gguf, .pt2 or .onnx file, or a built-in name (`--list` prints them).
 What is not given is chosen and said: training, one GPU (h200), batch 1, 2048 tokens or what the model can take, bf16, AdamW, no
 checkpointing. A step takes batch x grad-accum sequences on each data-parallel GPU.
 
-Exit code: 0 it fits, 1 it does not, 2 the question is wrong.")]
+Exit code: 0 what was asked fits, 1 it does not or only another recipe does, 2 the question is wrong.")]
 pub(crate) struct FitArgs {
     /// What is to run: a file, a folder, or a built-in name
     pub(crate) model: Option<String>,
@@ -61,9 +63,13 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
-    /// List the built-in models
-    #[arg(long, exclusive = true)]
-    pub(crate) list: bool,
+    /// List the built-in models whose name contains FILTER, with parameters and bytes of 16-bit weights
+    #[arg(long, value_name = "FILTER", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["model", "emit", "compare", "gpus_list"])]
+    pub(crate) list: Option<String>,
+
+    /// List the known GPUs with their memory and what a verdict lets a process take of it
+    #[arg(long, conflicts_with_all = ["model", "emit", "compare"])]
+    pub(crate) gpus_list: bool,
 
     #[arg(long, value_enum, default_value_t = FitFormat::Text)]
     pub(crate) format: FitFormat,
@@ -123,6 +129,14 @@ pub(crate) struct Settings {
     /// Tokens that the key-value cache holds, all sequences together [default: batch x seq]
     #[arg(long, value_name = "TOKENS", help_heading = "The run")]
     pub(crate) kv_tokens: Option<u64>,
+
+    /// Who serves: with vllm or sglang, weights, blocks of the paged cache and what is left
+    #[arg(long, value_enum, value_name = "ENGINE", help_heading = "The run")]
+    pub(crate) engine: Option<EngineArg>,
+
+    /// Share of the device that the engine takes: gpu_memory_utilization, mem_fraction_static [default: the engine's]
+    #[arg(long, value_name = "SHARE", help_heading = "The run")]
+    pub(crate) utilization: Option<f64>,
 
     /// Format of the weights, when serving
     #[arg(long, value_enum, value_name = "FORMAT", help_heading = "The run")]
@@ -232,6 +246,14 @@ pub(crate) enum QuantizeArg {
     Int4,
     Nf4,
     Fp8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineArg {
+    Vllm,
+    Sglang,
+    /// generate() of transformers: logits of the last token alone
+    Transformers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,6 +4,7 @@
 
 mod emit;
 mod flags;
+mod lists;
 mod page;
 mod versus;
 
@@ -11,14 +12,15 @@ use crate::cli::fit::{FitArgs, FitFormat};
 use crate::failure::Failure;
 use crate::{Answer, output};
 use anyhow::Result;
-use gapless_fit::ask::{self, AskError, Question, Wishes};
+use gapless_fit::ask::{self, AskError, Asked, Question, Wishes};
 
 pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
     crate::small_pages::take();
-    if args.list {
-        let names: String = gapless_fit::read::names().iter().map(|name| format!("{name}\n")).collect();
-        output::write_to(args.output.as_deref(), |out| Ok(out.write_all(names.as_bytes())?))?;
-        return Ok(Answer::Yes);
+    if let Some(filter) = &args.list {
+        return lists::models(args, filter);
+    }
+    if args.gpus_list {
+        return lists::gpus(args);
     }
     if let Some(pair) = &args.compare {
         return versus::run(args, &pair[0], &pair[1]);
@@ -30,7 +32,8 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
         )
         .into());
     };
-    let q = question(path, &args.settings)?;
+    let emits = args.emit.map(flags::emit);
+    let q = asked(path, &Asked { emit: emits, ..flags::asked(&args.settings)? })?;
     let found = ask::ask(&q, &wishes(args)).map_err(failure)?;
     let verdict = if found.fits { Answer::Yes } else { Answer::No };
     if let Some(path) = &args.html {
@@ -63,7 +66,11 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
 }
 
 fn question(path: &str, settings: &crate::cli::fit::Settings) -> Result<Question> {
-    Ok(Question::read(path, &flags::asked(settings)?).map_err(failure)?)
+    asked(path, &flags::asked(settings)?)
+}
+
+fn asked(path: &str, asked: &Asked) -> Result<Question> {
+    Ok(Question::read(path, asked).map_err(failure)?)
 }
 
 fn wishes(args: &FitArgs) -> Wishes {

@@ -1,18 +1,19 @@
-//! BERT, RoBERTa and T5: transformers' keys and defaults (5.17).
+//! BERT, RoBERTa and T5, and those that run their code: transformers' keys and defaults (5.17).
 
 use super::{Outcome, attention, dtype};
 use crate::model::{Activation, Encoder, EncoderDecoder, EncoderStyle};
 use crate::read::fields::{Fields, activation};
 
 pub(super) fn bert(model_type: &str, fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Encoder> {
-    let roberta = model_type == "roberta";
+    // XLM-R and CamemBERT run RoBERTa's code with other defaults.
+    let roberta = model_type != "bert";
     let encoder = Encoder {
         style: if roberta { EncoderStyle::Roberta } else { EncoderStyle::Bert },
         layers: fields.number_of(&["num_hidden_layers"], 12)?,
         hidden: fields.size("hidden_size", 768)?,
         heads: fields.size("num_attention_heads", 12)?,
         intermediate: fields.size("intermediate_size", 3072)?,
-        vocab: fields.size("vocab_size", if roberta { 50265 } else { 30522 })?,
+        vocab: fields.size("vocab_size", if model_type == "roberta" { 50265 } else { 30522 })?,
         max_positions: fields.size("max_position_embeddings", 512)?,
         token_types: fields.size("type_vocab_size", 2)?,
         tied: fields.flag("tie_word_embeddings", true)?,
@@ -29,9 +30,11 @@ pub(super) fn bert(model_type: &str, fields: Fields<'_>, notes: &mut Vec<String>
     Ok(encoder)
 }
 
-pub(super) fn t5(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<EncoderDecoder> {
-    let encoder_layers = fields.number_of(&["num_layers", "num_hidden_layers"], 6)?;
-    let projection = fields.text("feed_forward_proj")?.unwrap_or("relu");
+/// T5, and mT5, which runs the same code with other defaults.
+pub(super) fn t5(model_type: &str, fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<EncoderDecoder> {
+    let many = model_type == "mt5";
+    let encoder_layers = fields.number_of(&["num_layers", "num_hidden_layers"], if many { 8 } else { 6 })?;
+    let projection = fields.text("feed_forward_proj")?.unwrap_or(if many { "gated-gelu" } else { "relu" });
     let (gated, name) = match projection.strip_prefix("gated-") {
         // The one name that does not mean what it says.
         Some("gelu") => (true, "gelu_new"),
@@ -53,12 +56,12 @@ pub(super) fn t5(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Encoder
             false => encoder_layers,
         },
         hidden: fields.size_of(&["d_model", "hidden_size"], 512)?,
-        heads: fields.size_of(&["num_heads", "num_attention_heads"], 8)?,
+        heads: fields.size_of(&["num_heads", "num_attention_heads"], if many { 6 } else { 8 })?,
         head_dim: fields.size_of(&["d_kv", "head_dim"], 64)?,
-        intermediate: fields.size("d_ff", 2048)?,
+        intermediate: fields.size("d_ff", if many { 1024 } else { 2048 })?,
         gated,
         activation,
-        vocab: fields.size("vocab_size", 32128)?,
+        vocab: fields.size("vocab_size", if many { 250_112 } else { 32128 })?,
         relative_buckets: fields.size("relative_attention_num_buckets", 32)?,
         tied: true,
         dropout: fields.share("dropout_rate", 0.1)?,

@@ -1,7 +1,8 @@
 //! A Hugging Face `config.json`: its `model_type` decides which family's keys are read, with the defaults of
-//! transformers' own class. A type that is not known is read as a Llama-like model where it has all the keys of one,
-//! and says so; else the missing keys are named.
+//! transformers' own class. A type that is not known is refused with what to do, whatever keys it has: two types with
+//! the same keys can be two architectures, as ALBERT shows, which shares one layer's weights among all.
 
+mod counted;
 mod decoder;
 mod encoder;
 mod inverted;
@@ -10,6 +11,7 @@ mod vision;
 use super::error::{Fault, unsupported};
 use super::fields::Fields;
 use super::json::{Json, brief};
+use super::nearest::distance;
 use crate::model::{Architecture, Attention, DecoderStyle, Dtype};
 use crate::parameters;
 
@@ -18,10 +20,6 @@ pub(crate) type Outcome<T> = Result<T, Fault>;
 /// A configuration is a few kilobytes; one with a vocabulary inside, a few megabytes.
 pub(crate) const LARGEST: u64 = 64 << 20;
 const VALUES: u64 = 2_000_000;
-
-/// What a Llama-like model cannot be read without.
-const NEEDED: [&str; 5] =
-    ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"];
 
 /// The architecture that the text of a `config.json` describes; notes say what was assumed. `weights` tells whether the
 /// caller can fall back to exact headers: then a type that is not known is a note and `None`, else an error.
@@ -60,42 +58,55 @@ pub(crate) fn from_fields(
 fn dispatch(fields: Fields<'_>, weights: bool, notes: &mut Vec<String>) -> Outcome<Option<Architecture>> {
     remarks(fields, notes)?;
     let Some(model_type) = fields.text("model_type")? else {
-        return unknown("the configuration has no model_type", fields, weights, notes);
+        return unknown(None, weights, notes);
     };
-    if let Some((style, text)) = text_part(model_type, fields) {
-        notes.push(format!(
-            "the text part of \"{}\" alone: what it sees and hears with is left out",
-            brief(model_type)
-        ));
-        let mut decoder = decoder::read(style, text, notes)?;
-        if decoder.dtype.is_none() {
-            decoder.dtype = dtype(fields, notes)?;
+    if let Some((inner, text)) = text_part(model_type, fields) {
+        let mut read = if let Some(style) = decoder::style(&inner) {
+            Some(Architecture::Decoder(decoder::read(style, text, notes)?))
+        } else {
+            counted::read(&inner, text, notes)?.map(|model| Architecture::Counted(Box::new(model)))
+        };
+        let own = match &mut read {
+            Some(Architecture::Decoder(decoder)) => Some(&mut decoder.dtype),
+            Some(Architecture::Counted(model)) if model.text.is_some() => Some(&mut model.dtype),
+            _ => None,
+        };
+        if let Some(own) = own {
+            notes.push(format!(
+                "the text part of \"{}\" alone: what it sees and hears with is left out",
+                brief(model_type)
+            ));
+            if own.is_none() {
+                *own = dtype(fields, notes)?;
+            }
+            return Ok(read);
         }
-        return Ok(Some(Architecture::Decoder(decoder)));
     }
     if let Some(style) = decoder::style(model_type) {
         return Ok(Some(Architecture::Decoder(decoder::read(style, fields, notes)?)));
     }
     Ok(Some(match model_type {
         "gemma3" => Architecture::Decoder(decoder::read(DecoderStyle::Gemma3, fields, notes)?),
-        "bert" | "roberta" => Architecture::Encoder(encoder::bert(model_type, fields, notes)?),
-        "t5" => Architecture::EncoderDecoder(encoder::t5(fields, notes)?),
+        "bert" | "roberta" | "xlm-roberta" | "camembert" => {
+            Architecture::Encoder(encoder::bert(model_type, fields, notes)?)
+        }
+        "t5" | "mt5" => Architecture::EncoderDecoder(encoder::t5(model_type, fields, notes)?),
         "vit" => Architecture::Vision(vision::vit(fields, notes)?),
         "resnet" => Architecture::Vision(vision::resnet(fields, notes)?),
         "convnext" => Architecture::Vision(vision::convnext(fields, notes)?),
         other if other.starts_with("torchvision_") => {
             Architecture::Vision(vision::torchvision(other, fields)?)
         }
-        other => {
-            let what = format!("the model_type \"{}\" is not known", brief(other));
-            return unknown(&what, fields, weights, notes);
-        }
+        other => match counted::read(other, fields, notes)? {
+            Some(model) => Architecture::Counted(Box::new(model)),
+            None => return unknown(Some(other), weights, notes),
+        },
     }))
 }
 
-/// The language model within a model of several media, where its family is known.
-fn text_part<'a>(model_type: &str, fields: Fields<'a>) -> Option<(DecoderStyle, Fields<'a>)> {
-    if decoder::style(model_type).is_some() {
+/// The language model within a model of several media, by its own type.
+fn text_part<'a>(model_type: &str, fields: Fields<'a>) -> Option<(String, Fields<'a>)> {
+    if decoder::style(model_type).is_some() || model_type == "clip" {
         return None;
     }
     let text = Fields(fields.get("text_config").filter(|text| text.object().is_some())?);
@@ -105,7 +116,7 @@ fn text_part<'a>(model_type: &str, fields: Fields<'a>) -> Option<(DecoderStyle, 
     } else {
         ""
     });
-    Some((decoder::style(inner)?, text))
+    Some((inner.to_owned(), text))
 }
 
 /// What the configuration says beside the architecture that changes what is stored or which head runs.
@@ -129,54 +140,74 @@ fn remarks(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<()> {
     Ok(())
 }
 
+/// A type that is not known: only weights beside it can be.
 fn unknown(
-    what: &str,
-    fields: Fields<'_>,
+    model_type: Option<&str>,
     weights: bool,
     notes: &mut Vec<String>,
 ) -> Outcome<Option<Architecture>> {
-    let missing: Vec<&str> = NEEDED.into_iter().filter(|key| !fields.has(key)).collect();
-    // Keys of structures that a Llama-like reading would leave out: its answer would not be a rough one but a wrong
-    // one.
-    let foreign: Vec<&str> = [
-        "num_experts",
-        "num_local_experts",
-        "n_routed_experts",
-        "kv_lora_rank",
-        "text_config",
-        "state_size",
-        "ssm_cfg",
-        "num_decoder_layers",
-        "is_encoder_decoder",
-        "linear_num_key_heads",
-    ]
-    .into_iter()
-    .filter(|key| fields.has(key) && fields.flag(key, true).unwrap_or(true))
-    .collect();
-    if missing.is_empty() && foreign.is_empty() {
-        notes.push(format!(
-            "{what}: it has the keys of a Llama-like model and is read as one, which may be wrong"
-        ));
-        return Ok(Some(Architecture::Decoder(decoder::read(DecoderStyle::Llama, fields, notes)?)));
-    }
-    let why = if missing.is_empty() {
-        format!("{what}, and {} is not part of a Llama-like model", quoted(&foreign))
-    } else {
-        format!("{what}, and a Llama-like reading lacks {}", quoted(&missing))
+    let what = match model_type {
+        Some(name) => format!("the model_type \"{}\" is not known", brief(name)),
+        None => "the configuration has no model_type".to_owned(),
     };
     if weights {
-        notes.push(format!("{why}: only the weights are known"));
+        notes.push(format!("{what}: only the weights are known"));
         return Ok(None);
     }
+    let first = match model_type {
+        Some(name) => {
+            let near = nearest(name);
+            format!("the nearest known type is \"{near}\", and it may be another architecture")
+        }
+        None => "add its model_type, as \"llama\", if it has one of the known types".to_owned(),
+    };
     unsupported(
-        why,
-        "add the keys, put the model's .safetensors files beside it to have its weights at least, or export the model with \
-         torch.export.save",
+        what,
+        format!(
+            "{first}; `gapless.estimate(model, ...)` in Python takes any PyTorch module, and `torch.export.save` makes a .pt2 \
+             file that `gapless fit` reads; .safetensors files beside the configuration give its weights at least"
+        ),
     )
 }
 
-fn quoted(keys: &[&str]) -> String {
-    keys.join(", ")
+/// Every `model_type` that is read, in no order. A test opens each.
+pub(crate) fn types() -> impl Iterator<Item = &'static str> {
+    FOLLOWED.iter().chain(counted::TYPES).copied()
+}
+
+/// Types whose forward pass is followed.
+const FOLLOWED: &[&str] = &[
+    "bert",
+    "camembert",
+    "convnext",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "gpt2",
+    "gpt_neox",
+    "llama",
+    "mistral",
+    "mixtral",
+    "mt5",
+    "opt",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "resnet",
+    "roberta",
+    "t5",
+    "vit",
+    "xlm-roberta",
+];
+
+/// The known type whose name is nearest.
+fn nearest(model_type: &str) -> &'static str {
+    let short: String = model_type.chars().take(60).collect();
+    types().min_by_key(|known| distance(&short, known)).unwrap_or("llama")
 }
 
 /// How the configuration asks for attention; sdpa is what transformers chooses.

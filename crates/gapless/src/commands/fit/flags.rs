@@ -1,8 +1,8 @@
 //! From flags to what is asked: names become values, texts are parsed, and nothing is chosen.
 
 use crate::cli::fit::{
-    AttentionArg, CheckpointingArg, EmitTarget, OffloadArg, OptimizerArg, PrecisionArg, QuantizeArg,
-    Settings, ZeroArg,
+    AttentionArg, CheckpointingArg, EmitTarget, EngineArg, OffloadArg, OptimizerArg, PrecisionArg,
+    QuantizeArg, Settings, ZeroArg,
 };
 use crate::failure::Failure;
 use anyhow::Result;
@@ -12,7 +12,7 @@ use gapless_fit::formulas::sharding::Sharding;
 use gapless_fit::formulas::weights::Format;
 use gapless_fit::model::Attention;
 use gapless_fit::search::space::Offload;
-use gapless_fit::settings::{Checkpointing, Lora, LoraTargets, Optimizer, Precision};
+use gapless_fit::settings::{Checkpointing, Engine, Lora, LoraTargets, Optimizer, Precision};
 use gapless_trace::Bytes;
 
 pub(super) fn asked(settings: &Settings) -> Result<Asked> {
@@ -31,6 +31,9 @@ pub(super) fn asked(settings: &Settings) -> Result<Asked> {
         grad_accum: settings.grad_accum,
         kv_tokens: settings.kv_tokens,
         quantize: settings.quantize.map(quantize),
+        engine: settings.engine.map(engine),
+        utilization: settings.utilization,
+        emit: None,
         sparse: settings.sparsity.is_some(),
         gpu: settings.gpu.clone(),
         memory: parse("--memory", &settings.memory)?,
@@ -178,6 +181,14 @@ fn attention(attention: AttentionArg) -> Attention {
         AttentionArg::Sdpa => Attention::Sdpa,
         AttentionArg::Eager => Attention::Eager,
         AttentionArg::Flash => Attention::Flash,
+    }
+}
+
+fn engine(engine: EngineArg) -> Engine {
+    match engine {
+        EngineArg::Vllm => Engine::Vllm,
+        EngineArg::Sglang => Engine::Sglang,
+        EngineArg::Transformers => Engine::Transformers,
     }
 }
 
