@@ -14,8 +14,8 @@ from typing import Any, Callable, NamedTuple, Optional
 from ._errors import OptionError
 
 PREFIX = "GAPLESS_"
-# Variables that are no options: which driver, library, program and interpreter to use, whether `gapless run` started this
-# process, where processes meet, which one records, and the card of an estimate.
+# Variables that are no options: which driver, library, program and interpreter to use, whether `gapless run` started
+# this process, where processes meet, which one records, and the card of an estimate.
 _OTHER_VARIABLES = ("DRIVER", "LIBRARY", "PROGRAM", "RUN", "RUN_DIR", "RECORD_OWNER", "CARD", "CARDS", "CARD_LIBRARIES", "PYTHON")
 
 _UNITS = {

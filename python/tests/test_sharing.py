@@ -235,7 +235,8 @@ print(holds(x, 7) and holds(y, 8))
 
 def test_a_forked_child_keeps_nobody_waiting(share):
     """A worker of a data loader has copies of what was open. They must not answer for the process that ended."""
-    lines = share("""
+    lines = share(
+        """
 reader, sender = Reader(), Reader()
 sender.does('''
 x = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
@@ -254,7 +255,8 @@ done, error = reader.ask("pickle.loads(it)", sent)
 print(done, "has ended" in error)
 os.kill(worker, signal.SIGKILL)
 reader.end()
-""".replace("other.close()", "pass"))
+""".replace("other.close()", "pass")
+    )
     assert lines == ["False True"]
 
 

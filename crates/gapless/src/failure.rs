@@ -50,6 +50,13 @@ fn plain(message: impl fmt::Display) -> String {
     message.to_string().chars().map(shown).collect()
 }
 
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
 #[cfg(test)]
 mod tests {
     use super::plain;
@@ -61,11 +68,4 @@ mod tests {
             "a\u{fffd}]0;title\u{fffd}\u{fffd}31m\u{fffd}b\nc"
         );
     }
-}
-
-pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -113,7 +113,7 @@ impl Profile {
                 match parameter.role {
                     Role::Expert => sum.experts += elements,
                     Role::Matrix | Role::Embedding | Role::Head | Role::Convolution => {
-                        sum.sharded += elements
+                        sum.sharded += elements;
                     }
                     _ => sum.replicated += elements,
                 }

@@ -193,7 +193,7 @@ fn passed(rest: &mut Rest<'_>) -> Result<Passed, String> {
 }
 
 fn checked_size(size: u64) -> Result<u64, String> {
-    if size == 0 || size % GRANULE != 0 || size > MOST_BYTES {
+    if size == 0 || !size.is_multiple_of(GRANULE) || size > MOST_BYTES {
         return Err(format!("it names a page of {size} bytes, which is no multiple of 2 MiB"));
     }
     Ok(size)
@@ -281,7 +281,7 @@ mod tests {
                         assert!(
                             sizes
                                 .chain(plain.map(|plain| plain.size))
-                                .all(|size| size % GRANULE == 0 && size > 0)
+                                .all(|size| size.is_multiple_of(GRANULE) && size > 0)
                         );
                     }
                 }
