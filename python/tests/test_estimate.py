@@ -112,7 +112,7 @@ def test_values_steer_the_program_and_what_is_not_known_is_named(script):
     code, found, err = script(program)
     assert code == 0, err
     places = " ".join(found["assumptions"])
-    assert "topk at" in places and "__bool__ at" in places and "train.py:20" in places
+    assert "topk at" in places and "__bool__ at" in places and "train.py:18" in places
     assert found["bars"]["peak_allocated"] > 0.1
 
 
