@@ -1,7 +1,8 @@
 """Several ranks of a script, one process each, as torchrun starts them: every rank over a card of its own.
 
-Collectives are bookkeeping (card/nccl.c), rendezvous and the rest are torch's own, so FSDP2 and DDP allocate what they
-allocate on a machine with as many cards.
+Collectives are bookkeeping (card/nccl.c), rendezvous and the rest are torch's own, so a program allocates what it
+allocates on a machine with as many cards. What the ranks tell each other does not arrive: a program that compares it
+(DistributedDataParallel does) stops with an error.
 """
 
 import socket
