@@ -16,7 +16,7 @@ from ._errors import OptionError
 PREFIX = "GAPLESS_"
 # Variables that are no options: which library and program to use, whether `gapless run` started this process, where
 # processes meet, and which one records.
-_OTHER_VARIABLES = ("LIBRARY", "PROGRAM", "RUN", "RUN_DIR", "RECORD_OWNER", "CARD", "CARDS", "CARD_LIBRARIES", "PYTHON")
+_OTHER_VARIABLES = ("LIBRARY", "PROGRAM", "RUN", "RUN_DIR", "RECORD_OWNER", "CARD", "CARDS", "CARD_LIBRARIES", "ESTIMATE_MEET", "PYTHON")
 
 _UNITS = {
     "": 1,
