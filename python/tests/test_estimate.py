@@ -112,14 +112,14 @@ def test_values_steer_the_program_and_what_is_not_known_is_named(script):
     code, found, err = script(program)
     assert code == 0, err
     places = " ".join(found["assumptions"])
-    assert "topk at" in places and "__bool__ at" in places and "train.py:20" in places
+    assert "topk at" in places and "__bool__ at" in places and "train.py:18" in places
     assert found["bars"]["peak_allocated"] > 0.1
 
 
 def test_a_function_that_the_card_does_not_know_is_named(script):
     program = """
         import torch
-        a = torch.eye(8, device="cuda").to_sparse_csr()
+        a = torch.sparse_csr_tensor(torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.ones(2), size=(2, 2), device="cuda")
         print(a @ a)
     """
     code, _, err = script(program)
@@ -173,17 +173,20 @@ def test_ranks_run_as_they_stand(script):
         rank = int(os.environ["RANK"])
         torch.cuda.set_device(rank)
         dist.init_process_group("nccl")
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024).cuda(), device_ids=[rank])
+        assert dist.get_world_size() == 2 and dist.get_rank() == rank
+        model = torch.nn.Linear(1024, 1024, bias=False).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
+        gathered = torch.empty(2, 1024, 1024, device="cuda")
         for _ in range(5):
             model(torch.randn(8, 1024, device="cuda")).sum().backward()
+            dist.all_reduce(model.weight.grad)
+            dist.all_gather_into_tensor(gathered, model.weight.grad)
             optimizer.step(); optimizer.zero_grad()
     """
     code, found, err = script(program, "--nproc", "2")
     assert code == 0 and len(found["ranks"]) == 2, err
-    peaks = {rank["peak_allocated"] for rank in found["ranks"]}
-    # Parameters, two states and DDP's bucket of the gradients.
-    assert min(peaks) >= 4 * 1024 * 1024 * 4, peaks
+    # The weight, its gradient, two states, and what was gathered of both ranks.
+    assert all(rank["peak_allocated"] >= 6 * 1024 * 1024 * 4 for rank in found["ranks"])
 
 
 # ---- the card ----

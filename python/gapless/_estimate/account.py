@@ -41,7 +41,7 @@ class Marks:
 
     def note(self, kind: str, tensors: Any) -> None:
         """At this moment these tensors are of this kind."""
-        held = {tensor.untyped_storage().data_ptr() for tensor in tensors if isinstance(tensor, torch.Tensor) and tensor.is_cuda}
+        held = {_address(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor) and tensor.is_cuda}
         self.moments.append((time.time_ns() // 1000, kind, held))
 
     def _enter(self, module: Any, inputs: Any) -> None:
@@ -75,6 +75,15 @@ class Marks:
         self.optimizers[id(optimizer)] = self.optimizers.get(id(optimizer), 0) + 1
         if self.after_step is not None:
             self.after_step()
+
+
+def _address(tensor: Any) -> int:
+    """Where the tensor's storage lies; of a sharded one the part that this rank has; 0 where it has no storage."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    try:
+        return int(local.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 def _set_metadata(text: str) -> None:

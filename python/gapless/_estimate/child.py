@@ -39,10 +39,21 @@ def main(folder: Path) -> int:
         out_of_memory = type(error).__name__ == "OutOfMemoryError"
         result = {"error": f"{type(error).__name__}: {error}", "out_of_memory": out_of_memory, "traceback": traceback.format_exc()}
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    _meet()
     sys.stdout.flush()
     sys.stderr.flush()
     # Nothing of the program has to be torn down, and the card has nothing to give back.
     os._exit(0)
+
+
+def _meet() -> None:
+    """Waits for the other ranks: collectives do not hold a rank back, and rank 0 serves the others' rendezvous."""
+    folder = os.environ.get("GAPLESS_ESTIMATE_MEET")
+    if not folder:
+        return
+    Path(folder, os.environ["RANK"]).touch()
+    while os.path.isdir(folder) and len(os.listdir(folder)) < int(os.environ["WORLD_SIZE"]):
+        time.sleep(0.05)
 
 
 def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":

@@ -1,11 +1,14 @@
 """Several ranks of a script, one process each, as torchrun starts them: every rank over a card of its own.
 
-Collectives are bookkeeping (card/nccl.c), rendezvous and the rest are torch's own, so FSDP2 and DDP allocate what they
-allocate on a machine with as many cards.
+Collectives are bookkeeping (card/nccl.c), rendezvous and the rest are torch's own, so a program allocates what it
+allocates on a machine with as many cards. What the ranks tell each other does not arrive: a program that compares it
+(DistributedDataParallel does) stops with an error.
 """
 
 import socket
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from .answer import Estimate
@@ -50,8 +53,12 @@ def run_ranks(job: "dict[str, Any]", kind: Card, count: int) -> Ranks:
     def one(rank: int) -> Estimate:
         world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0, "MASTER_PORT": port}
         variables = {**{key: str(value) for key, value in world.items()}, "MASTER_ADDR": "127.0.0.1"}
-        found, snapshot = start(job, kind, count=count, variables=variables)
+        try:
+            found, snapshot = start(job, kind, count=count, variables={**variables, "GAPLESS_ESTIMATE_MEET": meeting})
+        finally:
+            # A rank that ended early keeps nobody waiting.
+            Path(meeting, str(rank)).touch()
         return Estimate(found, kind, snapshot)
 
-    with ThreadPoolExecutor(count) as pool:
+    with tempfile.TemporaryDirectory(prefix="gapless-ranks-") as meeting, ThreadPoolExecutor(count) as pool:
         return Ranks(list(pool.map(one, range(count))))
