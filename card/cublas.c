@@ -1,5 +1,5 @@
 /* cuBLAS: torch gives it its workspace from its own allocator, so every product and solve does nothing to memory here.
- * The list is what libtorch_cuda.so and libtorch_cuda_linalg.so of torch 2.8 to 2.15 link to. */
+ * The list is what libtorch_cuda.so and libtorch_cuda_linalg.so of torch 2.11 link to. */
 
 #include "answers.h"
 

@@ -1,5 +1,5 @@
-/* CUDA's runtime functions by name, for stock torch in Python: preloaded under a name of its own, so that these win and the real runtime library still loads for the rest (the registration of kernels).
- * Kernels and copies do nothing. */
+/* CUDA's runtime functions by name, for stock torch in Python: preloaded under a name of its own, so that these win and
+ * the real runtime library still loads for the rest (the registration of kernels). Kernels and copies do nothing. */
 
 #define _GNU_SOURCE
 #include "../../card/properties.h"

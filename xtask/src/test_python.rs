@@ -97,8 +97,8 @@ fn environment(folder: &Path, release: &str) -> Result<String> {
     tools::environment(folder, &packages, &packages.join(" "))
 }
 
-/// The card's libraries, as the wheel has them; HIP's runtime on the same card, for torch's hooks over it; and the double
-/// of our library.
+/// The card's libraries, as the wheel has them; HIP's runtime on the same card, for torch's hooks over it; and the
+/// double of our library.
 pub(crate) fn build_card(folder: &Path) -> Result<()> {
     let out = folder.display().to_string();
     shell::run(command(".", "python3", &["card/build.py", &out]))?;

@@ -8,7 +8,7 @@ use crate::driver::{
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
-use crate::sharing::SharedPages;
+use crate::shared_pages::SharedPages;
 use crate::{streams, unified};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::time::Instant;

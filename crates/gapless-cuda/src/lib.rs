@@ -11,7 +11,7 @@
 //! | [`pinned`] | pinned host memory for copies |
 //! | [`identity`] | the name and UUID of a card |
 //! | [`nvml`] | the management library: all cards of the machine and who uses them, without CUDA |
-//! | [`sharing`] | pages of this process for others, and pages of others |
+//! | [`shared_pages`], [`sharing`] | pages of this process for others, and pages of others |
 //! | [`unified`] | cards that use the host's memory |
 //! | [`mapped`], [`scrub`] | for checked mode: which page lies behind an address; filling and verifying memory |
 
@@ -24,6 +24,7 @@ pub mod memory;
 pub mod nvml;
 pub mod pinned;
 pub mod scrub;
+pub mod shared_pages;
 pub mod sharing;
 pub mod source;
 pub mod streams;

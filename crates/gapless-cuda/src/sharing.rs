@@ -8,12 +8,11 @@ use crate::driver::{
     ACCESS_READ_WRITE, AccessDescription, Driver, HANDLE_FABRIC, HANDLE_FILE, Handle, IpcHandle, LAZY_PEERS,
     LOCATION_DEVICE, Location, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,
 };
+use crate::shared_pages::{KeptFile, Shared, SharedPage};
 use gapless_pool::PageHandle;
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// A call of the driver that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,61 +35,6 @@ fn check(call: &'static str, status: Status) -> Result<(), SharingError> {
 
 fn functions() -> Result<&'static SharingDriver, SharingError> {
     SharingDriver::get().ok_or(SharingError { call: "cuMemExportToShareableHandle", status: NOT_SUPPORTED })
-}
-
-/// What other processes call a page: no other page of this process ever has the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SharedPage(pub u64);
-
-#[derive(Debug)]
-struct Shared {
-    number: SharedPage,
-    size: u64,
-    /// Kept for readers that take it out of this process themselves.
-    file: Option<KeptFile>,
-}
-
-/// Files of pages that are open now. A forked child has copies, which would keep the card's memory.
-static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
-
-/// A file of a page that is listed in [`KEPT`] as long as it is open.
-#[derive(Debug)]
-struct KeptFile(OwnedFd);
-
-impl KeptFile {
-    fn new(file: OwnedFd) -> KeptFile {
-        KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(file.as_raw_fd());
-        KeptFile(file)
-    }
-}
-
-impl Drop for KeptFile {
-    fn drop(&mut self) {
-        let file = self.0.as_raw_fd();
-        KEPT.lock().unwrap_or_else(PoisonError::into_inner).retain(|kept| *kept != file);
-    }
-}
-
-/// Closes a forked child's copies of this process's files. Nothing waits: where another thread of the parent had the
-/// list at that moment, the copies stay.
-pub fn close_in_forked_child() {
-    if let Ok(kept) = KEPT.try_lock() {
-        for &file in kept.iter() {
-            // SAFETY: the child has its own copy of each, and nobody in it uses them.
-            drop(unsafe { OwnedFd::from_raw_fd(file) });
-        }
-    }
-}
-
-/// Pages of a card that others were told of, until they are released.
-#[derive(Debug, Default)]
-pub(crate) struct SharedPages(HashMap<u64, Shared>);
-
-impl SharedPages {
-    /// The driver may use its handle for another page from now on.
-    pub(crate) fn release(&mut self, page: PageHandle) {
-        self.0.remove(&page.0);
-    }
 }
 
 impl CudaDevice {
@@ -117,7 +61,7 @@ impl CudaDevice {
     pub fn kept_file(&mut self, page: PageHandle) -> Result<Option<RawFd>, SharingError> {
         let kept = self.shared.0.get(&page.0).and_then(|shared| shared.file.as_ref());
         if let Some(file) = kept {
-            return Ok(Some(file.0.as_raw_fd()));
+            return Ok(Some(file.number()));
         }
         let file = self.exported(page)?;
         let number = file.as_raw_fd();

@@ -20,6 +20,7 @@ fn standin(name: &str) -> PathBuf {
         "python/card.c",
         "python/contents.c",
         "python/driver_api.c",
+        "../card/properties.c",
     ];
     let built = Command::new("cc")
         .args(["-std=gnu11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"])

@@ -9,8 +9,8 @@ use crate::pool::{PoolKey, SMALL, UNIT};
 use crate::steps::{Steps, UNBORN};
 use crate::tally::Tally;
 
-/// Requests of a lane that are served, at most, before one looks which frees are no longer pending. The first ones after
-/// a free look at once, as PyTorch's own allocator does; one that finds nothing free always looks.
+/// Requests of a lane that are served, at most, before one looks which frees are no longer pending. The first ones
+/// after a free look at once, as PyTorch's own allocator does; one that finds nothing free always looks.
 const POLL_EVERY: u32 = 16;
 
 /// How many addresses a lane's heaps have: reserved in one piece, with nothing behind them.

@@ -3,8 +3,8 @@
 //! [`oom`] what it then says, [`exception`] how that becomes a `torch.OutOfMemoryError`, [`routing`] private pools and
 //! captures, [`budgets`] limits of what a program allocates in parts of itself, [`quota`] those of what this process
 //! and its tenant may take of a card, [`stats`] the statistics, [`segments`] which segments others know of,
-//! [`suppliers`] allocators of the program's own behind memory pools, [`sharing`] memory that several processes have, [`history`] what happened, as PyTorch asks for
-//! it, [`holders`] who holds what right now, [`publisher`] the statistics page that other processes of the user read,
+//! [`suppliers`] allocators of the program's own behind memory pools, [`sharing`] memory that several processes have,
+//! [`history`] what happened, as PyTorch asks for it, [`holders`] who holds what right now, [`publisher`] the statistics page that other processes of the user read,
 //! [`recorder`] the history as a file of our own, [`planner`] plans for steps that repeat, [`offload`] what Python
 //! needs to move tensors to the host, [`checked`] the mode that fills what is freed and looks whether somebody wrote
 //! there. [`overlay`] makes PyTorch's own tools answer, in builds that are known; [`cxx`] are the C++ objects that this

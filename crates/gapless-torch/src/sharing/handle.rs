@@ -11,7 +11,7 @@
 //! What is written here for pages goes on with a part that PyTorch does not look at ([`Passed`]): the socket through
 //! which another Gapless gets any number of pages, of any sizes. All numbers have this machine's byte order.
 
-use gapless_cuda::sharing::SharedPage;
+use gapless_cuda::shared_pages::SharedPage;
 
 /// From PyTorch 2.13 on the header of `e` has the kind of its handles, and the version is one more.
 const WITH_KIND: u8 = 3;
@@ -67,7 +67,8 @@ pub(super) fn of_whole(handle: [u8; 64], newer: bool) -> Vec<u8> {
     bytes
 }
 
-/// The handle of pages; `descriptors` where a reader without Gapless can have them. `newer`: for PyTorch 2.13 and later.
+/// The handle of pages; `descriptors` where a reader without Gapless can have them. `newer`: for PyTorch 2.13 and
+/// later.
 pub(super) fn of_pages(passed: &Passed, process: u32, descriptors: Option<&[i32]>, newer: bool) -> Vec<u8> {
     let mut bytes = vec![version(newer), if descriptors.is_some() { PAGES } else { OWN }];
     if let Some(files) = descriptors {

@@ -11,7 +11,8 @@ mod opened;
 mod passing;
 
 use crate::state;
-use gapless_cuda::sharing::{self, SharingError};
+use gapless_cuda::shared_pages;
+use gapless_cuda::sharing::SharingError;
 use gapless_pool::{Behind, PageHandle};
 use handle::Passed;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ pub(crate) fn is_used() -> bool {
 /// In a forked child: its copies of what is open here would keep memory, and callers waiting.
 pub(crate) fn forked() {
     passing::close_in_forked_child();
-    sharing::close_in_forked_child();
+    shared_pages::close_in_forked_child();
 }
 
 /// How another process gets what was allocated at `addr`: the bytes that it is sent, and where in that memory the

@@ -6,7 +6,7 @@
 
 use crate::hooks::guarded;
 use crate::{background, state};
-use gapless_cuda::sharing::SharedPage;
+use gapless_cuda::shared_pages::SharedPage;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;

@@ -1,0 +1,66 @@
+//! Pages of a card that other processes were told of: their numbers, and files of them that stay open.
+
+use gapless_pool::PageHandle;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+/// What other processes call a page: no other page of this process ever has the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SharedPage(pub u64);
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) number: SharedPage,
+    pub(crate) size: u64,
+    /// Kept for readers that take it out of this process themselves.
+    pub(crate) file: Option<KeptFile>,
+}
+
+/// Files of pages that are open now. A forked child has copies, which would keep the card's memory.
+static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+/// A file of a page that is listed in [`KEPT`] as long as it is open.
+#[derive(Debug)]
+pub(crate) struct KeptFile(OwnedFd);
+
+impl KeptFile {
+    pub(crate) fn new(file: OwnedFd) -> KeptFile {
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(file.as_raw_fd());
+        KeptFile(file)
+    }
+
+    pub(crate) fn number(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        let file = self.0.as_raw_fd();
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).retain(|kept| *kept != file);
+    }
+}
+
+/// Closes a forked child's copies of this process's files. Nothing waits: where another thread of the parent had the
+/// list at that moment, the copies stay.
+pub fn close_in_forked_child() {
+    if let Ok(kept) = KEPT.try_lock() {
+        for &file in kept.iter() {
+            // SAFETY: the child has its own copy of each, and nobody in it uses them.
+            drop(unsafe { OwnedFd::from_raw_fd(file) });
+        }
+    }
+}
+
+/// Pages of a card that others were told of, until they are released.
+#[derive(Debug, Default)]
+pub(crate) struct SharedPages(pub(crate) HashMap<u64, Shared>);
+
+impl SharedPages {
+    /// The driver may use its handle for another page from now on.
+    pub(crate) fn release(&mut self, page: PageHandle) {
+        self.0.remove(&page.0);
+    }
+}
