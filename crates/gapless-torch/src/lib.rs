@@ -4,13 +4,13 @@
 //! captures, [`budgets`] limits of what a program allocates in parts of itself, [`quota`] those of what this process
 //! and its tenant may take of a card, [`stats`] the statistics, [`segments`] which segments others know of,
 //! [`suppliers`] allocators of the program's own behind memory pools, [`sharing`] memory that several processes have,
-//! [`history`] what happened, as PyTorch asks for it, [`holders`] who holds what right now, [`publisher`] the statistics page that other processes of the user read,
-//! [`recorder`] the history as a file of our own, [`planner`] plans for steps that repeat, [`offload`] what Python
-//! needs to move tensors to the host, [`checked`] the mode that fills what is freed and looks whether somebody wrote
-//! there. [`overlay`] makes PyTorch's own tools answer, in builds that are known; [`cxx`] are the C++ objects that this
-//! takes, and [`foreign`] is the one place that calls code of others that may throw; [`interpreter`] is how Python is
-//! entered, and when it is not. [`hip`] asks whether AMD's cards can be used, [`traced`]
-//! tells torch's sanitizer of allocations.
+//! [`history`] what happened, as PyTorch asks for it, [`holders`] who holds what right now, [`publisher`] the
+//! statistics page that other processes of the user read, [`recorder`] the history as a file of our own, [`planner`]
+//! plans for steps that repeat, [`offload`] what Python needs to move tensors to the host, [`checked`] the mode that
+//! fills what is freed and looks whether somebody wrote there. [`overlay`] makes PyTorch's own tools answer, in builds
+//! that are known; [`cxx`] are the C++ objects that this takes, and [`foreign`] is the one place that calls code of
+//! others that may throw; [`interpreter`] is how Python is entered, and when it is not. [`hip`] asks whether AMD's
+//! cards can be used, [`traced`] tells torch's sanitizer of allocations.
 //!
 //! Small on purpose: it lives inside a training job. No entry unwinds into C++ except with the exception that PyTorch
 //! expects; a forked child never touches its parent's CUDA state; at the end of the process nothing is torn down.
