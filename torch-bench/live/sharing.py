@@ -156,8 +156,6 @@ def large():
 
 def kills(count, seed=1):
     """Sender or reader killed at random moments: the other one works on, and the card is empty in the end."""
-    import multiprocessing as mp
-
     dice = random.Random(seed)
     before = used()
     bad = 0
@@ -191,7 +189,6 @@ def kills(count, seed=1):
         time.sleep(0.1)
     leaked = used() - before
     print(f"{count} kills: {bad} wrong, {leaked / MIB:.0f} MiB left on the card", flush=True)
-    del mp
     return bad == 0 and leaked <= 8 * MIB
 
 

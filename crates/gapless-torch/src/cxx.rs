@@ -254,6 +254,22 @@ pub struct ControlTable {
     pub deleter: unsafe extern "C" fn(*mut Control, *const c_void) -> *mut c_void,
 }
 
+unsafe extern "C" fn no_destructor(_: *mut Control) {}
+unsafe extern "C" fn no_deleter(_: *mut Control, _: *const c_void) -> *mut c_void {
+    std::ptr::null_mut()
+}
+
+impl ControlTable {
+    /// For an object of ours: the counts alone end it, and C++ never asks for its deleter.
+    #[must_use]
+    pub const fn new(
+        dispose: unsafe extern "C" fn(*mut Control),
+        destroy: unsafe extern "C" fn(*mut Control),
+    ) -> ControlTable {
+        ControlTable { destructors: [no_destructor; 2], dispose, destroy, deleter: no_deleter }
+    }
+}
+
 /// `std::shared_ptr`.
 #[repr(C)]
 #[derive(Debug)]

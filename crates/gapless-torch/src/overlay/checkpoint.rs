@@ -50,10 +50,6 @@ const TYPE_NAME: &CStr = c"N7gapless9PoolStateE";
 
 /// C++ never destroys the object itself: the counts do.
 unsafe extern "C" fn nothing(_: *mut c_void) {}
-unsafe extern "C" fn no_destructor(_: *mut Control) {}
-unsafe extern "C" fn no_deleter(_: *mut Control, _: *const c_void) -> *mut c_void {
-    std::ptr::null_mut()
-}
 
 /// No use is left: what is kept is not needed any more.
 unsafe extern "C" fn dispose(control: *mut Control) {
@@ -66,8 +62,7 @@ unsafe extern "C" fn destroy(control: *mut Control) {
     drop(unsafe { Box::from_raw(control.cast::<Kept>()) });
 }
 
-static CONTROL: ControlTable =
-    ControlTable { destructors: [no_destructor; 2], dispose, destroy, deleter: no_deleter };
+static CONTROL: ControlTable = ControlTable::new(dispose, destroy);
 
 /// The table of states; `None`: this C++ library has no classes.
 fn state_table() -> Option<*const c_void> {

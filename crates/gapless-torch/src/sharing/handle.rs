@@ -195,7 +195,7 @@ fn passed(rest: &mut Rest<'_>) -> Result<Passed, String> {
 
 fn checked_size(size: u64) -> Result<u64, String> {
     if size == 0 || !size.is_multiple_of(GRANULE) || size > MOST_BYTES {
-        return Err(format!("it names a page of {size} bytes, which is no multiple of 2 MiB"));
+        return Err(format!("it names a page of {size} bytes: pages have a multiple of 2 MiB"));
     }
     Ok(size)
 }

@@ -64,11 +64,6 @@ fn again(key: &Key) -> Option<SharedPtr> {
     Some(SharedPtr { object: addr as *mut c_void, control: opened.cast() })
 }
 
-unsafe extern "C" fn no_destructor(_: *mut Control) {}
-unsafe extern "C" fn no_deleter(_: *mut Control, _: *const c_void) -> *mut c_void {
-    std::ptr::null_mut()
-}
-
 /// No user is left.
 unsafe extern "C" fn dispose(control: *mut Control) {
     let opened = control.cast::<Opened>();
@@ -103,8 +98,7 @@ unsafe extern "C" fn destroy(control: *mut Control) {
     drop(unsafe { Box::from_raw(control.cast::<Opened>()) });
 }
 
-static CONTROL: ControlTable =
-    ControlTable { destructors: [no_destructor; 2], dispose, destroy, deleter: no_deleter };
+static CONTROL: ControlTable = ControlTable::new(dispose, destroy);
 
 /// The memory that another process told of by `bytes`, mapped for the card `device`.
 ///
