@@ -196,4 +196,33 @@ test result: ok. 3 passed; 0 failed; 2 ignored";
     fn the_committed_list_can_be_read() {
         read(&shell::root().join(".ci/skips.txt")).expect("the list");
     }
+
+    /// The runner tells this only where CI is set; the sources tell it everywhere, and before anything is run.
+    #[test]
+    fn every_test_that_is_ignored_is_on_the_list() {
+        let list = read(&shell::root().join(".ci/skips.txt")).expect("the list");
+        let listed: Vec<&str> =
+            list.iter().filter(|entry| entry.part == "rust").map(|entry| &*entry.test).collect();
+        let mut ignored = Vec::new();
+        for folder in std::fs::read_dir(shell::root().join("crates")).expect("crates") {
+            let Ok(tests) = std::fs::read_dir(folder.expect("a crate").path().join("tests")) else {
+                continue;
+            };
+            for file in tests.map(|file| file.expect("a file").path()) {
+                let Ok(text) = std::fs::read_to_string(&file) else { continue };
+                let binary = file.file_stem().and_then(|stem| stem.to_str()).expect("a name");
+                ignored.extend(ignored_in(&text).map(|test| format!("{binary}::{test}")));
+            }
+        }
+        assert!(ignored.len() > 5, "too few to be true: {ignored:?}");
+        let missing: Vec<&String> = ignored.iter().filter(|test| !listed.contains(&&***test)).collect();
+        assert!(missing.is_empty(), "not in .ci/skips.txt: {missing:?}");
+    }
+
+    fn ignored_in(text: &str) -> impl Iterator<Item = &str> {
+        text.split("\n#[ignore").skip(1).filter_map(|rest| {
+            let name = rest.split_once("\nfn ")?.1;
+            name.split_once('(').map(|(name, _)| name)
+        })
+    }
 }
