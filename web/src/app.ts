@@ -1,8 +1,8 @@
 // What the page knows and shows. Parts read it, change it through its methods, and listen for what changed.
 
-import { max, min, round, floor } from "./math";
+import { max, min, round, floor, lowerBound } from "./math";
 import { css, hash, kindColor, moduleColor, readTheme, sizeColor, streamColor, mix, type Rgb, type Theme } from "./colors";
-import { lowerBound, type Device, type StackBook } from "./device";
+import type { Device, StackBook } from "./device";
 import type { DeviceReport, Holder, Report } from "./report";
 import { holderMatcher, matcher } from "./search";
 import { lowerEdge, peakSpan } from "./stacked";
@@ -109,7 +109,7 @@ export class App {
   get whole(): View {
     const device = this.device;
     if (!device) return { x0: 0, x1: 1, y0: 0, y1: 1 };
-    const stack = this.mode === "stacked" ? device.active.peak : device.height;
+    const stack = this.mode === "stacked" ? device.active.peak : device.packed.height;
     const top = max(stack, device.reserved?.peak ?? 0, this.deviceReport.peak_reserved ?? 0, 1);
     return { x0: this.xAt(0), x1: this.xAt(device.forever), y0: 0, y1: top * 1.06 };
   }
@@ -165,7 +165,7 @@ export class App {
   }
 
   setMode(mode: Mode): void {
-    if (!this.device || this.device.rects.given || mode === this.mode) return;
+    if (!this.device || this.device.rects.y || mode === this.mode) return;
     const { y0, y1 } = this.whole;
     const isWhole = this.view.y0 === y0 && this.view.y1 === y1;
     this.mode = mode;
@@ -192,7 +192,7 @@ export class App {
 
   /** The lower edge of an allocation in the picture, at a tick of its life. */
   lowAt(i: number, tick: number): number {
-    return this.mode === "stacked" ? lowerEdge(this, i)(tick) : this.device!.rects.y[i];
+    return this.mode === "stacked" ? lowerEdge(this, i)(tick) : this.device!.packed.y[i];
   }
 
   /** Brings an allocation into sight where it is not. */

@@ -1,6 +1,7 @@
 // One device: its columns, and the questions that the page asks of them.
 
-import { max, min, round, floor, ceil } from "./math";
+import { max, min, round, floor, ceil, lowerBound } from "./math";
+import { pack } from "./packing";
 import { Origin, type Detail, type Frame, type Rects, type Tables } from "./payload";
 import { Scopes } from "./scopes";
 import { Curve } from "./curve";
@@ -16,8 +17,6 @@ export class Device {
   readonly n: number;
   readonly lastTick: number;
   readonly forever: number;
-  /** The upper edge of the stack. */
-  readonly height: number;
   readonly active: Curve;
   detail: Detail | null = null;
   allocated: Curve | null = null;
@@ -26,15 +25,13 @@ export class Device {
   timeX: Float64Array | null = null;
   /** Read once it is asked for, after the second section is there. */
   private scoped: Scopes | null = null;
+  private places: { y: Float64Array; height: number } | null = null;
   private readonly latestEnds: Uint32Array[] = [];
 
   constructor(readonly rects: Rects) {
     this.n = rects.n;
     this.lastTick = rects.lastTick;
     this.forever = rects.lastTick + 1;
-    let height = 0;
-    for (let i = 0; i < this.n; i++) height = max(height, rects.y[i] + rects.block[i]);
-    this.height = height;
     this.active = Curve.of(this.forever, (add) => {
       for (let i = 0; i < this.n; i++) {
         add(rects.start[i], rects.block[i]);
@@ -51,6 +48,18 @@ export class Device {
       this.latestEnds.push(level);
       below = level;
     }
+  }
+
+  /**
+   * The packed picture: the lower edge of each allocation, and the upper edge of the highest. A plan gives the edges;
+   * else they are found when they are first asked for, which takes a second or two for half a million allocations.
+   */
+  get packed(): { y: Float64Array; height: number } {
+    if (this.places) return this.places;
+    const y = this.rects.y ?? pack(this.rects);
+    let height = 0;
+    for (let i = 0; i < this.n; i++) height = max(height, y[i] + this.rects.block[i]);
+    return (this.places = { y, height });
   }
 
   /** Takes in the second section; curves and the clock are there afterwards. */
@@ -109,7 +118,8 @@ export class Device {
 
   /** The allocation drawn at (tick, y), or one within `reach` ticks of it; -1 where there is none. */
   pick(tick: number, y: number, reach: number, shown: (i: number) => boolean): number {
-    const { start, end, y: low, block } = this.rects;
+    const { start, end, block } = this.rects;
+    const low = this.packed.y;
     let best = -1;
     let distance = Infinity;
     this.alive(max(0, floor(tick - reach)), floor(tick + reach) + 1, (i) => {
@@ -142,18 +152,6 @@ export class Device {
 }
 
 export const hex = (base: bigint, offset: number): string => "0x" + (base + BigInt(round(offset))).toString(16);
-
-/** The first position in the sorted `values[0..n)` that is not below `value`. */
-export function lowerBound(values: ArrayLike<number>, value: number, n = values.length): number {
-  let low = 0;
-  let high = n;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if (values[middle] < value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
 
 /** What stacks say: how one is called, its module, and which of them a search finds. */
 export class StackBook {

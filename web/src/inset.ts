@@ -27,7 +27,7 @@ export class PeakInset {
     const { app, surface } = this;
     const { device } = app;
     if (!device || app.moving) return;
-    const narrow = !device.rects.given && device.active.peak > 0 && this.plot.peakWidth < NARROW;
+    const narrow = !device.rects.y && device.active.peak > 0 && this.plot.peakWidth < NARROW;
     if (this.element.hidden === narrow) {
       this.element.hidden = !narrow;
       surface.measure();

@@ -70,7 +70,7 @@ export function keepLink(app: App, renderer: string | undefined): () => boolean 
       if (app.viewIndex) said.set("d", String(app.viewIndex));
       said.set("x", app.axis);
       said.set("c", app.colorBy);
-      if (app.mode === "packed" && !app.device?.rects.given) said.set("m", app.mode);
+      if (app.mode === "packed" && !app.device?.rects.y) said.set("m", app.mode);
       const tenth = (value: number) => String(round(value * 10) / 10);
       if (view.x0 !== whole.x0 || view.x1 !== whole.x1 || view.y0 !== whole.y0 || view.y1 !== whole.y1) said.set("v", [view.x0, view.x1, view.y0, view.y1].map(tenth).join(","));
       said.set("t", String(app.cursor));

@@ -202,7 +202,7 @@ async function open(index: number): Promise<void> {
     app.selected = app.hovered = -1;
     app.holder = app.branch = null;
     app.litStack = -1;
-    app.mode = device.rects.given ? "packed" : "stacked";
+    app.mode = device.rects.y ? "packed" : "stacked";
     app.filter = { least: 0, stream: -1, hiddenKinds: new Set() };
     app.cursor = app.peakTick;
     let book = books.get(view.prefix);
@@ -324,7 +324,7 @@ const state = Object.freeze({
     return !isLinkOld();
   },
   get height() {
-    return app.device?.height ?? 0;
+    return app.device?.packed.height ?? 0;
   },
   get peaks() {
     const d = app.device;
@@ -334,8 +334,8 @@ const state = Object.freeze({
   allocation: (i: number) => {
     const d = app.device;
     if (!d || !(i >= 0 && i < d.n)) return null;
-    const { start, end, y, block, requested, kind, stack } = d.rects;
-    return { "start": start[i], "end": end[i], y: y[i], "block": block[i], "requested": requested[i], kind: kind[i], stack: stack[i], x0: app.xAt(start[i]), x1: app.xAt(end[i]), color: app.colors[i], "address": d.address(i) };
+    const { start, end, block, requested, kind, stack } = d.rects;
+    return { "start": start[i], "end": end[i], y: d.packed.y[i], "block": block[i], "requested": requested[i], kind: kind[i], stack: stack[i], x0: app.xAt(start[i]), x1: app.xAt(end[i]), color: app.colors[i], "address": d.address(i) };
   },
   title: (i: number) => title(app, i),
 });

@@ -30,15 +30,14 @@ export interface Rects {
   n: number;
   lastTick: number;
   unit: number;
-  /** Whether `y` is an offset of a plan: then it is the only true picture. */
-  given: boolean;
   /** What the ruler will need: 1 for steps, and twice the number of lanes of scopes, two at most. */
   lanes: number;
   start: Uint32Array;
   end: Uint32Array;
   requested: Float64Array;
   block: Float64Array;
-  y: Float64Array;
+  /** Offsets of a plan, which are the only true picture then; null where there is no plan. */
+  y: Float64Array | null;
   stack: Uint32Array;
   /** 0: not known. */
   kind: Uint8Array;
@@ -83,7 +82,7 @@ export interface Detail {
   notes: Map<number, number[]>;
 }
 
-const VERSION = 3;
+const VERSION = 4;
 
 /** The bytes of a section, inflated; null where the page has no such section. */
 export async function section(name: string): Promise<Uint8Array | null> {
@@ -200,11 +199,11 @@ export function readRects(data: Uint8Array): Rects {
   const requested = reader.recency(new Float64Array(n));
   const block = new Float64Array(n);
   for (let i = 0; i < n; i++) block[i] = (ceil(requested[i] / unit) + reader.signed()) * unit;
-  const y = reader.recency(new Float64Array(n));
-  if (unit !== 1) for (let i = 0; i < n; i++) y[i] *= unit;
+  const y = given ? reader.recency(new Float64Array(n)) : null;
+  if (y && unit !== 1) for (let i = 0; i < n; i++) y[i] *= unit;
   const stack = reader.recency(new Uint32Array(n));
   const kind = reader.runs(new Uint8Array(n));
-  return { n, lastTick, unit, given, lanes, start, end, requested, block, y, stack, kind };
+  return { n, lastTick, unit, lanes, start, end, requested, block, y, stack, kind };
 }
 
 export function readDetail(data: Uint8Array, rects: Rects): Detail {

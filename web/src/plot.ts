@@ -1,12 +1,11 @@
 // The timeline: rectangles below, axes, ruler, curves and marks above, and all that a pointer or a key does to them.
 
-import { max, min, round, floor } from "./math";
+import { max, min, round, floor, lowerBound } from "./math";
 import type { App, View } from "./app";
 import { css, type Rgb } from "./colors";
 import type { Curve } from "./curve";
 import { h, onceAFrame, Surface, upright } from "./dom";
 import { axisBytes, axisTicks, axisTime, bytes, count } from "./format";
-import { lowerBound } from "./device";
 import { CanvasRenderer, GlRenderer, type Renderer } from "./render";
 import { lowerEdge, peakSpan, pickStacked, StackedPicture } from "./stacked";
 import { tooltip } from "./describe";
@@ -216,7 +215,7 @@ export class Plot {
       c.rotate(-Math.PI / 2);
       c.textAlign = "center";
       c.fillStyle = theme.muted;
-      c.fillText(app.device!.rects.given ? "offset in the plan" : "address in the packing, not bytes in use", 0, 0);
+      c.fillText(app.device!.rects.y ? "offset in the plan" : "address in the packing, not bytes in use", 0, 0);
       c.restore();
     }
     c.textAlign = "center";
@@ -344,8 +343,9 @@ export class Plot {
     const path = new Path2D();
     if (app.mode === "packed") {
       const x = this.px(app.xAt(rects.start[i]));
-      const y = this.py(rects.y[i] + rects.block[i]);
-      path.rect(x, y, max(2, this.px(app.xAt(rects.end[i])) - x), max(2, this.py(rects.y[i]) - y));
+      const low = app.device!.packed.y[i];
+      const y = this.py(low + rects.block[i]);
+      path.rect(x, y, max(2, this.px(app.xAt(rects.end[i])) - x), max(2, this.py(low) - y));
     } else this.outlineStacked(path, i);
     c.lineJoin = "round";
     c.strokeStyle = css(app.theme.back as Rgb);

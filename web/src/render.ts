@@ -131,7 +131,8 @@ export class GlRenderer implements Renderer {
     const { gl } = this;
     this.order = byArea(device);
     this.n = device.n;
-    const { start, end, y, block } = device.rects;
+    const { start, end, block } = device.rects;
+    const { y } = device.packed;
     const data = new Float32Array(device.n * 8);
     const split = (at: number, value: number) => {
       data[at] = value;
@@ -200,7 +201,8 @@ export class CanvasRenderer implements Renderer {
     pixels.fill(empty);
     const device = this.device;
     if (device && this.colors.length === device.n) {
-      const { start, end, y, block } = device.rects;
+      const { start, end, block } = device.rects;
+      const { y } = device.packed;
       const scaleX = width / (view.x1 - view.x0);
       const scaleY = height / (view.y1 - view.y0);
       const hair = max(1, round(window.devicePixelRatio || 1));

@@ -1,6 +1,7 @@
 // The named scopes that were open when an allocation was born: its module path, where a profiler marked modules.
 
-import { lowerBound, type Device } from "./device";
+import { lowerBound } from "./math";
+import type { Device } from "./device";
 
 /** Scopes below this depth do not lengthen a path, as in the report. */
 const DEEPEST = 16;

@@ -5,9 +5,9 @@
 // Blocks born later lie above, hence a block only ever moves down, when one below it ends. This gives its outline
 // without a walk over the columns.
 
-import { max, min, round, floor, ceil } from "./math";
+import { max, min, round, floor, ceil, lowerBound } from "./math";
 import type { App, View } from "./app";
-import { lowerBound, type Device } from "./device";
+import type { Device } from "./device";
 import { seamColor } from "./render";
 
 /** The tick that each of `width` columns shows. */

@@ -92,7 +92,7 @@ export class Toolbar {
       app.recolor();
     });
     const modes = choice("View", [["stacked", "Stacked"], ["packed", "Packed"]], app.mode, (value) => app.setMode(value as Mode));
-    modes.hidden = !app.device || app.device.rects.given;
+    modes.hidden = !app.device || !!app.device.rects.y;
     this.modes.replaceWith(modes);
     this.modes = modes;
     this.colors.replaceWith(colors);

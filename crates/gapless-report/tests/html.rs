@@ -5,7 +5,7 @@ mod support {
     pub(crate) mod synthetic;
 }
 
-use gapless_report::html::{self, Page, PageDevice, layout};
+use gapless_report::html::{self, Page, PageDevice};
 use gapless_trace::History;
 use support::synthetic::{self, KINDS};
 
@@ -71,50 +71,6 @@ fn the_page_asks_for_nothing_from_outside() {
     for wanted in ["https://", "src=\"http", "@import", "url("] {
         assert!(!text.contains(wanted), "{wanted}");
     }
-}
-
-#[test]
-fn no_two_rectangles_overlap_and_the_stack_is_hardly_higher_than_the_peak() {
-    let ratio = checked_height(&synthetic::run(12_000, "odd"));
-    assert!(ratio < 1.12, "{ratio}");
-}
-
-/// Lifetimes at random fall into parts that are hardly smaller than the whole. Looking for parts of parts must end.
-#[test]
-fn lifetimes_at_random_are_packed_too() {
-    let ratio = checked_height(&synthetic::random_lifetimes(60_000));
-    assert!(ratio < 1.4, "{ratio}");
-}
-
-/// How many times as high as the peak the packed picture is; checks that no two rectangles overlap.
-fn checked_height(run: &synthetic::Run) -> f64 {
-    let history = History::rebuild(&run.trace, &run.trace.devices[0]).unwrap();
-    let placed = layout::place(&history.allocations, history.forever().0);
-    // Sweep over time, keeping what is alive by its lower edge: a newcomer must fit between its neighbours.
-    let mut changes: Vec<(u32, bool, usize)> = Vec::new();
-    for (i, a) in history.allocations.iter().enumerate() {
-        changes.push((a.start.0, true, i));
-        changes.push((a.end.0, false, i));
-    }
-    // Ends before births at the same tick: lifetimes are half-open.
-    changes.sort_unstable();
-    let blocks: Vec<u64> = history.allocations.iter().map(|a| a.block.0).collect();
-    let mut alive = std::collections::BTreeMap::new();
-    for (tick, born, i) in changes {
-        let y = placed.y[i];
-        if !born {
-            assert_eq!(alive.remove(&y), Some(i));
-            continue;
-        }
-        if let Some((&below, &other)) = alive.range(..=y).next_back() {
-            assert!(below + blocks[other] <= y, "{i} overlaps {other} below it at tick {tick}");
-        }
-        if let Some((&above, &other)) = alive.range(y..).next() {
-            assert!(y + blocks[i] <= above, "{i} overlaps {other} above it at tick {tick}");
-        }
-        alive.insert(y, i);
-    }
-    placed.height as f64 / history.usage.active.peak.0 as f64
 }
 
 #[test]

@@ -36,7 +36,7 @@ mod testing;
 
 pub use curve::{Curve, CurvePoint};
 pub use events::{Action, Event, Events};
-pub use history::{Allocation, AllocationId, Allocations, History, HistoryError, SegmentSpan};
+pub use history::{Allocation, AllocationId, Allocations, Columns, History, HistoryError, SegmentSpan};
 pub use moment::Moment;
 pub use settings::AllocatorSettings;
 pub use stacks::{Frame, Frames, StackId, Stacks};

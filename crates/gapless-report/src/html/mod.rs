@@ -5,7 +5,6 @@
 //! base64, or escaped in the title. The code under `dist/` is bundled from `web/` and committed, because whoever builds
 //! with cargo has no Node; a test of `web/` rebuilds and compares it.
 
-pub mod layout;
 pub mod payload;
 pub mod ranks;
 
@@ -46,7 +45,8 @@ pub struct PageDevice<'a> {
     pub kinds: &'a [u8],
     /// Half-open.
     pub steps: &'a [(Tick, Tick)],
-    /// Where each allocation stands, in bytes, where that is given: a plan's offsets. `None`: they are stacked.
+    /// Where each allocation stands, in bytes, where that is given: a plan's offsets, 0 where one is missing.
+    /// `None`: the page stacks them.
     pub places: Option<&'a [u64]>,
 }
 
@@ -80,17 +80,8 @@ fn write_data(out: &mut dyn Write, page: &Page<'_>, prefix: &str) -> io::Result<
                 .map(|device| deflate(&payload::detail(page.trace, device)))
                 .collect::<Vec<_>>()
         });
-        let rects: Vec<_> = page
-            .devices
-            .iter()
-            .map(|device| {
-                let layout = match device.places {
-                    Some(places) => layout::given(&device.history.allocations, places),
-                    None => layout::place(&device.history.allocations, device.history.forever().0),
-                };
-                deflate(&payload::rects(page.trace, device, &layout, &stacks))
-            })
-            .collect();
+        let rects: Vec<_> =
+            page.devices.iter().map(|device| deflate(&payload::rects(page.trace, device, &stacks))).collect();
         (details.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), rects)
     });
     section(out, &format!("{prefix}tables"), &deflate(&payload::tables(page, &stacks)))?;

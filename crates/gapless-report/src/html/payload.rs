@@ -5,7 +5,7 @@
 //! zigzagged first (0, -1, 1, -2 ... become 0, 1, 2, 3 ...). A string is its length in bytes and its UTF-8.
 //!
 //!   section `tables`                              once a page
-//!     version                                     3
+//!     version                                     4
 //!     n, n x string                               strings; 0 is the empty one
 //!     n, n x {name, file, line, origin}           frames; name and file are strings; origin: 0 user, 1 library,
 //!                                                 2 torch and the standard library, 3 not Python
@@ -24,7 +24,7 @@
 //!     n x life                                    end - start; 0: never ended (end = last tick + 1)
 //!     recency(n)                                  requested
 //!     n x signed                                  block / unit - ceil(requested / unit)
-//!     recency(n)                                  y / unit
+//!     recency(n)                                  y / unit, where given is 1; else the page finds y itself
 //!     recency(n)                                  stack
 //!     runs(n)                                     kind + 1, 0 where none is known
 //!
@@ -48,14 +48,13 @@
 //!   recency(n): n x {distance back to the last row with the same value; 0: a value not seen before follows}
 //!   runs(n):    pairs {value, how often} until n rows are covered
 
-use super::layout::Layout;
 use super::{Page, PageDevice};
 use gapless_trace::naming::Names;
-use gapless_trace::{Allocation, History, SizeClass, StackId, StringId, Tick, Trace, scopes};
+use gapless_trace::{History, SizeClass, StackId, StringId, Tick, Trace, scopes};
 use rustc_hash::FxHashMap;
 
 /// Of the layout above.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// The stacks that a page shows, numbered by first use: small numbers for the stacks that matter.
 #[derive(Debug)]
@@ -68,8 +67,8 @@ impl StackNumbers {
     pub(crate) fn of(page: &Page<'_>) -> StackNumbers {
         let mut own = StackNumbers { numbers: vec![0; page.trace.stacks.len()], order: Vec::new() };
         for device in &page.devices {
-            for a in device.history.allocations.iter() {
-                own.see(a.stack);
+            for &stack in device.history.allocations.columns().stacks {
+                own.see(StackId(stack));
             }
         }
         own
@@ -138,53 +137,52 @@ pub(crate) fn tables(page: &Page<'_>, stacks: &StackNumbers) -> Vec<u8> {
 /// What both sections of a device measure in: 512 bytes where everything is a multiple of it, as in PyTorch's
 /// allocator.
 pub(crate) fn unit(device: &PageDevice<'_>) -> u64 {
-    let all = device.history.allocations.iter().fold(0, |all, a| all | a.addr.0 | a.block.0);
+    let columns = device.history.allocations.columns();
+    let all = columns.addrs.iter().chain(columns.blocks).fold(0, |all, bytes| all | bytes);
     if all.is_multiple_of(512) { 512 } else { 1 }
 }
 
 /// Section `rects.D`.
-pub(crate) fn rects(
-    trace: &Trace,
-    device: &PageDevice<'_>,
-    layout: &Layout,
-    stacks: &StackNumbers,
-) -> Vec<u8> {
-    let allocations = &device.history.allocations;
+pub(crate) fn rects(trace: &Trace, device: &PageDevice<'_>, stacks: &StackNumbers) -> Vec<u8> {
+    let all = device.history.allocations.columns();
+    let n = all.starts.len();
     let unit = unit(device);
     let forever = device.history.forever().0;
-    let mut out = Bytes(Vec::with_capacity(allocations.len() * 12 + 64));
-    out.number(allocations.len() as u64);
+    let mut out = Bytes(Vec::with_capacity(n * 12 + 64));
+    out.number(n as u64);
     out.number(u64::from(device.history.last_tick.0));
     out.number(unit);
     out.number(u64::from(device.places.is_some()));
     let depths = scopes::of(trace, device.device).iter().map(|scope| scope.depth + 1).max().unwrap_or(0);
     out.number(u64::from(!device.steps.is_empty()) + 2 * depths.min(2));
     let mut before = 0;
-    for a in allocations.iter() {
-        out.number(u64::from(a.start.0.saturating_sub(before)));
-        before = a.start.0;
+    for &start in all.starts {
+        out.number(u64::from(start.saturating_sub(before)));
+        before = start;
     }
-    for a in allocations.iter() {
-        out.number(life(a.start, a.end, forever));
+    for (&start, &end) in all.starts.iter().zip(all.ends) {
+        out.number(life(Tick(start), Tick(end), forever));
     }
-    out.recency(allocations.iter().map(|a| a.requested.0));
-    for a in allocations.iter() {
-        out.signed((a.block.0 / unit) as i64 - a.requested.0.div_ceil(unit) as i64);
+    out.recency(all.requested.iter().copied());
+    for (block, requested) in all.blocks.iter().zip(all.requested) {
+        out.signed((block / unit) as i64 - requested.div_ceil(unit) as i64);
     }
-    out.recency(layout.y.iter().map(|y| y / unit));
-    out.recency(allocations.iter().map(|a| stacks.get(a.stack)));
+    if let Some(places) = device.places {
+        out.recency((0..n).map(|i| places.get(i).map_or(0, |y| y / unit)));
+    }
+    out.recency(all.stacks.iter().map(|&stack| stacks.get(StackId(stack))));
     let kinds = device.kinds;
-    out.runs((0..allocations.len()).map(|i| kinds.get(i).map_or(0, |&kind| u64::from(kind) + 1)));
+    out.runs((0..n).map(|i| kinds.get(i).map_or(0, |&kind| u64::from(kind) + 1)));
     out.0
 }
 
 /// Section `detail.D`.
 pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>) -> Vec<u8> {
     let history = device.history;
-    let allocations = &history.allocations;
+    let all = history.allocations.columns();
     let forever = history.forever().0;
     let unit = unit(device);
-    let mut out = Bytes(Vec::with_capacity(allocations.len() * 4 + device.device.events.len() * 2 + 64));
+    let mut out = Bytes(Vec::with_capacity(all.starts.len() * 4 + device.device.events.len() * 2 + 64));
 
     let columns = device.device;
     out.number(columns.streams.len() as u64);
@@ -195,18 +193,17 @@ pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>) -> Vec<u8> {
     for pool in &columns.pools {
         out.string(&pool.to_string());
     }
-    let lowest = allocations.iter().map(|a| a.addr.0).chain(history.segments.iter().map(|s| s.addr.0)).min();
+    let lowest = all.addrs.iter().copied().chain(history.segments.iter().map(|s| s.addr.0)).min();
     // Rounded down, so that what is a multiple of the unit stays one.
     let base = lowest.unwrap_or(0) / unit * unit;
     out.string(&format!("{base:x}"));
-    for a in allocations.iter() {
-        out.number(u64::from(a.end.0.saturating_sub(a.freed.0)));
+    for (end, &freed) in all.ends.iter().zip(all.freed) {
+        out.number(u64::from(end.saturating_sub(freed)));
     }
-    out.recency(allocations.iter().map(|a| (a.addr.0 - base) / unit));
-    out.runs(allocations.iter().map(|a| u64::from(a.stream)));
-    out.runs(allocations.iter().map(|a| u64::from(a.pool)));
-    let small = |a: Allocation| u64::from(a.class == SizeClass::Small);
-    out.runs(allocations.iter().map(small));
+    out.recency(all.addrs.iter().map(|addr| (addr - base) / unit));
+    out.runs(all.streams.iter().map(|&stream| u64::from(stream)));
+    out.runs(all.pools.iter().map(|&pool| u64::from(pool)));
+    out.runs(all.small.iter().map(|&small| u64::from(small)));
 
     let mut spans: Vec<_> = history.segments.iter().collect();
     spans.sort_by_key(|s| (s.start, s.addr));

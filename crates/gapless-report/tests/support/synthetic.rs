@@ -93,28 +93,6 @@ pub(crate) fn run(allocations: usize, hostile: &str) -> Run {
     Run { trace, kinds: machine.kinds, steps }
 }
 
-/// A run of `allocations` allocations without steps: sizes are random, and a random one of those alive is freed next.
-pub(crate) fn random_lifetimes(allocations: usize) -> Run {
-    let mut trace = Trace::default();
-    trace.source.format = "made up".into();
-    trace.source.torch_rules = true;
-    trace.settings = Some(AllocatorSettings::default());
-    let mut machine = Machine::new(vec![StackId::NONE]);
-    let mut random = Random(11);
-    let mut alive = Vec::new();
-    while machine.kinds.len() < allocations {
-        if alive.len() > 2_000 || (!alive.is_empty() && random.next().is_multiple_of(2)) {
-            let one = random.next() as usize % alive.len();
-            machine.free(alive.swap_remove(one));
-        } else {
-            let most = 1 << (8 + random.next() % 16);
-            alive.push(machine.alloc(1 + random.next() % most, 0, 4));
-        }
-    }
-    trace.devices.push(machine.device);
-    Run { trace, kinds: machine.kinds, steps: Vec::new() }
-}
-
 fn frame(trace: &mut Trace, name: &str, file: &str, line: u32) -> gapless_trace::stacks::FrameId {
     let (name, file) = (trace.strings.intern(name), trace.strings.intern(file));
     trace.frames.intern(Frame { name, file, line })

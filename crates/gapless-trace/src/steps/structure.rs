@@ -21,6 +21,9 @@ const MAX_PER_STEP: usize = 64;
 const MAX_ANCHORS: usize = 160;
 const MAX_LENGTHS: usize = 12;
 
+/// The best hypothesis has at least a score of 1, and a finer one that takes its place at least this share of it.
+const FINER: f64 = 0.85;
+
 /// What recurs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pattern {
@@ -203,10 +206,15 @@ impl<'a> Window<'a> {
         let trials: Vec<Trial> = tries
             .into_iter()
             .map(|bounds| {
-                let (recurring, score) = self.recurring(&bounds);
-                let score = score * self.order(&bounds, &recurring);
-                // Looking for valleys costs a pass: only where there is something to weigh.
-                Trial { score: if score < 0.5 { score } else { score * self.levelness(&bounds) }, bounds }
+                let (recurring, mut score) = self.recurring(&bounds);
+                // Order and valleys cost a pass each. They only lower a score: one that is too low already stays so.
+                if score >= FINER {
+                    score *= self.order(&bounds, &recurring);
+                }
+                if score >= FINER {
+                    score *= self.levelness(&bounds);
+                }
+                Trial { score, bounds }
             })
             .collect();
         let best = trials
@@ -220,7 +228,7 @@ impl<'a> Window<'a> {
         let (counts, _) = self.recurring(&best.bounds);
         let finer = trials
             .iter()
-            .filter(|t| t.score >= best.score * 0.85 && t.bounds.len() > best.bounds.len() + 1)
+            .filter(|t| t.score >= best.score * FINER && t.bounds.len() > best.bounds.len() + 1)
             .filter(|t| {
                 let factor = (t.bounds.len() as f64 / best.bounds.len() as f64).round() as u32;
                 let multiples = counts.iter().filter(|&&(_, c)| c % factor.max(1) == 0).count();
@@ -313,11 +321,9 @@ impl<'a> Window<'a> {
         let skip = skipped(intervals);
         let scored = intervals - skip;
         let (low, high) = (bounds[skip], bounds[intervals]);
-        let mut of = vec![0u32; (high - low) as usize];
-        for i in skip..intervals {
-            of[(bounds[i] - low) as usize..(bounds[i + 1] - low) as usize].fill(i as u32);
-        }
-        let needed = scored - scored * 3 / 20;
+        let ends = &bounds[skip + 1..];
+        let spared = scored * 3 / 20;
+        let needed = scored - spared;
         let (mut found, mut score) = (Vec::new(), 0.0);
         for &key in &self.sample {
             let at = self.occurrences(key);
@@ -328,12 +334,16 @@ impl<'a> Window<'a> {
             if count == 0 || total < needed {
                 continue;
             }
-            let (mut agree, mut run, mut current) = (0, 0, u32::MAX);
+            // Most keys disagree in too many intervals soon: the others need not be looked at. Each interval holds about
+            // one occurrence or more, so that going through the ends costs no more than the occurrences do.
+            let (mut agree, mut run, mut interval) = (0, 0, 0);
             for &p in &at[from..to] {
-                let interval = of[(p - low) as usize];
-                if interval != current {
+                while p >= ends[interval] {
                     agree += usize::from(run == count);
-                    (run, current) = (0, interval);
+                    (run, interval) = (0, interval + 1);
+                }
+                if interval - agree > spared {
+                    break;
                 }
                 run += 1;
             }
