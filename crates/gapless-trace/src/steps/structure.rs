@@ -70,9 +70,9 @@ struct Window<'a> {
     /// The most of `transient`.
     peak: u64,
     from: usize,
-    /// The keys by number, in order of first sight.
+    /// The keys by number, in order of first sight; the first stands for those that occur once.
     names: Vec<u64>,
-    /// The window as numbers of keys.
+    /// The window as numbers of keys, or [`ONCE`].
     tokens: Vec<u32>,
     /// `at[starts[k]..starts[k + 1]]`: where key k occurs, from the window's beginning.
     starts: Vec<u32>,
@@ -94,20 +94,31 @@ struct Trial {
     score: f64,
 }
 
-/// The distinct keys in order of first sight, and each key's number among them.
+/// The number of a key that occurs once. It cannot recur, so it needs no number of its own.
+const ONCE: u32 = 0;
+
+/// The keys that occur more than once, in order of first sight, and each key's number among them. The first name stands
+/// for [`ONCE`]. A few keys that occur once have a number too: those that the filter takes for others.
 ///
-/// Where nothing recurs every key is distinct. A map would then take 17 bytes a slot, and as much again each time it
-/// grows: the most memory of a whole report. A table of numbers takes 4, and its size is known.
+/// Where nothing recurs most keys are distinct. A map would then take 17 bytes a slot, and as much again each time it
+/// grows: the most memory of a whole report. A table of numbers takes 4, and its size is known. Looking up is a cache
+/// miss, which the filter, small enough for the cache, spares most keys that occur once.
 fn numbered(keys: &[u64]) -> (Vec<u64>, Vec<u32>) {
     const EMPTY: u32 = u32::MAX;
+    // Keys are hashes whose low bits are the weakest: the multiplication mixes the others into the high ones.
+    let hash = |key: u64| key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let twice = Twice::of(keys.iter().map(|&key| hash(key)), keys.len());
     // At most three quarters full.
     let slots = (keys.len() / 3 * 4 + 4).next_power_of_two();
     let mut table = vec![EMPTY; slots];
     // Room that is not used takes no memory.
-    let mut names: Vec<u64> = Vec::with_capacity(keys.len());
+    let mut names: Vec<u64> = Vec::with_capacity(keys.len() + 1);
+    names.push(0);
     let number = |&key: &u64| {
-        // Keys are hashes whose low bits are the weakest: the multiplication mixes the others into the high ones.
-        let mut at = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (slots - 1);
+        if !twice.may_contain(hash(key)) {
+            return ONCE;
+        }
+        let mut at = hash(key) as usize & (slots - 1);
         loop {
             match table[at] {
                 EMPTY => {
@@ -124,19 +135,47 @@ fn numbered(keys: &[u64]) -> (Vec<u64>, Vec<u32>) {
     (names, tokens)
 }
 
+/// What was seen at least twice, and a little more: hashes whose low bits are equal are taken for one.
+struct Twice {
+    bits: Vec<u64>,
+}
+
+impl Twice {
+    fn of(hashes: impl Iterator<Item = u64>, count: usize) -> Twice {
+        // Four to eight bits a hash: about one in six is taken for another.
+        let words = (count / 16 + 1).next_power_of_two();
+        let (mut once, mut bits) = (vec![0u64; words], vec![0u64; words]);
+        for hash in hashes {
+            let (word, bit) = Twice::place(hash, words);
+            bits[word] |= once[word] & bit;
+            once[word] |= bit;
+        }
+        Twice { bits }
+    }
+
+    fn place(hash: u64, words: usize) -> (usize, u64) {
+        ((hash >> 6) as usize & (words - 1), 1 << (hash & 63))
+    }
+
+    fn may_contain(&self, hash: u64) -> bool {
+        let (word, bit) = Twice::place(hash, self.bits.len());
+        self.bits[word] & bit != 0
+    }
+}
+
 impl<'a> Window<'a> {
     fn new(keys: &'a [u64], transient: &'a [u64], from: usize) -> Window<'a> {
         let (names, tokens) = numbered(&keys[from..]);
         let mut starts = vec![0u32; names.len() + 1];
-        for &t in &tokens {
+        for &t in tokens.iter().filter(|&&t| t != ONCE) {
             starts[t as usize + 1] += 1;
         }
         for k in 0..names.len() {
             starts[k + 1] += starts[k];
         }
         let mut next = starts.clone();
-        let mut at = vec![0u32; tokens.len()];
-        for (i, &t) in tokens.iter().enumerate() {
+        let mut at = vec![0u32; starts[names.len()] as usize];
+        for (i, &t) in tokens.iter().enumerate().filter(|(_, t)| **t != ONCE) {
             at[next[t as usize] as usize] = i as u32;
             next[t as usize] += 1;
         }
@@ -325,7 +364,9 @@ impl<'a> Window<'a> {
         let spared = scored * 3 / 20;
         let needed = scored - spared;
         let (mut found, mut score) = (Vec::new(), 0.0);
-        for &key in &self.sample {
+        // The rarest come first: those that occur too seldom to agree anywhere are passed over as one.
+        let rare = self.sample.partition_point(|&key| self.occurrences(key).len() < needed);
+        for &key in &self.sample[rare..] {
             let at = self.occurrences(key);
             let from = at.partition_point(|&p| p < low);
             let to = at.partition_point(|&p| p < high);
@@ -360,18 +401,14 @@ impl<'a> Window<'a> {
     /// How far the order of the recurring keys is the same in neighbouring steps: 0 as by chance, 1 entirely. Counts
     /// alone cannot tell a step from intervals that drift through it.
     fn order(&self, bounds: &[u32], recurring: &[(u32, u32)]) -> f64 {
-        let mut member = vec![false; self.names.len()];
-        for &(key, _) in recurring {
-            member[key as usize] = true;
-        }
         let total: f64 = recurring.iter().map(|&(_, c)| f64::from(c)).sum();
         let chance: f64 = recurring.iter().map(|&(_, c)| (f64::from(c) / total).powi(2)).sum();
         let intervals = bounds.len() - 1;
+        let members = Members::of(self, recurring);
         let mut agreements: Vec<f64> = Vec::new();
         let mut before: Vec<u32> = Vec::new();
         for i in skipped(intervals)..intervals {
-            let tokens = &self.tokens[bounds[i] as usize..bounds[i + 1] as usize];
-            let now: Vec<u32> = tokens.iter().copied().filter(|&t| member[t as usize]).collect();
+            let now = members.between(self, bounds[i], bounds[i + 1]);
             if !before.is_empty() && !now.is_empty() {
                 let same = before.iter().zip(&now).filter(|(a, b)| a == b).count();
                 agreements.push(same as f64 / before.len().max(now.len()) as f64);
@@ -453,6 +490,45 @@ impl<'a> Window<'a> {
     }
 }
 
+/// Finds the occurrences of some keys in order of position.
+enum Members {
+    /// Rare keys: their positions and numbers, by position.
+    Few(Vec<(u32, u32)>),
+    /// Whether each key is one of them: the window is gone through.
+    Many(Vec<bool>),
+}
+
+impl Members {
+    fn of(window: &Window<'_>, keys: &[(u32, u32)]) -> Members {
+        let occurrences: usize = keys.iter().map(|&(key, _)| window.occurrences(key).len()).sum();
+        if occurrences * 16 < window.tokens.len() {
+            let at = |&(key, _): &(u32, u32)| window.occurrences(key).iter().map(move |&p| (p, key));
+            let mut places: Vec<(u32, u32)> = keys.iter().flat_map(at).collect();
+            places.sort_unstable();
+            return Members::Few(places);
+        }
+        let mut member = vec![false; window.names.len()];
+        for &(key, _) in keys {
+            member[key as usize] = true;
+        }
+        Members::Many(member)
+    }
+
+    /// The keys between two positions, in order.
+    fn between(&self, window: &Window<'_>, from: u32, to: u32) -> Vec<u32> {
+        match self {
+            Members::Few(places) => {
+                let first = places.partition_point(|&(p, _)| p < from);
+                places[first..].iter().take_while(|&&(p, _)| p < to).map(|&(_, key)| key).collect()
+            }
+            Members::Many(member) => {
+                let tokens = &window.tokens[from as usize..to as usize];
+                tokens.iter().copied().filter(|&t| member[t as usize]).collect()
+            }
+        }
+    }
+}
+
 /// A beat that is missing between two others, a whole number of lengths apart, is put in.
 fn fill(beats: &[u32], length: u32) -> Vec<u32> {
     let mut filled: Vec<u32> = Vec::with_capacity(beats.len());
@@ -502,36 +578,34 @@ fn evenness(at: &[u32], ahead: usize) -> Option<(u32, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::numbered;
+    use super::{ONCE, numbered};
     use std::collections::HashMap;
 
-    /// What `numbered` says, with a map.
-    fn twin(keys: &[u64]) -> (Vec<u64>, Vec<u32>) {
-        let (mut names, mut known) = (Vec::new(), HashMap::new());
-        let number = |&key: &u64| {
-            *known.entry(key).or_insert_with(|| {
-                names.push(key);
-                names.len() as u32 - 1
-            })
-        };
-        let tokens = keys.iter().map(number).collect();
-        (names, tokens)
-    }
-
     #[test]
-    fn keys_are_numbered_as_a_map_would_number_them() {
-        // Distinct, repeating, equal in their low or in their high halves, and few.
-        let patterns: [fn(u64) -> u64; 5] = [
+    fn keys_that_recur_have_numbers_in_order_of_first_sight() {
+        // Distinct, repeating, equal in their low or in their high halves, few, and some of each.
+        let patterns: [fn(u64) -> u64; 6] = [
             |i| i.wrapping_mul(0xd1b5_4a32_d192_ed03),
             |i| i % 7,
             |i| i << 40,
             |i| i << 16 | 0xffff,
             |_| u64::MAX,
+            |i| if i % 3 == 0 { i % 31 } else { i << 20 },
         ];
         for pattern in patterns {
             for n in [0, 1, 2, 3, 4, 5, 1000, 4096] {
                 let keys: Vec<u64> = (0..n).map(pattern).collect();
-                assert_eq!(numbered(&keys), twin(&keys), "{n}");
+                let mut counts: HashMap<u64, u32> = HashMap::new();
+                keys.iter().for_each(|&key| *counts.entry(key).or_default() += 1);
+                let (names, tokens) = numbered(&keys);
+                let mut seen = 0;
+                for (key, &token) in keys.iter().zip(&tokens) {
+                    assert!(token != ONCE || counts[key] == 1, "{key} recurs and has no number");
+                    assert!(token == ONCE || names[token as usize] == *key);
+                    assert!(token <= seen + 1, "{token} is the next number after {seen}");
+                    seen = seen.max(token);
+                }
+                assert_eq!(names.len(), seen as usize + 1);
             }
         }
     }
