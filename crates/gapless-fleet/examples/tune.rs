@@ -1,18 +1,17 @@
-use gapless_fleet::{arrivals, policy::{Policy, value::{Value, Weights}}, sim, words::*};
+use gapless_fleet::{arrivals, policy::Policy, sim, words::*};
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let dir = "/tmp/fl";
     let rows = |f: &str| -> Vec<Vec<String>> { std::fs::read_to_string(format!("{dir}/{f}.csv")).unwrap().lines().skip(1).map(|l| l.split(',').map(str::to_owned).collect()).collect() };
     let nodes: Vec<Node> = rows("openb_node_list_gpu_node").iter().map(|r| Node { name: r[0].clone(), cpu_milli: r[1].parse().unwrap(), memory: r[2].parse::<u64>().unwrap() << 20, gpus: r[3].parse().unwrap(), model: r[4].clone(), gpu_memory: None, max_pods: MAX_PODS }).collect();
     let seeds: Vec<i64> = args[3].split(',').map(|s| s.parse().unwrap()).collect();
-    let w: Vec<f64> = args.get(4).map(|s| s.split(',').map(|x| x.parse().unwrap()).collect()).unwrap_or_default();
     for trace in args[1].split(',') {
         let pods: Vec<Pod> = rows(&format!("openb_pod_list_{trace}")).iter().map(|r| Pod { name: r[0].clone(), request: Request { cpu_milli: r[1].parse().unwrap(), memory: r[2].parse::<u64>().unwrap() << 20, gpus: r[3].parse().unwrap(), share: Share::Milli(r[4].parse().unwrap()), models: r.get(5).cloned().unwrap_or_default() }, created: None, deleted: None, priority: 0, gang: String::new() }).collect();
         for policy in args[2].split(',') {
             let (mut a, mut b, mut dps, mut prep) = (vec![], vec![], 0.0, 0.0);
             for &seed in &seeds {
                 let arr = arrivals::shuffled(&pods, &nodes, 1000, Some(1.3), seed).unwrap();
-                let r = sim::run(&nodes, &pods, &arr, sim::Options::default(), |l, m, g| if policy == "gapless" && !w.is_empty() { Policy::Value(Box::new(Value::with(l, m, Weights { usable: w[0], usable_when_empty: w[1], scarce: w[2] }))) } else { Policy::named(policy, l, m, g).unwrap() });
+                let r = sim::run(&nodes, &pods, &arr, sim::Options::default(), |l, m, g| Policy::named(policy, l, m, g).unwrap());
                 a.push(r.columns[100].unwrap()); b.push(r.columns[130].unwrap());
                 dps += r.decisions_per_second() / seeds.len() as f64; prep += r.preparing.as_secs_f64() / seeds.len() as f64;
             }

@@ -37,6 +37,8 @@ pub struct Placer {
     changes: Vec<u32>,
     first_change: u64,
     last: Vec<u64>,
+    /// What the policy keeps of each node until it changes.
+    befores: Vec<f64>,
     free: u64,
     clock: u64,
 }
@@ -58,7 +60,7 @@ impl Placer {
     pub fn new(ledger: Ledger, policy: Policy) -> Placer {
         let nodes = ledger.len();
         let free = (0..nodes as u32).map(|node| u64::from(ledger.slot(node).free)).sum();
-        let mut placer = Placer {
+        Placer {
             ledger,
             policy,
             kinds: FxHashMap::default(),
@@ -66,11 +68,10 @@ impl Placer {
             changes: Vec::new(),
             first_change: 1,
             last: vec![0; nodes],
+            befores: vec![f64::NAN; nodes],
             free,
             clock: 0,
-        };
-        placer.tell_load();
-        placer
+        }
     }
 
     pub fn ledger(&self) -> &Ledger {
@@ -84,14 +85,16 @@ impl Placer {
     /// Another policy, for another mix. All scores are forgotten.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
-        self.forget();
-        self.tell_load();
+        self.kinds.clear();
+        self.rows.clear();
+        self.befores.fill(f64::NAN);
     }
 
     /// Adds a node, which has the highest rank. A model that is new needs a policy that knows it: the caller sets one.
     pub fn add_node(&mut self, node: Node, policy: impl FnOnce(&Ledger) -> Policy) -> u32 {
         let index = self.ledger.add(node);
         self.last.push(0);
+        self.befores.push(f64::NAN);
         self.free += u64::from(self.ledger.slot(index).free);
         let policy = policy(&self.ledger);
         self.set_policy(policy);
@@ -161,26 +164,13 @@ impl Placer {
     fn changed(&mut self, node: u32, free_before: u32) {
         let now = self.ledger.slot(node).free;
         self.free = self.free + u64::from(now) - u64::from(free_before);
+        self.befores[node as usize] = f64::NAN;
         self.changes.push(node);
         self.last[node as usize] = self.first_change + self.changes.len() as u64 - 1;
         if self.changes.len() > 4 * self.last.len() + 1024 {
             self.first_change += self.changes.len() as u64;
             self.changes.clear();
         }
-        self.tell_load();
-    }
-
-    fn tell_load(&mut self) {
-        let total = self.ledger.total_milli();
-        let share = if total == 0 { 0.0 } else { self.free as f64 / total as f64 };
-        if self.policy.set_free(share) {
-            self.forget();
-        }
-    }
-
-    fn forget(&mut self) {
-        self.kinds.clear();
-        self.rows.clear();
     }
 
     /// The row of a request, made if there is none.
@@ -206,9 +196,11 @@ impl Placer {
             if row.fits(&self.ledger, node) {
                 let view = self.ledger.view(node);
                 // The class of pods on a node is no part of its state.
-                let score = match self.policy {
-                    Policy::Clustering => self.policy.score(view, request),
-                    _ => *known.entry(view.slot.state).or_insert_with(|| self.policy.score(view, request)),
+                let before = &mut self.befores[node as usize];
+                let policy = &mut self.policy;
+                let score = match policy {
+                    Policy::Clustering => policy.score(view, request, before),
+                    _ => *known.entry(view.slot.state).or_insert_with(|| policy.score(view, request, before)),
                 };
                 row.scores[node as usize] = score;
             }
@@ -239,13 +231,13 @@ impl Placer {
             for (number, &node) in self.changes[from..].iter().enumerate() {
                 // Only the latest change of a node counts.
                 if self.last[node as usize] == row.seen + number as u64 {
-                    row.score(&self.ledger, &mut self.policy, node);
+                    row.score(&self.ledger, &mut self.policy, &mut self.befores, node);
                 }
             }
         } else {
             for node in 0..self.last.len() as u32 {
                 if self.last[node as usize] >= row.seen {
-                    row.score(&self.ledger, &mut self.policy, node);
+                    row.score(&self.ledger, &mut self.policy, &mut self.befores, node);
                 }
             }
         }
@@ -279,10 +271,13 @@ impl Row {
         self.accepted[ledger.slot(node).model as usize] && ledger.fits(node, &self.request)
     }
 
-    fn score(&mut self, ledger: &Ledger, policy: &mut Policy, node: u32) {
-        let score =
-            if self.fits(ledger, node) { policy.score(ledger.view(node), &self.request) } else { NO };
+    fn score(&mut self, ledger: &Ledger, policy: &mut Policy, befores: &mut [f64], node: u32) {
         let at = node as usize;
+        let score = if self.fits(ledger, node) {
+            policy.score(ledger.view(node), &self.request, &mut befores[at])
+        } else {
+            NO
+        };
         let before = std::mem::replace(&mut self.scores[at], score);
         let block = &mut self.blocks[at / BLOCK];
         if score >= *block {

@@ -100,13 +100,16 @@ impl Fgd {
         Fgd { fragments: Fragments::new(ledger, mix), known: FxHashMap::default(), scratch: Vec::new() }
     }
 
-    pub fn score(&mut self, view: View<'_>, request: &Request) -> i32 {
+    pub fn score(&mut self, view: View<'_>, request: &Request, before: &mut f64) -> i32 {
+        if before.is_nan() {
+            *before = self.before(view);
+        }
+        let before = *before;
         let units = view.slot.units;
         let milli = request.milli_of(units) as u16;
         if request.gpus == 1 && request.units_of(units) < units {
-            return self.best(view, milli, request).map_or(0, |(score, _)| score);
+            return self.best(view, milli, request, before).map_or(0, |(score, _)| score);
         }
-        let before = self.before(view);
         let cpu = view.slot.cpu - request.cpu_milli;
         let mut state = view.slot.state.wrapping_add(self.cpu_changed(view, cpu));
         self.scratch.clear();
@@ -133,14 +136,14 @@ impl Fgd {
     /// The GPU for a partial request.
     pub fn gpu(&mut self, view: View<'_>, left: &[u64], request: &Request) -> Option<u16> {
         let milli = request.milli_of(view.slot.units) as u16;
-        let gpu = self.best(view, milli, request)?.1;
+        let before = self.before(view);
+        let gpu = self.best(view, milli, request, before)?.1;
         // Thousandths are rounded; the ledger decides.
         (left[gpu as usize] >= request.units_of(view.slot.units)).then_some(gpu)
     }
 
     /// The best score of a partial request on a node, and the first GPU that has it.
-    fn best(&mut self, view: View<'_>, milli: u16, request: &Request) -> Option<(i32, u16)> {
-        let before = self.before(view);
+    fn best(&mut self, view: View<'_>, milli: u16, request: &Request, before: f64) -> Option<(i32, u16)> {
         let cpu = view.slot.cpu - request.cpu_milli;
         let state = view.slot.state.wrapping_add(self.cpu_changed(view, cpu));
         let mut best: Option<(i32, u16)> = None;

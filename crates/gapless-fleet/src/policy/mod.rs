@@ -43,16 +43,17 @@ impl Policy {
         })
     }
 
-    /// The score of a node on which `request` fits.
-    pub fn score(&mut self, view: View<'_>, request: &Request) -> i32 {
+    /// The score of a node on which `request` fits. `before` is for the policy to keep, as long as the node does not
+    /// change; it is NaN at first.
+    pub fn score(&mut self, view: View<'_>, request: &Request, before: &mut f64) -> i32 {
         match self {
             Policy::Random(_) => 0,
             Policy::DotProduct => peers::dot_product(view, request),
             Policy::Clustering => peers::clustering(view, request),
             Policy::Packing => peers::packing(view, request),
             Policy::BestFit => peers::best_fit(view, request),
-            Policy::Fgd(fgd) => fgd.score(view, request),
-            Policy::Value(value) => value.score(view, request),
+            Policy::Fgd(fgd) => fgd.score(view, request, before),
+            Policy::Value(value) => value.score(view, request, before),
         }
     }
 
@@ -79,14 +80,6 @@ impl Policy {
         match self {
             Policy::Random(random) => Some(random),
             _ => None,
-        }
-    }
-
-    /// Tells the policy what share of all GPUs is free. True if scores that were kept are no longer valid.
-    pub(crate) fn set_free(&mut self, share: f64) -> bool {
-        match self {
-            Policy::Value(value) => value.set_free(share),
-            _ => false,
         }
     }
 }
