@@ -16,6 +16,8 @@ pub struct Slot {
     pub cpu: u64,
     pub memory: u64,
     pub pods: u32,
+    /// Whether it takes pods at all.
+    pub open: bool,
     /// Index into [`Ledger::models`].
     pub model: u16,
     /// Units of each of its GPUs.
@@ -113,6 +115,7 @@ impl Ledger {
             cpu: node.cpu_milli,
             memory: node.memory,
             pods: node.max_pods,
+            open: true,
             model: model as u16,
             units,
             best: 0,
@@ -178,7 +181,7 @@ impl Ledger {
     /// Whether `request` fits on the node. The model must have been checked.
     pub fn fits(&self, index: u32, request: &Request) -> bool {
         let slot = &self.slots[index as usize];
-        if slot.cpu < request.cpu_milli || slot.memory < request.memory || slot.pods == 0 {
+        if slot.cpu < request.cpu_milli || slot.memory < request.memory || slot.pods == 0 || !slot.open {
             return false;
         }
         let need = if slot.units == u64::from(WHOLE) {
@@ -192,6 +195,11 @@ impl Ledger {
             n if need == slot.units => u32::from(slot.whole) >= n,
             n => slot.best >= need && self.left(index).iter().filter(|&&left| left >= need).count() >= n as usize,
         }
+    }
+
+    /// A closed node fits nothing more. What is booked on it stays.
+    pub fn set_open(&mut self, index: u32, open: bool) {
+        self.slots[index as usize].open = open;
     }
 
     /// Books `request` on these GPUs of a node.

@@ -3,20 +3,22 @@
 //!
 //! [`words`] has the vocabulary: nodes, requests, pods. [`ledger`] keeps account of what is free and never books more
 //! than there is. [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`] and
-//! [`check`] are the simulator and an independent judge of its log; [`repack`] moves pods; [`desk`] serves many callers.
+//! [`check`] are the simulator and an independent judge of its log; [`repack`] moves pods; [`desk`] serves many callers;
+//! [`show`] renders runs.
 
 pub mod arrivals;
-//pub mod check;
-//pub mod desk;
+pub mod check;
+pub mod desk;
 pub mod error;
 pub mod go_random;
 pub mod ledger;
-//pub mod log;
+pub mod log;
 pub mod mix;
 pub mod place;
 pub mod policy;
-//pub mod read;
-//pub mod repack;
+pub mod read;
+pub mod repack;
+pub mod show;
 pub mod sim;
 pub mod words;
 

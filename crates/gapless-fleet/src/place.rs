@@ -101,6 +101,13 @@ impl Placer {
         index
     }
 
+    /// Closes a node, or opens it again.
+    pub fn set_open(&mut self, node: u32, open: bool) {
+        let before = self.ledger.slot(node).free;
+        self.ledger.set_open(node, open);
+        self.changed(node, before);
+    }
+
     /// Thousandths that are free.
     pub fn free(&self) -> u64 {
         self.free

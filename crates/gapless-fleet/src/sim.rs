@@ -7,8 +7,11 @@ use crate::mix::{Mix, common_units, demand};
 use crate::place::Placer;
 use crate::policy::Policy;
 use crate::policy::fragment::Fragments;
+use crate::repack::{Movable, Move, make_room};
 use crate::words::{Node, Pod, Request};
 use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 /// Why a pod was refused, by what the nodes lacked that came closest.
@@ -95,6 +98,8 @@ pub struct Run {
     pub free_cpu: Vec<u64>,
     /// Pods that left during the run.
     pub departed: u64,
+    /// Moves, each with the number of the arrival that it made room for. Nodes are indices into the list of nodes.
+    pub moves: Vec<(usize, Move)>,
 }
 
 impl Run {
@@ -126,6 +131,10 @@ pub struct Options {
     pub fragments: bool,
     /// Pods leave when their time is over.
     pub departures: bool,
+    /// Moves that the whole run may make for pods that fit nowhere.
+    pub moves: usize,
+    /// Moves for one such pod.
+    pub moves_for_one: usize,
 }
 
 /// Runs `arrivals` of `pods` over `nodes`. `policy` makes the policy from the ranked ledger.
@@ -152,7 +161,10 @@ pub fn run(
         by_rank,
         units,
         fragments,
-        departures: std::collections::BinaryHeap::new(),
+        departures: BinaryHeap::new(),
+        held: Vec::new(),
+        on_node: vec![Vec::new(); nodes.len()],
+        options,
         run: Run {
             outcomes: Vec::with_capacity(arrivals.order.len()),
             arrived_milli: 0,
@@ -165,11 +177,12 @@ pub fn run(
             free: Vec::new(),
             free_cpu: Vec::new(),
             departed: 0,
+            moves: Vec::new(),
         },
         sums: Vec::new(),
         next_point: 0.0,
     };
-    simulation.all(pods, arrivals, options);
+    simulation.all(pods, arrivals);
     simulation.finish(nodes.len())
 }
 
@@ -178,94 +191,76 @@ struct Simulation {
     by_rank: Vec<u32>,
     units: u64,
     fragments: Option<Fragments>,
-    departures: std::collections::BinaryHeap<std::cmp::Reverse<Departure>>,
+    /// When pods leave, and their numbers.
+    departures: BinaryHeap<Reverse<(u64, usize)>>,
+    /// What every arrival holds, if pods may leave or move.
+    held: Vec<Option<Movable>>,
+    on_node: Vec<Vec<u32>>,
+    options: Options,
     run: Run,
     /// Sum and number of shares, by rounded arrived per cent.
     sums: Vec<(f64, u64)>,
     next_point: f64,
 }
 
-/// A pod that leaves at a time.
-struct Departure {
-    at: u64,
-    number: usize,
-    booking: Booking,
-    milli: u64,
-}
-
-impl PartialEq for Departure {
-    fn eq(&self, other: &Departure) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-
-impl Eq for Departure {}
-
-impl PartialOrd for Departure {
-    fn partial_cmp(&self, other: &Departure) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Departure {
-    fn cmp(&self, other: &Departure) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
 impl Simulation {
-    fn all(&mut self, pods: &[Pod], arrivals: &Arrivals, options: Options) {
+    fn all(&mut self, pods: &[Pod], arrivals: &Arrivals) {
         let mut next = 0;
         while next < arrivals.order.len() {
             let first = &pods[arrivals.order[next].pod as usize];
-            // Pods of a gang stand together only if they follow each other.
+            let is_member = |at: usize| {
+                let (one, other) = (arrivals.order[next], arrivals.order[at]);
+                one.copy.is_none() && other.copy.is_none() && pods[other.pod as usize].gang == first.gang
+            };
+            // Pods of a gang stand together if they follow each other.
             let mut end = next + 1;
-            while end < arrivals.order.len() && !first.gang.is_empty() && {
-                let pod = &pods[arrivals.order[end].pod as usize];
-                pod.gang == first.gang && arrivals.order[end].copy.is_none() && arrivals.order[next].copy.is_none()
-            } {
+            while !first.gang.is_empty() && end < arrivals.order.len() && is_member(end) {
                 end += 1;
             }
-            if options.departures
+            if self.options.departures
                 && let Some(now) = first.created
             {
                 self.leave(now);
             }
             let members: Vec<&Pod> =
                 arrivals.order[next..end].iter().map(|arrival| &pods[arrival.pod as usize]).collect();
-            self.arrive(&members, options.departures);
+            self.arrive(&members);
             next = end;
         }
     }
 
     fn leave(&mut self, now: u64) {
-        while let Some(std::cmp::Reverse(first)) = self.departures.peek() {
-            if first.at > now {
-                break;
-            }
-            let Some(std::cmp::Reverse(departure)) = self.departures.pop() else { break };
-            if self.placer.release(&departure.booking).is_ok() {
-                self.run.allocated_milli -= departure.milli;
+        while self.departures.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            let Some(Reverse((_, number))) = self.departures.pop() else { break };
+            let Some(pod) = self.held[number].take() else { continue };
+            self.on_node[pod.booking.node as usize].retain(|&other| other as usize != number);
+            if self.placer.release(&pod.booking).is_ok() {
+                self.run.allocated_milli -= self.taken(&pod.booking, &pod.request);
                 self.run.departed += 1;
             }
         }
     }
 
     /// Places one pod, or a gang.
-    fn arrive(&mut self, members: &[&Pod], departures: bool) {
+    fn arrive(&mut self, members: &[&Pod]) {
         let began = Instant::now();
-        let bookings: Option<Vec<Booking>> = match members {
+        let mut bookings: Option<Vec<Booking>> = match members {
             [pod] => self.placer.place(&pod.request).map(|booking| vec![booking]),
             _ => {
                 let requests: Vec<Request> = members.iter().map(|pod| pod.request.clone()).collect();
                 self.placer.place_gang(&requests)
             }
         };
+        if bookings.is_none()
+            && let [pod] = members
+        {
+            bookings = self.repack(&pod.request).map(|booking| vec![booking]);
+        }
         self.run.deciding += began.elapsed();
         match bookings {
             Some(bookings) => {
                 for (pod, booking) in members.iter().zip(bookings) {
-                    self.placed(pod, booking, departures);
+                    self.placed(pod, booking);
                 }
             }
             None => {
@@ -274,23 +269,53 @@ impl Simulation {
                 for (pod, cause) in members.iter().zip(causes) {
                     self.run.arrived_milli += demand(&pod.request, self.units);
                     self.run.outcomes.push(Outcome::Failed(cause.unwrap_or(Cause::Gang)));
+                    self.held.push(None);
                     self.sample();
                 }
             }
         }
     }
 
-    fn placed(&mut self, pod: &Pod, booking: Booking, departures: bool) {
+    /// Moves pods so that `request` fits, as far as moves are left.
+    fn repack(&mut self, request: &Request) -> Option<Booking> {
+        let left = self.options.moves - self.run.moves.len().min(self.options.moves);
+        let most = left.min(self.options.moves_for_one);
+        let before = self.placer.free();
+        let (booking, moves) = make_room(&mut self.placer, &mut self.held, &mut self.on_node, request, most)?;
+        let number = self.run.outcomes.len();
+        for mut one in moves {
+            one.from = self.by_rank[one.from as usize];
+            one.to = self.by_rank[one.to as usize];
+            self.run.moves.push((number, one));
+        }
+        // Pods in bytes may take other thousandths on other models: what the ledger says is right.
+        let grown = before - self.placer.free().min(before);
+        self.run.allocated_milli = self.run.allocated_milli + grown - self.taken(&booking, request);
+        Some(booking)
+    }
+
+    /// Thousandths that a pod takes where it is.
+    fn taken(&self, booking: &Booking, request: &Request) -> u64 {
+        let units = self.placer.ledger().slot(booking.node).units;
+        if request.gpus == 0 { 0 } else { u64::from(request.gpus) * u64::from(request.milli_of(units)) }
+    }
+
+    fn placed(&mut self, pod: &Pod, booking: Booking) {
         let slot = self.placer.ledger().slot(booking.node);
         let milli = if pod.request.gpus == 0 { 0 } else { pod.request.milli_of(slot.units) };
-        let taken = u64::from(milli) * u64::from(pod.request.gpus);
         let node = self.by_rank[booking.node as usize];
+        let number = self.run.outcomes.len();
         self.run.arrived_milli += demand(&pod.request, self.units);
-        self.run.allocated_milli += taken;
+        self.run.allocated_milli += u64::from(milli) * u64::from(pod.request.gpus);
         self.run.outcomes.push(Outcome::Placed { node, gpus: booking.gpus.clone(), milli });
-        if departures && let Some(at) = pod.deleted {
-            let number = self.run.outcomes.len();
-            self.departures.push(std::cmp::Reverse(Departure { at, number, booking, milli: taken }));
+        if self.options.departures || self.options.moves > 0 {
+            if self.options.departures && let Some(at) = pod.deleted {
+                self.departures.push(Reverse((at, number)));
+            }
+            self.on_node[booking.node as usize].push(number as u32);
+            self.held.push(Some(Movable { booking, request: pod.request.clone() }));
+        } else {
+            self.held.push(None);
         }
         self.sample();
     }
@@ -344,7 +369,7 @@ pub fn cause(placer: &Placer, request: &Request) -> Option<Cause> {
     let mut free = 0;
     for node in 0..ledger.len() as u32 {
         let slot = ledger.slot(node);
-        if !request.accepts(&ledger.models()[slot.model as usize].name) || (request.gpus > 0 && slot.units == 0) {
+        if !request.accepts(&ledger.models()[slot.model as usize].name) || (request.gpus > 0 && slot.units == 0) || !slot.open {
             continue;
         }
         let whole = ledger.node(node);
