@@ -15,11 +15,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 const LISTS: [&str; 17] = [
-    "cpu050", "cpu100", "cpu200", "cpu250", "default", "gpushare40", "gpushare60", "gpushare80", "gpushare100",
-    "gpuspec10", "gpuspec20", "gpuspec25", "gpuspec33", "multigpu20", "multigpu30", "multigpu40", "multigpu50",
+    "cpu050",
+    "cpu100",
+    "cpu200",
+    "cpu250",
+    "default",
+    "gpushare40",
+    "gpushare60",
+    "gpushare80",
+    "gpushare100",
+    "gpuspec10",
+    "gpuspec20",
+    "gpuspec25",
+    "gpuspec33",
+    "multigpu20",
+    "multigpu30",
+    "multigpu40",
+    "multigpu50",
 ];
 /// Published names of the policies in [`NAMES`].
-const PUBLISHED: [&str; 6] = ["01-Random", "02-DotProd", "03-GpuClustering", "04-GpuPacking", "05-BestFit", "06-FGD"];
+const PUBLISHED: [&str; 6] =
+    ["01-Random", "02-DotProd", "03-GpuClustering", "04-GpuPacking", "05-BestFit", "06-FGD"];
 const SEEDS: std::ops::Range<i64> = 42..52;
 /// Columns of the table: demand that has arrived, in per cent.
 const COLUMNS: [usize; 2] = [100, 130];
@@ -80,15 +96,17 @@ fn all(nodes: &[Node], pods: &[Vec<Pod>], threads: usize) -> BTreeMap<Key, [f64;
 /// Both columns of every published run.
 fn published(input: &mut File) -> BTreeMap<Key, [f64; 2]> {
     let mut text = Vec::new();
-    let unpacked = gapless_formats::packing::unpacked(gapless_formats::packing::Packing::Zstd, input, |inner| {
-        std::io::Read::read_to_end(inner, &mut text)
-    });
+    let unpacked =
+        gapless_formats::packing::unpacked(gapless_formats::packing::Packing::Zstd, input, |inner| {
+            std::io::Read::read_to_end(inner, &mut text)
+        });
     unpacked.expect("it can be unpacked");
     let text = String::from_utf8(text).expect("UTF-8");
     let mut all = BTreeMap::new();
     for line in text.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();
-        let list = LISTS.iter().position(|list| fields[0] == format!("openb_pod_list_{list}")).expect("a list");
+        let list =
+            LISTS.iter().position(|list| fields[0] == format!("openb_pod_list_{list}")).expect("a list");
         let policy = PUBLISHED.iter().position(|policy| fields[1] == *policy).expect("a policy");
         let seed = fields[3].parse().expect("a seed");
         let share = |n: usize| fields[5 + n].parse().expect("a share");
@@ -104,7 +122,9 @@ fn mean(of: &BTreeMap<Key, [f64; 2]>, policy: usize, list: usize, column: usize)
 /// Prints the table; false if a figure is not what is promised.
 fn compare(found: &BTreeMap<Key, [f64; 2]>, published: &BTreeMap<Key, [f64; 2]>) -> bool {
     let mut fine = true;
-    println!("\nShare of GPUs allocated at 130 % of arrivals, means of ten seeds; in brackets: minus the published mean");
+    println!(
+        "\nShare of GPUs allocated at 130 % of arrivals, means of ten seeds; in brackets: minus the published mean"
+    );
     print!("{:<12}", "list");
     NAMES.iter().for_each(|name| print!("{name:>17}"));
     println!();
@@ -127,7 +147,10 @@ fn compare(found: &BTreeMap<Key, [f64; 2]>, published: &BTreeMap<Key, [f64; 2]>)
     println!("   wanted: means within 0.3");
 
     println!("\nOurs minus FGD, run by run with the same seeds");
-    println!("{:<12}{:>10}{:>10}{:>12}{:>10}{:>10}{:>12}", "list", "FGD 100", "ours", "ours - FGD", "FGD 130", "ours", "ours - FGD");
+    println!(
+        "{:<12}{:>10}{:>10}{:>12}{:>10}{:>10}{:>12}",
+        "list", "FGD 100", "ours", "ours - FGD", "FGD 130", "ours", "ours - FGD"
+    );
     let (fgd, ours) = (NAMES.len() - 2, NAMES.len() - 1);
     let mut sums = [0.0; 2];
     for (list, name) in LISTS.iter().enumerate() {
@@ -157,7 +180,9 @@ fn speed(nodes: &[Node], pods: &[Pod]) {
     let worst = rates.iter().copied().fold(f64::INFINITY, f64::min);
     println!("{:>8} nodes: {best:>9.0}   slowest of five {worst:.0}   wanted: at least 100,000", nodes.len());
     let many: Vec<Node> = (0..42)
-        .flat_map(|copy| nodes.iter().map(move |node| Node { name: format!("{}-{copy}", node.name), ..node.clone() }))
+        .flat_map(|copy| {
+            nodes.iter().map(move |node| Node { name: format!("{}-{copy}", node.name), ..node.clone() })
+        })
         .collect();
     let large = run(&many, pods, "gapless", 42);
     println!(

@@ -66,7 +66,10 @@ impl Machine<'_> {
     fn add(&mut self, request: &Request, gpus: &[u16]) -> Result<(), String> {
         let name = &self.node.name;
         if !request.accepts(&self.node.model) {
-            return Err(format!("{name} has GPUs of model {:?}, the pod accepts {:?}", self.node.model, request.models));
+            return Err(format!(
+                "{name} has GPUs of model {:?}, the pod accepts {:?}",
+                self.node.model, request.models
+            ));
         }
         if gpus.len() != request.gpus as usize {
             return Err(format!("{} GPUs, but the pod asks for {}", gpus.len(), request.gpus));
@@ -118,7 +121,8 @@ struct Held<'a> {
 /// Judges a log; the first thing that is wrong ends the check.
 pub fn check(nodes: &[Node], pods: &[Pod], rows: &[LogRow], options: Options<'_>) -> Result<Checked, Wrong> {
     let by_name: FxHashMap<&str, &Pod> = pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
-    let machine_of: FxHashMap<&str, usize> = nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
+    let machine_of: FxHashMap<&str, usize> =
+        nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
     let empty = |node| Machine { node, cpu: 0, memory: 0, pods: 0, used: vec![0; node.gpus as usize] };
     let mut machines: Vec<Machine<'_>> = nodes.iter().map(empty).collect();
     let mut seen = rustc_hash::FxHashSet::default();
@@ -137,7 +141,8 @@ pub fn check(nodes: &[Node], pods: &[Pod], rows: &[LogRow], options: Options<'_>
         if first > 1 || row.order != first + index as u64 {
             return Err(wrong(format!("order is {}, but rows must count up from 0 or 1", row.order)));
         }
-        let base = row.pod.rsplit_once("-tuned-").filter(|(_, copy)| copy.bytes().all(|b| b.is_ascii_digit()));
+        let base =
+            row.pod.rsplit_once("-tuned-").filter(|(_, copy)| copy.bytes().all(|b| b.is_ascii_digit()));
         let known = by_name.get(row.pod.as_str()).or_else(|| by_name.get(base?.0));
         let pod = *known.ok_or_else(|| wrong(format!("pod {:?} is not in the list", row.pod)))?;
         if !seen.insert(row.pod.as_str()) {
@@ -156,8 +161,11 @@ pub fn check(nodes: &[Node], pods: &[Pod], rows: &[LogRow], options: Options<'_>
         if options.departures
             && let Some(now) = pod.created
         {
-            let over: Vec<&str> =
-                held.iter().filter(|(_, held)| held.pod.deleted.is_some_and(|at| at <= now)).map(|(name, _)| *name).collect();
+            let over: Vec<&str> = held
+                .iter()
+                .filter(|(_, held)| held.pod.deleted.is_some_and(|at| at <= now))
+                .map(|(name, _)| *name)
+                .collect();
             for name in over {
                 if let Some(held) = held.remove(name) {
                     checked.allocated_milli -= allocated(&held.pod.request, machines[held.machine].node);
@@ -169,13 +177,16 @@ pub fn check(nodes: &[Node], pods: &[Pod], rows: &[LogRow], options: Options<'_>
         let mut arriving = Vec::new();
         while let Some(one) = moves.next_if(|one| one.order == row.order) {
             let of_move = |what: String| Wrong { line: one.line, what: format!("move: {what}") };
-            let old = held.remove(one.pod.as_str()).ok_or_else(|| of_move(format!("{:?} is not placed", one.pod)))?;
+            let old = held
+                .remove(one.pod.as_str())
+                .ok_or_else(|| of_move(format!("{:?} is not placed", one.pod)))?;
             if machines[old.machine].node.name != one.from {
                 return Err(of_move(format!("{:?} is not on {:?}", one.pod, one.from)));
             }
             machines[old.machine].remove(&old.pod.request, &old.gpus);
             checked.allocated_milli -= allocated(&old.pod.request, machines[old.machine].node);
-            let to = *machine_of.get(one.to.as_str()).ok_or_else(|| of_move(format!("no node {:?}", one.to)))?;
+            let to =
+                *machine_of.get(one.to.as_str()).ok_or_else(|| of_move(format!("no node {:?}", one.to)))?;
             arriving.push((one, old.pod, to));
             checked.moved += 1;
         }
@@ -187,10 +198,14 @@ pub fn check(nodes: &[Node], pods: &[Pod], rows: &[LogRow], options: Options<'_>
         }
         checked.arrivals += 1;
         if row.placed {
-            let at = *machine_of.get(row.node.as_str()).ok_or_else(|| wrong(format!("no node {:?}", row.node)))?;
+            let at =
+                *machine_of.get(row.node.as_str()).ok_or_else(|| wrong(format!("no node {:?}", row.node)))?;
             let milli = if request.gpus == 0 { 0 } else { request.milli_of(machines[at].node.units()) };
             if row.milli != u64::from(milli) {
-                return Err(wrong(format!("{} thousandths, but {:?} takes {milli} there", row.milli, row.pod)));
+                return Err(wrong(format!(
+                    "{} thousandths, but {:?} takes {milli} there",
+                    row.milli, row.pod
+                )));
             }
             machines[at].add(request, &row.gpus).map_err(wrong)?;
             checked.allocated_milli += allocated(request, machines[at].node);

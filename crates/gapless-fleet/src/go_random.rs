@@ -110,7 +110,8 @@ fn table() -> Vec<u64> {
     let mut power = power_of_x(DRAWS);
     let mut table = vec![0; LENGTH];
     for i in 0..LENGTH {
-        let value = power.iter().zip(&sequence).fold(0u64, |sum, (c, s)| sum.wrapping_add(c.wrapping_mul(*s)));
+        let value =
+            power.iter().zip(&sequence).fold(0u64, |sum, (c, s)| sum.wrapping_add(c.wrapping_mul(*s)));
         table[place((DRAWS % LENGTH as u64) as usize + i)] = value;
         times_x(&mut power);
     }

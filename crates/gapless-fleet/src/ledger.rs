@@ -95,8 +95,13 @@ impl View<'_> {
 
 impl Ledger {
     pub fn new(nodes: Vec<Node>) -> Ledger {
-        let mut ledger =
-            Ledger { nodes: Vec::new(), slots: Vec::new(), left: Vec::new(), milli: Vec::new(), models: Vec::new() };
+        let mut ledger = Ledger {
+            nodes: Vec::new(),
+            slots: Vec::new(),
+            left: Vec::new(),
+            milli: Vec::new(),
+            models: Vec::new(),
+        };
         for node in nodes {
             ledger.add(node);
         }
@@ -193,7 +198,10 @@ impl Ledger {
             0 => true,
             1 => slot.best >= need,
             n if need == slot.units => u32::from(slot.whole) >= n,
-            n => slot.best >= need && self.left(index).iter().filter(|&&left| left >= need).count() >= n as usize,
+            n => {
+                slot.best >= need
+                    && self.left(index).iter().filter(|&&left| left >= need).count() >= n as usize
+            }
         }
     }
 
@@ -315,7 +323,10 @@ impl Ledger {
             summarise(&mut again, &self.left, &self.milli);
             let summary = |s: &Slot| (s.best, s.whole, s.free, s.state);
             if !same || summary(&again) != summary(slot) {
-                return Err(format!("node {:?}: the account differs from its bookings", self.nodes[index].name));
+                return Err(format!(
+                    "node {:?}: the account differs from its bookings",
+                    self.nodes[index].name
+                ));
             }
         }
         Ok(())

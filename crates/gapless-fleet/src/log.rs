@@ -12,7 +12,13 @@ pub const HEADER: &str = "order,pod,node,gpus,milli,cpu_milli,memory_mib,status"
 pub const MOVES_HEADER: &str = "order,pod,from,from_gpus,to,to_gpus,gained_milli";
 
 /// Writes the log of a run. Orders count from 0.
-pub fn write(out: &mut dyn Write, nodes: &[Node], pods: &[Pod], arrivals: &Arrivals, run: &Run) -> io::Result<()> {
+pub fn write(
+    out: &mut dyn Write,
+    nodes: &[Node],
+    pods: &[Pod],
+    arrivals: &Arrivals,
+    run: &Run,
+) -> io::Result<()> {
     writeln!(out, "{HEADER}")?;
     for (order, (arrival, outcome)) in arrivals.order.iter().zip(&run.outcomes).enumerate() {
         let request = &pods[arrival.pod as usize].request;
@@ -39,14 +45,26 @@ pub fn write(out: &mut dyn Write, nodes: &[Node], pods: &[Pod], arrivals: &Arriv
 }
 
 /// Writes the moves of a run.
-pub fn write_moves(out: &mut dyn Write, nodes: &[Node], pods: &[Pod], arrivals: &Arrivals, run: &Run) -> io::Result<()> {
+pub fn write_moves(
+    out: &mut dyn Write,
+    nodes: &[Node],
+    pods: &[Pod],
+    arrivals: &Arrivals,
+    run: &Run,
+) -> io::Result<()> {
     writeln!(out, "{MOVES_HEADER}")?;
     for (order, one) in &run.moves {
         let pod = arrivals.order[one.pod].name(pods);
         let (from, to) = (&nodes[one.from as usize].name, &nodes[one.to as usize].name);
         let (from_gpus, to_gpus) = (indices(&one.from_gpus), indices(&one.to_gpus));
         let gained = one.gained_milli;
-        writeln!(out, "{order},{},{},{from_gpus},{},{to_gpus},{gained}", field(&pod), field(from), field(to))?;
+        writeln!(
+            out,
+            "{order},{},{},{from_gpus},{},{to_gpus},{gained}",
+            field(&pod),
+            field(from),
+            field(to)
+        )?;
     }
     Ok(())
 }
@@ -85,7 +103,9 @@ pub fn read(input: &mut dyn Read) -> Result<Vec<LogRow>> {
     let mut at = [0; 8];
     for (at, name) in at.iter_mut().zip(HEADER.split(',')) {
         let found = csv.column(&[name]);
-        *at = found.ok_or_else(|| Error::line(1, format!("the log has no column {name:?}; it must have {HEADER}")))?;
+        *at = found.ok_or_else(|| {
+            Error::line(1, format!("the log has no column {name:?}; it must have {HEADER}"))
+        })?;
     }
     let mut rows = Vec::new();
     while let Some((line, fields)) = csv.row()? {
@@ -99,7 +119,9 @@ pub fn read(input: &mut dyn Read) -> Result<Vec<LogRow>> {
         let placed = match fields[at[7]].as_ref() {
             "placed" => true,
             "failed" => false,
-            other => return Err(Error::line(line, format!("unknown status {other:?}: use placed or failed"))),
+            other => {
+                return Err(Error::line(line, format!("unknown status {other:?}: use placed or failed")));
+            }
         };
         rows.push(LogRow {
             line,
@@ -134,11 +156,14 @@ pub fn read_moves(input: &mut dyn Read) -> Result<Vec<MoveRow>> {
     let mut at = [0; 7];
     for (at, name) in at.iter_mut().zip(MOVES_HEADER.split(',')) {
         let found = csv.column(&[name]);
-        *at = found.ok_or_else(|| Error::line(1, format!("the list has no column {name:?}; it must have {MOVES_HEADER}")))?;
+        *at = found.ok_or_else(|| {
+            Error::line(1, format!("the list has no column {name:?}; it must have {MOVES_HEADER}"))
+        })?;
     }
     let mut rows = Vec::new();
     while let Some((line, fields)) = csv.row()? {
-        let order = fields[at[0]].parse().map_err(|_| Error::line(line, "column order is not a whole number"))?;
+        let order =
+            fields[at[0]].parse().map_err(|_| Error::line(line, "column order is not a whole number"))?;
         rows.push(MoveRow {
             line,
             order,
@@ -156,7 +181,9 @@ fn parse_indices(line: u64, text: &str) -> Result<Vec<u16>> {
         return Ok(Vec::new());
     }
     let one = |part: &str| {
-        part.trim().parse().map_err(|_| Error::line(line, format!("gpus are not indices separated by `;`: {text:?}")))
+        part.trim()
+            .parse()
+            .map_err(|_| Error::line(line, format!("gpus are not indices separated by `;`: {text:?}")))
     };
     text.split(';').map(one).collect()
 }

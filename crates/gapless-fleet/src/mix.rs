@@ -28,9 +28,11 @@ impl Mix {
             *counts.entry(Request { memory: 0, ..request.clone() }).or_default() += 1;
             total += 1;
         }
-        let mut parts: Vec<Part> = counts.into_iter().map(|(request, count)| Part { request, count }).collect();
+        let mut parts: Vec<Part> =
+            counts.into_iter().map(|(request, count)| Part { request, count }).collect();
         parts.sort_by(|a, b| {
-            let key = |part: &Part| (part.count, part.request.cpu_milli, part.request.share, part.request.gpus);
+            let key =
+                |part: &Part| (part.count, part.request.cpu_milli, part.request.share, part.request.gpus);
             key(b).cmp(&key(a)).then_with(|| b.request.models.cmp(&a.request.models))
         });
         Mix { parts, total }

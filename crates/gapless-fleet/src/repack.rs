@@ -6,6 +6,7 @@
 use crate::ledger::Booking;
 use crate::place::Placer;
 use crate::words::Request;
+use rustc_hash::FxHashMap;
 
 /// One pod that changes its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +56,24 @@ pub fn make_room(
         }
     }
     tries.sort();
-    tries.truncate(MOST_TRIES);
+    // A pod that fits nowhere now has no new place either. Most pods share a few requests: each is asked once.
+    let mut has_place: FxHashMap<Request, bool> = FxHashMap::default();
+    let mut tried = 0;
     for (_, node, leaving) in tries {
+        let movable = leaving.iter().all(|&number| {
+            pods[number as usize].as_ref().is_some_and(|pod| {
+                *has_place
+                    .entry(pod.request.clone())
+                    .or_insert_with(|| placer.fitting(&pod.request).iter().any(|&other| other != node))
+            })
+        });
+        if !movable {
+            continue;
+        }
+        tried += 1;
+        if tried > MOST_TRIES {
+            return None;
+        }
         if let Some((booking, moves)) = attempt(placer, pods, node, &leaving, request) {
             for one in &moves {
                 on_node[one.from as usize].retain(|&number| number as usize != one.pod);
@@ -118,18 +135,32 @@ fn leaving(
         of_gpus.push((cost, gpu, chosen));
     }
     of_gpus.sort();
-    let mut all: Vec<u32> = of_gpus.iter().take(request.gpus as usize).flat_map(|(_, _, chosen)| chosen.clone()).collect();
+    let mut all: Vec<u32> =
+        of_gpus.iter().take(request.gpus as usize).flat_map(|(_, _, chosen)| chosen.clone()).collect();
     all.sort_unstable();
     all.dedup();
     let held = |number: &u32| pods[*number as usize].as_ref();
     let cpu = |all: &[u32]| slot.cpu + all.iter().filter_map(held).map(|pod| pod.booking.cpu).sum::<u64>();
-    let memory = |all: &[u32]| slot.memory + all.iter().filter_map(held).map(|pod| pod.booking.memory).sum::<u64>();
-    // Pods that hold the most CPUs leave until there are enough.
-    let mut others: Vec<u32> = numbers.iter().copied().filter(|number| !all.contains(number)).collect();
-    others.sort_by_key(|number| std::cmp::Reverse(held(number).map_or(0, |pod| pod.booking.cpu)));
-    let mut others = others.into_iter();
-    while cpu(&all) < request.cpu_milli || memory(&all) < request.memory || slot.pods as usize + all.len() == 0 {
-        all.push(others.next()?);
+    let memory =
+        |all: &[u32]| slot.memory + all.iter().filter_map(held).map(|pod| pod.booking.memory).sum::<u64>();
+    // CPUs, memory or pods are short: the smallest single pod that holds enough of both leaves, else the largest.
+    while cpu(&all) < request.cpu_milli
+        || memory(&all) < request.memory
+        || slot.pods as usize + all.len() == 0
+    {
+        let (cpu, memory) =
+            (request.cpu_milli.saturating_sub(cpu(&all)), request.memory.saturating_sub(memory(&all)));
+        let others = || {
+            let pod = |&number: &u32| Some((number, &held(&number)?.booking));
+            numbers.iter().filter(|number| !all.contains(number)).filter_map(pod)
+        };
+        // Pods without GPUs have the most other places.
+        let key = |booking: &Booking| (booking.gpus.len(), booking.cpu, booking.memory);
+        let enough = others().filter(|(_, booking)| booking.cpu >= cpu && booking.memory >= memory);
+        let smallest = enough.min_by_key(|(number, booking)| (key(booking), *number));
+        let largest = || others().max_by_key(|(number, booking)| (booking.cpu, booking.memory, *number));
+        let (number, _) = smallest.or_else(largest)?;
+        all.push(number);
         if all.len() > most {
             return None;
         }
@@ -162,7 +193,9 @@ fn attempt(
             placer.release(booking).expect("it was booked above");
         }
         for pod in &old {
-            placer.book(pod.booking.node, &pod.request, &pod.booking.gpus).expect("it was booked there before");
+            placer
+                .book(pod.booking.node, &pod.request, &pod.booking.gpus)
+                .expect("it was booked there before");
         }
     };
     let need = request.units_of(placer.ledger().slot(node).units);
@@ -174,7 +207,9 @@ fn attempt(
     let mut made = vec![booking.clone()];
     // The largest first: it has the fewest places.
     let mut order: Vec<usize> = (0..old.len()).collect();
-    order.sort_by_key(|&at| std::cmp::Reverse((old[at].booking.units * old[at].booking.gpus.len() as u64, old[at].booking.cpu)));
+    order.sort_by_key(|&at| {
+        std::cmp::Reverse((old[at].booking.units * old[at].booking.gpus.len() as u64, old[at].booking.cpu))
+    });
     let mut moved = Vec::new();
     for at in order {
         match placer.place(&old[at].request) {

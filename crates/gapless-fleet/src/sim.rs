@@ -66,7 +66,11 @@ impl Cause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Index into the list of nodes, and the GPUs there.
-    Placed { node: u32, gpus: Vec<u16>, milli: u32 },
+    Placed {
+        node: u32,
+        gpus: Vec<u16>,
+        milli: u32,
+    },
     Failed(Cause),
 }
 
@@ -309,7 +313,9 @@ impl Simulation {
         self.run.allocated_milli += u64::from(milli) * u64::from(pod.request.gpus);
         self.run.outcomes.push(Outcome::Placed { node, gpus: booking.gpus.clone(), milli });
         if self.options.departures || self.options.moves > 0 {
-            if self.options.departures && let Some(at) = pod.deleted {
+            if self.options.departures
+                && let Some(at) = pod.deleted
+            {
                 self.departures.push(Reverse((at, number)));
             }
             self.on_node[booking.node as usize].push(number as u32);
@@ -345,8 +351,11 @@ impl Simulation {
 
     fn finish(mut self, nodes: usize) -> Run {
         if !self.run.outcomes.is_empty() {
-            let last =
-                Point { arrived: self.run.arrived_share(), allocated: self.run.share(), fragmented: self.fragmented() };
+            let last = Point {
+                arrived: self.run.arrived_share(),
+                allocated: self.run.share(),
+                fragmented: self.fragmented(),
+            };
             self.run.curve.push(last);
         }
         let mean = |&(sum, count): &(f64, u64)| (count > 0).then(|| sum / count as f64);
@@ -369,7 +378,10 @@ pub fn cause(placer: &Placer, request: &Request) -> Option<Cause> {
     let mut free = 0;
     for node in 0..ledger.len() as u32 {
         let slot = ledger.slot(node);
-        if !request.accepts(&ledger.models()[slot.model as usize].name) || (request.gpus > 0 && slot.units == 0) || !slot.open {
+        if !request.accepts(&ledger.models()[slot.model as usize].name)
+            || (request.gpus > 0 && slot.units == 0)
+            || !slot.open
+        {
             continue;
         }
         let whole = ledger.node(node);

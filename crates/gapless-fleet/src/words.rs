@@ -113,9 +113,7 @@ impl Request {
     pub fn units_of(&self, units: u64) -> u64 {
         match self.share {
             // Rounded down, so that shares that add up to a whole GPU fit on one.
-            Share::Milli(milli) => {
-                (u128::from(units) * u128::from(milli) / u128::from(WHOLE)) as u64
-            }
+            Share::Milli(milli) => (u128::from(units) * u128::from(milli) / u128::from(WHOLE)) as u64,
             Share::Bytes(bytes) => {
                 // If the size is unknown, bytes cannot be counted, and only a whole GPU is safe.
                 if units == u64::from(WHOLE) { u64::from(WHOLE) } else { bytes }

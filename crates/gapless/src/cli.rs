@@ -1,8 +1,8 @@
 //! The command line: every flag, its help, and the examples.
 
 pub(crate) mod estimate;
-pub(crate) mod fleet;
 pub(crate) mod fit;
+pub(crate) mod fleet;
 pub(crate) mod live;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};

@@ -103,7 +103,11 @@ pub fn canonical(name: &str) -> Option<&'static str> {
 pub fn fullest(left: &[u64], need: u64, count: usize) -> Vec<u16> {
     if count == 1 {
         let room = left.iter().enumerate().filter(|&(_, &left)| left >= need);
-        return room.min_by_key(|&(index, &left)| (left, index)).map(|(index, _)| index as u16).into_iter().collect();
+        return room
+            .min_by_key(|&(index, &left)| (left, index))
+            .map(|(index, _)| index as u16)
+            .into_iter()
+            .collect();
     }
     let mut room: Vec<u16> = (0..left.len() as u16).filter(|&gpu| left[gpu as usize] >= need).collect();
     room.sort_by_key(|&gpu| left[gpu as usize]);

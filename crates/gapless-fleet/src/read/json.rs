@@ -113,7 +113,8 @@ fn rows<Row: for<'de> Deserialize<'de>, T>(
     if text.len() as u64 > MOST_BYTES {
         return Err(wrong(format!("more than {MOST_BYTES} bytes")));
     }
-    let mut value: Value = serde_json::from_slice(&text).map_err(|error| wrong(format!("invalid JSON: {error}")))?;
+    let mut value: Value =
+        serde_json::from_slice(&text).map_err(|error| wrong(format!("invalid JSON: {error}")))?;
     let list = match &mut value {
         Value::Array(list) => std::mem::take(list),
         Value::Object(members) => match members.get_mut(member) {
@@ -124,7 +125,8 @@ fn rows<Row: for<'de> Deserialize<'de>, T>(
     };
     let mut all = Vec::with_capacity(list.len());
     for (index, row) in list.into_iter().enumerate() {
-        let row: Row = serde_json::from_value(row).map_err(|error| wrong(format!("{member}[{index}]: {error}")))?;
+        let row: Row =
+            serde_json::from_value(row).map_err(|error| wrong(format!("{member}[{index}]: {error}")))?;
         all.push(convert(row).map_err(|what| wrong(format!("{member}[{index}]: {what}")))?);
     }
     Ok(all)
@@ -139,8 +141,12 @@ fn cpus(number: f64) -> std::result::Result<u64, String> {
 
 fn bytes(member: &str, value: &Value) -> std::result::Result<u64, String> {
     match value {
-        Value::Number(number) => number.as_u64().ok_or_else(|| format!("{member} is not a whole number of bytes: {number}")),
-        Value::String(text) => text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| format!("{member}: {error}")),
+        Value::Number(number) => {
+            number.as_u64().ok_or_else(|| format!("{member} is not a whole number of bytes: {number}"))
+        }
+        Value::String(text) => {
+            text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| format!("{member}: {error}"))
+        }
         _ => Err(format!("{member} is neither a number of bytes nor a text such as \"18GiB\"")),
     }
 }

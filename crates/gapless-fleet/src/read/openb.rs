@@ -55,7 +55,8 @@ impl Column {
 
     fn small(&self, line: u64, fields: &[Cow<'_, str>]) -> Result<u32> {
         let number = self.number(line, fields)?;
-        u32::try_from(number).map_err(|_| Error::line(line, format!("column {} is too large: {number}", self.name)))
+        u32::try_from(number)
+            .map_err(|_| Error::line(line, format!("column {} is too large: {number}", self.name)))
     }
 
     fn mebibytes(&self, line: u64, fields: &[Cow<'_, str>]) -> Result<u64> {
@@ -127,7 +128,10 @@ pub(super) fn pods(input: &mut dyn Read) -> Result<Vec<Pod>> {
         if let (Some(created), Some(deleted)) = (created, deleted)
             && deleted < created
         {
-            return Err(Error::line(line, format!("the pod is deleted at {deleted}, before it is created at {created}")));
+            return Err(Error::line(
+                line,
+                format!("the pod is deleted at {deleted}, before it is created at {created}"),
+            ));
         }
         pods.push(Pod { name, request, created, deleted, priority: 0, gang: String::new() });
         few(line, pods.len())?;

@@ -12,7 +12,7 @@ const SHADES: usize = 10;
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--ink:#1c2430;--dim:#5b6675;--line:#d5dbe3;--back:#fff;--card:#f5f7fa;--ours:#0072b2;--cool:#0b4f8a;--empty:#e9eef4}
-@media(prefers-color-scheme:dark){:root{--ink:#e7ecf2;--dim:#9aa7b6;--line:#313b48;--back:#12171e;--card:#1a212b;--ours:#56b4e9;--cool:#7fc4ff;--empty:#222b36}}
+@media(prefers-color-scheme:dark){:root{--ink:#e7ecf2;--dim:#9aa7b6;--line:#313b48;--back:#12171e;--card:#1a212b;--ours:#f0e442;--cool:#7fc4ff;--empty:#222b36}}
 body{margin:2rem auto;padding:0 1.25rem;max-width:74rem;background:var(--back);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.5rem;margin:0 0 .25rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.25rem 0;color:var(--dim)}
 .tiles{display:flex;flex-wrap:wrap;gap:.75rem;margin:1.25rem 0}.tile{background:var(--card);border-radius:.5rem;padding:.6rem 1rem;min-width:8rem}
@@ -40,7 +40,7 @@ pub fn page(simulated: &Simulated) -> String {
     );
     // Shades of the heat map: more of the colour, more in use.
     for shade in 1..=SHADES {
-        let part = 14 + shade * 86 / SHADES;
+        let part = if shade == SHADES { 100 } else { 8 + shade * 62 / SHADES };
         let _ = write!(out, ".s{shade}{{fill:color-mix(in srgb,var(--cool) {part}%,var(--empty))}}");
     }
     let _ = write!(
@@ -74,7 +74,12 @@ pub fn page(simulated: &Simulated) -> String {
     out.push_str("<div class=charts><section><h2>Allocated over arrivals</h2>");
     chart(&mut out, &simulated.runs, |point| point.allocated, "GPUs allocated, per cent");
     out.push_str("</section><section><h2>Fragmentation over arrivals</h2>");
-    chart(&mut out, &simulated.runs, |point| point.fragmented, "free but of no use to a typical pod, per cent of GPUs");
+    chart(
+        &mut out,
+        &simulated.runs,
+        |point| point.fragmented,
+        "free but of no use to a typical pod, per cent of GPUs",
+    );
     out.push_str("</section></div>");
     key(&mut out, &simulated.runs);
     out.push_str("<h2>Refused, and why</h2>");
@@ -82,7 +87,8 @@ pub fn page(simulated: &Simulated) -> String {
     let _ = write!(out, "<h2>The cluster at the end: {}</h2>", main.policy);
     heat(&mut out, simulated, run);
     for named in simulated.runs.iter().rev().skip(1) {
-        let _ = write!(out, "<details><summary>{}: {:.2} % allocated</summary>", named.policy, named.run.share());
+        let _ =
+            write!(out, "<details><summary>{}: {:.2} % allocated</summary>", named.policy, named.run.share());
         reasons(&mut out, &named.run);
         heat(&mut out, simulated, &named.run);
         out.push_str("</details>");
@@ -120,11 +126,15 @@ fn chart(out: &mut String, runs: &[Named], value: impl Fn(&crate::sim::Point) ->
     let points = || runs.iter().flat_map(|named| &named.run.curve);
     let right = points().map(|point| point.arrived).fold(1.0, f64::max);
     let top = points().map(&value).fold(1.0, f64::max);
-    let step = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0].into_iter().find(|step| top / step <= 6.0).unwrap_or(top);
+    let step =
+        [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0].into_iter().find(|step| top / step <= 6.0).unwrap_or(top);
     let top = (top / step).ceil() * step;
     let x = |arrived: f64| LEFT + arrived / right * (WIDTH - LEFT - 10.0);
     let y = |share: f64| HEIGHT - BOTTOM - share / top * (HEIGHT - BOTTOM - 10.0);
-    let _ = write!(out, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img aria-label=\"{label} over arrived demand\">");
+    let _ = write!(
+        out,
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img aria-label=\"{label} over arrived demand\">"
+    );
     let mut tick = 0.0;
     while tick <= top + 1e-9 {
         let at = y(tick);
@@ -153,9 +163,17 @@ fn chart(out: &mut String, runs: &[Named], value: impl Fn(&crate::sim::Point) ->
         let class = if named.policy == "gapless" { "curve ours" } else { "curve" };
         let colour = if named.policy == "gapless" { "" } else { colour(at, runs.len()) };
         let stroke = if colour.is_empty() { String::new() } else { format!(" stroke=\"{colour}\"") };
-        let _ = write!(out, "<path class=\"{class}\"{stroke} d=\"{path}\"><title>{}</title></path>", named.policy);
+        let _ = write!(
+            out,
+            "<path class=\"{class}\"{stroke} d=\"{path}\"><title>{}</title></path>",
+            named.policy
+        );
     }
-    let _ = write!(out, "<text x={LEFT} y={:.1}>demand that has arrived, in per cent of the GPUs</text></svg>", HEIGHT - 2.0);
+    let _ = write!(
+        out,
+        "<text x={LEFT} y={:.1}>demand that has arrived, in per cent of the GPUs</text></svg>",
+        HEIGHT - 2.0
+    );
 }
 
 fn colour(at: usize, runs: usize) -> &'static str {
@@ -179,7 +197,10 @@ fn reasons(out: &mut String, run: &Run) {
     }
     let most = refused.iter().map(|(_, count)| *count).max().unwrap_or(1);
     let height = refused.len() * 26;
-    let _ = write!(out, "<svg viewBox=\"0 0 720 {height}\" style=\"max-width:45rem\" role=img aria-label=\"refused pods by cause\">");
+    let _ = write!(
+        out,
+        "<svg viewBox=\"0 0 720 {height}\" style=\"max-width:45rem\" role=img aria-label=\"refused pods by cause\">"
+    );
     for (row, (cause, count)) in refused.iter().enumerate() {
         let y = row * 26;
         let width = (300.0 * *count as f64 / most as f64).max(1.0);
@@ -192,16 +213,22 @@ fn reasons(out: &mut String, run: &Run) {
 
 /// One square for each GPU, nodes side by side, those with the same model together.
 fn heat(out: &mut String, simulated: &Simulated, run: &Run) {
-    let mut order: Vec<usize> = (0..simulated.nodes.len()).filter(|&node| simulated.nodes[node].gpus > 0).collect();
+    let mut order: Vec<usize> =
+        (0..simulated.nodes.len()).filter(|&node| simulated.nodes[node].gpus > 0).collect();
     order.sort_by(|&a, &b| {
         let key = |node: usize| (&simulated.nodes[node].model, std::cmp::Reverse(simulated.nodes[node].gpus));
         key(a).cmp(&key(b)).then_with(|| simulated.nodes[a].name.cmp(&simulated.nodes[b].name))
     });
     let shown = order.len().min(MOST_NODES);
     if shown < order.len() {
-        let _ = write!(out, "<p>The first {} of {} nodes with GPUs.</p>", grouped(shown as u64), grouped(order.len() as u64));
+        let _ = write!(
+            out,
+            "<p>The first {} of {} nodes with GPUs.</p>",
+            grouped(shown as u64),
+            grouped(order.len() as u64)
+        );
     }
-    out.push_str("<p>A square is a GPU, a column of squares a node; the darker, the more is allocated.</p>");
+    out.push_str("<p>A square is a GPU, a column of squares a node; the stronger its colour, the more is allocated.</p>");
     const CELL: usize = 7;
     const ACROSS: usize = 140;
     let mut squares = vec![String::new(); SHADES + 1];
@@ -226,7 +253,8 @@ fn heat(out: &mut String, simulated: &Simulated, run: &Run) {
         }
         for (gpu, &free) in run.free[node].iter().enumerate() {
             let used = 1000 - usize::from(free);
-            let shade = (used * SHADES).div_ceil(1000).min(SHADES);
+            // A GPU that is full stands out from one that is almost full.
+            let shade = if used == 1000 { SHADES } else { (used * (SHADES - 1)).div_ceil(1000) };
             let _ = write!(squares[shade], "M{} {}h6v6h-6z", x * CELL, y + gpu * CELL);
         }
         let used: u32 = run.free[node].iter().map(|&free| 1000 - u32::from(free)).sum();
@@ -247,7 +275,10 @@ fn heat(out: &mut String, simulated: &Simulated, run: &Run) {
     }
     let height = y + tallest * CELL;
     let width = ACROSS * CELL;
-    let _ = write!(out, "<svg viewBox=\"0 0 {width} {height}\" role=img aria-label=\"allocated share of every GPU\">{titles}");
+    let _ = write!(
+        out,
+        "<svg viewBox=\"0 0 {width} {height}\" role=img aria-label=\"allocated share of every GPU\">{titles}"
+    );
     for (shade, path) in squares.iter().enumerate().filter(|(_, path)| !path.is_empty()) {
         let class = if shade == 0 { "empty".to_owned() } else { format!("s{shade}") };
         let _ = write!(out, "<path class={class} d=\"{path}\"/>");

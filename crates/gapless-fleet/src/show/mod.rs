@@ -31,7 +31,8 @@ pub struct Simulated {
 
 /// How many arrivals were refused for each cause that occurred.
 fn refusals(run: &Run) -> Vec<(Cause, usize)> {
-    let count = |cause: Cause| run.outcomes.iter().filter(|outcome| **outcome == Outcome::Failed(cause)).count();
+    let count =
+        |cause: Cause| run.outcomes.iter().filter(|outcome| **outcome == Outcome::Failed(cause)).count();
     Cause::ALL.iter().map(|&cause| (cause, count(cause))).filter(|(_, count)| *count > 0).collect()
 }
 

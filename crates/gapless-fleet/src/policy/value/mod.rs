@@ -238,9 +238,7 @@ impl Tables {
         let mut whole = Vec::new();
         // Before the first step nothing fits; after step i all requests of at most its CPUs.
         for step in 0..=steps.len() {
-            let fits = |one: &&Typical| {
-                step > 0 && one.accepts && one.gpus > 0 && one.cpu <= steps[step - 1]
-            };
+            let fits = |one: &&Typical| step > 0 && one.accepts && one.gpus > 0 && one.cpu <= steps[step - 1];
             let mut by_size = vec![0.0; WHOLE as usize + 1];
             let mut by_count = vec![(0.0, 0.0); most_whole + 1];
             for one in typical.iter().filter(fits) {

@@ -17,7 +17,9 @@ const MOST: f64 = 1.3;
 
 /// For r = 0 to 1,000: what a hole of r is worth.
 pub fn hole_values(mix: &Mix, units: u64, gpus: u64) -> Vec<f64> {
-    let Some(sizes) = Sizes::of(mix, units).filter(|_| gpus > 0) else { return vec![0.0; WHOLE as usize + 1] };
+    let Some(sizes) = Sizes::of(mix, units).filter(|_| gpus > 0) else {
+        return vec![0.0; WHOLE as usize + 1];
+    };
     let worth = sizes.worth(LEAST).or_else(|| sizes.worth(0.0)).unwrap_or_else(|| sizes.plain());
     best_sums(&worth)
 }
@@ -31,7 +33,8 @@ struct Sizes {
 impl Sizes {
     /// `None` if nothing asks for a GPU.
     fn of(mix: &Mix, units: u64) -> Option<Sizes> {
-        let total: f64 = mix.parts.iter().map(|part| (demand(&part.request, units) * part.count) as f64).sum();
+        let total: f64 =
+            mix.parts.iter().map(|part| (demand(&part.request, units) * part.count) as f64).sum();
         if total == 0.0 {
             return None;
         }

@@ -20,7 +20,8 @@ pub(super) fn scarcity(ledger: &Ledger, mix: &Mix, units: u64) -> Vec<f64> {
     let mut wanted = vec![0.0; models.len()];
     for part in mix.parts.iter().filter(|part| part.request.gpus > 0) {
         let accepts = |model: usize| capacity[model] > 0.0 && part.request.accepts(&models[model].name);
-        let accepted: f64 = (0..models.len()).filter(|&model| accepts(model)).map(|model| capacity[model]).sum();
+        let accepted: f64 =
+            (0..models.len()).filter(|&model| accepts(model)).map(|model| capacity[model]).sum();
         if accepted == 0.0 || (0..models.len()).all(|model| capacity[model] == 0.0 || accepts(model)) {
             continue;
         }

@@ -39,9 +39,9 @@ pub(super) fn prices(
             .collect();
         // The row that runs out first leaves; of equals the one with the largest pivot, which keeps numbers small.
         let ratio = |at: usize| amounts[at] / takes[at];
-        let leaving = (0..rows).filter(|&at| takes[at] > NOTHING).min_by(|&a, &b| {
-            ratio(a).total_cmp(&ratio(b)).then(takes[b].total_cmp(&takes[a]))
-        })?;
+        let leaving = (0..rows)
+            .filter(|&at| takes[at] > NOTHING)
+            .min_by(|&a, &b| ratio(a).total_cmp(&ratio(b)).then(takes[b].total_cmp(&takes[a])))?;
         let pivot = takes[leaving];
         let step = amounts[leaving] / pivot;
         let leaving_row: Vec<f64> = inverse[leaving].iter().map(|value| value / pivot).collect();

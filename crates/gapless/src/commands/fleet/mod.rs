@@ -66,13 +66,20 @@ fn opened<T>(
     parse: impl FnOnce(&mut (dyn Read + Send)) -> gapless_fleet::Result<T>,
 ) -> Result<T> {
     let name = path.display();
-    let cannot = |error: std::io::Error| Failure::new(format!("cannot read {name}: {error}"), "check the path");
+    let cannot =
+        |error: std::io::Error| Failure::new(format!("cannot read {name}: {error}"), "check the path");
     if path.is_dir() {
-        return Err(Failure::new(format!("cannot read {name}: it is a directory"), "name a file inside it").into());
+        return Err(
+            Failure::new(format!("cannot read {name}: it is a directory"), "name a file inside it").into()
+        );
     }
     let mut file = File::open(path).map_err(cannot)?;
     parse(&mut file).map_err(|error| {
-        Failure::new(format!("{name}: {error}"), "`gapless fleet sim --help` and docs/fleet.md describe the lists").into()
+        Failure::new(
+            format!("{name}: {error}"),
+            "`gapless fleet sim --help` and docs/fleet.md describe the lists",
+        )
+        .into()
     })
 }
 

@@ -68,7 +68,10 @@ fn policies(name: &str) -> Result<Vec<&'static str>> {
         return Ok(NAMES.to_vec());
     }
     let one = canonical(name).ok_or_else(|| {
-        Failure::new(format!("--policy: unknown policy {name:?}"), format!("use one of: {}, all", NAMES.join(", ")))
+        Failure::new(
+            format!("--policy: unknown policy {name:?}"),
+            format!("use one of: {}, all", NAMES.join(", ")),
+        )
     })?;
     Ok(vec![one])
 }
