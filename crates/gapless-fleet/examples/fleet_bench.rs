@@ -134,7 +134,7 @@ fn compare(found: &BTreeMap<Key, [f64; 2]>, published: &BTreeMap<Key, [f64; 2]>)
             let share = mean(found, policy, list, 1);
             let difference = share - mean(published, policy, list, 1);
             fine &= difference.abs() <= 0.3;
-            print!("{:>9.2} ({difference:+.2})", share);
+            print!("{share:>9.2} ({difference:+.2})");
         }
         println!("{:>17.2}", mean(found, NAMES.len() - 1, list, 1));
     }

@@ -81,6 +81,40 @@ impl Desk {
         Ok(place)
     }
 
+    /// Places a pod on one of these nodes; nodes that are not known do not count.
+    pub fn create_among(
+        &self,
+        id: &str,
+        request: &Request,
+        names: &[&str],
+    ) -> std::result::Result<Place, Cause> {
+        let mut state = self.state();
+        if let Some((booking, _)) = state.held.get(id) {
+            return Ok(state.place(booking));
+        }
+        state.learn(request);
+        let mut allowed = vec![false; state.placer.ledger().len()];
+        for name in names {
+            if let Some(&index) = state.nodes.get(*name) {
+                allowed[index as usize] = true;
+            }
+        }
+        let Some(booking) = state.placer.place_among(request, |node| allowed[node as usize]) else {
+            // If it fits on another node, the scheduler has refused that one for a reason of its own.
+            return Err(cause(&state.placer, request).unwrap_or(Cause::Elsewhere));
+        };
+        let place = state.place(&booking);
+        state.held.insert(id.to_owned(), (booking, request.clone()));
+        Ok(place)
+    }
+
+    /// Bytes of the largest GPU whose memory is known; 0 if there is none.
+    pub fn largest_gpu(&self) -> u64 {
+        let state = self.state();
+        let nodes = state.placer.ledger().nodes().iter().filter(|node| node.gpus > 0);
+        nodes.filter_map(|node| node.gpu_memory).max().unwrap_or(0)
+    }
+
     /// Where a pod is, if it is placed.
     pub fn find(&self, id: &str) -> Option<Place> {
         let state = self.state();

@@ -129,6 +129,18 @@ impl Placer {
         self.book(placement.node, request, &placement.gpus).ok()
     }
 
+    /// Books `request` on the best of the nodes that `allowed` accepts.
+    pub fn place_among(&mut self, request: &Request, allowed: impl Fn(u32) -> bool) -> Option<Booking> {
+        let row = self.row(request);
+        self.refresh(row);
+        let scores = self.rows[row].scores.iter().enumerate();
+        let fits = scores.filter(|&(node, &score)| score != NO && allowed(node as u32));
+        let (node, _) = fits.max_by_key(|&(node, &score)| (score, std::cmp::Reverse(node)))?;
+        let node = node as u32;
+        let gpus = self.policy.gpus(self.ledger.view(node), self.ledger.left(node), request);
+        self.book(node, request, &gpus).ok()
+    }
+
     pub fn book(&mut self, node: u32, request: &Request, gpus: &[u16]) -> Result<Booking> {
         let before = self.ledger.slot(node).free;
         let booking = self.ledger.book(node, request, gpus)?;

@@ -34,10 +34,12 @@ pub enum Cause {
     Pods,
     /// Another pod of its gang was refused.
     Gang,
+    /// It fits, but only on nodes that it may not use.
+    Elsewhere,
 }
 
 impl Cause {
-    pub const ALL: [Cause; 8] = [
+    pub const ALL: [Cause; 9] = [
         Cause::Model,
         Cause::TooLarge,
         Cause::GpusFull,
@@ -46,6 +48,7 @@ impl Cause {
         Cause::Memory,
         Cause::Pods,
         Cause::Gang,
+        Cause::Elsewhere,
     ];
 
     pub fn words(self) -> &'static str {
@@ -57,6 +60,7 @@ impl Cause {
             Cause::Cpu => "nodes with room on their GPUs have too few CPUs",
             Cause::Memory => "nodes with room have too little host memory",
             Cause::Pods => "nodes with room take no more pods",
+            Cause::Elsewhere => "it fits only on nodes that it may not use",
             Cause::Gang => "another pod of its gang was refused",
         }
     }

@@ -1,4 +1,4 @@
-//! The commands for clusters: `fleet sim`, `fleet check-log`.
+//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`.
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -15,6 +15,8 @@ pub(crate) enum FleetCommand {
     Sim(Box<SimArgs>),
     /// Check the log of a simulation, independently of the simulator
     CheckLog(CheckLogArgs),
+    /// Serve the Kubernetes scheduler: an extender that places pods by GPU memory
+    Serve(ServeArgs),
 }
 
 /// The cluster, its pods and the order of arrivals.
@@ -116,4 +118,46 @@ pub(crate) struct CheckLogArgs {
     /// The moves of the run
     #[arg(long, value_name = "FILE")]
     pub(crate) moves: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet serve --in-cluster                               inside a pod, with its service account
+  gapless fleet serve --api http://127.0.0.1:8001                through kubectl proxy
+  gapless fleet serve --api https://10.0.0.1:6443 --ca ca.crt --token-file token
+  gapless fleet serve --in-cluster --listen 0.0.0.0:8888 --tls-cert tls.crt --tls-key tls.key
+
+The scheduler posts to /filter, /prioritize and /bind. /healthz and /readyz are for probes, /metrics is for Prometheus.
+deploy/fleet has manifests. The log goes to standard error, one JSON object a line.
+
+Exit code: 0 stopped by a signal, 2 an error.")]
+pub(crate) struct ServeArgs {
+    /// The address and port to serve
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8888")]
+    pub(crate) listen: std::net::SocketAddr,
+
+    /// Use the API server and the service account of this pod
+    #[arg(long, conflicts_with_all = ["api", "ca", "token_file"], required_unless_present = "api")]
+    pub(crate) in_cluster: bool,
+
+    /// The API server: http://HOST:PORT or https://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    pub(crate) api: Option<String>,
+
+    /// The authorities that sign the API server's certificate
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+
+    /// A file with a bearer token for the API server
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Serve TLS with this certificate
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
 }

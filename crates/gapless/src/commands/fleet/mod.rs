@@ -1,6 +1,7 @@
-//! `gapless fleet`: policies on a simulated cluster, and the judge of their logs.
+//! `gapless fleet`: policies on a simulated cluster, the judge of their logs, and the extender for Kubernetes.
 
 mod check_log;
+mod serve;
 mod sim;
 
 use crate::Answer;
@@ -20,6 +21,7 @@ pub(crate) fn run(args: &FleetArgs) -> Result<Answer> {
     match &args.command {
         FleetCommand::Sim(args) => sim::run(args),
         FleetCommand::CheckLog(args) => check_log::run(args),
+        FleetCommand::Serve(args) => serve::run(args),
     }
 }
 
@@ -39,6 +41,7 @@ pub(super) fn files(args: &FleetArgs) -> (Vec<&Path>, Vec<&Path>) {
             read.extend(args.moves.as_deref());
             (read, Vec::new())
         }
+        FleetCommand::Serve(_) => (Vec::new(), Vec::new()),
     }
 }
 
