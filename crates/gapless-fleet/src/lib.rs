@@ -6,6 +6,7 @@
 //! [`check`] are the simulator and an independent judge of its log; [`repack`] moves pods; [`desk`] serves many callers;
 //! [`show`] renders runs.
 
+pub mod advise;
 pub mod arrivals;
 pub mod check;
 pub mod desk;

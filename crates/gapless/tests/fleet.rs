@@ -94,3 +94,23 @@ fn what_is_wrong_is_told_and_nothing_is_written() {
     let done = run(&["fleet", "serve", "--api", "https://x:1"]);
     assert!(done.code == 2 && done.err.contains("--ca"), "{}", done.err);
 }
+
+#[test]
+fn requests_are_right_sized_from_recorded_peaks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let head = "pod,group,gpus,requested_mib,peak_mib,status\n";
+    let rows: String = (0..4).map(|i| format!("p{i},train,2,81920,{},ok\n", 20_000 + i)).collect();
+    fs::write(folder.path().join("peaks.csv"), format!("{head}{rows}q,serve,1,1000,1000,oom\n"))
+        .expect("written");
+    let ask =
+        |more: &[&str]| run_in(folder.path(), &[&["fleet", "advise", "peaks.csv"], more].concat(), None);
+    let done = ask(&["--gpu-memory", "80GiB"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.contains("3 such pods could share a GPU; now 1"), "{}", done.out);
+    assert!(done.out.contains("raise to at least"), "{}", done.out);
+    let json: Value = serde_json::from_str(&ask(&["--format", "json"]).out).expect("JSON");
+    assert_eq!(json["groups"][0]["verdict"], "lower");
+    fs::write(folder.path().join("peaks.csv"), format!("{head}p,g,1,-5,1,ok\n")).expect("written");
+    let done = ask(&[]);
+    assert!(done.code == 2 && done.err.contains("line 2: column requested_mib"), "{}", done.err);
+}

@@ -1,4 +1,4 @@
-//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`.
+//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet advise`.
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ pub(crate) enum FleetCommand {
     CheckLog(CheckLogArgs),
     /// Serve the Kubernetes scheduler: an extender that places pods by GPU memory
     Serve(ServeArgs),
+    /// Find requests for GPU memory that could be lower, from recorded peaks
+    Advise(AdviseArgs),
 }
 
 /// The cluster, its pods and the order of arrivals.
@@ -160,4 +162,36 @@ pub(crate) struct ServeArgs {
     /// The key of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet advise peaks.csv
+  gapless fleet advise peaks.csv --gpu-memory 80GiB --format json
+
+The columns are pod,group,gpus,requested_mib,peak_mib,status: a row for each finished pod, the memory of each GPU, and
+whether the pod ended well (ok) or ran out of memory (oom). No recorded run would have failed with what is advised.
+
+Exit code: 0 success, 2 an error.")]
+pub(crate) struct AdviseArgs {
+    /// The recorded peaks, as CSV
+    pub(crate) file: PathBuf,
+
+    /// The memory of a GPU, to tell how many pods could share one
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) gpu_memory: Option<String>,
+
+    #[arg(long, value_enum, default_value_t = AdviseFormat::Text)]
+    pub(crate) format: AdviseFormat,
+
+    /// The output file [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AdviseFormat {
+    Text,
+    Json,
 }

@@ -1,5 +1,6 @@
 //! `gapless fleet`: policies on a simulated cluster, the judge of their logs, and the extender for Kubernetes.
 
+mod advise;
 mod check_log;
 mod serve;
 mod sim;
@@ -22,6 +23,7 @@ pub(crate) fn run(args: &FleetArgs) -> Result<Answer> {
         FleetCommand::Sim(args) => sim::run(args),
         FleetCommand::CheckLog(args) => check_log::run(args),
         FleetCommand::Serve(args) => serve::run(args),
+        FleetCommand::Advise(args) => advise::run(args),
     }
 }
 
@@ -42,6 +44,7 @@ pub(super) fn files(args: &FleetArgs) -> (Vec<&Path>, Vec<&Path>) {
             (read, Vec::new())
         }
         FleetCommand::Serve(_) => (Vec::new(), Vec::new()),
+        FleetCommand::Advise(args) => (vec![&args.file], args.output.iter().map(PathBuf::as_path).collect()),
     }
 }
 
