@@ -163,6 +163,8 @@ pub fn run(
     let units = common_units(&ledger);
     let mix = Mix::of_pods(pods);
     let fragments = options.fragments.then(|| Fragments::new(&ledger, &mix));
+    let cost = fragments.as_ref().map_or(0, Fragments::requests) * nodes.len();
+    let distance = if cost > 2_000_000 { 10.0 } else { 1.0 };
     let policy = policy(&ledger, &mix, &arrivals.random);
     let mut simulation = Simulation {
         placer: Placer::new(ledger, policy),
@@ -189,6 +191,7 @@ pub fn run(
         },
         sums: Vec::new(),
         next_point: 0.0,
+        distance,
     };
     simulation.all(pods, arrivals);
     simulation.finish(nodes.len())
@@ -209,6 +212,8 @@ struct Simulation {
     /// Sum and number of shares, by rounded arrived per cent.
     sums: Vec<(f64, u64)>,
     next_point: f64,
+    /// Per cent of arrivals between two points of the curve.
+    distance: f64,
 }
 
 impl Simulation {
@@ -342,7 +347,7 @@ impl Simulation {
         if arrived >= self.next_point {
             let fragmented = self.fragmented();
             self.run.curve.push(Point { arrived, allocated, fragmented });
-            self.next_point = arrived.floor() + 1.0;
+            self.next_point = arrived.floor() + self.distance;
         }
     }
 

@@ -30,6 +30,10 @@ fn every_kind_of_mix_is_placed_and_judged_right() {
         ("CPUs only", (0..80).map(|_| request(1, 0, 0, "")).collect()),
         ("one pod", vec![request(1, 1, 700, "")]),
         ("every size", (0..600).map(|_| request(0, 1, any(&mut dice), "")).collect()),
+        (
+            "no two alike",
+            (0..1_500).map(|i| Request { cpu_milli: i, ..request(0, 1, any(&mut dice), "") }).collect(),
+        ),
         ("several parts", (0..80).map(|_| request(1, 2, any(&mut dice), "")).collect()),
         ("no such model", (0..80).map(|i| request(1, 1, 500, if i % 2 == 0 { "" } else { "Z" })).collect()),
         ("too large", (0..80).map(|i| request(1, if i % 2 == 0 { 1 } else { 99 }, 1000, "")).collect()),

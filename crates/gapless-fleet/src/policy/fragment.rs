@@ -47,6 +47,11 @@ impl Fragments {
         Fragments { typical: typical(ledger, mix) }
     }
 
+    /// Typical requests for each model: what a fragment costs to compute.
+    pub fn requests(&self) -> usize {
+        self.typical.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
     /// The fragment of a node, in thousandths.
     pub fn of(&self, view: View<'_>) -> f64 {
         self.at(view.slot.model, view.slot.cpu, view.milli)

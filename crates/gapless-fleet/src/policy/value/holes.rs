@@ -11,6 +11,8 @@ use crate::words::WHOLE;
 /// How soon the GPU stops taking requests.
 const STOP: f64 = 0.03;
 const TENS: usize = WHOLE as usize / 10;
+/// Items of a table at most: a list may have as many requests as pods.
+const MOST_ITEMS: usize = 512;
 /// Cells between 0 CPUs and the most.
 const CELLS: usize = 128;
 
@@ -37,6 +39,15 @@ pub(super) fn items(mix: &Mix, model: &Model) -> Vec<Item> {
         };
         match items.iter_mut().find(|seen| seen.milli == item.milli && seen.cpus == item.cpus) {
             Some(seen) => seen.share += item.share,
+            // The mix begins with the most frequent requests. Rarer ones count with the nearest that is known.
+            None if items.len() >= MOST_ITEMS => {
+                let distance = |seen: &Item| {
+                    f64::from(seen.milli.abs_diff(item.milli)) / 10.0 + (seen.cpus - item.cpus).abs()
+                };
+                if let Some(nearest) = items.iter_mut().min_by(|a, b| distance(a).total_cmp(&distance(b))) {
+                    nearest.share += item.share;
+                }
+            }
             None => items.push(item),
         }
     }

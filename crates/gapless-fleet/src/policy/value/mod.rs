@@ -34,6 +34,8 @@ const HOLE: f64 = 10.0;
 const UNTOUCHED: f64 = 100.0;
 const GANG: f64 = 1000.0;
 const STEPS: f64 = 7.0 / 1000.0;
+/// Different CPU requirements that the tables know.
+const MOST_STEPS: usize = 128;
 /// Of the free thousandths that typical requests could use.
 const USABLE: f64 = 0.3;
 /// Of a free thousandth, times the scarcity of its model. Chosen on seeds 42 to 44 of the list gpuspec20 and of lists
@@ -234,6 +236,10 @@ impl Tables {
         let mut steps: Vec<u64> = typical.iter().filter(|one| one.gpus > 0).map(|one| one.cpu).collect();
         steps.sort_unstable();
         steps.dedup();
+        // Between two steps that are kept, a request counts as if it needed the CPUs of the higher one.
+        let every = steps.len().div_ceil(MOST_STEPS).max(1);
+        let steps: Vec<u64> =
+            steps.into_iter().rev().step_by(every).collect::<Vec<_>>().into_iter().rev().collect();
         let mut partial = Vec::new();
         let mut whole = Vec::new();
         // Before the first step nothing fits; after step i all requests of at most its CPUs.
