@@ -126,8 +126,10 @@ impl Extender {
         if pod.uid.is_empty() {
             return failed("the pod has no uid");
         }
-        // Asked again: the old place may not be among the candidates any more.
-        if self.known().assumed.remove(&pod.uid).is_some() {
+        // Asked again: the old place may not be among the candidates any more. The same holds for a place that was
+        // written to the pod and never bound.
+        if pod.node.is_empty() {
+            self.known().assumed.remove(&pod.uid);
             self.desk.delete(&pod.uid);
         }
         match self.desk.create_among(&pod.uid, request, &names) {
@@ -379,9 +381,13 @@ impl Extender {
                 known.waiting.insert(pod.uid.clone(), pod);
                 return;
             }
-            // Bound: the assumption has come true.
             if !pod.node.is_empty() {
+                // Bound: the assumption has come true.
                 known.assumed.remove(&pod.uid);
+            } else if let Some((node, gpus)) = &pod.booked {
+                // Booked by a bind that is under way, here or in another replica, or that never ended: it may expire.
+                let place = Place { node: node.clone(), gpus: gpus.clone(), units: 0 };
+                known.assumed.entry(pod.uid.clone()).or_insert_with(|| (place, Instant::now()));
             }
         }
         if let Some(place) = self.desk.find(&pod.uid) {
