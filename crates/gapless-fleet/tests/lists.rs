@@ -166,3 +166,46 @@ fn our_json_gives_what_the_csv_gives() {
     let read = |text: &str| read::pods(&mut text.as_bytes()).expect("pods");
     assert_eq!(read(json), read(csv));
 }
+
+#[test]
+fn damaged_lists_never_panic() {
+    let nodes = "sn,cpu_milli,memory_mib,gpu,model\na,8000,8192,2,A\nb,16000,8192,4,B\n";
+    let nodes_json = r#"[{"name":"a","cpus":8,"memory":"8GiB","gpus":2,"model":"A","gpu_memory":"80GiB"}]"#;
+    let pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time\n\
+                p,1000,1024,1,600,A|B,5,9\nq,2000,1024,1,1000,,6,7\nr,1000,0,0,0,,1,2\n";
+    let pods_json = r#"{"pods":[{"name":"p","cpus":1,"gpus":1,"gpu_memory":"18GiB","created":1,"duration":5}]}"#;
+    let mut dice = Dice(3);
+    let mut damaged = |text: &str| {
+        let mut bytes = text.as_bytes().to_vec();
+        for _ in 0..1 + dice.below(3) {
+            let at = dice.below(bytes.len() as u64) as usize;
+            match dice.below(4) {
+                0 => bytes[at] = dice.of(b"0123456789,-.|\"\n\0{}[]:e"),
+                1 => bytes.truncate(at),
+                2 => bytes.insert(at, dice.of(b"09,-\n\"")),
+                _ => bytes[at] = dice.below(256) as u8,
+            }
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        bytes
+    };
+    let mut runs = 0;
+    for round in 0..4_000 {
+        let (nodes, pods) = if round % 2 == 0 { (nodes, pods) } else { (nodes_json, pods_json) };
+        let Ok(nodes) = read::nodes(&mut damaged(nodes).as_slice()) else { continue };
+        let Ok(pods) = read::pods(&mut damaged(pods).as_slice()) else { continue };
+        if nodes.iter().map(|node| node.gpus).sum::<u32>() > 64 {
+            continue;
+        }
+        let Ok(arrivals) = shuffled(&pods, &nodes, 1000, Some(0.1), round) else { continue };
+        let run = run(&nodes, &pods, &arrivals, "gapless", Options::default());
+        let mut written = Vec::new();
+        log::write(&mut written, &nodes, &pods, &arrivals, &run).expect("written");
+        let rows = log::read(&mut written.as_slice()).expect("a log");
+        check(&nodes, &pods, &rows, check::Options::default()).unwrap_or_else(|wrong| panic!("{wrong:?}"));
+        runs += 1;
+    }
+    assert!(runs > 100, "only {runs} lists could still be read");
+}

@@ -37,17 +37,13 @@ pub(super) fn items(mix: &Mix, model: &Model) -> Vec<Item> {
             cpus: request.cpu_milli as f64 / 1000.0 / f64::from(request.gpus),
             share: part.count as f64 / mix.total as f64 * f64::from(request.gpus),
         };
-        match items.iter_mut().find(|seen| seen.milli == item.milli && seen.cpus == item.cpus) {
-            Some(seen) => seen.share += item.share,
-            // The mix begins with the most frequent requests. Rarer ones count with the nearest that is known.
-            None if items.len() >= MOST_ITEMS => {
-                let distance = |seen: &Item| {
-                    f64::from(seen.milli.abs_diff(item.milli)) / 10.0 + (seen.cpus - item.cpus).abs()
-                };
-                if let Some(nearest) = items.iter_mut().min_by(|a, b| distance(a).total_cmp(&distance(b))) {
-                    nearest.share += item.share;
-                }
-            }
+        let is_full = items.len() >= MOST_ITEMS;
+        // The mix begins with the most frequent requests. Rarer ones count with the nearest that is known.
+        let distance =
+            |seen: &Item| f64::from(seen.milli.abs_diff(item.milli)) / 10.0 + (seen.cpus - item.cpus).abs();
+        let nearest = items.iter_mut().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        match nearest.filter(|nearest| is_full || distance(nearest) == 0.0) {
+            Some(nearest) => nearest.share += item.share,
             None => items.push(item),
         }
     }
