@@ -23,7 +23,7 @@ cargo xtask torch-table VERSION   what the overlay has to know of a release of t
 cargo xtask dist            what a release holds, in target/dist: built, installed into an empty environment, used
 cargo xtask dist try WHEEL  only check and use a wheel
 cargo xtask ci              all of the above, with the time of each part
-cargo xtask bench           all benchmarks (also by name: report, page, plan, pool, replay, fit, ranks, estimate)
+cargo xtask bench           all benchmarks (also by name: report, page, plan, pool, fit, fleet, ...)
 cargo xtask page            rebuild the report's page from web/src
 cargo xtask pictures        take the pictures in docs/images again";
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod estimate;
 pub(crate) mod fit;
+pub(crate) mod fleet;
 pub(crate) mod live;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -42,6 +43,7 @@ Examples:
   gapless plan buffers.csv --capacity 1MiB       where should each buffer go?
   gapless fit llama-3-8b --batch 4 --gpu a100-80 will it fit, and how do I make it fit?
   gapless run -- python train.py                 run a program on the Gapless allocator
+  gapless fleet sim --nodes nodes.csv --pods pods.csv --policy all
   gapless top                                    who holds GPU memory right now?
   gapless explain GAP101                         what a finding means
 
@@ -96,6 +98,8 @@ pub(crate) enum Command {
     Top(live::TopArgs),
     /// Serve the figures of `top` to Prometheus
     Metrics(live::MetricsArgs),
+    /// Place jobs on the GPUs of a cluster
+    Fleet(fleet::FleetArgs),
     /// Explain a finding code
     Explain(ExplainArgs),
     /// Print a completion script for a shell

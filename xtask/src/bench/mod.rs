@@ -4,6 +4,7 @@
 mod check;
 mod estimate;
 mod fit;
+mod fleet;
 mod page;
 mod plan;
 mod pool;
@@ -14,7 +15,7 @@ mod report;
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate"];
+    let known = ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate", "fleet"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -42,6 +43,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("ranks") {
         ranks::run()?;
+    }
+    if wanted("fleet") {
+        fleet::run()?;
     }
     if wanted("plan") {
         plan::run()?;

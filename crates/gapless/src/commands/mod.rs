@@ -9,6 +9,7 @@ mod estimate;
 mod explain;
 mod export;
 mod fit;
+mod fleet;
 mod man;
 mod metrics;
 mod oom;
@@ -52,6 +53,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Run(args) => run::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Metrics(args) => metrics::run(&args),
+        Command::Fleet(args) => fleet::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
@@ -86,6 +88,7 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
             (list(&[a.model.as_deref().map(Path::new)]), list(&[a.output.as_deref(), a.html.as_deref()]))
         }
         Command::Estimate(a) => (vec![&a.script], list(&[a.save.as_deref()])),
+        Command::Fleet(a) => fleet::files(a),
         Command::Run(_)
         | Command::Top(_)
         | Command::Metrics(_)

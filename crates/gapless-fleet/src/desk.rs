@@ -1,0 +1,210 @@
+//! A cluster that many callers share: pods are created and deleted by their unique ids, at any time, from any thread.
+//!
+//! A create with an id that is already placed gives the same place again, and a delete of an unknown id changes nothing,
+//! so callers may repeat themselves. Nodes may come, go and come back.
+
+use crate::error::Result;
+use crate::ledger::{Booking, Ledger};
+use crate::mix::Mix;
+use crate::place::Placer;
+use crate::policy::Policy;
+use crate::policy::value::Value;
+use crate::sim::{Cause, cause};
+use crate::words::{Node, Request};
+use rustc_hash::FxHashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where a pod is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub node: String,
+    pub gpus: Vec<u16>,
+    /// Units of each GPU: bytes if the node says how many its GPUs have.
+    pub units: u64,
+}
+
+/// The shared state.
+#[derive(Debug)]
+pub struct Desk {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    placer: Placer,
+    nodes: FxHashMap<String, u32>,
+    held: FxHashMap<String, (Booking, Request)>,
+    /// Requests of late, for the mix; the oldest are overwritten.
+    recent: Vec<Request>,
+    next_recent: usize,
+    since_learned: usize,
+}
+
+/// Requests that the mix is learned from.
+const RECENT: usize = 20_000;
+/// The policy learns again after this many new requests.
+const LEARN_EVERY: usize = 2_000;
+
+impl Desk {
+    pub fn new(nodes: Vec<Node>) -> Desk {
+        let names = nodes.iter().enumerate().map(|(at, node)| (node.name.clone(), at as u32)).collect();
+        let ledger = Ledger::new(nodes);
+        let policy = Policy::Value(Box::new(Value::new(&ledger, &Mix::default())));
+        let state = State {
+            placer: Placer::new(ledger, policy),
+            nodes: names,
+            held: FxHashMap::default(),
+            recent: Vec::new(),
+            next_recent: 0,
+            since_learned: 0,
+        };
+        Desk { state: Mutex::new(state) }
+    }
+
+    /// A panic of another caller leaves no half-made booking: the ledger checks before it changes anything.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Places a pod; `Err` says why it fits nowhere.
+    pub fn create(&self, id: &str, request: &Request) -> std::result::Result<Place, Cause> {
+        let mut state = self.state();
+        if let Some((booking, _)) = state.held.get(id) {
+            return Ok(state.place(booking));
+        }
+        state.learn(request);
+        let Some(booking) = state.placer.place(request) else {
+            return Err(cause(&state.placer, request).unwrap_or(Cause::Pods));
+        };
+        let place = state.place(&booking);
+        state.held.insert(id.to_owned(), (booking, request.clone()));
+        Ok(place)
+    }
+
+    /// Places a pod on one of these nodes; nodes that are not known do not count.
+    pub fn create_among(
+        &self,
+        id: &str,
+        request: &Request,
+        names: &[&str],
+    ) -> std::result::Result<Place, Cause> {
+        let mut state = self.state();
+        if let Some((booking, _)) = state.held.get(id) {
+            return Ok(state.place(booking));
+        }
+        state.learn(request);
+        let mut allowed = vec![false; state.placer.ledger().len()];
+        for name in names {
+            if let Some(&index) = state.nodes.get(*name) {
+                allowed[index as usize] = true;
+            }
+        }
+        let Some(booking) = state.placer.place_among(request, |node| allowed[node as usize]) else {
+            // If it fits on another node, the scheduler has refused that one for a reason of its own.
+            return Err(cause(&state.placer, request).unwrap_or(Cause::Elsewhere));
+        };
+        let place = state.place(&booking);
+        state.held.insert(id.to_owned(), (booking, request.clone()));
+        Ok(place)
+    }
+
+    /// Bytes of the largest GPU whose memory is known; 0 if there is none.
+    pub fn largest_gpu(&self) -> u64 {
+        let state = self.state();
+        let nodes = state.placer.ledger().nodes().iter().filter(|node| node.gpus > 0);
+        nodes.filter_map(|node| node.gpu_memory).max().unwrap_or(0)
+    }
+
+    /// Where a pod is, if it is placed.
+    pub fn find(&self, id: &str) -> Option<Place> {
+        let state = self.state();
+        state.held.get(id).map(|(booking, _)| state.place(booking))
+    }
+
+    /// Books a pod where it is already, as after a restart.
+    pub fn restore(&self, id: &str, node: &str, request: &Request, gpus: &[u16]) -> Result<()> {
+        let mut state = self.state();
+        if state.held.contains_key(id) {
+            return Ok(());
+        }
+        let Some(&index) = state.nodes.get(node) else {
+            return Err(crate::Error::NoRoom { node: node.to_owned(), what: "there is no such node" });
+        };
+        let booking = state.placer.book(index, request, gpus)?;
+        state.learn(request);
+        state.held.insert(id.to_owned(), (booking, request.clone()));
+        Ok(())
+    }
+
+    /// Frees what a pod holds; false if it holds nothing.
+    pub fn delete(&self, id: &str) -> bool {
+        let mut state = self.state();
+        let Some((booking, _)) = state.held.remove(id) else { return false };
+        state.placer.release(&booking).is_ok()
+    }
+
+    /// Adds a node, or opens it again if it was closed. False if a node of this name has other capacities.
+    pub fn add_node(&self, node: Node) -> bool {
+        let mut state = self.state();
+        if let Some(&index) = state.nodes.get(&node.name) {
+            let is_same = *state.placer.ledger().node(index) == node;
+            state.placer.set_open(index, true);
+            return is_same;
+        }
+        let name = node.name.clone();
+        let mix = Mix::of(state.recent.iter());
+        let index = state.placer.add_node(node, |ledger| Policy::Value(Box::new(Value::new(ledger, &mix))));
+        state.nodes.insert(name, index);
+        true
+    }
+
+    /// Gives a node nothing more. Pods on it keep what they have.
+    pub fn close_node(&self, name: &str) -> bool {
+        let mut state = self.state();
+        let Some(&index) = state.nodes.get(name) else { return false };
+        state.placer.set_open(index, false);
+        true
+    }
+
+    /// Thousandths that are free, and all of them.
+    pub fn free(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.placer.free(), state.placer.ledger().total_milli())
+    }
+
+    pub fn pods(&self) -> usize {
+        self.state().held.len()
+    }
+
+    /// Proves the account.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        let state = self.state();
+        state.placer.ledger().check(state.held.values().map(|(booking, _)| booking))
+    }
+}
+
+impl State {
+    fn place(&self, booking: &Booking) -> Place {
+        let node = self.placer.ledger().node(booking.node).name.clone();
+        Place { node, gpus: booking.gpus.clone(), units: booking.units }
+    }
+
+    /// Learns the mix from requests as they come.
+    fn learn(&mut self, request: &Request) {
+        if self.recent.len() < RECENT {
+            self.recent.push(request.clone());
+        } else {
+            self.recent[self.next_recent] = request.clone();
+            self.next_recent = (self.next_recent + 1) % RECENT;
+        }
+        self.since_learned += 1;
+        // Early requests teach most: after 1, 2, 4, 8 ... requests, then at equal distances.
+        let is_early = self.recent.len() < LEARN_EVERY && self.recent.len().is_power_of_two();
+        if is_early || self.since_learned >= LEARN_EVERY {
+            self.since_learned = 0;
+            let mix = Mix::of(self.recent.iter());
+            let value = Value::new(self.placer.ledger(), &mix);
+            self.placer.set_policy(Policy::Value(Box::new(value)));
+        }
+    }
+}

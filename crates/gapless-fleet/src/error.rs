@@ -1,0 +1,31 @@
+//! What can be wrong with a cluster, a list of pods or a log.
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What is wrong, and where.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file cannot be read as lines of CSV.
+    #[error(transparent)]
+    Csv(#[from] gapless_formats::Error),
+    #[error("line {line}: {what}")]
+    Line { line: u64, what: String },
+    #[error("{what}")]
+    Json { what: String },
+    /// The cluster or the list as a whole makes no sense.
+    #[error("{0}")]
+    Input(String),
+    /// A booking that does not fit. The ledger is unchanged.
+    #[error("node {node:?} has no room for this booking: {what}")]
+    NoRoom { node: String, what: &'static str },
+    /// A booking that was never made, or was released before. The ledger is unchanged.
+    #[error("node {node:?} does not hold this booking: {what}")]
+    NotHeld { node: String, what: &'static str },
+}
+
+impl Error {
+    pub fn line(line: u64, what: impl Into<String>) -> Error {
+        Error::Line { line, what: what.into() }
+    }
+}

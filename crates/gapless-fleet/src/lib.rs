@@ -1,0 +1,26 @@
+//! Places jobs on the GPUs of a cluster. The core is pure and deterministic: the same nodes, requests and seed give the
+//! same placements, online and in simulation.
+//!
+//! [`words`] has the vocabulary: nodes, requests, pods. [`ledger`] keeps account of what is free and never books more
+//! than there is. [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`] and
+//! [`check`] are the simulator and an independent judge of its log; [`repack`] moves pods; [`desk`] serves many callers;
+//! [`show`] renders runs.
+
+pub mod advise;
+pub mod arrivals;
+pub mod check;
+pub mod desk;
+pub mod error;
+pub mod go_random;
+pub mod ledger;
+pub mod log;
+pub mod mix;
+pub mod place;
+pub mod policy;
+pub mod read;
+pub mod repack;
+pub mod show;
+pub mod sim;
+pub mod words;
+
+pub use error::{Error, Result};

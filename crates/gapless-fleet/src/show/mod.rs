@@ -1,0 +1,55 @@
+//! Runs as people and programs read them: text, JSON and a page.
+
+mod html;
+mod json;
+mod text;
+
+pub use html::page;
+pub use json::json;
+pub use text::text;
+
+use crate::sim::{Cause, Outcome, Run};
+use crate::words::{Node, Pod};
+
+/// A run with its name.
+#[derive(Clone, Debug)]
+pub struct Named {
+    pub policy: &'static str,
+    pub run: Run,
+}
+
+/// What was simulated.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    pub nodes: Vec<Node>,
+    pub pods: Vec<Pod>,
+    pub seed: i64,
+    /// The wanted level of arrivals, if one was asked for.
+    pub level: Option<f64>,
+    pub runs: Vec<Named>,
+}
+
+/// How many arrivals were refused for each cause that occurred.
+fn refusals(run: &Run) -> Vec<(Cause, usize)> {
+    let count =
+        |cause: Cause| run.outcomes.iter().filter(|outcome| **outcome == Outcome::Failed(cause)).count();
+    Cause::ALL.iter().map(|&cause| (cause, count(cause))).filter(|(_, count)| *count > 0).collect()
+}
+
+/// Free GPUs at the end that a typical request could not use, in per cent of all GPUs.
+fn fragmented(run: &Run) -> f64 {
+    run.curve.last().map_or(0.0, |point| point.fragmented)
+}
+
+/// A number with commas.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}

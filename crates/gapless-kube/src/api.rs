@@ -1,0 +1,233 @@
+//! A client of the Kubernetes API server: calls with JSON, and streams of events.
+
+use crate::http::{self, Connection};
+use crate::tls;
+use rustls::ClientConfig;
+use serde_json::Value;
+use std::io::{BufReader, ErrorKind};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Where the API server is, and how to talk to it.
+#[derive(Clone, Debug)]
+pub struct Address {
+    pub host: String,
+    pub port: u16,
+    /// Authorities of its certificate; `None` talks plain HTTP.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// A file with a bearer token, read again for every call, because Kubernetes renews it.
+    pub token: Option<PathBuf>,
+}
+
+/// Why a call gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    #[error("the API server cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("the API server answered {status}: {message}")]
+    Status { status: u16, message: String },
+}
+
+impl ApiError {
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            ApiError::Status { status, .. } => Some(*status),
+            ApiError::Unreachable(_) => None,
+        }
+    }
+}
+
+/// Answers of calls must come within this time.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A watch that is silent for longer is dead: the server ends it, or sends a bookmark, before that.
+const SILENCE: Duration = Duration::from_secs(330);
+/// Connections that wait for the next call.
+const MOST_IDLE: usize = 32;
+/// The longest event of a watch.
+const MOST_EVENT: usize = 16 << 20;
+
+/// The client.
+pub struct Api {
+    address: Address,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+fn unreachable(error: impl std::fmt::Display) -> ApiError {
+    ApiError::Unreachable(error.to_string())
+}
+
+impl Api {
+    pub fn new(address: Address) -> Api {
+        Api { address, idle: Mutex::new(Vec::new()) }
+    }
+
+    fn connect(&self, silence: Duration) -> Result<Connection, ApiError> {
+        let Address { host, port, tls, .. } = &self.address;
+        let addresses = (host.as_str(), *port).to_socket_addrs().map_err(unreachable)?;
+        let mut last = unreachable("the name has no address");
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, PATIENCE) {
+                Ok(stream) => {
+                    let set = stream.set_read_timeout(Some(silence)).and_then(|()| {
+                        stream.set_write_timeout(Some(PATIENCE))?;
+                        stream.set_nodelay(true)
+                    });
+                    set.map_err(unreachable)?;
+                    let stream: Box<dyn http::Stream> = match tls {
+                        Some(config) => tls::connect(config, host, stream).map_err(ApiError::Unreachable)?,
+                        None => Box::new(stream),
+                    };
+                    return Ok(BufReader::new(stream));
+                }
+                Err(error) => last = unreachable(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn headers(&self, kind: Option<&str>) -> Vec<(&'static str, String)> {
+        let mut headers = Vec::new();
+        if let Some(token) = self.address.token.as_ref().and_then(|path| std::fs::read_to_string(path).ok()) {
+            headers.push(("Authorization", format!("Bearer {}", token.trim())));
+        }
+        if let Some(kind) = kind {
+            headers.push(("Content-Type", kind.to_owned()));
+        }
+        headers
+    }
+
+    /// Calls the API server and gives the object that it answers.
+    pub fn call(
+        &self,
+        method: &str,
+        path: &str,
+        kind: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Value, ApiError> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let headers = self.headers(kind);
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // A kept connection may have been closed by the server: then the call has not been seen, and is made again.
+        if let Some(mut connection) = kept {
+            match self.exchange(&mut connection, method, path, &headers, body.as_bytes()) {
+                Ok(answer) => return self.finish(connection, answer),
+                Err(error) if is_closed(&error) => {}
+                Err(error) => return Err(unreachable(error)),
+            }
+        }
+        let mut connection = self.connect(PATIENCE)?;
+        let answer =
+            self.exchange(&mut connection, method, path, &headers, body.as_bytes()).map_err(unreachable)?;
+        self.finish(connection, answer)
+    }
+
+    fn exchange(
+        &self,
+        connection: &mut Connection,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<(u16, bool, Vec<u8>)> {
+        let mut response = http::ask(connection, method, &self.address.host, path, headers, body)?;
+        let mut text = Vec::new();
+        response.body.read_all(connection, &mut text)?;
+        Ok((response.status, response.keep_alive && response.body.is_done(), text))
+    }
+
+    fn finish(&self, connection: Connection, answer: (u16, bool, Vec<u8>)) -> Result<Value, ApiError> {
+        let (status, keep_alive, text) = answer;
+        if keep_alive {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            if idle.len() < MOST_IDLE {
+                idle.push(connection);
+            }
+        }
+        let value: Result<Value, _> = serde_json::from_slice(&text);
+        match (status, value) {
+            (200..=299, Ok(value)) => Ok(value),
+            (200..=299, Err(error)) => Err(unreachable(format!("the answer is no JSON: {error}"))),
+            (_, value) => {
+                let message = value.ok().and_then(|value| value["message"].as_str().map(str::to_owned));
+                Err(ApiError::Status { status, message: message.unwrap_or_default() })
+            }
+        }
+    }
+
+    pub fn get(&self, path: &str) -> Result<Value, ApiError> {
+        self.call("GET", path, None, None)
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
+        self.call("POST", path, Some("application/json"), Some(body))
+    }
+
+    /// Changes some members of an object. With its resource version among them, the change is refused (409) if the
+    /// object is another one by now.
+    pub fn patch(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
+        self.call("PATCH", path, Some("application/merge-patch+json"), Some(body))
+    }
+
+    /// Hands over events, one JSON object a line, until the stream ends or `each` says no.
+    pub fn watch(&self, path: &str, mut each: impl FnMut(Value) -> bool) -> Result<(), ApiError> {
+        let mut connection = self.connect(SILENCE)?;
+        let headers = self.headers(None);
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let mut response = http::ask(&mut connection, "GET", &self.address.host, path, &headers, b"")
+            .map_err(unreachable)?;
+        if response.status != 200 {
+            let mut text = Vec::new();
+            let _ = response.body.read_all(&mut connection, &mut text);
+            let message = String::from_utf8_lossy(&text).chars().take(200).collect();
+            return Err(ApiError::Status { status: response.status, message });
+        }
+        let mut pending = Vec::new();
+        let mut buffer = [0; 16 << 10];
+        loop {
+            let n = match response.body.read(&mut connection, &mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(n) => n,
+                Err(error) => return Err(unreachable(error)),
+            };
+            pending.extend_from_slice(&buffer[..n]);
+            let mut start = 0;
+            while let Some(length) = pending[start..].iter().position(|&byte| byte == b'\n') {
+                let line = &pending[start..start + length];
+                start += length + 1;
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                let event = serde_json::from_slice(line)
+                    .map_err(|error| unreachable(format!("an event is no JSON: {error}")))?;
+                if !each(event) {
+                    return Ok(());
+                }
+            }
+            pending.drain(..start);
+            if pending.len() > MOST_EVENT {
+                return Err(unreachable("an event is too long"));
+            }
+        }
+    }
+}
+
+fn is_closed(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe
+            | ErrorKind::ConnectionAborted
+    )
+}

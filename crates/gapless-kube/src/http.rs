@@ -1,0 +1,259 @@
+//! The part of HTTP/1.1 that an extender and a client of the API server need, over any stream.
+//!
+//! The other side is untrusted: heads and bodies are limited in bytes; callers limit the time.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+
+const MOST_HEAD: u64 = 64 << 10;
+/// A list of all pods of a large cluster, or all nodes of one, in one answer.
+pub const MOST_BODY: u64 = 256 << 20;
+
+/// A stream to the other side.
+pub trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+/// A buffered connection.
+pub type Connection = BufReader<Box<dyn Stream>>;
+
+/// A request as a server gets it.
+#[derive(Debug)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    pub body: Vec<u8>,
+    pub keep_alive: bool,
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+/// The lines of a head; `None` if the stream ends before it.
+fn head(input: &mut impl BufRead) -> io::Result<Option<Vec<String>>> {
+    let mut lines = Vec::new();
+    let mut left = MOST_HEAD;
+    loop {
+        let mut line = Vec::new();
+        let read = input.by_ref().take(left).read_until(b'\n', &mut line)? as u64;
+        left -= read;
+        if line.last() != Some(&b'\n') {
+            if lines.is_empty() && line.is_empty() {
+                return Ok(None);
+            }
+            return Err(invalid(if left == 0 { "the head is too long" } else { "the head is cut off" }));
+        }
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        if text.is_empty() {
+            if lines.is_empty() {
+                continue;
+            }
+            return Ok(Some(lines));
+        }
+        lines.push(text);
+    }
+}
+
+fn header<'a>(lines: &'a [String], name: &str) -> Option<&'a str> {
+    lines.iter().skip(1).find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        key.trim().eq_ignore_ascii_case(name).then_some(value.trim())
+    })
+}
+
+/// Reads a request; `None` if the other side has closed the connection.
+pub fn read_request(input: &mut impl BufRead) -> io::Result<Option<Request>> {
+    let Some(lines) = head(input)? else { return Ok(None) };
+    let mut words = lines[0].split(' ');
+    let (Some(method), Some(path), Some(version)) = (words.next(), words.next(), words.next()) else {
+        return Err(invalid("the first line is no HTTP request"));
+    };
+    if !version.starts_with("HTTP/1.") {
+        return Err(invalid("only HTTP/1.1 is served"));
+    }
+    let (method, path) = (method.to_owned(), path.to_owned());
+    let close = header(&lines, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+    let keep_alive = version == "HTTP/1.1" && !close;
+    let mut body = Vec::new();
+    let mut reader = Body::of_request(&lines)?;
+    reader.read_all(input, &mut body)?;
+    Ok(Some(Request { method, path, body, keep_alive }))
+}
+
+/// Writes an answer.
+pub fn write_response(
+    out: &mut dyn Write,
+    status: u16,
+    kind: &str,
+    body: &[u8],
+    keep_alive: bool,
+) -> io::Result<()> {
+    let words = match status {
+        200 => "OK",
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        503 => "Service Unavailable",
+        _ => "Internal Server Error",
+    };
+    let connection = if keep_alive { "keep-alive" } else { "close" };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status} {words}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: {connection}\r\n\r\n"
+    );
+    // In one piece: two small writes would wait for each other.
+    let mut whole = head.into_bytes();
+    whole.extend_from_slice(body);
+    out.write_all(&whole)?;
+    out.flush()
+}
+
+/// How the end of a body is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Length(u64),
+    /// Bytes left of the current chunk; `None` before a chunk.
+    Chunks(Option<u64>),
+    Close,
+    Done,
+}
+
+/// The body of a message that is being read.
+#[derive(Debug)]
+pub struct Body {
+    end: End,
+    read: u64,
+}
+
+impl Body {
+    fn of(lines: &[String], otherwise: End) -> io::Result<Body> {
+        let chunked = header(lines, "transfer-encoding")
+            .is_some_and(|value| value.to_ascii_lowercase().contains("chunked"));
+        let end = match header(lines, "content-length") {
+            _ if chunked => End::Chunks(None),
+            Some(length) => End::Length(length.parse().map_err(|_| invalid("invalid Content-Length"))?),
+            None => otherwise,
+        };
+        if matches!(end, End::Length(length) if length > MOST_BODY) {
+            return Err(invalid("the body is too large"));
+        }
+        Ok(Body { end, read: 0 })
+    }
+
+    fn of_request(lines: &[String]) -> io::Result<Body> {
+        Body::of(lines, End::Length(0))
+    }
+
+    /// Reads up to the end of `buffer`; 0 at the end of the body.
+    pub fn read(&mut self, input: &mut impl BufRead, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.end {
+                End::Done | End::Length(0) => {
+                    self.end = End::Done;
+                    return Ok(0);
+                }
+                End::Length(left) => {
+                    let most = (buffer.len() as u64).min(left) as usize;
+                    let n = input.read(&mut buffer[..most])?;
+                    if n == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    self.end = End::Length(left - n as u64);
+                    return Ok(n);
+                }
+                End::Close => {
+                    let n = input.read(buffer)?;
+                    if n == 0 {
+                        self.end = End::Done;
+                    }
+                    return Ok(n);
+                }
+                End::Chunks(Some(left)) if left > 0 => {
+                    let most = (buffer.len() as u64).min(left) as usize;
+                    let n = input.read(&mut buffer[..most])?;
+                    if n == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    self.end = End::Chunks(Some(left - n as u64));
+                    return Ok(n);
+                }
+                End::Chunks(after) => {
+                    if after.is_some() {
+                        line(input)?;
+                    }
+                    let size = line(input)?;
+                    let digits = size.split(';').next().unwrap_or_default().trim();
+                    let size = u64::from_str_radix(digits, 16).map_err(|_| invalid("invalid chunk"))?;
+                    if size == 0 {
+                        while !line(input)?.is_empty() {}
+                        self.end = End::Done;
+                    } else {
+                        self.end = End::Chunks(Some(size));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the rest.
+    pub fn read_all(&mut self, input: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<()> {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            let n = self.read(input, &mut buffer)?;
+            if n == 0 {
+                return Ok(());
+            }
+            self.read += n as u64;
+            if self.read > MOST_BODY {
+                return Err(invalid("the body is too large"));
+            }
+            out.extend_from_slice(&buffer[..n]);
+        }
+    }
+
+    /// Whether the connection can serve another request after this body.
+    pub fn is_done(&self) -> bool {
+        matches!(self.end, End::Done | End::Length(0))
+    }
+}
+
+fn line(input: &mut impl BufRead) -> io::Result<String> {
+    let mut line = Vec::new();
+    input.take(4096).read_until(b'\n', &mut line)?;
+    if line.last() != Some(&b'\n') {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+}
+
+/// An answer as a client gets it.
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub body: Body,
+    pub keep_alive: bool,
+}
+
+/// Sends a request and reads the head of the answer.
+pub fn ask(
+    connection: &mut Connection,
+    method: &str,
+    host: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> io::Result<Response> {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+    let mut whole = head.into_bytes();
+    whole.extend_from_slice(body);
+    connection.get_mut().write_all(&whole)?;
+    connection.get_mut().flush()?;
+    let lines = self::head(connection)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let status = lines[0].split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| invalid("the first line is no HTTP answer"))?;
+    let close = header(&lines, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+    Ok(Response { status, body: Body::of(&lines, End::Close)?, keep_alive: !close })
+}

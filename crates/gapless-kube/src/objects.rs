@@ -1,0 +1,178 @@
+//! What Gapless reads of nodes and pods. Objects are untrusted: anybody may edit an annotation.
+
+use crate::quantity;
+use gapless_fleet::words::{MAX_PODS, Node, Request, Share, WHOLE};
+use gapless_trace::Bytes;
+use serde_json::Value;
+
+/// What a pod asks for of each of its GPUs.
+pub const GPU_MEMORY: &str = "gapless.dev/gpu-memory";
+pub const GPU_MILLI: &str = "gapless.dev/gpu-milli";
+pub const GPUS: &str = "gapless.dev/gpus";
+pub const GPU_MODELS: &str = "gapless.dev/gpu-models";
+/// What a pod got.
+pub const INDICES: &str = "gapless.dev/gpu-indices";
+pub const UUIDS: &str = "gapless.dev/gpu-uuids";
+pub const BOOKED: &str = "gapless.dev/gpu-booked";
+pub const NODE: &str = "gapless.dev/node";
+/// What a node has.
+pub const GPU_MODEL: &str = "gapless.dev/gpu-model";
+
+/// A node with the names of its GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeNode {
+    pub node: Node,
+    pub uuids: Vec<String>,
+    pub schedulable: bool,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubePod {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    /// The node that it is bound to; empty if it is not.
+    pub node: String,
+    pub finished: bool,
+    /// What it asks for; `None` if it says nothing about GPU memory, an error if what it says makes no sense.
+    pub request: Result<Option<Request>, String>,
+    /// CPUs and memory only, for pods of others.
+    pub plain: Request,
+    /// The node and GPUs that were booked for it.
+    pub booked: Option<(String, Vec<u16>)>,
+}
+
+/// A text at a path of member names; empty if it is not there.
+pub fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
+    path.iter().fold(object, |at, name| &at[*name]).as_str().unwrap_or_default()
+}
+
+/// An annotation or else a label.
+fn note<'a>(object: &'a Value, names: &[&str]) -> Option<&'a str> {
+    let of = |kind: &str, name: &str| object["metadata"][kind][name].as_str().filter(|text| !text.is_empty());
+    names.iter().find_map(|name| of("annotations", name).or_else(|| of("labels", name)))
+}
+
+/// Reads a node. GPUs come from our annotations, or from the labels of NVIDIA's feature discovery.
+pub fn node(object: &Value) -> Result<KubeNode, String> {
+    let name = text(object, &["metadata", "name"]).to_owned();
+    let quantity = |resource: &str| object["status"]["allocatable"][resource].as_str();
+    let gpus = note(object, &[GPUS, "nvidia.com/gpu.count"]).map_or(Ok(0), |count| {
+        count.trim().parse::<u32>().map_err(|_| format!("invalid number of GPUs {count:?}"))
+    })?;
+    let gpu_memory = match (note(object, &[GPU_MEMORY]), note(object, &["nvidia.com/gpu.memory"])) {
+        (Some(size), _) => Some(size.parse::<Bytes>().map_err(|error| error.to_string())?.0),
+        (None, Some(mebibytes)) => {
+            let wrong = || format!("invalid GPU memory {mebibytes:?}");
+            let count = mebibytes.trim().parse::<u64>().map_err(|_| wrong())?;
+            Some(count.checked_mul(1 << 20).ok_or_else(wrong)?)
+        }
+        (None, None) => None,
+    };
+    let node = Node {
+        name,
+        cpu_milli: quantity("cpu").map_or(Ok(0), quantity::milli)?,
+        memory: quantity("memory").map_or(Ok(0), quantity::whole)?,
+        gpus,
+        model: note(object, &[GPU_MODEL, "nvidia.com/gpu.product"]).unwrap_or_default().to_owned(),
+        gpu_memory,
+        max_pods: match quantity("pods") {
+            Some(pods) => u32::try_from(quantity::whole(pods)?).unwrap_or(u32::MAX),
+            None => MAX_PODS,
+        },
+    };
+    node.check()?;
+    let uuids = note(object, &[UUIDS]).map(|all| all.split(',').map(|one| one.trim().to_owned()).collect());
+    let schedulable = object["spec"]["unschedulable"].as_bool() != Some(true)
+        && object["metadata"]["deletionTimestamp"].is_null();
+    Ok(KubeNode { node, uuids: uuids.unwrap_or_default(), schedulable })
+}
+
+/// Reads a pod.
+pub fn pod(object: &Value) -> KubePod {
+    let phase = text(object, &["status", "phase"]);
+    let plain = plain_request(object);
+    let node = note(object, &[NODE]).unwrap_or_default().to_owned();
+    let indices = note(object, &[INDICES]).map(parse_indices);
+    let booked = match indices {
+        Some(Ok(gpus)) if !node.is_empty() => Some((node, gpus)),
+        _ => None,
+    };
+    KubePod {
+        uid: text(object, &["metadata", "uid"]).to_owned(),
+        namespace: text(object, &["metadata", "namespace"]).to_owned(),
+        name: text(object, &["metadata", "name"]).to_owned(),
+        node: text(object, &["spec", "nodeName"]).to_owned(),
+        finished: phase == "Succeeded" || phase == "Failed",
+        request: gpu_request(object, &plain),
+        plain,
+        booked,
+    }
+}
+
+pub fn parse_indices(text: &str) -> Result<Vec<u16>, String> {
+    let one = |part: &str| part.trim().parse().map_err(|_| format!("invalid GPU indices {text:?}"));
+    text.split(';').filter(|part| !part.is_empty()).map(one).collect()
+}
+
+/// CPUs and memory: the sum over containers, or the largest init container if that is more. A quantity that cannot be
+/// read counts as nothing here; the API server has refused it long before.
+fn plain_request(object: &Value) -> Request {
+    let of = |containers: &Value, resource: &str, read: fn(&str) -> Result<u64, String>| -> Vec<u64> {
+        let list = containers.as_array().map(Vec::as_slice).unwrap_or_default();
+        let one = |container: &Value| {
+            container["resources"]["requests"][resource]
+                .as_str()
+                .and_then(|text| read(text).ok())
+                .unwrap_or(0)
+        };
+        list.iter().map(one).collect()
+    };
+    let total = |resource: &str, read: fn(&str) -> Result<u64, String>| {
+        let all = of(&object["spec"]["containers"], resource, read);
+        let sum = all.iter().fold(0u64, |sum, part| sum.saturating_add(*part));
+        let first = of(&object["spec"]["initContainers"], resource, read).into_iter().max().unwrap_or(0);
+        let more =
+            object["spec"]["overhead"][resource].as_str().and_then(|text| read(text).ok()).unwrap_or(0);
+        sum.max(first).saturating_add(more)
+    };
+    Request {
+        cpu_milli: total("cpu", quantity::milli),
+        memory: total("memory", quantity::whole),
+        gpus: 0,
+        share: Share::Milli(0),
+        models: String::new(),
+    }
+}
+
+fn gpu_request(object: &Value, plain: &Request) -> Result<Option<Request>, String> {
+    let (memory, milli, gpus) =
+        (note(object, &[GPU_MEMORY]), note(object, &[GPU_MILLI]), note(object, &[GPUS]));
+    if memory.is_none() && milli.is_none() && gpus.is_none() {
+        return Ok(None);
+    }
+    let share = match (memory, milli) {
+        (Some(_), Some(_)) => return Err(format!("both {GPU_MEMORY} and {GPU_MILLI}: set one of them")),
+        (Some("auto"), None) => {
+            return Err(format!("{GPU_MEMORY}: auto is not supported yet; set a size such as 18GiB"));
+        }
+        (Some(size), None) => {
+            Share::Bytes(size.parse::<Bytes>().map_err(|error| format!("{GPU_MEMORY}: {error}"))?.0)
+        }
+        (None, Some(milli)) => {
+            let wrong = |_| format!("{GPU_MILLI}: invalid number {milli:?}: use 1 to 1000");
+            Share::Milli(milli.trim().parse().map_err(wrong)?)
+        }
+        (None, None) => Share::Milli(WHOLE),
+    };
+    let wrong = |_| format!("{GPUS}: invalid number {:?}: use 1 or more", gpus.unwrap_or_default());
+    let count: u32 = gpus.unwrap_or("1").trim().parse().map_err(wrong)?;
+    let models = note(object, &[GPU_MODELS]).unwrap_or_default().to_owned();
+    let request = Request { gpus: count, share, models, ..plain.clone() };
+    if count == 0 {
+        return Err(format!("{GPUS}: 0 GPUs: remove the annotations, or use 1 or more"));
+    }
+    request.check()?;
+    Ok(Some(request))
+}

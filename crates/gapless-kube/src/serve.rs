@@ -1,0 +1,167 @@
+//! The server: connections from the scheduler, probes and Prometheus; threads that follow the API server.
+
+use crate::api::Api;
+use crate::extender::Extender;
+use crate::http::{self, Connection};
+use crate::{tls, watch};
+use rustls::ServerConfig;
+use serde_json::{Value, json};
+use std::io::{self, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Connections at once. The scheduler keeps some dozens open.
+const CROWD: usize = 512;
+/// A connection that says nothing for so long is closed.
+const IDLE: Duration = Duration::from_secs(120);
+const JSON: &str = "application/json";
+const PLAIN: &str = "text/plain; charset=utf-8";
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Serves until `stop` is set.
+pub fn serve(
+    listener: &TcpListener,
+    secure: Option<Arc<ServerConfig>>,
+    api: &Arc<Api>,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    let extender = Extender::new(Arc::clone(api));
+    serve_with(&extender, listener, secure.as_ref(), api, stop)
+}
+
+/// Serves an extender that the caller looks at too.
+pub fn serve_with(
+    extender: &Extender,
+    listener: &TcpListener,
+    secure: Option<&Arc<ServerConfig>>,
+    api: &Arc<Api>,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let busy = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (nodes, pods) = (extender.node_listener(), extender.pod_listener());
+        scope.spawn(move || watch::follow(api, "/api/v1/nodes", &nodes, &extender.nodes, stop));
+        scope.spawn(move || {
+            // Pods find their nodes if those come first; a pod that comes earlier waits.
+            while !extender.nodes.listed.load(Ordering::Acquire) && !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            watch::follow(api, "/api/v1/pods", &pods, &extender.pods, stop);
+        });
+        let mut next_expiry = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            if Instant::now() >= next_expiry {
+                extender.expire(Instant::now());
+                next_expiry = Instant::now() + Duration::from_secs(5);
+            }
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(_) => {
+                    // Nobody is there, or too many files are open.
+                    std::thread::sleep(Duration::from_millis(2));
+                    continue;
+                }
+            };
+            if busy.fetch_add(1, Ordering::Relaxed) >= CROWD {
+                busy.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let busy = &busy;
+            scope.spawn(move || {
+                // A connection that breaks is the other side's business, and a panic ends only its connection.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    connection(extender, stream, secure, stop)
+                }));
+                busy.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+    Ok(())
+}
+
+fn connection(
+    extender: &Extender,
+    stream: TcpStream,
+    secure: Option<&Arc<ServerConfig>>,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(IDLE))?;
+    stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+    let watched = stream.try_clone()?;
+    let stream: Box<dyn http::Stream> = match secure {
+        Some(config) => tls::accept(config, stream).map_err(io::Error::other)?,
+        None => Box::new(stream),
+    };
+    let mut connection: Connection = BufReader::new(stream);
+    while !stop.load(Ordering::Relaxed) {
+        let request = match http::read_request(&mut connection) {
+            Ok(Some(request)) => request,
+            Ok(None) => break,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let _ = http::write_response(
+                    connection.get_mut(),
+                    400,
+                    PLAIN,
+                    error.to_string().as_bytes(),
+                    false,
+                );
+                break;
+            }
+            Err(_) => break,
+        };
+        let (status, kind, body) = answer(extender, &request);
+        let keep = request.keep_alive && !stop.load(Ordering::Relaxed);
+        http::write_response(connection.get_mut(), status, kind, &body, keep)?;
+        if !keep {
+            break;
+        }
+    }
+    let _ = watched.shutdown(std::net::Shutdown::Both);
+    Ok(())
+}
+
+fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, Vec<u8>) {
+    let path = request.path.split('?').next().unwrap_or_default();
+    match (request.method.as_str(), path) {
+        ("GET", "/healthz" | "/livez") => (200, PLAIN, b"ok".to_vec()),
+        ("GET", "/readyz") if extender.is_ready() => (200, PLAIN, b"ok".to_vec()),
+        ("GET", "/readyz") => (503, PLAIN, b"not ready: nodes and pods are not listed yet".to_vec()),
+        ("GET", "/metrics") => (200, EXPOSITION, extender.metrics.text(extender.gauges()).into_bytes()),
+        ("POST", "/filter" | "/prioritize" | "/bind") => {
+            let began = Instant::now();
+            let verb = match path {
+                "/filter" => &extender.metrics.filter,
+                "/prioritize" => &extender.metrics.prioritize,
+                _ => &extender.metrics.bind,
+            };
+            let Ok(args) = serde_json::from_slice::<Value>(&request.body) else {
+                verb.note(began.elapsed(), false);
+                return (400, PLAIN, b"the body is no JSON".to_vec());
+            };
+            if !extender.is_ready() {
+                verb.note(began.elapsed(), false);
+                let error = json!({"Error": "Gapless is not ready: nodes and pods are not listed yet"});
+                return if path == "/prioritize" {
+                    (200, JSON, b"[]".to_vec())
+                } else {
+                    (200, JSON, error.to_string().into_bytes())
+                };
+            }
+            let value = match path {
+                "/filter" => extender.filter(&args),
+                "/prioritize" => extender.prioritize(&args),
+                _ => extender.bind(&args),
+            };
+            let ok = value["Error"].as_str().unwrap_or_default().is_empty();
+            verb.note(began.elapsed(), ok);
+            (200, JSON, value.to_string().into_bytes())
+        }
+        (_, "/filter" | "/prioritize" | "/bind") => (405, PLAIN, b"use POST".to_vec()),
+        _ => (404, PLAIN, b"see /filter, /prioritize, /bind, /healthz, /readyz, /metrics".to_vec()),
+    }
+}

@@ -1,0 +1,62 @@
+//! TLS for both sides, from PEM files.
+
+use crate::http::Stream;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let wrong = |what: String| format!("{}: {what}", path.display());
+    let all: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string()))?.collect();
+    let all = all.map_err(|error| wrong(error.to_string()))?;
+    if all.is_empty() {
+        return Err(wrong("there is no certificate in it".to_owned()));
+    }
+    Ok(all)
+}
+
+/// The side that serves, from its certificates and key.
+pub fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
+    let chain = certificates(certificate)?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_no_client_auth()
+        .with_single_cert(chain, secret)
+        .map_err(|error| format!("{}: {error}", certificate.display()))?;
+    Ok(Arc::new(config))
+}
+
+/// The side that asks, which trusts the authorities in a file.
+pub fn client(authorities: &Path) -> Result<Arc<ClientConfig>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(authorities)? {
+        roots.add(certificate).map_err(|error| format!("{}: {error}", authorities.display()))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// The serving end of a connection.
+pub fn accept(config: &Arc<ServerConfig>, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
+    let connection = ServerConnection::new(Arc::clone(config)).map_err(|error| error.to_string())?;
+    Ok(Box::new(StreamOwned::new(connection, stream)))
+}
+
+/// The asking end of a connection.
+pub fn connect(config: &Arc<ClientConfig>, host: &str, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|error| format!("{host:?}: {error}"))?;
+    let connection = ClientConnection::new(Arc::clone(config), name).map_err(|error| error.to_string())?;
+    Ok(Box::new(StreamOwned::new(connection, stream)))
+}

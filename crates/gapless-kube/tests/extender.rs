@@ -1,0 +1,367 @@
+//! The extender against a fake API server: pods get their GPUs, and no GPU is booked twice, with two replicas, restarts
+//! at random moments, lost answers, forgotten versions and pods that vanish.
+
+mod fake;
+
+use fake::Fake;
+use gapless_kube::api::{Address, Api};
+use gapless_kube::extender::Extender;
+use gapless_kube::{http, serve, tls};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::BufReader;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A replica of the extender, which is ended as a kill would end it: its state is lost.
+struct Replica {
+    port: u16,
+    stop: Arc<AtomicBool>,
+    extender: Arc<Extender>,
+}
+
+impl Replica {
+    fn start(fake: &Fake) -> Replica {
+        let address = Address { host: "127.0.0.1".to_owned(), port: fake.port, tls: None, token: None };
+        let api = Arc::new(Api::new(address));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let stop = Arc::new(AtomicBool::new(false));
+        let extender = Arc::new(Extender::new(Arc::clone(&api)));
+        extender.silence();
+        let (flag, shared) = (Arc::clone(&stop), Arc::clone(&extender));
+        std::thread::spawn(move || serve::serve_with(&shared, &listener, None, &api, &flag));
+        let replica = Replica { port, stop, extender };
+        replica.wait("it is ready", |replica| replica.extender.is_ready());
+        replica
+    }
+
+    /// Waits for something that must come true.
+    fn wait(&self, what: &str, is_true: impl Fn(&Replica) -> bool) {
+        let began = Instant::now();
+        while !is_true(self) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it never came true that {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let mut connection: http::Connection = BufReader::new(Box::new(stream));
+        let mut response =
+            http::ask(&mut connection, method, "localhost", path, &[], body).expect("an answer");
+        let mut text = Vec::new();
+        response.body.read_all(&mut connection, &mut text).expect("a body");
+        (response.status, text)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, text) = self.ask("POST", path, body.to_string().as_bytes());
+        assert_eq!(status, 200, "{}", String::from_utf8_lossy(&text));
+        serde_json::from_slice(&text).expect("JSON")
+    }
+
+    fn filter(&self, fake: &Fake, pod: &Value) -> Value {
+        let nodes = fake.all("nodes");
+        let names: Vec<&Value> = nodes.iter().map(|node| &node["metadata"]["name"]).collect();
+        self.post("/filter", &json!({"Pod": pod, "NodeNames": names}))
+    }
+
+    fn bind(&self, pod: &Value, node: &str) -> String {
+        let of = &pod["metadata"];
+        let args = json!({"PodName": of["name"], "PodNamespace": of["namespace"], "PodUID": of["uid"], "Node": node});
+        self.post("/bind", &args)["Error"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Filter and bind, as the scheduler does; the node if it worked.
+    fn schedule(&self, fake: &Fake, pod: &Value) -> Option<String> {
+        let node = self.filter(fake, pod)["NodeNames"][0].as_str()?.to_owned();
+        self.bind(pod, &node).is_empty().then_some(node)
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+const GIB: u64 = 1 << 30;
+
+/// The bytes that bound pods hold on each GPU, by what the pods themselves say.
+fn held(fake: &Fake) -> BTreeMap<(String, String), u64> {
+    let mut held = BTreeMap::new();
+    for pod in fake.all("pods") {
+        let notes = &pod["metadata"]["annotations"];
+        if let (Some(node), Some(gpus)) =
+            (pod["spec"]["nodeName"].as_str(), notes["gapless.dev/gpu-indices"].as_str())
+        {
+            assert_eq!(notes["gapless.dev/node"], node);
+            let bytes: u64 =
+                notes["gapless.dev/gpu-booked"].as_str().expect("bytes").parse().expect("a number");
+            for gpu in gpus.split(';') {
+                *held.entry((node.to_owned(), gpu.to_owned())).or_default() += bytes;
+            }
+        }
+    }
+    held
+}
+
+fn none_is_over_booked(fake: &Fake, capacity: u64) {
+    for ((node, gpu), bytes) in held(fake) {
+        assert!(bytes <= capacity, "GPU {gpu} of {node} lends {bytes} of {capacity}");
+    }
+}
+
+fn asks(size: &str) -> Value {
+    json!({"gapless.dev/gpu-memory": size})
+}
+
+#[test]
+fn pods_get_their_gpus_until_the_cluster_is_full() {
+    let fake = Fake::start();
+    (0..4).for_each(|i| fake.node(&format!("n{i}"), 2, 80));
+    let replica = Replica::start(&fake);
+    // 8 GPUs of 80 GiB take 16 pods of 40 GiB, and not one more.
+    for i in 0..16 {
+        let pod = fake.pod(&format!("p{i}"), &asks("40GiB"));
+        let answer = replica.filter(&fake, &pod);
+        let node = answer["NodeNames"][0].as_str().expect("it fits");
+        let scores = replica.post("/prioritize", &json!({"pod": pod, "nodenames": ["n0", "n1", "n2", "n3"]}));
+        let best = scores
+            .as_array()
+            .expect("a list")
+            .iter()
+            .find(|score| score["Score"] == 10)
+            .expect("one is best");
+        assert_eq!(best["Host"], node);
+        assert_eq!(replica.bind(&pod, node), "");
+        assert_eq!(replica.bind(&pod, node), "", "a bind may be repeated");
+    }
+    assert_eq!(held(&fake).len(), 8);
+    none_is_over_booked(&fake, 80 * GIB);
+    let uuids = &fake.get("/api/v1/namespaces/default/pods/p0").expect("p0")["metadata"]["annotations"]["gapless.dev/gpu-uuids"];
+    assert!(uuids.as_str().is_some_and(|text| text.starts_with("GPU-n")), "{uuids}");
+    let late = fake.pod("late", &asks("1GiB"));
+    let refused = replica.filter(&fake, &late);
+    assert_eq!(refused["NodeNames"], json!([]));
+    assert!(refused["FailedNodes"]["n0"].as_str().is_some_and(|why| why.contains("Gapless")), "{refused}");
+    fake.delete("/api/v1/namespaces/default/pods/p3");
+    replica.wait("p3 is gone", |replica| replica.extender.gauges().pods == 15);
+    assert!(replica.schedule(&fake, &late).is_some(), "there is room again");
+    none_is_over_booked(&fake, 80 * GIB);
+    replica.extender.check().expect("the account is right");
+    fake.stop();
+}
+
+#[test]
+fn what_makes_no_sense_is_told_in_the_event() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    for (notes, part) in [
+        (asks("90GiB"), "the largest GPU has 80"),
+        (asks("lots"), "invalid size"),
+        (asks("auto"), "not supported"),
+        (json!({"gapless.dev/gpu-milli": "1001"}), "1001 thousandths"),
+        (json!({"gapless.dev/gpus": "-1"}), "invalid number"),
+        (json!({"gapless.dev/gpus": "0"}), "0 GPUs"),
+        (json!({"gapless.dev/gpu-memory": "1GiB", "gapless.dev/gpu-models": "T4"}), "model"),
+    ] {
+        let pod = fake.pod("wrong", &notes);
+        let answer = replica.filter(&fake, &pod);
+        assert_eq!(answer["NodeNames"], json!([]), "{notes}");
+        assert!(
+            answer["FailedNodes"]["n0"].as_str().is_some_and(|why| why.contains(part)),
+            "{notes}: {answer}"
+        );
+    }
+    let other = fake.pod("other", &json!({}));
+    assert_eq!(replica.filter(&fake, &other)["NodeNames"], json!(["n0"]), "pods of others are left alone");
+    for (method, path, body, status) in [
+        ("POST", "/filter", "no JSON", 400),
+        ("POST", "/filter", "[]", 200),
+        ("GET", "/filter", "", 405),
+        ("GET", "/nowhere", "", 404),
+        ("GET", "/healthz", "", 200),
+        ("GET", "/readyz", "", 200),
+    ] {
+        assert_eq!(replica.ask(method, path, body.as_bytes()).0, status, "{method} {path}");
+    }
+    let (_, metrics) = replica.ask("GET", "/metrics", b"");
+    let metrics = String::from_utf8(metrics).expect("text");
+    assert!(metrics.contains("gapless_fleet_pods_refused_total 7"), "{metrics}");
+    assert!(metrics.contains("gapless_fleet_gpu_total_milli 1000"), "{metrics}");
+    fake.stop();
+}
+
+#[test]
+fn a_pod_that_vanishes_between_filter_and_bind_leaves_nothing() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("p", &asks("80GiB"));
+    assert_eq!(replica.filter(&fake, &pod)["NodeNames"], json!(["n0"]));
+    fake.delete("/api/v1/namespaces/default/pods/p");
+    assert!(replica.bind(&pod, "n0").contains("404"));
+    let next = fake.pod("q", &asks("80GiB"));
+    assert!(replica.schedule(&fake, &next).is_some(), "the assumption is gone");
+    fake.stop();
+}
+
+#[test]
+fn assumptions_that_are_never_bound_expire() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("p", &asks("80GiB"));
+    replica.filter(&fake, &pod);
+    let next = fake.pod("q", &asks("80GiB"));
+    assert!(replica.schedule(&fake, &next).is_none());
+    replica.extender.expire(Instant::now() + gapless_kube::extender::ASSUMED_FOR * 2);
+    assert!(replica.schedule(&fake, &next).is_some());
+    fake.stop();
+}
+
+#[test]
+fn a_forgotten_version_is_listed_again() {
+    let fake = Fake::start();
+    (0..2).for_each(|i| fake.node(&format!("n{i}"), 1, 80));
+    let replica = Replica::start(&fake);
+    let pods: Vec<Value> = (0..2).map(|i| fake.pod(&format!("p{i}"), &asks("80GiB"))).collect();
+    for pod in &pods {
+        assert!(replica.schedule(&fake, pod).is_some());
+    }
+    // The deletion is never seen as an event: only a new list tells.
+    fake.delete("/api/v1/namespaces/default/pods/p0");
+    fake.forget();
+    replica.wait("the list tells", |replica| replica.extender.gauges().pods == 1);
+    let next = fake.pod("q", &asks("80GiB"));
+    assert!(replica.schedule(&fake, &next).is_some());
+    none_is_over_booked(&fake, 80 * GIB);
+    fake.stop();
+}
+
+/// Schedules pods until each is bound, or refused `patience` times in a row.
+fn drive(fake: &Fake, replica: &Replica, pods: &[Value], patience: usize) -> usize {
+    let mut bound = 0;
+    for pod in pods {
+        for _ in 0..patience {
+            if replica.schedule(fake, pod).is_some() {
+                bound += 1;
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    bound
+}
+
+#[test]
+fn two_replicas_at_once_and_lost_answers_book_no_gpu_twice() {
+    let fake = Fake::start();
+    (0..3).for_each(|i| fake.node(&format!("n{i}"), 4, 80));
+    let (one, two) = (Replica::start(&fake), Replica::start(&fake));
+    fake.drop_every.store(17, Ordering::Relaxed);
+    // 12 GPUs take 24 pods; 40 want one.
+    let pods: Vec<Value> = (0..40).map(|i| fake.pod(&format!("p{i:02}"), &asks("40GiB"))).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| drive(&fake, &one, &pods[..20], 20));
+        scope.spawn(|| drive(&fake, &two, &pods[20..], 20));
+    });
+    none_is_over_booked(&fake, 80 * GIB);
+    fake.drop_every.store(0, Ordering::Relaxed);
+    // What is left finds its place once nobody loses answers: a replica that starts now knows all.
+    let fresh = Replica::start(&fake);
+    let left: Vec<Value> =
+        fake.all("pods").into_iter().filter(|pod| pod["spec"]["nodeName"].is_null()).collect();
+    drive(&fake, &fresh, &left, 3);
+    none_is_over_booked(&fake, 80 * GIB);
+    let bound = fake.all("pods").iter().filter(|pod| !pod["spec"]["nodeName"].is_null()).count();
+    assert_eq!(bound, 24, "every half of a GPU is used");
+    fake.stop();
+}
+
+#[test]
+fn restarts_at_fifty_moments_lose_no_pod_and_book_no_gpu_twice() {
+    let fake = Fake::start();
+    (0..3).for_each(|i| fake.node(&format!("n{i}"), 2, 80));
+    let mut dice = 7u64;
+    let mut below = |n: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) % n
+    };
+    let sizes = ["10GiB", "25GiB", "40GiB", "80GiB"];
+    let mut number = 0;
+    for round in 0..50 {
+        let replica = Replica::start(&fake);
+        for _ in 0..1 + below(4) {
+            let pod = fake.pod(&format!("p{number:03}"), &asks(sizes[below(4) as usize]));
+            number += 1;
+            let answer = replica.filter(&fake, &pod);
+            // Some pods are chosen for and never bound: the kill comes between.
+            if let Some(node) = answer["NodeNames"][0].as_str()
+                && below(3) > 0
+            {
+                assert_eq!(replica.bind(&pod, node), "", "round {round}");
+            }
+        }
+        if below(3) == 0 {
+            let pods = fake.all("pods");
+            let name = pods[below(pods.len() as u64) as usize]["metadata"]["name"]
+                .as_str()
+                .expect("a name")
+                .to_owned();
+            fake.delete(&format!("/api/v1/namespaces/default/pods/{name}"));
+        }
+        none_is_over_booked(&fake, 80 * GIB);
+    }
+    // The last one knows all that is bound, and nothing more.
+    let replica = Replica::start(&fake);
+    let bound = fake.all("pods").iter().filter(|pod| !pod["spec"]["nodeName"].is_null()).count();
+    replica.wait("it knows the bound pods", |replica| replica.extender.gauges().pods == bound as u64);
+    replica.extender.check().expect("the account is right");
+    let free: u64 = (0..6).map(|_| 80 * GIB).sum::<u64>() - held(&fake).values().sum::<u64>();
+    let gauges = replica.extender.gauges();
+    let exact = free as f64 / (80 * GIB) as f64 * 1000.0;
+    assert!(
+        (gauges.free_milli as f64 - exact).abs() <= 6.0,
+        "{} thousandths, {exact} by the pods",
+        gauges.free_milli
+    );
+    fake.stop();
+}
+
+#[test]
+fn the_scheduler_is_served_over_tls() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+    let server =
+        tls::server(&folder.join("certificate.pem"), &folder.join("key.pem")).expect("a certificate");
+    let client = tls::client(&folder.join("authority.pem")).expect("an authority");
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let address = Address { host: "127.0.0.1".to_owned(), port: fake.port, tls: None, token: None };
+    let api = Arc::new(Api::new(address));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    std::thread::spawn(move || serve::serve(&listener, Some(server), &api, &flag));
+    // The client of the API server talks to it: the same code over TLS.
+    let address = Address { host: "localhost".to_owned(), port, tls: Some(client), token: None };
+    let secure = Api::new(address);
+    let answer =
+        secure.post("/filter", &json!({"Pod": {}, "NodeNames": ["n0"]})).expect("an answer over TLS");
+    assert!(answer["Error"].is_string());
+    let plain = Api::new(Address { host: "localhost".to_owned(), port, tls: None, token: None });
+    assert!(plain.get("/healthz").is_err(), "plain text is not served");
+    assert!(
+        tls::server(&folder.join("key.pem"), &folder.join("key.pem")).is_err(),
+        "a key is no certificate"
+    );
+    stop.store(true, Ordering::Relaxed);
+    fake.stop();
+}

@@ -1,0 +1,244 @@
+//! A fake API server: nodes and pods in memory, versions, watches, preconditions, bindings, and faults on demand.
+
+use gapless_kube::http::{Connection, Request, read_request, write_response};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+#[derive(Default)]
+pub(crate) struct Store {
+    version: u64,
+    /// Versions up to this one are forgotten: watches from them get 410.
+    forgotten: u64,
+    /// By the path of the object.
+    objects: BTreeMap<String, Value>,
+    events: Vec<(u64, &'static str, String, Value)>,
+}
+
+pub(crate) struct Fake {
+    pub(crate) port: u16,
+    store: Mutex<Store>,
+    changed: Condvar,
+    stop: AtomicBool,
+    /// Every n-th call is dropped without an answer, after it was carried out; 0: none.
+    pub(crate) drop_every: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl Fake {
+    pub(crate) fn start() -> Arc<Fake> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let fake = Arc::new(Fake {
+            port,
+            store: Mutex::default(),
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+            drop_every: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        });
+        let server = Arc::clone(&fake);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if server.stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (server, Ok(stream)) = (Arc::clone(&server), stream) else { continue };
+                std::thread::spawn(move || server.connection(stream));
+            }
+        });
+        fake
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+
+    pub(crate) fn node(&self, name: &str, gpus: u32, gib: u64) {
+        let uuids: Vec<String> = (0..gpus).map(|gpu| format!("GPU-{name}-{gpu}")).collect();
+        self.put(
+            &format!("/api/v1/nodes/{name}"),
+            json!({
+                "metadata": {"name": name, "uid": format!("uid-{name}"), "annotations": {
+                    "gapless.dev/gpus": gpus.to_string(),
+                    "gapless.dev/gpu-memory": format!("{gib}GiB"),
+                    "gapless.dev/gpu-model": "H200",
+                    "gapless.dev/gpu-uuids": uuids.join(","),
+                }},
+                "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"}},
+            }),
+        );
+    }
+
+    pub(crate) fn pod(&self, name: &str, annotations: &Value) -> Value {
+        let object = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "annotations": annotations},
+            "spec": {"containers": [{"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}]},
+            "status": {"phase": "Pending"},
+        });
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        self.put(&path, object);
+        self.get(&path).expect("it was put")
+    }
+
+    fn put(&self, path: &str, object: Value) {
+        let mut store = self.store.lock().expect("no panic");
+        let kind = if store.objects.contains_key(path) { "MODIFIED" } else { "ADDED" };
+        store.write(kind, path, object);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn delete(&self, path: &str) {
+        let mut store = self.store.lock().expect("no panic");
+        if let Some(object) = store.objects.remove(path) {
+            store.version += 1;
+            let version = store.version;
+            store.events.push((version, "DELETED", path.to_owned(), object));
+        }
+        self.changed.notify_all();
+    }
+
+    /// Forgets all versions, and ends all watches.
+    pub(crate) fn forget(&self) {
+        let mut store = self.store.lock().expect("no panic");
+        store.forgotten = store.version;
+        store.version += 1;
+        store.events.clear();
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+        self.store.lock().expect("no panic").objects.get(path).cloned()
+    }
+
+    pub(crate) fn all(&self, kind: &str) -> Vec<Value> {
+        let store = self.store.lock().expect("no panic");
+        let of_kind = store.objects.iter().filter(|(path, _)| path.contains(&format!("/{kind}/")));
+        of_kind.map(|(_, object)| object.clone()).collect()
+    }
+
+    fn connection(&self, stream: TcpStream) {
+        let _ = stream.set_nodelay(true);
+        let mut connection: Connection = BufReader::new(Box::new(stream));
+        while let Ok(Some(request)) = read_request(&mut connection) {
+            if request.path.contains("watch=1") {
+                let _ = self.watch(&mut connection, &request.path);
+                return;
+            }
+            let (status, body) = self.answer(&request);
+            let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+            let every = self.drop_every.load(Ordering::Relaxed);
+            if every > 0 && call.is_multiple_of(every) {
+                return;
+            }
+            let text = body.to_string();
+            if write_response(connection.get_mut(), status, "application/json", text.as_bytes(), true)
+                .is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request) -> (u16, Value) {
+        let path = request.path.split('?').next().unwrap_or_default();
+        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let mut store = self.store.lock().expect("no panic");
+        match (request.method.as_str(), path) {
+            ("GET", "/api/v1/nodes" | "/api/v1/pods") => {
+                let kind = path.rsplit('/').next().unwrap_or_default();
+                let of_kind = store.objects.iter().filter(|(path, _)| path.contains(&format!("/{kind}/")));
+                let items: Vec<&Value> = of_kind.map(|(_, object)| object).collect();
+                (200, json!({"metadata": {"resourceVersion": store.version.to_string()}, "items": items}))
+            }
+            ("GET", _) => match store.objects.get(path) {
+                Some(object) => (200, object.clone()),
+                None => (404, json!({"message": "not found"})),
+            },
+            ("PATCH", _) => {
+                let Some(mut object) = store.objects.get(path).cloned() else {
+                    return (404, json!({"message": "not found"}));
+                };
+                for name in ["resourceVersion", "uid"] {
+                    let wanted = &body["metadata"][name];
+                    if !wanted.is_null() && *wanted != object["metadata"][name] {
+                        return (409, json!({"message": format!("{name} is another one")}));
+                    }
+                }
+                if let Some(annotations) = body["metadata"]["annotations"].as_object() {
+                    for (name, value) in annotations {
+                        object["metadata"]["annotations"][name] = value.clone();
+                    }
+                }
+                store.write("MODIFIED", path, object.clone());
+                self.changed.notify_all();
+                (200, object)
+            }
+            ("POST", _) => {
+                let path = path.strip_suffix("/binding").unwrap_or(path);
+                let Some(mut object) = store.objects.get(path).cloned() else {
+                    return (404, json!({"message": "not found"}));
+                };
+                if body["metadata"]["uid"] != object["metadata"]["uid"]
+                    || !object["spec"]["nodeName"].is_null()
+                {
+                    return (409, json!({"message": "another pod, or bound already"}));
+                }
+                object["spec"]["nodeName"] = body["target"]["name"].clone();
+                store.write("MODIFIED", path, object);
+                self.changed.notify_all();
+                (201, json!({"status": "Success"}))
+            }
+            _ => (405, json!({"message": "not allowed"})),
+        }
+    }
+
+    fn watch(&self, connection: &mut Connection, path: &str) -> std::io::Result<()> {
+        let out = connection.get_mut();
+        out.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+        let kind = if path.starts_with("/api/v1/nodes") { "/nodes/" } else { "/pods/" };
+        let from = path.split("resourceVersion=").nth(1).and_then(|text| text.parse().ok());
+        let mut from: u64 = from.unwrap_or(0);
+        loop {
+            let (lines, is_forgotten) = {
+                let store = self.store.lock().expect("no panic");
+                let (store, _) =
+                    self.changed.wait_timeout(store, Duration::from_millis(200)).expect("no panic");
+                let new = store.events.iter().filter(|(version, ..)| *version > from);
+                let lines: Vec<String> = new
+                    .filter(|(_, _, path, _)| path.contains(kind))
+                    .map(|(_, what, _, object)| json!({"type": what, "object": object}).to_string())
+                    .collect();
+                let is_forgotten = from < store.forgotten;
+                from = from.max(if is_forgotten { 0 } else { store.version });
+                (lines, is_forgotten)
+            };
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let mut send =
+                |line: &str| write!(out, "{:x}\r\n{line}\n\r\n", line.len() + 1).and_then(|()| out.flush());
+            if is_forgotten {
+                return send("{\"type\":\"ERROR\",\"object\":{\"code\":410}}");
+            }
+            for line in lines {
+                send(&line)?;
+            }
+        }
+    }
+}
+
+impl Store {
+    fn write(&mut self, kind: &'static str, path: &str, mut object: Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.events.push((self.version, kind, path.to_owned(), object.clone()));
+        self.objects.insert(path.to_owned(), object);
+    }
+}

@@ -1,0 +1,197 @@
+//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet advise`.
+
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct FleetArgs {
+    #[command(subcommand)]
+    pub(crate) command: FleetCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FleetCommand {
+    /// Simulate how policies place a list of pods on a cluster
+    Sim(Box<SimArgs>),
+    /// Check the log of a simulation, independently of the simulator
+    CheckLog(CheckLogArgs),
+    /// Serve the Kubernetes scheduler: an extender that places pods by GPU memory
+    Serve(ServeArgs),
+    /// Find requests for GPU memory that could be lower, from recorded peaks
+    Advise(AdviseArgs),
+}
+
+/// The cluster, its pods and the order of arrivals.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Workload {
+    /// The nodes: CSV (sn,cpu_milli,memory_mib,gpu,model) or JSON; .gz and .zst are read too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nodes: PathBuf,
+
+    /// The pods: CSV (name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec, and others) or JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pods: PathBuf,
+
+    /// Add copies of random pods, or leave some out, until the demand is this many times all GPUs
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) arrivals: Option<f64>,
+
+    /// Pods arrive when they are created and leave when they are deleted, as the list says
+    #[arg(long, conflicts_with = "arrivals")]
+    pub(crate) times: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet sim --nodes nodes.csv --pods pods.csv
+  gapless fleet sim --nodes nodes.csv --pods pods.csv --policy all --arrivals 1.3 --seed 42
+  gapless fleet sim --nodes nodes.csv --pods pods.csv --arrivals 1.3 --log placements.csv --format json
+  gapless fleet sim --nodes nodes.csv --pods pods.csv --policy all --format html -o fleet.html
+  gapless fleet sim --nodes nodes.json --pods pods.json --times --repack 100
+
+Policies: random, dotprod, clustering, packing, bestfit, fgd, gapless; all runs all of them.
+
+A pod is placed at once or fails for good; a pod that fits on any node is always placed. Seeds and orders of arrivals
+are those of the published experiment (FGD, USENIX ATC'23). The log has a row for each arrival:
+order,pod,node,gpus,milli,cpu_milli,memory_mib,status. With several policies each gets a log: placements-fgd.csv.
+
+Exit code: 0 success, 2 an error.")]
+pub(crate) struct SimArgs {
+    #[command(flatten)]
+    pub(crate) workload: Workload,
+
+    /// The policy, or all
+    #[arg(long, value_name = "NAME", default_value = "gapless")]
+    pub(crate) policy: String,
+
+    /// Random seed
+    #[arg(long, value_name = "N", default_value_t = 42, allow_negative_numbers = true)]
+    pub(crate) seed: i64,
+
+    /// Move at most this many pods in the whole run to make room for pods that fit nowhere
+    #[arg(long, value_name = "MOVES", default_value_t = 0)]
+    pub(crate) repack: usize,
+
+    /// Write every decision to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+
+    /// Write every move to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) moves: Option<PathBuf>,
+
+    #[arg(long, value_enum, default_value_t = SimFormat::Text)]
+    pub(crate) format: SimFormat,
+
+    /// The output file [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SimFormat {
+    Text,
+    Json,
+    Html,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet check-log placements.csv --nodes nodes.csv --pods pods.csv
+  gapless fleet check-log placements.csv --nodes nodes.csv --pods pods.csv --arrivals 1.3 --seed 42
+
+The check adds up what the rows say. It shares no account with the simulator. With --seed it also checks that pods
+arrive in the order of the published experiment.
+
+Exit code: 0 the log is right, 1 something is wrong, 2 an error.")]
+pub(crate) struct CheckLogArgs {
+    /// The log
+    pub(crate) log: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) workload: Workload,
+
+    /// Check the order of arrivals against this seed
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) seed: Option<i64>,
+
+    /// The moves of the run
+    #[arg(long, value_name = "FILE")]
+    pub(crate) moves: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet serve --in-cluster                               inside a pod, with its service account
+  gapless fleet serve --api http://127.0.0.1:8001                through kubectl proxy
+  gapless fleet serve --api https://10.0.0.1:6443 --ca ca.crt --token-file token
+  gapless fleet serve --in-cluster --listen 0.0.0.0:8888 --tls-cert tls.crt --tls-key tls.key
+
+The scheduler posts to /filter, /prioritize and /bind. /healthz and /readyz are for probes, /metrics is for Prometheus.
+deploy/fleet has manifests. The log goes to standard error, one JSON object a line.
+
+Exit code: 0 stopped by a signal, 2 an error.")]
+pub(crate) struct ServeArgs {
+    /// The address and port to serve
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8888")]
+    pub(crate) listen: std::net::SocketAddr,
+
+    /// Use the API server and the service account of this pod
+    #[arg(long, conflicts_with_all = ["api", "ca", "token_file"], required_unless_present = "api")]
+    pub(crate) in_cluster: bool,
+
+    /// The API server: http://HOST:PORT or https://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    pub(crate) api: Option<String>,
+
+    /// The authorities that sign the API server's certificate
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+
+    /// A file with a bearer token for the API server
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Serve TLS with this certificate
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet advise peaks.csv
+  gapless fleet advise peaks.csv --gpu-memory 80GiB --format json
+
+The columns are pod,group,gpus,requested_mib,peak_mib,status: a row for each finished pod, the memory of each GPU, and
+whether the pod ended well (ok) or ran out of memory (oom). No recorded run would have failed with what is advised.
+
+Exit code: 0 success, 2 an error.")]
+pub(crate) struct AdviseArgs {
+    /// The recorded peaks, as CSV
+    pub(crate) file: PathBuf,
+
+    /// The memory of a GPU, to tell how many pods could share one
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) gpu_memory: Option<String>,
+
+    #[arg(long, value_enum, default_value_t = AdviseFormat::Text)]
+    pub(crate) format: AdviseFormat,
+
+    /// The output file [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AdviseFormat {
+    Text,
+    Json,
+}

@@ -1,0 +1,89 @@
+//! `gapless fleet serve`: the scheduler extender.
+
+use crate::Answer;
+use crate::cli::fleet::ServeArgs;
+use crate::failure::Failure;
+use anyhow::Result;
+use gapless_kube::api::{Address, Api};
+use gapless_kube::{serve, tls};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Where Kubernetes puts the service account of a pod.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
+    let api = Arc::new(Api::new(address(args)?));
+    let secure = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(
+            tls::server(certificate, key)
+                .map_err(|what| Failure::new(what, "name PEM files with --tls-cert and --tls-key"))?,
+        ),
+        _ => None,
+    };
+    let listener = TcpListener::bind(args.listen).map_err(|error| {
+        let what = format!("{} cannot be served: {error}", args.listen);
+        Failure::new(what, "use --listen with another address or port")
+    })?;
+    let scheme = if secure.is_some() { "https" } else { "http" };
+    eprintln!("serving {scheme}://{}", listener.local_addr()?);
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    // If no handler can be set, a signal ends the process, which is safe too: all state is in the API server.
+    let _ = ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(0);
+        }
+        // Watches wait for the API server; a process that was told to end does not.
+        std::thread::spawn(|| {
+            std::thread::sleep(std::time::Duration::from_secs(2));
+            std::process::exit(0);
+        });
+    });
+    serve::serve(&listener, secure, &api, &stop)?;
+    Ok(Answer::Yes)
+}
+
+fn address(args: &ServeArgs) -> Result<Address> {
+    let trust = |path: &Path| {
+        tls::client(path).map_err(|what| Failure::new(what, "name a PEM file with the authorities with --ca"))
+    };
+    if args.in_cluster {
+        let variable = |name: &str| {
+            std::env::var(name).map_err(|_| {
+                Failure::new(format!("{name} is not set: this is no pod"), "use --api http://127.0.0.1:8001")
+            })
+        };
+        let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+        let port = port.parse().map_err(|_| {
+            Failure::new(format!("KUBERNETES_SERVICE_PORT is no port: {port:?}"), "use --api")
+        })?;
+        let account = PathBuf::from(ACCOUNT);
+        let tls = Some(trust(&account.join("ca.crt"))?);
+        return Ok(Address { host, port, tls, token: Some(account.join("token")) });
+    }
+    let url = args.api.as_deref().unwrap_or_default();
+    let wrong = || {
+        Failure::new(format!("--api: invalid address {url:?}"), "use http://HOST:PORT or https://HOST:PORT")
+    };
+    let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+    let (host, port) = rest.trim_end_matches('/').rsplit_once(':').ok_or_else(wrong)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = port.parse().map_err(|_| wrong())?;
+    let tls = match (scheme, &args.ca) {
+        ("http", None) => None,
+        ("http", Some(_)) => {
+            return Err(Failure::new("--ca has no meaning with http", "use https, or leave out --ca").into());
+        }
+        ("https", Some(path)) => Some(trust(path)?),
+        ("https", None) => {
+            return Err(
+                Failure::new("https needs --ca", "name the authorities of the API server with --ca").into()
+            );
+        }
+        _ => return Err(wrong().into()),
+    };
+    Ok(Address { host, port, tls, token: args.token_file.clone() })
+}

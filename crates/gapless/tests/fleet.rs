@@ -1,0 +1,116 @@
+//! `gapless fleet` as a person and a program use it.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use support::{repo, run, run_in, schema};
+
+fn data(name: &str) -> String {
+    repo(&format!("testdata/fleet/{name}.csv.zst")).display().to_string()
+}
+
+fn lists() -> [String; 4] {
+    let [nodes, pods] = [data("openb_node_list_gpu_node"), data("openb_pod_list_default")];
+    ["--nodes".to_owned(), nodes, "--pods".to_owned(), pods]
+}
+
+#[test]
+fn the_published_run_is_simulated_logged_and_judged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lists = lists();
+    let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
+    let level = ["--arrivals", "1.3", "--seed", "42"];
+    let more = ["--policy", "FGD", "--log", "placements.csv", "--format", "json"];
+    let done = run_in(folder.path(), &[&["fleet", "sim"], &lists[..], &level, &more].concat(), None);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let json: Value = serde_json::from_str(&done.out).expect("JSON");
+    assert_eq!(schema::against("fleet-sim", &json), [""; 0]);
+    assert_eq!(json["gpus_total"], 6212);
+    assert_eq!(json["gpus_allocated"], 5919.41);
+    assert_eq!((&json["arrivals"], &json["seed"]), (&10_866.into(), &42.into()));
+    let log = fs::read_to_string(folder.path().join("placements.csv")).expect("the log");
+    assert_eq!(log.lines().next(), Some("order,pod,node,gpus,milli,cpu_milli,memory_mib,status"));
+    assert_eq!(log.lines().count(), 10_867);
+    let judge = |more: &[&str]| {
+        run_in(folder.path(), &[&["fleet", "check-log", "placements.csv"], &lists[..], more].concat(), None)
+    };
+    let right = judge(&level);
+    assert_eq!(right.code, 0, "{}{}", right.out, right.err);
+    assert!(right.out.contains("5919.410 of 6212 GPUs"), "{}", right.out);
+    assert_eq!(judge(&["--arrivals", "1.3", "--seed", "43"]).code, 1, "another seed gives another order");
+    let broken = log.replacen("placed", "failed", 1);
+    fs::write(folder.path().join("placements.csv"), broken).expect("written");
+    assert_eq!(judge(&[]).code, 1);
+}
+
+#[test]
+fn all_policies_are_compared_on_the_same_arrivals() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nodes = "sn,cpu_milli,memory_mib,gpu,model\na,8000,8192,2,A\nb,8000,8192,2,B\n";
+    let pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,1024,1,600\nq,1000,1024,1,400\nr,1000,1024,2,1000\n";
+    fs::write(folder.path().join("nodes.csv"), nodes).expect("written");
+    fs::write(folder.path().join("pods.csv"), pods).expect("written");
+    let all =
+        ["fleet", "sim", "--nodes", "nodes.csv", "--pods", "pods.csv", "--policy", "all", "--arrivals", "1"];
+    let ask = |more: &[&str]| run_in(folder.path(), &[&all[..], more].concat(), None);
+    let text = ask(&[]);
+    assert_eq!(text.code, 0, "{}", text.err);
+    assert!(text.out.lines().all(|line| line.chars().count() <= 80), "{}", text.out);
+    let json: Value = serde_json::from_str(&ask(&["--format", "json"]).out).expect("JSON");
+    let policies = json["policies"].as_array().expect("a list");
+    assert_eq!(policies.len(), 7);
+    for one in policies {
+        assert_eq!(schema::against("fleet-sim", one), [""; 0]);
+    }
+    let page = ask(&["--format", "html", "--log", "log.csv"]).out;
+    assert!(page.contains("Fragmentation over arrivals") && page.contains("prefers-color-scheme:dark"));
+    assert!(folder.path().join("log-bestfit.csv").exists());
+}
+
+#[test]
+fn what_is_wrong_is_told_and_nothing_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("nodes.csv"), "sn,cpu_milli\na,1\n").expect("written");
+    fs::write(folder.path().join("pods.csv"), "name\n").expect("written");
+    let files = ["fleet", "sim", "--nodes", "nodes.csv", "--pods", "pods.csv", "--log", "log.csv"];
+    for (more, part) in [
+        (&[][..], "line 1: the header has no column \"memory_mib\""),
+        (&["--policy", "best"], "no column"),
+        (&["--policy", "worst"], "unknown policy \"worst\""),
+        (&["--arrivals", "0"], "invalid level 0"),
+        (&["--arrivals", "nan"], "invalid level NaN"),
+        (&["--arrivals", "1.3", "--times"], "cannot be used with"),
+    ] {
+        let done = run_in(folder.path(), &[&files[..], more].concat(), None);
+        assert_eq!(done.code, 2, "{more:?}");
+        assert!(done.err.contains(part), "{more:?}: {}", done.err);
+        assert!(!folder.path().join("log.csv").exists());
+    }
+    let done = run(&["fleet", "sim", "--nodes", "/nowhere", "--pods", "/nowhere"]);
+    assert!(done.code == 2 && done.err.contains("cannot read /nowhere"), "{}", done.err);
+    let done = run(&["fleet", "serve", "--api", "ftp://x:1"]);
+    assert!(done.code == 2 && done.err.contains("invalid address"), "{}", done.err);
+    let done = run(&["fleet", "serve", "--api", "https://x:1"]);
+    assert!(done.code == 2 && done.err.contains("--ca"), "{}", done.err);
+}
+
+#[test]
+fn requests_are_right_sized_from_recorded_peaks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let head = "pod,group,gpus,requested_mib,peak_mib,status\n";
+    let rows: String = (0..4).map(|i| format!("p{i},train,2,81920,{},ok\n", 20_000 + i)).collect();
+    fs::write(folder.path().join("peaks.csv"), format!("{head}{rows}q,serve,1,1000,1000,oom\n"))
+        .expect("written");
+    let ask =
+        |more: &[&str]| run_in(folder.path(), &[&["fleet", "advise", "peaks.csv"], more].concat(), None);
+    let done = ask(&["--gpu-memory", "80GiB"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.contains("3 such pods could share a GPU; now 1"), "{}", done.out);
+    assert!(done.out.contains("raise to at least"), "{}", done.out);
+    let json: Value = serde_json::from_str(&ask(&["--format", "json"]).out).expect("JSON");
+    assert_eq!(json["groups"][0]["verdict"], "lower");
+    fs::write(folder.path().join("peaks.csv"), format!("{head}p,g,1,-5,1,ok\n")).expect("written");
+    let done = ask(&[]);
+    assert!(done.code == 2 && done.err.contains("line 2: column requested_mib"), "{}", done.err);
+}
