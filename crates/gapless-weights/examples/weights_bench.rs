@@ -31,7 +31,8 @@ fn median(mut all: Vec<f64>) -> f64 {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let (Some(repeats), Some(kind)) = (args.get(1).and_then(|text| text.parse::<usize>().ok()), args.get(2)) else {
+    let (Some(repeats), Some(kind)) = (args.get(1).and_then(|text| text.parse::<usize>().ok()), args.get(2))
+    else {
         eprintln!("usage: weights_bench REPEATS bf16|fp16|fp32|one FILE...");
         std::process::exit(2);
     };
@@ -45,7 +46,8 @@ fn main() {
         bytes.truncate(bytes.len() / kind.width() * kind.width());
         bytes
     };
-    let data: Vec<Vec<u8>> = args[3..].iter().map(|name| whole(std::fs::read(name).expect("a file"))).collect();
+    let data: Vec<Vec<u8>> =
+        args[3..].iter().map(|name| whole(std::fs::read(name).expect("a file"))).collect();
     let total: usize = data.iter().map(Vec::len).sum();
     let speed = |seconds: f64| total as f64 / 1e9 / seconds;
     let mut files = Vec::new();
@@ -88,7 +90,8 @@ fn main() {
             for stream in [false, true] {
                 let start = Instant::now();
                 for ((packed, length), out) in packed.iter().zip(&lengths).zip(&mut outs) {
-                    stream::decode_into(&packed[..*length], out.get(), *path, stream).expect("a whole stream");
+                    stream::decode_into(&packed[..*length], out.get(), *path, stream)
+                        .expect("a whole stream");
                 }
                 if round > 0 {
                     times[1 + usize::from(stream)].push(speed(start.elapsed().as_secs_f64()));

@@ -84,7 +84,10 @@ impl Directory {
 
     /// Adds the next chunk of the stream.
     pub fn push(&mut self, chunks: usize, chunk: &[u8]) {
-        let start = self.entries.last().map_or(directory_bytes(chunks) as u64, |last| last.start + last.length as u64);
+        let start = self
+            .entries
+            .last()
+            .map_or(directory_bytes(chunks) as u64, |last| last.start + last.length as u64);
         self.entries.push(Entry { start, length: chunk.len(), checksum: checksum(chunk) });
     }
 
@@ -115,7 +118,8 @@ impl Directory {
 
     /// How many bytes of the stream `parse` needs, from its first 32; `length` is the whole stream's.
     pub fn size_of(head: &[u8], length: u64) -> Result<usize, StreamError> {
-        let head = head.first_chunk::<HEAD>().ok_or(StreamError::Short { there: length, needed: HEAD as u64 })?;
+        let head =
+            head.first_chunk::<HEAD>().ok_or(StreamError::Short { there: length, needed: HEAD as u64 })?;
         if &head[..4] != MAGIC {
             return Err(StreamError::Magic);
         }
@@ -136,7 +140,8 @@ impl Directory {
         if sum_of(bytes) != u64::from_le_bytes(sum) {
             return Err(StreamError::Header("its checksum differs"));
         }
-        let kind = KINDS.get(usize::from(bytes[4])).copied().ok_or(StreamError::Header("its kind is not known"))?;
+        let kind =
+            KINDS.get(usize::from(bytes[4])).copied().ok_or(StreamError::Header("its kind is not known"))?;
         let mut eight = [0; 8];
         eight.copy_from_slice(&bytes[8..16]);
         let tensor = u64::from_le_bytes(eight);
@@ -144,7 +149,9 @@ impl Directory {
         if chunk == 0 || chunk > MOST_VALUES {
             return Err(StreamError::Header("its chunks are too long"));
         }
-        if !tensor.is_multiple_of(kind.width() as u64) || tensor.div_ceil((chunk * kind.width()) as u64) != chunks as u64 {
+        if !tensor.is_multiple_of(kind.width() as u64)
+            || tensor.div_ceil((chunk * kind.width()) as u64) != chunks as u64
+        {
             return Err(StreamError::Header("its chunks do not add up to the tensor"));
         }
         let (mut entries, mut end) = (Vec::with_capacity(chunks), size as u64);
@@ -191,11 +198,19 @@ impl Directory {
     }
 
     /// Checks a chunk and decodes it into `out`, which is as long as its `range`.
-    pub fn decode(&self, chunk: usize, bytes: &[u8], decoder: &mut Decoder, out: &mut [u8]) -> Result<(), StreamError> {
+    pub fn decode(
+        &self,
+        chunk: usize,
+        bytes: &[u8],
+        decoder: &mut Decoder,
+        out: &mut [u8],
+    ) -> Result<(), StreamError> {
         self.check(chunk, bytes)?;
-        decoder
-            .chunk(bytes, out)
-            .map_err(|damage| StreamError::Chunk { chunk, bytes: self.range(chunk), damage })
+        decoder.chunk(bytes, out).map_err(|damage| StreamError::Chunk {
+            chunk,
+            bytes: self.range(chunk),
+            damage,
+        })
     }
 }
 

@@ -53,10 +53,16 @@ fn inputs(kind: Kind, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {
         ("zeros", vec![0; 5000 * width]),
         ("all ones", vec![0xff; 777 * width]),
         ("a pattern", b"abcdefgh".repeat(3 * width).repeat(300)),
-        ("every pair of bytes", (0..=u16::MAX).flat_map(u16::to_le_bytes).collect::<Vec<u8>>().repeat(width.div_ceil(2))),
+        (
+            "every pair of bytes",
+            (0..=u16::MAX).flat_map(u16::to_le_bytes).collect::<Vec<u8>>().repeat(width.div_ceil(2)),
+        ),
         ("random bits", (0..70_001 * width).map(|_| rng.next() as u8).collect()),
         ("few symbols", (0..40_000 * width).map(|_| [0, 1, 2, 77, 255][rng.below(5)]).collect()),
-        ("rare symbols", (0..40_000 * width).map(|_| if rng.below(5000) == 0 { rng.next() as u8 } else { 9 }).collect()),
+        (
+            "rare symbols",
+            (0..40_000 * width).map(|_| if rng.below(5000) == 0 { rng.next() as u8 } else { 9 }).collect(),
+        ),
     ];
     for count in [1, 63, 64, 65, 127, 128, 4095, 65535, 65536, 65537, 140_000] {
         all.push(("weights", (0..count).flat_map(|_| weight(kind, rng.gauss(0.02))).collect()));
@@ -153,7 +159,8 @@ fn usual_weights_shrink_to_what_their_frequencies_allow() {
     let ratio = |kind: Kind, values: &[u8]| {
         stream::encode(kind, values, Path::best()).len() as f64 / values.len() as f64
     };
-    let mut made = |kind: Kind| -> Vec<u8> { (0..262_144).flat_map(|_| weight(kind, rng.gauss(0.02))).collect() };
+    let mut made =
+        |kind: Kind| -> Vec<u8> { (0..262_144).flat_map(|_| weight(kind, rng.gauss(0.02))).collect() };
     let bf16 = made(Kind::Bf16);
     assert!(ratio(Kind::Bf16, &bf16) < 0.67, "bf16 {}", ratio(Kind::Bf16, &bf16));
     let widened: Vec<u8> = bf16.as_chunks::<2>().0.iter().flat_map(|half| [0, 0, half[0], half[1]]).collect();
@@ -177,7 +184,10 @@ fn a_damaged_stream_is_an_error() {
             let mut bad = good.clone();
             let at = rng.below(bad.len());
             bad[at] ^= 1 << rng.below(8);
-            assert!(stream::decode_into(&bad, &mut out, Path::best(), false).is_err(), "{kind:?}: bit of byte {at}");
+            assert!(
+                stream::decode_into(&bad, &mut out, Path::best(), false).is_err(),
+                "{kind:?}: bit of byte {at}"
+            );
         }
     }
 }
@@ -203,7 +213,8 @@ fn a_hostile_chunk_never_leaves_its_memory() {
                         // Half of the damage goes to the header, where lengths stand.
                         let limit = if rng.below(2) == 0 { 64.min(bad.len()) } else { bad.len() };
                         let at = rng.below(limit);
-                        bad[at] = if rng.below(2) == 0 { rng.next() as u8 } else { bad[at] ^ (1 << rng.below(8)) };
+                        bad[at] =
+                            if rng.below(2) == 0 { rng.next() as u8 } else { bad[at] ^ (1 << rng.below(8)) };
                     }
                     bad.truncate(rng.below(bad.len() * 4).max(1));
                     let _ = decoder.chunk(&bad, &mut out);

@@ -1,7 +1,8 @@
 //! The cascade's blocks with AVX2: 64 items as two halves of 32; escapes are expanded 8 at a time through a table of
 //! 2 KiB.
 //!
-//! As in the AVX-512 path, every load and store goes through an array of the right length.
+//! As in the AVX-512 path, every load and store goes through an array of the right length. Blocks have a version for
+//! each caller, though all are equal: a function with one caller is always inlined.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -97,7 +98,12 @@ fn expand(mask: u64, window: &[u8; 72], position: &mut usize) -> __m128i {
 
 #[inline]
 #[target_feature(enable = "avx2,popcnt")]
-fn block<const B: usize>(planes: &[u8], palette: __m256i, source: &[u8], position: &mut usize) -> [__m256i; 2] {
+fn block<const B: usize, const FIRST: bool, const STREAM: bool>(
+    planes: &[u8],
+    palette: __m256i,
+    source: &[u8],
+    position: &mut usize,
+) -> [__m256i; 2] {
     let mut words = [0u64; B];
     let mut escaped = !0u64;
     for (word, bytes) in words.iter_mut().zip(planes.as_chunks::<8>().0) {
@@ -137,7 +143,7 @@ pub(super) fn decode_level<const B: usize>(
     let mut position = 0;
     let palette = _mm256_broadcastsi128_si256(eight(palette));
     for (out, planes) in out.as_chunks_mut::<64>().0.iter_mut().zip(planes.chunks_exact(8 * B)) {
-        let halves = block::<B>(planes, palette, source, &mut position);
+        let halves = block::<B, false, false>(planes, palette, source, &mut position);
         for (to, half) in out.as_chunks_mut::<32>().0.iter_mut().zip(halves) {
             store(to, half);
         }
@@ -156,7 +162,7 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     let mut position = 0;
     let palette = _mm256_broadcastsi128_si256(eight(palette));
     for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
-        let halves = block::<B>(planes, palette, source, &mut position);
+        let halves = block::<B, true, STREAM>(planes, palette, source, &mut position);
         let outs = out.as_chunks_mut::<64>().0;
         for ((out, low), half) in outs.iter_mut().zip(low.as_chunks::<32>().0).zip(halves) {
             let low = _mm256_permute4x64_epi64::<0b11011000>(load(low));
@@ -177,7 +183,7 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
 /// Planes of 64 symbols, of which `valid` exist; the escaped ones go to `out[position..]`.
 #[inline]
 #[target_feature(enable = "avx2,popcnt")]
-fn encode_block<const B: usize>(
+fn encode_block<const B: usize, const FIRST: bool>(
     halves: [__m256i; 2],
     valid: u64,
     palette: &[__m256i; 7],
@@ -201,7 +207,8 @@ fn encode_block<const B: usize>(
     for (bytes, word) in planes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *bytes = (word | escaped).to_le_bytes();
     }
-    let (room, _) = out[position..].split_first_chunk_mut::<72>().expect("tables have slack behind every position");
+    let (room, _) =
+        out[position..].split_first_chunk_mut::<72>().expect("tables have slack behind every position");
     let mut taken = 0;
     for group in 0..8 {
         let half = halves[group / 4];
@@ -256,7 +263,7 @@ pub(super) fn encode_first<const B: usize>(
             store(low, _mm256_permute4x64_epi64::<0b11011000>(lows));
             *half = _mm256_permute4x64_epi64::<0b11011000>(highs);
         }
-        position += encode_block::<B>(halves, valid, &palette, planes, out, position);
+        position += encode_block::<B, true>(halves, valid, &palette, planes, out, position);
     }
     position
 }
@@ -275,7 +282,7 @@ pub(super) fn encode_level<const B: usize>(
         let left = count - 64 * i;
         let valid = if left >= 64 { !0u64 } else { (1u64 << left) - 1 };
         let [a, b] = symbols.as_chunks::<32>().0 else { continue };
-        position += encode_block::<B>([load(a), load(b)], valid, &palette, planes, out, position);
+        position += encode_block::<B, false>([load(a), load(b)], valid, &palette, planes, out, position);
     }
     position
 }

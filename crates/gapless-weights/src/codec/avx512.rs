@@ -1,7 +1,8 @@
 //! The cascade's blocks with AVX-512 VBMI2: 64 items in about ten instructions, no branches.
 //!
 //! Every load and store goes through an array of the right length, so that nothing here can leave its slice; the one
-//! check in a loop is that of the escaped symbols' position.
+//! check in a loop is that of the escaped symbols' position. Blocks have a version for each caller, though all are
+//! equal: a function with one caller is always inlined.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -35,7 +36,8 @@ fn put<const STREAM: bool>(bytes: &mut [u8; 64], value: __m512i) {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn next64(source: &[u8], position: usize) -> __m512i {
-    let (window, _) = source[position..].split_first_chunk::<64>().expect("tables have slack behind every position");
+    let (window, _) =
+        source[position..].split_first_chunk::<64>().expect("tables have slack behind every position");
     load(window)
 }
 
@@ -47,7 +49,10 @@ fn word(planes: &[u8], at: usize) -> u64 {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
-fn block<const B: usize>(planes: &[u8], palette: &[__m512i; 4]) -> (__m512i, u64) {
+fn block<const B: usize, const FIRST: bool, const STREAM: bool>(
+    planes: &[u8],
+    palette: &[__m512i; 4],
+) -> (__m512i, u64) {
     let p0 = word(planes, 0);
     if B == 1 {
         return (palette[0], p0);
@@ -82,7 +87,7 @@ pub(super) fn decode_level<const B: usize>(
 ) -> usize {
     let (palette, mut position) = (splat(palette), 0);
     for (out, planes) in out.as_chunks_mut::<64>().0.iter_mut().zip(planes.chunks_exact(8 * B)) {
-        let (symbols, escaped) = block::<B>(planes, &palette);
+        let (symbols, escaped) = block::<B, false, false>(planes, &palette);
         let symbols = _mm512_mask_expand_epi8(symbols, escaped, next64(source, position));
         store(out, symbols);
         position += escaped.count_ones() as usize;
@@ -114,7 +119,7 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     let (palette, mut position) = (splat(palette), 0);
     let (first, second) = (load(&LOW), load(&HIGH));
     for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
-        let (symbols, escaped) = block::<B>(planes, &palette);
+        let (symbols, escaped) = block::<B, true, STREAM>(planes, &palette);
         let symbols = _mm512_mask_expand_epi8(symbols, escaped, next64(source, position));
         position += escaped.count_ones() as usize;
         let low = load(low);
@@ -133,7 +138,7 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
 /// Planes of 64 symbols, of which `valid` exist; the escaped ones go to `out[position..]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
-fn encode_block<const B: usize>(
+fn encode_block<const B: usize, const FIRST: bool>(
     symbols: __m512i,
     valid: u64,
     palette: &[__m512i; 7],
@@ -155,7 +160,8 @@ fn encode_block<const B: usize>(
     for (bytes, plane) in planes.as_chunks_mut::<8>().0.iter_mut().zip(p) {
         *bytes = (plane | escaped).to_le_bytes();
     }
-    let (room, _) = out[position..].split_first_chunk_mut::<64>().expect("tables have slack behind every position");
+    let (room, _) =
+        out[position..].split_first_chunk_mut::<64>().expect("tables have slack behind every position");
     store(room, _mm512_maskz_compress_epi8(escaped, symbols));
     escaped.count_ones() as usize
 }
@@ -204,7 +210,7 @@ pub(super) fn encode_first<const B: usize>(
         let (a, b) = (_mm512_shldi_epi16::<1>(a, a), _mm512_shldi_epi16::<1>(b, b));
         store(low, _mm512_permutex2var_epi8(a, even, b));
         let symbols = _mm512_permutex2var_epi8(a, odd, b);
-        position += encode_block::<B>(symbols, valid, &palette, planes, out, position);
+        position += encode_block::<B, true>(symbols, valid, &palette, planes, out, position);
     }
     position
 }
@@ -222,7 +228,7 @@ pub(super) fn encode_level<const B: usize>(
     for (i, (symbols, planes)) in blocks.take(count.div_ceil(64)).enumerate() {
         let left = count - 64 * i;
         let valid = if left >= 64 { !0u64 } else { (1u64 << left) - 1 };
-        position += encode_block::<B>(load(symbols), valid, &palette, planes, out, position);
+        position += encode_block::<B, false>(load(symbols), valid, &palette, planes, out, position);
     }
     position
 }

@@ -35,8 +35,12 @@ pub(super) fn plane_bytes(items: usize, bits: u8) -> usize {
 
 /// Symbols with their counts, the most frequent first; symbols that do not occur are left out.
 pub(super) fn by_count(counts: &[u32; 256]) -> Vec<(u32, u8)> {
-    let mut order: Vec<(u32, u8)> =
-        counts.iter().zip(0..=255).filter(|(count, _)| **count > 0).map(|(count, symbol)| (*count, symbol)).collect();
+    let mut order: Vec<(u32, u8)> = counts
+        .iter()
+        .zip(0..=255)
+        .filter(|(count, _)| **count > 0)
+        .map(|(count, symbol)| (*count, symbol))
+        .collect();
     order.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     order
 }
@@ -144,20 +148,28 @@ pub(super) fn encode(
             match path {
                 // SAFETY: `Path::checked` saw that the processor has these instructions.
                 #[cfg(target_arch = "x86_64")]
-                Path::Avx512 => unsafe { with_bits!(bits, avx512::encode_first, (values, palette, low, planes, to)) },
+                Path::Avx512 => unsafe {
+                    with_bits!(bits, avx512::encode_first, (values, palette, low, planes, to))
+                },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Path::Avx2 => unsafe { with_bits!(bits, avx2::encode_first, (values, palette, low, planes, to)) },
+                Path::Avx2 => unsafe {
+                    with_bits!(bits, avx2::encode_first, (values, palette, low, planes, to))
+                },
                 _ => with_bits!(bits, portable::encode_first, (values, palette, low, planes, to)),
             }
         } else {
             match path {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Path::Avx512 => unsafe { with_bits!(bits, avx512::encode_level, (from, count, palette, planes, to)) },
+                Path::Avx512 => unsafe {
+                    with_bits!(bits, avx512::encode_level, (from, count, palette, planes, to))
+                },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Path::Avx2 => unsafe { with_bits!(bits, avx2::encode_level, (from, count, palette, planes, to)) },
+                Path::Avx2 => unsafe {
+                    with_bits!(bits, avx2::encode_level, (from, count, palette, planes, to))
+                },
                 _ => with_bits!(bits, portable::encode_level, (from, count, palette, planes, to)),
             }
         };
@@ -208,10 +220,14 @@ pub(super) fn decode(
     let run = |low: &[[u8; 64]], planes: &[u8], source: &[u8], out: &mut [[u8; 128]]| match path {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => unsafe { with_bits!(bits, stream, avx512::decode_first, (low, planes, palette, source, out)) },
+        Path::Avx512 => unsafe {
+            with_bits!(bits, stream, avx512::decode_first, (low, planes, palette, source, out))
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => unsafe { with_bits!(bits, stream, avx2::decode_first, (low, planes, palette, source, out)) },
+        Path::Avx2 => unsafe {
+            with_bits!(bits, stream, avx2::decode_first, (low, planes, palette, source, out))
+        },
         _ => with_bits!(bits, portable::decode_first, (low, planes, palette, source, out)),
     };
     let (whole, tail) = out.as_chunks_mut::<128>();

@@ -81,7 +81,8 @@ impl Decoder {
                 let kept = u32_at(head, 16);
                 let bits = body.get(..count.div_ceil(8)).ok_or(SHORT)?;
                 let ones: usize = bits.iter().map(|byte| byte.count_ones() as usize).sum();
-                let is_past_end = !count.is_multiple_of(8) && bits.last().is_some_and(|last| last >> (count % 8) != 0);
+                let is_past_end =
+                    !count.is_multiple_of(8) && bits.last().is_some_and(|last| last >> (count % 8) != 0);
                 if ones != kept || is_past_end {
                     return Err(Damage("the mask has another number of values than the header says"));
                 }
@@ -134,7 +135,8 @@ impl Decoder {
                     let pairs = out.as_chunks_mut::<2>().0.iter_mut().zip(halves.as_chunks::<2>().0);
                     for ((value, half), three) in pairs.zip(&three) {
                         let [high, low] = u16::from_le_bytes(*half).rotate_left(1).to_be_bytes();
-                        *value = u16::from_be_bytes([high << 3 | three & 7, low]).rotate_right(1).to_le_bytes();
+                        *value =
+                            u16::from_be_bytes([high << 3 | three & 7, low]).rotate_right(1).to_le_bytes();
                     }
                 }
                 (self.halves, self.kept) = (halves, three);
@@ -144,8 +146,12 @@ impl Decoder {
                 for byte in 0..2 {
                     let words = out.as_chunks_mut::<4>().0;
                     match self.plane(codings[byte], body, &mut at, count)? {
-                        Plane::There(plane) => words.iter_mut().zip(plane).for_each(|(to, from)| to[byte] = *from),
-                        Plane::Decoded => words.iter_mut().zip(&self.high).for_each(|(to, from)| to[byte] = *from),
+                        Plane::There(plane) => {
+                            words.iter_mut().zip(plane).for_each(|(to, from)| to[byte] = *from)
+                        }
+                        Plane::Decoded => {
+                            words.iter_mut().zip(&self.high).for_each(|(to, from)| to[byte] = *from)
+                        }
                     }
                 }
                 let mut halves = self.take_halves(2 * count);
@@ -215,7 +221,8 @@ impl Decoder {
                     };
                     let words = [word(0), word(1), word(2)];
                     for (k, three) in block.iter_mut().enumerate() {
-                        *three = (words[0] >> k & 1 | (words[1] >> k & 1) << 1 | (words[2] >> k & 1) << 2) as u8;
+                        *three =
+                            (words[0] >> k & 1 | (words[1] >> k & 1) << 1 | (words[2] >> k & 1) << 2) as u8;
                     }
                 }
                 Ok(Plane::Decoded)
@@ -255,7 +262,11 @@ impl Decoder {
             *at += aligned(length);
             let low = if in_place { low } else { self.low[..aligned(count)].as_chunks::<64>().0 };
             let is_whole = cascade::decode(&cascade, low, section, out, &mut self.tables, self.path, stream);
-            return if is_whole { Ok(()) } else { Err(Damage("a cascade has other escapes than its header counts")) };
+            return if is_whole {
+                Ok(())
+            } else {
+                Err(Damage("a cascade has other escapes than its header counts"))
+            };
         }
         let high = match self.plane(codings[1], body, at, count)? {
             Plane::There(plane) => plane,

@@ -13,7 +13,7 @@ const PLAIN_GAIN: f64 = 0.005;
 /// Zeros are taken out where at least this share of a sample is zero.
 const ZEROS: f64 = 0.15;
 /// A repeated pattern is looked for up to this period.
-const PERIOD: usize = 4096;
+const PERIOD: usize = 1024;
 
 /// Encodes chunks of one kind. Holds the tables that a chunk needs, so that chunks after the first allocate nothing.
 #[derive(Debug)]
@@ -59,7 +59,10 @@ impl Encoder {
     pub fn chunk(&mut self, values: &[u8], out: &mut [u8]) -> usize {
         let width = self.kind.width();
         let count = values.len() / width;
-        assert!(values.len().is_multiple_of(width) && count <= super::MOST_VALUES, "whole values, not too many");
+        assert!(
+            values.len().is_multiple_of(width) && count <= super::MOST_VALUES,
+            "whole values, not too many"
+        );
         assert!(out.len() >= Encoder::room(self.kind, values.len()), "room for a chunk");
         if self.low.len() < aligned(count) {
             self.low.resize(aligned(count), 0);
@@ -164,7 +167,10 @@ impl Encoder {
             Split::Bytes => {
                 let (mut at, mut codings) = (HEADER, Vec::with_capacity(width));
                 for byte in 0..width {
-                    self.high.iter_mut().zip(values.chunks_exact(width)).for_each(|(to, value)| *to = value[byte]);
+                    self.high
+                        .iter_mut()
+                        .zip(values.chunks_exact(width))
+                        .for_each(|(to, value)| *to = value[byte]);
                     codings.push(self.byte_plane(count, out, &mut at));
                 }
                 self.finish(out, &codings, None, at)
@@ -190,7 +196,12 @@ impl Encoder {
     }
 
     /// The two planes of 16-bit values at `at`.
-    fn half_planes(&mut self, values: &[u8], out: &mut [u8], at: usize) -> (usize, [Coding; 2], Option<Cascade>) {
+    fn half_planes(
+        &mut self,
+        values: &[u8],
+        out: &mut [u8],
+        at: usize,
+    ) -> (usize, [Coding; 2], Option<Cascade>) {
         let count = values.len() / 2;
         let (mut high, mut low) = counts::of_pairs(values, false);
         let order = cascade::by_count(&high);
@@ -237,7 +248,8 @@ impl Encoder {
             }
             (None, None) => {
                 let low = self.low[..aligned(count)].as_chunks_mut::<64>().0;
-                let length = cascade::encode(values, &mut cascade, low, &mut out[at..], &mut self.tables, self.path);
+                let length =
+                    cascade::encode(values, &mut cascade, low, &mut out[at..], &mut self.tables, self.path);
                 at = close(out, at + length);
                 return (at, [low_coding, Coding::Cascade], Some(cascade));
             }
@@ -251,7 +263,9 @@ impl Encoder {
         if counts::entropy(&counts::of_bytes(plane, false)) < 8.0 * (1.0 - PLAIN_GAIN) {
             match plan_of(&counts::of_bytes(plane, true), count) {
                 Some(Plan::Constant(byte)) => return put_constant(byte, out, at),
-                Some(Plan::Rans(frequencies)) => return put_rans(plane, &frequencies, &mut self.words, out, at),
+                Some(Plan::Rans(frequencies)) => {
+                    return put_rans(plane, &frequencies, &mut self.words, out, at);
+                }
                 None => {}
             }
         }
@@ -350,26 +364,30 @@ fn close(out: &mut [u8], length: usize) -> usize {
 
 /// The period of a chunk that is one pattern over and over; at most half of the chunk.
 fn period(values: &[u8], width: usize) -> Option<usize> {
-    let count = values.len() / width;
-    let most = (count / 2).min(PERIOD);
-    let first = values.get(..width)?;
-    let probe = &values[..values.len().min(8 * width)];
-    (1..=most).find(|period| {
-        let at = period * width;
-        values[at..at + width] == *first
-            && values[at..].starts_with(&probe[..probe.len().min(values.len() - at)])
-            && values[at..] == values[..values.len() - at]
-    })
+    let first = values.first_chunk::<8>()?;
+    let most = (values.len() / width / 2).min(PERIOD);
+    // Eight bytes tell almost every chunk that does not repeat; the rest is compared whole.
+    let probed = &values[..(most * width + 8).min(values.len())];
+    let found =
+        probed.windows(8).enumerate().skip(width).step_by(width).filter(|(_, window)| window == first);
+    found.map(|(at, _)| at).find(|at| values[*at..] == values[..values.len() - at]).map(|at| at / width)
 }
 
 /// The share of zeros in a sample.
 fn zeros(values: &[u8], width: usize) -> f64 {
+    fn count<const W: usize>(run: &[u8]) -> usize {
+        run.as_chunks::<W>().0.iter().filter(|value| **value == [0; W]).count()
+    }
     let run = 512 * width;
     let step = if values.len() < 64 * run { 1 } else { 16 };
-    let (mut zero, mut all) = (0u32, 0u32);
-    for value in values.chunks(run).step_by(step).flat_map(|run| run.chunks_exact(width)) {
-        zero += u32::from(value.iter().all(|byte| *byte == 0));
-        all += 1;
+    let (mut zero, mut all) = (0, 0);
+    for run in values.chunks(run).step_by(step) {
+        all += run.len() / width;
+        zero += match width {
+            2 => count::<2>(run),
+            4 => count::<4>(run),
+            _ => count::<8>(run),
+        };
     }
-    f64::from(zero) / f64::from(all.max(1))
+    zero as f64 / all.max(1) as f64
 }

@@ -45,7 +45,8 @@ pub fn entropy(kind: Kind, values: &[u8]) -> Entropy {
             ]
         }
         Kind::Fp32 => {
-            let upper: Vec<u8> = values.as_chunks::<4>().0.iter().flat_map(|value| [value[2], value[3]]).collect();
+            let upper: Vec<u8> =
+                values.as_chunks::<4>().0.iter().flat_map(|value| [value[2], value[3]]).collect();
             let (exponent, rest, _) = halves(&upper);
             vec![
                 ("exponent", 8.0, exponent),

@@ -40,11 +40,10 @@ mod path;
 mod portable;
 mod rans;
 
-pub use entropy::{Entropy, entropy};
 pub use decode::{Damage, Decoder};
 pub use encode::Encoder;
+pub use entropy::{Entropy, entropy};
 pub use path::Path;
-
 
 const HEADER: usize = 64;
 const ALIGN: usize = 64;
