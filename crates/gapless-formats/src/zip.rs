@@ -1,9 +1,9 @@
 //! Members of a zip archive by its central directory, stored or deflated, 64-bit sizes included. Only what is asked for
 //! is read; what inflates to more than it declares, or more than two hundred times its size, is refused.
 
-use super::error::{Fault, Problem, malformed, unsupported};
-use super::json::brief;
-use super::source::Source;
+use crate::fault::{Fault, Problem, malformed, unsupported};
+use crate::json::brief;
+use crate::source::Source;
 use flate2::Crc;
 use flate2::read::DeflateDecoder;
 use std::io::{Read, Seek};
@@ -22,21 +22,21 @@ const SMALL: u64 = 1 << 20;
 
 /// One member, as the directory tells.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
-    pub(crate) name: String,
+pub struct Member {
+    pub name: String,
     method: u16,
     encrypted: bool,
     crc: u32,
     packed: u64,
-    pub(crate) size: u64,
+    pub size: u64,
     header: u64,
 }
 
 /// An archive whose directory is read.
 #[derive(Debug)]
-pub(crate) struct Zip<R> {
+pub struct Zip<R> {
     source: Source<R>,
-    pub(crate) members: Vec<Member>,
+    pub members: Vec<Member>,
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u64 {
@@ -52,7 +52,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl<R: Read + Seek> Zip<R> {
-    pub(crate) fn open(file: R) -> Result<Zip<R>, Fault> {
+    pub fn open(file: R) -> Result<Zip<R>, Fault> {
         let mut source = Source::new(file)?;
         let size = source.size();
         // The end record is 22 bytes and a comment of at most 65535; before it, 20 bytes where sizes are 64-bit.
@@ -86,7 +86,7 @@ impl<R: Read + Seek> Zip<R> {
     }
 
     /// The content of one member, of at most `limit` bytes.
-    pub(crate) fn read(&mut self, member: &Member, limit: u64) -> Result<Vec<u8>, Fault> {
+    pub fn read(&mut self, member: &Member, limit: u64) -> Result<Vec<u8>, Fault> {
         let shown = brief(&member.name);
         if member.encrypted {
             return unsupported(
@@ -115,7 +115,7 @@ impl<R: Read + Seek> Zip<R> {
                 let what = format!("the member \"{shown}\" is compressed by method {other}");
                 return unsupported(
                     what,
-                    "only stored and deflated members are read: save the model again with torch.export.save",
+                    "only stored and deflated members are read: save the file again without that method",
                 );
             }
         };
