@@ -85,6 +85,64 @@ impl<R: Read + Seek> Zip<R> {
         Ok(Zip { source, members })
     }
 
+    /// Where a member's content stands in the file, if it is stored as it is.
+    pub fn place(&mut self, member: &Member) -> Result<Option<std::ops::Range<u64>>, Fault> {
+        let start = self.content(member)?;
+        if member.method != 0 || member.encrypted {
+            return Ok(None);
+        }
+        if member.packed != member.size || member.size > self.source.size().saturating_sub(start) {
+            let reading = format!("the member \"{}\"", brief(&member.name));
+            return Err(Box::new(Problem::Truncated { offset: self.source.size(), reading }));
+        }
+        Ok(Some(start..start + member.size))
+    }
+
+    /// The first bytes of a member, at most `length`; no checksum is compared.
+    pub fn head(&mut self, member: &Member, length: usize) -> Result<Vec<u8>, Fault> {
+        self.content(member)?;
+        if member.encrypted || !matches!(member.method, 0 | 8) {
+            return unsupported(
+                format!(
+                    "the member \"{}\" is encrypted or compressed by an unknown method",
+                    brief(&member.name)
+                ),
+                "save the file again without that",
+            );
+        }
+        // Deflate never grows its input by more than a few bytes in each block.
+        let packed = member.packed.min(self.source.left()).min(2 * length as u64 + 1024);
+        let packed = self.source.bytes(packed, packed, "a member of the archive")?;
+        let mut content = Vec::new();
+        if member.method == 0 {
+            content.extend_from_slice(&packed[..packed.len().min(length)]);
+        } else if let Err(error) =
+            DeflateDecoder::new(&packed[..]).take(length as u64).read_to_end(&mut content)
+        {
+            // The end of what was read is not the end of the member.
+            if content.is_empty() {
+                let what = format!("the member \"{}\" is damaged: {error}", brief(&member.name));
+                return malformed(member.header, what);
+            }
+        }
+        Ok(content)
+    }
+
+    /// Goes to a member's content and gives its place.
+    fn content(&mut self, member: &Member) -> Result<u64, Fault> {
+        self.source.seek(member.header, "a member of the archive")?;
+        let local = self.source.bytes(30, 30, "a member of the archive")?;
+        if !local.starts_with(LOCAL) {
+            let shown = brief(&member.name);
+            return malformed(
+                member.header,
+                format!("the member \"{shown}\" does not begin where the directory says"),
+            );
+        }
+        self.source.skip(u16_at(&local, 26) + u16_at(&local, 28), "a member of the archive")?;
+        Ok(self.source.at())
+    }
+
     /// The content of one member, of at most `limit` bytes.
     pub fn read(&mut self, member: &Member, limit: u64) -> Result<Vec<u8>, Fault> {
         let shown = brief(&member.name);
@@ -98,15 +156,7 @@ impl<R: Read + Seek> Zip<R> {
             let what = format!("the member \"{shown}\" of {} bytes", member.size);
             return Err(Box::new(Problem::TooLarge { offset: member.header, what, limit }));
         }
-        self.source.seek(member.header, "a member of the archive")?;
-        let local = self.source.bytes(30, 30, "a member of the archive")?;
-        if !local.starts_with(LOCAL) {
-            return malformed(
-                member.header,
-                format!("the member \"{shown}\" does not begin where the directory says"),
-            );
-        }
-        self.source.skip(u16_at(&local, 26) + u16_at(&local, 28), "a member of the archive")?;
+        self.content(member)?;
         let packed = self.source.bytes(member.packed, limit, "a member of the archive")?;
         let content = match member.method {
             0 => packed,

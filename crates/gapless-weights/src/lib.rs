@@ -12,12 +12,14 @@ mod dtype;
 pub mod error;
 pub mod folder;
 pub mod input;
+pub mod listing;
 mod output;
 mod pack;
 pub mod packed;
 mod pipeline;
 mod reader;
 pub mod stream;
+pub mod survey;
 mod unpack;
 
 pub use dtype::kind_of;

@@ -16,6 +16,8 @@ const JOB: u64 = 1 << 20;
 /// What unpacking or checking found.
 #[derive(Debug, Default)]
 pub struct Checked {
+    /// Whether the file is packed at all: others have no checksums.
+    pub is_packed: bool,
     pub tensors: usize,
     pub streams: usize,
     /// Bytes of the file read, and of what was packed.
@@ -74,6 +76,7 @@ fn walk(
     let is_stream = |index: &usize| reader.place(*index).1 == Some(Stored::Stream);
     let data: u64 = reader.header.tensors.iter().map(|tensor| tensor.bytes()).sum();
     let mut checked = Checked {
+        is_packed: reader.is_packed(),
         tensors: count,
         streams: (0..count).filter(is_stream).count(),
         packed: reader.input.size,
