@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Parts of a tensor that a sample reads, each a quarter of a chunk.
 const PARTS: u64 = 4;
 /// Smaller tensors say nothing about duplicates: biases and norms are often all ones.
-const TELLING: u64 = 4096;
+const TELLING: u64 = 1024;
 
 /// Tensors of one type.
 #[derive(Clone, Debug, PartialEq)]

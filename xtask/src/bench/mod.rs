@@ -10,11 +10,12 @@ mod pool;
 mod ranks;
 mod replay;
 mod report;
+mod weights;
 
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate"];
+    let known = ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate", "weights"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -42,6 +43,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("ranks") {
         ranks::run()?;
+    }
+    if wanted("weights") {
+        weights::run()?;
     }
     if wanted("plan") {
         plan::run()?;

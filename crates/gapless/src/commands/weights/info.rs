@@ -58,8 +58,12 @@ fn as_text(listing: &Listing, survey: &Survey, args: &InfoArgs) -> String {
     let _ = writeln!(text, "\n  type         tensors       bytes  packed  entropy by component, bits");
     for of in &survey.types {
         let share = of.packed.map_or("unknown".to_owned(), |share| format!("{:.1} %", 100.0 * share));
-        let parts: Vec<String> =
-            of.parts.iter().map(|(part, has, needs)| format!("{part} {needs:.2} of {has:.0}")).collect();
+        let parts: Vec<String> = if of.parts.len() > 3 {
+            let (has, needs) = of.parts.iter().fold((0.0, 0.0), |sum, part| (sum.0 + part.1, sum.1 + part.2));
+            vec![format!("all bytes {needs:.2} of {has:.0}")]
+        } else {
+            of.parts.iter().map(|(part, has, needs)| format!("{part} {needs:.2} of {has:.0}")).collect()
+        };
         let _ = writeln!(
             text,
             "  {:12} {:>7} {:>11} {share:>7}  {}",
