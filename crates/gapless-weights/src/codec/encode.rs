@@ -10,6 +10,8 @@ use super::{ALIGN, Coding, HEADER, Kind, Mode, Split, aligned, counts, mask, ran
 const CASCADE_WASTE: f64 = 0.13;
 /// rANS takes the place of plain bytes where it saves at least this share of the plane.
 const PLAIN_GAIN: f64 = 0.005;
+/// Bits a value that rANS takes for its tables and states in a whole chunk: with many symbols, and with few.
+const TABLE_BITS: (f64, f64) = (0.07, 0.02);
 /// Zeros are taken out where at least this share of a sample is zero.
 const ZEROS: f64 = 0.15;
 /// A repeated pattern is looked for up to this period.
@@ -208,8 +210,8 @@ impl Encoder {
         let sampled: u64 = order.iter().map(|(count, _)| u64::from(*count)).sum();
         let (mut cascade, bits) = Cascade::choose(&order);
         let per_value = bits as f64 / (sampled as f64).max(1.0);
-        let high_is_close = order.len() < 2 || per_value - counts::entropy(&high) > CASCADE_WASTE;
-        let low_is_close = counts::entropy(&low) < 8.0 * (1.0 - PLAIN_GAIN);
+        let high_is_close = order.len() < 2 || per_value - counts::entropy(&high) > CASCADE_WASTE + TABLE_BITS.1;
+        let low_is_close = counts::entropy(&low) < 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS.0;
         let (mut low_plan, mut high_plan, mut constant) = (None, None, None);
         if high_is_close || low_is_close {
             (high, low) = counts::of_pairs(values, true);
