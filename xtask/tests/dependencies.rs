@@ -8,6 +8,7 @@ use std::process::Command;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-trace", &[]),
     ("gapless-formats", &[]),
+    ("gapless-weights", &["gapless-formats"]),
     ("gapless-ingest", &["gapless-formats", "gapless-trace"]),
     ("gapless-export", &["gapless-trace"]),
     ("gapless-plan", &["gapless-trace"]),
@@ -32,7 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
-    ("gapless-fit", &["gapless-trace", "gapless-plan", "gapless-replay"]),
+    ("gapless-fit", &["gapless-formats", "gapless-trace", "gapless-plan", "gapless-replay"]),
     ("gapless-report", &["gapless-trace", "gapless-replay", "gapless-fit"]),
     (
         "gapless",
@@ -50,6 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gapless-problems",
             "gapless-replay",
             "gapless-report",
+            "gapless-weights",
         ],
     ),
     ("xtask", &[]),

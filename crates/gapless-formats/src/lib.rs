@@ -1,11 +1,20 @@
 //! File formats without meaning: bytes in, plain rows out. What the rows mean is for the crates that use them.
 //!
 //! Every file is hostile until it is parsed. Readers are streams with limits, and every error says where it is.
+//! [`json`], [`zip`], [`protobuf`], [`safetensors`] and [`gguf`] read forwards from a [`source`], which knows what is left.
 //! [`packing`] takes off compression, [`csv`] gives lines and fields, [`minimalloc`] gives buffers with lifetimes.
 
 pub mod csv;
 pub mod error;
+pub mod fault;
+pub mod gguf;
+pub mod gguf_types;
+pub mod json;
 pub mod minimalloc;
 pub mod packing;
+pub mod protobuf;
+pub mod safetensors;
+pub mod source;
+pub mod zip;
 
 pub use error::{Error, Result};

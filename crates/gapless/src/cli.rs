@@ -4,6 +4,7 @@ pub(crate) mod estimate;
 pub(crate) mod fit;
 pub(crate) mod fleet;
 pub(crate) mod live;
+pub(crate) mod weights;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -42,6 +43,7 @@ Examples:
   gapless oom snapshot.pickle                    why did the last request fail?
   gapless plan buffers.csv --capacity 1MiB       where should each buffer go?
   gapless fit llama-3-8b --batch 4 --gpu a100-80 will it fit, and how do I make it fit?
+  gapless weights pack model/ -o packed/         weights a third smaller, without a loss
   gapless run -- python train.py                 run a program on the Gapless allocator
   gapless fleet sim --nodes nodes.csv --pods pods.csv --policy all
   gapless top                                    who holds GPU memory right now?
@@ -90,6 +92,8 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Predict how much memory a model needs, and find a configuration that fits
     Fit(Box<fit::FitArgs>),
+    /// Read, compress and check the weights of a model
+    Weights(weights::WeightsArgs),
     /// Estimate the memory of a PyTorch script without a GPU
     Estimate(estimate::EstimateArgs),
     /// Run a PyTorch program, unchanged, on the Gapless allocator

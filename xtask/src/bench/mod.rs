@@ -11,11 +11,13 @@ mod pool;
 mod ranks;
 mod replay;
 mod report;
+mod weights;
 
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known = ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate", "fleet"];
+    let known =
+        ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate", "fleet", "weights"];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -46,6 +48,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("fleet") {
         fleet::run()?;
+    }
+    if wanted("weights") {
+        weights::run()?;
     }
     if wanted("plan") {
         plan::run()?;

@@ -1,6 +1,7 @@
 //! Why a model could not be read: what is wrong, where, and what to do next.
 
-use std::io;
+pub use gapless_formats::fault::Problem;
+pub(crate) use gapless_formats::fault::{Fault, malformed, unsupported};
 
 /// Why `name` could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -9,42 +10,6 @@ pub struct ReadError {
     /// The file, the member of an archive, or the name that was asked for.
     pub name: String,
     pub problem: Problem,
-}
-
-/// What is wrong with a model's description. Offsets count bytes of the file, or of the archive's member after
-/// decompression.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Problem {
-    #[error("there is no such file, and no model of that name is built in; {help}")]
-    Unknown { help: String },
-    #[error("there is no such file; {help}")]
-    Missing { help: &'static str },
-    #[error("cannot be opened: {0}")]
-    Open(io::Error),
-    #[error("cannot be read: {source} (at byte {offset})")]
-    Io { offset: u64, source: io::Error },
-    #[error("the file ends at byte {offset}, in the middle of {reading}; copy or download it again")]
-    Truncated { offset: u64, reading: String },
-    #[error("byte {offset}: {what}")]
-    Malformed { offset: u64, what: String },
-    #[error("byte {offset}: {what}: the limit is {limit}, so the file is refused")]
-    TooLarge { offset: u64, what: String, limit: u64 },
-    #[error("{what}; {help}")]
-    Unsupported { what: String, help: String },
-    #[error("key \"{key}\"{at}: {what}", at = offset.map_or(String::new(), |at| format!(" at byte {at}")))]
-    Key { key: String, offset: Option<u64>, what: String },
-}
-
-/// Boxed: a problem is large and rare, and the result of every step must be small.
-pub(crate) type Fault = Box<Problem>;
-
-pub(crate) fn malformed<T>(offset: u64, what: impl Into<String>) -> Result<T, Fault> {
-    Err(Box::new(Problem::Malformed { offset, what: what.into() }))
-}
-
-pub(crate) fn unsupported<T>(what: impl Into<String>, help: impl Into<String>) -> Result<T, Fault> {
-    Err(Box::new(Problem::Unsupported { what: what.into(), help: help.into() }))
 }
 
 pub(crate) trait Named<T> {

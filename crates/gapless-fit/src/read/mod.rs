@@ -11,17 +11,12 @@ mod fields;
 mod folder;
 mod gguf;
 mod gguf_model;
-mod gguf_types;
-mod json;
 mod nearest;
 mod onnx;
 mod presets;
-mod protobuf;
 mod pt2;
 mod pt2_graph;
 mod safetensors;
-mod source;
-mod zip;
 
 pub use error::{Problem, ReadError};
 pub use presets::{names, preset_config};
@@ -33,6 +28,7 @@ pub fn model_types() -> impl Iterator<Item = &'static str> {
 
 use crate::model::{Graph, Model};
 use error::{Fault, Named, unsupported};
+use gapless_formats::{json, protobuf, source, zip};
 use std::fs::{self, File};
 use std::io::{Cursor, Read};
 use std::path::Path;

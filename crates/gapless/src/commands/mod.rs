@@ -18,8 +18,10 @@ mod replay;
 pub(crate) mod report;
 mod run;
 mod top;
+mod weights;
 
 use crate::cli::Command;
+use crate::cli::weights::WeightsCommand;
 use crate::{Answer, output};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
@@ -50,6 +52,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Plan(args) => plan::run(&args),
         Command::Fit(args) => fit::run(&args),
         Command::Estimate(args) => estimate::run(&args),
+        Command::Weights(args) => weights::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Metrics(args) => metrics::run(&args),
@@ -89,6 +92,12 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
         }
         Command::Estimate(a) => (vec![&a.script], list(&[a.save.as_deref()])),
         Command::Fleet(a) => fleet::files(a),
+        Command::Weights(a) => match &a.command {
+            WeightsCommand::Info(a) => (vec![&a.input], list(&[a.output.as_deref()])),
+            WeightsCommand::Pack(a) => (vec![&a.input], vec![&a.output]),
+            WeightsCommand::Unpack(a) => (vec![&a.input], vec![&a.output]),
+            WeightsCommand::Verify(a) => (vec![&a.input], Vec::new()),
+        },
         Command::Run(_)
         | Command::Top(_)
         | Command::Metrics(_)

@@ -1,13 +1,13 @@
 //! Protocol-buffer messages, read forwards from a file: a message is a range of bytes, a field a number and a wire
 //! type. Nothing recurses, and a length is compared with the message that it stands in before it is believed.
 
-use super::error::{Fault, malformed};
-use super::source::Source;
+use crate::fault::{Fault, malformed};
+use crate::source::Source;
 use std::io::{Read, Seek};
 
 /// How a field is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wire {
+pub enum Wire {
     Varint,
     Eight,
     Length,
@@ -15,7 +15,7 @@ pub(crate) enum Wire {
 }
 
 /// A number of at most 64 bits in groups of seven, within a message that ends at `end`.
-pub(crate) fn varint<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<u64, Fault> {
+pub fn varint<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<u64, Fault> {
     let start = source.at();
     let mut number = 0u64;
     for shift in (0..70).step_by(7) {
@@ -36,7 +36,7 @@ pub(crate) fn varint<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result
 }
 
 /// The next field of a message, or nothing at its end.
-pub(crate) fn field<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<Option<(u64, Wire)>, Fault> {
+pub fn field<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<Option<(u64, Wire)>, Fault> {
     if source.at() >= end {
         return Ok(None);
     }
@@ -61,7 +61,7 @@ pub(crate) fn field<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<
 }
 
 /// Where a field of known length ends.
-pub(crate) fn message<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<u64, Fault> {
+pub fn message<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<u64, Fault> {
     let at = source.at();
     let length = varint(source, end)?;
     match source.at().checked_add(length) {
@@ -71,7 +71,7 @@ pub(crate) fn message<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Resul
 }
 
 /// The bytes of a field of known length.
-pub(crate) fn bytes<R: Read + Seek>(
+pub fn bytes<R: Read + Seek>(
     source: &mut Source<R>,
     end: u64,
     limit: u64,
@@ -83,14 +83,14 @@ pub(crate) fn bytes<R: Read + Seek>(
 }
 
 /// Text of at most 64 KiB.
-pub(crate) fn text<R: Read + Seek>(source: &mut Source<R>, end: u64, what: &str) -> Result<String, Fault> {
+pub fn text<R: Read + Seek>(source: &mut Source<R>, end: u64, what: &str) -> Result<String, Fault> {
     let at = source.at();
     let bytes = bytes(source, end, 1 << 16, what)?;
     String::from_utf8(bytes).or_else(|_| malformed(at, format!("{what} is not UTF-8")))
 }
 
 /// Past a field that is not needed.
-pub(crate) fn skip<R: Read + Seek>(source: &mut Source<R>, end: u64, wire: Wire) -> Result<(), Fault> {
+pub fn skip<R: Read + Seek>(source: &mut Source<R>, end: u64, wire: Wire) -> Result<(), Fault> {
     let length = match wire {
         Wire::Varint => return varint(source, end).map(|_| ()),
         Wire::Eight => 8,
@@ -104,7 +104,7 @@ pub(crate) fn skip<R: Read + Seek>(source: &mut Source<R>, end: u64, wire: Wire)
 }
 
 /// Integers that are packed into one field or written one by one; at most `limit` of them.
-pub(crate) fn integers<R: Read + Seek>(
+pub fn integers<R: Read + Seek>(
     source: &mut Source<R>,
     end: u64,
     wire: Wire,

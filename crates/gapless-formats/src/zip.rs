@@ -1,9 +1,9 @@
 //! Members of a zip archive by its central directory, stored or deflated, 64-bit sizes included. Only what is asked for
 //! is read; what inflates to more than it declares, or more than two hundred times its size, is refused.
 
-use super::error::{Fault, Problem, malformed, unsupported};
-use super::json::brief;
-use super::source::Source;
+use crate::fault::{Fault, Problem, malformed, unsupported};
+use crate::json::brief;
+use crate::source::Source;
 use flate2::Crc;
 use flate2::read::DeflateDecoder;
 use std::io::{Read, Seek};
@@ -22,21 +22,21 @@ const SMALL: u64 = 1 << 20;
 
 /// One member, as the directory tells.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
-    pub(crate) name: String,
+pub struct Member {
+    pub name: String,
     method: u16,
     encrypted: bool,
     crc: u32,
     packed: u64,
-    pub(crate) size: u64,
+    pub size: u64,
     header: u64,
 }
 
 /// An archive whose directory is read.
 #[derive(Debug)]
-pub(crate) struct Zip<R> {
+pub struct Zip<R> {
     source: Source<R>,
-    pub(crate) members: Vec<Member>,
+    pub members: Vec<Member>,
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u64 {
@@ -52,7 +52,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl<R: Read + Seek> Zip<R> {
-    pub(crate) fn open(file: R) -> Result<Zip<R>, Fault> {
+    pub fn open(file: R) -> Result<Zip<R>, Fault> {
         let mut source = Source::new(file)?;
         let size = source.size();
         // The end record is 22 bytes and a comment of at most 65535; before it, 20 bytes where sizes are 64-bit.
@@ -85,8 +85,66 @@ impl<R: Read + Seek> Zip<R> {
         Ok(Zip { source, members })
     }
 
+    /// Where a member's content stands in the file, if it is stored as it is.
+    pub fn place(&mut self, member: &Member) -> Result<Option<std::ops::Range<u64>>, Fault> {
+        let start = self.content(member)?;
+        if member.method != 0 || member.encrypted {
+            return Ok(None);
+        }
+        if member.packed != member.size || member.size > self.source.size().saturating_sub(start) {
+            let reading = format!("the member \"{}\"", brief(&member.name));
+            return Err(Box::new(Problem::Truncated { offset: self.source.size(), reading }));
+        }
+        Ok(Some(start..start + member.size))
+    }
+
+    /// The first bytes of a member, at most `length`; no checksum is compared.
+    pub fn head(&mut self, member: &Member, length: usize) -> Result<Vec<u8>, Fault> {
+        self.content(member)?;
+        if member.encrypted || !matches!(member.method, 0 | 8) {
+            return unsupported(
+                format!(
+                    "the member \"{}\" is encrypted or compressed by an unknown method",
+                    brief(&member.name)
+                ),
+                "save the file again without that",
+            );
+        }
+        // Deflate never grows its input by more than a few bytes in each block.
+        let packed = member.packed.min(self.source.left()).min(2 * length as u64 + 1024);
+        let packed = self.source.bytes(packed, packed, "a member of the archive")?;
+        let mut content = Vec::new();
+        if member.method == 0 {
+            content.extend_from_slice(&packed[..packed.len().min(length)]);
+        } else if let Err(error) =
+            DeflateDecoder::new(&packed[..]).take(length as u64).read_to_end(&mut content)
+        {
+            // The end of what was read is not the end of the member.
+            if content.is_empty() {
+                let what = format!("the member \"{}\" is damaged: {error}", brief(&member.name));
+                return malformed(member.header, what);
+            }
+        }
+        Ok(content)
+    }
+
+    /// Goes to a member's content and gives its place.
+    fn content(&mut self, member: &Member) -> Result<u64, Fault> {
+        self.source.seek(member.header, "a member of the archive")?;
+        let local = self.source.bytes(30, 30, "a member of the archive")?;
+        if !local.starts_with(LOCAL) {
+            let shown = brief(&member.name);
+            return malformed(
+                member.header,
+                format!("the member \"{shown}\" does not begin where the directory says"),
+            );
+        }
+        self.source.skip(u16_at(&local, 26) + u16_at(&local, 28), "a member of the archive")?;
+        Ok(self.source.at())
+    }
+
     /// The content of one member, of at most `limit` bytes.
-    pub(crate) fn read(&mut self, member: &Member, limit: u64) -> Result<Vec<u8>, Fault> {
+    pub fn read(&mut self, member: &Member, limit: u64) -> Result<Vec<u8>, Fault> {
         let shown = brief(&member.name);
         if member.encrypted {
             return unsupported(
@@ -98,15 +156,7 @@ impl<R: Read + Seek> Zip<R> {
             let what = format!("the member \"{shown}\" of {} bytes", member.size);
             return Err(Box::new(Problem::TooLarge { offset: member.header, what, limit }));
         }
-        self.source.seek(member.header, "a member of the archive")?;
-        let local = self.source.bytes(30, 30, "a member of the archive")?;
-        if !local.starts_with(LOCAL) {
-            return malformed(
-                member.header,
-                format!("the member \"{shown}\" does not begin where the directory says"),
-            );
-        }
-        self.source.skip(u16_at(&local, 26) + u16_at(&local, 28), "a member of the archive")?;
+        self.content(member)?;
         let packed = self.source.bytes(member.packed, limit, "a member of the archive")?;
         let content = match member.method {
             0 => packed,
@@ -115,7 +165,7 @@ impl<R: Read + Seek> Zip<R> {
                 let what = format!("the member \"{shown}\" is compressed by method {other}");
                 return unsupported(
                     what,
-                    "only stored and deflated members are read: save the model again with torch.export.save",
+                    "only stored and deflated members are read: save the file again without that method",
                 );
             }
         };

@@ -1,33 +1,33 @@
 //! A file that is read forwards by parts and never wholly: every length that it claims is compared with what is left
 //! before anything is allocated.
 
-use super::error::{Fault, Problem};
+use crate::fault::{Fault, Problem};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 
 /// A file of known size, and where the reader stands in it.
 #[derive(Debug)]
-pub(crate) struct Source<R> {
+pub struct Source<R> {
     inner: BufReader<R>,
     at: u64,
     size: u64,
 }
 
 impl<R: Read + Seek> Source<R> {
-    pub(crate) fn new(mut inner: R) -> Result<Source<R>, Fault> {
+    pub fn new(mut inner: R) -> Result<Source<R>, Fault> {
         let size = inner.seek(SeekFrom::End(0)).and_then(|size| inner.rewind().map(|()| size));
         let size = size.map_err(|source| Problem::Io { offset: 0, source })?;
         Ok(Source { inner: BufReader::with_capacity(16 << 10, inner), at: 0, size })
     }
 
-    pub(crate) fn at(&self) -> u64 {
+    pub fn at(&self) -> u64 {
         self.at
     }
 
-    pub(crate) fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.size
     }
 
-    pub(crate) fn left(&self) -> u64 {
+    pub fn left(&self) -> u64 {
         self.size - self.at
     }
 
@@ -35,7 +35,7 @@ impl<R: Read + Seek> Source<R> {
         Box::new(Problem::Truncated { offset: self.size, reading: reading.to_owned() })
     }
 
-    pub(crate) fn fill(&mut self, buffer: &mut [u8], reading: &str) -> Result<(), Fault> {
+    pub fn fill(&mut self, buffer: &mut [u8], reading: &str) -> Result<(), Fault> {
         if buffer.len() as u64 > self.left() {
             return Err(self.short(reading));
         }
@@ -48,7 +48,7 @@ impl<R: Read + Seek> Source<R> {
     }
 
     /// The next `length` bytes, of which the caller accepts `limit`.
-    pub(crate) fn bytes(&mut self, length: u64, limit: u64, reading: &str) -> Result<Vec<u8>, Fault> {
+    pub fn bytes(&mut self, length: u64, limit: u64, reading: &str) -> Result<Vec<u8>, Fault> {
         if length > self.left() {
             return Err(self.short(reading));
         }
@@ -61,7 +61,7 @@ impl<R: Read + Seek> Source<R> {
         Ok(bytes)
     }
 
-    pub(crate) fn skip(&mut self, length: u64, reading: &str) -> Result<(), Fault> {
+    pub fn skip(&mut self, length: u64, reading: &str) -> Result<(), Fault> {
         if length > self.left() {
             return Err(self.short(reading));
         }
@@ -73,7 +73,7 @@ impl<R: Read + Seek> Source<R> {
         Ok(())
     }
 
-    pub(crate) fn seek(&mut self, to: u64, reading: &str) -> Result<(), Fault> {
+    pub fn seek(&mut self, to: u64, reading: &str) -> Result<(), Fault> {
         if to > self.size {
             return Err(self.short(reading));
         }
@@ -84,19 +84,19 @@ impl<R: Read + Seek> Source<R> {
         Ok(())
     }
 
-    pub(crate) fn u8(&mut self, reading: &str) -> Result<u8, Fault> {
+    pub fn u8(&mut self, reading: &str) -> Result<u8, Fault> {
         let mut bytes = [0];
         self.fill(&mut bytes, reading)?;
         Ok(bytes[0])
     }
 
-    pub(crate) fn u32(&mut self, reading: &str) -> Result<u32, Fault> {
+    pub fn u32(&mut self, reading: &str) -> Result<u32, Fault> {
         let mut bytes = [0; 4];
         self.fill(&mut bytes, reading)?;
         Ok(u32::from_le_bytes(bytes))
     }
 
-    pub(crate) fn u64(&mut self, reading: &str) -> Result<u64, Fault> {
+    pub fn u64(&mut self, reading: &str) -> Result<u64, Fault> {
         let mut bytes = [0; 8];
         self.fill(&mut bytes, reading)?;
         Ok(u64::from_le_bytes(bytes))

@@ -1,21 +1,21 @@
 //! JSON whose every value knows the byte where it stands. Refuses what a hostile file is made of: nesting deeper than
 //! 64, a key twice in one object, more values than the caller allows. Accepts NaN and Infinity, which Python writes.
 
-use super::error::{Fault, Problem, malformed};
+use crate::fault::{Fault, Problem, malformed};
 use std::collections::HashSet;
 
 const DEPTH: u32 = 64;
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Json {
+pub struct Json {
     /// Byte of its first character.
-    pub(crate) at: u64,
-    pub(crate) value: Value,
+    pub at: u64,
+    pub value: Value,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub enum Value {
     Null,
     Bool(bool),
     Int(i128),
@@ -28,7 +28,7 @@ pub(crate) enum Value {
 
 impl Json {
     /// The whole of `text`, of at most `limit` values.
-    pub(crate) fn parse(text: &[u8], limit: u64) -> Result<Json, Fault> {
+    pub fn parse(text: &[u8], limit: u64) -> Result<Json, Fault> {
         let mut parser = Parser { text, at: 0, left: limit, limit };
         let value = parser.value(DEPTH)?;
         parser.space();
@@ -38,39 +38,39 @@ impl Json {
         Ok(value)
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<&Json> {
+    pub fn get(&self, key: &str) -> Option<&Json> {
         self.object()?.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    pub(crate) fn object(&self) -> Option<&[(String, Json)]> {
+    pub fn object(&self) -> Option<&[(String, Json)]> {
         if let Value::Object(entries) = &self.value { Some(entries) } else { None }
     }
 
-    pub(crate) fn list(&self) -> Option<&[Json]> {
+    pub fn list(&self) -> Option<&[Json]> {
         if let Value::List(items) = &self.value { Some(items) } else { None }
     }
 
-    pub(crate) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         if let Value::Text(text) = &self.value { Some(text) } else { None }
     }
 
-    pub(crate) fn int(&self) -> Option<i128> {
+    pub fn int(&self) -> Option<i128> {
         match self.value {
             Value::Int(number) => Some(number),
             _ => None,
         }
     }
 
-    pub(crate) fn unsigned(&self) -> Option<u64> {
+    pub fn unsigned(&self) -> Option<u64> {
         self.int().and_then(|number| u64::try_from(number).ok())
     }
 
-    pub(crate) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         self.value == Value::Null
     }
 
     /// What kind of value this is, in words.
-    pub(crate) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "null",
             Value::Bool(_) => "a boolean",
@@ -319,7 +319,7 @@ fn shown(byte: u8) -> String {
 }
 
 /// At most 60 characters of a name that a file chose.
-pub(crate) fn brief(text: &str) -> String {
+pub fn brief(text: &str) -> String {
     let mut short: String = text.chars().take(60).flat_map(char::escape_debug).collect();
     if text.chars().nth(60).is_some() {
         short.push('…');

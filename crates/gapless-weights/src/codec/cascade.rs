@@ -1,0 +1,242 @@
+//! A cascade of short codes for a plane of bytes with few frequent symbols: the exponents of trained weights.
+//!
+//! Level 1 gives the most frequent symbols of a chunk codes of 1 to 3 bits; its last code says that the symbol is one
+//! of the next level. After the last level, symbols stand as they are. The shape (levels and bits) is chosen for each
+//! chunk. Codes are bit planes, so that an escape mask is an AND, a position a count of bits, and a symbol two blends.
+
+use super::path::Path;
+use super::portable;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
+
+pub(super) const LEVELS: usize = 4;
+/// Palettes of all levels together: four levels of three bits.
+pub(super) const SYMBOLS: usize = 28;
+/// Tables hold this many bytes past their items, so that a whole vector may be read or written at every position.
+pub(super) const SLACK: usize = 136;
+
+/// What a decoder must know of one chunk's cascade.
+///
+/// Invariants: 1 <= levels <= 4; 1 <= bits <= 3 below `levels`; escapes fall from level to level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cascade {
+    pub(super) levels: usize,
+    pub(super) bits: [u8; LEVELS],
+    /// Items that each level passes on.
+    pub(super) escapes: [u32; LEVELS],
+    /// Symbols by code; the entry of the escape is 0, so that expanded bytes can be OR-ed in.
+    pub(super) palettes: [[u8; 8]; LEVELS],
+}
+
+/// Bytes of the planes of `items` codes of `bits`.
+pub(super) fn plane_bytes(items: usize, bits: u8) -> usize {
+    items.div_ceil(64) * 8 * usize::from(bits)
+}
+
+/// Symbols with their counts, the most frequent first; symbols that do not occur are left out.
+pub(super) fn by_count(counts: &[u32; 256]) -> Vec<(u32, u8)> {
+    let mut order: Vec<(u32, u8)> = counts
+        .iter()
+        .zip(0..=255)
+        .filter(|(count, _)| **count > 0)
+        .map(|(count, symbol)| (*count, symbol))
+        .collect();
+    order.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    order
+}
+
+impl Cascade {
+    /// The shape with the fewest bits for symbols in falling order of their counts, and those bits.
+    pub(super) fn choose(order: &[(u32, u8)]) -> (Cascade, u64) {
+        // How many items the first k symbols leave over.
+        let mut rest = [0u64; 257];
+        for (k, (count, _)) in order.iter().enumerate().rev() {
+            rest[k] = rest[k + 1] + u64::from(*count);
+        }
+        let left = |k: usize| rest[k.min(order.len())];
+        let (mut best, mut least) = ([3u8, 3, 3, 3], u64::MAX);
+        for a in 1..4u8 {
+            for b in 0..4u8 {
+                for c in 0..if b == 0 { 1 } else { 4u8 } {
+                    for d in 0..if c == 0 { 1 } else { 4u8 } {
+                        let (mut bits, mut used) = (0, 0);
+                        for level in [a, b, c, d] {
+                            bits += left(used) * u64::from(level);
+                            used += (1 << level) - 1;
+                        }
+                        bits += left(used) * 8;
+                        if bits < least {
+                            (best, least) = ([a, b, c, d], bits);
+                        }
+                    }
+                }
+            }
+        }
+        let levels = best.iter().take_while(|bits| **bits > 0).count();
+        let mut cascade = Cascade { levels, bits: best, ..Cascade::default() };
+        let mut last = order.first().map_or(0, |first| first.1);
+        let mut next = order.iter();
+        for (palette, bits) in cascade.palettes.iter_mut().zip(best).take(levels) {
+            for symbol in &mut palette[..(1 << bits) - 1] {
+                // A palette with room left repeats its last symbol: the code is never used.
+                last = next.next().map_or(last, |next| next.1);
+                *symbol = last;
+            }
+        }
+        (cascade, least)
+    }
+
+    /// Where each level's planes begin, counted from the first one's, and where the raw symbols do.
+    pub(super) fn places(&self, items: usize) -> [usize; LEVELS + 1] {
+        let (mut places, mut items) = ([0; LEVELS + 1], items);
+        for level in 0..self.levels {
+            places[level + 1] = places[level] + plane_bytes(items, self.bits[level]);
+            items = self.escapes[level] as usize;
+        }
+        for level in self.levels + 1..=LEVELS {
+            places[level] = places[self.levels];
+        }
+        places
+    }
+
+    /// Symbols that follow the last level's planes as they are.
+    pub(super) fn raw(&self) -> usize {
+        self.escapes[self.levels - 1] as usize
+    }
+}
+
+/// Calls one of a path's functions with the number of bits as a constant.
+macro_rules! with_bits {
+    ($bits:expr, $path:ident :: $function:ident, ($($argument:expr),*)) => {
+        match $bits {
+            1 => $path::$function::<1>($($argument),*),
+            2 => $path::$function::<2>($($argument),*),
+            _ => $path::$function::<3>($($argument),*),
+        }
+    };
+    ($bits:expr, $stream:expr, $path:ident :: $function:ident, ($($argument:expr),*)) => {
+        match ($bits, $stream) {
+            (1, false) => $path::$function::<1, false>($($argument),*),
+            (2, false) => $path::$function::<2, false>($($argument),*),
+            (_, false) => $path::$function::<3, false>($($argument),*),
+            (1, true) => $path::$function::<1, true>($($argument),*),
+            (2, true) => $path::$function::<2, true>($($argument),*),
+            (_, true) => $path::$function::<3, true>($($argument),*),
+        }
+    };
+}
+
+/// Encodes `values` of 16 bits: sign and mantissa go to `low`, levels to `out`. Fills in the cascade's escapes and gives
+/// the bytes written. `out` has room for all levels at their worst, `tables` for the items and the slack.
+#[allow(unsafe_code)]
+pub(super) fn encode(
+    values: &[u8],
+    cascade: &mut Cascade,
+    low: &mut [[u8; 64]],
+    out: &mut [u8],
+    tables: &mut [Vec<u8>; 2],
+    path: Path,
+) -> usize {
+    let [from, to] = tables;
+    let (mut count, mut at) = (values.len() / 2, 0);
+    for level in 0..cascade.levels {
+        let bits = cascade.bits[level];
+        let palette = &cascade.palettes[level];
+        let length = plane_bytes(count, bits);
+        let planes = &mut out[at..at + length];
+        count = if level == 0 {
+            match path {
+                // SAFETY: `Path::checked` saw that the processor has these instructions.
+                #[cfg(target_arch = "x86_64")]
+                Path::Avx512 => unsafe {
+                    with_bits!(bits, avx512::encode_first, (values, palette, low, planes, to))
+                },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Path::Avx2 => unsafe {
+                    with_bits!(bits, avx2::encode_first, (values, palette, low, planes, to))
+                },
+                _ => with_bits!(bits, portable::encode_first, (values, palette, low, planes, to)),
+            }
+        } else {
+            match path {
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Path::Avx512 => unsafe {
+                    with_bits!(bits, avx512::encode_level, (from, count, palette, planes, to))
+                },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Path::Avx2 => unsafe {
+                    with_bits!(bits, avx2::encode_level, (from, count, palette, planes, to))
+                },
+                _ => with_bits!(bits, portable::encode_level, (from, count, palette, planes, to)),
+            }
+        };
+        cascade.escapes[level] = count as u32;
+        at += length;
+        std::mem::swap(from, to);
+    }
+    out[at..at + count].copy_from_slice(&from[..count]);
+    at + count
+}
+
+/// Decodes values of 16 bits from their low bytes and a section that `places` describes. False where the section's
+/// escapes are not those that the header counts: the chunk is damaged.
+#[allow(unsafe_code)]
+pub(super) fn decode(
+    cascade: &Cascade,
+    low: &[[u8; 64]],
+    section: &[u8],
+    out: &mut [u8],
+    tables: &mut [Vec<u8>; 2],
+    path: Path,
+    stream: bool,
+) -> bool {
+    let items = out.len() / 2;
+    let places = cascade.places(items);
+    let [from, to] = tables;
+    let raw = cascade.raw();
+    from[..raw].copy_from_slice(&section[places[cascade.levels]..places[cascade.levels] + raw]);
+    for level in (1..cascade.levels).rev() {
+        let planes = &section[places[level]..places[level + 1]];
+        let (bits, palette) = (cascade.bits[level], &cascade.palettes[level]);
+        let used = match path {
+            // SAFETY: `Path::checked` saw that the processor has these instructions.
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 => unsafe { with_bits!(bits, avx512::decode_level, (planes, palette, from, to)) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx2 => unsafe { with_bits!(bits, avx2::decode_level, (planes, palette, from, to)) },
+            _ => with_bits!(bits, portable::decode_level, (planes, palette, from, to)),
+        };
+        if used != cascade.escapes[level] as usize {
+            return false;
+        }
+        std::mem::swap(from, to);
+    }
+    let (bits, palette) = (cascade.bits[0], &cascade.palettes[0]);
+    let planes = &section[..places[1]];
+    let run = |low: &[[u8; 64]], planes: &[u8], source: &[u8], out: &mut [[u8; 128]]| match path {
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx512 => unsafe {
+            with_bits!(bits, stream, avx512::decode_first, (low, planes, palette, source, out))
+        },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx2 => unsafe {
+            with_bits!(bits, stream, avx2::decode_first, (low, planes, palette, source, out))
+        },
+        _ => with_bits!(bits, portable::decode_first, (low, planes, palette, source, out)),
+    };
+    let (whole, tail) = out.as_chunks_mut::<128>();
+    let blocks = whole.len();
+    let mut used = run(low, planes, from, whole);
+    if !tail.is_empty() {
+        let mut last = [[0u8; 128]];
+        used += run(&low[blocks..], &planes[blocks * 8 * usize::from(bits)..], &from[used..], &mut last);
+        tail.copy_from_slice(&last[0][..tail.len()]);
+    }
+    used == cascade.escapes[0] as usize
+}

@@ -1,0 +1,395 @@
+//! A chunk of values to bytes: what each plane needs is estimated from a sample, and decided by counting where it is
+//! close.
+
+use super::cascade::{self, Cascade};
+use super::path::Path;
+use super::{ALIGN, Coding, HEADER, Kind, Mode, Split, aligned, counts, mask, rans, three_bits};
+
+/// rANS takes the place of a cascade where that wastes more than this share of a bit for each value: a decoder is twice
+/// as slow there.
+const CASCADE_WASTE: f64 = 0.13;
+/// rANS takes the place of plain bytes where it saves at least this share of the plane.
+const PLAIN_GAIN: f64 = 0.005;
+/// Bits a value that rANS takes for its tables and states in a whole chunk: with many symbols, and with few.
+const TABLE_BITS: (f64, f64) = (0.07, 0.02);
+/// Zeros are taken out where at least this share of a sample is zero.
+const ZEROS: f64 = 0.15;
+/// A repeated pattern is looked for up to this period.
+const PERIOD: usize = 1024;
+
+/// Encodes chunks of one kind. Holds the tables that a chunk needs, so that chunks after the first allocate nothing.
+#[derive(Debug)]
+pub struct Encoder {
+    kind: Kind,
+    path: Path,
+    tables: [Vec<u8>; 2],
+    /// Upper halves of words, or halves in another order of bits.
+    halves: Vec<u8>,
+    low: Vec<u8>,
+    high: Vec<u8>,
+    words: Vec<u16>,
+    kept: Vec<u8>,
+    inner: Vec<u8>,
+}
+
+impl Encoder {
+    /// An encoder for values of `kind`.
+    pub fn new(kind: Kind, path: Path) -> Encoder {
+        Encoder {
+            kind,
+            path: path.checked(),
+            tables: [Vec::new(), Vec::new()],
+            halves: Vec::new(),
+            low: Vec::new(),
+            high: Vec::new(),
+            words: Vec::new(),
+            kept: Vec::new(),
+            inner: Vec::new(),
+        }
+    }
+
+    /// The room that `chunk` needs for `bytes` of values: sections are written before they are judged.
+    pub fn room(kind: Kind, bytes: usize) -> usize {
+        let planes = kind.width() + 1;
+        HEADER + planes * (aligned(rans::most(bytes / kind.width())) + ALIGN) + 2 * bytes
+    }
+
+    /// Encodes `values`, at most `MOST_VALUES` of them, at the head of `out`, which has `room`; gives the length.
+    ///
+    /// # Panics
+    /// Where the values are not whole, too many, or `out` is too short.
+    pub fn chunk(&mut self, values: &[u8], out: &mut [u8]) -> usize {
+        let width = self.kind.width();
+        let count = values.len() / width;
+        assert!(
+            values.len().is_multiple_of(width) && count <= super::MOST_VALUES,
+            "whole values, not too many"
+        );
+        assert!(out.len() >= Encoder::room(self.kind, values.len()), "room for a chunk");
+        if self.low.len() < aligned(count) {
+            self.low.resize(aligned(count), 0);
+            self.high.resize(aligned(count), 0);
+            self.halves.resize(2 * count, 0);
+            for table in &mut self.tables {
+                table.resize(aligned(count) + cascade::SLACK, 0);
+            }
+        }
+        if let Some(period) = period(values, width) {
+            let pattern = &values[..period * width];
+            header(out, Mode::Repeat, Split::Bytes, count);
+            out[16..20].copy_from_slice(&(period as u32).to_le_bytes());
+            out[HEADER..HEADER + pattern.len()].copy_from_slice(pattern);
+            return close(out, HEADER + pattern.len());
+        }
+        let mut length = self.planes(values, out);
+        if width > 1 && zeros(values, width) >= ZEROS {
+            length = self.masked(values, out, length);
+        }
+        if length >= HEADER + values.len() {
+            header(out, Mode::Raw, Split::Bytes, count);
+            out[HEADER..HEADER + values.len()].copy_from_slice(values);
+            length = close(out, HEADER + values.len());
+        }
+        length
+    }
+
+    /// The chunk as a mask and a chunk of what is kept, if that is shorter than `plain`.
+    fn masked(&mut self, values: &[u8], out: &mut [u8], plain: usize) -> usize {
+        let width = self.kind.width();
+        let count = values.len() / width;
+        let (mut kept, mut inner) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.inner));
+        kept.resize(values.len() + width, 0);
+        let mut bits = vec![0; count.div_ceil(8)];
+        let number = mask::take(values, width, &mut bits, &mut kept);
+        let values = &kept[..number * width];
+        inner.resize(Encoder::room(self.kind, values.len()), 0);
+        let mut length = self.planes(values, &mut inner);
+        if length >= HEADER + values.len() {
+            header(&mut inner, Mode::Raw, Split::Bytes, number);
+            inner[HEADER..HEADER + values.len()].copy_from_slice(values);
+            length = close(&mut inner, HEADER + values.len());
+        }
+        let at = HEADER + aligned(bits.len());
+        let whole = at + length;
+        let result = if whole < plain {
+            header(out, Mode::Masked, Split::Bytes, count);
+            out[16..20].copy_from_slice(&(number as u32).to_le_bytes());
+            out[HEADER..HEADER + bits.len()].copy_from_slice(&bits);
+            close(out, HEADER + bits.len());
+            out[at..whole].copy_from_slice(&inner[..length]);
+            whole
+        } else {
+            plain
+        };
+        (self.kept, self.inner) = (kept, inner);
+        result
+    }
+
+    fn planes(&mut self, values: &[u8], out: &mut [u8]) -> usize {
+        let width = self.kind.width();
+        let count = values.len() / width;
+        header(out, Mode::Planes, self.kind.split(), count);
+        match self.kind.split() {
+            Split::Halves => {
+                let (at, codings, cascade) = self.half_planes(values, out, HEADER);
+                self.finish(out, &codings, cascade, at)
+            }
+            Split::Words => {
+                let mut halves = std::mem::take(&mut self.halves);
+                let (mut at, mut codings) = (HEADER, Vec::with_capacity(4));
+                for byte in 0..2 {
+                    let words = values.as_chunks::<4>().0;
+                    self.high.iter_mut().zip(words).for_each(|(to, word)| *to = word[byte]);
+                    codings.push(self.byte_plane(count, out, &mut at));
+                }
+                for (half, word) in halves.as_chunks_mut::<2>().0.iter_mut().zip(values.as_chunks::<4>().0) {
+                    *half = [word[2], word[3]];
+                }
+                let (at, more, cascade) = self.half_planes(&halves[..2 * count], out, at);
+                self.halves = halves;
+                codings.extend(more);
+                self.finish(out, &codings, cascade, at)
+            }
+            Split::Fp16 => {
+                let mut halves = std::mem::take(&mut self.halves);
+                // The exponent gets a byte of its own; the three bits of mantissa beside it become a plane.
+                let pairs = halves.as_chunks_mut::<2>().0.iter_mut().zip(values.as_chunks::<2>().0);
+                for ((half, value), three) in pairs.zip(&mut self.high) {
+                    let [high, low] = u16::from_le_bytes(*value).rotate_left(1).to_be_bytes();
+                    *three = high & 7;
+                    *half = u16::from_be_bytes([high >> 3, low]).rotate_right(1).to_le_bytes();
+                }
+                let mut at = HEADER;
+                let three = self.three_bits(count, out, &mut at);
+                let (at, more, cascade) = self.half_planes(&halves[..2 * count], out, at);
+                self.halves = halves;
+                let codings = [&[three], &more[..]].concat();
+                self.finish(out, &codings, cascade, at)
+            }
+            Split::Bytes => {
+                let (mut at, mut codings) = (HEADER, Vec::with_capacity(width));
+                for byte in 0..width {
+                    self.high
+                        .iter_mut()
+                        .zip(values.chunks_exact(width))
+                        .for_each(|(to, value)| *to = value[byte]);
+                    codings.push(self.byte_plane(count, out, &mut at));
+                }
+                self.finish(out, &codings, None, at)
+            }
+        }
+    }
+
+    fn finish(&self, out: &mut [u8], codings: &[Coding], cascade: Option<Cascade>, length: usize) -> usize {
+        for (byte, coding) in out[8..16].iter_mut().zip(codings) {
+            *byte = *coding as u8;
+        }
+        if let Some(cascade) = cascade {
+            let mut at = 32;
+            for level in 0..cascade.levels {
+                let (bits, symbols) = (cascade.bits[level], (1usize << cascade.bits[level]) - 1);
+                out[2 + level / 2] |= bits << (4 * (level % 2));
+                out[16 + 4 * level..20 + 4 * level].copy_from_slice(&cascade.escapes[level].to_le_bytes());
+                out[at..at + symbols].copy_from_slice(&cascade.palettes[level][..symbols]);
+                at += symbols;
+            }
+        }
+        length
+    }
+
+    /// The two planes of 16-bit values at `at`.
+    fn half_planes(
+        &mut self,
+        values: &[u8],
+        out: &mut [u8],
+        at: usize,
+    ) -> (usize, [Coding; 2], Option<Cascade>) {
+        let count = values.len() / 2;
+        let (mut high, mut low) = counts::of_pairs(values, false);
+        let order = cascade::by_count(&high);
+        let sampled: u64 = order.iter().map(|(count, _)| u64::from(*count)).sum();
+        let (mut cascade, bits) = Cascade::choose(&order);
+        let per_value = bits as f64 / (sampled as f64).max(1.0);
+        let high_is_close = order.len() < 2 || per_value - counts::entropy(&high) > CASCADE_WASTE + TABLE_BITS.1;
+        let low_is_close = counts::entropy(&low) < 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS.0;
+        let (mut low_plan, mut high_plan, mut constant) = (None, None, None);
+        if high_is_close || low_is_close {
+            (high, low) = counts::of_pairs(values, true);
+            let order = cascade::by_count(&high);
+            let bits;
+            (cascade, bits) = Cascade::choose(&order);
+            constant = (order.len() < 2).then(|| order.first().map_or(0, |first| first.1));
+            let waste = (CASCADE_WASTE * count as f64 / 8.0) as usize;
+            high_plan = rans::plan(&high).filter(|(_, bytes)| bytes + waste < bits as usize / 8);
+            low_plan = plan_of(&low, count);
+        }
+        let mut at = at;
+        if low_plan.is_none() && high_plan.is_none() && constant.is_none() {
+            // The usual case, in one pass.
+            let (low, rest) = out[at..].split_at_mut(aligned(count));
+            let low = low.as_chunks_mut::<64>().0;
+            let length = cascade::encode(values, &mut cascade, low, rest, &mut self.tables, self.path);
+            at = close(out, at + aligned(count) + length);
+            return (at, [Coding::Raw, Coding::Cascade], Some(cascade));
+        }
+        let pairs = self.high.iter_mut().zip(&mut self.low).zip(values.as_chunks::<2>().0);
+        pairs.for_each(|((high, low), value)| {
+            [*high, *low] = u16::from_le_bytes(*value).rotate_left(1).to_be_bytes();
+        });
+        let low_coding = match low_plan {
+            Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
+            Some(Plan::Rans(frequencies)) => {
+                put_rans(&self.low[..count], &frequencies, &mut self.words, out, &mut at)
+            }
+            None => put_raw(&self.low[..count], out, &mut at),
+        };
+        let high_coding = match (constant, high_plan) {
+            (Some(byte), _) => put_constant(byte, out, &mut at),
+            (None, Some((frequencies, _))) => {
+                put_rans(&self.high[..count], &frequencies, &mut self.words, out, &mut at)
+            }
+            (None, None) => {
+                let low = self.low[..aligned(count)].as_chunks_mut::<64>().0;
+                let length =
+                    cascade::encode(values, &mut cascade, low, &mut out[at..], &mut self.tables, self.path);
+                at = close(out, at + length);
+                return (at, [low_coding, Coding::Cascade], Some(cascade));
+            }
+        };
+        (at, [low_coding, high_coding], None)
+    }
+
+    /// The plane in `self.high` at `at`.
+    fn byte_plane(&mut self, count: usize, out: &mut [u8], at: &mut usize) -> Coding {
+        let plane = &self.high[..count];
+        if counts::entropy(&counts::of_bytes(plane, false)) < 8.0 * (1.0 - PLAIN_GAIN) {
+            match plan_of(&counts::of_bytes(plane, true), count) {
+                Some(Plan::Constant(byte)) => return put_constant(byte, out, at),
+                Some(Plan::Rans(frequencies)) => {
+                    return put_rans(plane, &frequencies, &mut self.words, out, at);
+                }
+                None => {}
+            }
+        }
+        put_raw(plane, out, at)
+    }
+
+    /// The plane of values below 8 in `self.high` at `at`.
+    fn three_bits(&mut self, count: usize, out: &mut [u8], at: &mut usize) -> Coding {
+        let plane = &self.high[..count];
+        if counts::entropy(&counts::of_bytes(plane, false)) < 3.0 - 8.0 * PLAIN_GAIN {
+            let counts = counts::of_bytes(plane, true);
+            if let Some(byte) = only(&counts) {
+                return put_constant(byte, out, at);
+            }
+            if let Some((frequencies, bytes)) = rans::plan(&counts)
+                && (bytes as f64) < three_bits(count) as f64 - PLAIN_GAIN * count as f64
+            {
+                return put_rans(plane, &frequencies, &mut self.words, out, at);
+            }
+        }
+        for (block, planes) in plane.chunks(64).zip(out[*at..].as_chunks_mut::<24>().0) {
+            let mut words = [0u64; 3];
+            for (k, three) in block.iter().enumerate() {
+                for (bit, word) in words.iter_mut().enumerate() {
+                    *word |= u64::from(three >> bit & 1) << k;
+                }
+            }
+            for (bytes, word) in planes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                *bytes = word.to_le_bytes();
+            }
+        }
+        *at = close(out, *at + three_bits(count));
+        Coding::ThreeBits
+    }
+}
+
+enum Plan {
+    Constant(u8),
+    Rans([u32; 256]),
+}
+
+/// What takes the place of plain bytes, where it pays.
+fn plan_of(counts: &[u32; 256], count: usize) -> Option<Plan> {
+    if let Some(byte) = only(counts) {
+        return Some(Plan::Constant(byte));
+    }
+    let (frequencies, bytes) = rans::plan(counts)?;
+    let gain = (PLAIN_GAIN * count as f64) as usize;
+    (bytes + gain < count).then_some(Plan::Rans(frequencies))
+}
+
+/// The one symbol that occurs, where there is but one.
+fn only(counts: &[u32; 256]) -> Option<u8> {
+    let mut there = counts.iter().zip(0..=255).filter(|(count, _)| **count > 0);
+    let (_, byte) = there.next()?;
+    there.next().is_none().then_some(byte)
+}
+
+fn put_constant(byte: u8, out: &mut [u8], at: &mut usize) -> Coding {
+    out[*at] = byte;
+    *at = close(out, *at + 1);
+    Coding::Constant
+}
+
+fn put_raw(plane: &[u8], out: &mut [u8], at: &mut usize) -> Coding {
+    out[*at..*at + plane.len()].copy_from_slice(plane);
+    *at = close(out, *at + plane.len());
+    Coding::Raw
+}
+
+fn put_rans(
+    plane: &[u8],
+    frequencies: &[u32; 256],
+    words: &mut Vec<u16>,
+    out: &mut [u8],
+    at: &mut usize,
+) -> Coding {
+    let length = rans::encode(plane, frequencies, &mut out[*at..], words);
+    *at = close(out, *at + length);
+    Coding::Rans
+}
+
+fn header(out: &mut [u8], mode: Mode, split: Split, count: usize) {
+    out[..HEADER].fill(0);
+    out[0] = mode as u8;
+    out[1] = split as u8;
+    out[4..8].copy_from_slice(&(count as u32).to_le_bytes());
+}
+
+/// Zeros up to the next boundary; gives that boundary.
+fn close(out: &mut [u8], length: usize) -> usize {
+    let end = aligned(length);
+    out[length..end].fill(0);
+    end
+}
+
+/// The period of a chunk that is one pattern over and over; at most half of the chunk.
+fn period(values: &[u8], width: usize) -> Option<usize> {
+    let first = values.first_chunk::<8>()?;
+    let most = (values.len() / width / 2).min(PERIOD);
+    // Eight bytes tell almost every chunk that does not repeat; the rest is compared whole.
+    let probed = &values[..(most * width + 8).min(values.len())];
+    let found =
+        probed.windows(8).enumerate().skip(width).step_by(width).filter(|(_, window)| window == first);
+    found.map(|(at, _)| at).find(|at| values[*at..] == values[..values.len() - at]).map(|at| at / width)
+}
+
+/// The share of zeros in a sample.
+fn zeros(values: &[u8], width: usize) -> f64 {
+    fn count<const W: usize>(run: &[u8]) -> usize {
+        run.as_chunks::<W>().0.iter().filter(|value| **value == [0; W]).count()
+    }
+    let run = 512 * width;
+    let step = if values.len() < 64 * run { 1 } else { 16 };
+    let (mut zero, mut all) = (0, 0);
+    for run in values.chunks(run).step_by(step) {
+        all += run.len() / width;
+        zero += match width {
+            2 => count::<2>(run),
+            4 => count::<4>(run),
+            _ => count::<8>(run),
+        };
+    }
+    zero as f64 / all.max(1) as f64
+}

@@ -1,0 +1,417 @@
+//! Range asymmetric numeral systems for a plane of bytes: as small as the frequencies of its symbols allow.
+//!
+//! 64 interleaved states of 32 bits, frequencies of 12 bits, refills of 16 bits.
+//!
+//! ```text
+//! 0    4   number of refill words
+//! 4   32   which symbols occur, a bit each
+//! 36       frequency - 1 of each of them, 12 bits each, then zero up to a multiple of 4
+//!          64 states of 4 bytes
+//!          refill words of 2 bytes
+//! ```
+//!
+//! Item k belongs to state k mod 64. A decoder ends with every state at its start and no word left, or the plane is
+//! damaged.
+
+use super::path::Path;
+
+const BITS: u32 = 12;
+const SUM: u32 = 1 << BITS;
+const LANES: usize = 64;
+/// Every state begins here, and never falls below it between two symbols.
+const START: u32 = 1 << 16;
+
+/// Frequencies that add up to 4096, at least 1 for every symbol that occurs; none where fewer than two symbols do.
+fn normalise(counts: &[u32; 256]) -> Option<[u32; 256]> {
+    let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+    if counts.iter().filter(|count| **count > 0).count() < 2 {
+        return None;
+    }
+    let mut frequencies = [0u32; 256];
+    for (frequency, count) in frequencies.iter_mut().zip(counts) {
+        if *count > 0 {
+            let share = (u64::from(*count) * u64::from(SUM) + total / 2) / total;
+            *frequency = share.clamp(1, u64::from(SUM) - 1) as u32;
+        }
+    }
+    // What rounding gave or took goes to the largest ones, which feel it least.
+    let mut sum: u32 = frequencies.iter().sum();
+    while sum != SUM {
+        let top = (0..256).max_by_key(|symbol| frequencies[*symbol])?;
+        if sum > SUM {
+            frequencies[top] -= 1;
+            sum -= 1;
+        } else {
+            frequencies[top] += 1;
+            sum += 1;
+        }
+    }
+    Some(frequencies)
+}
+
+/// The frequencies of a plane and the bytes that it will take.
+pub(super) fn plan(counts: &[u32; 256]) -> Option<([u32; 256], usize)> {
+    let frequencies = normalise(counts)?;
+    let mut bits = 0.0;
+    for (frequency, count) in frequencies.iter().zip(counts).filter(|(_, count)| **count > 0) {
+        bits += f64::from(*count) * (f64::from(BITS) - f64::from(*frequency).log2());
+    }
+    let symbols = frequencies.iter().filter(|frequency| **frequency > 0).count();
+    Some((frequencies, 36 + packed(symbols) + 4 * LANES + (bits / 8.0).ceil() as usize))
+}
+
+/// Bytes of the frequencies of `symbols` symbols.
+fn packed(symbols: usize) -> usize {
+    (symbols * 12).div_ceil(8).next_multiple_of(4)
+}
+
+/// The bytes that a section of `items` can take at its worst: no symbol costs more than 12 bits.
+pub(super) fn most(items: usize) -> usize {
+    36 + packed(256) + 4 * LANES + 2 * items
+}
+
+/// Appends the plane to `out`; gives the bytes written. The frequencies are those of `plan`.
+pub(super) fn encode(plane: &[u8], frequencies: &[u32; 256], out: &mut [u8], words: &mut Vec<u16>) -> usize {
+    #[derive(Clone, Copy, Default)]
+    struct Symbol {
+        /// 2^64 / frequency, rounded up: the high half of a product with it is an exact quotient.
+        inverse: u64,
+        limit: u64,
+        frequency: u32,
+        start: u32,
+    }
+    let mut symbols = [Symbol::default(); 256];
+    let mut start = 0;
+    for (symbol, &frequency) in symbols.iter_mut().zip(frequencies) {
+        if frequency > 0 {
+            let inverse = (u64::MAX / u64::from(frequency)).wrapping_add(1);
+            *symbol = Symbol { inverse, limit: u64::from(frequency) << (32 - BITS), frequency, start };
+            start += frequency;
+        }
+    }
+    let mut states = [START; LANES];
+    if words.len() < plane.len() + 1 {
+        words.resize(plane.len() + 1, 0);
+    }
+    let mut first = words.len();
+    for (block, items) in plane.chunks(LANES).enumerate().rev() {
+        let _ = block;
+        for (state, item) in states[..items.len()].iter_mut().zip(items).rev() {
+            let symbol = &symbols[usize::from(*item)];
+            let mut x = *state;
+            // Written always, kept only where the state is too large: no branch to mispredict.
+            let spill = u64::from(x) >= symbol.limit;
+            words[first - 1] = x as u16;
+            first -= usize::from(spill);
+            x >>= 16 * u32::from(spill);
+            let quotient = if symbol.frequency == 1 {
+                x
+            } else {
+                ((u128::from(x) * u128::from(symbol.inverse)) >> 64) as u32
+            };
+            *state = (quotient << BITS) + (x - quotient * symbol.frequency) + symbol.start;
+        }
+    }
+    let words = &words[first..];
+    out[..4].copy_from_slice(&(words.len() as u32).to_le_bytes());
+    out[4..36].fill(0);
+    let (mut at, mut kept, mut bits) = (36, 0u32, 0);
+    for (symbol, frequency) in frequencies.iter().enumerate().filter(|(_, frequency)| **frequency > 0) {
+        out[4 + symbol / 8] |= 1 << (symbol % 8);
+        kept |= (frequency - 1) << bits;
+        bits += 12;
+        while bits >= 8 {
+            out[at] = kept as u8;
+            at += 1;
+            kept >>= 8;
+            bits -= 8;
+        }
+    }
+    if bits > 0 {
+        out[at] = kept as u8;
+        at += 1;
+    }
+    out[at..at.next_multiple_of(4)].fill(0);
+    at = at.next_multiple_of(4);
+    for state in states {
+        out[at..at + 4].copy_from_slice(&state.to_le_bytes());
+        at += 4;
+    }
+    for (bytes, word) in out[at..].as_chunks_mut::<2>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
+    at + 2 * words.len()
+}
+
+/// A decoder's table: for each of 4096 slots the symbol (8 bits), its frequency (12) and the slot's distance from the
+/// symbol's first slot (12).
+pub(super) type Table = [u32; SUM as usize];
+
+/// Length of the section that begins `bytes`, or nothing where it does not fit.
+pub(super) fn length(bytes: &[u8]) -> Option<usize> {
+    let words = u32::from_le_bytes(*bytes.first_chunk::<4>()?) as usize;
+    let symbols: u32 = bytes.get(4..36)?.iter().map(|byte| byte.count_ones()).sum();
+    let length = 36 + packed(symbols as usize) + 4 * LANES + 2 * words;
+    (length <= bytes.len()).then_some(length)
+}
+
+/// Decodes a section of exactly `length` bytes. False where it is damaged.
+#[allow(unsafe_code)]
+pub(super) fn decode(section: &[u8], out: &mut [u8], table: &mut Table, path: Path) -> bool {
+    let symbols: usize = section[4..36].iter().map(|byte| byte.count_ones() as usize).sum();
+    if !fill(&section[4..36], &section[36..36 + packed(symbols)], table) {
+        return false;
+    }
+    let (bytes, words) = section[36 + packed(symbols)..].split_at(4 * LANES);
+    let mut states = [0u32; LANES];
+    for (state, bytes) in states.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *state = u32::from_le_bytes(*bytes);
+    }
+    let words = words.as_chunks::<2>().0;
+    let (done, mut used) = fast(table, words, &mut states, out, path);
+    for block in out[done..].chunks_mut(LANES) {
+        for (item, state) in block.iter_mut().zip(&mut states) {
+            let entry = table[(*state & (SUM - 1)) as usize];
+            *item = entry as u8;
+            let x = ((entry >> 8) & (SUM - 1)) * (*state >> BITS) + (entry >> 20);
+            // Read always, used only where the state is too small: no branch to mispredict.
+            let word = u32::from(u16::from_le_bytes(words.get(used).copied().unwrap_or_default()));
+            let is_low = x < START;
+            *state = if is_low { x << 16 | word } else { x };
+            used += usize::from(is_low);
+        }
+    }
+    used == words.len() && states.iter().all(|state| *state == START)
+}
+
+/// Whole blocks by vector instructions, while a block's worth of words is left; gives the items and the words done.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+fn fast(
+    table: &Table,
+    words: &[[u8; 2]],
+    states: &mut [u32; LANES],
+    out: &mut [u8],
+    path: Path,
+) -> (usize, usize) {
+    // These need fewer instructions than the cascade's AVX-512 path: earlier processors have them.
+    let is_wide = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl");
+    match path {
+        Path::Portable => (0, 0),
+        // SAFETY: the processor has these instructions, as was just asked.
+        _ if is_wide => unsafe { avx512::decode(table, words, states, out) },
+        // SAFETY: `Path::checked` saw that the processor has these instructions.
+        _ => unsafe { avx2::decode(table, words, states, out) },
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn fast(_: &Table, _: &[[u8; 2]], _: &mut [u32; LANES], _: &mut [u8], _: Path) -> (usize, usize) {
+    (0, 0)
+}
+
+fn fill(present: &[u8], packed: &[u8], table: &mut Table) -> bool {
+    let mut slots = table.iter_mut();
+    let mut nibble = 0;
+    for symbol in (0..256u32).filter(|symbol| present[*symbol as usize / 8] >> (symbol % 8) & 1 == 1) {
+        let at = nibble / 2;
+        let (a, b) = (u32::from(packed[at]), u32::from(packed.get(at + 1).copied().unwrap_or(0)));
+        let frequency = 1 + if nibble % 2 == 0 { a | (b & 15) << 8 } else { a >> 4 | b << 4 };
+        nibble += 3;
+        if frequency == SUM {
+            return false;
+        }
+        for distance in 0..frequency {
+            let Some(slot) = slots.next() else { return false };
+            *slot = symbol | frequency << 8 | distance << 20;
+        }
+    }
+    slots.next().is_none()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+mod avx512 {
+    use super::{BITS, LANES, START, SUM, Table};
+    use std::arch::x86_64::*;
+
+    /// Decodes whole blocks of 64 items while a block's worth of words is left; gives the items and the words done.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
+    pub(super) fn decode(
+        table: &Table,
+        words: &[[u8; 2]],
+        states: &mut [u32; LANES],
+        out: &mut [u8],
+    ) -> (usize, usize) {
+        let mut x = [_mm512_setzero_si512(); 4];
+        for (x, states) in x.iter_mut().zip(states.as_chunks::<16>().0) {
+            // SAFETY: the array has the 64 bytes that are read.
+            *x = unsafe { _mm512_loadu_si512(states.as_ptr().cast()) };
+        }
+        let (slot, least) = (_mm512_set1_epi32(SUM as i32 - 1), _mm512_set1_epi32(START as i32));
+        let (mut done, mut used) = (0, 0);
+        for block in out.as_chunks_mut::<LANES>().0 {
+            let Some(next) = words.get(used..used + LANES) else { break };
+            let mut taken = 0;
+            for (x, items) in x.iter_mut().zip(block.as_chunks_mut::<16>().0) {
+                let index = _mm512_and_si512(*x, slot);
+                // SAFETY: every index is below 4096, the length of the table.
+                let entry = unsafe { _mm512_i32gather_epi32::<4>(index, table.as_ptr().cast()) };
+                let symbols = _mm512_cvtepi32_epi8(entry);
+                // SAFETY: the array has the 16 bytes that are written.
+                unsafe { _mm_storeu_si128(items.as_mut_ptr().cast(), symbols) };
+                let frequency = _mm512_and_si512(_mm512_srli_epi32::<8>(entry), slot);
+                let product = _mm512_mullo_epi32(frequency, _mm512_srli_epi32::<BITS>(*x));
+                let y = _mm512_add_epi32(product, _mm512_srli_epi32::<20>(entry));
+                let low = _mm512_cmplt_epu32_mask(y, least);
+                // At most 48 words of the block's 64 were taken before its last 16 items.
+                let (window, _) =
+                    next[taken & 63..].split_first_chunk::<16>().unwrap_or((&[[0; 2]; 16], &[]));
+                // SAFETY: the array has the 32 bytes that are read.
+                let words = unsafe { _mm256_loadu_si256(window.as_ptr().cast()) };
+                let words = _mm512_maskz_expand_epi32(low, _mm512_cvtepu16_epi32(words));
+                *x = _mm512_or_si512(_mm512_mask_slli_epi32::<16>(y, low, y), words);
+                taken += low.count_ones() as usize;
+            }
+            used += taken;
+            done += LANES;
+        }
+        for (x, states) in x.iter().zip(states.as_chunks_mut::<16>().0) {
+            // SAFETY: the array has the 64 bytes that are written.
+            unsafe { _mm512_storeu_si512(states.as_mut_ptr().cast(), *x) };
+        }
+        (done, used)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+mod avx2 {
+    use super::{BITS, LANES, START, SUM, Table};
+    use std::arch::x86_64::*;
+
+    /// Which of the next words lands on lane k, by the mask of the lanes that take one.
+    const fn expand_table() -> [[u8; 8]; 256] {
+        let mut table = [[0u8; 8]; 256];
+        let mut mask = 0;
+        while mask < 256 {
+            let (mut k, mut next) = (0, 0);
+            while k < 8 {
+                if mask >> k & 1 == 1 {
+                    table[mask][k] = next;
+                    next += 1;
+                }
+                k += 1;
+            }
+            mask += 1;
+        }
+        table
+    }
+    static EXPAND: [[u8; 8]; 256] = expand_table();
+
+    /// Decodes whole blocks of 64 items while a block's worth of words is left; gives the items and the words done.
+    #[target_feature(enable = "avx2,popcnt")]
+    pub(super) fn decode(
+        table: &Table,
+        words: &[[u8; 2]],
+        states: &mut [u32; LANES],
+        out: &mut [u8],
+    ) -> (usize, usize) {
+        let mut x = [_mm256_setzero_si256(); 8];
+        for (x, states) in x.iter_mut().zip(states.as_chunks::<8>().0) {
+            // SAFETY: the array has the 32 bytes that are read.
+            *x = unsafe { _mm256_loadu_si256(states.as_ptr().cast()) };
+        }
+        let (slot, least) = (_mm256_set1_epi32(SUM as i32 - 1), _mm256_set1_epi32(START as i32 - 1));
+        let symbol = _mm256_set1_epi32(255);
+        let (mut done, mut used) = (0, 0);
+        for block in out.as_chunks_mut::<LANES>().0 {
+            let Some(next) = words.get(used..used + LANES) else { break };
+            let mut taken = 0;
+            for (x, items) in x.iter_mut().zip(block.as_chunks_mut::<8>().0) {
+                let index = _mm256_and_si256(*x, slot);
+                // SAFETY: every index is below 4096, the length of the table.
+                let entry = unsafe { _mm256_i32gather_epi32::<4>(table.as_ptr().cast(), index) };
+                let symbols = _mm256_and_si256(entry, symbol);
+                let pairs =
+                    _mm_packus_epi32(_mm256_castsi256_si128(symbols), _mm256_extracti128_si256::<1>(symbols));
+                *items = _mm_cvtsi128_si64(_mm_packus_epi16(pairs, pairs)).to_le_bytes();
+                let frequency = _mm256_and_si256(_mm256_srli_epi32::<8>(entry), slot);
+                let product = _mm256_mullo_epi32(frequency, _mm256_srli_epi32::<{ BITS as i32 }>(*x));
+                let y = _mm256_add_epi32(product, _mm256_srli_epi32::<20>(entry));
+                // Unsigned y <= least.
+                let low = _mm256_cmpeq_epi32(_mm256_min_epu32(y, least), y);
+                let mask = usize::from(_mm256_movemask_ps(_mm256_castsi256_ps(low)) as u8);
+                // At most 56 words of the block's 64 were taken before its last 8 items.
+                let (window, _) = next[taken & 63..].split_first_chunk::<8>().unwrap_or((&[[0; 2]; 8], &[]));
+                // SAFETY: the array has the 16 bytes that are read.
+                let words = unsafe { _mm_loadu_si128(window.as_ptr().cast()) };
+                let order = _mm256_cvtepu8_epi32(_mm_set_epi64x(0, i64::from_le_bytes(EXPAND[mask])));
+                let words = _mm256_permutevar8x32_epi32(_mm256_cvtepu16_epi32(words), order);
+                let refilled = _mm256_or_si256(_mm256_slli_epi32::<16>(y), words);
+                *x = _mm256_blendv_epi8(y, refilled, low);
+                taken += mask.count_ones() as usize;
+            }
+            used += taken;
+            done += LANES;
+        }
+        for (x, states) in x.iter().zip(states.as_chunks_mut::<8>().0) {
+            // SAFETY: the array has the 32 bytes that are written.
+            unsafe { _mm256_storeu_si256(states.as_mut_ptr().cast(), *x) };
+        }
+        (done, used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_vector_path_decodes_what_the_portable_one_does() {
+        for (skew, count) in [(2u32, 1000usize), (7, 4096), (40, 65_536), (250, 65_537), (3, 64), (3, 63)] {
+            let mut state = 1u32;
+            let plane: Vec<u8> = (0..count)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    ((state >> 16) % skew).min((state >> 8) % skew) as u8
+                })
+                .collect();
+            let mut counts = [0; 256];
+            plane.iter().for_each(|symbol| counts[usize::from(*symbol)] += 1);
+            let (frequencies, planned) = plan(&counts).expect("more than one symbol");
+            let mut section = vec![0; most(count)];
+            let length = encode(&plane, &frequencies, &mut section, &mut Vec::new());
+            assert!(
+                length.abs_diff(planned) <= 2 * LANES + planned / 100,
+                "{length} bytes, planned {planned}"
+            );
+            assert_eq!(super::length(&section), Some(length));
+            let section = &section[..length];
+            for path in Path::all() {
+                let (mut out, mut table) = (vec![0; count], [0; 4096]);
+                assert!(decode(section, &mut out, &mut table, path), "{path:?}");
+                assert!(out == plane, "{path:?}");
+            }
+            // What the choice above leaves out on this processor.
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code)]
+            if Path::Avx2.is_there() {
+                let (mut out, mut table) = (vec![0; count], [0; 4096]);
+                let symbols: usize = section[4..36].iter().map(|byte| byte.count_ones() as usize).sum();
+                assert!(fill(&section[4..36], &section[36..36 + packed(symbols)], &mut table));
+                let (bytes, words) = section[36 + packed(symbols)..].split_at(4 * LANES);
+                let mut states = [0u32; LANES];
+                for (state, bytes) in states.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                    *state = u32::from_le_bytes(*bytes);
+                }
+                // SAFETY: the processor has the instructions.
+                let (done, _) =
+                    unsafe { avx2::decode(&table, words.as_chunks::<2>().0, &mut states, &mut out) };
+                assert!(out[..done] == plane[..done]);
+            }
+        }
+    }
+}

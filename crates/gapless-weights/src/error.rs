@@ -1,0 +1,44 @@
+//! Why weights cannot be read or written: what is wrong, in which file, and what to do next.
+
+use crate::stream::StreamError;
+use gapless_formats::fault::Problem;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What is wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{}: {problem}", path.display())]
+    Format { path: PathBuf, problem: Box<Problem> },
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{}: tensor \"{tensor}\": {damage}", path.display())]
+    Damaged { path: PathBuf, tensor: String, damage: StreamError },
+    #[error("{}: {what}", path.display())]
+    Refused { path: PathBuf, what: String, help: &'static str },
+}
+
+impl Error {
+    pub(crate) fn refused<T>(path: &Path, what: impl Into<String>, help: &'static str) -> Result<T> {
+        Err(Error::Refused { path: path.to_owned(), what: what.into(), help })
+    }
+
+    /// What to do next.
+    pub fn help(&self) -> &'static str {
+        match self {
+            Error::Format { .. } => "copy or download the file again",
+            Error::Read { .. } => "check the path, the permissions and the disk",
+            Error::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                "free space on the disk, or name another place with -o; nothing was left there"
+            }
+            Error::Write { .. } => "check the folder's permissions, or name another place with -o",
+            Error::Damaged { .. } => "copy the file again; --keep-going gives all tensors that are whole",
+            Error::Refused { help, .. } => help,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A file that is read by ranges, never mapped: a file that gets shorter is an error, not a signal.
+
+use crate::error::{Error, Result};
+use gapless_formats::safetensors::{self, Header};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// An open file, and what it was like when it was opened.
+#[derive(Debug)]
+pub struct Input {
+    pub path: PathBuf,
+    file: File,
+    pub size: u64,
+    changed: Option<SystemTime>,
+}
+
+impl Input {
+    pub fn open(path: &Path) -> Result<Input> {
+        let fail = |source| Error::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        if !meta.is_file() {
+            return Error::refused(
+                path,
+                "this is not a regular file",
+                "give a file or a folder with .safetensors files",
+            );
+        }
+        Ok(Input { path: path.to_owned(), size: meta.len(), changed: meta.modified().ok(), file })
+    }
+
+    /// Reads exactly `out.len()` bytes from `at`.
+    pub fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        read_exact_at(&self.file, out, at).map_err(|source| {
+            let source = if source.kind() == io::ErrorKind::UnexpectedEof {
+                io::Error::new(source.kind(), "it became shorter while it was read")
+            } else {
+                source
+            };
+            Error::Read { path: self.path.clone(), source }
+        })
+    }
+
+    /// The bytes of a range.
+    pub fn bytes(&self, at: u64, length: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.read(at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// An error if the file is no longer the one that was opened.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let now = self.file.metadata().map_err(|source| Error::Read { path: self.path.clone(), source })?;
+        if now.len() != self.size || now.modified().ok() != self.changed {
+            return Error::refused(
+                &self.path,
+                "the file changed while it was read, so the result is refused",
+                "wait until the file is written, then run the command again",
+            );
+        }
+        Ok(())
+    }
+
+    /// When the file was last changed.
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.changed
+    }
+
+    /// The header, as of a safetensors file.
+    pub fn header(&self) -> Result<Header> {
+        safetensors::read(&self.file).map_err(|problem| Error::Format { path: self.path.clone(), problem })
+    }
+
+    /// The file itself, for readers of other formats.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, out: &mut [u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, out, at)
+}
+
+#[cfg(not(unix))]
+fn read_exact_at(mut file: &File, out: &mut [u8], at: u64) -> io::Result<()> {
+    use std::io::{Read, Seek, SeekFrom};
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(out)
+}

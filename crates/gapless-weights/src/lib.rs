@@ -1,0 +1,29 @@
+//! Weights of models: compressed without a loss and checked, in bounded memory.
+//!
+//! [`codec`] turns a chunk of values into fewer bytes and back, bit for bit. [`stream`] is a tensor: a directory of
+//! chunks, each with a checksum, so that any range of it can be read alone. [`packed`] is a file: safetensors whose
+//! tensors are streams. [`pack()`], [`unpack()`] and [`verify()`] work on files, [`folder`] on a model's shards, and
+//! [`Reader`] gives any range of any tensor.
+//! Every file is hostile until it is decoded: damage is an error, never a panic and never a read out of bounds.
+
+pub mod checksum;
+pub mod codec;
+mod dtype;
+pub mod error;
+pub mod folder;
+pub mod input;
+pub mod listing;
+mod output;
+mod pack;
+pub mod packed;
+mod pipeline;
+mod reader;
+pub mod stream;
+pub mod survey;
+mod unpack;
+
+pub use dtype::kind_of;
+pub use error::{Error, Result};
+pub use pack::{Done, pack};
+pub use reader::Reader;
+pub use unpack::{Checked, unpack, verify};

@@ -1,0 +1,157 @@
+//! The tensors of any file of weights, from its headers: names, types, shapes, and where the bytes stand.
+//!
+//! Read: safetensors (packed or not, one file or a folder of shards), GGUF, PyTorch's zip archives (`.pt`, `.pth`,
+//! `.bin`; our own reader of pickles, which runs no code), NumPy's `.npz`, ONNX.
+
+mod npz;
+mod onnx;
+mod pickle;
+mod torch;
+
+use crate::error::{Error, Result};
+use crate::folder;
+use crate::input::Input;
+use crate::reader::Reader;
+use gapless_formats::fault::{Fault, Problem};
+use gapless_formats::gguf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Where a tensor's bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// These bytes of the file.
+    Range(Range<u64>),
+    /// The tensor of this number in a file of ours.
+    Packed(usize),
+    /// Not to be had without more than a header: compressed in an archive, or in another file. Says why.
+    Elsewhere(&'static str),
+}
+
+/// One tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub name: String,
+    /// As safetensors or ggml names it: "BF16", "Q4_K".
+    pub dtype: String,
+    pub shape: Vec<u64>,
+    pub bytes: u64,
+    /// Which of the listing's files holds it.
+    pub file: usize,
+    pub place: Place,
+}
+
+/// A file's or a folder's tensors.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// "safetensors", "packed safetensors", "GGUF", "PyTorch", "NumPy" or "ONNX".
+    pub format: &'static str,
+    pub files: Vec<PathBuf>,
+    pub tensors: Vec<Listed>,
+    /// What a reader should know: parts that were left out, and why.
+    pub notes: Vec<String>,
+}
+
+/// Lists the tensors of a file or folder.
+pub fn list(path: &Path) -> Result<Listing> {
+    if path.is_dir() {
+        let found = folder::read(path)?;
+        let mut all = Listing { format: "safetensors", ..Listing::default() };
+        for shard in &found.shards {
+            let one = file(shard)?;
+            let at = all.files.len();
+            all.format =
+                if all.files.is_empty() || all.format == one.format { one.format } else { "safetensors" };
+            all.files.extend(one.files);
+            all.tensors.extend(one.tensors.into_iter().map(|tensor| Listed { file: at, ..tensor }));
+        }
+        return Ok(all);
+    }
+    file(path)
+}
+
+fn file(path: &Path) -> Result<Listing> {
+    let input = Input::open(path)?;
+    let start = input.bytes(0, 8.min(input.size as usize))?;
+    let named = |problem: Fault| Error::Format { path: path.to_owned(), problem };
+    let (format, tensors, notes) = if start.starts_with(b"GGUF") {
+        ("GGUF", of_gguf(&input).map_err(named)?, Vec::new())
+    } else if start.starts_with(b"PK\x03\x04") {
+        archive(&input).map_err(named)?
+    } else if start.starts_with(b"\x80\x02")
+        || start.starts_with(b"\x80\x04")
+        || start.starts_with(b"\x80\x05")
+    {
+        return Error::refused(
+            path,
+            "this is a bare pickle, as torch.save wrote before 1.6, and is not read",
+            "load it in torch and save it again: torch.save writes a zip archive now",
+        );
+    } else if is_onnx(path, &start) {
+        let (tensors, notes) = onnx::read(&input).map_err(named)?;
+        ("ONNX", tensors, notes)
+    } else {
+        let reader = Reader::open(path)?;
+        let format = if reader.is_packed() { "packed safetensors" } else { "safetensors" };
+        (format, of_safetensors(&reader), Vec::new())
+    };
+    input.check_unchanged()?;
+    Ok(Listing { format, files: vec![path.to_owned()], tensors, notes })
+}
+
+/// An ONNX file has no magic number: its first field is the version, or it has the name.
+fn is_onnx(path: &Path, start: &[u8]) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
+        || (start.len() > 2 && start[0] == 8 && start[1] < 32 && matches!(start[2], 0x12 | 0x3a))
+}
+
+fn of_safetensors(reader: &Reader) -> Vec<Listed> {
+    let listed = |(index, tensor): (usize, &gapless_formats::safetensors::Tensor)| Listed {
+        name: tensor.name.clone(),
+        dtype: tensor.dtype.clone(),
+        shape: tensor.shape.clone(),
+        bytes: tensor.bytes(),
+        file: 0,
+        place: match reader.place(index) {
+            (range, None) => Place::Range(range),
+            _ => Place::Packed(index),
+        },
+    };
+    reader.header.tensors.iter().enumerate().map(listed).collect()
+}
+
+fn of_gguf(input: &Input) -> std::result::Result<Vec<Listed>, Fault> {
+    let listed = |tensor: gguf::Tensor| Listed {
+        place: Place::Range(tensor.start..tensor.start + tensor.bytes),
+        name: tensor.name,
+        dtype: tensor.kind.name.to_owned(),
+        shape: tensor.shape,
+        bytes: tensor.bytes,
+        file: 0,
+    };
+    Ok(gguf::read(input.file())?.tensors.into_iter().map(listed).collect())
+}
+
+type Found = (&'static str, Vec<Listed>, Vec<String>);
+
+fn archive(input: &Input) -> std::result::Result<Found, Fault> {
+    let mut zip = gapless_formats::zip::Zip::open(input.file())?;
+    let has = |end: &str| zip.members.iter().any(|member| member.name.ends_with(end));
+    if has("/data.pkl") || has("data.pkl") {
+        let (tensors, notes) = torch::read(&mut zip)?;
+        return Ok(("PyTorch", tensors, notes));
+    }
+    if has(".npy") {
+        let (tensors, notes) = npz::read(&mut zip)?;
+        return Ok(("NumPy", tensors, notes));
+    }
+    Err(Box::new(Problem::Unsupported {
+        what: "a zip archive with neither data.pkl (PyTorch) nor .npy members (NumPy)".into(),
+        help: "give a file that torch.save or numpy.savez wrote".into(),
+    }))
+}
+
+/// The product of a shape, where it can be counted.
+fn elements(shape: &[u64]) -> Option<u64> {
+    shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size))
+}

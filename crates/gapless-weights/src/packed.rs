@@ -1,0 +1,242 @@
+//! What a packed file says of itself: a safetensors file whose compressed tensors are streams of bytes.
+//!
+//! Any reader opens it. `__metadata__` keeps the original's entries, and adds:
+//!
+//! * `gapless.format`: "1".
+//! * `gapless.header`: the original header, byte for byte, compressed with zstd, in base64.
+//! * `gapless.tensors`: JSON, for each tensor either `{"dtype": "BF16", "shape": [..], "codec": "GWS1"}`, a stream
+//!   (see `stream`), or `{"xxh3": ".."}`, stored as it was.
+//!
+//! Streams stand first, each on a boundary of 64 bytes; the others follow.
+
+use crate::error::{Error, Result};
+use gapless_formats::fault::Problem;
+use gapless_formats::safetensors::{self, Header, Tensor};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::Path;
+
+pub(crate) const FORMAT: &str = "gapless.format";
+const HEADER: &str = "gapless.header";
+const TENSORS: &str = "gapless.tensors";
+const CODEC: &str = "GWS1";
+const HELP: &str = "copy the file again, or pack the original again";
+/// The format's own limit for a header.
+pub(crate) const LONGEST: u64 = 100_000_000;
+
+/// How a tensor is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// As a stream.
+    Stream,
+    /// As it was, with this XXH3.
+    Plain(u64),
+}
+
+/// A packed file's header, with every claim checked that can be checked without the data.
+#[derive(Debug)]
+pub struct Packed {
+    /// The packed file's own header.
+    pub header: Header,
+    /// The header of the file that was packed.
+    pub original: Header,
+    /// For each tensor of the original: the tensor that holds it, and how.
+    pub tensors: Vec<(Tensor, Stored)>,
+}
+
+/// Whether a header is that of a packed file.
+pub fn is_packed(header: &Header) -> bool {
+    header.metadata.iter().any(|(key, _)| key.starts_with("gapless."))
+}
+
+impl Packed {
+    /// Reads what `header` says; none where the file is not packed.
+    pub fn read(path: &Path, header: Header) -> Result<Option<Packed>> {
+        if !is_packed(&header) {
+            return Ok(None);
+        }
+        let refuse = |what: &str| Error::refused(path, what, HELP);
+        match header.value(FORMAT) {
+            Some("1") => {}
+            Some(other) => {
+                return Error::refused(
+                    path,
+                    format!("packed in format {other:?}, which this version does not know"),
+                    "use a newer version of Gapless",
+                );
+            }
+            None => return refuse("its metadata has keys of Gapless but no gapless.format"),
+        }
+        let Some(text) = header.value(HEADER).and_then(|text| unpack_text(text)) else {
+            return refuse("the original header in its metadata is damaged");
+        };
+        let length = original_data(&text);
+        let original = safetensors::parse(text, length).map_err(|problem| Error::Format {
+            path: path.to_owned(),
+            problem: Box::new(Problem::Malformed {
+                offset: 8,
+                what: format!("of the original header: {problem}"),
+            }),
+        })?;
+        let Some(Ok(Value::Object(kinds))) = header.value(TENSORS).map(serde_json::from_str::<Value>) else {
+            return refuse("gapless.tensors in its metadata is not JSON");
+        };
+        let by_name: HashMap<&str, &Tensor> =
+            header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+        if by_name.len() != original.tensors.len() {
+            return refuse("it has other tensors than its original header says");
+        }
+        let mut tensors = Vec::with_capacity(original.tensors.len());
+        for tensor in &original.tensors {
+            let (Some(holder), Some(kind)) = (by_name.get(tensor.name.as_str()), kinds.get(&tensor.name))
+            else {
+                return refuse(&format!("it does not say how tensor {:?} is stored", tensor.name));
+            };
+            let stored = if let Some(sum) = kind.get("xxh3").and_then(Value::as_str) {
+                let Ok(sum) = u64::from_str_radix(sum, 16) else {
+                    return refuse(&format!("the checksum of tensor {:?} is not a number", tensor.name));
+                };
+                if (&holder.dtype, &holder.shape) != (&tensor.dtype, &tensor.shape) {
+                    return refuse(&format!(
+                        "tensor {:?} has another type or shape than it had",
+                        tensor.name
+                    ));
+                }
+                Stored::Plain(sum)
+            } else if kind.get("codec").and_then(Value::as_str) == Some(CODEC) && holder.dtype == "U8" {
+                Stored::Stream
+            } else {
+                return refuse(&format!("the codec of tensor {:?} is not known", tensor.name));
+            };
+            tensors.push(((*holder).clone(), stored));
+        }
+        Ok(Some(Packed { header, original, tensors }))
+    }
+}
+
+/// How many bytes of data a header claims, from its own offsets. `parse` then sees that they have no holes.
+fn original_data(text: &[u8]) -> u64 {
+    let Ok(header) = gapless_formats::json::Json::parse(text, 5_000_000) else { return 0 };
+    let ends = header.object().unwrap_or_default().iter().filter_map(|(_, entry)| {
+        entry.get("data_offsets").and_then(|offsets| offsets.list()).and_then(|list| list.get(1)?.unsigned())
+    });
+    ends.max().unwrap_or(0)
+}
+
+/// A tensor as it is written: its place in the original, how it is stored, and the range of its data.
+pub(crate) type Placed = (usize, Stored, u64, u64);
+
+/// What `gapless.tensors` says of a tensor.
+fn kind(tensor: &Tensor, stored: Stored) -> Value {
+    match stored {
+        Stored::Stream => json!({"dtype": tensor.dtype, "shape": tensor.shape, "codec": CODEC}),
+        Stored::Plain(sum) => json!({"xxh3": format!("{sum:016x}")}),
+    }
+}
+
+/// A tensor's own entry in the header.
+fn entry(tensor: &Tensor, stored: Stored, begin: u64, end: u64) -> Value {
+    match stored {
+        Stored::Stream => json!({"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}),
+        Stored::Plain(_) => {
+            json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end]})
+        }
+    }
+}
+
+/// The header's text of a packed file.
+pub(crate) fn header_text(original: &Header, compressed: &str, tensors: &[Placed]) -> Vec<u8> {
+    let mut kinds = Map::new();
+    for (index, stored, _, _) in tensors {
+        let tensor = &original.tensors[*index];
+        kinds.insert(tensor.name.clone(), kind(tensor, *stored));
+    }
+    let mut metadata = Map::new();
+    for (key, value) in &original.metadata {
+        metadata.insert(key.clone(), json!(value));
+    }
+    metadata.insert(FORMAT.into(), json!("1"));
+    metadata.insert(HEADER.into(), json!(compressed));
+    metadata.insert(TENSORS.into(), json!(Value::Object(kinds).to_string()));
+    // Written by hand: entries in the order of their data, which readers like.
+    let mut text = format!("{{\"__metadata__\":{}", Value::Object(metadata));
+    for (index, stored, begin, end) in tensors {
+        let tensor = &original.tensors[*index];
+        text.push_str(&format!(
+            ",{}:{}",
+            Value::String(tensor.name.clone()),
+            entry(tensor, *stored, *begin, *end)
+        ));
+    }
+    text.push('}');
+    text.into_bytes()
+}
+
+/// The longest header that a packed file can have whose data ends before `end`.
+pub(crate) fn longest_header(original: &Header, compressed: &str, end: u64) -> u64 {
+    let longer = |index: usize| {
+        let tensor = &original.tensors[index];
+        // Quotes of the inner JSON are escaped in the outer one.
+        let length = |stored: Stored| {
+            let kind = kind(tensor, stored).to_string();
+            kind.len() + kind.matches('"').count() + entry(tensor, stored, 0, end).to_string().len()
+        };
+        let stored =
+            if length(Stored::Stream) > length(Stored::Plain(0)) { Stored::Stream } else { Stored::Plain(0) };
+        // A begin as long as the end; the shape of a stream is their difference.
+        (index, stored, end, 2 * end)
+    };
+    let all: Vec<Placed> = (0..original.tensors.len()).map(longer).collect();
+    header_text(original, compressed, &all).len() as u64
+}
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Text compressed with zstd, in base64.
+pub(crate) fn pack_text(text: &[u8]) -> std::io::Result<String> {
+    let bytes = zstd::bulk::compress(text, 9)?;
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let word =
+            three.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        for k in 0..4 {
+            let digit = DIGITS[(word >> (18 - 6 * k)) as usize & 63];
+            out.push(if k <= three.len() { char::from(digit) } else { '=' });
+        }
+    }
+    Ok(out)
+}
+
+/// Undoes `pack_text`; none where it is damaged or longer than a header may be.
+fn unpack_text(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let text = text.trim_end_matches('=').as_bytes();
+    for four in text.chunks(4) {
+        let mut word = 0u32;
+        for digit in four {
+            word = word << 6 | DIGITS.iter().position(|known| known == digit)? as u32;
+        }
+        word <<= 6 * (4 - four.len());
+        bytes.extend_from_slice(&word.to_be_bytes()[1..four.len().max(1)]);
+    }
+    let mut out = Vec::new();
+    zstd::stream::read::Decoder::new(&bytes[..]).ok()?.take(LONGEST + 1).read_to_end(&mut out).ok()?;
+    (out.len() as u64 <= LONGEST).then_some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{pack_text, unpack_text};
+
+    #[test]
+    fn text_survives_and_damage_does_not() {
+        for length in [0, 1, 2, 3, 4, 100, 10_001] {
+            let text: Vec<u8> = (0..length).map(|i| (i * 7 % 251) as u8).collect();
+            let packed = pack_text(&text).unwrap();
+            assert_eq!(unpack_text(&packed), Some(text));
+        }
+        assert_eq!(unpack_text("not base64!"), None);
+        assert_eq!(unpack_text("AAAA"), None);
+    }
+}

@@ -1,0 +1,261 @@
+//! A compressed tensor: a directory, then chunks. Any range of it can be read and checked alone.
+//!
+//! ```text
+//! stream   0  4  "GWS1"
+//!          4  1  kind of the values: 0 bf16, 1 fp16, 2 fp32, 3 to 6 others of 1, 2, 4, 8 bytes
+//!          5  3  zero
+//!          8  8  bytes of the tensor
+//!         16  4  values in a chunk; the last one may have fewer
+//!         20  4  number of chunks
+//!         24  8  XXH3 of the 24 bytes before it and of the directory
+//!         32     directory, for each chunk: where it begins (u32) and how long it is (u32), both in units of 64 bytes,
+//!                and its XXH3 (u64); then zero up to a multiple of 64
+//!                chunks, one after another without a hole
+//! ```
+
+use crate::checksum::checksum;
+use crate::codec::{Damage, Decoder, Encoder, Kind, MOST_VALUES, Path};
+use std::ops::Range;
+
+const MAGIC: &[u8; 4] = b"GWS1";
+/// Length of what stands before the directory.
+pub const HEAD: usize = 32;
+const UNIT: usize = 64;
+const ENTRY: usize = 16;
+
+/// What is wrong with a stream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    #[error("the stream does not begin with GWS1")]
+    Magic,
+    #[error("the stream's header is damaged: {0}")]
+    Header(&'static str),
+    #[error("the stream has {there} bytes, its directory needs {needed}")]
+    Short { there: u64, needed: u64 },
+    #[error(
+        "bytes {} to {} of the tensor are damaged: the checksum of chunk {chunk} differs", bytes.start, bytes.end
+    )]
+    Checksum { chunk: usize, bytes: Range<u64> },
+    #[error("bytes {} to {} of the tensor are damaged: chunk {chunk}: {damage}", bytes.start, bytes.end)]
+    Chunk { chunk: usize, bytes: Range<u64>, damage: Damage },
+}
+
+/// Where a chunk stands in its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Bytes from the stream's beginning.
+    pub start: u64,
+    /// Bytes of the chunk.
+    pub length: usize,
+    /// XXH3 of those bytes.
+    pub checksum: u64,
+}
+
+/// What a stream says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// How its values are split.
+    pub kind: Kind,
+    /// Bytes of the tensor.
+    pub bytes: u64,
+    /// Values in a chunk.
+    pub chunk: usize,
+    /// The chunks in order.
+    pub entries: Vec<Entry>,
+}
+
+const KINDS: [Kind; 7] = [Kind::Bf16, Kind::Fp16, Kind::Fp32, Kind::One, Kind::Two, Kind::Four, Kind::Eight];
+
+/// Bytes before the first chunk of a stream of `chunks`.
+pub fn directory_bytes(chunks: usize) -> usize {
+    (HEAD + ENTRY * chunks).next_multiple_of(UNIT)
+}
+
+/// How many chunks `bytes` of a kind make.
+pub fn chunks_of(kind: Kind, bytes: u64) -> usize {
+    bytes.div_ceil((kind.chunk() * kind.width()) as u64) as usize
+}
+
+impl Directory {
+    /// An empty directory for a tensor of `bytes`.
+    pub fn new(kind: Kind, bytes: u64) -> Directory {
+        Directory { kind, bytes, chunk: kind.chunk(), entries: Vec::new() }
+    }
+
+    /// Adds the next chunk of the stream.
+    pub fn push(&mut self, chunks: usize, chunk: &[u8]) {
+        let start = self
+            .entries
+            .last()
+            .map_or(directory_bytes(chunks) as u64, |last| last.start + last.length as u64);
+        self.entries.push(Entry { start, length: chunk.len(), checksum: checksum(chunk) });
+    }
+
+    /// The stream's length so far.
+    pub fn length(&self) -> u64 {
+        self.entries
+            .last()
+            .map_or(directory_bytes(self.entries.len()) as u64, |last| last.start + last.length as u64)
+    }
+
+    /// The bytes before the first chunk.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; directory_bytes(self.entries.len())];
+        bytes[..4].copy_from_slice(MAGIC);
+        bytes[4] = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u8;
+        bytes[8..16].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[16..20].copy_from_slice(&(self.chunk as u32).to_le_bytes());
+        bytes[20..24].copy_from_slice(&(self.entries.len() as u32).to_le_bytes());
+        for (to, entry) in bytes[HEAD..].as_chunks_mut::<ENTRY>().0.iter_mut().zip(&self.entries) {
+            to[..4].copy_from_slice(&((entry.start / UNIT as u64) as u32).to_le_bytes());
+            to[4..8].copy_from_slice(&((entry.length / UNIT) as u32).to_le_bytes());
+            to[8..].copy_from_slice(&entry.checksum.to_le_bytes());
+        }
+        let sum = sum_of(&bytes);
+        bytes[24..32].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// How many bytes of the stream `parse` needs, from its first 32; `length` is the whole stream's.
+    pub fn size_of(head: &[u8], length: u64) -> Result<usize, StreamError> {
+        let head =
+            head.first_chunk::<HEAD>().ok_or(StreamError::Short { there: length, needed: HEAD as u64 })?;
+        if &head[..4] != MAGIC {
+            return Err(StreamError::Magic);
+        }
+        let needed = (HEAD as u64 + ENTRY as u64 * u64::from(u32_at(head, 20))).next_multiple_of(UNIT as u64);
+        if needed > length {
+            return Err(StreamError::Short { there: length, needed });
+        }
+        Ok(needed as usize)
+    }
+
+    /// The directory at the head of a stream of `length` bytes. All ranges lie in the stream, in order, without holes.
+    pub fn parse(bytes: &[u8], length: u64) -> Result<Directory, StreamError> {
+        let size = Directory::size_of(bytes, length)?;
+        let bytes =
+            bytes.get(..size).ok_or(StreamError::Short { there: bytes.len() as u64, needed: size as u64 })?;
+        let mut sum = [0; 8];
+        sum.copy_from_slice(&bytes[24..32]);
+        if sum_of(bytes) != u64::from_le_bytes(sum) {
+            return Err(StreamError::Header("its checksum differs"));
+        }
+        let kind =
+            KINDS.get(usize::from(bytes[4])).copied().ok_or(StreamError::Header("its kind is not known"))?;
+        let mut eight = [0; 8];
+        eight.copy_from_slice(&bytes[8..16]);
+        let tensor = u64::from_le_bytes(eight);
+        let (chunk, chunks) = (u32_at(bytes, 16) as usize, u32_at(bytes, 20) as usize);
+        if chunk == 0 || chunk > MOST_VALUES {
+            return Err(StreamError::Header("its chunks are too long"));
+        }
+        if !tensor.is_multiple_of(kind.width() as u64)
+            || tensor.div_ceil((chunk * kind.width()) as u64) != chunks as u64
+        {
+            return Err(StreamError::Header("its chunks do not add up to the tensor"));
+        }
+        let (mut entries, mut end) = (Vec::with_capacity(chunks), size as u64);
+        for from in bytes[HEAD..].as_chunks::<ENTRY>().0.iter().take(chunks) {
+            let start = u64::from(u32_at(from, 0)) * UNIT as u64;
+            let length = u32_at(from, 4) as usize * UNIT;
+            if start != end {
+                return Err(StreamError::Header("its chunks overlap or leave a hole"));
+            }
+            let mut sum = [0; 8];
+            sum.copy_from_slice(&from[8..]);
+            entries.push(Entry { start, length, checksum: u64::from_le_bytes(sum) });
+            end += length as u64;
+        }
+        if end != length {
+            return Err(StreamError::Short { there: length, needed: end });
+        }
+        Ok(Directory { kind, bytes: tensor, chunk, entries })
+    }
+
+    /// The bytes of the tensor that a chunk holds.
+    pub fn range(&self, chunk: usize) -> Range<u64> {
+        let whole = (self.chunk * self.kind.width()) as u64;
+        let start = chunk as u64 * whole;
+        start..(start + whole).min(self.bytes)
+    }
+
+    /// The chunks that hold a range of the tensor's bytes.
+    pub fn chunks(&self, bytes: &Range<u64>) -> Range<usize> {
+        let whole = (self.chunk * self.kind.width()) as u64;
+        if bytes.is_empty() {
+            return 0..0;
+        }
+        (bytes.start / whole) as usize..(bytes.end.div_ceil(whole) as usize).min(self.entries.len())
+    }
+
+    /// Compares a chunk's bytes with its checksum.
+    pub fn check(&self, chunk: usize, bytes: &[u8]) -> Result<(), StreamError> {
+        if bytes.len() == self.entries[chunk].length && checksum(bytes) == self.entries[chunk].checksum {
+            Ok(())
+        } else {
+            Err(StreamError::Checksum { chunk, bytes: self.range(chunk) })
+        }
+    }
+
+    /// Checks a chunk and decodes it into `out`, which is as long as its `range`.
+    pub fn decode(
+        &self,
+        chunk: usize,
+        bytes: &[u8],
+        decoder: &mut Decoder,
+        out: &mut [u8],
+    ) -> Result<(), StreamError> {
+        self.check(chunk, bytes)?;
+        decoder.chunk(bytes, out).map_err(|damage| StreamError::Chunk {
+            chunk,
+            bytes: self.range(chunk),
+            damage,
+        })
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut four = [0; 4];
+    four.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(four)
+}
+
+fn sum_of(bytes: &[u8]) -> u64 {
+    let mut sum = xxhash_rust::xxh3::Xxh3Default::new();
+    sum.update(&bytes[..24]);
+    sum.update(&bytes[HEAD..]);
+    sum.digest()
+}
+
+/// The stream of a tensor that is in memory.
+pub fn encode(kind: Kind, values: &[u8], path: Path) -> Vec<u8> {
+    let mut encoder = Encoder::new(kind, path);
+    let mut directory = Directory::new(kind, values.len() as u64);
+    let chunks = chunks_of(kind, values.len() as u64);
+    let mut out = vec![0; directory_bytes(chunks)];
+    let mut room = vec![0; Encoder::room(kind, kind.chunk() * kind.width())];
+    for part in values.chunks(kind.chunk() * kind.width()) {
+        let length = encoder.chunk(part, &mut room);
+        directory.push(chunks, &room[..length]);
+        out.extend_from_slice(&room[..length]);
+    }
+    let head = directory.to_bytes();
+    out[..head.len()].copy_from_slice(&head);
+    out
+}
+
+/// The values of a stream that is in memory, into memory that is already there.
+pub fn decode_into(stream: &[u8], out: &mut [u8], path: Path, past_caches: bool) -> Result<(), StreamError> {
+    let directory = Directory::parse(stream, stream.len() as u64)?;
+    if directory.bytes != out.len() as u64 {
+        return Err(StreamError::Header("the tensor has another length"));
+    }
+    let mut decoder = Decoder::new(directory.kind, path, past_caches);
+    let parts = out.chunks_mut(directory.chunk * directory.kind.width());
+    for (chunk, (part, entry)) in parts.zip(&directory.entries).enumerate() {
+        // `parse` saw that all ranges lie in the stream.
+        let bytes = &stream[entry.start as usize..entry.start as usize + entry.length];
+        directory.decode(chunk, bytes, &mut decoder, part)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! Every bit pattern survives every path, and damaged streams are errors.
+
+use gapless_weights::codec::{Decoder, Encoder, Kind, Path};
+use gapless_weights::stream;
+
+const KINDS: [Kind; 7] = [Kind::Bf16, Kind::Fp16, Kind::Fp32, Kind::One, Kind::Two, Kind::Four, Kind::Eight];
+
+/// Xorshift: the same numbers on every machine.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 11) as usize % limit
+    }
+
+    /// A sum of uniform numbers: close enough to the distribution of weights.
+    fn gauss(&mut self, scale: f32) -> f32 {
+        let sum: f32 = (0..8).map(|_| (self.next() >> 40) as f32 / (1u64 << 24) as f32).sum();
+        (sum - 4.0) * scale
+    }
+}
+
+fn weight(kind: Kind, value: f32) -> Vec<u8> {
+    match kind {
+        Kind::Bf16 => ((value.to_bits() + 0x8000) >> 16).to_le_bytes()[..2].to_vec(),
+        Kind::Fp16 => {
+            // Good enough for a test: the exponent is moved, the mantissa cut.
+            let bits = value.to_bits();
+            let exponent = ((bits >> 23 & 255) as i32 - 112).clamp(0, 30) as u32;
+            ((bits >> 16 & 0x8000) | exponent << 10 | (bits >> 13 & 0x3ff)).to_le_bytes()[..2].to_vec()
+        }
+        Kind::Fp32 => value.to_le_bytes().to_vec(),
+        Kind::Eight => f64::from(value).to_le_bytes().to_vec(),
+        Kind::One => vec![(value * 1000.0) as i8 as u8],
+        Kind::Two => ((value * 10000.0) as i16).to_le_bytes().to_vec(),
+        Kind::Four => ((value * 10000.0) as i32).to_le_bytes().to_vec(),
+    }
+}
+
+/// Values of many sorts, with names.
+fn inputs(kind: Kind, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {
+    let width = kind.width();
+    let mut all: Vec<(&'static str, Vec<u8>)> = vec![
+        ("empty", vec![]),
+        ("one value", vec![0x7f; width]),
+        ("zeros", vec![0; 5000 * width]),
+        ("all ones", vec![0xff; 777 * width]),
+        ("a pattern", b"abcdefgh".repeat(3 * width).repeat(300)),
+        (
+            "every pair of bytes",
+            (0..=u16::MAX).flat_map(u16::to_le_bytes).collect::<Vec<u8>>().repeat(width.div_ceil(2)),
+        ),
+        ("random bits", (0..70_001 * width).map(|_| rng.next() as u8).collect()),
+        ("few symbols", (0..40_000 * width).map(|_| [0, 1, 2, 77, 255][rng.below(5)]).collect()),
+        (
+            "rare symbols",
+            (0..40_000 * width).map(|_| if rng.below(5000) == 0 { rng.next() as u8 } else { 9 }).collect(),
+        ),
+    ];
+    for count in [1, 63, 64, 65, 127, 128, 4095, 65535, 65536, 65537, 140_000] {
+        all.push(("weights", (0..count).flat_map(|_| weight(kind, rng.gauss(0.02))).collect()));
+    }
+    let sparse = |rng: &mut Rng, one_in: usize| {
+        (0..70_000)
+            .flat_map(|_| if rng.below(one_in) == 0 { weight(kind, rng.gauss(0.02)) } else { vec![0; width] })
+            .collect::<Vec<u8>>()
+    };
+    all.push(("sparse", sparse(rng, 2)));
+    all.push(("very sparse", sparse(rng, 300)));
+    // What was rounded before it was widened: lower bytes are zero.
+    all.push((
+        "rounded",
+        (0..70_000)
+            .flat_map(|_| {
+                let mut value = weight(kind, rng.gauss(0.02));
+                value[..width / 2].fill(0);
+                value
+            })
+            .collect(),
+    ));
+    let mut stray: Vec<u8> = (0..140_000)
+        .flat_map(|i| weight(kind, rng.gauss(if i / 1000 % 2 == 0 { 0.02 } else { 1.5 })))
+        .collect();
+    for _ in 0..3000 {
+        let at = rng.below(stray.len());
+        stray[at] = rng.next() as u8;
+    }
+    all.push(("weights with stray bits", stray));
+    all
+}
+
+fn check(name: &str, kind: Kind, values: &[u8]) {
+    let want = stream::encode(kind, values, Path::Portable);
+    assert!(
+        want.len() as f64 <= values.len() as f64 * 1.001 + 256.0,
+        "{name} {kind:?}: {} became {}",
+        values.len(),
+        want.len()
+    );
+    for path in Path::all() {
+        let packed = stream::encode(kind, values, path);
+        assert!(packed == want, "{name} {kind:?} {path:?}: another stream than the portable path's");
+        for past_caches in [false, true] {
+            // Aligned memory, which stores past the caches need, and memory that is not.
+            let mut room = vec![0xa5u8; values.len() + 256];
+            let from = room.as_ptr().align_offset(64) + usize::from(!past_caches);
+            let out = &mut room[from..from + values.len()];
+            stream::decode_into(&packed, out, path, past_caches).unwrap();
+            assert!(out == values, "{name} {kind:?} {path:?}: other values");
+            assert!(
+                room[..from].iter().chain(&room[from + values.len()..]).all(|byte| *byte == 0xa5),
+                "{name} {kind:?} {path:?}: wrote outside"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_path_writes_the_same_stream_and_returns_the_same_bits() {
+    let mut rng = Rng(88172645463325252);
+    for kind in KINDS {
+        for (name, values) in inputs(kind, &mut rng) {
+            check(name, kind, &values);
+        }
+    }
+}
+
+/// Chunks of random length, with random frequencies of random symbols: what no one thought of.
+#[test]
+fn chunks_of_any_mixture_survive() {
+    let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
+    for round in 0..120 {
+        let kind = KINDS[round % KINDS.len()];
+        let width = kind.width();
+        let count = 1 + rng.below(20_000);
+        let mut values = Vec::with_capacity(count * width);
+        let skews: Vec<usize> = (0..width).map(|_| 1 + rng.below(256)).collect();
+        let bases: Vec<u8> = (0..width).map(|_| rng.next() as u8).collect();
+        for _ in 0..count {
+            for (skew, base) in skews.iter().zip(&bases) {
+                let symbol = rng.below(*skew).min(rng.below(*skew));
+                values.push(base.wrapping_add(symbol as u8));
+            }
+        }
+        check("mixture", kind, &values);
+    }
+}
+
+#[test]
+fn usual_weights_shrink_to_what_their_frequencies_allow() {
+    let mut rng = Rng(3);
+    let ratio = |kind: Kind, values: &[u8]| {
+        stream::encode(kind, values, Path::best()).len() as f64 / values.len() as f64
+    };
+    let mut made =
+        |kind: Kind| -> Vec<u8> { (0..262_144).flat_map(|_| weight(kind, rng.gauss(0.02))).collect() };
+    let bf16 = made(Kind::Bf16);
+    assert!(ratio(Kind::Bf16, &bf16) < 0.67, "bf16 {}", ratio(Kind::Bf16, &bf16));
+    let widened: Vec<u8> = bf16.as_chunks::<2>().0.iter().flat_map(|half| [0, 0, half[0], half[1]]).collect();
+    assert!(ratio(Kind::Fp32, &widened) <= 0.34, "fp32 that was bf16 {}", ratio(Kind::Fp32, &widened));
+    assert!(ratio(Kind::Fp16, &made(Kind::Fp16)) < 0.87);
+    assert!(ratio(Kind::Fp32, &made(Kind::Fp32)) < 0.84);
+    assert!(ratio(Kind::Bf16, &vec![0; 1 << 20]) < 0.002);
+}
+
+#[test]
+fn a_damaged_stream_is_an_error() {
+    let mut rng = Rng(99);
+    for kind in KINDS {
+        let values: Vec<u8> = (0..5000).flat_map(|_| weight(kind, rng.gauss(0.02))).collect();
+        let good = stream::encode(kind, &values, Path::best());
+        let mut out = vec![0; values.len()];
+        for cut in (0..good.len()).step_by(7) {
+            assert!(stream::decode_into(&good[..cut], &mut out, Path::best(), false).is_err());
+        }
+        for _ in 0..300 {
+            let mut bad = good.clone();
+            let at = rng.below(bad.len());
+            bad[at] ^= 1 << rng.below(8);
+            assert!(
+                stream::decode_into(&bad, &mut out, Path::best(), false).is_err(),
+                "{kind:?}: bit of byte {at}"
+            );
+        }
+    }
+}
+
+/// Below the checksums: whoever writes a checksum over a hostile chunk still gets an error or other values.
+#[test]
+fn a_hostile_chunk_never_leaves_its_memory() {
+    let mut rng = Rng(7);
+    for kind in KINDS {
+        let sorts = inputs(kind, &mut rng);
+        let picked = ["weights", "sparse", "few symbols", "rounded", "a pattern", "weights with stray bits"];
+        for (_, values) in sorts.iter().filter(|(name, _)| picked.contains(name)) {
+            let values = &values[..values.len().min(3000 * kind.width()) / kind.width() * kind.width()];
+            let mut room = vec![0; Encoder::room(kind, values.len())];
+            let length = Encoder::new(kind, Path::best()).chunk(values, &mut room);
+            let good = &room[..length];
+            let mut out = vec![0; values.len()];
+            for path in Path::all() {
+                let mut decoder = Decoder::new(kind, path, false);
+                for _ in 0..250 {
+                    let mut bad = good.to_vec();
+                    for _ in 0..1 + rng.below(6) {
+                        // Half of the damage goes to the header, where lengths stand.
+                        let limit = if rng.below(2) == 0 { 64.min(bad.len()) } else { bad.len() };
+                        let at = rng.below(limit);
+                        bad[at] =
+                            if rng.below(2) == 0 { rng.next() as u8 } else { bad[at] ^ (1 << rng.below(8)) };
+                    }
+                    bad.truncate(rng.below(bad.len() * 4).max(1));
+                    let _ = decoder.chunk(&bad, &mut out);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Tensors of files that torch, NumPy and ONNX wrote, and no panic on what others wrote over them.
+
+use gapless_weights::listing::{Place, list};
+use gapless_weights::survey::survey;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/weights").join(name)
+}
+
+/// Name, type and shape of each tensor, one a line, in order of names.
+fn lines(name: &str) -> Vec<String> {
+    let mut lines: Vec<String> = list(&data(name))
+        .unwrap()
+        .tensors
+        .iter()
+        .map(|tensor| format!("{} {} {:?} {}", tensor.name, tensor.dtype, tensor.shape, tensor.bytes))
+        .collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn torch_archives_are_read_without_running_them() {
+    assert_eq!(
+        lines("tiny.pt"),
+        [
+            "embed BF16 [40, 50] 4000",
+            "half F16 [9] 18",
+            "head BF16 [40, 50] 4000",
+            "ids I64 [12] 96",
+            "linear.bias F32 [17] 68",
+            "linear.weight F32 [17, 33] 2244",
+            "nested.moments.0 F32 [3] 12",
+            "nested.moments.1 F64 [2, 2] 32",
+            "turned BF16 [50, 40] 4000",
+            "view BF16 [10, 50] 1000",
+        ]
+    );
+    let listing = list(&data("tiny.pt")).unwrap();
+    let of = |name: &str| listing.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    assert_eq!(of("embed").place, of("head").place);
+    let (Place::Range(whole), Place::Range(view)) = (&of("embed").place, &of("view").place) else { panic!() };
+    assert_eq!((view.start, view.end), (whole.start + 1000, whole.start + 2000));
+    assert!(matches!(of("turned").place, Place::Elsewhere(_)));
+    assert_eq!(survey(&listing, true).unwrap().unread.values().sum::<usize>(), 1);
+    // The bytes are where the listing says: a tensor of ones.
+    let Place::Range(ones) = &of("nested.moments.1").place else { panic!() };
+    let bytes = fs::read(data("tiny.pt")).unwrap();
+    assert_eq!(bytes[ones.start as usize..ones.end as usize], 1f64.to_le_bytes().repeat(4));
+}
+
+#[test]
+fn numpy_archives_are_read_stored_and_deflated() {
+    let wanted = ["b I8 [5] 5", "s F64 [] 8", "w F32 [6, 7] 168"];
+    assert_eq!(lines("tiny.npz"), wanted);
+    assert_eq!(lines("tiny_deflated.npz"), wanted);
+    let listing = list(&data("tiny.npz")).unwrap();
+    let Place::Range(range) = &listing.tensors[1].place else { panic!() };
+    let bytes = fs::read(data("tiny.npz")).unwrap();
+    assert_eq!(bytes[range.start as usize..range.end as usize], [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn onnx_graphs_are_read_constants_included() {
+    assert_eq!(
+        lines("tiny.onnx"),
+        ["listed F32 [3] 12", "numbers I64 [2] 16", "one F16 [2, 2] 8", "weight F32 [8, 4] 128"]
+    );
+}
+
+#[test]
+fn equal_tensors_are_found_and_compared_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    let one: Vec<u8> = (0..400_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut other = one.clone();
+    // Where no sample of four parts looks.
+    other[150_001] ^= 1;
+    let entry = |name: &str, at: usize| {
+        format!("\"{name}\":{{\"dtype\":\"U8\",\"shape\":[400000],\"data_offsets\":[{at},{}]}}", at + 400_000)
+    };
+    let header = format!("{{{},{},{}}}", entry("a", 0), entry("b", 400_000), entry("c", 800_000));
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &one, &other, &one].concat();
+    fs::write(&path, bytes).unwrap();
+    let listing = list(&path).unwrap();
+    for full in [false, true] {
+        assert_eq!(survey(&listing, full).unwrap().duplicates, [[0, 2]]);
+    }
+}
+
+#[test]
+fn mutated_files_are_errors_or_lists() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.onnx");
+    let mut state = 12345u64;
+    let mut random = |limit: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as usize % limit
+    };
+    for name in ["tiny.pt", "tiny.npz", "tiny_deflated.npz", "tiny.onnx"] {
+        let good = fs::read(data(name)).unwrap();
+        for _ in 0..2500 {
+            let mut bad = good.clone();
+            for _ in 0..1 + random(4) {
+                let at = random(bad.len());
+                bad[at] = if random(2) == 0 { random(256) as u8 } else { bad[at] ^ (1 << random(8)) };
+            }
+            if random(5) == 0 {
+                bad.truncate(random(bad.len()));
+            }
+            fs::write(&path, &bad).unwrap();
+            if let Ok(listing) = list(&path)
+                && random(5) == 0
+            {
+                let _ = survey(&listing, false);
+            }
+        }
+    }
+}
+
+/// A pickle that is a tower of tuples, one that refers to itself, and one that asks for a memo without end.
+#[test]
+fn hostile_pickles_end_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pt");
+    let tower = [&b"\x80\x02)"[..], &b"\x85".repeat(2_000_000), b"."].concat();
+    let itself = b"\x80\x02]q\x00h\x00a.".to_vec();
+    let doubled = [&b"\x80\x02)"[..], &b"2\x86".repeat(200), b"."].concat();
+    let memo = b"\x80\x02Nr\xff\xff\xff\xff.".to_vec();
+    for pickle in [tower, itself, doubled, memo] {
+        fs::write(&path, archive("a/data.pkl", &pickle)).unwrap();
+        if let Ok(listing) = list(&path) {
+            assert!(listing.tensors.is_empty());
+        }
+    }
+}
+
+/// A zip archive of one stored member.
+fn archive(name: &str, content: &[u8]) -> Vec<u8> {
+    let mut crc = !0u32;
+    for byte in content {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+        }
+    }
+    let (crc, size, length) =
+        ((!crc).to_le_bytes(), (content.len() as u32).to_le_bytes(), (name.len() as u16).to_le_bytes());
+    let shared = [&[0, 0, 0, 0, 0, 0][..], &[0, 0], &crc, &size, &size, &length, &[0, 0]].concat();
+    let local = [&b"PK\x03\x04\x14\x00"[..], &shared[..], name.as_bytes(), content].concat();
+    let entry = [&b"PK\x01\x02\x14\x00\x14\x00"[..], &shared[..], &[0; 14], name.as_bytes()].concat();
+    let (at, directory) = ((local.len() as u32).to_le_bytes(), (entry.len() as u32).to_le_bytes());
+    [&local[..], &entry, b"PK\x05\x06\0\0\0\0\x01\0\x01\0", &directory, &at, &[0, 0]].concat()
+}

@@ -1,0 +1,191 @@
+//! `gapless weights`: one function a verb, over files and over folders of shards.
+
+mod info;
+
+use crate::Answer;
+use crate::cli::weights::{PackArgs, UnpackArgs, VerifyArgs, WeightsArgs, WeightsCommand};
+use crate::failure::{self, Failure};
+use anyhow::Result;
+use gapless_trace::Bytes;
+use gapless_weights::{Checked, Error, folder};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub(crate) fn run(args: &WeightsArgs) -> Result<Answer> {
+    match &args.command {
+        WeightsCommand::Info(args) => info::run(args),
+        WeightsCommand::Pack(args) => pack(args),
+        WeightsCommand::Unpack(args) => unpack(args),
+        WeightsCommand::Verify(args) => verify(args),
+    }
+}
+
+pub(super) fn failed(error: &Error) -> anyhow::Error {
+    Failure::new(error.to_string(), error.help()).into()
+}
+
+fn threads(asked: Option<u16>) -> usize {
+    asked.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+}
+
+/// What a verb works on: files with their names, and what is copied beside them.
+struct Work {
+    files: Vec<(PathBuf, PathBuf)>,
+    copies: Vec<(PathBuf, PathBuf)>,
+    is_folder: bool,
+}
+
+/// The files of `input` and their places below `output`, which is made where `input` is a folder.
+fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
+    if !input.is_dir() {
+        let to = output.unwrap_or(input).to_owned();
+        return Ok(Work { files: vec![(input.to_owned(), to)], copies: Vec::new(), is_folder: false });
+    }
+    let found = folder::read(input).map_err(|error| failed(&error))?;
+    if let Some(output) = output {
+        if output.exists() && !output.is_dir() {
+            let what = format!("cannot write {}: it is a file, and the input is a folder", output.display());
+            return Err(Failure::new(what, "name a folder with -o").into());
+        }
+        fs::create_dir_all(output)
+            .map_err(|source| failed(&Error::Write { path: output.to_owned(), source }))?;
+        if let (Ok(a), Ok(b)) = (fs::canonicalize(input), fs::canonicalize(output))
+            && a == b
+        {
+            let what = format!("cannot write {}: it is the input", output.display());
+            return Err(Failure::new(what, "name another folder with -o").into());
+        }
+        for path in &found.left_out {
+            failure::note(&format!("{} is not copied: it is a folder, or too large", path.display()));
+        }
+    }
+    let placed = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        (path.clone(), output.unwrap_or(input).join(name))
+    };
+    Ok(Work {
+        files: found.shards.iter().map(placed).collect(),
+        copies: found.others.iter().map(placed).collect(),
+        is_folder: true,
+    })
+}
+
+/// Copies the small files beside the shards, which come last: an index that is there has its shards.
+fn copy_others(work: &Work) -> Result<()> {
+    for (from, to) in &work.copies {
+        folder::copy(from, to).map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn say(line: &str) -> Result<()> {
+    crate::output::write_text(None, &format!("{line}\n"))
+}
+
+fn shrunk(before: u64, after: u64) -> String {
+    let share = if before == 0 { 100.0 } else { 100.0 * after as f64 / before as f64 };
+    format!("{} to {}, {share:.1} %", Bytes(before), Bytes(after))
+}
+
+/// Ends a verb over several files: the failures were told one by one.
+fn end(failures: usize, of: usize) -> Result<Answer> {
+    if failures == 0 {
+        return Ok(Answer::Yes);
+    }
+    let what = format!("{failures} of {of} files failed; they are listed above");
+    Err(Failure::new(what, "copy those files again").into())
+}
+
+fn pack(args: &PackArgs) -> Result<Answer> {
+    let work = work(&args.input, Some(&args.output))?;
+    let (mut before, mut after, mut failures) = (0, 0, 0);
+    for (from, to) in &work.files {
+        if work.is_folder && folder::is_done(from, to) {
+            say(&format!("{}  packed before", name(from)))?;
+            continue;
+        }
+        match gapless_weights::pack(from, to, threads(args.threads)) {
+            Ok(done) => {
+                let what = shrunk(done.before, done.after);
+                say(&format!(
+                    "{}  {what}  {} of {} tensors compressed",
+                    name(from),
+                    done.streams,
+                    done.tensors
+                ))?;
+                before += done.before;
+                after += done.after;
+            }
+            Err(error) if args.keep_going => {
+                failures += 1;
+                failure::print(&failed(&error));
+            }
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+    copy_others(&work)?;
+    if work.files.len() > 1 && before > 0 {
+        say(&format!("in all  {}", shrunk(before, after)))?;
+    }
+    end(failures, work.files.len())
+}
+
+/// What is told of one file that was read.
+fn told(path: &Path, checked: &Checked, verb: &str) -> Result<()> {
+    let counts = format!("{} tensors, {} of them compressed", checked.tensors, checked.streams);
+    let sizes = format!("{} in {}", Bytes(checked.original), Bytes(checked.packed));
+    say(&format!("{}  {verb}  {counts}  {sizes}", name(path)))
+}
+
+fn unpack(args: &UnpackArgs) -> Result<Answer> {
+    let work = work(&args.input, Some(&args.output))?;
+    let mut failures = 0;
+    for (from, to) in &work.files {
+        match gapless_weights::unpack(from, to, threads(args.threads), args.keep_going) {
+            Ok(checked) if checked.damage.is_empty() => told(from, &checked, "restored")?,
+            Ok(checked) => {
+                failures += 1;
+                for error in &checked.damage {
+                    failure::print(&failed(error));
+                }
+                told(from, &checked, "restored with zeros for what is damaged")?;
+            }
+            Err(error) if args.keep_going && work.is_folder => {
+                failures += 1;
+                failure::print(&failed(&error));
+            }
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+    copy_others(&work)?;
+    end(failures, work.files.len())
+}
+
+fn verify(args: &VerifyArgs) -> Result<Answer> {
+    let work = work(&args.input, None)?;
+    let mut failures = 0;
+    for (path, _) in &work.files {
+        match gapless_weights::verify(path, threads(args.threads)) {
+            Ok(checked) if checked.damage.is_empty() && checked.is_packed => told(path, &checked, "whole")?,
+            Ok(checked) if checked.damage.is_empty() => {
+                told(path, &checked, "not packed: the header is sound, but there are no checksums")?;
+            }
+            Ok(checked) => {
+                failures += 1;
+                for error in &checked.damage {
+                    failure::print(&failed(error));
+                }
+                told(path, &checked, &format!("damaged in {} places", checked.damage.len()))?;
+            }
+            Err(error) => {
+                failures += 1;
+                failure::print(&failed(&error));
+            }
+        }
+    }
+    end(failures, work.files.len())
+}

