@@ -100,7 +100,7 @@ pub fn allocate(size: usize, zeroed: bool) -> *mut u8 {
 pub fn allocate_aligned(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     if is_large(size, alignment) {
         large(size, alignment, zeroed)
-    } else if alignment <= MIN_ALIGNMENT {
+    } else if alignment <= MIN_ALIGNMENT && size >= alignment {
         SMALL.allocate(size, zeroed)
     } else {
         SMALL.allocate_aligned(size, alignment, zeroed)
@@ -194,12 +194,16 @@ pub fn may_own(block: *const u8) -> bool {
 
 // ---- the helper ----
 
+/// Large allocations at the last round: a program that goes on is looked at again, one that stopped is not.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
 fn is_idle() -> bool {
-    LARGE.held().kept == 0
+    LARGE.held().kept == 0 && LARGE.counters.allocations.load(Ordering::Relaxed) == SEEN.load(Ordering::Relaxed)
 }
 
+/// A tick while there is something to do. A helper that slept until every free would cost each of them a wake-up.
 fn pause() -> Option<Duration> {
-    let has_work = LARGE.held().kept > 0 || SMALL.held() > MUCH_SMALL || PUBLISH.lock().is_some();
+    let has_work = !is_idle() || SMALL.held() > MUCH_SMALL || PUBLISH.lock().is_some();
     if !has_work {
         DECAY.lock().rest();
         LARGE.low_water();
@@ -209,6 +213,7 @@ fn pause() -> Option<Duration> {
 
 fn round() {
     let rounds = ROUNDS.fetch_add(1, Ordering::Relaxed);
+    SEEN.store(LARGE.counters.allocations.load(Ordering::Relaxed), Ordering::Relaxed);
     let steps = STEPS.load(Ordering::Relaxed);
     let surplus = {
         let mut decay = DECAY.lock();

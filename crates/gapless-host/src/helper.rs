@@ -94,7 +94,8 @@ extern "C" fn main(argument: *mut c_void) -> *mut c_void {
     while !STOP.load(Ordering::SeqCst) {
         let pause = (work.pause)();
         bell::sleep(pause, || !STOP.load(Ordering::SeqCst) && (pause.is_some() || (work.is_idle)()));
-        if !STOP.load(Ordering::SeqCst) {
+        // Who rings has only begun: the round comes a pause later.
+        if pause.is_some() && !STOP.load(Ordering::SeqCst) {
             (work.round)();
         }
     }

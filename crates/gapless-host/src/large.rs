@@ -26,6 +26,11 @@ const MOVE: usize = 4 << 20;
 /// From this size on a zeroed buffer drops the memory that it finds instead of clearing it: such buffers are often
 /// tables that are touched here and there.
 const SPARSE: usize = 256 << 20;
+/// A zeroed buffer from this size on, and any that takes half of the machine, gets small pages: where it is touched here
+/// and there, a huge page for each touch would need 512 times the memory.
+const THIN: usize = 1 << 30;
+/// Buffers with small pages of their own that are remembered.
+const THINS: usize = 64;
 /// A buffer of this size starts the trial of huge pages.
 const TRIAL: usize = 4 << 20;
 
@@ -44,6 +49,11 @@ pub struct Large {
     pages: AtomicU32,
     /// A forked child shares its kept memory with its parent: a write would copy what nobody wants.
     inherited: AtomicBool,
+    /// Half of the machine's memory.
+    half: AtomicUsize,
+    /// Buffers with small pages, and where they begin, plus one; 0: nothing.
+    thin: AtomicU32,
+    thins: [AtomicU32; THINS],
     pub counters: Counters,
 }
 
@@ -84,6 +94,9 @@ impl Large {
             writable: Lock::new(0),
             pages: AtomicU32::new(UNKNOWN),
             inherited: AtomicBool::new(false),
+            half: AtomicUsize::new(usize::MAX),
+            thin: AtomicU32::new(0),
+            thins: [const { AtomicU32::new(0) }; THINS],
             counters: Counters {
                 allocations: AtomicU64::new(0),
                 frees: AtomicU64::new(0),
@@ -128,6 +141,7 @@ impl Large {
         }
         let mut buffer = [0; 4096];
         let memory = sys::kib_line(sys::read_file(c"/proc/meminfo", &mut buffer), b"MemTotal:").unwrap_or(1 << 34);
+        self.half.store(memory as usize / 2, Ordering::Relaxed);
         let mut size = (memory as usize).saturating_mul(4).next_power_of_two().clamp(64 << 30, 64 << 40);
         while size >= MOST_ALIGNMENT {
             // Where addresses are scarce (`ulimit -v`) the arena takes a part, not all of them.
@@ -159,6 +173,9 @@ impl Large {
         let Some(placed) = self.place(len, align, 0) else { return std::ptr::null_mut() };
         if size >= TRIAL && self.pages.load(Ordering::Relaxed) == UNKNOWN {
             self.try_huge_pages();
+        }
+        if (zeroed && size >= THIN) || size >= self.half.load(Ordering::Relaxed) {
+            self.make_thin(placed);
         }
         if zeroed {
             self.clear(placed, size);
@@ -238,6 +255,28 @@ impl Large {
         self.pages.load(Ordering::Relaxed) == HUGE_PAGES
     }
 
+    /// Small pages for one buffer.
+    fn make_thin(&self, placed: Placed) {
+        let free = |slot: &&AtomicU32| {
+            slot.compare_exchange(0, placed.start + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if self.has_huge_pages() && self.thins.iter().find(free).is_some() {
+            self.thin.fetch_add(1, Ordering::Relaxed);
+            sys::advise_huge(self.address(placed.start), bytes(placed.len), false);
+        }
+    }
+
+    /// The buffer is freed: what comes there next is like all others again.
+    fn end_thin(&self, start: u32, len: u32) {
+        let mine = |slot: &&AtomicU32| {
+            slot.compare_exchange(start + 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if self.thin.load(Ordering::Relaxed) > 0 && self.thins.iter().find(mine).is_some() {
+            self.thin.fetch_sub(1, Ordering::Relaxed);
+            sys::keep_errno(|| sys::advise_huge(self.address(start), bytes(len), self.has_huge_pages()));
+        }
+    }
+
     /// Makes a buffer zero: the parts that have memory.
     fn clear(&self, placed: Placed, size: usize) {
         let end = placed.start + placed.len;
@@ -267,6 +306,11 @@ impl Large {
     #[must_use]
     pub fn free(&self, block: *mut u8) -> bool {
         let Some(granule) = self.granule(block) else { return false };
+        if self.thin.load(Ordering::Relaxed) > 0
+            && let Some(len) = self.usable(block)
+        {
+            self.end_thin(granule, (len / GRANULE) as u32);
+        }
         let freed = self.space.lock().as_mut().and_then(|space| space.free(granule, true));
         if freed.is_some() {
             self.counters.frees.fetch_add(1, Ordering::Relaxed);
@@ -306,6 +350,7 @@ impl Large {
         let Some(placed) = self.place(len, unit, granule % unit) else { return std::ptr::null_mut() };
         self.count(placed);
         let (from, to) = (self.address(granule), self.address(placed.start));
+        self.end_thin(granule, old);
         let moved = if bytes(old) >= MOVE { move_all(from, to, bytes(old)) } else { 0 };
         if moved < bytes(old) {
             // `move_all` moves whole parts from the front.

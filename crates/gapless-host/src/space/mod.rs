@@ -34,6 +34,8 @@ pub struct Space {
     kept: u32,
     /// The least that was kept since [`Space::low_water`] asked.
     low: u32,
+    /// Nothing at or above was ever handed out, so nothing there has memory.
+    top: u32,
 }
 
 /// A place that was handed out.
@@ -57,6 +59,7 @@ impl Space {
             live: 0,
             kept: 0,
             low: 0,
+            top: 0,
         };
         let all = space.nodes.take(0, granules, FREE);
         space.tag(all);
@@ -103,6 +106,7 @@ impl Space {
         let live = self.cut(node, start, start + len, LIVE);
         let backed = self.backed.count(start, start + len);
         self.nodes.change(live, |n| n.backed = 0);
+        self.top = self.top.max(start + len);
         self.live += len;
         self.lower_kept(backed);
         Some(Placed { start, len, backed })
@@ -191,6 +195,7 @@ impl Space {
         self.nodes.change(node, |n| n.len = len);
         self.tag(node);
         let backed = self.backed.count(from, to);
+        self.top = self.top.max(to);
         self.live += to - from;
         self.lower_kept(backed);
         Some(Placed { start: from, len: to - from, backed })
@@ -228,7 +233,7 @@ impl Space {
             return None;
         }
         let found = self.nodes.get(node);
-        let (from, to) = self.backed.last_run(found.start, found.start + found.len)?;
+        let (from, to) = self.backed.last_run(found.start, self.top.min(found.start + found.len))?;
         let from = from.max(to.saturating_sub(most));
         self.nodes.remove(node);
         self.cut(node, from, to, BUSY);
@@ -276,10 +281,18 @@ impl Space {
     fn cut(&mut self, node: Index, from: u32, to: u32, state: u32) -> Index {
         let found = self.nodes.get(node);
         let end = found.start + found.len;
-        for (a, b) in [(found.start, from), (to, end)] {
+        // The longest part can be the whole arena: it gets what the others leave.
+        let others = found.backed - self.backed.count(from, to);
+        let (lead, tail) = if from - found.start < end - to {
+            let lead = self.backed.count(found.start, from);
+            (lead, others - lead)
+        } else {
+            let tail = self.backed.count(to, end);
+            (others - tail, tail)
+        };
+        for (a, b, backed) in [(found.start, from, lead), (to, end, tail)] {
             if a < b {
                 let rest = self.nodes.take(a, b - a, FREE);
-                let backed = self.backed.count(a, b);
                 self.nodes.change(rest, |n| n.backed = backed);
                 self.tag(rest);
                 self.nodes.insert(rest);
