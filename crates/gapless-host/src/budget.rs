@@ -10,10 +10,14 @@
 use crate::sys;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Processes that have a slot. Those beyond are counted in the total, and their part is not returned if they are
 /// killed.
 const SLOTS: usize = 4095;
+/// How often and how long a request waits for what relatives keep: longer than a tick of their helpers.
+const WAITS: u32 = 15;
+const WAIT: Duration = Duration::from_millis(100);
 /// Says that a file is a budget, and of which form.
 const MARK: u64 = u64::from_le_bytes(*b"GAPLHST1");
 
@@ -21,6 +25,8 @@ const MARK: u64 = u64::from_le_bytes(*b"GAPLHST1");
 struct Shared {
     mark: AtomicU64,
     total: AtomicU64,
+    /// One more with each request that needs what others keep.
+    wanted: AtomicU64,
     slots: [Slot; SLOTS],
 }
 
@@ -28,7 +34,8 @@ struct Shared {
 struct Slot {
     /// 0: free. 1: being taken or emptied.
     pid: AtomicU32,
-    unused: AtomicU32,
+    /// MiB that the process keeps for reuse, about twice a second.
+    kept: AtomicU32,
     /// When the process started, in ticks: numbers are used again.
     start: AtomicU64,
     held: AtomicU64,
@@ -151,11 +158,37 @@ impl Budget {
                 return true;
             }
         }
-        let charged = self.reap() && self.try_charge(bytes);
+        let charged = (self.reap() && self.try_charge(bytes)) || self.wait_for_others(bytes);
         if !charged {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
         charged
+    }
+
+    /// Where relatives keep memory for reuse, asks for it, and waits until their helpers have given it back.
+    fn wait_for_others(&self, bytes: u64) -> bool {
+        let Some(shared) = self.shared() else { return false };
+        let own = self.slot.load(Ordering::Relaxed).cast_const();
+        let is_kept = |slot: &Slot| {
+            let kept = slot.pid.load(Ordering::Relaxed) > 1 && slot.kept.load(Ordering::Relaxed) > 0;
+            kept && !std::ptr::eq(slot, own)
+        };
+        if !shared.slots.iter().any(is_kept) {
+            return false;
+        }
+        shared.wanted.fetch_add(1, Ordering::AcqRel);
+        (0..WAITS).any(|_| {
+            sys::wait(&AtomicU32::new(0), 0, Some(WAIT));
+            self.try_charge(bytes)
+        })
+    }
+
+    /// The helper's round: tells what is kept here, and whether a relative wants it.
+    pub fn exchange(&self, kept: u64, seen: &AtomicU64) -> bool {
+        let (Some(shared), Some(slot)) = (self.shared(), self.slot()) else { return false };
+        slot.kept.store((kept >> 20).min(u64::from(u32::MAX)) as u32, Ordering::Relaxed);
+        let wanted = shared.wanted.load(Ordering::Acquire);
+        seen.swap(wanted, Ordering::Relaxed) != wanted
     }
 
     fn try_charge(&self, bytes: u64) -> bool {
@@ -206,12 +239,21 @@ impl Budget {
     fn take_slot(&self, shared: &Shared) {
         let pid = sys::pid();
         let start = sys::process_start(pid).unwrap_or(0);
+        // What this process held before it became another program (`exec`) is gone.
+        for slot in &shared.slots {
+            if slot.pid.load(Ordering::Relaxed) == pid
+                && slot.pid.compare_exchange(pid, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                empty(shared, slot);
+            }
+        }
         let mine = shared
             .slots
             .iter()
             .find(|slot| slot.pid.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         if let Some(slot) = mine {
             slot.held.store(0, Ordering::Relaxed);
+            slot.kept.store(0, Ordering::Relaxed);
             slot.start.store(start, Ordering::Relaxed);
             slot.pid.store(pid, Ordering::Release);
         }
@@ -377,6 +419,19 @@ mod tests {
         budget.discharge(5_000);
         assert_eq!((budget.own(), budget.total()), (0, 0), "more than was held comes never back");
         budget.leave();
+    }
+
+    #[test]
+    fn a_process_that_became_another_program_holds_nothing_of_the_old_one() {
+        let budget = Budget::new();
+        assert!(budget.limit_to(1_000, None));
+        assert!(budget.charge(700));
+        // The new program's budget knows nothing of the old one but the page.
+        let shared = budget.shared().expect("a page");
+        let new = Budget::new();
+        new.shared.store(std::ptr::from_ref(shared).cast_mut(), Ordering::Relaxed);
+        new.take_slot(shared);
+        assert_eq!(new.total(), 0);
     }
 
     #[test]

@@ -24,6 +24,8 @@ static TROUBLE: Lock<Option<Trouble>> = Lock::new(None);
 /// Steps that the program told of, and those that the helper knows.
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static SEEN_STEPS: AtomicU64 = AtomicU64::new(0);
+/// Requests of relatives that were answered.
+static SEEN_WANTED: AtomicU64 = AtomicU64::new(0);
 static WORK: Work = Work { round, pause, is_idle };
 
 /// Small objects above this are looked after when idle.
@@ -223,7 +225,8 @@ fn round() {
         decay.tick(LARGE.low_water())
     };
     let kept = LARGE.held().kept;
-    let most = if kept > 0 && is_short() { u32::MAX } else { surplus };
+    let is_wanted = BUDGET.exchange(kept, &SEEN_WANTED);
+    let most = if kept > 0 && (is_wanted || is_short()) { u32::MAX } else { surplus };
     // In parts, so that a fork need not wait for all of it.
     let mut left = most;
     while left > 0 && !helper::is_stopping() {
