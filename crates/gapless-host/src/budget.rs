@@ -257,7 +257,10 @@ impl Budget {
             slot.start.store(start, Ordering::Relaxed);
             slot.pid.store(pid, Ordering::Release);
         }
-        self.slot.store(mine.map_or(std::ptr::null_mut(), |slot| std::ptr::from_ref(slot).cast_mut()), Ordering::Release);
+        self.slot.store(
+            mine.map_or(std::ptr::null_mut(), |slot| std::ptr::from_ref(slot).cast_mut()),
+            Ordering::Release,
+        );
     }
 
     /// In a forked child: a slot of its own, with nothing in it.
@@ -398,7 +401,9 @@ mod tests {
         ] {
             assert_eq!(parse_limit(text.as_bytes()), Ok(bytes), "{text}");
         }
-        for wrong in ["", "GiB", ".", "1..5g", "1x", "1gibb", "-1", "0", "99999999999999999999", "99999999TiB", "1 0"] {
+        for wrong in
+            ["", "GiB", ".", "1..5g", "1x", "1gibb", "-1", "0", "99999999999999999999", "99999999TiB", "1 0"]
+        {
             assert!(parse_limit(wrong.as_bytes()).is_err(), "{wrong}");
         }
         let auto = parse_limit(b"auto").expect("a machine with /proc");
@@ -419,6 +424,36 @@ mod tests {
         budget.discharge(5_000);
         assert_eq!((budget.own(), budget.total()), (0, 0), "more than was held comes never back");
         budget.leave();
+    }
+
+    #[test]
+    fn what_a_relative_keeps_is_asked_for_before_a_request_is_refused() {
+        let budget = Budget::new();
+        assert!(budget.limit_to(1_000, None));
+        let shared = budget.shared().expect("a page");
+        let relative = std::os::unix::process::parent_id();
+        let slot = &shared.slots[17];
+        slot.start.store(sys::process_start(relative).expect("a parent"), Ordering::Relaxed);
+        slot.pid.store(relative, Ordering::Relaxed);
+        shared.total.fetch_add(900, Ordering::Relaxed);
+        assert!(!budget.charge(500), "it keeps nothing");
+        assert_eq!(shared.wanted.load(Ordering::Relaxed), 0, "so nobody is asked");
+        slot.kept.store(1, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while shared.wanted.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                shared.total.fetch_sub(900, Ordering::Relaxed);
+            });
+            assert!(budget.charge(500));
+        });
+        assert_eq!((budget.total(), budget.refused()), (500, 1));
+        let seen = AtomicU64::new(0);
+        assert!(
+            budget.exchange(3 << 20, &seen) && !budget.exchange(3 << 20, &seen),
+            "a relative's side, once"
+        );
     }
 
     #[test]

@@ -68,10 +68,9 @@ pub fn end() {
     BUDGET.leave();
 }
 
-/// Lets the helper call this in every round, about twice a second.
+/// Lets the helper call this in every round, about twice a second. The helper starts with the first large buffer.
 pub fn publish_by(publish: fn()) {
     *PUBLISH.lock() = Some(publish);
-    helper::ensure(&WORK);
 }
 
 /// The limit is reached: what is kept for reuse goes back.
@@ -200,7 +199,8 @@ pub fn may_own(block: *const u8) -> bool {
 static SEEN: AtomicU64 = AtomicU64::new(0);
 
 fn is_idle() -> bool {
-    LARGE.held().kept == 0 && LARGE.counters.allocations.load(Ordering::Relaxed) == SEEN.load(Ordering::Relaxed)
+    LARGE.held().kept == 0
+        && LARGE.counters.allocations.load(Ordering::Relaxed) == SEEN.load(Ordering::Relaxed)
 }
 
 /// A tick while there is something to do. A helper that slept until every free would cost each of them a wake-up.

@@ -113,9 +113,7 @@ fn allocate_slow(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
 #[inline]
 pub unsafe fn free(block: *mut u8) {
     // SAFETY: as the caller says.
-    unsafe {
-        if STATE.load(Ordering::Relaxed) == CHECKED { check::free(block) } else { core::free(block) }
-    }
+    unsafe { if STATE.load(Ordering::Relaxed) == CHECKED { check::free(block) } else { core::free(block) } }
 }
 
 /// # Safety

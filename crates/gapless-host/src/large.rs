@@ -140,7 +140,8 @@ impl Large {
             return true;
         }
         let mut buffer = [0; 4096];
-        let memory = sys::kib_line(sys::read_file(c"/proc/meminfo", &mut buffer), b"MemTotal:").unwrap_or(1 << 34);
+        let memory =
+            sys::kib_line(sys::read_file(c"/proc/meminfo", &mut buffer), b"MemTotal:").unwrap_or(1 << 34);
         self.half.store(memory as usize / 2, Ordering::Relaxed);
         let mut size = (memory as usize).saturating_mul(4).next_power_of_two().clamp(64 << 30, 64 << 40);
         while size >= MOST_ALIGNMENT {

@@ -3,9 +3,7 @@
 use crate::budget::Budget;
 use crate::sys;
 use crate::units::GRANULE;
-use libmimalloc_sys::{
-    mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_zalloc, mi_zalloc_aligned,
-};
+use libmimalloc_sys::{mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_zalloc, mi_zalloc_aligned};
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -90,11 +88,7 @@ impl Mimalloc {
         Mimalloc {
             budget,
             areas: [const {
-                Area {
-                    start: AtomicUsize::new(0),
-                    size: AtomicUsize::new(0),
-                    charged: AtomicUsize::new(0),
-                }
+                Area { start: AtomicUsize::new(0), size: AtomicUsize::new(0), charged: AtomicUsize::new(0) }
             }; AREAS],
             count: AtomicUsize::new(0),
             held: AtomicU64::new(0),
@@ -133,7 +127,18 @@ impl Mimalloc {
             // needs no call, since all of it is writable.
             let managed = unsafe {
                 let arena = std::ptr::null_mut();
-                mi_manage_memory(start as *mut c_void, size, false, false, true, -1, false, commit, this, arena)
+                mi_manage_memory(
+                    start as *mut c_void,
+                    size,
+                    false,
+                    false,
+                    true,
+                    -1,
+                    false,
+                    commit,
+                    this,
+                    arena,
+                )
             };
             if !managed {
                 self.count.store(count, Ordering::Release);
@@ -205,7 +210,13 @@ impl Mimalloc {
 }
 
 /// mimalloc wants memory, or gives it back.
-extern "C" fn commit(wanted: bool, start: *mut c_void, size: usize, is_zero: *mut bool, this: *mut c_void) -> bool {
+extern "C" fn commit(
+    wanted: bool,
+    start: *mut c_void,
+    size: usize,
+    is_zero: *mut bool,
+    this: *mut c_void,
+) -> bool {
     // SAFETY: the argument that `add_area` gave: a core that lives for good.
     let core = unsafe { &*this.cast::<Mimalloc>() };
     let bytes = core.turn(start as usize, size, wanted, false);
@@ -242,7 +253,8 @@ impl Small for Mimalloc {
     fn allocate_aligned(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
         // SAFETY: any size is allowed; the heap checked the alignment.
         let attempt = || unsafe {
-            if zeroed { mi_zalloc_aligned(size, alignment) } else { mi_malloc_aligned(size, alignment) }.cast::<u8>()
+            if zeroed { mi_zalloc_aligned(size, alignment) } else { mi_malloc_aligned(size, alignment) }
+                .cast::<u8>()
         };
         let block = attempt();
         if block.is_null() { self.again(attempt) } else { block }

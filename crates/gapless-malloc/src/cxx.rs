@@ -33,7 +33,9 @@ unsafe fn again(size: usize, alignment: usize, throws: bool) -> *mut u8 {
         unsafe { std::mem::transmute::<*mut c_void, Handler>(throw)() };
     }
     if throws {
-        gapless_host::text::say(format_args!("gapless: operator new({size}): no memory, and nobody to throw\n"));
+        gapless_host::text::say(format_args!(
+            "gapless: operator new({size}): no memory, and nobody to throw\n"
+        ));
         gapless_host::sys::abort();
     }
     std::ptr::null_mut()

@@ -108,9 +108,8 @@ pub extern "C" fn mallinfo2() -> Mallinfo2 {
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> Mallinfo {
     let info = mallinfo2();
-    let fields = [
-        info.arena, 0, 0, info.hblks, info.hblkhd, 0, 0, info.uordblks, info.fordblks, info.keepcost,
-    ];
+    let fields =
+        [info.arena, 0, 0, info.hblks, info.hblkhd, 0, 0, info.uordblks, info.fordblks, info.keepcost];
     Mallinfo { fields: fields.map(|value| value as c_int) }
 }
 
@@ -192,8 +191,21 @@ pub extern "C" fn gapless_host_step() {
 pub unsafe extern "C" fn gapless_host_stats(into: *mut u64, room: usize) -> usize {
     let s = stats::now();
     let all = [
-        s.large_live, s.large_most, s.large_kept, s.small_held, s.allocations, s.frees, s.handed_out, s.reused,
-        s.moved, s.copied, s.given_back, u64::from(s.huge_pages), s.limit, s.total, s.refused,
+        s.large_live,
+        s.large_most,
+        s.large_kept,
+        s.small_held,
+        s.allocations,
+        s.frees,
+        s.handed_out,
+        s.reused,
+        s.moved,
+        s.copied,
+        s.given_back,
+        u64::from(s.huge_pages),
+        s.limit,
+        s.total,
+        s.refused,
     ];
     for (at, value) in all.iter().enumerate().take(room) {
         // SAFETY: `at < room`.

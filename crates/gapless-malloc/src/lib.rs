@@ -6,6 +6,7 @@
 
 mod cxx;
 mod glibc;
+mod publish;
 mod start;
 
 use gapless_host::heap;

@@ -1,12 +1,16 @@
 //! What runs before the program and after it.
 
-use gapless_host::heap;
+use crate::publish;
+use gapless_host::{core, heap};
 
 extern "C" fn begin() {
-    heap::configure();
+    if heap::configure().stats {
+        core::publish_by(publish::publish);
+    }
 }
 
 extern "C" fn end() {
+    publish::end();
     heap::end();
 }
 

@@ -129,10 +129,12 @@ mod host {
     fn the_library_comes_first_and_the_budget_has_a_file_of_its_own() {
         let installed = Installed::new(&[WHOLE, HOST].concat());
         let run = installed.root().join("run").display().to_string();
-        let shown = "echo $LD_PRELOAD $GAPLESS_HOST_LIMIT $GAPLESS_HOST_CHECK; ls -s $GAPLESS_HOST_LIMIT_FILE";
+        let shown =
+            "echo $LD_PRELOAD $GAPLESS_HOST_LIMIT $GAPLESS_HOST_CHECK; ls -s $GAPLESS_HOST_LIMIT_FILE";
         let flags = ["run", "--host", "--host-limit", "2GiB", "--host-check", "--", "/bin/sh", "-c", shown];
         // The file of the library is empty, and the loader says so and goes on: the words tell what it was given.
-        let variables = [("GAPLESS_RUN_DIR", run.as_str()), ("PATH", "/bin:/usr/bin"), ("LD_PRELOAD", "/mine.so")];
+        let variables =
+            [("GAPLESS_RUN_DIR", run.as_str()), ("PATH", "/bin:/usr/bin"), ("LD_PRELOAD", "/mine.so")];
         let mut command = Command::new(installed.binary());
         command.args(flags).env_clear().envs(variables);
         let output = command.output().expect("the binary starts");
@@ -151,7 +153,8 @@ mod host {
     fn a_program_without_the_package_can_have_the_host_alone() {
         let alone = Installed::new(&[]);
         fs::write(alone.binary().with_file_name("libgapless_malloc.so"), "").expect("written");
-        let (code, out, _) = alone.run(&["run", "--host", "--", "sh", "-c", "echo $LD_PRELOAD:$GAPLESS_RUN"], &[]);
+        let (code, out, _) =
+            alone.run(&["run", "--host", "--", "sh", "-c", "echo $LD_PRELOAD:$GAPLESS_RUN"], &[]);
         assert_eq!((code, out.trim_end().ends_with("/bin/libgapless_malloc.so:")), (0, true), "{out}");
         let (code, _, err) = alone.run(&["run", "--host", "--limit", "1GiB", "--", "sh"], &[]);
         assert_eq!(code, 2, "an option for the GPU needs the package");

@@ -57,7 +57,9 @@ pub(crate) fn run(parts: &[&str]) -> Result<()> {
         let program = compile(&folder, "large")?;
         let start = |case: &str| vec![program.clone(), case.to_owned()];
         let floor = read(&start("floor64"), None)?.figure;
-        println!("large: ms of CPU; free2GiB us; idle: resident / live. The floor for 64 MiB is {floor:.2} ms");
+        println!(
+            "large: ms of CPU; free2GiB us; idle: resident / live. The floor for 64 MiB is {floor:.2} ms"
+        );
         table(&peers, LARGE, &start)?;
     }
     if wanted("small") {
@@ -123,8 +125,10 @@ fn mimalloc(folder: &Path) -> Result<PathBuf> {
         .and_then(|package| package["manifest_path"].as_str())
         .context("libmimalloc-sys is a dependency")?;
     let source = Path::new(manifest).with_file_name("c_src").join("mimalloc/v3");
-    let [include, code] = [source.join("include"), source.join("src/static.c")].map(|path| path.display().to_string());
-    let flags = ["-O3", "-DNDEBUG", "-DMI_MALLOC_OVERRIDE", "-DMI_BUILD_RELEASE", "-fPIC", "-shared", "-pthread"];
+    let [include, code] =
+        [source.join("include"), source.join("src/static.c")].map(|path| path.display().to_string());
+    let flags =
+        ["-O3", "-DNDEBUG", "-DMI_MALLOC_OVERRIDE", "-DMI_BUILD_RELEASE", "-fPIC", "-shared", "-pthread"];
     let more = ["-fno-builtin-malloc", "-ftls-model=initial-exec", "-w", "-I", &include, "-o"];
     let out = library.display().to_string();
     shell::run(command(".", "cc", &[&flags[..], &more, &[&out, &code]].concat()))?;
@@ -148,7 +152,10 @@ fn read(words: &[String], library: Option<&Path>) -> Result<Reading> {
     let text = shell::output(command)?;
     let number = |name: &str| {
         let mut words = text.split_whitespace().skip_while(|word| *word != name).skip(1);
-        words.next().and_then(|word| word.parse::<f64>().ok()).with_context(|| format!("no {name} in {text:?}"))
+        words
+            .next()
+            .and_then(|word| word.parse::<f64>().ok())
+            .with_context(|| format!("no {name} in {text:?}"))
     };
     Ok(Reading { figure: number("figure")?, peak: number("peak_kib")? })
 }

@@ -91,7 +91,10 @@ pub unsafe fn free(block: *mut u8) {
     };
     if entry.is_freed {
         drop(state);
-        say(format_args!("gapless: double free of {block:p} ({} bytes)\n    freed again here:\n", entry.size));
+        say(format_args!(
+            "gapless: double free of {block:p} ({} bytes)\n    freed again here:\n",
+            entry.size
+        ));
         here.say();
         say(format_args!("    freed first here:\n"));
         entry.freed.say();

@@ -1,7 +1,7 @@
 //! Blocks by address: open addressing in a table of its own memory, which doubles when it is half full.
 
-use crate::sys::{self, Table, Zeroed};
 use crate::check::stack::Stack;
+use crate::sys::{self, Table, Zeroed};
 
 /// What is known of a block.
 #[derive(Clone, Copy, Debug, Default)]

@@ -135,7 +135,11 @@ mod tests {
             let (a, b) = (next(301), next(301));
             let (from, to) = (a.min(b), a.max(b));
             let value = next(2) == 0;
-            if value { bits.set(from, to) } else { bits.clear(from, to) }
+            if value {
+                bits.set(from, to)
+            } else {
+                bits.clear(from, to)
+            }
             twin[from as usize..to as usize].fill(value);
             let (a, b) = (next(301), next(301));
             let (from, to) = (a.min(b) as usize, a.max(b) as usize);

@@ -83,7 +83,8 @@ fn random_programs_get_what_a_naive_twin_gives() {
                     };
                     let wanted = len + 1 + random(&mut seed, 20);
                     let end = (start + wanted) as usize;
-                    let fits = end <= size as usize && twin.used[(start + len) as usize..end].iter().all(|u| !u);
+                    let fits =
+                        end <= size as usize && twin.used[(start + len) as usize..end].iter().all(|u| !u);
                     assert_eq!(space.grow(start, wanted).is_some(), fits);
                     if fits {
                         twin.used[start as usize..end].fill(true);
@@ -111,7 +112,8 @@ fn random_programs_get_what_a_naive_twin_gives() {
                     let Some((from, to)) = taken else { continue };
                     assert!(to - from <= most && to > from);
                     assert_eq!(space.busy_from(0), Some((from, to)));
-                    let highest = (0..size).rev().find(|&at| !twin.used[at as usize] && twin.backed[at as usize]);
+                    let highest =
+                        (0..size).rev().find(|&at| !twin.used[at as usize] && twin.backed[at as usize]);
                     assert_eq!(highest, Some(to - 1), "from the top");
                     assert_eq!(space.fault(), None, "while it is busy");
                     let gone = random(&mut seed, 4) > 0;

@@ -53,24 +53,5 @@ int main(int argc, char **argv) {
     waitpid(child, NULL, 0);
     printf("%d\n", take(4 * MiB));
   }
-  else if (!strcmp(what, "relative")) {
-    // The child keeps what it freed; the parent needs it.
-    int pipes[2];
-    if (pipe(pipes)) return 1;
-    pid_t child = fork();
-    if (child == 0) {
-      free(malloc(180 * MiB));
-      usleep(1200 * 1000);
-      free(malloc(180 * MiB));
-      usleep(700 * 1000);
-      if (write(pipes[1], "x", 1) != 1) return 1;
-      pause();
-    }
-    char byte;
-    if (read(pipes[0], &byte, 1) != 1) return 1;
-    printf("%d\n", malloc(150 * MiB) != NULL);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-  }
   return 0;
 }

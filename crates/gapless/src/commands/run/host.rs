@@ -23,6 +23,10 @@ const END: &str = ".host";
 pub(super) fn variables(args: &RunArgs, package: Option<&Path>) -> Result<Vec<(String, OsString)>> {
     let library = library(package)?;
     let mut set = vec![("LD_PRELOAD".to_owned(), preload(&library)?)];
+    // One write twice a second, in processes that have large buffers.
+    if std::env::var_os("GAPLESS_HOST_STATS").is_none() {
+        set.push(("GAPLESS_HOST_STATS".to_owned(), "1".into()));
+    }
     if args.host_check {
         set.push(("GAPLESS_HOST_CHECK".to_owned(), "1".into()));
     }
@@ -112,7 +116,8 @@ fn sweep(folder: &Folder) {
     for entry in std::fs::read_dir(folder.path()).into_iter().flatten().filter_map(Result::ok).take(4096) {
         let name = entry.file_name();
         let stem = name.to_str().and_then(|name| name.strip_suffix(END));
-        let Some((pid, start, namespace)) = stem.and_then(|stem| process::parse_name(&format!("{stem}.page")))
+        let Some((pid, start, namespace)) =
+            stem.and_then(|stem| process::parse_name(&format!("{stem}.page")))
         else {
             continue;
         };
