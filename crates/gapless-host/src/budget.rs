@@ -273,11 +273,11 @@ impl Budget {
 
     /// The process ends.
     pub fn leave(&self) {
-        if let (Some(shared), Some(slot)) = (self.shared(), self.slot()) {
-            if slot.pid.compare_exchange(sys::pid(), 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.slot.store(std::ptr::null_mut(), Ordering::Release);
-                empty(shared, slot);
-            }
+        if let (Some(shared), Some(slot)) = (self.shared(), self.slot())
+            && slot.pid.compare_exchange(sys::pid(), 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            self.slot.store(std::ptr::null_mut(), Ordering::Release);
+            empty(shared, slot);
         }
     }
 }

@@ -112,7 +112,12 @@ fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     if size > isize::MAX as usize || alignment > MOST_ALIGNMENT {
         return std::ptr::null_mut();
     }
-    let block = LARGE.allocate(size, alignment, zeroed);
+    let mut block = LARGE.allocate(size, alignment, zeroed);
+    if block.is_null() && BUDGET.limit() > 0 {
+        // What small objects keep may be enough.
+        SMALL.collect(true);
+        block = LARGE.allocate(size, alignment, zeroed);
+    }
     if block.is_null() && LARGE.is_absent() && alignment <= GRANULE {
         // No addresses for an arena: what mimalloc can do is better than nothing.
         return SMALL.allocate_aligned(size, alignment, zeroed);

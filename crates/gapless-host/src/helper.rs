@@ -28,8 +28,8 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// No thread can be had: do not ask again and again.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Room for a round of work. The C library adds what threads of this program need.
-const STACK: usize = 256 << 10;
+/// Room for a round of work, and for the thread-local variables of all libraries, which the C library takes from it.
+const STACK: usize = 1 << 20;
 
 /// Starts the helper where there is none. Never waits.
 #[inline]

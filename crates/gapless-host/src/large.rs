@@ -282,9 +282,11 @@ impl Large {
     fn clear(&self, placed: Placed, size: usize) {
         let end = placed.start + placed.len;
         let mut at = placed.start;
-        while placed.backed > 0 {
-            let run = self.space.lock().as_ref().and_then(|space| space.backed_run(at, end));
-            let Some((from, to)) = run else { break };
+        let run = |at| self.space.lock().as_ref().and_then(|space| space.backed_run(at, end));
+        if placed.backed == 0 {
+            return;
+        }
+        while let Some((from, to)) = run(at) {
             let start = self.address(from);
             let length = bytes(to - from).min(size.saturating_sub(bytes(from - placed.start)));
             let dropped = size >= SPARSE && sys::discard(start, bytes(to - from));

@@ -54,7 +54,8 @@ struct Area {
 
 /// mimalloc itself has room for 160.
 const AREAS: usize = 128;
-const FIRST: usize = 4 << 30;
+/// The first is small: a program that locks all its memory (`mlockall`) gets all of it.
+const FIRST: usize = 1 << 30;
 /// mimalloc divides what is larger.
 const LARGEST: usize = 16 << 30;
 
@@ -196,14 +197,17 @@ impl Mimalloc {
         count * GRANULE as u64
     }
 
-    /// Tries again with more addresses, where none are left: mimalloc says no for that reason, or for the budget.
+    /// mimalloc said no: because the budget did, or because no addresses are left. What it keeps goes back first; then it
+    /// gets more addresses, unless the budget refused again.
     #[cold]
     fn again(&self, attempt: impl Fn() -> *mut u8) -> *mut u8 {
-        let reserved: usize = self.areas.iter().map(|area| area.size.load(Ordering::Relaxed)).sum();
-        // Plenty of addresses: the budget said no.
-        let is_full = self.held() as usize >= reserved / 4 * 3;
-        if self.alone.load(Ordering::Relaxed) || !is_full || !self.add_area() {
-            return std::ptr::null_mut();
+        // SAFETY: may be called at any time.
+        unsafe { mi_collect(true) };
+        let refused = self.budget.refused();
+        let block = attempt();
+        let is_budget = self.budget.refused() != refused;
+        if !block.is_null() || is_budget || self.alone.load(Ordering::Relaxed) || !self.add_area() {
+            return block;
         }
         attempt()
     }

@@ -300,6 +300,6 @@ pub fn kib_line(text: &[u8], name: &[u8]) -> Option<u64> {
 #[must_use]
 pub fn number(text: &[u8]) -> Option<u64> {
     let start = text.iter().position(u8::is_ascii_digit)?;
-    let digits = text[start..].iter().take_while(|b| b.is_ascii_digit());
-    digits.fold(Some(0u64), |sum, digit| sum?.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+    let mut digits = text[start..].iter().take_while(|b| b.is_ascii_digit());
+    digits.try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
 }

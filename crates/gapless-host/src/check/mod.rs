@@ -109,8 +109,7 @@ pub unsafe fn free(block: *mut u8) {
     entry.freed = here;
     state.blocks.put(entry);
     enqueue(&mut state, &entry);
-    loop {
-        let Some(oldest) = dequeue(&mut state) else { break };
+    while let Some(oldest) = dequeue(&mut state) {
         drop(state);
         check_poison(&oldest);
         // SAFETY: the core gave it, and it left the table.

@@ -35,6 +35,12 @@ fn home(address: usize, room: usize) -> usize {
     (address >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20 & (room - 1)
 }
 
+impl Default for Blocks {
+    fn default() -> Blocks {
+        Blocks::new()
+    }
+}
+
 impl Blocks {
     pub const fn new() -> Blocks {
         Blocks { table: None, room: 0, count: 0 }

@@ -16,7 +16,9 @@ static uint64_t next(uint64_t *s) { return (*s = *s * 6364136223846793005ull + 1
 static void *worker(void *argument) {
   uint64_t seed = (uintptr_t)argument;
   void *slots[64] = {0};
-  while (!stop) {
+  for (int count = 0; !stop; count++) {
+    // Forks are what is tested: the threads must not take all of the machine.
+    if (count % 20 == 0) usleep(50);
     int at = (int)(next(&seed) % 64);
     free(slots[at]);
     uint64_t kind = next(&seed) % 100;
@@ -39,13 +41,14 @@ int main(int argc, char **argv) {
   pthread_t threads[8];
   for (uintptr_t i = 0; i < 8; i++) pthread_create(&threads[i], NULL, worker, (void *)(i + 1));
   for (int round = 0; round < rounds; round++) {
+    if (round && round % 1000 == 0) fprintf(stderr, "%d forks, %d hangs, %d failures\n", round, hangs, failures);
     void *small = malloc(1000), *large = malloc(4 << 20);
     memset(large, 7, 4 << 20);
     pthread_t brief;
     pthread_create(&brief, NULL, short_lived, NULL);
     pid_t child = fork();
     if (child == 0) {
-      alarm(30);
+      alarm(60);
       free(small);
       if (((char *)large)[12345] != 7) _exit(3);
       free(large);
