@@ -2,8 +2,8 @@
 
 maturin makes the wheel of one crate, the program's. The package also has libgapless_torch.so, which torch loads, and
 libgapless_malloc.so, for LD_PRELOAD, from other crates of the workspace, and the card's libraries for estimates, which
-card/build.py compiles. Each hook below builds them and passes the call on. Everything else (metadata, the archive, the source distribution, the tag) is maturin's.
-pyproject.toml includes the libraries and the header in the wheel.
+card/build.py compiles. Each hook below builds them and passes the call on. Everything else (metadata, the archive, the
+source distribution, the tag) is maturin's. pyproject.toml includes the libraries and the header in the wheel.
 
 The wheel is tagged linux_ARCH. `cargo xtask dist` lets auditwheel read the symbols of all binaries in it, and gives it
 the manylinux tag that they allow.
