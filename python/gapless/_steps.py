@@ -5,6 +5,7 @@ and step() does nothing. Once gradients are given back (zero_grad) the library m
 step begins.
 """
 
+import ctypes
 import functools
 import sys
 from typing import Any, Callable, Optional
@@ -29,12 +30,26 @@ def watch(torch: Any, library: Library) -> None:
 def step() -> None:
     """Marks that a training step begins here, and that the one before has ended."""
     global _steps
+    host = _host_step()
+    if host is not None:
+        host()
     if _library is not None:
         if _steps:
             _mark("gapless.step", 1)
             _pause()
         _steps += 1
         _mark("gapless.step", 0)
+
+
+@functools.lru_cache(maxsize=1)
+def _host_step() -> Optional[Callable[[], object]]:
+    """Tells the host's allocator of a step, where libgapless_malloc.so is preloaded: it keeps what steps use again."""
+    try:
+        function = ctypes.CDLL(None).gapless_host_step
+    except (AttributeError, OSError, TypeError):
+        return None
+    function.restype = None
+    return function
 
 
 def _device() -> int:

@@ -1,9 +1,9 @@
 """The build backend: maturin, with the libraries that the package loads built first and put into it, and a header.
 
-maturin makes the wheel of one crate, the program's. The package also loads libgapless_torch.so, from a second crate of
-the workspace, and the card's libraries for estimates, which card/build.py compiles. Each hook below builds them and
-passes the call on. Everything else (metadata, the archive, the source distribution, the tag) is maturin's.
-pyproject.toml includes the libraries and the header in the wheel.
+maturin makes the wheel of one crate, the program's. The package also has libgapless_torch.so, which torch loads, and
+libgapless_malloc.so, for LD_PRELOAD, from other crates of the workspace, and the card's libraries for estimates, which
+card/build.py compiles. Each hook below builds them and passes the call on. Everything else (metadata, the archive, the
+source distribution, the tag) is maturin's. pyproject.toml includes the libraries and the header in the wheel.
 
 The wheel is tagged linux_ARCH. `cargo xtask dist` lets auditwheel read the symbols of all binaries in it, and gives it
 the manylinux tag that they allow.
@@ -21,8 +21,8 @@ from typing import Any, Optional
 import maturin
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = "libgapless_torch.so"
-IN_PACKAGE = ROOT / "python" / "gapless" / LIBRARY
+LIBRARIES = ["libgapless_torch.so"] + (["libgapless_malloc.so"] if sys.platform.startswith("linux") else [])
+PACKAGE = ROOT / "python" / "gapless"
 HEADER = ROOT / "include" / "gapless.h"
 HEADERS_IN_PACKAGE = ROOT / "python" / "gapless" / "include"
 CARD = ROOT / "python" / "gapless" / "card"
@@ -47,7 +47,8 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
         return name
     finally:
         # A source tree keeps no library that would grow old in it, and one header.
-        IN_PACKAGE.unlink()
+        for library in LIBRARIES:
+            (PACKAGE / library).unlink()
         shutil.rmtree(HEADERS_IN_PACKAGE)
         shutil.rmtree(CARD, ignore_errors=True)
 
@@ -60,7 +61,7 @@ def build_editable(wheel_directory: str, config_settings: Settings = None, metad
 
 
 def _build_library() -> None:
-    command = ["cargo", "build", "--release", "--locked", "--package", "gapless-torch"]
+    command = ["cargo", "build", "--release", "--locked", "--package", "gapless-torch", "--package", "gapless-malloc"]
     print("$", " ".join(command), file=sys.stderr, flush=True)
     try:
         subprocess.run(command, cwd=ROOT, check=True)
@@ -69,7 +70,8 @@ def _build_library() -> None:
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"`{' '.join(command)}` failed with {error.returncode}: its output is above") from None
     target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
-    shutil.copy2(target / "release" / LIBRARY, IN_PACKAGE)
+    for library in LIBRARIES:
+        shutil.copy2(target / "release" / library, PACKAGE / library)
     _build_card()
 
 

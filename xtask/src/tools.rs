@@ -103,7 +103,7 @@ pub(crate) fn prometheus() -> Option<PathBuf> {
 }
 
 /// Downloads a Debian package and unpacks it into `folder`, which needs no rights.
-fn unpack(package: &str, folder: &Path) -> Result<()> {
+pub(crate) fn unpack(package: &str, folder: &Path) -> Result<()> {
     if !shell::has("apt-get") || !shell::has("dpkg-deb") {
         bail!("there is no apt-get");
     }

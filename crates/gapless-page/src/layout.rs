@@ -100,6 +100,13 @@ pub fn decode(bytes: &[u8]) -> Result<Page, PageError> {
     Ok(page)
 }
 
+/// FNV-1a.
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
 fn checksum(sequence: u64, body: &[u8]) -> u64 {
     let head = sequence.to_le_bytes().into_iter().chain((body.len() as u64).to_le_bytes());
     head.chain(body.iter().copied())
@@ -108,22 +115,22 @@ fn checksum(sequence: u64, body: &[u8]) -> u64 {
 
 // ---- writing ----
 
-struct Put(Vec<u8>);
+pub(crate) struct Put(pub(crate) Vec<u8>);
 
 impl Put {
     fn u16(&mut self, value: u16) {
         self.0.extend(value.to_le_bytes());
     }
 
-    fn u32(&mut self, value: u32) {
+    pub(crate) fn u32(&mut self, value: u32) {
         self.0.extend(value.to_le_bytes());
     }
 
-    fn u64(&mut self, value: u64) {
+    pub(crate) fn u64(&mut self, value: u64) {
         self.0.extend(value.to_le_bytes());
     }
 
-    fn text(&mut self, text: &str, most: usize) {
+    pub(crate) fn text(&mut self, text: &str, most: usize) {
         let mut end = text.len().min(most);
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -227,12 +234,12 @@ fn put_card(out: &mut Put, card: &Card) {
 
 // ---- reading ----
 
-struct Take<'a>(&'a [u8]);
+pub(crate) struct Take<'a>(pub(crate) &'a [u8]);
 
 const SHORT: PageError = PageError::Wrong("it ends too early");
 
 impl<'a> Take<'a> {
-    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(taken)
@@ -242,7 +249,7 @@ impl<'a> Take<'a> {
         self.bytes(N)?.try_into().ok()
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.array().map(u8::from_le_bytes)
     }
 
@@ -250,20 +257,20 @@ impl<'a> Take<'a> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn number(&mut self) -> Result<u64, PageError> {
+    pub(crate) fn number(&mut self) -> Result<u64, PageError> {
         self.u64().ok_or(SHORT)
     }
 
     /// Fit to be shown: what would steer a terminal becomes a question mark.
-    fn text(&mut self, most: usize) -> Result<String, PageError> {
+    pub(crate) fn text(&mut self, most: usize) -> Result<String, PageError> {
         let length = usize::from(self.u16().ok_or(SHORT)?);
         if length > most {
             return Err(PageError::Wrong("a text is too long"));

@@ -11,6 +11,7 @@
 
 pub mod error;
 pub mod folder;
+pub mod host;
 pub mod layout;
 pub mod page;
 pub mod process;
@@ -19,6 +20,7 @@ pub mod writer;
 
 pub use error::PageError;
 pub use folder::{Folder, FolderError};
+pub use host::{HostPage, read_hosts};
 pub use page::{Card, Counters, Holder, Lane, Page, Sample, Tenant};
 pub use process::Process;
 pub use reader::{Readings, read_all};

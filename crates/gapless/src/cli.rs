@@ -618,6 +618,7 @@ Examples:
   gapless run --set largest_page=32MiB -- python -m package.train
   gapless run --check -- python train.py
   gapless run --record run.gtrace --stacks python -- python train.py; gapless report run.gtrace
+  gapless run --host --host-limit 200GiB -- python train.py
 
 Gapless replaces the allocator when torch is imported, in the program and in every Python process that it starts.
 Environment variables such as GAPLESS_RESERVE=60GiB set the same options; a flag wins. Gapless does not reach
@@ -661,6 +662,19 @@ pub(crate) struct RunArgs {
     /// The most disk space for the recording; Gapless keeps the newest events, in FILE and in an older file beside it
     #[arg(long, value_name = "BYTES", requires = "record")]
     pub(crate) record_limit: Option<String>,
+
+    /// Also serve the host's memory: every malloc of the program and of the programs that it starts
+    #[arg(long)]
+    pub(crate) host: bool,
+
+    /// Let the program and those that it starts hold at most this much of the host's memory together; auto: 90 % of
+    /// the cgroup's limit
+    #[arg(long, value_name = "BYTES", requires = "host")]
+    pub(crate) host_limit: Option<String>,
+
+    /// Find writes beside and after blocks, double and wrong frees of the host's memory; slow
+    #[arg(long, requires = "host")]
+    pub(crate) host_check: bool,
 
     /// Any other option of gapless.enable(); may be given more than once
     #[arg(long = "set", value_name = "NAME=VALUE")]

@@ -118,3 +118,67 @@ fn a_package_that_is_missing_or_has_no_library_is_said() {
         without.run(&["run", "--", "sh", "-c", "exit 0"], &[("GAPLESS_LIBRARY", "/other.so")]);
     assert_eq!(code, 0, "{err}");
 }
+
+#[cfg(target_os = "linux")]
+mod host {
+    use super::*;
+
+    const HOST: &[&str] = &["libgapless_malloc.so"];
+
+    #[test]
+    fn the_library_comes_first_and_the_budget_has_a_file_of_its_own() {
+        let installed = Installed::new(&[WHOLE, HOST].concat());
+        let run = installed.root().join("run").display().to_string();
+        let shown =
+            "echo $LD_PRELOAD $GAPLESS_HOST_LIMIT $GAPLESS_HOST_CHECK; ls -s $GAPLESS_HOST_LIMIT_FILE";
+        let flags = ["run", "--host", "--host-limit", "2GiB", "--host-check", "--", "/bin/sh", "-c", shown];
+        // The file of the library is empty, and the loader says so and goes on: the words tell what it was given.
+        let variables =
+            [("GAPLESS_RUN_DIR", run.as_str()), ("PATH", "/bin:/usr/bin"), ("LD_PRELOAD", "/mine.so")];
+        let mut command = Command::new(installed.binary());
+        command.args(flags).env_clear().envs(variables);
+        let output = command.output().expect("the binary starts");
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        let library = installed.package().join("libgapless_malloc.so");
+        assert!(out.starts_with(&format!("{}:/mine.so 2147483648 1\n", library.display())), "{out}");
+        assert!(out.contains(&run) && out.trim_end().ends_with(".host"), "{out}");
+        let left = || fs::read_dir(&run).expect("the folder").count();
+        assert_eq!(left(), 1);
+        // The next one removes what the first left.
+        assert!(Command::new(installed.binary()).args(flags).env_clear().envs(variables).output().is_ok());
+        assert_eq!(left(), 1);
+    }
+
+    #[test]
+    fn a_program_without_the_package_can_have_the_host_alone() {
+        let alone = Installed::new(&[]);
+        fs::write(alone.binary().with_file_name("libgapless_malloc.so"), "").expect("written");
+        let (code, out, _) =
+            alone.run(&["run", "--host", "--", "sh", "-c", "echo $LD_PRELOAD:$GAPLESS_RUN"], &[]);
+        assert_eq!((code, out.trim_end().ends_with("/bin/libgapless_malloc.so:")), (0, true), "{out}");
+        let (code, _, err) = alone.run(&["run", "--host", "--limit", "1GiB", "--", "sh"], &[]);
+        assert_eq!(code, 2, "an option for the GPU needs the package");
+        assert!(err.contains("not installed"), "{err}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_host_is_said() {
+        let installed = Installed::new(WHOLE);
+        for (args, variables, part) in [
+            (&["run", "--host", "--", "sh"][..], &[][..], "libgapless_malloc.so is not installed"),
+            (&["run", "--host-limit", "1GiB", "--", "sh"], &[], "--host"),
+            (&["run", "--host", "--", "sh"], &[("GAPLESS_HOST_LIBRARY", "/nowhere.so")], "is not a file"),
+        ] {
+            let (code, out, err) = installed.run(args, variables);
+            assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
+            assert!(err.contains(part), "{args:?}: {err}");
+        }
+        drop(installed);
+        let whole = Installed::new(&[WHOLE, HOST].concat());
+        for wrong in ["much", "0", "-1"] {
+            let limit = format!("--host-limit={wrong}");
+            let (code, _, err) = whole.run(&["run", "--host", &limit, "--", "sh"], &[]);
+            assert!(code == 2 && err.contains("--host-limit"), "{wrong}: {err}");
+        }
+    }
+}

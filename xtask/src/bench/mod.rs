@@ -5,6 +5,7 @@ mod check;
 mod estimate;
 mod fit;
 mod fleet;
+mod host;
 mod page;
 mod plan;
 mod pool;
@@ -16,8 +17,18 @@ mod weights;
 use anyhow::{Result, bail};
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    let known =
-        ["report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate", "fleet", "weights"];
+    // The host's bench has parts: `bench host large`.
+    if let [first, parts @ ..] = names
+        && *first == "host"
+        && !parts.is_empty()
+        && parts.iter().all(|part| ["large", "small", "ai"].contains(part))
+    {
+        return host::run(parts);
+    }
+    let known = [
+        "report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate", "fleet", "weights",
+        "host",
+    ];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
     }
@@ -42,6 +53,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("estimate") {
         estimate::run()?;
+    }
+    if wanted("host") {
+        host::run(&[])?;
     }
     if wanted("ranks") {
         ranks::run()?;

@@ -4,6 +4,12 @@
 //! first in PYTHONPATH, which child processes inherit, and turns flags into GAPLESS_* variables. It checks only the
 //! form of option names; the package knows them, and refuses an unknown one when torch is imported. On Unix the program
 //! replaces this process, so signals and the exit code are its own.
+//!
+//! `--host` also puts Gapless below `malloc`. A program without torch may have it alone, so the package may be missing
+//! then, unless an option for the GPU was given.
+
+#[cfg(target_os = "linux")]
+mod host;
 
 use crate::Answer;
 use crate::cli::{RecordStacks, RunArgs};
@@ -22,10 +28,29 @@ const LIBRARY: &str = "libgapless_torch.so";
 pub(crate) fn run(args: &RunArgs) -> Result<Answer> {
     let (program, rest) = args.command.split_first().context("clap asks for a command")?;
     let options = options(args)?;
-    let package = package_with_library(program)?;
+    let package = match package_with_library(program) {
+        Err(_) if args.host && options.is_empty() => None,
+        package => Some(package?),
+    };
     let mut command = Command::new(program);
-    command.args(rest).envs(options).env("GAPLESS_RUN", "1").env("PYTHONPATH", python_path(&package)?);
+    command.args(rest);
+    if let Some(package) = &package {
+        command.envs(options).env("GAPLESS_RUN", "1").env("PYTHONPATH", python_path(package)?);
+    }
+    if args.host {
+        command.envs(host_variables(args, package.as_deref())?);
+    }
     start(command, program)
+}
+
+#[cfg(target_os = "linux")]
+fn host_variables(args: &RunArgs, package: Option<&Path>) -> Result<Vec<(String, OsString)>> {
+    host::variables(args, package)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn host_variables(_: &RunArgs, _: Option<&Path>) -> Result<Vec<(String, OsString)>> {
+    Err(Failure::new("--host works on Linux only", "leave it out").into())
 }
 
 /// The flags as variables. Sizes are checked here, where a mistake is seen before anything has started.

@@ -6,6 +6,7 @@
 
 mod detail;
 mod draw;
+mod hosts;
 mod json;
 mod once;
 mod state;
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<Answer> {
 
 fn look(args: &TopArgs) -> Result<Machine> {
     let machine = collect(args.pid)?;
-    if let Some(pid) = args.pid.filter(|_| machine.processes.is_empty()) {
+    if let Some(pid) = args.pid.filter(|_| machine.processes.is_empty() && machine.hosts.is_empty()) {
         let what = format!("no process {pid} uses a card here");
         return Err(Failure::new(what, "`gapless top --once` lists those that do").into());
     }

@@ -4,7 +4,7 @@ use super::{CardReading, Machine};
 use crate::failure::Failure;
 use anyhow::Result;
 use gapless_cuda::Nvml;
-use gapless_page::{folder, process, read_all};
+use gapless_page::{folder, process, read_all, read_hosts};
 use std::collections::HashMap;
 
 /// The machine as it is now. `only` keeps one process.
@@ -25,6 +25,8 @@ pub(crate) fn collect(only: Option<u32>) -> Result<Machine> {
     };
     let mut machine = Machine::of(readings.pages, cards(), process::now(), only, &who);
     machine.host = host();
+    machine.hosts = read_hosts(&candidates);
+    machine.hosts.retain(|page| only.is_none_or(|pid| page.process.pid == pid));
     machine
         .notes
         .extend(readings.refused.iter().map(|error| format!("statistics files cannot be read: {error}")));

@@ -7,7 +7,7 @@ pub(crate) mod collect;
 
 use gapless_cuda::Uuid;
 use gapless_cuda::nvml::Memory;
-use gapless_page::{Card as CardPage, Page, Tenant};
+use gapless_page::{Card as CardPage, HostPage, Page, Tenant};
 
 /// A page that was not written for so long is told as silent: its process was stopped, or became another program.
 pub(crate) const SILENT: u64 = 5_000_000;
@@ -20,6 +20,8 @@ pub(crate) struct Machine {
     pub(crate) host: String,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) processes: Vec<Process>,
+    /// Processes whose host memory Gapless serves, by pid.
+    pub(crate) hosts: Vec<HostPage>,
     /// Why the driver says nothing of other processes; `None` where it does.
     pub(crate) no_nvml: Option<String>,
     /// What else could not be read.

@@ -3,6 +3,7 @@
 
 use crate::machine::{Gpu, Machine, Process, Use};
 use gapless_page::Card;
+use gapless_page::host::Figures;
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -71,6 +72,38 @@ const CARD: &[(&str, Kind, &str, OfCard)] = &[
     }),
 ];
 
+type OfHost = fn(&Figures) -> Option<u64>;
+
+/// Of each process whose host memory Gapless serves.
+const HOST: &[(&str, Kind, &str, OfHost)] = &[
+    ("gapless_host_large_bytes", Gauge, "Large host buffers that the program holds.", |f| Some(f.large_live)),
+    ("gapless_host_large_peak_bytes", Gauge, "The largest gapless_host_large_bytes.", |f| Some(f.large_peak)),
+    ("gapless_host_kept_bytes", Gauge, "Host memory that is kept for the next large buffer.", |f| {
+        Some(f.kept)
+    }),
+    ("gapless_host_small_bytes", Gauge, "Host memory of small objects, in use or not.", |f| Some(f.small)),
+    ("gapless_host_resident_bytes", Gauge, "Resident memory of the process.", |f| Some(f.resident)),
+    ("gapless_host_limit_bytes", Gauge, "The budget that the process shares with others.", |f| {
+        (f.limit > 0).then_some(f.limit)
+    }),
+    ("gapless_host_budget_held_bytes", Gauge, "What all processes of that budget hold.", |f| {
+        (f.limit > 0).then_some(f.budget_held)
+    }),
+    ("gapless_host_allocations_total", Counter, "Large host buffers that were allocated.", |f| {
+        Some(f.allocations)
+    }),
+    ("gapless_host_frees_total", Counter, "Large host buffers that were freed.", |f| Some(f.frees)),
+    ("gapless_host_handed_out_bytes_total", Counter, "Bytes of large host buffers.", |f| Some(f.handed_out)),
+    ("gapless_host_reused_bytes_total", Counter, "Bytes of them that needed no fresh memory.", |f| {
+        Some(f.reused)
+    }),
+    ("gapless_host_given_back_bytes_total", Counter, "Bytes that went back to the kernel.", |f| {
+        Some(f.given_back)
+    }),
+    ("gapless_host_refused_total", Counter, "Requests that the budget refused.", |f| Some(f.refused)),
+    ("gapless_host_faults_total", Counter, "Page faults of the process.", |f| Some(f.faults)),
+];
+
 type OfGpu = fn(&Gpu) -> f64;
 
 /// Of each card, whoever uses it.
@@ -92,7 +125,13 @@ fn names() -> Vec<&'static str> {
         "gapless_process_used_bytes",
         "gapless_statistics_timestamp_seconds",
     ];
-    CARD.iter().map(|(name, ..)| *name).chain(GPU.iter().map(|(name, ..)| *name)).chain(single).collect()
+    let hosts = HOST.iter().map(|(name, ..)| *name);
+    CARD.iter()
+        .map(|(name, ..)| *name)
+        .chain(GPU.iter().map(|(name, ..)| *name))
+        .chain(hosts)
+        .chain(single)
+        .collect()
 }
 
 pub(super) fn text(machine: &Machine) -> String {
@@ -142,6 +181,16 @@ pub(super) fn text(machine: &Machine) -> String {
             let (pid, program) = (process.pid.to_string(), program(&process.command));
             let labels = labels(&[("Hostname", &machine.host), ("pid", &pid), ("process", &program)]);
             out.sample(name, &labels, page.time as f64 / 1e6);
+        }
+    }
+    for (name, kind, help, of) in HOST {
+        out.family(name, *kind, help);
+        for page in &machine.hosts {
+            if let Some(value) = of(&page.figures) {
+                let (pid, program) = (page.process.pid.to_string(), program(&page.process.command));
+                let labels = labels(&[("Hostname", &machine.host), ("pid", &pid), ("process", &program)]);
+                out.sample(name, &labels, value as f64);
+            }
         }
     }
     out.text

@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, Process, Use};
 use anyhow::Result;
-use gapless_page::Card;
+use gapless_page::{Card, HostPage};
 use serde_json::{Value, json};
 
 pub(super) fn text(machine: &Machine) -> Result<String> {
@@ -38,7 +38,32 @@ fn value(machine: &Machine) -> Value {
         "nvml": { "available": machine.no_nvml.is_none(), "reason": machine.no_nvml },
         "gpus": gpus,
         "processes": processes,
+        "hosts": machine.hosts.iter().map(of_host).collect::<Vec<_>>(),
         "notes": machine.notes,
+    })
+}
+
+fn of_host(page: &HostPage) -> Value {
+    let f = &page.figures;
+    json!({
+        "pid": page.process.pid,
+        "command": page.process.command,
+        "written": page.time,
+        "large": f.large_live,
+        "large_peak": f.large_peak,
+        "kept": f.kept,
+        "small": f.small,
+        "resident": f.resident,
+        "faults": f.faults,
+        "allocations": f.allocations,
+        "frees": f.frees,
+        "handed_out": f.handed_out,
+        "reused": f.reused,
+        "given_back": f.given_back,
+        "huge_pages": f.huge_pages != 0,
+        "limit": (f.limit > 0).then_some(f.limit),
+        "budget_held": f.budget_held,
+        "refused": f.refused,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::NOBODY;
 use super::draw::{bytes, command, duration, left, percent, rate, right};
+use super::hosts;
 use super::state::{Ui, gpus};
 use super::view::{held, note, summary};
 use crate::machine::Machine;
@@ -23,7 +24,9 @@ pub(super) fn text(machine: &Machine) -> String {
         );
     }
     if machine.processes.is_empty() {
-        let _ = writeln!(out, "{NOBODY}");
+        if machine.hosts.is_empty() {
+            let _ = writeln!(out, "{NOBODY}");
+        }
     } else {
         let _ = writeln!(out, "{}\n", summary(machine));
         let _ = writeln!(
@@ -56,6 +59,7 @@ pub(super) fn text(machine: &Machine) -> String {
             silent.unwrap_or_default()
         );
     }
+    out.push_str(&hosts::text(machine));
     if let Some(note) = note(machine) {
         let _ = writeln!(out, "\n{note}");
     }

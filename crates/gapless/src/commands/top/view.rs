@@ -3,6 +3,7 @@
 use super::NOBODY;
 use super::detail;
 use super::draw::{self, Palette, bar, bytes, cut, keys, left, percent, rate, right, spark};
+use super::hosts;
 use super::state::{Sort, Ui, gpus};
 use crate::machine::{Gpu, Machine, Process};
 use ratatui::Frame;
@@ -154,7 +155,9 @@ fn table(frame: &mut Frame<'_>, area: Rect, machine: &Machine, ui: &Ui, palette:
     let rows = ui.rows(machine);
     let mut lines = vec![header(&columns, width, ui, palette)];
     if rows.is_empty() {
-        let text = if machine.processes.is_empty() {
+        let text = if machine.processes.is_empty() && !machine.hosts.is_empty() {
+            "no process uses a GPU".to_owned()
+        } else if machine.processes.is_empty() {
             NOBODY.to_owned()
         } else {
             format!("nothing fits {:?}: esc shows all", ui.filter)
@@ -169,7 +172,15 @@ fn table(frame: &mut Frame<'_>, area: Rect, machine: &Machine, ui: &Ui, palette:
         let line = row(process, machine, &columns, width, palette);
         lines.push(if at == chosen { line.style(palette.chosen()) } else { line });
     }
-    if !rows.is_empty() && machine.ours() == 0 && rows.len() + 2 < usize::from(area.height) {
+    // Host memory below, as far as there is room.
+    let shown = hosts::text(machine);
+    let left = usize::from(area.height).saturating_sub(lines.len());
+    lines.extend(shown.lines().take(left).map(|line| Line::raw(format!(" {line}"))));
+    if !rows.is_empty()
+        && machine.hosts.is_empty()
+        && machine.ours() == 0
+        && rows.len() + 2 < usize::from(area.height)
+    {
         lines.extend([Line::default(), Line::styled(format!(" {NOBODY}"), palette.quiet())]);
     }
     frame.render_widget(Paragraph::new(lines), area);

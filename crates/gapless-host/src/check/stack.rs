@@ -1,0 +1,113 @@
+//! Where in the program a call came from: return addresses by the unwinder, names by the loader.
+
+use crate::text::say;
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_void};
+
+/// Frames that a stack keeps.
+pub const DEPTH: usize = 14;
+/// Frames of the allocator itself are left out, so more are asked for.
+const SKIPPED: usize = 8;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stack {
+    frames: [usize; DEPTH],
+}
+
+thread_local! {
+    /// The unwinder may allocate: such a block has no stack.
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+unsafe extern "C" {
+    fn _Unwind_Backtrace(
+        visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+        argument: *mut c_void,
+    ) -> c_int;
+    fn _Unwind_GetIP(context: *mut c_void) -> usize;
+}
+
+struct Walk {
+    frames: [usize; DEPTH + SKIPPED],
+    count: usize,
+}
+
+extern "C" fn visit(context: *mut c_void, argument: *mut c_void) -> c_int {
+    // SAFETY: the `Walk` of `here`.
+    let walk = unsafe { &mut *argument.cast::<Walk>() };
+    if walk.count == walk.frames.len() {
+        return 5; // the end of the stack, as the unwinder calls it
+    }
+    // SAFETY: the unwinder's own context.
+    walk.frames[walk.count] = unsafe { _Unwind_GetIP(context) };
+    walk.count += 1;
+    0
+}
+
+impl Stack {
+    /// The stack of this call, without the allocator's own frames.
+    #[must_use]
+    pub fn here() -> Stack {
+        let mut stack = Stack::default();
+        if BUSY.with(|busy| busy.replace(true)) {
+            return stack;
+        }
+        let mut walk = Walk { frames: [0; DEPTH + SKIPPED], count: 0 };
+        // SAFETY: `visit` gets the walk, which lives until the call is done.
+        unsafe { _Unwind_Backtrace(visit, (&raw mut walk).cast()) };
+        let own = object_of(Stack::here as *const () as usize);
+        let outside = walk.frames[..walk.count].iter().filter(|&&frame| object_of(frame) != own);
+        for (to, from) in stack.frames.iter_mut().zip(outside) {
+            *to = *from;
+        }
+        BUSY.with(|busy| busy.set(false));
+        stack
+    }
+
+    /// One line a frame, on standard error.
+    pub fn say(&self) {
+        if self.frames[0] == 0 {
+            say(format_args!("      (the stack is not known)\n"));
+        }
+        for frame in self.frames.iter().take_while(|frame| **frame != 0) {
+            say_frame(*frame);
+        }
+    }
+}
+
+fn find(address: usize) -> Option<libc::Dl_info> {
+    // SAFETY: valid when zero.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: `found` is valid for writing; any address may be asked for.
+    let known = unsafe { libc::dladdr(address as *const c_void, &raw mut found) };
+    (known != 0).then_some(found)
+}
+
+fn object_of(address: usize) -> usize {
+    find(address).map_or(0, |found| found.dli_fbase as usize)
+}
+
+fn text<'a>(start: *const libc::c_char) -> &'a str {
+    if start.is_null() {
+        return "?";
+    }
+    // SAFETY: the loader's texts end in a zero, and stay while the object is loaded.
+    unsafe { CStr::from_ptr(start) }.to_str().unwrap_or("?")
+}
+
+fn say_frame(frame: usize) {
+    // A return address is behind the call: one byte before is inside of it.
+    let Some(found) = find(frame - 1) else {
+        say(format_args!("      {frame:#x}\n"));
+        return;
+    };
+    let file = text(found.dli_fname);
+    let offset = frame - 1 - found.dli_fbase as usize;
+    if found.dli_sname.is_null() {
+        say(format_args!("      {file}+{offset:#x}\n"));
+    } else {
+        let name = text(found.dli_sname);
+        let inside = frame - found.dli_saddr as usize;
+        say(format_args!("      {name}+{inside:#x}  ({file}+{offset:#x})\n"));
+    }
+}

@@ -1,0 +1,305 @@
+//! Small or large, by size: the memory of the process, without checks. Also what happens around a fork, and what the
+//! helper does.
+
+use crate::budget::Budget;
+use crate::decay::{Decay, TICK};
+use crate::helper::{self, Work};
+use crate::huge::Trouble;
+use crate::large::{Large, is_large};
+use crate::lock::Lock;
+use crate::options::Options;
+use crate::small::{Mimalloc, Small};
+use crate::sys;
+use crate::text::say;
+use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_ALIGNMENT};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+pub static BUDGET: Budget = Budget::new();
+pub static LARGE: Large = Large::new(&BUDGET);
+pub static SMALL: Mimalloc = Mimalloc::new(&BUDGET);
+
+static DECAY: Lock<Decay> = Lock::new(Decay::new());
+static TROUBLE: Lock<Option<Trouble>> = Lock::new(None);
+/// Steps that the program told of, and those that the helper knows.
+static STEPS: AtomicU64 = AtomicU64::new(0);
+static SEEN_STEPS: AtomicU64 = AtomicU64::new(0);
+/// Requests of relatives that were answered.
+static SEEN_WANTED: AtomicU64 = AtomicU64::new(0);
+static WORK: Work = Work { round, pause, is_idle };
+
+/// Small objects above this are looked after when idle.
+const MUCH_SMALL: u64 = 32 << 20;
+/// Rounds between two looks at what small objects keep.
+const SMALL_ROUNDS: u32 = 4;
+static ROUNDS: AtomicU32 = AtomicU32::new(0);
+/// A round that somebody adds: writes statistics.
+static PUBLISH: Lock<Option<fn()>> = Lock::new(None);
+
+/// A large buffer shrinks into a small object below this: a granule for some bytes would be a waste.
+const TO_SMALL: usize = FROM / 4;
+
+/// Before the first block.
+pub fn begin() {
+    SMALL.begin();
+    BUDGET.relieve_by(relieve);
+}
+
+/// When the environment can be read. Ends the process where the options cannot be kept.
+pub fn configure(options: &Options) {
+    if let Some(limit) = options.limit
+        && !BUDGET.limit_to(limit, options.limit_file)
+    {
+        say(format_args!(
+            "gapless: the budget's page cannot be used\n  GAPLESS_HOST_LIMIT_FILE must name a file that `gapless run` \
+             made, or be unset\n"
+        ));
+        sys::exit(2);
+    }
+    if let Some(wanted) = options.huge {
+        LARGE.use_huge_pages(wanted);
+    }
+    // SAFETY: the handlers are functions of this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
+}
+
+/// The process ends: relatives get its part of the budget.
+pub fn end() {
+    BUDGET.leave();
+}
+
+/// Lets the helper call this in every round, about twice a second. The helper starts with the first large buffer.
+pub fn publish_by(publish: fn()) {
+    *PUBLISH.lock() = Some(publish);
+}
+
+/// The limit is reached: what is kept for reuse goes back.
+fn relieve() {
+    LARGE.trim(u32::MAX);
+}
+
+/// Gives back all that is idle. Gives the bytes of large buffers.
+pub fn trim() -> u64 {
+    let given = LARGE.trim(u32::MAX);
+    let before = SMALL.held();
+    SMALL.collect(true);
+    given + before.saturating_sub(SMALL.held())
+}
+
+/// A step of the program begins.
+pub fn step() {
+    STEPS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A block; null where there is no memory.
+#[inline]
+pub fn allocate(size: usize, zeroed: bool) -> *mut u8 {
+    if size < FROM { SMALL.allocate(size, zeroed) } else { large(size, MIN_ALIGNMENT, zeroed) }
+}
+
+/// A block at a multiple of `alignment`, a power of two.
+pub fn allocate_aligned(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
+    if is_large(size, alignment) {
+        large(size, alignment, zeroed)
+    } else if alignment <= MIN_ALIGNMENT && size >= alignment {
+        SMALL.allocate(size, zeroed)
+    } else {
+        SMALL.allocate_aligned(size, alignment, zeroed)
+    }
+}
+
+fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
+    if size > isize::MAX as usize || alignment > MOST_ALIGNMENT {
+        return std::ptr::null_mut();
+    }
+    let mut block = LARGE.allocate(size, alignment, zeroed);
+    if block.is_null() && BUDGET.limit() > 0 {
+        // What small objects keep may be enough.
+        SMALL.collect(true);
+        block = LARGE.allocate(size, alignment, zeroed);
+    }
+    if block.is_null() && LARGE.is_absent() && alignment <= GRANULE {
+        // No addresses for an arena: what mimalloc can do is better than nothing.
+        return SMALL.allocate_aligned(size, alignment, zeroed);
+    }
+    helper::ensure(&WORK);
+    block
+}
+
+/// # Safety
+/// `block` is null, or came from here and was not freed.
+#[inline]
+pub unsafe fn free(block: *mut u8) {
+    if LARGE.contains(block) {
+        free_large(block);
+    } else {
+        // SAFETY: what is not in the arena came from the small core; it knows null.
+        unsafe { SMALL.free(block) }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn free_large(block: *mut u8) {
+    if !LARGE.free(block) {
+        wrong_free("free", block);
+    }
+    helper::ensure(&WORK);
+}
+
+fn wrong_free(what: &str, block: *mut u8) -> ! {
+    say(format_args!(
+        "gapless: {what}({block:p}): no large buffer begins there: it was freed before, or the address is wrong\n  \
+         run the program with GAPLESS_HOST_CHECK=1 to see where it was allocated and freed\n"
+    ));
+    sys::abort()
+}
+
+/// # Safety
+/// `block` came from here and was not freed.
+pub unsafe fn usable(block: *mut u8) -> usize {
+    if LARGE.contains(block) {
+        return LARGE.usable(block).unwrap_or_else(|| wrong_free("malloc_usable_size", block));
+    }
+    // SAFETY: as in `free`.
+    unsafe { SMALL.usable(block) }
+}
+
+/// # Safety
+/// `block` came from here and was not freed. It is invalid afterwards, unless null is returned.
+pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
+    if size > isize::MAX as usize {
+        return std::ptr::null_mut();
+    }
+    let is_large = LARGE.contains(block);
+    if is_large && size >= TO_SMALL {
+        let moved = LARGE.reallocate(block, size).unwrap_or_else(|| wrong_free("realloc", block));
+        helper::ensure(&WORK);
+        return moved;
+    }
+    if !is_large && size < FROM {
+        // SAFETY: as the caller says.
+        return unsafe { SMALL.reallocate(block, size) };
+    }
+    let moved = allocate(size, false);
+    if !moved.is_null() {
+        // SAFETY: both blocks are valid for the smaller of their lengths, and are two.
+        unsafe {
+            moved.copy_from_nonoverlapping(block, usable(block).min(size));
+            free(block);
+        }
+    }
+    moved
+}
+
+/// Whether an address can be a block of ours.
+#[must_use]
+pub fn may_own(block: *const u8) -> bool {
+    LARGE.contains(block) || SMALL.may_own(block)
+}
+
+// ---- the helper ----
+
+/// Large allocations at the last round: a program that goes on is looked at again, one that stopped is not.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
+fn is_idle() -> bool {
+    LARGE.held().kept == 0
+        && LARGE.counters.allocations.load(Ordering::Relaxed) == SEEN.load(Ordering::Relaxed)
+}
+
+/// A tick while there is something to do. A helper that slept until every free would cost each of them a wake-up.
+fn pause() -> Option<Duration> {
+    let has_work = !is_idle() || SMALL.held() > MUCH_SMALL || PUBLISH.lock().is_some();
+    if !has_work {
+        DECAY.lock().rest();
+        LARGE.low_water();
+    }
+    has_work.then_some(TICK)
+}
+
+fn round() {
+    let rounds = ROUNDS.fetch_add(1, Ordering::Relaxed);
+    SEEN.store(LARGE.counters.allocations.load(Ordering::Relaxed), Ordering::Relaxed);
+    let steps = STEPS.load(Ordering::Relaxed);
+    let surplus = {
+        let mut decay = DECAY.lock();
+        if SEEN_STEPS.swap(steps, Ordering::Relaxed) != steps {
+            decay.step();
+        }
+        decay.tick(LARGE.low_water())
+    };
+    let kept = LARGE.held().kept;
+    let is_wanted = BUDGET.exchange(kept, &SEEN_WANTED);
+    let most = if kept > 0 && (is_wanted || is_short()) { u32::MAX } else { surplus };
+    // In parts, so that a fork need not wait for all of it.
+    let mut left = most;
+    while left > 0 && !helper::is_stopping() {
+        let part = left.min(256);
+        if LARGE.trim(part) == 0 {
+            break;
+        }
+        left -= part;
+    }
+    if rounds.is_multiple_of(SMALL_ROUNDS) && SMALL.held() > MUCH_SMALL {
+        SMALL.collect(false);
+    }
+    watch_huge_pages();
+    let publish = *PUBLISH.lock();
+    if let Some(publish) = publish {
+        publish();
+    }
+}
+
+/// Whether the machine is short of memory: less than a twentieth is available.
+fn is_short() -> bool {
+    let mut buffer = [0; 4096];
+    let text = sys::read_file(c"/proc/meminfo", &mut buffer);
+    let total = sys::kib_line(text, b"MemTotal:");
+    let available = sys::kib_line(text, b"MemAvailable:");
+    matches!((total, available), (Some(total), Some(available)) if available < total / 20)
+}
+
+fn watch_huge_pages() {
+    if !LARGE.has_huge_pages() {
+        return;
+    }
+    let now = Trouble::now();
+    let before = TROUBLE.lock().replace(now);
+    if before.is_some_and(|before| now.hurts(before)) {
+        LARGE.use_huge_pages(false);
+    }
+}
+
+// ---- around a fork ----
+
+extern "C" fn before_fork() {
+    helper::before_fork();
+    PUBLISH.acquire();
+    DECAY.acquire();
+    TROUBLE.acquire();
+    LARGE.before_fork();
+}
+
+extern "C" fn after_fork() {
+    // SAFETY: `before_fork` took all of them, in this thread.
+    unsafe {
+        LARGE.after_fork();
+        TROUBLE.release();
+        DECAY.release();
+        PUBLISH.release();
+        helper::after_fork();
+    }
+}
+
+extern "C" fn after_fork_in_child() {
+    BUDGET.after_fork();
+    // SAFETY: as in `after_fork`; the child's only thread is the one that forked.
+    unsafe {
+        LARGE.after_fork_in_child();
+        TROUBLE.release();
+        DECAY.release();
+        PUBLISH.release();
+        helper::after_fork();
+    }
+}

@@ -1,0 +1,147 @@
+//! The door of the process' memory: plain, or checked. What the C library promises about sizes, alignments and `errno`
+//! is kept here; the entry points of `gapless-malloc` only translate.
+
+use crate::check;
+use crate::core;
+use crate::options::Options;
+use crate::sys;
+use crate::units::MIN_ALIGNMENT;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const NEW: u32 = 0;
+/// The first block is being made ready; who asks meanwhile is the same thread.
+const BEGINNING: u32 = 1;
+const PLAIN: u32 = 2;
+const CHECKED: u32 = 3;
+
+static STATE: AtomicU32 = AtomicU32::new(NEW);
+
+/// Whether the plain path can be taken at once.
+#[inline]
+fn is_plain() -> bool {
+    STATE.load(Ordering::Relaxed) == PLAIN
+}
+
+/// Makes the heap ready where it is not. Gives whether blocks are checked.
+#[cold]
+fn settle() -> bool {
+    if STATE.compare_exchange(NEW, BEGINNING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        core::begin();
+        STATE.store(PLAIN, Ordering::Release);
+    }
+    STATE.load(Ordering::Acquire) == CHECKED
+}
+
+/// When the environment can be read: before the program's own code.
+pub fn configure() -> Options {
+    settle();
+    let options = Options::read();
+    core::configure(&options);
+    if options.check {
+        // SAFETY: the handlers are functions of this library, which is never unloaded.
+        unsafe {
+            libc::pthread_atfork(Some(check_before_fork), Some(check_after_fork), Some(check_after_fork));
+        }
+        STATE.store(CHECKED, Ordering::Release);
+    }
+    options
+}
+
+extern "C" fn check_before_fork() {
+    check::before_fork();
+}
+
+extern "C" fn check_after_fork() {
+    // SAFETY: `check_before_fork` ran in this thread.
+    unsafe { check::after_fork() };
+}
+
+/// The process ends.
+pub fn end() {
+    if STATE.load(Ordering::Acquire) == CHECKED {
+        check::end();
+    }
+    core::end();
+}
+
+#[inline]
+fn or_errno(block: *mut u8) -> *mut u8 {
+    if block.is_null() {
+        sys::set_errno(libc::ENOMEM);
+    }
+    block
+}
+
+#[inline]
+#[must_use]
+pub fn allocate(size: usize) -> *mut u8 {
+    if is_plain() {
+        return or_errno(core::allocate(size, false));
+    }
+    allocate_slow(size, MIN_ALIGNMENT, false)
+}
+
+#[inline]
+#[must_use]
+pub fn allocate_zeroed(size: usize) -> *mut u8 {
+    if is_plain() {
+        return or_errno(core::allocate(size, true));
+    }
+    allocate_slow(size, MIN_ALIGNMENT, true)
+}
+
+/// `alignment` is a power of two.
+#[must_use]
+pub fn allocate_aligned(size: usize, alignment: usize) -> *mut u8 {
+    if is_plain() {
+        return or_errno(core::allocate_aligned(size, alignment, false));
+    }
+    allocate_slow(size, alignment, false)
+}
+
+#[cold]
+fn allocate_slow(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
+    or_errno(if settle() {
+        check::allocate(size, alignment, zeroed)
+    } else {
+        core::allocate_aligned(size, alignment, zeroed)
+    })
+}
+
+/// # Safety
+/// `block` is null, or came from here and was not freed.
+#[inline]
+pub unsafe fn free(block: *mut u8) {
+    // SAFETY: as the caller says.
+    unsafe { if STATE.load(Ordering::Relaxed) == CHECKED { check::free(block) } else { core::free(block) } }
+}
+
+/// # Safety
+/// `block` is null, or came from here and was not freed. It is invalid afterwards, unless null is returned.
+#[must_use]
+pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
+    if block.is_null() {
+        return allocate(size);
+    }
+    // SAFETY: as the caller says.
+    or_errno(unsafe {
+        if STATE.load(Ordering::Relaxed) == CHECKED {
+            check::reallocate(block, size)
+        } else {
+            core::reallocate(block, size)
+        }
+    })
+}
+
+/// # Safety
+/// `block` is null, or came from here and was not freed.
+#[must_use]
+pub unsafe fn usable(block: *mut u8) -> usize {
+    if block.is_null() {
+        return 0;
+    }
+    // SAFETY: as the caller says.
+    unsafe {
+        if STATE.load(Ordering::Relaxed) == CHECKED { check::usable(block) } else { core::usable(block) }
+    }
+}

@@ -1,0 +1,132 @@
+//! The thread that gives memory back. It sleeps without a clock while there is nothing to do.
+//!
+//! A fork copies one thread only, so the helper is stopped before and started again when it is next needed: no memory
+//! is half given back in a child, and a program that counts its threads around a fork (Python does) finds its own.
+
+use crate::bell;
+use crate::lock::Lock;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What the helper does: one round of work, then how long to sleep; `None`: until somebody rings.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    pub round: fn(),
+    pub pause: fn() -> Option<Duration>,
+    pub is_idle: fn() -> bool,
+}
+
+struct Thread(Option<libc::pthread_t>);
+
+// SAFETY: the number of a thread, which any thread may join.
+unsafe impl Send for Thread {}
+
+static THREAD: Lock<Thread> = Lock::new(Thread(None));
+static RUNS: AtomicBool = AtomicBool::new(false);
+static STOP: AtomicBool = AtomicBool::new(false);
+/// No thread can be had: do not ask again and again.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Room for a round of work, and for the thread-local variables of all libraries, which the C library takes from it.
+const STACK: usize = 1 << 20;
+
+/// Starts the helper where there is none. Never waits.
+#[inline]
+pub fn ensure(work: &'static Work) {
+    if !RUNS.load(Ordering::Relaxed) {
+        start(work);
+    }
+}
+
+#[cold]
+fn start(work: &'static Work) {
+    if FAILED.load(Ordering::Relaxed) {
+        return;
+    }
+    // Somebody is starting or stopping it: the next call will do.
+    let Some(mut thread) = THREAD.try_lock() else { return };
+    if thread.0.is_some() {
+        return;
+    }
+    STOP.store(false, Ordering::Relaxed);
+    // Set before: the start of a thread allocates, and comes here again.
+    RUNS.store(true, Ordering::Relaxed);
+    match spawn(work) {
+        Some(started) => thread.0 = Some(started),
+        None => {
+            RUNS.store(false, Ordering::Relaxed);
+            FAILED.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn spawn(work: &'static Work) -> Option<libc::pthread_t> {
+    crate::sys::keep_errno(|| {
+        // SAFETY: valid when zero, and initialised by the call below.
+        let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+        let mut before = all;
+        let mut thread: libc::pthread_t = 0;
+        let argument: *mut c_void = std::ptr::from_ref(work).cast_mut().cast();
+        // SAFETY: all pointers are to variables of this function; `work` lives for good. The helper takes no signal:
+        // they are the program's.
+        let result = unsafe {
+            libc::pthread_attr_init(&raw mut attributes);
+            libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            let result = libc::pthread_create(&raw mut thread, &raw const attributes, main, argument);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+            libc::pthread_attr_destroy(&raw mut attributes);
+            result
+        };
+        (result == 0).then_some(thread)
+    })
+}
+
+extern "C" fn main(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: the `work` of `spawn`, which lives for good.
+    let work = unsafe { &*argument.cast::<Work>() };
+    // SAFETY: a name of at most 15 bytes for this very thread.
+    unsafe { libc::pthread_setname_np(libc::pthread_self(), c"gapless-host".as_ptr()) };
+    while !STOP.load(Ordering::SeqCst) {
+        let pause = (work.pause)();
+        bell::sleep(pause, || !STOP.load(Ordering::SeqCst) && (pause.is_some() || (work.is_idle)()));
+        // Who rings has only begun: the round comes a pause later.
+        if pause.is_some() && !STOP.load(Ordering::SeqCst) {
+            (work.round)();
+        }
+    }
+    std::ptr::null_mut()
+}
+
+/// Whether the helper was told to stop: a long round looks here between its parts.
+#[must_use]
+pub fn is_stopping() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
+
+/// Before a fork: stops the helper, and lets nobody start one.
+pub fn before_fork() {
+    THREAD.acquire();
+    // SAFETY: this thread has the lock, and no guard is alive.
+    let thread = unsafe { &mut *THREAD.value() };
+    if let Some(running) = thread.0.take() {
+        STOP.store(true, Ordering::SeqCst);
+        bell::wake();
+        // SAFETY: a thread that nobody else joins.
+        unsafe { libc::pthread_join(running, std::ptr::null_mut()) };
+        RUNS.store(false, Ordering::Relaxed);
+    }
+}
+
+/// After a fork, in the parent and in the child.
+///
+/// # Safety
+/// [`before_fork`] was called by this thread.
+pub unsafe fn after_fork() {
+    // SAFETY: as the caller says.
+    unsafe { THREAD.release() };
+}

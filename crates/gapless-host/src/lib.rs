@@ -1,0 +1,37 @@
+//! The host's memory: what stands behind `malloc` in a process that preloads `libgapless_malloc.so`.
+//!
+//! ```text
+//!   heap      one door: plain or checked
+//!   ├─ check      guards, poison, and stacks for wrong frees (`GAPLESS_HOST_CHECK=1`)
+//!   └─ core       small or large, by size; fork; what the helper does
+//!      ├─ small      objects below 1 MiB: mimalloc 3 behind the trait `Small`
+//!      ├─ large      buffers from 1 MiB: an arena of addresses, memory kept for the next buffer
+//!      │   ├─ space      which addresses are free, and which of them have memory: pure, no system call
+//!      │   └─ huge       whether huge pages pay on this machine, by measurement
+//!      ├─ budget     what this process and its relatives may hold together
+//!      ├─ decay      how much of the kept memory nobody needed lately: pure
+//!      └─ helper     the thread that gives memory back; it is stopped around a fork
+//!   sys       every system call
+//! ```
+//!
+//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, writable part, space. No
+//! system call that can take long is made under the lock of the space.
+#![cfg(target_os = "linux")]
+
+pub mod bell;
+pub mod budget;
+pub mod check;
+pub mod core;
+pub mod decay;
+pub mod heap;
+pub mod helper;
+pub mod huge;
+pub mod large;
+pub mod lock;
+pub mod options;
+pub mod small;
+pub mod space;
+pub mod stats;
+pub mod sys;
+pub mod text;
+pub mod units;

@@ -1,0 +1,19 @@
+//! Sizes that all parts agree on.
+
+/// Large buffers start and end at multiples of this: 64 KiB.
+pub const GRANULE: usize = 64 << 10;
+/// From this size on a block is a large buffer. Below it, mimalloc's own pages serve as well as anything.
+pub const LARGE: usize = 1 << 20;
+/// A huge page, and what the kernel moves as one entry of its tables.
+pub const HUGE: usize = 2 << 20;
+/// The largest alignment that is served: the arena begins at a multiple of it.
+pub const MOST_ALIGNMENT: usize = 1 << 30;
+/// What the C library promises for every block.
+pub const MIN_ALIGNMENT: usize = 16;
+
+/// Bytes as granules, rounded up; `None` where the sum does not fit.
+#[must_use]
+pub fn granules(bytes: usize) -> Option<u32> {
+    let count = bytes.checked_add(GRANULE - 1)? / GRANULE;
+    u32::try_from(count).ok()
+}

@@ -1,0 +1,100 @@
+//! C++'s operators. One that must not give null throws `std::bad_alloc`, by the C++ library that the program has loaded.
+
+use gapless_host::heap;
+use std::ffi::c_void;
+
+type Handler = unsafe extern "C-unwind" fn();
+
+fn find(name: &std::ffi::CStr) -> Option<*mut c_void> {
+    // SAFETY: `name` ends in a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+/// Asks the program's new-handler for memory as often as it has one, then throws.
+#[cold]
+unsafe fn again(size: usize, alignment: usize, throws: bool) -> *mut u8 {
+    loop {
+        // std::get_new_handler()
+        let handler = find(c"_ZSt15get_new_handlerv").and_then(|get| {
+            // SAFETY: the C++ library's function of this name gives a handler or null.
+            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> Option<Handler>>(get)() }
+        });
+        let Some(handler) = handler else { break };
+        // SAFETY: the program's own function; what it throws passes through here.
+        unsafe { handler() };
+        let block = allocate(size, alignment);
+        if !block.is_null() {
+            return block;
+        }
+    }
+    if throws && let Some(throw) = find(c"_ZSt17__throw_bad_allocv") {
+        // SAFETY: std::__throw_bad_alloc() of the C++ library.
+        unsafe { std::mem::transmute::<*mut c_void, Handler>(throw)() };
+    }
+    if throws {
+        gapless_host::text::say(format_args!(
+            "gapless: operator new({size}): no memory, and nobody to throw\n"
+        ));
+        gapless_host::sys::abort();
+    }
+    std::ptr::null_mut()
+}
+
+fn allocate(size: usize, alignment: usize) -> *mut u8 {
+    if alignment <= 16 { heap::allocate(size) } else { heap::allocate_aligned(size, alignment) }
+}
+
+macro_rules! new {
+    ($($symbol:literal $name:ident($($argument:ident),*) $alignment:expr, $throws:literal;)*) => {$(
+        /// # Safety
+        /// As the C++ standard says.
+        #[unsafe(export_name = $symbol)]
+        pub unsafe extern "C-unwind" fn $name(size: usize $(, $argument: usize)*) -> *mut u8 {
+            let block = allocate(size, $alignment);
+            if block.is_null() {
+                // SAFETY: called from C++, which may throw.
+                return unsafe { again(size, $alignment, $throws) };
+            }
+            block
+        }
+    )*};
+}
+
+new! {
+    "_Znwm" new() 16, true;
+    "_Znam" new_array() 16, true;
+    "_ZnwmRKSt9nothrow_t" new_nothrow(_tag) 16, false;
+    "_ZnamRKSt9nothrow_t" new_array_nothrow(_tag) 16, false;
+    "_ZnwmSt11align_val_t" new_aligned(alignment) alignment, true;
+    "_ZnamSt11align_val_t" new_array_aligned(alignment) alignment, true;
+    "_ZnwmSt11align_val_tRKSt9nothrow_t" new_aligned_nothrow(alignment, _tag) alignment, false;
+    "_ZnamSt11align_val_tRKSt9nothrow_t" new_array_aligned_nothrow(alignment, _tag) alignment, false;
+}
+
+macro_rules! delete {
+    ($($symbol:literal $name:ident($($argument:ident),*);)*) => {$(
+        /// # Safety
+        /// As the C++ standard says.
+        #[unsafe(export_name = $symbol)]
+        pub unsafe extern "C" fn $name(block: *mut u8 $(, $argument: usize)*) {
+            // SAFETY: as the caller says.
+            unsafe { heap::free(block) }
+        }
+    )*};
+}
+
+delete! {
+    "_ZdlPv" delete();
+    "_ZdaPv" delete_array();
+    "_ZdlPvm" delete_sized(_size);
+    "_ZdaPvm" delete_array_sized(_size);
+    "_ZdlPvRKSt9nothrow_t" delete_nothrow(_tag);
+    "_ZdaPvRKSt9nothrow_t" delete_array_nothrow(_tag);
+    "_ZdlPvSt11align_val_t" delete_aligned(_alignment);
+    "_ZdaPvSt11align_val_t" delete_array_aligned(_alignment);
+    "_ZdlPvmSt11align_val_t" delete_sized_aligned(_size, _alignment);
+    "_ZdaPvmSt11align_val_t" delete_array_sized_aligned(_size, _alignment);
+    "_ZdlPvSt11align_val_tRKSt9nothrow_t" delete_aligned_nothrow(_alignment, _tag);
+    "_ZdaPvSt11align_val_tRKSt9nothrow_t" delete_array_aligned_nothrow(_alignment, _tag);
+}

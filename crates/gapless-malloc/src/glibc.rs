@@ -1,0 +1,215 @@
+//! What glibc has beside the standard: other names of the same functions, settings, and statistics.
+
+use gapless_host::stats::{self, Stats};
+use gapless_host::text::{Size, write_to};
+use gapless_host::{core, heap};
+use std::ffi::c_int;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_malloc(size: usize) -> *mut u8 {
+    crate::malloc(size)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_calloc(count: usize, size: usize) -> *mut u8 {
+    crate::calloc(count, size)
+}
+
+/// # Safety
+/// As realloc(3) says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __libc_realloc(block: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: as the caller says.
+    unsafe { crate::realloc(block, size) }
+}
+
+/// # Safety
+/// As free(3) says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __libc_free(block: *mut u8) {
+    // SAFETY: as the caller says.
+    unsafe { heap::free(block) }
+}
+
+/// The loader's own name of it, for the memory of threads.
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_memalign(alignment: usize, size: usize) -> *mut u8 {
+    crate::memalign(alignment, size)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_valloc(size: usize) -> *mut u8 {
+    crate::valloc(size)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_pvalloc(size: usize) -> *mut u8 {
+    crate::pvalloc(size)
+}
+
+/// # Safety
+/// As posix_memalign(3) says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __posix_memalign(block: *mut *mut u8, alignment: usize, size: usize) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { crate::posix_memalign(block, alignment, size) }
+}
+
+/// Gives back what is idle. 1: there was something.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
+    c_int::from(core::trim() > 0)
+}
+
+/// glibc's settings mean nothing here. 1 says "understood", which is what programs check for.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallopt(_setting: c_int, _value: c_int) -> c_int {
+    1
+}
+
+/// As in malloc.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mallinfo2 {
+    arena: usize,
+    ordblks: usize,
+    smblks: usize,
+    hblks: usize,
+    hblkhd: usize,
+    usmblks: usize,
+    fsmblks: usize,
+    uordblks: usize,
+    fordblks: usize,
+    keepcost: usize,
+}
+
+/// As in malloc.h: glibc's older one, whose numbers wrap.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mallinfo {
+    fields: [c_int; 10],
+}
+
+/// `uordblks`: what is in use, with what small objects hold; `fordblks`: what is kept for reuse.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo2() -> Mallinfo2 {
+    let Stats { large_live, large_kept, small_held, allocations, frees, .. } = stats::now();
+    Mallinfo2 {
+        arena: small_held as usize,
+        hblks: allocations.saturating_sub(frees) as usize,
+        hblkhd: large_live as usize,
+        uordblks: (small_held + large_live) as usize,
+        fordblks: large_kept as usize,
+        keepcost: large_kept as usize,
+        ..Mallinfo2::default()
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo() -> Mallinfo {
+    let info = mallinfo2();
+    let fields =
+        [info.arena, 0, 0, info.hblks, info.hblkhd, 0, 0, info.uordblks, info.fordblks, info.keepcost];
+    Mallinfo { fields: fields.map(|value| value as c_int) }
+}
+
+/// A few lines on standard error.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_stats() {
+    let s = stats::now();
+    let yes = if s.huge_pages { "yes" } else { "no" };
+    write_to(
+        2,
+        format_args!(
+            "gapless: large buffers {} in use (at most {}), {} kept for reuse, {} given back\n\
+             gapless: small objects {}\n\
+             gapless: {} large allocations, {} frees, {} of {} handed out needed no fresh memory, huge pages: {yes}\n",
+            Size(s.large_live),
+            Size(s.large_most),
+            Size(s.large_kept),
+            Size(s.given_back),
+            Size(s.small_held),
+            s.allocations,
+            s.frees,
+            Size(s.reused),
+            Size(s.handed_out),
+        ),
+    );
+    if s.limit > 0 {
+        write_to(
+            2,
+            format_args!(
+                "gapless: budget {} of {} held, {} requests refused\n",
+                Size(s.total),
+                Size(s.limit),
+                s.refused
+            ),
+        );
+    }
+}
+
+/// XML to a stream, as glibc does. 0: written.
+///
+/// # Safety
+/// `stream` is an open `FILE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_int {
+    if options != 0 {
+        gapless_host::sys::set_errno(libc::EINVAL);
+        return -1;
+    }
+    let s = stats::now();
+    // SAFETY: `stream` is open as the caller says; the format's arguments are what it names.
+    let written = unsafe {
+        libc::fprintf(
+            stream,
+            c"<malloc version=\"gapless-1\">\n<system type=\"current\" size=\"%llu\"/>\n<large live=\"%llu\" kept=\"%llu\" most=\"%llu\"/>\n<small held=\"%llu\"/>\n<limit bytes=\"%llu\" held=\"%llu\" refused=\"%llu\"/>\n</malloc>\n".as_ptr(),
+            s.large_live + s.large_kept + s.small_held,
+            s.large_live,
+            s.large_kept,
+            s.large_most,
+            s.small_held,
+            s.limit,
+            s.total,
+            s.refused,
+        )
+    };
+    if written < 0 { -1 } else { 0 }
+}
+
+/// Tells that a step of the program begins: memory that the last steps used stays for the next.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_host_step() {
+    core::step();
+}
+
+/// What the process holds, as numbers: for the Python package. Gives how many there are.
+///
+/// # Safety
+/// `into` is valid for writing `room` numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_host_stats(into: *mut u64, room: usize) -> usize {
+    let s = stats::now();
+    let all = [
+        s.large_live,
+        s.large_most,
+        s.large_kept,
+        s.small_held,
+        s.allocations,
+        s.frees,
+        s.handed_out,
+        s.reused,
+        s.moved,
+        s.copied,
+        s.given_back,
+        u64::from(s.huge_pages),
+        s.limit,
+        s.total,
+        s.refused,
+    ];
+    for (at, value) in all.iter().enumerate().take(room) {
+        // SAFETY: `at < room`.
+        unsafe { into.add(at).write(*value) };
+    }
+    all.len()
+}

@@ -1,0 +1,132 @@
+//! `libgapless_malloc.so`, for `LD_PRELOAD`: the C library's and C++'s functions for memory, on `gapless-host`.
+//!
+//! Every function translates one call. What a program may ask is in the manual pages malloc(3), posix_memalign(3),
+//! mallopt(3), and in the C++ standard; what a function relies on is what these ask of the program.
+#![cfg(target_os = "linux")]
+
+mod cxx;
+mod glibc;
+mod publish;
+mod start;
+
+use gapless_host::heap;
+use std::ffi::c_int;
+
+const PAGE: usize = 4096;
+
+fn invalid() -> *mut u8 {
+    gapless_host::sys::set_errno(libc::EINVAL);
+    std::ptr::null_mut()
+}
+
+fn no_memory() -> *mut u8 {
+    gapless_host::sys::set_errno(libc::ENOMEM);
+    std::ptr::null_mut()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut u8 {
+    heap::allocate(size)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut u8 {
+    match count.checked_mul(size) {
+        Some(bytes) => heap::allocate_zeroed(bytes),
+        None => no_memory(),
+    }
+}
+
+/// # Safety
+/// As free(3) says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: *mut u8) {
+    // SAFETY: as the caller says.
+    unsafe { heap::free(block) }
+}
+
+/// # Safety
+/// As free(3) says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(block: *mut u8) {
+    // SAFETY: as the caller says.
+    unsafe { heap::free(block) }
+}
+
+/// `realloc(p, 0)` frees the block and gives null, as glibc does.
+///
+/// # Safety
+/// As realloc(3) says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
+    if size == 0 && !block.is_null() {
+        // SAFETY: as the caller says.
+        unsafe { heap::free(block) };
+        return std::ptr::null_mut();
+    }
+    // SAFETY: as the caller says.
+    unsafe { heap::reallocate(block, size) }
+}
+
+/// # Safety
+/// As realloc(3) says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize) -> *mut u8 {
+    match count.checked_mul(size) {
+        // SAFETY: as the caller says.
+        Some(bytes) => unsafe { realloc(block, bytes) },
+        None => no_memory(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(alignment: usize, size: usize) -> *mut u8 {
+    // glibc rounds up to a power of two.
+    match alignment.max(1).checked_next_power_of_two() {
+        Some(alignment) => heap::allocate_aligned(size, alignment),
+        None => invalid(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut u8 {
+    if alignment.is_power_of_two() { heap::allocate_aligned(size, alignment) } else { invalid() }
+}
+
+/// # Safety
+/// `block` is valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(block: *mut *mut u8, alignment: usize, size: usize) -> c_int {
+    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
+        return libc::EINVAL;
+    }
+    // It answers with a number and leaves `errno` alone.
+    let found = gapless_host::sys::keep_errno(|| heap::allocate_aligned(size, alignment));
+    if found.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: as the caller says.
+    unsafe { block.write(found) };
+    0
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(size: usize) -> *mut u8 {
+    heap::allocate_aligned(size, PAGE)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(size: usize) -> *mut u8 {
+    match size.max(1).checked_next_multiple_of(PAGE) {
+        Some(size) => heap::allocate_aligned(size, PAGE),
+        None => no_memory(),
+    }
+}
+
+/// # Safety
+/// `block` is null or a block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
+    // SAFETY: as the caller says.
+    unsafe { heap::usable(block) }
+}

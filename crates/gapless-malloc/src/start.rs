@@ -1,0 +1,23 @@
+//! What runs before the program and after it.
+
+use crate::publish;
+use gapless_host::{core, heap};
+
+extern "C" fn begin() {
+    if heap::configure().stats {
+        core::publish_by(publish::publish);
+    }
+}
+
+extern "C" fn end() {
+    publish::end();
+    heap::end();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

@@ -1,0 +1,168 @@
+//! Programs in C and C++ under the library: `tests/programs/` has them. A program says what is wrong and exits with 1.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The library of this build: beside the test's own binary, or one folder above.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a path");
+    let folders = test.ancestors().skip(1).take(2);
+    let mut found: Vec<PathBuf> =
+        folders.map(|folder| folder.join("libgapless_malloc.so")).filter(|path| path.is_file()).collect();
+    found.sort_by_key(|path| path.metadata().and_then(|meta| meta.modified()).ok());
+    found.pop().expect("cargo built the library before its tests")
+}
+
+/// Compiles a program of `tests/programs/`. Tests run side by side, so each has a file of its own.
+fn build(name: &str) -> PathBuf {
+    static BUILT: AtomicU32 = AtomicU32::new(0);
+    let number = BUILT.fetch_add(1, Ordering::Relaxed);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}_{number}", name.replace('.', "_")));
+    let compiler = if name.ends_with(".cpp") { "c++" } else { "cc" };
+    let done = Command::new(compiler)
+        // Without the flags the compiler leaves out allocations that have no effect, and refuses planted mistakes.
+        .args(["-O1", "-g", "-w", "-fno-builtin", "-rdynamic", "-pthread", "-o"])
+        .args([&binary, &source])
+        .arg("-ldl")
+        .output()
+        .expect("a C compiler is there: mimalloc was built with it");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    binary
+}
+
+fn run(program: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(program);
+    command.args(args).env("LD_PRELOAD", library()).envs(variables.iter().copied());
+    command.output().expect("the program starts")
+}
+
+fn words(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn passes(program: &Path, args: &[&str], variables: &[(&str, &str)], said: &str) {
+    let output = run(program, args, variables);
+    let (out, error) = words(&output);
+    assert!(output.status.success() && out.contains(said), "{:?}\n{out}\n{error}", output.status);
+}
+
+#[test]
+fn every_entry_point_keeps_what_the_manual_promises() {
+    let program = build("api.c");
+    passes(&program, &[], &[], "ok");
+    passes(&program, &[], &[("GAPLESS_HOST_HUGE", "0")], "ok");
+}
+
+#[test]
+fn operators_of_cxx_align_throw_and_ask_the_handler() {
+    let program = build("cxx.cpp");
+    passes(&program, &[], &[], "ok");
+    passes(&program, &[], &[("GAPLESS_HOST_CHECK", "1")], "ok");
+}
+
+#[test]
+fn random_programs_find_their_bytes_while_threads_come_and_go() {
+    let program = build("stress.c");
+    passes(&program, &["4", "1500"], &[], "ok, 0 bytes of large buffers left");
+    passes(&program, &["2", "300"], &[("GAPLESS_HOST_CHECK", "1")], "ok");
+    // A budget that is tight makes the kept memory go back all the time.
+    passes(&program, &["2", "1000"], &[("GAPLESS_HOST_LIMIT", "3GiB")], "ok, 0 bytes of large buffers left");
+}
+
+#[test]
+fn children_that_are_forked_while_threads_allocate_do_not_hang() {
+    passes(&build("fork.c"), &["150"], &[], "150 forks, 0 hangs, 0 failures");
+}
+
+#[test]
+fn signals_unloaded_libraries_and_destructors_of_threads_do_no_harm() {
+    passes(&build("unload.c"), &[], &[], "ok");
+}
+
+/// The mistake, and what must be said of it: the words, and functions whose names must be in the stacks.
+const MISTAKES: &[(&str, &[&str])] = &[
+    ("double", &["double free of", "second_release", "first_release", "maker"]),
+    ("inside", &["16 bytes into a block of", "first_release", "maker"]),
+    ("foreign", &["which no allocation returned", "first_release"]),
+    ("behind", &["1 bytes behind the end of", "maker", "first_release"]),
+    ("before", &["1 bytes before the start of", "maker", "first_release"]),
+    ("left", &["4 bytes behind the end of", "maker", "at the end of the process"]),
+    ("after", &["wrote to byte 5 of", "after it was freed", "first_release", "maker"]),
+    ("realloc", &["which was freed before", "first_release"]),
+];
+
+#[test]
+fn checked_mode_names_each_mistake_with_its_stacks() {
+    let program = build("wrong.c");
+    for size in ["100", "3000000"] {
+        for (mistake, said) in MISTAKES {
+            let output = run(&program, &[mistake, size], &[("GAPLESS_HOST_CHECK", "1")]);
+            let (_, error) = words(&output);
+            assert!(!output.status.success(), "{mistake} of {size} bytes was not found");
+            for part in *said {
+                assert!(error.contains(part), "{mistake} of {size} bytes: no {part:?} in\n{error}");
+            }
+        }
+        passes(&program, &["none", size], &[("GAPLESS_HOST_CHECK", "1")], "end");
+    }
+}
+
+#[test]
+fn a_large_buffer_that_is_freed_twice_ends_the_program_without_checked_mode_too() {
+    let output = run(&build("wrong.c"), &["double", "3000000"], &[]);
+    assert!(!output.status.success());
+    assert!(words(&output).1.contains("no large buffer begins there"), "{}", words(&output).1);
+}
+
+fn got(kind: &str, limit: &str) -> Vec<u32> {
+    let output = run(&build("limit.c"), &[kind], &[("GAPLESS_HOST_LIMIT", limit)]);
+    let (out, error) = words(&output);
+    assert!(output.status.success(), "{kind}: {out}{error}");
+    out.lines().map(|line| line.parse().unwrap_or_else(|_| panic!("{kind}: {out}{error}"))).collect()
+}
+
+#[test]
+fn a_budget_is_used_up_and_not_exceeded() {
+    let large = got("large", "256MiB");
+    assert!(large.iter().all(|mib| (200..=256).contains(mib)) && large.len() == 2, "{large:?}");
+    let small = got("small", "256MiB");
+    assert!((150..=256).contains(&small[0]), "{small:?}");
+    assert_eq!(got("cached", "256MiB"), [1], "kept memory goes back before a request is refused");
+}
+
+#[test]
+fn forked_workers_share_a_budget_and_a_killed_one_returns_its_part() {
+    let forked = got("forked", "256MiB");
+    assert!((100..=156).contains(&forked[0]), "the child holds 100: {forked:?}");
+    assert!((200..=256).contains(&forked[1]), "the child is gone: {forked:?}");
+}
+
+#[test]
+fn a_variable_that_cannot_be_understood_ends_the_program_with_2() {
+    for (name, value, said) in [
+        ("GAPLESS_HOST_LIMIT", "12 parsecs", "the unit is not one of"),
+        ("GAPLESS_HOST_LIMIT", "0", "zero bytes are no budget"),
+        ("GAPLESS_HOST_CHECK", "maybe", "it is neither 0 nor 1"),
+        ("GAPLESS_HOST_HUGE", "2", "it is neither 0 nor 1"),
+    ] {
+        let output = run(Path::new("/bin/true"), &[], &[(name, value)]);
+        let (_, error) = words(&output);
+        assert_eq!(output.status.code(), Some(2), "{name}={value}");
+        assert!(error.contains(name) && error.contains(said) && error.contains("for example"), "{error}");
+    }
+    let file = [("GAPLESS_HOST_LIMIT", "1GiB"), ("GAPLESS_HOST_LIMIT_FILE", "/nonexistent/budget")];
+    assert_eq!(run(Path::new("/bin/true"), &[], &file).status.code(), Some(2));
+}
+
+#[test]
+fn a_program_with_few_addresses_still_runs() {
+    // `ulimit -v` counts reserved addresses: the arena takes what it can get, or none.
+    for kib in ["6000000", "900000"] {
+        let script = format!("ulimit -v {kib}; exec /bin/sh -c 'echo $((6 * 7))'");
+        let output = run(Path::new("/bin/sh"), &["-c", &script], &[]);
+        assert_eq!(words(&output).0.trim(), "42", "{kib}: {}", words(&output).1);
+    }
+}

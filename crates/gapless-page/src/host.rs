@@ -1,0 +1,313 @@
+//! The host's memory of one process: a file of its own beside the page, because another library writes it.
+//!
+//! ```text
+//!      0  "GAPLHOST"
+//!      8  u32 version, u32 length of the body
+//!     16  body: u32 pid, u64 start, namespace, began, text command, text program, u64 time,
+//!               u8 figures, each u64, in the order of [`Figures`]
+//!     16 + length  u64 checksum of the body (FNV-1a)
+//! ```
+//!
+//! It is written in one call and read in one. Where the sum is wrong the reader met the writer, and looks again at the
+//! next reading.
+
+use crate::error::PageError;
+use crate::folder::Folder;
+use crate::layout::{COMMAND, Put, TEXT, Take, sum};
+use crate::process::{self, Process};
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const MAGIC: [u8; 8] = *b"GAPLHOST";
+const VERSION: u32 = 1;
+const HEADER: usize = 16;
+/// No file is larger.
+const LARGEST: usize = HEADER + 8 + 512 + COMMAND + TEXT;
+/// How the name of such a file ends.
+const END: &str = ".hostpage";
+/// Files of one folder that are looked at.
+const MOST: usize = 4096;
+
+/// What a process says of its host memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostPage {
+    pub process: Process,
+    /// When it was written, in microseconds since the Unix epoch.
+    pub time: u64,
+    pub figures: Figures,
+}
+
+/// Sizes in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Large buffers in the program's hands, now and at most.
+    pub large_live: u64,
+    pub large_peak: u64,
+    /// Memory of freed large buffers that is kept for the next one.
+    pub kept: u64,
+    /// Memory of small objects, in use or not.
+    pub small: u64,
+    /// Large buffers that were allocated and freed.
+    pub allocations: u64,
+    pub frees: u64,
+    /// Bytes that were handed out, and those of them that needed no fresh memory.
+    pub handed_out: u64,
+    pub reused: u64,
+    /// Bytes that went back to the kernel.
+    pub given_back: u64,
+    /// 1: large buffers get huge pages.
+    pub huge_pages: u64,
+    /// 0: none. What all processes of the budget hold.
+    pub limit: u64,
+    pub budget_held: u64,
+    /// Requests that the budget refused.
+    pub refused: u64,
+    /// Resident memory and page faults, as the kernel counts them.
+    pub resident: u64,
+    pub faults: u64,
+}
+
+const COUNT: usize = 15;
+
+impl Figures {
+    fn list(&self) -> [u64; COUNT] {
+        let f = self;
+        [
+            f.large_live,
+            f.large_peak,
+            f.kept,
+            f.small,
+            f.allocations,
+            f.frees,
+            f.handed_out,
+            f.reused,
+            f.given_back,
+            f.huge_pages,
+            f.limit,
+            f.budget_held,
+            f.refused,
+            f.resident,
+            f.faults,
+        ]
+    }
+
+    fn of(list: [u64; COUNT]) -> Figures {
+        let [
+            large_live,
+            large_peak,
+            kept,
+            small,
+            allocations,
+            frees,
+            handed_out,
+            reused,
+            given_back,
+            huge_pages,
+            limit,
+            budget_held,
+            refused,
+            resident,
+            faults,
+        ] = list;
+        Figures {
+            large_live,
+            large_peak,
+            kept,
+            small,
+            allocations,
+            frees,
+            handed_out,
+            reused,
+            given_back,
+            huge_pages,
+            limit,
+            budget_held,
+            refused,
+            resident,
+            faults,
+        }
+    }
+}
+
+/// The bytes of a page.
+#[must_use]
+pub fn encode(page: &HostPage) -> Vec<u8> {
+    let mut body = Put(Vec::with_capacity(1024));
+    let Process { pid, start, namespace, began, command, program } = &page.process;
+    body.u32(*pid);
+    [start, namespace, began].into_iter().for_each(|value| body.u64(*value));
+    body.text(command, COMMAND);
+    body.text(program, TEXT);
+    body.u64(page.time);
+    body.0.push(COUNT as u8);
+    page.figures.list().into_iter().for_each(|value| body.u64(value));
+    let mut out = Put(MAGIC.to_vec());
+    out.u32(VERSION);
+    out.u32(body.0.len() as u32);
+    out.0.extend(&body.0);
+    out.u64(sum(&body.0));
+    out.0
+}
+
+/// A page from bytes that anybody may have written.
+///
+/// # Errors
+/// [`PageError::Torn`] where it makes sense to read again; else what is wrong with it.
+pub fn decode(bytes: &[u8]) -> Result<HostPage, PageError> {
+    if bytes.is_empty() {
+        return Err(PageError::Torn);
+    }
+    let mut head = Take(bytes);
+    if head.bytes(8).is_none_or(|magic| magic != MAGIC) {
+        return Err(PageError::NotAPage);
+    }
+    let version = head.u32().ok_or(PageError::Torn)?;
+    if version != VERSION {
+        return Err(PageError::Version(version));
+    }
+    let length = head.u32().ok_or(PageError::Torn)? as usize;
+    if length > LARGEST {
+        return Err(PageError::Wrong("its length"));
+    }
+    let body = head.bytes(length).ok_or(PageError::Torn)?;
+    if head.u64().ok_or(PageError::Torn)? != sum(body) {
+        return Err(PageError::Torn);
+    }
+    let short = || PageError::Wrong("it ends too early");
+    let mut body = Take(body);
+    let process = Process {
+        pid: body.u32().ok_or_else(short)?,
+        start: body.number()?,
+        namespace: body.number()?,
+        began: body.number()?,
+        command: body.text(COMMAND)?,
+        program: body.text(TEXT)?,
+    };
+    let time = body.number()?;
+    if body.u8() != Some(COUNT as u8) {
+        return Err(PageError::Wrong("the number of its figures"));
+    }
+    let mut list = [0; COUNT];
+    for value in &mut list {
+        *value = body.number()?;
+    }
+    if !body.0.is_empty() {
+        return Err(PageError::Wrong("it goes on after its end"));
+    }
+    Ok(HostPage { process, time, figures: Figures::of(list) })
+}
+
+/// Writes the page of one process, repeatedly.
+#[derive(Debug)]
+pub struct HostWriter {
+    file: File,
+    path: PathBuf,
+}
+
+impl HostWriter {
+    /// The page of `process` in `folder`, empty so far.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn create(folder: &Folder, process: &Process) -> Result<HostWriter, PageError> {
+        let path = folder.path().join(process.file_name()).with_extension(&END[1..]);
+        // What is there under this name was left by this very process.
+        let _ = fs::remove_file(&path);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        Ok(HostWriter { file, path })
+    }
+
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&mut self, page: &HostPage) -> Result<(), PageError> {
+        self.file.write_all_at(&encode(page), 0)?;
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// All host pages in the folders of this user, by pid. Those of dead processes are removed; one that is just being
+/// written, or that another version wrote, is left out.
+#[must_use]
+pub fn read_hosts(candidates: &[PathBuf]) -> Vec<HostPage> {
+    let here = process::namespace();
+    let mut pages = Vec::new();
+    let folders = candidates.iter().filter_map(|path| Folder::open(path).ok().flatten());
+    for folder in folders {
+        for entry in fs::read_dir(folder.path()).into_iter().flatten().filter_map(Result::ok).take(MOST) {
+            let name = entry.file_name();
+            let stem =
+                name.to_str().and_then(|name| name.strip_suffix(END)).map(|stem| format!("{stem}.page"));
+            let Some((pid, start, namespace)) = stem.as_deref().and_then(process::parse_name) else {
+                continue;
+            };
+            if here != Some(namespace) {
+                continue;
+            }
+            if process::start_of(pid) != Some(start) {
+                let _ = fs::remove_file(entry.path());
+                continue;
+            }
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let mut bytes = Vec::new();
+            let limit = LARGEST as u64 + 1;
+            let read = is_file
+                && File::open(entry.path())
+                    .is_ok_and(|file| file.take(limit).read_to_end(&mut bytes).is_ok());
+            if let Some(page) = read.then(|| decode(&bytes).ok()).flatten()
+                && (page.process.pid, page.process.start) == (pid, start)
+            {
+                pages.push(page);
+            }
+        }
+    }
+    pages.sort_by_key(|page| page.process.pid);
+    pages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> HostPage {
+        let mut list = [0; COUNT];
+        list.iter_mut().enumerate().for_each(|(at, value)| *value = 1 << (at * 3));
+        let process = Process::current("test 1").expect("/proc");
+        HostPage { process, time: 77, figures: Figures::of(list) }
+    }
+
+    #[test]
+    fn a_page_comes_back_and_every_cut_or_changed_one_is_refused() {
+        let page = page();
+        let bytes = encode(&page);
+        assert_eq!(decode(&bytes).expect("a page"), page);
+        assert!((0..bytes.len()).all(|length| decode(&bytes[..length]).is_err()), "cut");
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x41;
+            assert!(decode(&changed).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_read_and_what_the_dead_left_is_removed() {
+        let place = std::env::temp_dir().join(format!("gapless-host-page-{}", std::process::id()));
+        let folder = Folder::make(std::slice::from_ref(&place)).expect("a folder");
+        let page = page();
+        let mut writer = HostWriter::create(&folder, &page.process).expect("a file");
+        writer.write(&page).expect("written");
+        let dead = Process { pid: page.process.pid, start: page.process.start + 1, ..page.process.clone() };
+        let left = HostWriter::create(&folder, &dead).expect("a file");
+        fs::write(place.join("1-2-3.page"), "another file").expect("written");
+        let found = read_hosts(std::slice::from_ref(&place));
+        assert_eq!(found, [page]);
+        assert!(!left.path().exists() && place.join("1-2-3.page").exists());
+        fs::remove_dir_all(place).expect("removed");
+    }
+}
