@@ -99,7 +99,7 @@ fn of_group(group: &str, runs: &[&Record], gpu: Option<u64>) -> Advice {
         Verdict::Raise(bytes) => (0, bytes),
         _ => (0, requested),
     };
-    let fit = |size: u64, bytes: u64| if bytes == 0 { 0 } else { size / bytes };
+    let fit = |size: u64, bytes: u64| size.checked_div(bytes).unwrap_or(0);
     let sharing = gpu.map(|size| (fit(size, requested), fit(size, after)));
     Advice { group: group.to_owned(), runs: runs.len(), requested, peak, verdict, freed, sharing }
 }
