@@ -1,9 +1,9 @@
 //! Right-sizing: what pods asked for against the peaks that were recorded.
 //!
-//! Runs of one group are taken to be alike. The advice for a group is its highest recorded peak and a margin: 5 % of the
-//! peak, or the distance between its two highest peaks if that is more. So no recorded run would have failed with it. If
-//! runs are alike, the next one stays below the highest of n recorded peaks with probability n / (n + 1): that is the
-//! confidence. A run that ran out of memory tells only that it needed more than it had.
+//! Runs of one group are taken to be alike. The advice for a group is its highest recorded peak and a margin: 5 % of
+//! the peak, or the distance between its two highest peaks if that is more. So no recorded run would have failed with
+//! it. If runs are alike, the next one stays below the highest of n recorded peaks with probability n / (n + 1): that
+//! is the confidence. A run that ran out of memory tells only that it needed more than it had.
 
 use crate::error::{Error, Result};
 use gapless_formats::csv::Csv;
