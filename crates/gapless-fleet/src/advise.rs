@@ -1,9 +1,9 @@
 //! Right-sizing: what pods asked for against the peaks that were recorded.
 //!
-//! Runs of one group are taken to be alike. The advice for a group is its highest recorded peak and a margin: 5 % of the
-//! peak, or the distance between its two highest peaks if that is more. So no recorded run would have failed with it. If
-//! runs are alike, the next one stays below the highest of n recorded peaks with probability n / (n + 1): that is the
-//! confidence. A run that ran out of memory tells only that it needed more than it had.
+//! Runs of one group are taken to be alike. The advice for a group is its highest recorded peak and a margin: 5 % of
+//! the peak, or the distance between its two highest peaks if that is more. So no recorded run would have failed with
+//! it. If runs are alike, the next one stays below the highest of n recorded peaks with probability n / (n + 1): that
+//! is the confidence. A run that ran out of memory tells only that it needed more than it had.
 
 use crate::error::{Error, Result};
 use gapless_formats::csv::Csv;
@@ -99,7 +99,7 @@ fn of_group(group: &str, runs: &[&Record], gpu: Option<u64>) -> Advice {
         Verdict::Raise(bytes) => (0, bytes),
         _ => (0, requested),
     };
-    let fit = |size: u64, bytes: u64| if bytes == 0 { 0 } else { size / bytes };
+    let fit = |size: u64, bytes: u64| size.checked_div(bytes).unwrap_or(0);
     let sharing = gpu.map(|size| (fit(size, requested), fit(size, after)));
     Advice { group: group.to_owned(), runs: runs.len(), requested, peak, verdict, freed, sharing }
 }

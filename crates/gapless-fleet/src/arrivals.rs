@@ -1,7 +1,7 @@
 //! Who arrives, and in which order: as in the published experiment, so that runs can be compared one by one.
 //!
-//! Pods are sorted by name and shuffled with the seed. Copies of random pods are appended, or random pods removed, until
-//! the demand is the wanted share of the cluster's GPUs. Then a permutation of the nodes gives their ranks.
+//! Pods are sorted by name and shuffled with the seed. Copies of random pods are appended, or random pods removed,
+//! until the demand is the wanted share of the cluster's GPUs. Then a permutation of the nodes gives their ranks.
 
 use crate::error::{Error, Result};
 use crate::go_random::GoRandom;

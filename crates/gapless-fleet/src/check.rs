@@ -1,8 +1,8 @@
 //! An independent judge of a log. It shares no account with the simulator: it adds up what the rows say.
 //!
 //! It proves that every row repeats its pod's request, that no node lends more than it has, that models match, that no
-//! pod is placed twice, and that at each failure no node had room. It knows neither policies nor scores. If the seed and
-//! the level are given, the order of arrivals must be that of the published experiment.
+//! pod is placed twice, and that at each failure no node had room. It knows neither policies nor scores. If the seed
+//! and the level are given, the order of arrivals must be that of the published experiment.
 
 use crate::arrivals::Arrivals;
 use crate::log::{LogRow, MoveRow};

@@ -1,7 +1,7 @@
 //! A cluster that many callers share: pods are created and deleted by their unique ids, at any time, from any thread.
 //!
-//! A create with an id that is already placed gives the same place again, and a delete of an unknown id changes nothing,
-//! so callers may repeat themselves. Nodes may come, go and come back.
+//! A create with an id that is already placed gives the same place again, and a delete of an unknown id changes
+//! nothing, so callers may repeat themselves. Nodes may come, go and come back.
 
 use crate::error::Result;
 use crate::ledger::{Booking, Ledger};

@@ -2,9 +2,9 @@
 //! same placements, online and in simulation.
 //!
 //! [`words`] has the vocabulary: nodes, requests, pods. [`ledger`] keeps account of what is free and never books more
-//! than there is. [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`] and
-//! [`check`] are the simulator and an independent judge of its log; [`repack`] moves pods; [`desk`] serves many callers;
-//! [`show`] renders runs.
+//! than there is. [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`]
+//! and [`check`] are the simulator and an independent judge of its log; [`repack`] moves pods; [`desk`] serves many
+//! callers; [`show`] renders runs.
 
 pub mod advise;
 pub mod arrivals;

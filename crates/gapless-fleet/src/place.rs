@@ -2,8 +2,8 @@
 //! changed since the request was last seen.
 //!
 //! Nodes stand in the order of their ranks, so that of equal scores the first one wins. For each request there is a row
-//! of scores, and the highest score of every block of nodes. The change log has the nodes in the order of their changes;
-//! `last` has the number of each node's latest change, so that a node is scored once however often it changed.
+//! of scores, and the highest score of every block of nodes. The change log has the nodes in the order of their
+//! changes; `last` has the number of each node's latest change, so that a node is scored once however often it changed.
 
 use crate::error::Result;
 use crate::ledger::{Booking, Ledger};

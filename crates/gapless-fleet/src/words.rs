@@ -1,7 +1,8 @@
 //! The words of this crate.
 //!
 //! * A *node* is a machine with CPUs, host memory and GPUs of one model.
-//! * A *request* is what a pod asks for. It names whole GPUs, a *share* of one GPU in thousandths, or bytes of GPU memory.
+//! * A *request* is what a pod asks for. It names whole GPUs, a *share* of one GPU in thousandths, or bytes of GPU
+//!   memory.
 //! * *Thousandths* count GPUs: a whole GPU has 1,000, whatever its model.
 //! * *Units* are what the ledger counts on one GPU: bytes if the size of its memory is known, else thousandths.
 //! * A *rank* orders nodes. Of nodes with equal scores the one with the lowest rank wins.

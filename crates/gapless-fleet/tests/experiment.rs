@@ -7,7 +7,6 @@ use gapless_fleet::log;
 use gapless_fleet::policy::NAMES;
 use gapless_fleet::sim::Options;
 use std::collections::HashMap;
-use std::io::Read;
 use support::{data, nodes, pods, published_arrivals, run};
 
 #[test]

@@ -173,7 +173,8 @@ fn damaged_lists_never_panic() {
     let nodes_json = r#"[{"name":"a","cpus":8,"memory":"8GiB","gpus":2,"model":"A","gpu_memory":"80GiB"}]"#;
     let pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time\n\
                 p,1000,1024,1,600,A|B,5,9\nq,2000,1024,1,1000,,6,7\nr,1000,0,0,0,,1,2\n";
-    let pods_json = r#"{"pods":[{"name":"p","cpus":1,"gpus":1,"gpu_memory":"18GiB","created":1,"duration":5}]}"#;
+    let pods_json =
+        r#"{"pods":[{"name":"p","cpus":1,"gpus":1,"gpu_memory":"18GiB","created":1,"duration":5}]}"#;
     let mut dice = Dice(3);
     let mut damaged = |text: &str| {
         let mut bytes = text.as_bytes().to_vec();

@@ -1,8 +1,9 @@
 //! What the scheduler asks: which node (filter, prioritize), and to bind the pod there.
 //!
 //! Filter picks the one node that the policy wants and assumes the pod there. Bind makes it true: it books the GPUs on
-//! the node object ([`crate::book`]), writes them to the pod, and binds the pod. An assumption that is not bound in time
-//! is dropped. The account is rebuilt from the API server: after a restart, bound pods are where their annotations say.
+//! the node object ([`crate::book`]), writes them to the pod, and binds the pod. An assumption that is not bound in
+//! time is dropped. The account is rebuilt from the API server: after a restart, bound pods are where their annotations
+//! say.
 
 use crate::api::{Api, ApiError};
 use crate::book::{self, Entry};

@@ -1,8 +1,8 @@
 //! What a lone GPU will still take from random requests.
 //!
 //! h(r, c) = sum of s (m + h(r - m, c - k)) / (0.03 + sum of s), over GPU requests that fit (m <= r, k <= c) and accept
-//! the model. s is the share of all pods. A request for g whole GPUs counts g times, with m = 1000 and k = its CPUs / g.
-//! The table has r in tens and a grid of CPUs, and is linear between.
+//! the model. s is the share of all pods. A request for g whole GPUs counts g times, with m = 1000 and k = its CPUs /
+//! g. The table has r in tens and a grid of CPUs, and is linear between.
 
 use crate::ledger::Model;
 use crate::mix::Mix;

@@ -1,10 +1,10 @@
 //! What a hole in a GPU is worth: shadow prices of a linear program over the mix.
 //!
-//! The program asks how many GPUs get each pattern of partial sizes (at most 1,000 thousandths together) or a whole pod.
-//! It maximises the thousandths in use. The mix is scaled to the capacity. Every size is used at least t and at most 1.3
-//! times its part of the mix, and whole GPUs at most t times; t is from 0.7 to 1.3 and is chosen by the program. Patterns
-//! are made when they pay, by a knapsack over the prices. With w = price of a size, a hole of r is worth the largest sum
-//! of (size - w) over sizes that fit in it.
+//! The program asks how many GPUs get each pattern of partial sizes (at most 1,000 thousandths together) or a whole
+//! pod. It maximises the thousandths in use. The mix is scaled to the capacity. Every size is used at least t and at
+//! most 1.3 times its part of the mix, and whole GPUs at most t times; t is from 0.7 to 1.3 and is chosen by the
+//! program. Patterns are made when they pay, by a knapsack over the prices. With w = price of a size, a hole of r is
+//! worth the largest sum of (size - w) over sizes that fit in it.
 
 use super::simplex::{Column, prices};
 use crate::mix::{Mix, demand};

@@ -1,8 +1,8 @@
 //! A small linear program by the revised simplex method, with columns from an oracle.
 //!
-//! Maximise c x with A x <= b and x >= 0, where b >= 0, so that x = 0 is a basis to start from. The inverse of the basis
-//! is kept dense: programs here have some dozens of rows. Right-hand sides are raised by tiny different amounts, so that
-//! no pivot is degenerate and the method cannot run in a circle.
+//! Maximise c x with A x <= b and x >= 0, where b >= 0, so that x = 0 is a basis to start from. The inverse of the
+//! basis is kept dense: programs here have some dozens of rows. Right-hand sides are raised by tiny different amounts,
+//! so that no pivot is degenerate and the method cannot run in a circle.
 
 /// A column: what a unit of it brings, and what it takes of each row.
 #[derive(Clone, Debug, PartialEq)]
