@@ -68,7 +68,7 @@ impl Packed {
             }
             None => return refuse("its metadata has keys of Gapless but no gapless.format"),
         }
-        let Some(text) = header.value(HEADER).and_then(|text| unpack_text(text)) else {
+        let Some(text) = header.value(HEADER).and_then(unpack_text) else {
             return refuse("the original header in its metadata is damaged");
         };
         let length = original_data(&text);

@@ -27,8 +27,11 @@ impl Rng {
     }
 }
 
-/// A safetensors file from names, types, shapes and data.
-fn file(path: &Path, metadata: &str, tensors: &[(&str, &str, Vec<u64>, Vec<u8>)]) -> Vec<u8> {
+/// Name, type, shape and data.
+type Tensor = (&'static str, &'static str, Vec<u64>, Vec<u8>);
+
+/// A safetensors file from its tensors.
+fn file(path: &Path, metadata: &str, tensors: &[Tensor]) -> Vec<u8> {
     let mut entries = vec![];
     if !metadata.is_empty() {
         entries.push(format!("\"__metadata__\":{metadata}"));
@@ -122,7 +125,7 @@ fn what_does_not_compress_is_never_larger() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let mut rng = Rng(9);
-    let cases: Vec<Vec<(&str, &str, Vec<u64>, Vec<u8>)>> = vec![
+    let cases: Vec<Vec<Tensor>> = vec![
         vec![],
         vec![("x", "U8", vec![3], vec![1, 2, 3])],
         vec![("x", "BF16", vec![70_000], (0..140_000).map(|_| rng.next() as u8).collect())],

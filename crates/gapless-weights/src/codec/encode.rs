@@ -10,6 +10,8 @@ use super::{ALIGN, Coding, HEADER, Kind, Mode, Split, aligned, counts, mask, ran
 const CASCADE_WASTE: f64 = 0.13;
 /// rANS takes the place of plain bytes where it saves at least this share of the plane.
 const PLAIN_GAIN: f64 = 0.005;
+/// A sample misjudged its chunk where the cascade takes this many bits a value more than foreseen.
+const MISJUDGED: f64 = 0.03;
 /// Bits a value that rANS takes for its tables and states in a whole chunk: with many symbols, and with few.
 const TABLE_BITS: (f64, f64) = (0.07, 0.02);
 /// Zeros are taken out where at least this share of a sample is zero.
@@ -205,32 +207,49 @@ impl Encoder {
         at: usize,
     ) -> (usize, [Coding; 2], Option<Cascade>) {
         let count = values.len() / 2;
-        let (mut high, mut low) = counts::of_pairs(values, false);
+        let (high, low) = counts::of_pairs(values, false);
         let order = cascade::by_count(&high);
         let sampled: u64 = order.iter().map(|(count, _)| u64::from(*count)).sum();
         let (mut cascade, bits) = Cascade::choose(&order);
         let per_value = bits as f64 / (sampled as f64).max(1.0);
-        let high_is_close = order.len() < 2 || per_value - counts::entropy(&high) > CASCADE_WASTE + TABLE_BITS.1;
+        let high_is_close =
+            order.len() < 2 || per_value - counts::entropy(&high) > CASCADE_WASTE + TABLE_BITS.1;
         let low_is_close = counts::entropy(&low) < 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS.0;
-        let (mut low_plan, mut high_plan, mut constant) = (None, None, None);
-        if high_is_close || low_is_close {
-            (high, low) = counts::of_pairs(values, true);
-            let order = cascade::by_count(&high);
-            let bits;
-            (cascade, bits) = Cascade::choose(&order);
-            constant = (order.len() < 2).then(|| order.first().map_or(0, |first| first.1));
-            let waste = (CASCADE_WASTE * count as f64 / 8.0) as usize;
-            high_plan = rans::plan(&high).filter(|(_, bytes)| bytes + waste < bits as usize / 8);
-            low_plan = plan_of(&low, count);
+        if !high_is_close && !low_is_close {
+            // The usual case, in one pass.
+            let end = self.usual(values, out, at, &mut cascade);
+            let foreseen = aligned(count) as f64 + per_value * count as f64 / 8.0;
+            // A chunk of many small tensors is not what its sample shows: then all of it is counted.
+            if sampled == count as u64 || (end - at) as f64 <= foreseen + MISJUDGED * count as f64 / 8.0 {
+                return (end, [Coding::Raw, Coding::Cascade], Some(cascade));
+            }
         }
+        self.counted(values, out, at)
+    }
+
+    /// Low bytes as they are and a cascade at `at`; gives their end.
+    fn usual(&mut self, values: &[u8], out: &mut [u8], at: usize, cascade: &mut Cascade) -> usize {
+        let count = values.len() / 2;
+        let (low, rest) = out[at..].split_at_mut(aligned(count));
+        let low = low.as_chunks_mut::<64>().0;
+        let length = cascade::encode(values, cascade, low, rest, &mut self.tables, self.path);
+        close(out, at + aligned(count) + length)
+    }
+
+    /// As `half_planes`, with every value counted before anything is chosen.
+    fn counted(&mut self, values: &[u8], out: &mut [u8], at: usize) -> (usize, [Coding; 2], Option<Cascade>) {
+        let count = values.len() / 2;
+        let (high, low) = counts::of_pairs(values, true);
+        let order = cascade::by_count(&high);
+        let (mut cascade, bits) = Cascade::choose(&order);
+        let constant = (order.len() < 2).then(|| order.first().map_or(0, |first| first.1));
+        let waste = (CASCADE_WASTE * count as f64 / 8.0) as usize;
+        let high_plan = rans::plan(&high).filter(|(_, bytes)| bytes + waste < bits as usize / 8);
+        let low_plan = plan_of(&low, count);
         let mut at = at;
         if low_plan.is_none() && high_plan.is_none() && constant.is_none() {
-            // The usual case, in one pass.
-            let (low, rest) = out[at..].split_at_mut(aligned(count));
-            let low = low.as_chunks_mut::<64>().0;
-            let length = cascade::encode(values, &mut cascade, low, rest, &mut self.tables, self.path);
-            at = close(out, at + aligned(count) + length);
-            return (at, [Coding::Raw, Coding::Cascade], Some(cascade));
+            let end = self.usual(values, out, at, &mut cascade);
+            return (end, [Coding::Raw, Coding::Cascade], Some(cascade));
         }
         let pairs = self.high.iter_mut().zip(&mut self.low).zip(values.as_chunks::<2>().0);
         pairs.for_each(|((high, low), value)| {
@@ -306,7 +325,7 @@ impl Encoder {
 
 enum Plan {
     Constant(u8),
-    Rans([u32; 256]),
+    Rans(Box<[u32; 256]>),
 }
 
 /// What takes the place of plain bytes, where it pays.
@@ -316,7 +335,7 @@ fn plan_of(counts: &[u32; 256], count: usize) -> Option<Plan> {
     }
     let (frequencies, bytes) = rans::plan(counts)?;
     let gain = (PLAIN_GAIN * count as f64) as usize;
-    (bytes + gain < count).then_some(Plan::Rans(frequencies))
+    (bytes + gain < count).then(|| Plan::Rans(Box::new(frequencies)))
 }
 
 /// The one symbol that occurs, where there is but one.
