@@ -1,7 +1,8 @@
 //! The lossless codec of weights beside ZipNN and zstd: ratio of every file, and speeds of one thread as quotients.
 //!
 //! Data: Gaussian tensors, and trained weights that packages of the registry ship. `ROUNDS=n` changes the rounds (5).
-//! Ours and the peers take turns; memcpy is measured twice, and the quotient of its two lines is noise.
+//! On each set ours runs first, then the peers: on a machine with other load the quotients are a hint at best. memcpy is
+//! measured twice, and the quotient of its two lines is noise.
 
 use crate::shell::{self, command};
 use crate::tools;
