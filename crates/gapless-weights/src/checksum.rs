@@ -1,6 +1,7 @@
 //! XXH3 with 64 bits: the checksum of every chunk.
 //!
-//! Long inputs take the widest vectors that the processor has, at the speed of its cache. Short ones, and the reference in the test, are the `xxhash-rust` crate's.
+//! Long inputs take the widest vectors that the processor has, at the speed of its cache. Short ones, and the reference
+//! in the test, are the `xxhash-rust` crate's.
 
 /// The algorithm's own constants.
 const SECRET: [u8; 192] = [

@@ -1,4 +1,4 @@
-//! What a listing's tensors hold: duplicates, how compressible they are by component, and what quantisations would take.
+//! What a listing's tensors hold: duplicates, entropy by component, and what quantisations would take.
 //!
 //! Figures come from a sample of each tensor, or from every byte on request. Duplicates are always compared whole.
 

@@ -1,7 +1,8 @@
 //! The lossless codec of weights beside ZipNN and zstd: ratio of every file, and speeds of one thread as quotients.
 //!
 //! Data: Gaussian tensors, and trained weights that packages of the registry ship. `ROUNDS=n` changes the rounds (5).
-//! Ours and the peers take turns; memcpy is measured twice, and the quotient of its two lines is noise.
+//! On each set ours runs first, then the peers: on a machine with other load the quotients are a hint at best. memcpy
+//! is measured twice, and the quotient of its two lines is noise.
 
 use crate::shell::{self, command};
 use crate::tools;
@@ -31,7 +32,7 @@ pub(crate) fn run() -> Result<()> {
     let folder = shell::target().join("bench/weights");
     let python = tools::environment(&folder.join("venv"), &PACKAGES, &PACKAGES.join(" "))?;
     // Its own requirements are torch's, which the bench does not need; no wheel of it exists.
-    tools_add_zipnn(&python)?;
+    add_zipnn(&python)?;
     let build =
         ["build", "--release", "--locked", "--package", "gapless-weights", "--example", "weights_bench"];
     shell::run(command(".", "cargo", &build))?;
@@ -44,7 +45,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-fn tools_add_zipnn(python: &str) -> Result<()> {
+fn add_zipnn(python: &str) -> Result<()> {
     let mut import = command(".", python, &["-m", "pip", "show", "--quiet", "zipnn"]);
     if import.status().is_ok_and(|status| status.success()) {
         return Ok(());

@@ -126,8 +126,8 @@ macro_rules! with_bits {
     };
 }
 
-/// Encodes `values` of 16 bits: sign and mantissa go to `low`, levels to `out`. Fills in the cascade's escapes and gives
-/// the bytes written. `out` has room for all levels at their worst, `tables` for the items and the slack.
+/// Encodes `values` of 16 bits: sign and mantissa go to `low`, levels to `out`. Fills in the cascade's escapes and
+/// gives the bytes written. `out` has room for all levels at their worst, `tables` for the items and the slack.
 #[allow(unsafe_code)]
 pub(super) fn encode(
     values: &[u8],

@@ -1,6 +1,6 @@
 //! Zeros apart from other values: a bit for each value, and the values that are not zero.
 
-/// Puts a bit for each value into `bits` (zero before) and the values that are not zero into `kept`; gives their number.
+/// Puts a bit for each value into `bits`, and the values that are not zero into `kept`; gives their number.
 pub(super) fn take(values: &[u8], width: usize, bits: &mut [u8], kept: &mut [u8]) -> usize {
     match width {
         2 => take_of::<2>(values, bits, kept),
