@@ -197,8 +197,8 @@ impl Mimalloc {
         count * GRANULE as u64
     }
 
-    /// mimalloc said no: because the budget did, or because no addresses are left. What it keeps goes back first; then it
-    /// gets more addresses, unless the budget refused again.
+    /// mimalloc said no: because the budget did, or because no addresses are left. What it keeps goes back first;
+    /// then it gets more addresses, unless the budget refused again.
     #[cold]
     fn again(&self, attempt: impl Fn() -> *mut u8) -> *mut u8 {
         // SAFETY: may be called at any time.
