@@ -36,7 +36,7 @@ static void *alloc_test_work(void *argument) {
   for (int i = 0; i < 1500000; i++) {
     size_t at = next_random(&seed) % SLOTS;
     free(slots[at]);
-    size_t size = ((size_t)8 << next_random(&seed) % 8) + next_random(&seed) % 32;
+    size_t size = ((size_t)16 << next_random(&seed) % 7) + next_random(&seed) % 32;
     slots[at] = malloc(size);
     memset(slots[at], 1, 16);
   }

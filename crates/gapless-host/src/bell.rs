@@ -28,8 +28,8 @@ pub fn wake() {
     }
 }
 
-/// The helper sleeps; without a time until somebody rings. `may_sleep` is asked when the bell is ready: what came before
-/// is not missed.
+/// The helper sleeps; without a time until somebody rings. `may_sleep` is asked when the bell is ready: what came
+/// before is not missed.
 pub fn sleep(most: Option<Duration>, may_sleep: impl Fn() -> bool) {
     let word = if most.is_some() { DOZING } else { ASLEEP };
     WORD.store(word, Ordering::SeqCst);

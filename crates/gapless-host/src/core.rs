@@ -3,6 +3,7 @@
 
 use crate::budget::Budget;
 use crate::decay::{Decay, TICK};
+use crate::gate;
 use crate::helper::{self, Work};
 use crate::huge::Trouble;
 use crate::large::{Large, is_large};
@@ -41,7 +42,7 @@ const TO_SMALL: usize = FROM / 4;
 
 /// Before the first block.
 pub fn begin() {
-    SMALL.begin();
+    gate::around(|| SMALL.begin());
     BUDGET.relieve_by(relieve);
 }
 
@@ -61,6 +62,11 @@ pub fn configure(options: &Options) {
     }
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
+}
+
+/// A new thread, before the program's code runs in it.
+pub fn thread_begins() {
+    gate::enter(|| SMALL.enter());
 }
 
 /// The process ends: relatives get its part of the budget.
@@ -275,6 +281,7 @@ fn watch_huge_pages() {
 
 extern "C" fn before_fork() {
     helper::before_fork();
+    gate::before_fork();
     PUBLISH.acquire();
     DECAY.acquire();
     TROUBLE.acquire();
@@ -288,6 +295,7 @@ extern "C" fn after_fork() {
         TROUBLE.release();
         DECAY.release();
         PUBLISH.release();
+        gate::after_fork();
         helper::after_fork();
     }
 }
@@ -300,6 +308,7 @@ extern "C" fn after_fork_in_child() {
         TROUBLE.release();
         DECAY.release();
         PUBLISH.release();
+        gate::after_fork();
         helper::after_fork();
     }
 }

@@ -26,8 +26,8 @@ const MOVE: usize = 4 << 20;
 /// From this size on a zeroed buffer drops the memory that it finds instead of clearing it: such buffers are often
 /// tables that are touched here and there.
 const SPARSE: usize = 256 << 20;
-/// A zeroed buffer from this size on, and any that takes half of the machine, gets small pages: where it is touched here
-/// and there, a huge page for each touch would need 512 times the memory.
+/// A zeroed buffer from this size on, and any that takes half of the machine, gets small pages: where it is touched
+/// here and there, a huge page for each touch would need 512 times the memory.
 const THIN: usize = 1 << 30;
 /// Buffers with small pages of their own that are remembered.
 const THINS: usize = 64;

@@ -11,10 +11,11 @@
 //!      ├─ budget     what this process and its relatives may hold together
 //!      ├─ decay      how much of the kept memory nobody needed lately: pure
 //!      └─ helper     the thread that gives memory back; it is stopped around a fork
+//!   gate      no fork while a thread enters or leaves the small core
 //!   sys       every system call
 //! ```
 //!
-//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, writable part, space. No
+//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, gate, writable part, space. No
 //! system call that can take long is made under the lock of the space.
 #![cfg(target_os = "linux")]
 
@@ -23,6 +24,7 @@ pub mod budget;
 pub mod check;
 pub mod core;
 pub mod decay;
+pub mod gate;
 pub mod heap;
 pub mod helper;
 pub mod huge;

@@ -63,6 +63,7 @@ type CommitFunction = extern "C" fn(bool, *mut c_void, usize, *mut bool, *mut c_
 
 unsafe extern "C" {
     fn mi_process_init();
+    fn mi_thread_init();
     fn mi_option_set(option: c_int, value: c_long);
     fn mi_usable_size(block: *const c_void) -> usize;
     fn mi_collect(force: bool);
@@ -108,6 +109,12 @@ impl Mimalloc {
         } else {
             self.alone.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// A new thread.
+    pub fn enter(&self) {
+        // SAFETY: may be called at any time, and more than once.
+        unsafe { mi_thread_init() };
     }
 
     /// More addresses. False: there are none, or another thread is adding some. The core lives for good: it is only
@@ -197,8 +204,8 @@ impl Mimalloc {
         count * GRANULE as u64
     }
 
-    /// mimalloc said no: because the budget did, or because no addresses are left. What it keeps goes back first; then it
-    /// gets more addresses, unless the budget refused again.
+    /// mimalloc said no: because the budget did, or because no addresses are left. What it keeps goes back first;
+    /// then it gets more addresses, unless the budget refused again.
     #[cold]
     fn again(&self, attempt: impl Fn() -> *mut u8) -> *mut u8 {
         // SAFETY: may be called at any time.

@@ -15,8 +15,6 @@ pub unsafe trait Zeroed: Copy {}
 unsafe impl Zeroed for u32 {}
 // SAFETY: integers.
 unsafe impl Zeroed for u64 {}
-// SAFETY: a structure of integers.
-unsafe impl Zeroed for crate::space::Node {}
 
 /// A list of fixed length in memory of its own, zero until it is written. The kernel supplies only what is touched.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! C++'s operators. One that must not give null throws `std::bad_alloc`, by the C++ library that the program has loaded.
+//! C++'s operators. One that must not give null throws `std::bad_alloc`, by the C++ library that the program loaded.
 
 use gapless_host::heap;
 use std::ffi::c_void;

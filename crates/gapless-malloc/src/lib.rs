@@ -8,6 +8,7 @@ mod cxx;
 mod glibc;
 mod publish;
 mod start;
+mod threads;
 
 use gapless_host::heap;
 use std::ffi::c_int;

@@ -15,7 +15,6 @@ mod tree;
 
 use crate::sys::Table;
 use bits::Bits;
-pub use tree::Node;
 use tree::{Index, NONE, Nodes};
 
 const FREE: u32 = 1;

@@ -2,7 +2,7 @@
 //! holds memory. Both questions of the space take a logarithmic number of steps: the lowest address that fits, and the
 //! highest extent with memory. Priorities are a hash of the node's number, so equal programs build equal trees.
 
-use crate::sys::Table;
+use crate::sys::{Table, Zeroed};
 
 /// A node's number. 0 is no node.
 pub type Index = u32;
@@ -22,6 +22,9 @@ pub struct Node {
     longest: u32,
     has_backed: u32,
 }
+
+// SAFETY: a structure of integers.
+unsafe impl Zeroed for Node {}
 
 #[derive(Debug)]
 pub struct Nodes {
