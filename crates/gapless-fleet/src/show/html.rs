@@ -1,6 +1,6 @@
 //! Runs as a page: one file without scripts, light and dark, that works from `file://`.
 
-use super::{Named, Simulated, fragmented, grouped, refusals};
+use super::{Named, Simulated, counted, fragmented, grouped, refusals};
 use crate::sim::Run;
 use std::fmt::Write;
 
@@ -45,13 +45,13 @@ pub fn page(simulated: &Simulated) -> String {
     }
     let _ = write!(
         out,
-        "</style><h1>{:.2} % of the GPUs allocated</h1><p>policy {} · {} nodes with {} GPUs · {} arrivals, {:.2} % \
+        "</style><h1>{:.2} % of the GPUs allocated</h1><p>policy {} · {} with {} · {}, {:.2} % \
          of the GPUs · seed {}</p>",
         run.share(),
         main.policy,
-        grouped(simulated.nodes.len() as u64),
-        grouped(gpus),
-        grouped(run.outcomes.len() as u64),
+        counted(simulated.nodes.len() as u64, "node"),
+        counted(gpus, "GPU"),
+        counted(run.outcomes.len() as u64, "arrival"),
         run.arrived_share(),
         simulated.seed
     );

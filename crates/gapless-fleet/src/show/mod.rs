@@ -41,6 +41,11 @@ fn fragmented(run: &Run) -> f64 {
     run.curve.last().map_or(0.0, |point| point.fragmented)
 }
 
+/// A number and its noun, in the plural unless there is one.
+fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// A number with commas.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();

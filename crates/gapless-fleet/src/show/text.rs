@@ -1,6 +1,6 @@
 //! Runs as text, in at most 80 columns.
 
-use super::{Simulated, fragmented, grouped, refusals};
+use super::{Simulated, counted, fragmented, grouped, refusals};
 use std::fmt::Write;
 
 pub fn text(simulated: &Simulated) -> String {
@@ -9,10 +9,10 @@ pub fn text(simulated: &Simulated) -> String {
     let first = &simulated.runs[0].run;
     let _ = writeln!(
         out,
-        "{} nodes with {} GPUs · {} arrivals, {:.2} % of the GPUs · seed {}\n",
-        grouped(simulated.nodes.len() as u64),
-        grouped(gpus),
-        grouped(first.outcomes.len() as u64),
+        "{} with {} · {}, {:.2} % of the GPUs · seed {}\n",
+        counted(simulated.nodes.len() as u64, "node"),
+        counted(gpus, "GPU"),
+        counted(first.outcomes.len() as u64, "arrival"),
         first.arrived_share(),
         simulated.seed
     );
@@ -42,7 +42,7 @@ pub fn text(simulated: &Simulated) -> String {
         }
     }
     if first.departed > 0 {
-        let _ = writeln!(out, "\n  {} pods left during the run", grouped(first.departed));
+        let _ = writeln!(out, "\n  {} left during the run", counted(first.departed, "pod"));
     }
     out
 }

@@ -33,7 +33,8 @@ pub(super) fn run(args: &AdviseArgs) -> Result<Answer> {
 fn text(all: &[Advice]) -> String {
     let mut out = String::new();
     let freed: u64 = all.iter().map(|advice| advice.freed).sum();
-    let _ = writeln!(out, "{} groups · one pod of each would free {}\n", all.len(), Bytes(freed));
+    let groups = if all.len() == 1 { "group" } else { "groups" };
+    let _ = writeln!(out, "{} {groups} · one pod of each would free {}\n", all.len(), Bytes(freed));
     for advice in all {
         let what = match advice.verdict {
             Verdict::Lower(bytes) => format!("lower to {}, frees {}", Bytes(bytes), Bytes(advice.freed)),
