@@ -15,8 +15,8 @@
 //!   sys       every system call
 //! ```
 //!
-//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, gate, writable part, space. No
-//! system call that can take long is made under the lock of the space.
+//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, gate, writable part, space.
+//! No system call that can take long is made under the lock of the space.
 #![cfg(target_os = "linux")]
 
 pub mod bell;
