@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TRACE: &str = "testdata/traces/gpt2_train_stacks.pickle.gz";
-/// The program, the library that torch loads, and the card's five libraries.
-const BINARIES: usize = 7;
+/// The program, the library that torch loads, the one for the host's memory, and the card's five libraries.
+const BINARIES: usize = 8;
 /// What binaries of a manylinux wheel may link: the system has these everywhere (PEP 600).
 const SYSTEM: [&str; 7] = [
     "libc.so.6",
@@ -186,7 +186,7 @@ fn check_tag(wheel: &Path, work: &Path) -> Result<()> {
     find_binaries(&inside, &mut binaries)?;
     ensure!(
         binaries.len() == BINARIES,
-        "the wheel holds {} binaries, not the program, the library and the five of the card",
+        "the wheel holds {} binaries, not the program, the two libraries and the five of the card",
         binaries.len()
     );
     for binary in binaries {
@@ -260,6 +260,9 @@ fn use_wheel(wheel: &Path, work: &Path, version: &str) -> Result<()> {
     shell::run(away_from_here("gapless", &["demo"]))?;
     let demo = std::fs::read_dir(&away)?.filter_map(|entry| Some(entry.ok()?.path()));
     ensure!(demo.into_iter().any(|path| name(&path).ends_with(".html")), "`gapless demo` wrote no page");
+    let maps = "buffer = bytearray(8 << 20); print(open('/proc/self/maps').read())";
+    let said = shell::output(away_from_here("gapless", &["run", "--host", "--", "python", "-c", maps]))?;
+    ensure!(said.contains("libgapless_malloc.so"), "`gapless run --host` preloads no library");
     let program = shell::root().join("xtask/dist/use_wheel.py").display().to_string();
     let inside = environment.display().to_string();
     shell::run(away_from_here("python", &["-W", "error", &program, &inside, version]))
