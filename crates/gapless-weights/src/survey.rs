@@ -24,9 +24,10 @@ pub struct OfType {
     pub bytes: u64,
     /// Bytes that were read for the figures below.
     pub sampled: u64,
-    /// Component, its bits, and the bits that its frequencies need; a mean over what was sampled.
+    /// Component, its bits, and the bits that its frequencies need: a mean of the tensors' samples, by their bytes.
     pub parts: Vec<(&'static str, f64, f64)>,
-    /// Share that packing leaves, by encoding what was sampled; none where nothing could be.
+    /// Share that packing leaves, by encoding what was sampled, a mean of the tensors by their bytes; none where nothing
+    /// could be.
     pub packed: Option<f64>,
 }
 
@@ -87,14 +88,14 @@ impl Files {
 /// Reads a sample of every tensor, or all of them with `full`.
 pub fn survey(listing: &Listing, full: bool) -> Result<Survey> {
     let files = Files::open(listing)?;
-    let mut types: BTreeMap<String, (OfType, f64)> = BTreeMap::new();
+    let mut types: BTreeMap<String, (OfType, Means)> = BTreeMap::new();
     let mut packed = Vec::with_capacity(listing.tensors.len());
     let mut unread = BTreeMap::new();
     let mut prints: HashMap<(u64, u64), Vec<usize>> = HashMap::new();
     for (index, tensor) in listing.tensors.iter().enumerate() {
-        let (of_type, coded) = types.entry(tensor.dtype.clone()).or_insert_with(|| {
+        let (of_type, means) = types.entry(tensor.dtype.clone()).or_insert_with(|| {
             let (dtype, parts) = (tensor.dtype.clone(), Vec::new());
-            (OfType { dtype, tensors: 0, bytes: 0, sampled: 0, parts, packed: None }, 0.0)
+            (OfType { dtype, tensors: 0, bytes: 0, sampled: 0, parts, packed: None }, Means::default())
         });
         of_type.tensors += 1;
         of_type.bytes += tensor.bytes;
@@ -108,11 +109,12 @@ pub fn survey(listing: &Listing, full: bool) -> Result<Survey> {
         if tensor.bytes >= TELLING {
             prints.entry((tensor.bytes, found.print)).or_default().push(index);
         }
-        add(of_type, &found);
-        *coded += found.coded;
+        of_type.sampled += found.bytes;
+        means.add(tensor.bytes, &found);
     }
-    let types = types.into_values().map(|(mut of_type, coded)| {
-        of_type.packed = (of_type.sampled > 0).then(|| coded / of_type.sampled as f64);
+    let types = types.into_values().map(|(mut of_type, means)| {
+        of_type.packed = (means.bytes > 0.0).then(|| means.packed / means.bytes);
+        of_type.parts = means.parts();
         of_type
     });
     let mut types: Vec<OfType> = types.collect();
@@ -133,6 +135,35 @@ struct Sample {
     parts: Vec<(&'static str, f64, f64)>,
     /// Equal for equal tensors.
     print: u64,
+}
+
+/// Sums over the tensors of a type, each counted by its bytes: a small tensor is sampled as much as a large one.
+#[derive(Default)]
+struct Means {
+    bytes: f64,
+    packed: f64,
+    parts: Vec<(&'static str, f64, f64)>,
+}
+
+impl Means {
+    fn add(&mut self, bytes: u64, found: &Sample) {
+        if found.bytes == 0 {
+            return;
+        }
+        let weight = bytes as f64 / found.bytes as f64;
+        self.bytes += bytes as f64;
+        self.packed += found.coded * weight;
+        if self.parts.is_empty() {
+            self.parts = found.parts.iter().map(|(name, has, _)| (*name, *has, 0.0)).collect();
+        }
+        for (sum, (_, _, needs)) in self.parts.iter_mut().zip(&found.parts) {
+            sum.2 += needs * weight;
+        }
+    }
+
+    fn parts(&self) -> Vec<(&'static str, f64, f64)> {
+        self.parts.iter().map(|&(name, has, sum)| (name, has, sum / self.bytes)).collect()
+    }
 }
 
 fn sample(files: &Files, tensor: &Listed, full: bool) -> Result<Sample> {
@@ -173,21 +204,6 @@ fn sample(files: &Files, tensor: &Listed, full: bool) -> Result<Sample> {
         }
     }
     Ok(sample)
-}
-
-/// Adds a sample to its type's means.
-fn add(of_type: &mut OfType, found: &Sample) {
-    if found.bytes == 0 {
-        return;
-    }
-    let (before, now) = (of_type.sampled as f64, found.bytes as f64);
-    if of_type.parts.is_empty() {
-        of_type.parts = found.parts.iter().map(|(name, has, _)| (*name, *has, 0.0)).collect();
-    }
-    for (mean, (_, _, sum)) in of_type.parts.iter_mut().zip(&found.parts) {
-        mean.2 = (mean.2 * before + sum) / (before + now);
-    }
-    of_type.sampled += found.bytes;
 }
 
 type Groups = Vec<Vec<usize>>;

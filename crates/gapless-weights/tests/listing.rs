@@ -90,6 +90,50 @@ fn equal_tensors_are_found_and_compared_whole() {
     }
 }
 
+/// A large tensor that hardly compresses beside small ones of zeros: the samples are alike in size, the tensors are not.
+#[test]
+fn what_packing_leaves_counts_tensors_by_their_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("uneven.safetensors");
+    let mut state = 7u64;
+    let large: Vec<u8> = (0..4 << 20)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect();
+    let small = 256 << 10;
+    let mut header = format!(
+        "{{\"large\":{{\"dtype\":\"BF16\",\"shape\":[{}],\"data_offsets\":[0,{}]}}",
+        large.len() / 2,
+        large.len()
+    );
+    let mut at = large.len();
+    for k in 0..3 {
+        header += &format!(
+            ",\"zeros{k}\":{{\"dtype\":\"BF16\",\"shape\":[{}],\"data_offsets\":[{at},{}]}}",
+            small / 2,
+            at + small
+        );
+        at += small;
+    }
+    header += "}";
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    file.extend_from_slice(&large);
+    file.resize(file.len() + 3 * small, 0);
+    fs::write(&path, &file).unwrap();
+    let listing = list(&path).unwrap();
+    for full in [false, true] {
+        let bf16 = survey(&listing, full).unwrap().types.remove(0);
+        let expected = large.len() as f64 / (large.len() + 3 * small) as f64;
+        let packed = bf16.packed.unwrap();
+        assert!((packed - expected).abs() < 0.01, "{packed} of the bytes are left, not {expected}");
+        // Eight random bits in the exponents of the large tensor, none in the others.
+        assert!((bf16.parts[0].2 - 8.0 * expected).abs() < 0.05, "{:?}", bf16.parts);
+    }
+}
+
 #[test]
 fn mutated_files_are_errors_or_lists() {
     let folder = tempfile::tempdir().unwrap();
