@@ -375,8 +375,8 @@ impl<'a> Window<'a> {
             if count == 0 || total < needed {
                 continue;
             }
-            // Most keys disagree in too many intervals soon: the others need not be looked at. Each interval holds about
-            // one occurrence or more, so that going through the ends costs no more than the occurrences do.
+            // Most keys disagree in too many intervals soon: the others need not be looked at. Each interval holds
+            // about one occurrence or more, so that going through the ends costs no more than the occurrences do.
             let (mut agree, mut run, mut interval) = (0, 0, 0);
             for &p in &at[from..to] {
                 while p >= ends[interval] {
