@@ -26,8 +26,8 @@ pub struct OfType {
     pub sampled: u64,
     /// Component, its bits, and the bits that its frequencies need: a mean of the tensors' samples, by their bytes.
     pub parts: Vec<(&'static str, f64, f64)>,
-    /// Share that packing leaves, by encoding what was sampled, a mean of the tensors by their bytes; none where nothing
-    /// could be.
+    /// Share that packing leaves, by encoding what was sampled: a mean of the tensors by their bytes. None where
+    /// nothing could be sampled.
     pub packed: Option<f64>,
 }
 

@@ -90,7 +90,8 @@ fn equal_tensors_are_found_and_compared_whole() {
     }
 }
 
-/// A large tensor that hardly compresses beside small ones of zeros: the samples are alike in size, the tensors are not.
+/// A large tensor that hardly compresses beside small ones of zeros: the samples are alike in size, the tensors are
+/// not.
 #[test]
 fn what_packing_leaves_counts_tensors_by_their_bytes() {
     let folder = tempfile::tempdir().unwrap();
