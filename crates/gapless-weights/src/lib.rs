@@ -17,6 +17,7 @@ mod output;
 mod pack;
 pub mod packed;
 mod pipeline;
+pub mod quantize;
 mod reader;
 pub mod stream;
 pub mod survey;
