@@ -32,7 +32,7 @@ fn made(dtype: &str, family: u64, seed: u64, count: u64) -> Vec<u8> {
     for at in 0..count {
         let z = mixed(seed, at);
         let mut exponent = centre - i64::from((z >> 32 & 0xfff | 0x1000).trailing_zeros());
-        if family == 1 && (z >> 44) % 97 == 0 {
+        if family == 1 && (z >> 44).is_multiple_of(97) {
             exponent += 5;
         }
         let exponent = exponent.clamp(0, (1 << exponent_bits) - 2) as u64;

@@ -30,7 +30,7 @@ pub(super) struct Fp32;
 
 impl Value for Bf16 {
     const WIDTH: usize = 2;
-    const EPS: f32 = 0.007_812_5;
+    const EPS: f32 = 1.0 / 128.0;
     const TINY: f32 = f32::MIN_POSITIVE;
     const MANTISSA: u32 = 7;
     const BIAS: i32 = 127;
@@ -53,8 +53,8 @@ impl Value for Bf16 {
 
 impl Value for Fp16 {
     const WIDTH: usize = 2;
-    const EPS: f32 = 0.000_976_562_5;
-    const TINY: f32 = 0.000_061_035_156_25;
+    const EPS: f32 = 1.0 / 1024.0;
+    const TINY: f32 = 1.0 / 16384.0;
     const MANTISSA: u32 = 10;
     const BIAS: i32 = 15;
 
