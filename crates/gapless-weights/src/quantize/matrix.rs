@@ -4,11 +4,8 @@
 //! The order of operations, and the type that each result is rounded to, are those of compressed-tensors on a CPU:
 //! `tests/quantize.rs` holds the bytes against checksums of what it writes.
 
-use super::number::{Bf16, E2M1, E2M1_MAX, E4M3_MAX, Fp16, Fp32, Value, from_e4m3, to_e2m1, to_e4m3};
+use super::number::{Bf16, E2M1_MAX, E4M3_MAX, Fp16, Fp32, Value, from_e2m1, from_e4m3, to_e2m1, to_e4m3};
 use super::scheme::{BLOCK, Scheme};
-use std::sync::LazyLock;
-
-static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|code| from_e4m3(code as u8)));
 
 /// Types of weights that are quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +60,30 @@ pub struct Rows {
 /// `whole` is the matrix's scale of `nvfp4`, by [`whole_scale`].
 pub fn rows(scheme: Scheme, kind: Kind, bytes: &[u8], columns: usize, whole: f32) -> Result<Rows, Fault> {
     match kind {
-        Kind::Bf16 => rows_of::<Bf16>(scheme, bytes, columns, whole),
-        Kind::Fp16 => rows_of::<Fp16>(scheme, bytes, columns, whole),
-        Kind::Fp32 => rows_of::<Fp32>(scheme, bytes, columns, whole),
+        Kind::Bf16 => best::<Bf16>(scheme, bytes, columns, whole),
+        Kind::Fp16 => best::<Fp16>(scheme, bytes, columns, whole),
+        Kind::Fp32 => best::<Fp32>(scheme, bytes, columns, whole),
     }
+}
+
+/// By the widest vectors that there are. Each step is rounded alone, so the result is the same.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+fn best<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize, whole: f32) -> Result<Rows, Fault> {
+    #[target_feature(enable = "avx2")]
+    fn wide<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize, whole: f32) -> Result<Rows, Fault> {
+        rows_of::<V>(scheme, bytes, columns, whole)
+    }
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, which is all that the function asks for.
+        return unsafe { wide::<V>(scheme, bytes, columns, whole) };
+    }
+    rows_of::<V>(scheme, bytes, columns, whole)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn best<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize, whole: f32) -> Result<Rows, Fault> {
+    rows_of::<V>(scheme, bytes, columns, whole)
 }
 
 /// The largest magnitude of the values in `bytes`.
@@ -100,11 +117,13 @@ fn finite(bits: u32) -> Result<f32, Fault> {
     if bits >= f32::INFINITY.to_bits() { Err(Fault::NotFinite) } else { Ok(f32::from_bits(bits)) }
 }
 
+#[inline(always)]
 fn most(values: &[f32]) -> Result<f32, Fault> {
     finite(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
 }
 
 /// The scale that maps `most` to `range`.
+#[inline(always)]
 fn scale<V: Value>(most: f32, range: f32) -> f32 {
     let scale = V::round(most / range);
     if scale == 0.0 { V::EPS } else { scale }
@@ -114,52 +133,71 @@ fn store<V: Value>(value: f32, out: &mut Vec<u8>) {
     out.extend_from_slice(&V::bits(value).to_le_bytes()[..V::WIDTH]);
 }
 
+/// The nearest whole number, ties to even, of one within ±2^22: the sum has no room for a fraction.
+#[inline(always)]
+fn whole_number(value: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.0;
+    (value + ROUND) - ROUND
+}
+
+#[inline(always)]
 fn rows_of<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize, whole: f32) -> Result<Rows, Fault> {
     let values: Vec<f32> = bytes.chunks_exact(V::WIDTH).map(V::load).collect();
-    let mut out = Rows { weights: Vec::with_capacity(values.len()), ..Rows::default() };
+    let mut out = Rows::default();
+    // One code a value, before pairs are joined, and what each stands for.
+    let mut codes = vec![0u8; values.len()];
+    let mut restored = vec![0f32; values.len()];
     match scheme {
         Scheme::Fp8 => {
-            for row in values.chunks_exact(columns) {
+            for (at, row) in values.chunks_exact(columns).enumerate() {
                 let scale = scale::<V>(most(row)?, E4M3_MAX);
                 store::<V>(scale, &mut out.scales);
-                fp8::<V>(row, scale, &mut out);
+                let place = at * columns..(at + 1) * columns;
+                fp8::<V>(row, scale, &mut codes[place.clone()], &mut restored[place]);
             }
         }
         Scheme::Fp8Block => {
-            for block in values.chunks(columns * BLOCK as usize) {
-                blocks::<V>(block, columns, &mut out)?;
+            let step = columns * BLOCK as usize;
+            for ((block, codes), restored) in
+                values.chunks(step).zip(codes.chunks_mut(step)).zip(restored.chunks_mut(step))
+            {
+                blocks::<V>(block, columns, codes, restored, &mut out.scales)?;
             }
         }
         Scheme::W8a8 => {
-            for row in values.chunks_exact(columns) {
+            for (at, row) in values.chunks_exact(columns).enumerate() {
                 let scale = scale::<V>(most(row)?, 127.5);
                 store::<V>(scale, &mut out.scales);
-                for value in row {
-                    let rounded = V::round(value / scale).clamp(-128.0, 127.0).round_ties_even();
-                    out.weights.push(rounded as i8 as u8);
-                    out.count(*value, rounded * scale);
-                }
+                let place = at * columns..(at + 1) * columns;
+                each(row, &mut codes[place.clone()], &mut restored[place], |value| {
+                    let rounded = whole_number(V::round(value / scale).clamp(-128.0, 127.0));
+                    (low_byte(rounded), rounded * scale)
+                });
             }
         }
         Scheme::W4a16 => {
-            for group in values.chunks_exact(128) {
+            for (at, group) in values.chunks_exact(128).enumerate() {
                 let scale = scale::<V>(most(group)?, 7.5);
                 store::<V>(scale, &mut out.scales);
-                out.pairs(group, |value| {
-                    let rounded = V::round(value / scale).clamp(-8.0, 7.0).round_ties_even();
-                    ((rounded + 8.0) as u8, rounded * scale)
+                let place = at * 128..(at + 1) * 128;
+                each(group, &mut codes[place.clone()], &mut restored[place], |value| {
+                    let rounded = whole_number(V::round(value / scale).clamp(-8.0, 7.0));
+                    (low_byte(rounded + 8.0), rounded * scale)
                 });
             }
         }
         Scheme::Mxfp4 => {
-            for group in values.chunks_exact(32) {
+            for (at, group) in values.chunks_exact(32).enumerate() {
                 let (code, scale) = power::<V>(most(group)?)?;
                 out.scales.push(code);
-                out.pairs(group, |value| fp4(V::round(value / scale).clamp(-E2M1_MAX, E2M1_MAX), scale));
+                let place = at * 32..(at + 1) * 32;
+                each(group, &mut codes[place.clone()], &mut restored[place], |value| {
+                    fp4(V::round(value / scale).clamp(-E2M1_MAX, E2M1_MAX), scale)
+                });
             }
         }
         Scheme::Nvfp4 => {
-            for group in values.chunks_exact(16) {
+            for (at, group) in values.chunks_exact(16).enumerate() {
                 let local = V::round(most(group)? / E2M1_MAX);
                 let code = match to_e4m3((whole * local).min(E4M3_MAX)) {
                     // A scale of zero becomes 0.125.
@@ -168,51 +206,79 @@ fn rows_of<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize, whole: f32) -
                 };
                 out.scales.push(code);
                 let scale = from_e4m3(code) / whole;
-                out.pairs(group, |value| fp4((value / scale).clamp(-E2M1_MAX, E2M1_MAX), scale));
+                let place = at * 16..(at + 1) * 16;
+                each(group, &mut codes[place.clone()], &mut restored[place], |value| {
+                    fp4((value / scale).clamp(-E2M1_MAX, E2M1_MAX), scale)
+                });
             }
         }
     }
+    out.weights = match scheme {
+        Scheme::Fp8 | Scheme::Fp8Block | Scheme::W8a8 => codes,
+        // Two to a byte, the first below.
+        _ => codes.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4).collect(),
+    };
+    (out.error, out.values) = squares(&values, &restored);
     Ok(out)
 }
 
-impl Rows {
-    #[inline(always)]
-    fn count(&mut self, value: f32, restored: f32) {
-        let difference = f64::from(value) - f64::from(restored);
-        self.error += difference * difference;
-        self.values += f64::from(value) * f64::from(value);
-    }
+/// The lowest byte of a whole number within ±2^22, in two's complement.
+#[inline(always)]
+fn low_byte(value: f32) -> u8 {
+    (value + 12_582_912.0).to_bits() as u8
+}
 
-    /// Codes of four bits, two to a byte, the first below; `code` gives each with what it stands for.
-    #[inline(always)]
-    fn pairs(&mut self, group: &[f32], code: impl Fn(f32) -> (u8, f32)) {
-        for pair in group.chunks_exact(2) {
-            let (low, high) = (code(pair[0]), code(pair[1]));
-            self.weights.push(low.0 | high.0 << 4);
-            self.count(pair[0], low.1);
-            self.count(pair[1], high.1);
-        }
+/// A code for each value, and what it stands for.
+#[inline(always)]
+fn each(values: &[f32], codes: &mut [u8], restored: &mut [f32], code: impl Fn(f32) -> (u8, f32)) {
+    for ((value, place), back) in values.iter().zip(codes).zip(restored) {
+        (*place, *back) = code(*value);
     }
+}
+
+/// Sums of the squares of the differences and of the values, in eight lanes.
+#[inline(always)]
+fn squares(values: &[f32], restored: &[f32]) -> (f64, f64) {
+    let (mut error, mut sum) = ([0f64; 8], [0f64; 8]);
+    let mut add = |values: &[f32], restored: &[f32]| {
+        for (lane, (value, back)) in values.iter().zip(restored).enumerate() {
+            let (value, difference) = (f64::from(*value), f64::from(*value) - f64::from(*back));
+            error[lane] += difference * difference;
+            sum[lane] += value * value;
+        }
+    };
+    let (many, rest) = values.as_chunks::<8>();
+    let (many_back, rest_back) = restored.as_chunks::<8>();
+    for (values, restored) in many.iter().zip(many_back) {
+        add(values, restored);
+    }
+    add(rest, rest_back);
+    (error.iter().sum(), sum.iter().sum())
 }
 
 #[inline(always)]
 fn fp4(scaled: f32, scale: f32) -> (u8, f32) {
     let code = to_e2m1(scaled);
-    let size = E2M1[usize::from(code & 7)] * scale;
-    (code, if code & 8 == 0 { size } else { -size })
+    (code, from_e2m1(code) * scale)
 }
 
-fn fp8<V: Value>(values: &[f32], scale: f32, out: &mut Rows) {
-    let table = &*E4M3;
-    for value in values {
+#[inline(always)]
+fn fp8<V: Value>(values: &[f32], scale: f32, codes: &mut [u8], restored: &mut [f32]) {
+    each(values, codes, restored, |value| {
         let code = to_e4m3(V::round(value / scale).clamp(-E4M3_MAX, E4M3_MAX));
-        out.weights.push(code);
-        out.count(*value, table[usize::from(code)] * scale);
-    }
+        (code, from_e4m3(code) * scale)
+    });
 }
 
 /// One row of blocks: at most 128 rows of the matrix. Blocks at the edges are as if filled with zeros.
-fn blocks<V: Value>(values: &[f32], columns: usize, out: &mut Rows) -> Result<(), Fault> {
+#[inline(always)]
+fn blocks<V: Value>(
+    values: &[f32],
+    columns: usize,
+    codes: &mut [u8],
+    restored: &mut [f32],
+    stored: &mut Vec<u8>,
+) -> Result<(), Fault> {
     let width = BLOCK as usize;
     let mut largest = vec![0u32; columns.div_ceil(width)];
     for row in values.chunks_exact(columns) {
@@ -222,14 +288,15 @@ fn blocks<V: Value>(values: &[f32], columns: usize, out: &mut Rows) -> Result<()
     }
     let mut scales = Vec::with_capacity(largest.len());
     for most in largest {
-        scales.push(scale::<V>(finite(most)?, E4M3_MAX));
+        let scale = scale::<V>(finite(most)?, E4M3_MAX);
+        store::<V>(scale, stored);
+        scales.push(scale);
     }
-    for scale in &scales {
-        store::<V>(*scale, &mut out.scales);
-    }
-    for row in values.chunks_exact(columns) {
-        for (scale, part) in scales.iter().zip(row.chunks(width)) {
-            fp8::<V>(part, *scale, out);
+    let rows = values.chunks_exact(columns).zip(codes.chunks_exact_mut(columns));
+    for ((row, codes), restored) in rows.zip(restored.chunks_exact_mut(columns)) {
+        let parts = row.chunks(width).zip(codes.chunks_mut(width)).zip(restored.chunks_mut(width));
+        for (scale, ((part, codes), restored)) in scales.iter().zip(parts) {
+            fp8::<V>(part, *scale, codes, restored);
         }
     }
     Ok(())

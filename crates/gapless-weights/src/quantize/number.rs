@@ -123,7 +123,8 @@ pub(super) const E4M3_MAX: f32 = 448.0;
 /// The largest number of fp4 (E2M1).
 pub(super) const E2M1_MAX: f32 = 6.0;
 /// What the codes of E2M1 without their sign stand for.
-pub(super) const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+#[cfg(test)]
+const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 /// The code of a number within ±448.
 #[inline(always)]
@@ -137,14 +138,18 @@ pub(super) fn to_e4m3(value: f32) -> u8 {
 }
 
 /// What a code of E4M3 stands for; the two codes of NaN are never written.
+#[inline(always)]
 pub(super) fn from_e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let magnitude = if exponent == 0 {
-        mantissa * 2f32.powi(-9)
-    } else {
-        (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7)
-    };
-    if code & 0x80 == 0 { magnitude } else { -magnitude }
+    // The code's bits, seen as an fp32, are the number over 2^120, denormals included.
+    let size = f32::from_bits(u32::from(code & 0x7f) << 20) * 2f32.powi(120);
+    f32::from_bits(size.to_bits() | u32::from(code & 0x80) << 24)
+}
+
+/// What a code of E2M1 stands for.
+#[inline(always)]
+pub(super) fn from_e2m1(code: u8) -> f32 {
+    let size = f32::from_bits(u32::from(code & 7) << 22) * 2f32.powi(126);
+    f32::from_bits(size.to_bits() | u32::from(code & 8) << 28)
 }
 
 /// The code of a number within ±6. A negative number that rounds to zero keeps its sign; zero itself has none.
@@ -200,6 +205,7 @@ mod tests {
     fn codes_of_fp4_are_the_nearest_with_ties_to_even() {
         for code in 0..7u8 {
             let (low, high) = (E2M1[code as usize], E2M1[code as usize + 1]);
+            assert_eq!((from_e2m1(code), from_e2m1((code + 1) | 8)), (low, -high));
             let middle = (low + high) / 2.0;
             assert_eq!(to_e2m1(middle), code + (code & 1));
             assert_eq!(to_e2m1(middle.next_down()), code);
