@@ -176,8 +176,14 @@ def main() -> None:
                 if len(sys.argv) > 1:
                     torch.save(stored, Path(sys.argv[1]) / f"{scheme}-{base}-{at}.pt")
                 cases.append(
-                    {"dtype": dtype, "family": family, "seed": seed, "shape": [rows, columns],
-                     "input": xxhash.xxh3_64(bits.tobytes()).hexdigest(), "parts": parts}
+                    {
+                        "dtype": dtype,
+                        "family": family,
+                        "seed": seed,
+                        "shape": [rows, columns],
+                        "input": xxhash.xxh3_64(bits.tobytes()).hexdigest(),
+                        "parts": parts,
+                    }
                 )
         golden["cases"][scheme] = cases
         config = QuantizationConfig(
