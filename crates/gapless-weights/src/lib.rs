@@ -3,7 +3,7 @@
 //! [`codec`] turns a chunk of values into fewer bytes and back, bit for bit. [`stream`] is a tensor: a directory of
 //! chunks, each with a checksum, so that any range of it can be read alone. [`packed`] is a file: safetensors whose
 //! tensors are streams. [`pack()`], [`unpack()`] and [`verify()`] work on files, [`folder`] on a model's shards, and
-//! [`Reader`] gives any range of any tensor.
+//! [`Reader`] gives any range of any tensor. [`mod@quantize`] makes a model smaller with a loss that it measures.
 //! Every file is hostile until it is decoded: damage is an error, never a panic and never a read out of bounds.
 
 pub mod checksum;
@@ -17,6 +17,7 @@ mod output;
 mod pack;
 pub mod packed;
 mod pipeline;
+pub mod quantize;
 mod reader;
 pub mod stream;
 pub mod survey;
@@ -25,5 +26,6 @@ mod unpack;
 pub use dtype::kind_of;
 pub use error::{Error, Result};
 pub use pack::{Done, pack};
+pub use quantize::quantize;
 pub use reader::Reader;
 pub use unpack::{Checked, unpack, verify};

@@ -1,4 +1,5 @@
-//! A file that appears whole or not at all: written beside its place, renamed when it is complete and on disk.
+//! A file or a folder that appears whole or not at all: written beside its place, renamed when it is complete and on
+//! disk.
 
 use crate::error::{Error, Result};
 use std::fs::{self, File, OpenOptions};
@@ -61,13 +62,94 @@ impl Drop for Output {
     }
 }
 
-/// Removes what killed writers of the same file left behind. A process that still runs keeps its part.
-fn remove_stale(destination: &Path, name: &str) {
-    let folder = match destination.parent() {
+/// A folder beside its destination; removed again, with all that is in it, unless it is put in place.
+#[derive(Debug)]
+pub(crate) struct PartFolder {
+    part: PathBuf,
+    destination: PathBuf,
+    done: bool,
+}
+
+impl PartFolder {
+    /// An error unless `destination` is free (or an empty folder), and not within the folder `from`.
+    pub(crate) fn check(from: &Path, destination: &Path) -> Result<PathBuf> {
+        let name = destination.file_name();
+        let Some(name) = name else {
+            return Error::refused(
+                destination,
+                "this is not the name of a folder",
+                "name a new folder with -o",
+            );
+        };
+        if let Ok(meta) = fs::symlink_metadata(destination) {
+            let is_empty =
+                meta.is_dir() && fs::read_dir(destination).is_ok_and(|mut entries| entries.next().is_none());
+            if !is_empty {
+                let what = if meta.is_dir() { "the folder is not empty" } else { "this is there already" };
+                return Error::refused(destination, what, "name a new folder with -o, or remove this one");
+            }
+        }
+        let parent = parent_of(destination);
+        let there = parent.ancestors().find_map(|folder| {
+            fs::canonicalize(if folder.as_os_str().is_empty() { Path::new(".") } else { folder }).ok()
+        });
+        if let (Ok(from), Some(there)) = (fs::canonicalize(from), there)
+            && there.starts_with(&from)
+        {
+            return Error::refused(destination, "this is within the input", "name another folder with -o");
+        }
+        Ok(parent.join(name))
+    }
+
+    /// The folder beside a destination that was checked.
+    pub(crate) fn create(destination: PathBuf) -> Result<PartFolder> {
+        let name = destination.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        remove_stale(&destination, &name);
+        let part = destination.with_file_name(format!(".{name}.{}.part", std::process::id()));
+        fs::create_dir_all(parent_of(&destination))
+            .and_then(|()| fs::create_dir(&part))
+            .map_err(|source| Error::Write { path: destination.clone(), source })?;
+        Ok(PartFolder { part, destination, done: false })
+    }
+
+    /// Where its files go meanwhile.
+    pub(crate) fn path(&self) -> &Path {
+        &self.part
+    }
+
+    /// Gives the folder its name.
+    pub(crate) fn put_in_place(mut self) -> Result<()> {
+        fs::rename(&self.part, &self.destination)
+            .map_err(|source| Error::Write { path: self.destination.clone(), source })?;
+        self.done = true;
+        Ok(())
+    }
+}
+
+impl Drop for PartFolder {
+    fn drop(&mut self) {
+        if !self.done {
+            // Nothing better can be done about a folder that cannot be removed either.
+            let _ = fs::remove_dir_all(&self.part);
+        }
+    }
+}
+
+/// Whether two paths are one file.
+pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
-    };
-    let Ok(entries) = fs::read_dir(folder) else { return };
+    }
+}
+
+/// Removes what killed writers of the same file or folder left behind. A process that still runs keeps its part.
+fn remove_stale(destination: &Path, name: &str) {
+    let Ok(entries) = fs::read_dir(parent_of(destination)) else { return };
     for entry in entries.flatten() {
         let file = entry.file_name().to_string_lossy().into_owned();
         let pid = file.strip_prefix(&format!(".{name}.")).and_then(|rest| rest.strip_suffix(".part"));
@@ -77,7 +159,8 @@ fn remove_stale(destination: &Path, name: &str) {
         };
         let is_linux = Path::new("/proc/self").exists();
         if is_linux && !Path::new("/proc").join(pid).exists() {
-            let _ = fs::remove_file(entry.path());
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let _ = if is_folder { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
         }
     }
 }

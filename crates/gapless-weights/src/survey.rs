@@ -254,11 +254,13 @@ fn equal(files: &Files, a: &Listed, b: &Listed) -> Result<bool> {
     Ok(true)
 }
 
+/// Parts of the names of matrices that a quantisation leaves: embeddings, the output layer, norms, routers of experts.
+pub(crate) const KEPT: [&str; 7] = ["embed", "lm_head", "wte", "wpe", "norm", "router", "gate.weight"];
+
 /// Whether a quantisation without data changes a tensor: matrices of floats, but no embeddings and no output layer.
 pub fn is_quantisable(tensor: &Listed) -> bool {
     let is_float = matches!(kind_of(&tensor.dtype), Kind::Bf16 | Kind::Fp16 | Kind::Fp32);
-    let kept = ["embed", "lm_head", "wte", "wpe", "norm", "router", "gate.weight"];
-    is_float && tensor.shape.len() == 2 && !kept.iter().any(|word| tensor.name.contains(word))
+    is_float && tensor.shape.len() == 2 && !KEPT.iter().any(|word| tensor.name.contains(word))
 }
 
 /// What schemes of compressed-tensors take, scales included. Weights alone: activations have no size here.

@@ -123,3 +123,60 @@ fn bad_input_is_told_in_words() {
     });
     assert_eq!(parts.count(), 0);
 }
+
+#[test]
+fn a_model_is_quantised_with_a_table_of_errors() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("model")).expect("made");
+    let values: Vec<u8> = (0..64 * 128u32)
+        .flat_map(|at| ((((at * 37 % 101) as f32 - 50.0) * 0.01).to_bits() >> 16).to_le_bytes()[..2].to_vec())
+        .collect();
+    let header = json!({
+        "a.down_proj.weight": {"dtype": "BF16", "shape": [64, 128], "data_offsets": [0, 16384]},
+        "lm_head.weight": {"dtype": "BF16", "shape": [32, 256], "data_offsets": [16384, 32768]},
+    })
+    .to_string();
+    let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &values, &values].concat();
+    fs::write(at("model/model.safetensors"), whole).expect("written");
+    fs::write(at("model/config.json"), "{\"model_type\": \"llama\"}").expect("written");
+
+    let quantize = |scheme: &str, more: &[&str]| {
+        let args = [&["weights", "quantize", "model", "-o", scheme, "--scheme", scheme], more].concat();
+        run_in(folder.path(), &args)
+    };
+    for scheme in ["fp8", "fp8-block", "w8a8", "w4a16", "mxfp4", "nvfp4"] {
+        let done = quantize(scheme, &["--format", "json"]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        let json: Value = serde_json::from_str(&done.out).expect("JSON");
+        assert_eq!(support::schema::against("weights-quantize", &json), [] as [String; 0]);
+        assert_eq!(json["worst"], "a.down_proj.weight");
+        let config = fs::read(at(scheme).join("config.json")).expect("there");
+        let config: Value = serde_json::from_slice(&config).expect("JSON");
+        assert_eq!(config["quantization_config"], json["quantization_config"]);
+    }
+    let again = quantize("fp8", &[]);
+    assert_eq!(again.code, 2);
+    assert!(again.out.is_empty() && again.err.contains("not empty"), "{}", again.err);
+    let text = run_in(
+        folder.path(),
+        &[
+            "weights",
+            "quantize",
+            "model/model.safetensors",
+            "-o",
+            "one.safetensors",
+            "--scheme",
+            "w8a8",
+            "--ignore",
+            "x",
+        ],
+    );
+    assert_eq!(text.code, 0, "{}", text.err);
+    assert!(text.out.contains("worst: a.down_proj.weight"), "{}", text.out);
+    assert!(
+        text.err.contains("--ignore x matches no tensor") && text.err.contains("config.json"),
+        "{}",
+        text.err
+    );
+}

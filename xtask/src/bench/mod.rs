@@ -9,6 +9,7 @@ mod host;
 mod page;
 mod plan;
 mod pool;
+mod quantize;
 mod ranks;
 mod replay;
 mod report;
@@ -27,7 +28,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     let known = [
         "report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate", "fleet", "weights",
-        "host",
+        "host", "quantize",
     ];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
@@ -65,6 +66,10 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("weights") {
         weights::run()?;
+    }
+    // Its peer needs torch, which is large.
+    if names.contains(&"quantize") {
+        quantize::run()?;
     }
     if wanted("plan") {
         plan::run()?;

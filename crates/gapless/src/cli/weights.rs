@@ -1,7 +1,7 @@
-//! `gapless weights`: read, compress and check the weights of models.
+//! `gapless weights`: read, compress, check and quantise the weights of models.
 
 use super::PlainFormat;
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Debug, ClapArgs)]
@@ -12,6 +12,7 @@ Examples:
   gapless weights pack model/ -o packed/                     all shards; run again to go on after a stop
   gapless weights verify packed/                             every chunk against its checksum
   gapless weights unpack packed/ -o model-again/             byte for byte what was packed
+  gapless weights quantize model/ -o model-fp8/ --scheme fp8 as compressed-tensors writes it
 
 Exit code: 0 success, 2 an error or damage.")]
 pub(crate) struct WeightsArgs {
@@ -29,6 +30,8 @@ pub(crate) enum WeightsCommand {
     Unpack(UnpackArgs),
     /// Check every chunk of a packed file or folder; writes nothing
     Verify(VerifyArgs),
+    /// Quantise Linear weights without data; the result is what compressed-tensors writes
+    Quantize(QuantizeArgs),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -97,4 +100,52 @@ pub(crate) struct VerifyArgs {
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct QuantizeArgs {
+    /// A .safetensors file, or a model's folder with shards and config.json
+    pub(crate) input: PathBuf,
+
+    /// The quantised file, or a new folder; it appears when it is complete
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) output: PathBuf,
+
+    /// How weights are stored
+    #[arg(long, value_enum)]
+    pub(crate) scheme: SchemeName,
+
+    /// Leave a module as it is: its name, * stands for any characters; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) ignore: Vec<String>,
+
+    /// The format of what is printed
+    #[arg(long, value_enum, default_value_t = PlainFormat::Text)]
+    pub(crate) format: PlainFormat,
+
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum SchemeName {
+    /// fp8, a scale for each row; activations at run time
+    #[value(name = "fp8")]
+    Fp8,
+    /// fp8, a scale for each block of 128 by 128
+    #[value(name = "fp8-block")]
+    Fp8Block,
+    /// int8, a scale for each row; activations at run time
+    #[value(name = "w8a8")]
+    W8a8,
+    /// int4, a scale for each 128 values
+    #[value(name = "w4a16")]
+    W4a16,
+    /// fp4, a power of two for each 32 values; activations at run time
+    #[value(name = "mxfp4")]
+    Mxfp4,
+    /// fp4, an fp8 scale for each 16 values
+    #[value(name = "nvfp4")]
+    Nvfp4,
 }

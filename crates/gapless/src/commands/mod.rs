@@ -97,6 +97,7 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
             WeightsCommand::Pack(a) => (vec![&a.input], vec![&a.output]),
             WeightsCommand::Unpack(a) => (vec![&a.input], vec![&a.output]),
             WeightsCommand::Verify(a) => (vec![&a.input], Vec::new()),
+            WeightsCommand::Quantize(a) => (vec![&a.input], vec![&a.output]),
         },
         Command::Run(_)
         | Command::Top(_)

@@ -1,6 +1,7 @@
 //! `gapless weights`: one function a verb, over files and over folders of shards.
 
 mod info;
+mod quantize;
 
 use crate::Answer;
 use crate::cli::weights::{PackArgs, UnpackArgs, VerifyArgs, WeightsArgs, WeightsCommand};
@@ -17,6 +18,7 @@ pub(crate) fn run(args: &WeightsArgs) -> Result<Answer> {
         WeightsCommand::Pack(args) => pack(args),
         WeightsCommand::Unpack(args) => unpack(args),
         WeightsCommand::Verify(args) => verify(args),
+        WeightsCommand::Quantize(args) => quantize::run(args),
     }
 }
 

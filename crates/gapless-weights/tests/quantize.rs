@@ -1,0 +1,105 @@
+//! Quantised bytes are those of compressed-tensors, whose checksums `testdata/weights/quantize.py` wrote.
+
+use gapless_weights::quantize::matrix::{Kind, largest, rows, whole_scale};
+use gapless_weights::quantize::scheme::Scheme;
+use serde_json::Value as Json;
+use xxhash_rust::xxh3::xxh3_64;
+
+fn golden() -> Json {
+    serde_json::from_str(include_str!("../../../testdata/weights/quantize.json")).unwrap()
+}
+
+fn mixed(seed: u64, at: u64) -> u64 {
+    let mut z = (at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(seed);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// The weights that the script makes from the same numbers.
+fn made(dtype: &str, family: u64, seed: u64, count: u64) -> Vec<u8> {
+    let (exponent_bits, mantissa_bits, centre) = match dtype {
+        "BF16" => (8, 7, 121),
+        "F16" => (5, 10, 9),
+        _ => (8, 23, 121),
+    };
+    let centre = match family {
+        3 => 3,
+        4 => (1 << exponent_bits) - 8,
+        _ => centre,
+    };
+    let mut bytes = Vec::new();
+    for at in 0..count {
+        let z = mixed(seed, at);
+        let mut exponent = centre - i64::from((z >> 32 & 0xfff | 0x1000).trailing_zeros());
+        if family == 1 && (z >> 44).is_multiple_of(97) {
+            exponent += 5;
+        }
+        let exponent = exponent.clamp(0, (1 << exponent_bits) - 2) as u64;
+        let mut mantissa = z >> 1 & ((1 << mantissa_bits) - 1);
+        if family == 5 {
+            mantissa &= 3 << (mantissa_bits - 2);
+        }
+        let mut bits = exponent << mantissa_bits | mantissa;
+        if family == 2 && (at / 64) % 3 == 0 {
+            bits = 0;
+        }
+        bits |= (z & 1) << (exponent_bits + mantissa_bits);
+        bytes.extend_from_slice(&bits.to_le_bytes()[..if dtype == "F32" { 4 } else { 2 }]);
+    }
+    bytes
+}
+
+fn print(bytes: &[u8]) -> String {
+    format!("{:016x}", xxh3_64(bytes))
+}
+
+#[test]
+fn sixty_tensors_of_odd_shapes_per_scheme_are_byte_for_byte_those_of_compressed_tensors() {
+    let golden = golden();
+    let mut wrong = Vec::new();
+    for scheme in Scheme::ALL {
+        let cases = golden["cases"][scheme.name()].as_array().unwrap();
+        assert_eq!(cases.len(), 60);
+        for case in cases {
+            let text = |key: &str| case[key].as_str().unwrap();
+            let number = |key: &str| case[key].as_u64().unwrap();
+            let (height, width) = (case["shape"][0].as_u64().unwrap(), case["shape"][1].as_u64().unwrap());
+            let kind = Kind::of(text("dtype")).unwrap();
+            let bytes = made(text("dtype"), number("family"), number("seed"), height * width);
+            assert_eq!(print(&bytes), text("input"), "the test makes other weights than the script");
+            let whole = whole_scale(kind, largest(kind, &bytes).unwrap());
+            let found = rows(scheme, kind, &bytes, width as usize, whole).unwrap();
+            let last = match scheme {
+                Scheme::W4a16 => [height.to_le_bytes(), width.to_le_bytes()].concat(),
+                _ => whole.to_le_bytes().to_vec(),
+            };
+            let parts = scheme.parts(kind.name(), height, width);
+            assert_eq!(parts.len(), case["parts"].as_object().unwrap().len());
+            for (part, bytes) in parts.iter().zip([&found.weights, &found.scales, &last]) {
+                let expected = &case["parts"][part.name];
+                assert_eq!(expected[0], part.dtype, "{scheme:?} {}", part.name);
+                assert_eq!(expected[1], Json::from(part.shape.clone()), "{scheme:?} {}", part.name);
+                if expected[2] != print(bytes) {
+                    wrong.push(format!(
+                        "{} {} {} family {} {height}x{width} seed {}",
+                        scheme.name(),
+                        part.name,
+                        kind.name(),
+                        number("family"),
+                        number("seed")
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_configuration_is_that_of_compressed_tensors() {
+    let golden = golden();
+    for scheme in Scheme::ALL {
+        assert_eq!(scheme.config(&["lm_head".to_owned()]), golden["config"][scheme.name()], "{scheme:?}");
+    }
+}

@@ -1,0 +1,334 @@
+//! Whole models: which tensors change, what the files beside them say, and that nothing half-written is left.
+
+use gapless_weights::error::Error;
+use gapless_weights::input::Input;
+use gapless_weights::quantize::matrix::{Kind, largest, rows, whole_scale};
+use gapless_weights::quantize::scheme::Scheme;
+use gapless_weights::quantize::{Done, Options};
+use gapless_weights::{pack, quantize};
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Name, type, shape and data.
+type Tensor = (&'static str, &'static str, Vec<u64>, Vec<u8>);
+
+fn file(path: &Path, tensors: &[Tensor]) {
+    let mut entries = vec!["\"__metadata__\":{\"format\":\"pt\"}".to_owned()];
+    let (mut at, mut data) = (0, vec![]);
+    for (name, dtype, shape, bytes) in tensors {
+        entries.push(format!(
+            "{name:?}:{{\"dtype\":{dtype:?},\"shape\":{shape:?},\"data_offsets\":[{at},{}]}}",
+            at + bytes.len()
+        ));
+        at += bytes.len();
+        data.extend_from_slice(bytes);
+    }
+    let header = format!("{{{}}}", entries.join(","));
+    let mut whole = (header.len() as u64).to_le_bytes().to_vec();
+    whole.extend_from_slice(header.as_bytes());
+    whole.extend_from_slice(&data);
+    fs::write(path, &whole).unwrap();
+}
+
+/// bf16 values between -`size` and `size`.
+fn matrix(seed: u64, count: u64, size: f32) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut one = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let value = ((state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * size;
+        (value.to_bits() >> 16) as u16
+    };
+    (0..count).flat_map(|_| one().to_le_bytes()).collect()
+}
+
+/// A model of two shards; queries and keys are in different ones.
+fn model(folder: &Path) {
+    fs::create_dir_all(folder).unwrap();
+    let weights = |name, seed, rows: u64, columns: u64, size| -> Tensor {
+        (name, "BF16", vec![rows, columns], matrix(seed, rows * columns, size))
+    };
+    file(
+        &folder.join("model-00001-of-00002.safetensors"),
+        &[
+            weights("model.embed_tokens.weight", 1, 11, 256, 1.0),
+            weights("model.layers.0.self_attn.q_proj.weight", 2, 300, 256, 0.1),
+            weights("model.layers.0.mlp.down_proj.weight", 3, 33, 128, 0.1),
+            ("model.layers.0.input_layernorm.weight", "BF16", vec![256], matrix(4, 256, 1.0)),
+            ("counts", "I64", vec![1], 7u64.to_le_bytes().to_vec()),
+        ],
+    );
+    file(
+        &folder.join("model-00002-of-00002.safetensors"),
+        &[
+            weights("model.layers.0.self_attn.k_proj.weight", 5, 65, 256, 0.4),
+            weights("model.layers.0.mlp.odd.weight", 6, 5, 250, 0.4),
+            weights("lm_head.weight", 7, 11, 256, 0.4),
+            ("model.layers.0.self_attn.k_proj.bias", "BF16", vec![65], matrix(8, 65, 1.0)),
+        ],
+    );
+    let mut map = BTreeMap::new();
+    for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+        for tensor in Input::open(&folder.join(shard)).unwrap().header().unwrap().tensors {
+            map.insert(tensor.name, shard);
+        }
+    }
+    let index = json!({"metadata": {"total_size": 1, "kept": "yes"}, "weight_map": map});
+    fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    fs::write(folder.join("config.json"), "{\"model_type\": \"llama\", \"rope_theta\": 1e6}").unwrap();
+    fs::write(folder.join("tokenizer.json"), "[1]").unwrap();
+}
+
+fn options(scheme: Scheme) -> Options {
+    Options { scheme, ignore: Vec::new(), threads: 2 }
+}
+
+/// All tensors of a folder: type, shape, data and file.
+fn tensors(folder: &Path) -> BTreeMap<String, (String, Vec<u64>, Vec<u8>, String)> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if !name.ends_with(".safetensors") {
+            continue;
+        }
+        let input = Input::open(&path).unwrap();
+        let header = input.header().unwrap();
+        for tensor in &header.tensors {
+            let bytes = input.bytes(header.data() + tensor.begin, tensor.bytes() as usize).unwrap();
+            let width = gapless_formats::safetensors::bits(&tensor.dtype).unwrap() / 8;
+            assert_eq!(tensor.begin % width, 0, "{} does not begin at a multiple of its size", tensor.name);
+            all.insert(
+                tensor.name.clone(),
+                (tensor.dtype.clone(), tensor.shape.clone(), bytes, name.clone()),
+            );
+        }
+    }
+    all
+}
+
+fn read(path: &Path) -> Json {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+fn refused(result: Result<Done, Error>, part: &str) {
+    let error = result.unwrap_err();
+    assert!(error.to_string().contains(part), "{error}");
+    assert!(!error.help().is_empty());
+}
+
+#[test]
+fn every_scheme_writes_a_model_whose_index_and_configuration_hold() {
+    let room = tempfile::tempdir().unwrap();
+    let from = room.path().join("model");
+    model(&from);
+    let before = tensors(&from);
+    for scheme in Scheme::ALL {
+        let to = room.path().join(scheme.name());
+        let done = quantize(&from, &to, &options(scheme)).unwrap();
+        let after = tensors(&to);
+        let index = read(&to.join("model.safetensors.index.json"));
+        let map: BTreeMap<String, Json> =
+            after.iter().map(|(name, tensor)| (name.clone(), json!(tensor.3))).collect();
+        assert_eq!(index["weight_map"], json!(map));
+        let total: usize = after.values().map(|tensor| tensor.2.len()).sum();
+        assert_eq!(index["metadata"], json!({"total_size": total, "kept": "yes"}));
+        assert_eq!(done.after, total as u64);
+        let config = read(&to.join("config.json"));
+        assert_eq!(config["model_type"], "llama");
+        assert_eq!(config["quantization_config"], done.config);
+        assert_eq!(fs::read(to.join("tokenizer.json")).unwrap(), b"[1]");
+        for name in ["model.embed_tokens.weight", "lm_head.weight", "counts"] {
+            assert_eq!(before[name], after[name]);
+        }
+        // The arithmetic has a test of its own; this is about places in files.
+        let most = |name: &str| largest(Kind::Bf16, &before[name].2).unwrap();
+        let attention = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"];
+        let shared = attention.iter().map(|name| most(name)).fold(0.0, f32::max);
+        let mut taken = vec!["model.layers.0.mlp.down_proj.weight"];
+        taken.extend(attention);
+        if scheme.multiple() == 1 {
+            taken.push("model.layers.0.mlp.odd.weight");
+        }
+        for name in &taken {
+            let (_, shape, bytes, _) = &before[*name];
+            let whole = whole_scale(Kind::Bf16, if attention.contains(name) { shared } else { most(name) });
+            let rows = rows(scheme, Kind::Bf16, bytes, shape[1] as usize, whole).unwrap();
+            let parts = scheme.parts("BF16", shape[0], shape[1]);
+            let module = name.strip_suffix(".weight").unwrap();
+            for (part, bytes) in parts.iter().zip([&rows.weights, &rows.scales]) {
+                let found = &after[&format!("{module}.{}", part.name)];
+                assert_eq!((&*found.0, &found.1), (part.dtype, &part.shape));
+                assert_eq!(&found.2, bytes, "{} {name} {}", scheme.name(), part.name);
+            }
+            match scheme {
+                Scheme::Nvfp4 => {
+                    assert_eq!(after[&format!("{module}.weight_global_scale")].2, whole.to_le_bytes());
+                }
+                Scheme::W4a16 => {
+                    let expected = [shape[0].to_le_bytes(), shape[1].to_le_bytes()].concat();
+                    assert_eq!(after[&format!("{module}.weight_shape")].2, expected);
+                }
+                _ => {}
+            }
+            let layer = done.layers.iter().find(|layer| layer.name == **name).unwrap();
+            let limit =
+                if matches!(scheme, Scheme::Fp8 | Scheme::Fp8Block | Scheme::W8a8) { 0.05 } else { 0.2 };
+            assert!(layer.error > 0.0 && layer.error < limit, "{} {}", scheme.name(), layer.error);
+        }
+        assert_eq!(done.layers.len(), taken.len());
+        let ignore = config["quantization_config"]["ignore"].as_array().unwrap();
+        assert!(ignore.contains(&json!("lm_head")) && ignore.contains(&json!("model.embed_tokens")));
+        assert_eq!(ignore.contains(&json!("model.layers.0.mlp.odd")), scheme.multiple() > 1);
+        assert!(done.worst().is_some());
+    }
+}
+
+#[test]
+fn one_thread_and_five_write_the_same_bytes() {
+    let room = tempfile::tempdir().unwrap();
+    let from = room.path().join("big.safetensors");
+    let tensor: Tensor = ("a.weight", "BF16", vec![1300, 1024], matrix(9, 1300 * 1024, 0.1));
+    file(&from, &[tensor]);
+    for scheme in Scheme::ALL {
+        let mut results = Vec::new();
+        for threads in [1, 5] {
+            let to = room.path().join(format!("{}-{threads}", scheme.name()));
+            let done = quantize(&from, &to, &Options { threads, ..options(scheme) }).unwrap();
+            results.push((fs::read(&to).unwrap(), done.layers));
+        }
+        assert!(results[0] == results[1], "{}", scheme.name());
+    }
+}
+
+#[test]
+fn patterns_leave_modules_and_tell_when_they_fit_none() {
+    let room = tempfile::tempdir().unwrap();
+    let from = room.path().join("model");
+    model(&from);
+    let ignore = vec!["*.k_proj".to_owned(), "model.layers.9.*".to_owned()];
+    let to = room.path().join("out");
+    let done = quantize(&from, &to, &Options { ignore, ..options(Scheme::Fp8) }).unwrap();
+    assert_eq!(done.unmatched, ["model.layers.9.*"]);
+    assert!(done.left.iter().any(|left| left.name.ends_with("k_proj.weight")));
+    assert!(done.config["ignore"].as_array().unwrap().contains(&json!("model.layers.0.self_attn.k_proj")));
+    let ignore = vec!["re:.*k_proj".to_owned()];
+    let result = quantize(&from, &room.path().join("b"), &Options { ignore, ..options(Scheme::Fp8) });
+    refused(result, "regular expression");
+}
+
+#[test]
+fn a_matrix_with_infinite_values_is_left_and_named() {
+    let room = tempfile::tempdir().unwrap();
+    let from = room.path().join("a.safetensors");
+    let mut bad = matrix(3, 64 * 128, 0.1);
+    bad[9001] = 0x7f;
+    bad[9000] = 0x80;
+    let good = matrix(4, 64 * 128, 0.1);
+    let shape = vec![64, 128];
+    file(&from, &[("a.weight", "BF16", shape.clone(), bad.clone()), ("b.weight", "BF16", shape, good)]);
+    for scheme in Scheme::ALL {
+        let to = room.path().join(scheme.name());
+        let done = quantize(&from, &to, &options(scheme)).unwrap();
+        assert_eq!(done.layers.len(), 1, "{}", scheme.name());
+        assert_eq!(done.left[0].name, "a.weight");
+        assert!(done.left[0].why.contains("infinite"));
+        let input = Input::open(&to).unwrap();
+        let header = input.header().unwrap();
+        let kept = header.tensors.iter().find(|tensor| tensor.name == "a.weight").unwrap();
+        assert_eq!(input.bytes(header.data() + kept.begin, bad.len()).unwrap(), bad);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_and_leaves_nothing() {
+    let room = tempfile::tempdir().unwrap();
+    let at = |name: &str| room.path().join(name);
+    let fp8 = options(Scheme::Fp8);
+    model(&at("model"));
+    refused(quantize(&at("none"), &at("out"), &fp8), "cannot be read");
+    refused(quantize(&at("model"), &at("model"), &fp8), "not empty");
+    refused(quantize(&at("model"), &at("model/deep/out"), &fp8), "within the input");
+
+    model(&at("again"));
+    fs::write(at("again/config.json"), "{\"quantization_config\": {}}").unwrap();
+    refused(quantize(&at("again"), &at("out"), &fp8), "quantised already");
+    fs::write(at("again/config.json"), "{").unwrap();
+    refused(quantize(&at("again"), &at("out"), &fp8), "not JSON");
+    fs::write(at("again/config.json"), "[]").unwrap();
+    refused(quantize(&at("again"), &at("out"), &fp8), "not a JSON object");
+
+    let shape = vec![2, 4];
+    let weight: Tensor = ("a.weight", "BF16", shape.clone(), matrix(1, 8, 1.0));
+    file(&at("scaled.safetensors"), &[weight.clone(), ("a.weight_scale", "F32", vec![1], vec![0; 4])]);
+    refused(quantize(&at("scaled.safetensors"), &at("out"), &fp8), "quantised already");
+    refused(quantize(&at("scaled.safetensors"), &at("scaled.safetensors"), &fp8), "this is the input");
+    refused(quantize(&at("scaled.safetensors"), &at("out"), &options(Scheme::Nvfp4)), "no tensor can be");
+
+    fs::create_dir(at("twice")).unwrap();
+    file(&at("twice/a.safetensors"), std::slice::from_ref(&weight));
+    file(&at("twice/b.safetensors"), std::slice::from_ref(&weight));
+    refused(quantize(&at("twice"), &at("out"), &fp8), "another file of the folder");
+
+    file(&at("large.safetensors"), &[("a.weight", "BF16", vec![64, 128], matrix(1, 64 * 128, 1.0))]);
+    pack(&at("large.safetensors"), &at("packed.safetensors"), 1).unwrap();
+    refused(quantize(&at("packed.safetensors"), &at("out"), &fp8), "packed");
+
+    // A shard that is cut: found before the first byte is written, or while shards are.
+    model(&at("cut"));
+    let shard = at("cut/model-00002-of-00002.safetensors");
+    let bytes = fs::read(&shard).unwrap();
+    fs::write(&shard, &bytes[..bytes.len() - 9]).unwrap();
+    assert!(matches!(quantize(&at("cut"), &at("out"), &fp8), Err(Error::Format { .. })));
+
+    let left: Vec<String> = fs::read_dir(room.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name == "out" || name.ends_with(".part"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!at("model/deep").exists());
+}
+
+#[test]
+fn mutated_files_are_errors_or_results_but_never_panics() {
+    let room = tempfile::tempdir().unwrap();
+    let from = room.path().join("a.safetensors");
+    let to = room.path().join("b.safetensors");
+    let weight: Tensor = ("a.weight", "BF16", vec![4, 128], matrix(1, 512, 1.0));
+    file(&from, &[weight, ("b.weight", "F16", vec![4, 32], matrix(2, 128, 1.0))]);
+    let whole = fs::read(&from).unwrap();
+    let mut state = 99u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    let (mut results, mut errors) = (0, 0);
+    for round in 0..600 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + next() % 3 {
+            // Mostly the header.
+            let at = next() % if round % 4 == 0 { bytes.len() } else { 220 };
+            bytes[at] = next() as u8;
+        }
+        if round % 9 == 0 {
+            bytes.truncate(next() % bytes.len());
+        }
+        fs::write(&from, &bytes).unwrap();
+        let scheme = Scheme::ALL[round % 6];
+        match quantize(&from, &to, &Options { threads: 1, ..options(scheme) }) {
+            Ok(_) => {
+                results += 1;
+                Input::open(&to).unwrap().header().unwrap();
+            }
+            Err(error) => {
+                errors += 1;
+                assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+    assert!(results > 20 && errors > 100, "{results} results, {errors} errors");
+}
