@@ -1,6 +1,6 @@
--- Turns `--gres=gmem:18G` into shards of a GPU before salloc, sbatch or srun sends it. Without this a step of srun would
--- ask for gmem, which its job has turned into shards. Slurm's plug-in cli_filter/lua runs it. gapless_gmem.lua lies
--- beside it.
+-- Turns `--gres=gmem:18G` into shards of a GPU before salloc, sbatch or srun sends it. Without this a step of srun
+-- would ask for gmem, which its job has turned into shards. Slurm's plug-in cli_filter/lua runs it. gapless_gmem.lua
+-- lies beside it.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "/etc/slurm/"
 local gmem = dofile(here .. "gapless_gmem.lua")

@@ -156,7 +156,7 @@ impl Api {
         let value: Result<Value, _> = serde_json::from_slice(&text);
         match (status, value) {
             (200..=299, Ok(value)) => Ok(value),
-            (200..=299, Err(error)) => Err(unreachable(format!("the answer is no JSON: {error}"))),
+            (200..=299, Err(error)) => Err(unreachable(format!("invalid JSON in the answer: {error}"))),
             (_, value) => {
                 let message = value.ok().and_then(|value| value["message"].as_str().map(str::to_owned));
                 Err(ApiError::Status { status, message: message.unwrap_or_default() })
@@ -209,7 +209,7 @@ impl Api {
                     continue;
                 }
                 let event = serde_json::from_slice(line)
-                    .map_err(|error| unreachable(format!("an event is no JSON: {error}")))?;
+                    .map_err(|error| unreachable(format!("invalid JSON in an event of a watch: {error}")))?;
                 if !each(event) {
                     return Ok(());
                 }

@@ -65,7 +65,7 @@ pub fn read_request(input: &mut impl BufRead) -> io::Result<Option<Request>> {
     let Some(lines) = head(input)? else { return Ok(None) };
     let mut words = lines[0].split(' ');
     let (Some(method), Some(path), Some(version)) = (words.next(), words.next(), words.next()) else {
-        return Err(invalid("the first line is no HTTP request"));
+        return Err(invalid("invalid request line: expected METHOD PATH HTTP/1.1"));
     };
     if !version.starts_with("HTTP/1.") {
         return Err(invalid("only HTTP/1.1 is served"));
@@ -253,7 +253,7 @@ pub fn ask(
     connection.get_mut().flush()?;
     let lines = self::head(connection)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let status = lines[0].split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status = status.ok_or_else(|| invalid("the first line is no HTTP answer"))?;
+    let status = status.ok_or_else(|| invalid("invalid status line: expected HTTP/1.1 and a status"))?;
     let close = header(&lines, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
     Ok(Response { status, body: Body::of(&lines, End::Close)?, keep_alive: !close })
 }

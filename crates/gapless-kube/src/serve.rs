@@ -141,7 +141,7 @@ fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, V
             };
             let Ok(args) = serde_json::from_slice::<Value>(&request.body) else {
                 verb.note(began.elapsed(), false);
-                return (400, PLAIN, b"the body is no JSON".to_vec());
+                return (400, PLAIN, b"invalid body: send the scheduler's arguments as JSON".to_vec());
             };
             if !extender.is_ready() {
                 verb.note(began.elapsed(), false);

@@ -14,7 +14,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string()))?.collect();
     let all = all.map_err(|error| wrong(error.to_string()))?;
     if all.is_empty() {
-        return Err(wrong("there is no certificate in it".to_owned()));
+        return Err(wrong("the file holds no certificate: give a PEM file with one".to_owned()));
     }
     Ok(all)
 }

@@ -53,12 +53,15 @@ fn address(args: &ServeArgs) -> Result<Address> {
     if args.in_cluster {
         let variable = |name: &str| {
             std::env::var(name).map_err(|_| {
-                Failure::new(format!("{name} is not set: this is no pod"), "use --api http://127.0.0.1:8001")
+                Failure::new(
+                    format!("{name} is not set, so this does not run in a pod"),
+                    "use --api http://127.0.0.1:8001",
+                )
             })
         };
         let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
         let port = port.parse().map_err(|_| {
-            Failure::new(format!("KUBERNETES_SERVICE_PORT is no port: {port:?}"), "use --api")
+            Failure::new(format!("invalid port in KUBERNETES_SERVICE_PORT: {port:?}"), "use --api")
         })?;
         let account = PathBuf::from(ACCOUNT);
         let tls = Some(trust(&account.join("ca.crt"))?);
