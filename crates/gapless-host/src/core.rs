@@ -13,6 +13,7 @@ use crate::small::{Mimalloc, Small};
 use crate::sys;
 use crate::text::say;
 use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_ALIGNMENT};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -279,9 +280,28 @@ fn watch_huge_pages() {
 
 // ---- around a fork ----
 
+/// What a recorder does around a fork. Each is called by the thread that forks: while nobody is inside of the
+/// allocator, and before its locks are taken.
+#[derive(Clone, Copy, Debug)]
+pub struct AroundFork {
+    pub before: fn(),
+    pub after: unsafe fn(),
+    pub in_child: unsafe fn(),
+}
+
+static RECORDER: OnceLock<AroundFork> = OnceLock::new();
+
+/// Called once, while the process has one thread.
+pub fn set_around_fork(recorder: AroundFork) {
+    let _ = RECORDER.set(recorder);
+}
+
 extern "C" fn before_fork() {
     helper::before_fork();
     gate::before_fork();
+    if let Some(recorder) = RECORDER.get() {
+        (recorder.before)();
+    }
     PUBLISH.acquire();
     DECAY.acquire();
     TROUBLE.acquire();
@@ -295,6 +315,9 @@ extern "C" fn after_fork() {
         TROUBLE.release();
         DECAY.release();
         PUBLISH.release();
+        if let Some(recorder) = RECORDER.get() {
+            (recorder.after)();
+        }
         gate::after_fork();
         helper::after_fork();
     }
@@ -308,6 +331,9 @@ extern "C" fn after_fork_in_child() {
         TROUBLE.release();
         DECAY.release();
         PUBLISH.release();
+        if let Some(recorder) = RECORDER.get() {
+            (recorder.in_child)();
+        }
         gate::after_fork();
         helper::after_fork();
     }

@@ -2,8 +2,9 @@
 //! is kept here; the entry points of `gapless-malloc` only translate.
 
 use crate::check;
-use crate::core;
+use crate::core::{self, AroundFork};
 use crate::options::Options;
+use crate::record;
 use crate::sys;
 use crate::units::MIN_ALIGNMENT;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,8 +14,15 @@ const NEW: u32 = 0;
 const BEGINNING: u32 = 1;
 const PLAIN: u32 = 2;
 const CHECKED: u32 = 3;
+const RECORDED: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(NEW);
+
+/// Whether a sample of the allocations is recorded.
+#[inline]
+fn is_recorded() -> bool {
+    STATE.load(Ordering::Relaxed) == RECORDED
+}
 
 /// Whether the plain path can be taken at once.
 #[inline]
@@ -43,6 +51,15 @@ pub fn configure() -> Options {
             libc::pthread_atfork(Some(check_before_fork), Some(check_after_fork), Some(check_after_fork));
         }
         STATE.store(CHECKED, Ordering::Release);
+    } else if let Some(config) = options.record {
+        core::set_around_fork(AroundFork {
+            before: record::before_fork,
+            after: record::after_fork,
+            in_child: record::after_fork_in_child,
+        });
+        record::begin(config);
+        STATE.store(RECORDED, Ordering::Release);
+        record::objects::hook();
     }
     options
 }
@@ -61,7 +78,25 @@ pub fn end() {
     if STATE.load(Ordering::Acquire) == CHECKED {
         check::end();
     }
+    if is_recorded() {
+        record::end();
+    }
     core::end();
+}
+
+/// A step of the program begins.
+pub fn step() {
+    core::step();
+    if is_recorded() {
+        record::step();
+    }
+}
+
+/// A library was unloaded.
+pub fn modules_changed() {
+    if is_recorded() {
+        record::modules_changed();
+    }
 }
 
 #[inline]
@@ -78,6 +113,9 @@ pub fn allocate(size: usize) -> *mut u8 {
     if is_plain() {
         return or_errno(core::allocate(size, false));
     }
+    if is_recorded() {
+        return or_errno(record::allocate(size, record::ANY, false));
+    }
     allocate_slow(size, MIN_ALIGNMENT, false)
 }
 
@@ -87,6 +125,9 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
     if is_plain() {
         return or_errno(core::allocate(size, true));
     }
+    if is_recorded() {
+        return or_errno(record::allocate(size, record::ANY, true));
+    }
     allocate_slow(size, MIN_ALIGNMENT, true)
 }
 
@@ -95,6 +136,9 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
 pub fn allocate_aligned(size: usize, alignment: usize) -> *mut u8 {
     if is_plain() {
         return or_errno(core::allocate_aligned(size, alignment, false));
+    }
+    if is_recorded() {
+        return or_errno(record::allocate(size, alignment, false));
     }
     allocate_slow(size, alignment, false)
 }
@@ -113,7 +157,13 @@ fn allocate_slow(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
 #[inline]
 pub unsafe fn free(block: *mut u8) {
     // SAFETY: as the caller says.
-    unsafe { if STATE.load(Ordering::Relaxed) == CHECKED { check::free(block) } else { core::free(block) } }
+    unsafe {
+        match STATE.load(Ordering::Relaxed) {
+            CHECKED => check::free(block),
+            RECORDED => record::free(block),
+            _ => core::free(block),
+        }
+    }
 }
 
 /// # Safety
@@ -125,10 +175,10 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     }
     // SAFETY: as the caller says.
     or_errno(unsafe {
-        if STATE.load(Ordering::Relaxed) == CHECKED {
-            check::reallocate(block, size)
-        } else {
-            core::reallocate(block, size)
+        match STATE.load(Ordering::Relaxed) {
+            CHECKED => check::reallocate(block, size),
+            RECORDED => record::reallocate(block, size),
+            _ => core::reallocate(block, size),
         }
     })
 }
@@ -142,6 +192,10 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     }
     // SAFETY: as the caller says.
     unsafe {
-        if STATE.load(Ordering::Relaxed) == CHECKED { check::usable(block) } else { core::usable(block) }
+        match STATE.load(Ordering::Relaxed) {
+            CHECKED => check::usable(block),
+            RECORDED => record::usable(block),
+            _ => core::usable(block),
+        }
     }
 }

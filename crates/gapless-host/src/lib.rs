@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   heap      one door: plain or checked
+//!   ├─ record     a sample of all allocations in a file (`GAPLESS_HOST_RECORD=run.gtrace`)
 //!   ├─ check      guards, poison, and stacks for wrong frees (`GAPLESS_HOST_CHECK=1`)
 //!   └─ core       small or large, by size; fork; what the helper does
 //!      ├─ small      objects below 1 MiB: mimalloc 3 behind the trait `Small`
@@ -15,8 +16,8 @@
 //!   sys       every system call
 //! ```
 //!
-//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, gate, writable part, space.
-//! No system call that can take long is made under the lock of the space.
+//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, gate, recorder, writable
+//! part, space. No system call that can take long is made under the lock of the space.
 #![cfg(target_os = "linux")]
 
 pub mod bell;
@@ -31,6 +32,7 @@ pub mod huge;
 pub mod large;
 pub mod lock;
 pub mod options;
+pub mod record;
 pub mod small;
 pub mod space;
 pub mod stats;

@@ -6,6 +6,17 @@ use crate::sys;
 use crate::text::say;
 use std::ffi::CStr;
 
+/// What is recorded, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    pub path: &'static CStr,
+    /// Mean bytes between two samples; `None`: as many samples as cost little.
+    pub interval: Option<u64>,
+}
+
+/// The most bytes between two samples.
+const MOST_INTERVAL: u64 = 1 << 30;
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     pub limit: Option<u64>,
@@ -15,6 +26,8 @@ pub struct Options {
     /// `None`: by measurement.
     pub huge: Option<bool>,
     pub stats: bool,
+    /// The recording.
+    pub record: Option<Config>,
 }
 
 impl Options {
@@ -26,10 +39,9 @@ impl Options {
                 refuse("GAPLESS_HOST_LIMIT", text, wrong, "200GiB, or auto for 90 % of the cgroup's limit")
             })
         });
-        let limit_file = sys::variable(c"GAPLESS_HOST_LIMIT_FILE").map(|text| {
-            // SAFETY: a text of the environment, which ends in a zero.
-            unsafe { CStr::from_ptr(text.as_ptr().cast()) }
-        });
+        // SAFETY: a text of the environment, which ends in a zero.
+        let name = |text: &'static [u8]| unsafe { CStr::from_ptr(text.as_ptr().cast()) };
+        let limit_file = sys::variable(c"GAPLESS_HOST_LIMIT_FILE").map(name);
         let switch = |name: &CStr, shown: &str| {
             let text = sys::variable(name)?;
             Some(match text.trim_ascii() {
@@ -42,12 +54,26 @@ impl Options {
             Some(b"auto") => None,
             _ => switch(c"GAPLESS_HOST_HUGE", "GAPLESS_HOST_HUGE"),
         };
+        let interval = sys::variable(c"GAPLESS_HOST_RECORD_EVERY").map(|text| {
+            let bytes = budget::parse_limit(text).ok().filter(|bytes| (1..=MOST_INTERVAL).contains(bytes));
+            bytes.unwrap_or_else(|| {
+                let wrong = "it is not a number of bytes from 1 to 1 GiB";
+                refuse("GAPLESS_HOST_RECORD_EVERY", text, wrong, "64KiB")
+            })
+        });
+        let path = sys::variable(c"GAPLESS_HOST_RECORD").map(name);
+        let check = switch(c"GAPLESS_HOST_CHECK", "GAPLESS_HOST_CHECK").unwrap_or(false);
+        if let (Some(path), true) = (path, check) {
+            let wrong = "checked mode is on, and checked blocks are not recorded";
+            refuse("GAPLESS_HOST_RECORD", path.to_bytes(), wrong, "GAPLESS_HOST_CHECK=0");
+        }
         Options {
             limit,
             limit_file,
-            check: switch(c"GAPLESS_HOST_CHECK", "GAPLESS_HOST_CHECK").unwrap_or(false),
+            check,
             huge,
             stats: switch(c"GAPLESS_HOST_STATS", "GAPLESS_HOST_STATS").unwrap_or(false),
+            record: path.map(|path| Config { path, interval }),
         }
     }
 }

@@ -43,6 +43,16 @@ impl<T: Zeroed> Table<T> {
         unsafe { self.start.add(at).read() }
     }
 
+    /// Where a value lies.
+    #[must_use]
+    pub fn place(&self, at: usize) -> *const T {
+        if at >= self.length {
+            damaged();
+        }
+        // SAFETY: inside of the table.
+        unsafe { self.start.add(at) }
+    }
+
     pub fn set(&mut self, at: usize, value: T) {
         if at >= self.length {
             damaged();
@@ -211,6 +221,30 @@ pub fn keep_errno<T>(work: impl FnOnce() -> T) -> T {
 pub fn set_errno(value: i32) {
     // SAFETY: the address of this thread's `errno`.
     unsafe { libc::__errno_location().write(value) };
+}
+
+#[must_use]
+pub fn errno() -> i32 {
+    // SAFETY: the address of this thread's `errno`.
+    unsafe { libc::__errno_location().read() }
+}
+
+/// Copies memory of this process that may not be there. Gives how many bytes could be read.
+#[must_use]
+pub fn peek(from: usize, into: &mut [u8]) -> usize {
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec { iov_base: from as *mut c_void, iov_len: into.len() };
+    // SAFETY: writes to `into`; the kernel checks the other addresses.
+    let read = keep_errno(|| unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    });
+    usize::try_from(read).unwrap_or(0)
+}
+
+/// Microseconds since the Unix epoch.
+#[must_use]
+pub fn date() -> u64 {
+    clock(libc::CLOCK_REALTIME).as_micros() as u64
 }
 
 /// CPU time of this thread.

@@ -9,6 +9,8 @@ pub enum Format {
     Pickle,
     Json,
     Gtrace,
+    /// A recording of host memory.
+    HostRun,
     RmmCsv,
     MiniMallocCsv,
 }
@@ -27,6 +29,9 @@ pub(crate) fn format(head: &[u8]) -> Result<Format, Fault> {
     }
     if head.starts_with(b"GTRACE") {
         return Ok(Format::Gtrace);
+    }
+    if head.starts_with(b"GAPHOST1") {
+        return Ok(Format::HostRun);
     }
     if let [0x80, protocol, ..] = *head {
         return match protocol {

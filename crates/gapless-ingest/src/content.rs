@@ -3,7 +3,7 @@
 use crate::container::{self, Format};
 use crate::error::{Fault, Problem, ReadError};
 use crate::options::ReadOptions;
-use crate::{builder, finish, json, minimalloc, pickle, rmm, window};
+use crate::{builder, finish, host_run, json, minimalloc, pickle, rmm, window};
 use gapless_formats::packing::{Packing, unpacked};
 use gapless_trace::gtrace::GtraceError;
 use gapless_trace::{Note, Trace};
@@ -198,6 +198,7 @@ impl Content<'_> {
                 Ok(trace)
             }
             Format::Gtrace => read_gtrace(self),
+            Format::HostRun => host_run::read(self, described("Gapless recording of host memory"), limits),
             Format::RmmCsv => rmm::read(self, described("RMM log (CSV)"), limits),
             Format::MiniMallocCsv => minimalloc::read(self, described("MiniMalloc buffers (CSV)"), limits),
         }

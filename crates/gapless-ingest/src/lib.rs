@@ -1,7 +1,7 @@
 //! Readers of files from outside: a file in, a [`Trace`] out.
 //!
 //! The format is found from the content, never from the name: PyTorch memory snapshots as pickle or JSON, `.gtrace`,
-//! RMM's CSV log, MiniMalloc CSV, each plain or compressed with gzip or zstd.
+//! RMM's CSV log, MiniMalloc CSV, recordings of host memory, each plain or compressed with gzip or zstd.
 //!
 //! Every file is taken as hostile. Nothing in it is executed, memory stays proportional to the bytes read, and whatever
 //! is wrong ends in a [`ReadError`] that says what, where, and what to do. Relies on `gapless-trace` for the columns;
@@ -14,6 +14,7 @@ mod error;
 mod features;
 mod finish;
 mod host;
+mod host_run;
 mod json;
 mod minimalloc;
 mod names;

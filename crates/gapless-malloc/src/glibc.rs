@@ -180,7 +180,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
 /// Tells that a step of the program begins: memory that the last steps used stays for the next.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_host_step() {
-    core::step();
+    heap::step();
 }
 
 /// What the process holds, as numbers: for the Python package. Gives how many there are.

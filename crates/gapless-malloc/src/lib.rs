@@ -6,6 +6,7 @@
 
 mod cxx;
 mod glibc;
+mod loader;
 mod publish;
 mod start;
 mod threads;

@@ -8,7 +8,7 @@ use crate::{assemble, findings};
 use gapless_trace::churn::{self, Churn};
 use gapless_trace::growth::{self, Growth};
 use gapless_trace::kinds::{self, Kind, Kinds};
-use gapless_trace::steps::Steps;
+use gapless_trace::steps::{self, Steps};
 use gapless_trace::{Bytes, DeviceTrace, History, HistoryError, Tick, Trace};
 
 /// A trace and what it means.
@@ -101,7 +101,10 @@ impl<'t> Analysis<'t> {
 impl<'t> DeviceAnalysis<'t> {
     fn of(trace: &Trace, device: &'t DeviceTrace) -> Result<DeviceAnalysis<'t>, HistoryError> {
         let history = History::rebuild(trace, device)?;
-        let (steps, kinds) = kinds::with_steps(trace, device, &history);
+        let (steps, kinds) = match trace.host_sample {
+            None => kinds::with_steps(trace, device, &history),
+            Some(_) => (steps::detect(trace, device, &history), Kinds::unexplained(&history)),
+        };
         // Independent passes over the same columns: a second core halves their time.
         let (growth, churn, step_peaks, step_ends) = std::thread::scope(|scope| {
             let by_step = scope.spawn(|| (step_peaks(&history, &steps), step_ends(&history, &steps)));

@@ -60,17 +60,22 @@ pub(crate) fn replayed_origin(analysis: &Analysis<'_>, path: &str) -> (Tool, Sou
 pub(crate) fn report(analysis: &Analysis<'_>, path: &str, top: usize) -> Report {
     let trace = analysis.trace;
     let (tool, source) = origin(analysis, path);
-    Report {
+    let mut report = Report {
         schema: SCHEMA.to_owned(),
         tool,
         source,
         settings: trace.settings.as_ref().map(settings),
         devices: analysis.devices.iter().map(|d| device(trace, d, top)).collect(),
         host: trace.host.as_ref().map(host),
+        host_run: None,
         advice: None,
         headline: None,
         findings: Vec::new(),
+    };
+    if let Some(sample) = &trace.host_sample {
+        crate::host_run::add(&mut report, trace, sample, top);
     }
+    report
 }
 
 fn host(memory: &HostMemory) -> HostInfo {

@@ -30,7 +30,7 @@ macro_rules! explanations {
 explanations![
     "GAP101", "GAP102", "GAP103", "GAP104", "GAP105", "GAP106", "GAP107", "GAP108", "GAP201", "GAP202",
     "GAP301", "GAP302", "GAP303", "GAP401", "GAP402", "GAP403", "GAP501", "GAP502", "GAP503", "GAP504",
-    "GAP505", "GAP506", "GAP601",
+    "GAP505", "GAP506", "GAP601", "GAP701",
 ];
 
 /// The explanation of `code`, in any letter case.

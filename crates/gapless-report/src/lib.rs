@@ -26,6 +26,7 @@ pub mod text;
 
 mod assemble;
 mod axes;
+mod host_run;
 mod shell;
 
 pub use analysis::{Analysis, DeviceAnalysis};

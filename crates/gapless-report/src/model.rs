@@ -23,6 +23,9 @@ pub struct Report {
     /// Pinned host memory, which is not part of the devices' figures; absent where nothing was recorded of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostInfo>,
+    /// What a recording of host memory says; absent where the trace is of a device. Device 0 has its figures too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_run: Option<HostRunInfo>,
     /// What to set, for each device that has allocations; absent where it was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Vec<Answer>>,
@@ -106,6 +109,68 @@ pub struct HostInfo {
     pub in_use: u64,
     pub peak_held: u64,
     pub peak_in_use: u64,
+}
+
+/// A recording of host memory: a sample, so sizes are estimates. Each `error` is two standard errors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostRunInfo {
+    pub samples: u64,
+    /// Mean bytes between two samples, at the end.
+    pub interval: u64,
+    /// From this size on every block was recorded.
+    pub exact_from: u64,
+    /// Whether the process ended by itself.
+    pub whole: bool,
+    pub peak_live: EstimateInfo,
+    /// Since the first event.
+    pub peak_time_us: u64,
+    pub end_live: EstimateInfo,
+    /// What the allocator held from the kernel at most; `null` where it was not recorded.
+    pub peak_held: Option<u64>,
+    pub peak_resident: Option<u64>,
+    /// What the process held about when most was live, and at the end; `null` where it was not recorded.
+    pub at_peak: Option<HostStateInfo>,
+    pub at_end: Option<HostStateInfo>,
+    /// What `rate` of a growing line counts: "step" or "second".
+    pub rate_unit: String,
+    /// Lines that keep more and more.
+    pub growing: Vec<HostLineInfo>,
+    /// Lines whose blocks were not freed when the recording ended.
+    pub never_freed: Vec<HostLineInfo>,
+    /// Lines that hold memory at the peak.
+    pub holders: Vec<HostLineInfo>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EstimateInfo {
+    pub bytes: u64,
+    pub error: u64,
+    /// Sampled blocks.
+    pub samples: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostStateInfo {
+    pub time_us: u64,
+    /// Buffers of 1 MiB or more in the program's hands.
+    pub large: u64,
+    /// Memory of freed buffers that is kept for the next one.
+    pub kept: u64,
+    /// Memory of small objects, in use or not.
+    pub small: u64,
+    pub resident: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostLineInfo {
+    pub label: String,
+    /// Innermost first.
+    pub stack: Vec<FrameInfo>,
+    #[serde(flatten)]
+    pub kept: EstimateInfo,
+    /// Bytes a step or a second; absent where the line does not grow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

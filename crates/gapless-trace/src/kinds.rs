@@ -66,6 +66,13 @@ pub struct Kinds {
 }
 
 impl Kinds {
+    /// Of a trace whose blocks have no kinds: host memory.
+    #[must_use]
+    pub fn unexplained(history: &History) -> Kinds {
+        let by_allocation = vec![Kind::Unexplained; history.allocations.len()];
+        Kinds { by_allocation, evidence: "host memory has no kinds".to_owned() }
+    }
+
     #[inline]
     #[must_use]
     pub fn of(&self, id: AllocationId) -> Kind {

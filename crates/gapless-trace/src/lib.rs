@@ -16,6 +16,7 @@ pub mod gtrace;
 pub mod history;
 pub mod holders;
 pub mod kinds;
+pub mod leaks;
 pub mod moment;
 pub mod naming;
 pub mod scopes;

@@ -23,6 +23,8 @@ pub struct Trace {
     pub process: Process,
     /// Pinned host memory, which is never part of a device's figures; `None`: nothing was recorded of it.
     pub host: Option<HostMemory>,
+    /// What a recording of host memory has beside its events; `None`: the trace is of a device.
+    pub host_sample: Option<HostSample>,
 }
 
 /// The process that was recorded. Empty texts and `None`: the source does not say.
@@ -62,6 +64,55 @@ pub struct HostMemory {
     pub in_use: Bytes,
     pub peak_held: Bytes,
     pub peak_in_use: Bytes,
+}
+
+/// A sample of the allocations of a process in the host's memory, as it was recorded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostSample {
+    /// Mean bytes between two samples, at the end.
+    pub interval: Bytes,
+    /// From this size on every block is recorded.
+    pub exact_from: Bytes,
+    /// In order of birth; as many as the device has allocations.
+    pub blocks: Vec<SampledBlock>,
+    /// Beginnings of steps.
+    pub steps: Vec<Micros>,
+    /// What the process held, now and then.
+    pub states: Vec<HostState>,
+    /// The last moment that is known.
+    pub end: Micros,
+    /// Whether the process ended by itself.
+    pub is_whole: bool,
+    /// Samples that could not be written.
+    pub lost: u64,
+}
+
+/// One block of a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampledBlock {
+    pub born: Micros,
+    pub died: Option<Micros>,
+    /// What was asked for.
+    pub size: Bytes,
+    /// What it stands for.
+    pub estimate: Bytes,
+    /// The variance of `estimate`, in bytes squared.
+    pub variance: f64,
+    pub stack: StackId,
+}
+
+/// What a process held of the host's memory at an instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostState {
+    pub time: Micros,
+    /// Buffers of 1 MiB or more in the program's hands.
+    pub large: Bytes,
+    /// Memory of freed buffers that is kept for the next one.
+    pub kept: Bytes,
+    /// Memory of small objects, in use or not.
+    pub small: Bytes,
+    /// Resident memory of the whole process, by the kernel.
+    pub resident: Bytes,
 }
 
 /// Where a trace came from.

@@ -2,8 +2,10 @@
 //!
 //! The programs are in `host-bench/`. Rounds go over all allocators in turn, so that a busy machine hurts all of them;
 //! a figure is the median of its rounds. glibc runs twice: the ratio of the two is the noise of the run.
-//! `cargo xtask bench host large`, `small` or `ai` measures one part.
+//! `cargo xtask bench host large`, `small` or `ai` measures one part, `record` what statistics and recordings cost,
+//! `leaks` what recordings find.
 
+use crate::bench::host_leaks;
 use crate::shell::{self, command};
 use crate::tools;
 use anyhow::{Context, Result, bail};
@@ -51,8 +53,10 @@ struct Reading {
 pub(crate) fn run(parts: &[&str]) -> Result<()> {
     let folder = shell::target().join("bench/host");
     std::fs::create_dir_all(&folder)?;
-    let peers = peers(&folder)?;
     let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
+    shell::run(command(".", "cargo", &["build", "--release", "--locked", "--package", "gapless-malloc"]))?;
+    let needs_peers = ["large", "small", "ai"].into_iter().any(wanted);
+    let peers = if needs_peers { peers(&folder)? } else { Vec::new() };
     if wanted("large") {
         let program = compile(&folder, "large")?;
         let start = |case: &str| vec![program.clone(), case.to_owned()];
@@ -73,17 +77,66 @@ pub(crate) fn run(parts: &[&str]) -> Result<()> {
         println!("ai: seconds of CPU after the imports");
         table(&peers, AI, &|case| vec![python.clone(), script.clone(), case.to_owned()])?;
     }
+    if wanted("record") {
+        let program = compile(&folder, "small")?;
+        let python = tools::environment(&folder.join("python"), PACKAGES, &PACKAGES.join(" "))?;
+        let script = shell::root().join("host-bench/ai.py").display().to_string();
+        cost(&folder, &|case| match AI.contains(&case) {
+            true => vec![python.clone(), script.clone(), case.to_owned()],
+            false => vec![program.clone(), case.to_owned()],
+        })?;
+    }
+    if wanted("leaks") {
+        let python = tools::environment(&folder.join("python"), PACKAGES, &PACKAGES.join(" "))?;
+        host_leaks::run(&folder, &python, &ours())?;
+    }
+    Ok(())
+}
+
+fn ours() -> PathBuf {
+    shell::target().join("release/libgapless_malloc.so")
+}
+
+/// What statistics and recordings cost, beside a null line: CPU of each program relative to Gapless without them.
+fn cost(folder: &Path, start: &dyn Fn(&str) -> Vec<String>) -> Result<()> {
+    let file = folder.join("cost.gtrace").display().to_string();
+    let ways: [(&str, Vec<(&str, &str)>); 4] = [
+        ("plain", vec![]),
+        ("again", vec![]),
+        ("statistics", vec![("GAPLESS_HOST_STATS", "1")]),
+        ("recording", vec![("GAPLESS_HOST_RECORD", &file)]),
+    ];
+    let cases: Vec<&str> = AI.iter().chain(["cfrac", "larson", "strings"].iter()).copied().collect();
+    println!("record: CPU relative to Gapless without it (wanted: statistics 1.01, recording 1.02)");
+    println!("{:14}{}", "", ways.iter().map(|(name, _)| format!("{name:>12}")).collect::<String>());
+    let mut sums = [0.0; 4];
+    for case in &cases {
+        let words = start(case);
+        let mut readings = vec![Vec::new(); ways.len()];
+        for _ in 0..rounds() {
+            for ((_, variables), readings) in ways.iter().zip(&mut readings) {
+                readings.push(read_with(&words, Some(&ours()), variables)?.figure);
+            }
+        }
+        let medians: Vec<f64> = readings.into_iter().map(median).collect();
+        print!("{case:14}");
+        for (value, sum) in medians.iter().zip(&mut sums) {
+            print!("{:>12.3}", value / medians[0]);
+            *sum += (value / medians[0]).ln();
+        }
+        println!();
+    }
+    let means = sums.map(|sum: f64| format!("{:>12.3}", (sum / cases.len() as f64).exp()));
+    println!("{:14}{}\n", "mean", means.concat());
     Ok(())
 }
 
 /// All allocators; one that cannot be had is left out with a word.
 fn peers(folder: &Path) -> Result<Vec<Peer>> {
-    shell::run(command(".", "cargo", &["build", "--release", "--locked", "--package", "gapless-malloc"]))?;
-    let ours = shell::target().join("release/libgapless_malloc.so");
     let mut all = vec![
         Peer { name: "glibc", library: None },
         Peer { name: "again", library: None },
-        Peer { name: "gapless", library: Some(ours) },
+        Peer { name: "gapless", library: Some(ours()) },
     ];
     let others = [
         ("jemalloc", debian(folder, "libjemalloc2", "libjemalloc.so.2")),
@@ -143,9 +196,13 @@ fn compile(folder: &Path, name: &str) -> Result<String> {
 }
 
 fn read(words: &[String], library: Option<&Path>) -> Result<Reading> {
+    read_with(words, library, &[])
+}
+
+fn read_with(words: &[String], library: Option<&Path>, variables: &[(&str, &str)]) -> Result<Reading> {
     let (program, args) = words.split_first().context("a program")?;
     let mut command = Command::new(program);
-    command.args(args);
+    command.args(args).envs(variables.iter().copied());
     if let Some(library) = library {
         command.env("LD_PRELOAD", library);
     }

@@ -5,6 +5,7 @@
 //! minimum in bytes.
 
 mod advised;
+mod host_run;
 mod loss;
 mod run;
 mod source;
@@ -20,6 +21,11 @@ pub fn find(report: &Report) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in &report.devices {
         let context = Context { report, device };
+        // Rules for a device's allocator say nothing of the host's.
+        if report.host_run.is_some() {
+            findings.extend(host_run::RULES.iter().filter_map(|rule| rule(&context)));
+            continue;
+        }
         findings.extend(
             [loss::RULES, advised::RULES, run::RULES, source::RULES]
                 .concat()

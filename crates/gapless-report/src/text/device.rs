@@ -28,7 +28,7 @@ pub(super) fn render(out: &mut String, d: &DeviceReport) {
     churn(out, d);
 }
 
-fn section(out: &mut String, title: &str, aside: &str) {
+pub(super) fn section(out: &mut String, title: &str, aside: &str) {
     if aside.is_empty() || visible(title) + visible(aside) + 4 <= width() {
         let aside = if aside.is_empty() { String::new() } else { format!("  {DIM}{aside}{RESET}") };
         let _ = writeln!(out, "\n  {BOLD}{title}{RESET}{aside}");
@@ -39,7 +39,7 @@ fn section(out: &mut String, title: &str, aside: &str) {
 }
 
 /// Reserved and allocated over the run, as two rows of bars on one scale.
-fn curves(out: &mut String, d: &DeviceReport) {
+pub(super) fn curves(out: &mut String, d: &DeviceReport) {
     // Beside the names of the curves.
     let columns = width() - 13;
     let top = d.peak_reserved.unwrap_or(0).max(d.peak_active);
@@ -186,7 +186,7 @@ fn parts(out: &mut String, d: &DeviceReport) {
     }
 }
 
-fn steps(out: &mut String, d: &DeviceReport) {
+pub(super) fn steps(out: &mut String, d: &DeviceReport) {
     let spans = &d.steps.spans;
     if spans.is_empty() {
         return;

@@ -1,6 +1,7 @@
 //! The report for a terminal: what an engineer wants to know first, in one screen and a half.
 
 mod device;
+mod host_run;
 pub(crate) mod layout;
 pub(crate) mod paint;
 pub(crate) mod source;
@@ -23,8 +24,9 @@ use std::fmt::Write;
 pub fn render(report: &Report) -> String {
     let mut out = String::new();
     source::render(&mut out, &report.source, report.settings.as_ref().map(|s| s.conf.as_str()));
-    for d in &report.devices {
-        device::render(&mut out, d);
+    match &report.host_run {
+        Some(run) => report.devices.iter().for_each(|d| host_run::render(&mut out, d, run)),
+        None => report.devices.iter().for_each(|d| device::render(&mut out, d)),
     }
     for answer in report.advice.iter().flatten() {
         crate::advice::section(&mut out, answer, &report.source.path, report.devices.len() > 1);

@@ -80,7 +80,7 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
         set.push((variable("check"), "1".to_owned()));
     }
     if let Some(file) = &args.record {
-        set.push((variable("record"), recording(file)?));
+        set.push((variable("record"), recording("--record", file)?));
         if args.stacks == RecordStacks::Python {
             set.push((variable("record_stacks"), "python".to_owned()));
         }
@@ -112,9 +112,9 @@ fn share(text: &str) -> Result<String> {
 }
 
 /// Where the recording goes, whatever folder the program changes to.
-fn recording(file: &Path) -> Result<String> {
-    let help = "for example --record run.gtrace";
-    let wrong = |what: &str| Failure::new(format!("--record {}: {what}", file.display()), help);
+fn recording(flag: &str, file: &Path) -> Result<String> {
+    let help = format!("for example {flag} run.gtrace");
+    let wrong = |what: &str| Failure::new(format!("{flag} {}: {what}", file.display()), help.clone());
     let whole = std::path::absolute(file).map_err(|error| wrong(&error.to_string()))?;
     if whole.is_dir() || file.file_name().is_none() {
         return Err(wrong("is a folder").into());

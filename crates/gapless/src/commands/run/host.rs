@@ -30,6 +30,9 @@ pub(super) fn variables(args: &RunArgs, package: Option<&Path>) -> Result<Vec<(S
     if args.host_check {
         set.push(("GAPLESS_HOST_CHECK".to_owned(), "1".into()));
     }
+    if let Some(file) = &args.host_record {
+        set.push(("GAPLESS_HOST_RECORD".to_owned(), super::recording("--host-record", file)?.into()));
+    }
     if let Some(text) = &args.host_limit {
         set.push(("GAPLESS_HOST_LIMIT".to_owned(), limit(text)?.into()));
         set.push(("GAPLESS_HOST_LIMIT_FILE".to_owned(), budget_file()?.into_os_string()));

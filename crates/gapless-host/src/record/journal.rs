@@ -1,0 +1,213 @@
+//! The recording's file: records one after the other, written through a mapping of the file.
+//!
+//! ```text
+//!   "GAPHOST1"
+//!   record*     u32: kind in the low byte, bytes of the body in the other three; then the body, padded to 4 bytes
+//!   0           no record follows
+//! ```
+//!
+//! The body is there before its header, so a process that is killed leaves whole records, and zeros behind them. Blocks
+//! of the disk are reserved before they are mapped: a full disk is an error of a call, and no signal. Numbers are
+//! little-endian. `gapless-ingest` (`host_run/`) reads it, and shares no code with this.
+
+use crate::sys;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub const MAGIC: &[u8; 8] = b"GAPHOST1";
+
+/// Kinds of records. The reader has the same list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// version u32, pid u32, parent u32, python u32 (its version, or 0), realtime µs u64, monotonic µs u64,
+    /// fixed interval u64 (0: it adapts), exact from u64, program u16 + text, host u16 + text
+    Head = 1,
+    /// start u64, end u64, offset u64, file size u64, modified ns u64, path
+    Module = 2,
+    /// number u32, first line u32, length of name u32, of file u32, of the line table u32; then these three
+    Code = 3,
+    /// number u32, native u32, python u32; then native u64 each, (code u32, instruction u32) each
+    Stack = 4,
+    /// address u64, size u64, interval u64 (0: every one is recorded), time µs u64, stack u32, thread u32
+    Alloc = 5,
+    /// address u64, time µs u64
+    Free = 6,
+    /// time µs u64
+    Step = 7,
+    /// time µs u64, large live u64, large kept u64, small held u64, resident u64, interval u64, lost u64
+    State = 8,
+    /// code u32
+    Note = 9,
+    /// time µs u64: the process ended by itself
+    End = 10,
+}
+
+/// Bytes of the file that are mapped at once.
+const WINDOW: usize = 1 << 20;
+const PAGE: usize = 4096;
+/// The longest body.
+pub const LONGEST: usize = 128 << 10;
+
+#[derive(Debug)]
+pub struct Journal {
+    file: i32,
+    /// The mapping, and where it lies in the file.
+    window: *mut u8,
+    origin: u64,
+    /// Where the next record goes, in the file.
+    at: u64,
+    /// Why nothing is written any more.
+    failed: Option<i32>,
+}
+
+// SAFETY: the mapping belongs to the journal alone.
+unsafe impl Send for Journal {}
+
+/// A body while it is put together.
+#[derive(Debug)]
+pub struct Body<'a> {
+    place: &'a mut [u8],
+    length: usize,
+}
+
+impl Body<'_> {
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        let taken = bytes.len().min(self.place.len() - self.length);
+        self.place[self.length..self.length + taken].copy_from_slice(&bytes[..taken]);
+        self.length += taken;
+    }
+
+    pub fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+}
+
+impl Journal {
+    /// A new file in place of what was there. An error is the kernel's number.
+    pub fn create(path: &CStr) -> Result<Journal, i32> {
+        // A file that another process still writes keeps its name only: it is not cut under a mapping.
+        // SAFETY: `path` ends in a zero.
+        let file = unsafe {
+            libc::unlink(path.as_ptr());
+            let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+            libc::open(path.as_ptr(), flags, 0o644)
+        };
+        if file < 0 {
+            return Err(sys::errno());
+        }
+        let mut journal = Journal { file, window: std::ptr::null_mut(), origin: 0, at: 0, failed: None };
+        journal.map(0)?;
+        journal.place(MAGIC.len()).copy_from_slice(MAGIC);
+        journal.at = MAGIC.len() as u64;
+        Ok(journal)
+    }
+
+    /// Reserves and maps the window that begins at the page of `at`.
+    fn map(&mut self, at: u64) -> Result<(), i32> {
+        let origin = at / PAGE as u64 * PAGE as u64;
+        let end = origin + WINDOW as u64;
+        // SAFETY: the descriptor is open.
+        let mut wrong =
+            unsafe { libc::posix_fallocate(self.file, origin as libc::off_t, WINDOW as libc::off_t) };
+        if wrong == libc::EOPNOTSUPP || wrong == libc::EINVAL {
+            // SAFETY: as above.
+            wrong =
+                if unsafe { libc::ftruncate(self.file, end as libc::off_t) } == 0 { 0 } else { sys::errno() };
+        }
+        if wrong != 0 {
+            return Err(wrong);
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of a file that is long enough.
+        let window = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                WINDOW,
+                protection,
+                libc::MAP_SHARED,
+                self.file,
+                origin as libc::off_t,
+            )
+        };
+        if window == libc::MAP_FAILED {
+            return Err(sys::errno());
+        }
+        self.unmap();
+        self.window = window.cast();
+        self.origin = origin;
+        Ok(())
+    }
+
+    fn unmap(&mut self) {
+        if !self.window.is_null() {
+            sys::unmap(self.window, WINDOW);
+            self.window = std::ptr::null_mut();
+        }
+    }
+
+    /// The next `length` bytes of the file, inside of the window.
+    fn place(&mut self, length: usize) -> &mut [u8] {
+        let offset = (self.at - self.origin) as usize;
+        debug_assert!(offset + length <= WINDOW);
+        // SAFETY: inside of the mapping, which is ours alone while `self` is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.window.add(offset), length) }
+    }
+
+    /// Writes a record whose body has at most `most` bytes. False: the file is full or gone.
+    pub fn write(&mut self, kind: Kind, most: usize, fill: impl FnOnce(&mut Body<'_>)) -> bool {
+        let most = most.min(LONGEST);
+        let room = 4 + most.next_multiple_of(4) + 4;
+        if self.failed.is_some() {
+            return false;
+        }
+        let is_outside = self.window.is_null() || (self.at - self.origin) as usize + room > WINDOW;
+        if is_outside && let Err(wrong) = self.map(self.at) {
+            self.failed = Some(wrong);
+            return false;
+        }
+        let place = self.place(4 + most);
+        let mut body = Body { place: &mut place[4..], length: 0 };
+        fill(&mut body);
+        let length = body.length;
+        let header = (length as u32) << 8 | kind as u32;
+        // SAFETY: four bytes of the window at a multiple of four.
+        unsafe { (*place.as_mut_ptr().cast::<AtomicU32>()).store(header, Ordering::Release) };
+        self.at += (4 + length.next_multiple_of(4)) as u64;
+        true
+    }
+
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.at
+    }
+
+    /// Why nothing is written any more, as the kernel's number.
+    #[must_use]
+    pub fn failed(&self) -> Option<i32> {
+        self.failed
+    }
+
+    /// The file gets its true length. Closes it.
+    pub fn end(&mut self) {
+        self.unmap();
+        // SAFETY: the descriptor is open, and closed once.
+        unsafe {
+            libc::ftruncate(self.file, self.at as libc::off_t);
+            libc::close(self.file);
+        }
+        self.failed = Some(libc::EBADF);
+    }
+
+    /// In a forked child: leaves the parent's file to the parent.
+    pub fn leave(&mut self) {
+        self.unmap();
+        // SAFETY: the child's own copy of the descriptor.
+        unsafe { libc::close(self.file) };
+        self.failed = Some(libc::EBADF);
+    }
+}

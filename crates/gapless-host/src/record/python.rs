@@ -1,0 +1,420 @@
+//! The Python frames of this thread, read without Python's help.
+//!
+//! `malloc` may be called at any point of the interpreter, so none of its functions that make objects can be used here.
+//! Its structures are read instead, at the offsets of each release, by a system call that fails where an ordinary load
+//! would crash ([`sys::peek`]). What does not look as it must (the types of code, names and line tables) is not
+//! believed. After some walks in which everything was as it must be, a thread that holds the lock of the interpreter
+//! reads its own frames without the system call: nobody changes them then. Builds without the lock of the
+//! interpreter, and releases that are not in the table, are left alone.
+//!
+//! A code object is known by its address and by what it refers to, so that another one at the same address is not
+//! taken for it. The reader of the recording turns instructions into lines.
+
+use crate::sys;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Frames of a stack that are kept, innermost first.
+pub const DEPTH: usize = 24;
+/// Bytes of a code object that are read.
+const CODE: usize = 144;
+
+/// Where a release of CPython has what is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    minor: u32,
+    /// From the thread's state to the innermost frame; in 3.11 and 3.12 to what points to it, at the second offset.
+    frame: usize,
+    through: Option<usize>,
+    previous: usize,
+    code: usize,
+    instruction: usize,
+    /// Where the instructions of a code object begin; `None`: the frame has a number instead of an address, and what
+    /// to multiply it with.
+    instructions: Result<usize, u32>,
+    first_line: usize,
+    file: usize,
+    name: usize,
+    table: usize,
+    /// Bytes before the text of an ASCII string, and of another one.
+    text: (usize, usize),
+}
+
+const fn old(minor: u32, instruction: usize, unit: u32) -> Layout {
+    Layout {
+        minor,
+        frame: 24,
+        through: None,
+        previous: 24,
+        code: 32,
+        instruction,
+        instructions: Err(unit),
+        first_line: 40,
+        file: 104,
+        name: 112,
+        table: 120,
+        text: (48, 72),
+    }
+}
+
+const fn new(minor: u32, frame: usize, instructions: usize) -> Layout {
+    Layout {
+        minor,
+        frame,
+        through: None,
+        previous: 8,
+        code: 0,
+        instruction: 56,
+        instructions: Ok(instructions),
+        first_line: 68,
+        file: 112,
+        name: 128,
+        table: 136,
+        text: (40, 56),
+    }
+}
+
+/// From the headers of each release. Within one, from its first candidate on, they do not change.
+const LAYOUTS: [Layout; 6] = [
+    old(9, 104, 1),
+    old(10, 96, 2),
+    Layout { through: Some(8), previous: 48, code: 32, first_line: 72, text: (48, 72), ..new(11, 56, 184) },
+    Layout { through: Some(0), ..new(12, 56, 192) },
+    new(13, 72, 200),
+    new(14, 72, 208),
+];
+
+/// A frame as it was found: what its code object is known by, and where in the code it stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub code: usize,
+    /// Over what the code object refers to.
+    pub tag: u64,
+    pub instruction: u32,
+    file: usize,
+    name: usize,
+    table: usize,
+    pub first_line: u32,
+}
+
+/// What of the interpreter is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Python {
+    layout: Layout,
+    this_thread: extern "C" fn() -> *const c_void,
+    /// The thread that holds the lock, where it is this one.
+    holder: Option<extern "C" fn() -> *const c_void>,
+    code_type: usize,
+    text_type: usize,
+    bytes_type: usize,
+}
+
+/// Whether there is an interpreter, and whether its frames can be read.
+#[derive(Clone, Copy, Debug)]
+pub enum Found {
+    Nothing,
+    /// One whose structures are not known.
+    Unknown,
+    Known(Python),
+}
+
+fn find(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: `name` ends in a zero. Called before the program begins.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+/// Looks for the interpreter among what is loaded: before the program begins.
+#[must_use]
+pub fn look() -> Found {
+    let Some(version) = find(c"Py_GetVersion") else { return Found::Nothing };
+    // SAFETY: Python's headers give this name this type. It may be called before Python is initialised.
+    let version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(version)() };
+    if version.is_null() {
+        return Found::Unknown;
+    }
+    // SAFETY: a text that ends in a zero and stays.
+    let version = unsafe { CStr::from_ptr(version) }.to_bytes();
+    let parts = || {
+        let layout = layout_of(version)?;
+        // SAFETY: as above; the function only reads a variable of the thread.
+        let this_thread = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_void>(find(
+                c"PyGILState_GetThisThreadState",
+            )?)
+        };
+        let holder = find(c"PyThreadState_GetUnchecked").or_else(|| find(c"_PyThreadState_UncheckedGet"));
+        // SAFETY: as above.
+        let holder = holder
+            .map(|at| unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_void>(at) });
+        let [code_type, text_type, bytes_type] =
+            [c"PyCode_Type", c"PyUnicode_Type", c"PyBytes_Type"].map(|name| find(name).map(|at| at as usize));
+        Some(Python {
+            layout,
+            this_thread,
+            holder,
+            code_type: code_type?,
+            text_type: text_type?,
+            bytes_type: bytes_type?,
+        })
+    };
+    parts().map_or(Found::Unknown, Found::Known)
+}
+
+/// By `3.11.2 (main, ...) [GCC ...]`.
+fn layout_of(version: &[u8]) -> Option<Layout> {
+    if version.windows(14).any(|part| part == b"free-threading") {
+        return None;
+    }
+    let minor = sys::number(version.strip_prefix(b"3.")?)?;
+    LAYOUTS.into_iter().find(|layout| u64::from(layout.minor) == minor)
+}
+
+fn word(bytes: &[u8], at: usize) -> usize {
+    bytes.get(at..at + 8).and_then(|part| part.try_into().ok()).map_or(0, usize::from_le_bytes)
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn peek_word(way: Way, at: usize) -> usize {
+    let mut bytes = [0; 8];
+    if way.read(at, &mut bytes) { usize::from_le_bytes(bytes) } else { 0 }
+}
+
+/// How memory of the interpreter is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By the kernel, which says where there is none.
+    Asking,
+    /// This thread holds the lock of the interpreter, and its layout proved right.
+    Trusting,
+}
+
+/// Walks that found what they must, before any is trusted; `WRONG`: one did not.
+static PROVED: AtomicU32 = AtomicU32::new(0);
+const ENOUGH: u32 = 32;
+const WRONG: u32 = u32::MAX;
+
+impl Way {
+    fn read(self, at: usize, into: &mut [u8]) -> bool {
+        match self {
+            Way::Asking => sys::peek(at, into) == into.len(),
+            Way::Trusting => {
+                if at < 4096 || at >> 47 != 0 {
+                    return false;
+                }
+                // SAFETY: a structure of the interpreter, found from this thread's own state while it holds the lock.
+                unsafe { into.as_mut_ptr().copy_from_nonoverlapping(at as *const u8, into.len()) };
+                true
+            }
+        }
+    }
+
+    /// What a walk of `found` frames with `codes` code objects says of the layout.
+    fn learn(self, found: usize, codes: usize) {
+        let proved = PROVED.load(Ordering::Relaxed);
+        if self == Way::Asking && proved != WRONG {
+            // Frames at which C enters the interpreter have no code.
+            let next = if codes == 0 && found > 0 { WRONG } else { proved + u32::from(codes > 0) };
+            PROVED.store(next.min(if next == WRONG { WRONG } else { ENOUGH }), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Memory around the frames that were read last: neighbours lie close to each other.
+struct Near {
+    start: usize,
+    length: usize,
+    bytes: [u8; 4096 + 128],
+}
+
+impl Near {
+    /// `count` bytes at `at`.
+    fn get(&mut self, at: usize, count: usize) -> Option<&[u8]> {
+        let inside = |near: &Near| at >= near.start && at + count <= near.start + near.length;
+        if !inside(self) {
+            // What called a frame lies below it, so most of what follows is on the same page.
+            self.start = at & !4095;
+            let wanted = (at + count - self.start).min(self.bytes.len());
+            self.length = sys::peek(self.start, &mut self.bytes[..wanted]);
+            if !inside(self) {
+                return None;
+            }
+        }
+        self.bytes.get(at - self.start..at - self.start + count)
+    }
+}
+
+impl Python {
+    #[must_use]
+    pub fn minor(&self) -> u32 {
+        self.layout.minor
+    }
+
+    fn way(&self, thread: usize) -> Way {
+        let holds = thread != 0 && self.holder.is_some_and(|holder| holder() as usize == thread);
+        if holds && PROVED.load(Ordering::Relaxed) == ENOUGH { Way::Trusting } else { Way::Asking }
+    }
+
+    /// The frames of this thread, innermost first. Gives how many there are, and whether the kernel was asked.
+    pub fn frames(&self, into: &mut [Place; DEPTH]) -> (usize, bool) {
+        let thread = (self.this_thread)() as usize;
+        if thread == 0 {
+            return (0, false);
+        }
+        let layout = &self.layout;
+        let way = self.way(thread);
+        let mut frame = peek_word(way, thread + layout.frame);
+        if let (Some(offset), true) = (layout.through, frame != 0) {
+            frame = peek_word(way, frame + offset);
+        }
+        let mut own = [0u8; 112];
+        let mut near = Near { start: 0, length: 0, bytes: [0; 4096 + 128] };
+        let mut count = 0;
+        while frame != 0 && frame.is_multiple_of(8) && count < DEPTH {
+            // All that is wanted of a frame lies in its first 112 bytes.
+            let bytes = match way {
+                Way::Trusting if way.read(frame, &mut own) => &own[..],
+                Way::Trusting => break,
+                Way::Asking => match near.get(frame, 112) {
+                    Some(bytes) => bytes,
+                    None => break,
+                },
+            };
+            let place = &mut into[count];
+            // The lowest bits may say who owns it.
+            place.code = word(bytes, layout.code) & !7;
+            let instruction = word(bytes, layout.instruction);
+            place.instruction = match layout.instructions {
+                Ok(start) => instruction.wrapping_sub(place.code + start) as u32,
+                Err(unit) => (instruction as u32).wrapping_mul(unit),
+            };
+            frame = word(bytes, layout.previous);
+            count += 1;
+        }
+        let codes = self.codes(way, into, count);
+        way.learn(count, codes);
+        (codes, way == Way::Asking)
+    }
+
+    /// Reads the code objects of the frames, and leaves out frames without one. Gives how many are left.
+    fn codes(&self, way: Way, frames: &mut [Place; DEPTH], count: usize) -> usize {
+        let mut bytes = [[0u8; CODE]; DEPTH];
+        let mut local = [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; DEPTH];
+        let mut remote = local;
+        for at in 0..count {
+            local[at] = libc::iovec { iov_base: bytes[at].as_mut_ptr().cast(), iov_len: CODE };
+            remote[at] = libc::iovec { iov_base: frames[at].code as *mut c_void, iov_len: CODE };
+        }
+        // SAFETY: writes to `bytes`; the kernel checks the other addresses.
+        let ask = || unsafe {
+            let most = count as libc::c_ulong;
+            libc::process_vm_readv(libc::getpid(), local.as_ptr(), most, remote.as_ptr(), most, 0)
+        };
+        let read = if way == Way::Asking { sys::keep_errno(ask) } else { 0 };
+        let whole = usize::try_from(read).unwrap_or(0) / CODE;
+        let mut kept = 0;
+        for at in 0..count {
+            let mut place = frames[at];
+            let code = &mut bytes[at];
+            // The call stops at the first that cannot be read; such a one is rare, and the others are read by
+            // themselves.
+            if at >= whole && !way.read(place.code, code) {
+                continue;
+            }
+            if word(code, 8) != self.code_type {
+                continue;
+            }
+            place.file = word(code, self.layout.file);
+            place.name = word(code, self.layout.name);
+            place.table = word(code, self.layout.table);
+            place.first_line = half(code, self.layout.first_line);
+            let parts = [place.code, place.file, place.name, place.table, place.first_line as usize];
+            place.tag = super::stacks::hash(super::stacks::SEED, parts.map(|part| part as u64).as_slice());
+            frames[kept] = place;
+            kept += 1;
+        }
+        kept
+    }
+
+    /// Function, file and line table of a code object; empty where they are not what they must be. Gives their lengths.
+    pub fn names(&self, place: &Place, into: &mut [u8]) -> [usize; 3] {
+        let way = self.way((self.this_thread)() as usize);
+        let name = self.text(way, place.name, &mut into[..512]);
+        let file = self.text(way, place.file, &mut into[name..name + 4096]);
+        let table = self.bytes(way, place.table, &mut into[name + file..]);
+        [name, file, table]
+    }
+
+    /// A string in UTF-8, as much as fits.
+    fn text(&self, way: Way, at: usize, into: &mut [u8]) -> usize {
+        let mut head = [0; 40];
+        if !way.read(at, &mut head) || word(&head, 8) != self.text_type {
+            return 0;
+        }
+        let (length, state) = (word(&head, 16), half(&head, 32));
+        let (kind, is_compact, is_ascii) = (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
+        if !is_compact || !matches!(kind, 1 | 2 | 4) {
+            return 0;
+        }
+        let start = at + if is_ascii { self.layout.text.0 } else { self.layout.text.1 };
+        let mut raw = [0; 4096];
+        let wanted = length.saturating_mul(kind as usize).min(raw.len()) / kind as usize * kind as usize;
+        if !way.read(start, &mut raw[..wanted]) {
+            return 0;
+        }
+        let mut written = 0;
+        for unit in raw[..wanted].chunks_exact(kind as usize) {
+            let code = unit.iter().rev().fold(0u32, |sum, byte| sum << 8 | u32::from(*byte));
+            let letter = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+            let mut buffer = [0; 4];
+            let letter = letter.encode_utf8(&mut buffer).as_bytes();
+            if written + letter.len() > into.len() {
+                break;
+            }
+            into[written..written + letter.len()].copy_from_slice(letter);
+            written += letter.len();
+        }
+        written
+    }
+
+    /// The content of a `bytes` object; nothing where it does not fit: half a table would give wrong lines.
+    fn bytes(&self, way: Way, at: usize, into: &mut [u8]) -> usize {
+        let mut head = [0; 24];
+        if !way.read(at, &mut head) || word(&head, 8) != self.bytes_type {
+            return 0;
+        }
+        let length = word(&head, 16);
+        if length > into.len() || !way.read(at + 32, &mut into[..length]) {
+            return 0;
+        }
+        length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_known_by_their_number_and_others_are_left_alone() {
+        let minor = |text: &str| layout_of(text.as_bytes()).map(|layout| layout.minor);
+        assert_eq!(minor("3.9.2 (default, Feb 28 2021)"), Some(9));
+        assert_eq!(minor("3.14.0 (main, Oct  7 2025) [GCC 14]"), Some(14));
+        assert_eq!(minor("3.13.1 experimental free-threading build (main)"), None);
+        for unknown in ["3.8.10", "3.15.0a1", "2.7.18", "4.0", "", "3."] {
+            assert_eq!(minor(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_not_read() {
+        let mut bytes = [0; 8];
+        assert_eq!(sys::peek(16, &mut bytes), 0);
+        assert_eq!(peek_word(Way::Asking, usize::MAX - 3), 0);
+        let value = 77usize;
+        assert_eq!(peek_word(Way::Asking, &raw const value as usize), 77);
+    }
+}
