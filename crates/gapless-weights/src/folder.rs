@@ -6,7 +6,7 @@ use crate::output::Output;
 use crate::packed::Packed;
 use gapless_formats::json::Json;
 use gapless_formats::safetensors::Header;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -151,4 +151,15 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
         at += bytes.len() as u64;
     }
     output.put_in_place()
+}
+
+/// The shards that a folder's indexes name, by name; empty where it has no index.
+pub fn indexed(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut shards = BTreeSet::new();
+    for other in read(path)?.others {
+        if other.to_string_lossy().ends_with(INDEX) {
+            shards.extend(weight_map(&other)?.into_values().map(|shard| path.join(shard)));
+        }
+    }
+    Ok(shards.into_iter().collect())
 }

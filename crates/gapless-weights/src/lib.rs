@@ -25,7 +25,7 @@ mod unpack;
 
 pub use dtype::kind_of;
 pub use error::{Error, Result};
-pub use pack::{Done, pack};
+pub use pack::{Done, Source, pack, save};
 pub use quantize::quantize;
 pub use reader::Reader;
 pub use unpack::{Checked, unpack, verify};

@@ -35,6 +35,36 @@ pub struct Done {
     pub after: u64,
 }
 
+/// The bytes of a safetensors file, header included, that need not be a file yet.
+pub trait Source {
+    /// What errors call it.
+    fn path(&self) -> &Path;
+    /// Bytes in all.
+    fn size(&self) -> u64;
+    /// Reads exactly `out.len()` bytes from `at`.
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()>;
+}
+
+impl Source for Input {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        Input::read(self, at, out)
+    }
+}
+
+fn bytes_of(input: &dyn Source, at: u64, length: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    input.read(at, &mut bytes)?;
+    Ok(bytes)
+}
+
 /// Packs `from` as `to`, which appears whole or not at all. A file that does not get smaller is copied as it is.
 pub fn pack(from: &Path, to: &Path, threads: usize) -> Result<Done> {
     let input = Input::open(from)?;
@@ -42,34 +72,54 @@ pub fn pack(from: &Path, to: &Path, threads: usize) -> Result<Done> {
     if packed::is_packed(&header) {
         return Error::refused(from, "this file is packed already", "unpack it first, or use it as it is");
     }
+    let (done, output) = pack_to(&input, &header, to, threads)?;
+    input.check_unchanged()?;
+    output.put_in_place()?;
+    Ok(done)
+}
+
+/// Packs what `input` gives, or writes it as it is, as `to`, which appears whole or not at all. `header` is the one at
+/// its head.
+pub fn save(input: &dyn Source, header: &Header, to: &Path, threads: usize, is_packed: bool) -> Result<Done> {
+    let (done, output) = if is_packed {
+        pack_to(input, header, to, threads)?
+    } else {
+        let output = Output::create(to)?;
+        copy(input, &output)?;
+        let (size, tensors) = (input.size(), header.tensors.len());
+        (Done { tensors, streams: 0, before: size, after: size }, output)
+    };
+    output.put_in_place()?;
+    Ok(done)
+}
+
+fn pack_to(input: &dyn Source, header: &Header, to: &Path, threads: usize) -> Result<(Done, Output)> {
     let compressed =
         packed::pack_text(&header.text).map_err(|source| Error::Write { path: to.to_owned(), source })?;
     let output = Output::create(to)?;
-    let mut writer = Writer::new(&input, &header, &output, &compressed)?;
+    let mut writer = Writer::new(input, header, &output, &compressed)?;
     writer.streams(threads)?;
     writer.plain()?;
     let streams = writer.placed.iter().filter(|placed| placed.1 == Stored::Stream).count();
     let mut after = writer.finish(&compressed)?;
-    if streams == 0 || after >= input.size {
-        copy(&input, &output)?;
-        after = input.size;
+    if streams == 0 || after >= input.size() {
+        copy(input, &output)?;
+        after = input.size();
     }
-    input.check_unchanged()?;
-    output.put_in_place()?;
-    Ok(Done { tensors: header.tensors.len(), streams, before: input.size, after })
+    Ok((Done { tensors: header.tensors.len(), streams, before: input.size(), after }, output))
 }
 
 /// The input, byte for byte.
-fn copy(input: &Input, output: &Output) -> Result<()> {
+fn copy(input: &dyn Source, output: &Output) -> Result<()> {
     let mut buffer = vec![0; COPY];
     let mut at = 0;
-    while at < input.size {
-        let part = &mut buffer[..COPY.min((input.size - at) as usize)];
+    while at < input.size() {
+        let part = &mut buffer[..COPY.min((input.size() - at) as usize)];
         input.read(at, part)?;
         output.write(at, part)?;
         at += part.len() as u64;
     }
-    output.set_length(input.size)
+    output.set_length(input.size())
 }
 
 /// Some chunks of one tensor.
@@ -88,7 +138,7 @@ struct Batch {
 }
 
 struct Writer<'a> {
-    input: &'a Input,
+    input: &'a dyn Source,
     header: &'a Header,
     output: &'a Output,
     /// Length of the header that was left room for.
@@ -101,13 +151,18 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(input: &'a Input, header: &'a Header, output: &'a Output, compressed: &str) -> Result<Writer<'a>> {
+    fn new(
+        input: &'a dyn Source,
+        header: &'a Header,
+        output: &'a Output,
+        compressed: &str,
+    ) -> Result<Writer<'a>> {
         // No number is longer than the file's size has digits: streams never add up to more than their tensors.
-        let longest = packed::longest_header(header, compressed, input.size);
+        let longest = packed::longest_header(header, compressed, input.size());
         let reserved = (8 + longest).next_multiple_of(64) - 8;
         if reserved > LONGEST {
             return Error::refused(
-                &input.path,
+                input.path(),
                 format!(
                     "the packed file's header would have {reserved} bytes, more than the format's {LONGEST}"
                 ),
@@ -139,7 +194,7 @@ impl<'a> Writer<'a> {
             let step = chunk * (JOB as u64 / chunk).max(1);
             (0..tensor.bytes().div_ceil(step)).map(move |part| {
                 let length = step.min(tensor.bytes() - part * step) as usize;
-                let bytes = input.bytes(header.data() + tensor.begin + part * step, length)?;
+                let bytes = bytes_of(input, header.data() + tensor.begin + part * step, length)?;
                 Ok(Job { tensor: *index, kind, bytes })
             })
         });
@@ -203,7 +258,7 @@ impl<'a> Writer<'a> {
         let mut text = packed::header_text(self.header, compressed, &self.placed);
         if text.len() as u64 > self.reserved {
             return Error::refused(
-                &self.input.path,
+                self.input.path(),
                 "the packed header is longer than was foreseen",
                 "this is a bug: please report it with the file's header",
             );
@@ -217,7 +272,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Whether a sample of a tensor's chunks gets smaller: what does not is not worth encoding.
-fn promises(input: &Input, header: &Header, tensor: &Tensor) -> Result<bool> {
+fn promises(input: &dyn Source, header: &Header, tensor: &Tensor) -> Result<bool> {
     let kind = kind_of(&tensor.dtype);
     if !tensor.bytes().is_multiple_of(kind.width() as u64) {
         return Ok(false);
@@ -229,7 +284,7 @@ fn promises(input: &Input, header: &Header, tensor: &Tensor) -> Result<bool> {
     }
     let mut worker = Worker::default();
     for part in [0, chunks / 3, 2 * chunks / 3, chunks - 2] {
-        let bytes = input.bytes(header.data() + tensor.begin + part * chunk, chunk as usize)?;
+        let bytes = bytes_of(input, header.data() + tensor.begin + part * chunk, chunk as usize)?;
         let batch = worker.encode(Job { tensor: 0, kind, bytes });
         if (batch.bytes.len() as f64) < WORTH * chunk as f64 {
             return Ok(true);

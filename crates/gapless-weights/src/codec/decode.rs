@@ -287,7 +287,7 @@ fn u32_at(bytes: &[u8; HEADER], at: usize) -> usize {
 }
 
 /// The cascade of a header, with every invariant checked.
-fn read_cascade(head: &[u8; HEADER], count: usize) -> Result<Cascade> {
+pub(super) fn read_cascade(head: &[u8; HEADER], count: usize) -> Result<Cascade> {
     let mut cascade = Cascade::default();
     let (mut at, mut items) = (32, count);
     for level in 0..LEVELS {

@@ -35,6 +35,7 @@ mod counts;
 mod decode;
 mod encode;
 mod entropy;
+mod layout;
 mod mask;
 mod path;
 mod portable;
@@ -43,6 +44,7 @@ mod rans;
 pub use decode::{Damage, Decoder};
 pub use encode::Encoder;
 pub use entropy::{Entropy, entropy};
+pub use layout::{Layout, layout, stored};
 pub use path::Path;
 
 const HEADER: usize = 64;

@@ -1,0 +1,250 @@
+//! The C ABI that `python/gapless/weights/_native.py` calls. No function unwinds. What fails returns null or a code,
+//! and leaves its error as JSON for the thread that called.
+
+use crate::catalogue::Catalogue;
+use crate::cuda::{self, Measured};
+use crate::error::{LoadError, Result};
+use crate::load::{Load, State};
+use crate::plan::Piece;
+use crate::save::{Held, save};
+use crate::shared::{Progress, Settings};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::Arc;
+use std::time::Duration;
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+fn keep(error: &LoadError) {
+    let text = CString::new(error.to_json().to_string()).unwrap_or_default();
+    LAST.with(|last| *last.borrow_mut() = text);
+}
+
+/// Runs `body`; keeps its error, a panic too.
+fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Option<T> {
+    let result =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(Err(LoadError::Panicked));
+    result.map_err(|error| keep(&error)).ok()
+}
+
+/// A text of the caller; none where it is null.
+///
+/// # Safety
+/// `text` must be null, or end in a zero and live through the call.
+unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: the caller's promise.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+/// Opens a file or a folder; null where that fails.
+///
+/// # Safety
+/// `path` must end in a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_open(path: *const c_char) -> *const Catalogue {
+    // SAFETY: the caller's promise.
+    let path = unsafe { text(path) };
+    guarded(|| Ok(Arc::into_raw(Arc::new(Catalogue::open(&path_of(path)?)?)))).unwrap_or(std::ptr::null())
+}
+
+/// Its files and tensors as JSON; to be given back with `gapless_loader_end_text`.
+///
+/// # Safety
+/// `catalogue` must come from `gapless_loader_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_describe(catalogue: *const Catalogue) -> *mut c_char {
+    // SAFETY: the caller's promise.
+    let catalogue = unsafe { &*catalogue };
+    guarded(|| {
+        let text = CString::new(catalogue.to_json().to_string()).unwrap_or_default();
+        Ok(text.into_raw())
+    })
+    .unwrap_or(std::ptr::null_mut())
+}
+
+/// # Safety
+/// `text` must come from `gapless_loader_describe`, and may not be used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_end_text(text: *mut c_char) {
+    if !text.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { CString::from_raw(text) });
+    }
+}
+
+/// # Safety
+/// `catalogue` must come from `gapless_loader_open`, and may not be used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_close(catalogue: *const Catalogue) {
+    if !catalogue.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Arc::from_raw(catalogue) });
+    }
+}
+
+/// Begins to load; null where that fails. `driver` names another library than the machine's driver, or is null.
+///
+/// # Safety
+/// `catalogue` must come from `gapless_loader_open`, `pieces` have `count` entries, and `settings` be there; for
+/// targets and staging memory the promise is that of `Load::start`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_start(
+    catalogue: *const Catalogue,
+    pieces: *const Piece,
+    count: usize,
+    settings: *const Settings,
+    driver: *const c_char,
+) -> *mut Load {
+    guarded(|| {
+        // SAFETY: the caller's promise. The count goes up for the loading, which gives it back when it ends.
+        unsafe {
+            Arc::increment_strong_count(catalogue);
+            let catalogue = Arc::from_raw(catalogue);
+            let pieces = if count == 0 { &[] } else { std::slice::from_raw_parts(pieces, count) };
+            let load = Load::start(&catalogue, pieces, *settings, text(driver))?;
+            Ok(Box::into_raw(Box::new(load)))
+        }
+    })
+    .unwrap_or(std::ptr::null_mut())
+}
+
+/// Waits at most `milliseconds`: 0 still running, 1 done, 2 failed.
+///
+/// # Safety
+/// `load` must come from `gapless_loader_start`, `progress` be there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_wait(
+    load: *mut Load,
+    milliseconds: u32,
+    progress: *mut Progress,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (load, progress) = unsafe { (&mut *load, &mut *progress) };
+    let state = guarded(|| Ok(load.wait(Duration::from_millis(u64::from(milliseconds)))));
+    *progress = load.progress();
+    match state {
+        Some(State::Running) => 0,
+        Some(State::Done) => 1,
+        Some(State::Failed) => {
+            if let Some(error) = load.error() {
+                keep(&error);
+            }
+            2
+        }
+        None => 2,
+    }
+}
+
+/// # Safety
+/// `load` must come from `gapless_loader_start`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_cancel(load: *mut Load) {
+    // SAFETY: the caller's promise.
+    unsafe { &*load }.cancel();
+}
+
+/// Ends a loading: no byte is written to a target afterwards.
+///
+/// # Safety
+/// `load` must come from `gapless_loader_start`, and may not be used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_end(load: *mut Load) {
+    if !load.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(load) });
+    }
+}
+
+/// Times the kernel alone; 0 for success.
+///
+/// # Safety
+/// As for `gapless_loader_start`; the staging memory must have `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_measure(
+    catalogue: *const Catalogue,
+    pieces: *const Piece,
+    count: usize,
+    settings: *const Settings,
+    room: u64,
+    passes: u32,
+    measured: *mut Measured,
+) -> c_int {
+    let result = guarded(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let pieces = if count == 0 { &[] } else { std::slice::from_raw_parts(pieces, count) };
+            *measured = cuda::measure(&*catalogue, pieces, *settings, room, passes, None)?;
+        }
+        Ok(())
+    });
+    if result.is_some() { 0 } else { 1 }
+}
+
+/// Bytes of staging memory on a card for each thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_loader_staging() -> u64 {
+    cuda::STAGING as u64
+}
+
+/// The error of this thread's last call that failed, as JSON; valid until the next call.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_loader_last_error() -> *const c_char {
+    LAST.with(|last| last.borrow().as_ptr())
+}
+
+#[cfg(unix)]
+fn path_of(text: Option<&CStr>) -> Result<std::path::PathBuf> {
+    let bytes = text.ok_or(LoadError::Argument("no path was given".into()))?.to_bytes().to_vec();
+    Ok(std::path::PathBuf::from(<std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(bytes)))
+}
+
+#[cfg(not(unix))]
+fn path_of(text: Option<&CStr>) -> Result<std::path::PathBuf> {
+    let text = text.ok_or(LoadError::Argument("no path was given".into()))?;
+    Ok(text.to_str().map_err(|_| LoadError::Argument("the path is not UTF-8".into()))?.into())
+}
+
+/// Packs one file, as `gapless weights pack` does; 0 for success.
+///
+/// # Safety
+/// Both paths must end in a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_pack(from: *const c_char, to: *const c_char, threads: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    let (from, to) = unsafe { (text(from), text(to)) };
+    let result = guarded(|| {
+        gapless_weights::pack(&path_of(from)?, &path_of(to)?, threads.max(1) as usize)?;
+        Ok(())
+    });
+    c_int::from(result.is_none())
+}
+
+/// Writes tensors that are in memory as a file; 0 for success. `header` is the file's, `length` bytes long.
+///
+/// # Safety
+/// `to` must end in a zero, `header` have `length` bytes, `held` have `count` entries, and `settings` be there; for the
+/// tensors the promise is that of `save::save`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_save(
+    to: *const c_char,
+    header: *const u8,
+    length: usize,
+    held: *const Held,
+    count: usize,
+    settings: *const Settings,
+    is_packed: c_int,
+) -> c_int {
+    let result = guarded(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = path_of(text(to))?;
+            let header = std::slice::from_raw_parts(header, length);
+            let held = if count == 0 { &[] } else { std::slice::from_raw_parts(held, count) };
+            save(&to, header, held, *settings, is_packed != 0, None)?;
+        }
+        Ok(())
+    });
+    c_int::from(result.is_none())
+}

@@ -1,0 +1,114 @@
+//! The tensors of a file, or of a folder with shards.
+
+use crate::error::Result;
+use crate::file::Cached;
+use gapless_formats::safetensors::Tensor;
+use gapless_weights::packed::Stored;
+use gapless_weights::stream::Directory;
+use gapless_weights::{Error, Reader, folder};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// One open file.
+#[derive(Debug)]
+pub struct Shard {
+    pub reader: Reader,
+    pub cached: Cached,
+}
+
+/// A tensor: its shard, and its place in the shard's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub shard: usize,
+    pub index: usize,
+}
+
+/// All tensors of a model. Invariant: names are unique.
+#[derive(Debug)]
+pub struct Catalogue {
+    pub shards: Vec<Shard>,
+    pub tensors: Vec<Place>,
+}
+
+impl Catalogue {
+    /// Opens a file, or a folder. If the folder has an index, only the shards that it names are opened.
+    pub fn open(path: &Path) -> Result<Catalogue> {
+        let mut files = if path.is_dir() { folder::read(path)?.shards } else { vec![path.to_owned()] };
+        if path.is_dir() {
+            let listed = folder::indexed(path)?;
+            if !listed.is_empty() {
+                files = listed;
+            }
+        }
+        let (mut shards, mut tensors, mut seen) = (Vec::new(), Vec::new(), HashMap::new());
+        for (shard, file) in files.iter().enumerate() {
+            let reader = Reader::open(file)?;
+            for (index, tensor) in reader.header.tensors.iter().enumerate() {
+                if let Some(first) = seen.insert(tensor.name.clone(), shard) {
+                    let first: &Path = &files[first];
+                    return Err(Error::Refused {
+                        path: file.clone(),
+                        what: format!(
+                            "tensor {:?} is here and in {} too: the folder holds two models",
+                            tensor.name,
+                            first.display()
+                        ),
+                        help: "name one file, or keep one model in the folder",
+                    }
+                    .into());
+                }
+                tensors.push(Place { shard, index });
+            }
+            shards.push(Shard { cached: Cached::new(&reader.input), reader });
+        }
+        Ok(Catalogue { shards, tensors })
+    }
+
+    pub fn tensor(&self, place: Place) -> &Tensor {
+        &self.shards[place.shard].reader.header.tensors[place.index]
+    }
+
+    /// The directory of a tensor that is a stream; none where it stands as it is.
+    pub fn directory(&self, place: Place) -> Result<Option<Arc<Directory>>> {
+        let reader = &self.shards[place.shard].reader;
+        Ok(match reader.place(place.index).1 {
+            Some(Stored::Stream) => Some(Arc::new(reader.directory(place.index)?)),
+            _ => None,
+        })
+    }
+
+    /// Names, types, shapes, and what the files say beside them.
+    pub fn to_json(&self) -> Value {
+        let tensors: Vec<Value> = self
+            .tensors
+            .iter()
+            .map(|place| {
+                let tensor = self.tensor(*place);
+                let (range, stored) = self.shards[place.shard].reader.place(place.index);
+                json!({
+                    "name": tensor.name,
+                    "dtype": tensor.dtype,
+                    "shape": tensor.shape,
+                    "bytes": tensor.bytes(),
+                    "stored": range.end - range.start,
+                    "packed": stored == Some(Stored::Stream),
+                })
+            })
+            .collect();
+        let files: Vec<Value> = self
+            .shards
+            .iter()
+            .map(|shard| {
+                json!({
+                    "path": shard.reader.input.path.display().to_string(),
+                    "bytes": shard.reader.input.size,
+                    "packed": shard.reader.is_packed(),
+                    "metadata": shard.reader.header.metadata,
+                })
+            })
+            .collect();
+        json!({"files": files, "tensors": tensors})
+    }
+}

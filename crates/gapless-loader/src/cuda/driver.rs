@@ -1,0 +1,99 @@
+//! The few functions of the CUDA driver that loading needs, looked up by name in the library that the process uses.
+
+use crate::error::{LoadError, Result};
+use gapless_cuda::library::Library;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+pub type Handle = *mut c_void;
+
+/// `CU_STREAM_NON_BLOCKING`: the default stream does not wait for this one, nor this one for it.
+pub const NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a thread that waits sleeps.
+pub const SLEEPING: c_uint = 3;
+/// `CU_EVENT_DEFAULT`: an event that tells the time.
+pub const TIMED: c_uint = 0;
+/// `CU_MEMHOSTALLOC_PORTABLE`.
+pub const PORTABLE: c_uint = 1;
+/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
+pub const SHARED_AT_MOST: c_int = 97;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+pub const DYNAMIC_SHARED: c_int = 8;
+
+macro_rules! functions {
+    ($($field:ident $name:literal ($($argument:ty),*);)*) => {
+        /// The functions by name. Each returns 0 for success.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Driver {
+            text: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
+            $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl Driver {
+            /// Opens the driver: `library`, or the machine's.
+            pub fn open(library: Option<&CStr>) -> Result<Driver> {
+                let name = library.unwrap_or(c"libcuda.so.1");
+                let library = Library::open(name).ok_or(LoadError::NoDriver("libcuda.so.1 cannot be opened"))?;
+                let find = |name: &'static CStr| {
+                    library.find(name).ok_or(LoadError::NoDriver(name.to_str().unwrap_or("a function is missing")))
+                };
+                // SAFETY: each type is the function's in CUDA's public headers.
+                unsafe {
+                    Ok(Driver {
+                        text: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>(
+                            find(c"cuGetErrorString")?,
+                        ),
+                        $($field: std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(
+                            find($name)?,
+                        ),)*
+                    })
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    init c"cuInit" (c_uint);
+    device c"cuDeviceGet" (*mut c_int, c_int);
+    attribute c"cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+    retain c"cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
+    release c"cuDevicePrimaryCtxRelease_v2" (c_int);
+    push c"cuCtxPushCurrent_v2" (Handle);
+    pop c"cuCtxPopCurrent_v2" (*mut Handle);
+    host_alloc c"cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
+    host_free c"cuMemFreeHost" (*mut c_void);
+    stream c"cuStreamCreate" (*mut Handle, c_uint);
+    end_stream c"cuStreamDestroy_v2" (Handle);
+    stream_wait c"cuStreamWaitEvent" (Handle, Handle, c_uint);
+    stream_sync c"cuStreamSynchronize" (Handle);
+    event c"cuEventCreate" (*mut Handle, c_uint);
+    end_event c"cuEventDestroy_v2" (Handle);
+    record c"cuEventRecord" (Handle, Handle);
+    event_sync c"cuEventSynchronize" (Handle);
+    elapsed c"cuEventElapsedTime" (*mut f32, Handle, Handle);
+    to_card c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
+    to_host c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);
+    module c"cuModuleLoadData" (*mut Handle, *const c_void);
+    end_module c"cuModuleUnload" (Handle);
+    function c"cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
+    set_function c"cuFuncSetAttribute" (Handle, c_int, c_int);
+    launch c"cuLaunchKernel" (
+        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
+    );
+}
+
+impl Driver {
+    /// An error where a call did not succeed.
+    pub fn check(&self, call: &'static str, status: c_int) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        let mut text: *const c_char = std::ptr::null();
+        // SAFETY: the driver gives a text that lives for good, or leaves the pointer null.
+        let reason = unsafe {
+            (self.text)(status, &raw mut text);
+            if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
+        };
+        Err(LoadError::Cuda { call, reason: format!("{reason} ({status})") })
+    }
+}

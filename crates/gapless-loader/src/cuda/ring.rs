@@ -1,0 +1,146 @@
+//! A thread's slots of pinned memory, with a stream of their own. Dropping the ring waits for the stream: no copy is
+//! under way afterwards.
+
+use super::card::Card;
+use super::chunk::CHUNK;
+use super::driver::{self, Handle};
+use crate::error::Result;
+use crate::file::{Buffer, PAGE};
+use crate::plan::JOB;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+/// Slots of a thread: one is filled while the other is copied.
+pub const SLOTS: usize = 2;
+/// Chunks that the kernel decodes at a time, at most; a job has about 24 of them.
+pub const MOST_CHUNKS: usize = 64;
+pub(super) const HEADS: usize = (MOST_CHUNKS * CHUNK).next_multiple_of(PAGE);
+pub(super) const READ: usize = JOB + 2 * PAGE;
+/// Room for decoded chunks: two of the longest that Gapless writes.
+pub(super) const DECODED: usize = 1 << 20;
+const ON_HOST: usize = HEADS + READ + DECODED + PAGE;
+const ON_CARD: usize = HEADS + READ;
+/// Staging memory on the card for each thread.
+pub const STAGING: usize = SLOTS * ON_CARD;
+
+/// A slot. Invariant: while `is_busy`, the card may read it.
+#[derive(Debug)]
+pub(super) struct Slot {
+    at: *mut u8,
+    /// Its staging on the card; 0 where there is none.
+    pub(super) staging: u64,
+    event: Handle,
+    is_busy: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Ring<'a> {
+    pub(super) card: &'a Card,
+    pub(super) stream: Handle,
+    pinned: *mut c_void,
+    pub(super) slots: Vec<Slot>,
+}
+
+impl<'a> Ring<'a> {
+    pub(super) fn new(card: &'a Card, thread: usize) -> Result<Ring<'a>> {
+        let mut ring = Ring { card, stream: card.stream()?, pinned: null_mut(), slots: Vec::new() };
+        let driver = &card.driver;
+        // SAFETY: pointers to values that live through each call.
+        unsafe {
+            let status = (driver.host_alloc)(&raw mut ring.pinned, SLOTS * ON_HOST, driver::PORTABLE);
+            driver.check("cuMemHostAlloc", status)?;
+            for slot in 0..SLOTS {
+                let mut event = null_mut();
+                driver.check("cuEventCreate", (driver.event)(&raw mut event, driver::SLEEPING))?;
+                let staging = match card.staging {
+                    0 => 0,
+                    staging => staging + (thread * STAGING + slot * ON_CARD) as u64,
+                };
+                let at = ring.pinned.cast::<u8>().add(slot * ON_HOST);
+                at.add(ON_HOST - PAGE).cast::<u32>().write(0);
+                ring.slots.push(Slot { at, staging, event, is_busy: false });
+            }
+        }
+        Ok(ring)
+    }
+
+    /// Waits until the card has read a slot; gives what its kernel found damaged: 1 + the number of a chunk.
+    pub(super) fn settle(&mut self, slot: usize) -> Result<u32> {
+        let slot = &mut self.slots[slot];
+        if slot.is_busy {
+            // SAFETY: the event was recorded.
+            let status = unsafe { (self.card.driver.event_sync)(slot.event) };
+            self.card.driver.check("cuEventSynchronize", status)?;
+            slot.is_busy = false;
+        }
+        // SAFETY: the word is the slot's own, on a boundary of a page; the card has written it, if at all, before the
+        // event.
+        unsafe { Ok(slot.error().read_volatile()) }
+    }
+
+    /// Marks a slot as the card's until what was put on the stream is done.
+    pub(super) fn hand_over(&mut self, slot: usize) -> Result<()> {
+        let slot = &mut self.slots[slot];
+        slot.is_busy = true;
+        // SAFETY: event and stream are this ring's.
+        let status = unsafe { (self.card.driver.record)(slot.event, self.stream) };
+        self.card.driver.check("cuEventRecord", status)
+    }
+
+    /// Copies bytes to the card. They must stay as they are until the stream has done it.
+    pub(super) fn copy(&self, target: u64, bytes: &[u8]) -> Result<()> {
+        // SAFETY: the bytes are there; `Load::start` was promised the target.
+        let status =
+            unsafe { (self.card.driver.to_card)(target, bytes.as_ptr().cast(), bytes.len(), self.stream) };
+        self.card.driver.check("cuMemcpyHtoDAsync", status)
+    }
+
+    pub(super) fn sync(&self) -> Result<()> {
+        // SAFETY: the stream is this ring's.
+        let status = unsafe { (self.card.driver.stream_sync)(self.stream) };
+        self.card.driver.check("cuStreamSynchronize", status)
+    }
+}
+
+impl Slot {
+    /// Descriptors, bytes of the file, decoded chunks: the slot but its error word. The ring's one thread asks for a
+    /// slot's parts once at a time, and drops them before the ring.
+    pub(super) fn parts(&self) -> (Buffer, Buffer, Buffer) {
+        // SAFETY: three ranges of the slot that do not overlap, each on a boundary of a page.
+        unsafe {
+            (
+                Buffer::over(self.at, HEADS),
+                Buffer::over(self.at.add(HEADS), READ),
+                Buffer::over(self.at.add(HEADS + READ), DECODED),
+            )
+        }
+    }
+
+    /// Descriptors and bytes of the file as one range, up to `end` of the latter.
+    pub(super) fn front(&self, end: usize) -> &[u8] {
+        // SAFETY: the two ranges are one; nobody writes them while they are lent.
+        unsafe { std::slice::from_raw_parts(self.at, HEADS + end.min(READ)) }
+    }
+
+    pub(super) fn error(&self) -> *mut u32 {
+        // SAFETY: inside the slot.
+        unsafe { self.at.add(ON_HOST - PAGE).cast() }
+    }
+}
+
+impl Drop for Ring<'_> {
+    fn drop(&mut self) {
+        let driver = &self.card.driver;
+        // SAFETY: all of it is this ring's, and nothing is under way after the wait.
+        unsafe {
+            (driver.stream_sync)(self.stream);
+            for slot in &self.slots {
+                (driver.end_event)(slot.event);
+            }
+            if !self.pinned.is_null() {
+                (driver.host_free)(self.pinned);
+            }
+            (driver.end_stream)(self.stream);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Jobs whose target is host memory: cached bytes are read straight to their place, chunks are decoded to it.
+
+use crate::error::Result;
+use crate::file::{Buffer, PAGE};
+use crate::plan::{JOB, Job, Work};
+use crate::shared::Shared;
+use gapless_weights::codec::{Decoder, Kind, Path as Instructions};
+use gapless_weights::stream::{Directory, StreamError};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Memory on boundaries of pages.
+#[derive(Debug)]
+pub struct Pages {
+    at: *mut u8,
+    layout: std::alloc::Layout,
+}
+
+impl Pages {
+    /// None where the host has no such memory.
+    pub fn new(length: usize) -> Option<Pages> {
+        let layout = std::alloc::Layout::from_size_align(length.max(PAGE), PAGE).ok()?;
+        // SAFETY: the layout has a size above zero.
+        let at = unsafe { std::alloc::alloc_zeroed(layout) };
+        (!at.is_null()).then_some(Pages { at, layout })
+    }
+
+    pub fn buffer(&mut self) -> Buffer {
+        // SAFETY: the memory lives as long as this value, whose users keep the buffer beside it.
+        unsafe { Buffer::over(self.at, self.layout.size()) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { std::alloc::dealloc(self.at, self.layout) }
+    }
+}
+
+/// One thread's decoder, kept while the kind stays the same, and room for a chunk of which a part is wanted.
+#[derive(Debug, Default)]
+pub struct Decoding {
+    decoder: Option<(Kind, Decoder)>,
+    values: Vec<u8>,
+}
+
+impl Decoding {
+    /// Decodes one chunk that was checked; gives the wanted part of its values to `give`, with its place in the tensor.
+    pub fn chunk(
+        &mut self,
+        directory: &Directory,
+        chunk: usize,
+        bytes: &[u8],
+        wanted: &Range<u64>,
+        out: Option<&mut [u8]>,
+    ) -> std::result::Result<&[u8], StreamError> {
+        let decoder = match &mut self.decoder {
+            Some((known, decoder)) if *known == directory.kind => decoder,
+            other => {
+                &mut other
+                    .insert((directory.kind, Decoder::new(directory.kind, Instructions::best(), false)))
+                    .1
+            }
+        };
+        let held = directory.range(chunk);
+        let fail = |damage| StreamError::Chunk { chunk, bytes: held.clone(), damage };
+        if let Some(out) = out {
+            decoder.chunk(bytes, out).map_err(fail)?;
+            return Ok(&[]);
+        }
+        self.values.resize((held.end - held.start) as usize, 0);
+        decoder.chunk(bytes, &mut self.values).map_err(fail)?;
+        let part = part(&held, wanted);
+        Ok(&self.values[(part.start - held.start) as usize..(part.end - held.start) as usize])
+    }
+}
+
+/// The bytes of a chunk that are wanted.
+pub fn part(held: &Range<u64>, wanted: &Range<u64>) -> Range<u64> {
+    held.start.max(wanted.start)..held.end.min(wanted.end)
+}
+
+/// Takes jobs until there are none.
+pub fn work(shared: &Shared) -> Result<()> {
+    let no_memory =
+        || crate::error::LoadError::Argument("the host has no memory for a reader's buffer".into());
+    let mut pages = Pages::new(JOB + 2 * PAGE).ok_or_else(no_memory)?;
+    let mut buffer = pages.buffer();
+    let mut decoding = Decoding::default();
+    while let Some(job) = shared.take() {
+        if job.length + 2 * PAGE > buffer.shared().len() {
+            pages = Pages::new(job.length + 2 * PAGE).ok_or_else(no_memory)?;
+            buffer = pages.buffer();
+        }
+        one(shared, job, &mut buffer, &mut decoding)?;
+    }
+    Ok(())
+}
+
+fn one(shared: &Shared, job: &Job, buffer: &mut Buffer, decoding: &mut Decoding) -> Result<()> {
+    let shard = &shared.catalogue.shards[job.shard];
+    match &job.work {
+        Work::Plain { target, sum } => {
+            // SAFETY: `Load::start` was promised that the target has the piece's bytes, for this loading alone; jobs
+            // of one piece do not overlap.
+            let out = unsafe { std::slice::from_raw_parts_mut(*target as *mut u8, job.length) };
+            if shard.cached.is_cold(job.at, job.length) {
+                let at = shard.cached.read(&shard.reader.input, job.at, job.length, buffer)?;
+                out.copy_from_slice(&buffer.shared()[at..at + job.length]);
+            } else {
+                shard.cached.read_plain(&shard.reader.input, job.at, out)?;
+            }
+            if let Some((sum, part)) = sum {
+                sum.add(*part, out, || shared.is_over()).map_err(|damage| shared.damaged(job, damage))?;
+            }
+            shared.done.fetch_add(job.length as u64, Ordering::Relaxed);
+        }
+        Work::Chunks { directory, chunks, wanted, target } => {
+            let mut at = shard.cached.read(&shard.reader.input, job.at, job.length, buffer)?;
+            for chunk in chunks.clone() {
+                let bytes = &buffer.shared()[at..at + directory.entries[chunk].length];
+                at += bytes.len();
+                let held = directory.range(chunk);
+                let part = part(&held, wanted);
+                let length = (part.end - part.start) as usize;
+                // SAFETY: as above; chunks of one piece do not overlap.
+                let out = unsafe {
+                    std::slice::from_raw_parts_mut((*target + (part.start - wanted.start)) as *mut u8, length)
+                };
+                let is_whole = part == held;
+                let done = directory.check(chunk, bytes).and_then(|()| {
+                    let values = decoding.chunk(
+                        directory,
+                        chunk,
+                        bytes,
+                        wanted,
+                        if is_whole { Some(&mut *out) } else { None },
+                    )?;
+                    if !is_whole {
+                        out.copy_from_slice(values);
+                    }
+                    Ok(())
+                });
+                done.map_err(|damage| shared.damaged(job, damage))?;
+                shared.done.fetch_add(length as u64, Ordering::Relaxed);
+                shared.on_host.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    Ok(())
+}

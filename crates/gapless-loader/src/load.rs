@@ -1,0 +1,148 @@
+//! A loading under way: threads that take jobs in order until there are none, one fails, or the caller cancels.
+
+use crate::catalogue::Catalogue;
+use crate::cuda::{self, Card};
+use crate::error::{LoadError, Result};
+use crate::host;
+use crate::plan::{self, Piece};
+use crate::shared::{Progress, Settings, Shared, locked};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Running,
+    Done,
+    Failed,
+}
+
+/// Counts a thread as ended however it ends.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(LoadError::Panicked);
+        }
+        *locked(&self.0.running) -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
+/// A loading. Dropping it cancels and waits: no thread writes to a target afterwards.
+#[derive(Debug)]
+pub struct Load {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    total: u64,
+    /// Streams, pinned memory: kept until the threads have ended.
+    card: Option<Arc<Card>>,
+    finished: Option<bool>,
+}
+
+impl Load {
+    /// Begins to fill the targets of `pieces`.
+    ///
+    /// # Safety
+    /// Each target must have as many bytes as its piece, on the device of the settings, and the staging memory as many
+    /// as the settings say. All of it must live until the loading has ended, and nobody else may use it meanwhile.
+    pub unsafe fn start(
+        catalogue: &Arc<Catalogue>,
+        pieces: &[Piece],
+        settings: Settings,
+        driver: Option<&std::ffi::CStr>,
+    ) -> Result<Load> {
+        let card = match u32::try_from(settings.device) {
+            Ok(device) => Some(Arc::new(Card::open(device, settings, driver)?)),
+            Err(_) => None,
+        };
+        let (jobs, total) = plan::jobs(catalogue, pieces)?;
+        let threads = (settings.threads.max(1) as usize).min(jobs.len().max(1));
+        let shared = Arc::new(Shared::new(Arc::clone(catalogue), jobs, threads));
+        let mut handles = Vec::with_capacity(threads);
+        for number in 0..threads {
+            let (ending, card) = (Ending(Arc::clone(&shared)), card.clone());
+            let work = move || {
+                let shared = &ending.0;
+                let result = match &card {
+                    Some(card) => cuda::work(shared, card, number),
+                    None => host::work(shared),
+                };
+                if let Err(error) = result {
+                    shared.fail(error);
+                }
+            };
+            match std::thread::Builder::new().name(format!("gapless-load-{number}")).spawn(work) {
+                Ok(handle) => handles.push(handle),
+                // Fewer threads do the same work; with none at all there is nobody. The closure's `Ending` was dropped.
+                Err(_) if number > 0 => {}
+                Err(error) => return Err(LoadError::Argument(format!("no thread can be started: {error}"))),
+            }
+        }
+        Ok(Load { shared, threads: handles, total, card, finished: None })
+    }
+
+    /// Waits until the loading ends, at most `time`.
+    pub fn wait(&mut self, time: Duration) -> State {
+        let running = locked(&self.shared.running);
+        let left = self.shared.ended.wait_timeout_while(running, time, |running| *running > 0);
+        if *left.unwrap_or_else(PoisonError::into_inner).0 > 0 {
+            return State::Running;
+        }
+        self.end();
+        if locked(&self.shared.error).is_some() { State::Failed } else { State::Done }
+    }
+
+    /// Joins the threads, and checks that no file changed meanwhile.
+    fn end(&mut self) {
+        if self.finished.is_some() {
+            return;
+        }
+        for thread in self.threads.drain(..) {
+            // A panic was told by `Ending`.
+            let _ = thread.join();
+        }
+        self.card = None;
+        for shard in &self.shared.catalogue.shards {
+            if let Err(error) = shard.reader.input.check_unchanged() {
+                self.shared.fail(error.into());
+            }
+        }
+        self.finished = Some(true);
+    }
+
+    pub fn progress(&self) -> Progress {
+        let sum = |of: fn(&crate::file::Cached) -> &AtomicU64| {
+            self.shared.catalogue.shards.iter().map(|shard| of(&shard.cached).load(Ordering::Relaxed)).sum()
+        };
+        Progress {
+            done: self.shared.done.load(Ordering::Relaxed),
+            total: self.total,
+            read: sum(|cached| &cached.read),
+            cold: sum(|cached| &cached.cold),
+            on_card: self.shared.on_card.load(Ordering::Relaxed),
+            on_host: self.shared.on_host.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Ends the loading early; `wait` then gives an error.
+    pub fn cancel(&self) {
+        self.shared.fail(LoadError::Cancelled);
+    }
+
+    /// The error of a loading that failed.
+    pub fn error(&self) -> Option<LoadError> {
+        locked(&self.shared.error).take()
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if self.finished.is_none() {
+            self.cancel();
+            self.end();
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The parts of tensors that a caller wants, as jobs of at most [`JOB`] bytes of a file, in the order of the files.
+
+use crate::catalogue::Catalogue;
+use crate::error::{LoadError, Result};
+use gapless_weights::packed::Stored;
+use gapless_weights::stream::{Directory, StreamError};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex};
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Bytes of a file that one job reads: a chunk of the longest kind that Gapless writes fits.
+pub const JOB: usize = 2 << 20;
+
+/// Bytes of a tensor and the address that they go to, on the host or on a card.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The tensor's place among those of the catalogue.
+    pub tensor: u64,
+    pub begin: u64,
+    pub end: u64,
+    pub target: u64,
+}
+
+/// What one thread does at a time.
+#[derive(Debug)]
+pub struct Job {
+    pub shard: usize,
+    /// The tensor's place in the shard's header.
+    pub index: usize,
+    /// Where the file's bytes stand.
+    pub at: u64,
+    pub length: usize,
+    pub work: Work,
+}
+
+#[derive(Debug)]
+pub enum Work {
+    /// Bytes that go to `target` as they are. `sum` where they can be checked: the tensor's checksum, and this part's
+    /// number.
+    Plain { target: u64, sum: Option<(Arc<Sum>, usize)> },
+    /// Chunks of a stream, of which the bytes `wanted` of the tensor go to `target`.
+    Chunks { directory: Arc<Directory>, chunks: Range<usize>, wanted: Range<u64>, target: u64 },
+}
+
+/// A checksum over parts that several threads read: each part waits for the one before it.
+pub struct Sum {
+    wanted: u64,
+    parts: usize,
+    bytes: u64,
+    state: Mutex<(usize, Xxh3Default)>,
+    turn: Condvar,
+}
+
+impl std::fmt::Debug for Sum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sum")
+            .field("wanted", &self.wanted)
+            .field("parts", &self.parts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sum {
+    /// Adds a part in its turn. An error after the last part if the checksum differs. False if `is_over` became true.
+    pub fn add(
+        &self,
+        part: usize,
+        bytes: &[u8],
+        is_over: impl Fn() -> bool,
+    ) -> std::result::Result<bool, StreamError> {
+        let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Jobs are taken in order, so the part before this one is in somebody's hands.
+        while state.0 != part {
+            if is_over() {
+                return Ok(false);
+            }
+            let tick = std::time::Duration::from_millis(5);
+            state = self.turn.wait_timeout(state, tick).unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        state.1.update(bytes);
+        state.0 += 1;
+        self.turn.notify_all();
+        if state.0 == self.parts && state.1.digest() != self.wanted {
+            return Err(StreamError::Checksum { chunk: 0, bytes: 0..self.bytes });
+        }
+        Ok(true)
+    }
+}
+
+/// The jobs of all pieces, and the bytes of tensors that they give.
+pub fn jobs(catalogue: &Catalogue, pieces: &[Piece]) -> Result<(Vec<Job>, u64)> {
+    let mut order: Vec<(&Piece, crate::catalogue::Place)> = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let place = usize::try_from(piece.tensor).ok().and_then(|tensor| catalogue.tensors.get(tensor));
+        let Some(place) = place else {
+            return Err(LoadError::Argument(format!("there is no tensor {}", piece.tensor)));
+        };
+        let bytes = catalogue.tensor(*place).bytes();
+        if piece.begin > piece.end || piece.end > bytes {
+            return Err(LoadError::Argument(format!(
+                "bytes {} to {} are not in tensor {:?}, which has {bytes}",
+                piece.begin,
+                piece.end,
+                catalogue.tensor(*place).name
+            )));
+        }
+        order.push((piece, *place));
+    }
+    let start =
+        |place: &crate::catalogue::Place| catalogue.shards[place.shard].reader.place(place.index).0.start;
+    order.sort_by_key(|(piece, place)| (place.shard, start(place), piece.begin));
+    let (mut jobs, mut total) = (Vec::new(), 0);
+    for (piece, place) in order {
+        let reader = &catalogue.shards[place.shard].reader;
+        let (range, stored) = reader.place(place.index);
+        total += piece.end - piece.begin;
+        if piece.begin == piece.end {
+            continue;
+        }
+        if stored == Some(Stored::Stream) {
+            let directory = Arc::new(reader.directory(place.index)?);
+            streams(&mut jobs, place, range.start, &directory, piece);
+            continue;
+        }
+        let length = piece.end - piece.begin;
+        let parts = length.div_ceil(JOB as u64) as usize;
+        let whole = length == catalogue.tensor(place).bytes();
+        let sum = match stored {
+            Some(Stored::Plain(wanted)) if whole => Some(Arc::new(Sum {
+                wanted,
+                parts,
+                bytes: length,
+                state: Mutex::new((0, Xxh3Default::new())),
+                turn: Condvar::new(),
+            })),
+            _ => None,
+        };
+        for part in 0..parts {
+            let from = part as u64 * JOB as u64;
+            jobs.push(Job {
+                shard: place.shard,
+                index: place.index,
+                at: range.start + piece.begin + from,
+                length: (JOB as u64).min(length - from) as usize,
+                work: Work::Plain { target: piece.target + from, sum: sum.clone().map(|sum| (sum, part)) },
+            });
+        }
+    }
+    Ok((jobs, total))
+}
+
+/// The chunks of one piece, as many in a job as fit. A chunk that is longer than a job has a job of its own.
+fn streams(
+    jobs: &mut Vec<Job>,
+    place: crate::catalogue::Place,
+    start: u64,
+    directory: &Arc<Directory>,
+    piece: &Piece,
+) {
+    let wanted = piece.begin..piece.end;
+    let all = directory.chunks(&wanted);
+    let mut first = all.start;
+    while first < all.end {
+        let (mut last, mut length) = (first, 0);
+        while last < all.end && (last == first || length + directory.entries[last].length <= JOB) {
+            length += directory.entries[last].length;
+            last += 1;
+        }
+        jobs.push(Job {
+            shard: place.shard,
+            index: place.index,
+            at: start + directory.entries[first].start,
+            length,
+            work: Work::Chunks {
+                directory: Arc::clone(directory),
+                chunks: first..last,
+                wanted: wanted.clone(),
+                target: piece.target,
+            },
+        });
+        first = last;
+    }
+}

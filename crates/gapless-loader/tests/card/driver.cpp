@@ -1,0 +1,207 @@
+// A CUDA driver for tests: the card's memory is the host's, streams run at once, and the kernel is decode.cu itself,
+// run on the CPU. Threads of a block are contexts of one thread that take turns: each runs to its next barrier or
+// shuffle. Addresses that a test did not allocate are not caught; the tests compare all bytes instead.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <setjmp.h>
+#include <ucontext.h>
+#include <vector>
+
+// ---- what decode.cu takes from CUDA ----
+
+struct uint2 { unsigned x, y; };
+struct uint4 { unsigned x, y, z, w; };
+static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+struct Index { unsigned x; };
+static Index threadIdx, blockIdx;
+
+enum { LANES = 256, STACK = 64 << 10 };
+static ucontext_t begin, contexts[LANES];
+static jmp_buf home, places[LANES];
+static bool is_done[LANES], is_begun[LANES];
+static unsigned exchanged[2][LANES], shuffles[LANES];
+static std::vector<char> stacks(LANES *STACK);
+static std::function<void()> body;
+
+// Lets the others run to where this one is. A jump costs a hundredth of swapcontext, which makes two system calls.
+static void turn() {
+    if (!_setjmp(places[threadIdx.x])) _longjmp(home, 1);
+}
+
+static void enter() {
+    body();
+    is_done[threadIdx.x] = true;
+    turn();
+}
+
+static void resume(unsigned t) {
+    threadIdx.x = t;
+    if (_setjmp(home)) return;
+    if (is_begun[t]) _longjmp(places[t], 1);
+    is_begun[t] = true;
+    swapcontext(&begin, &contexts[t]);
+}
+
+static void run_block() {
+    for (unsigned t = 0; t < LANES; t++) {
+        getcontext(&contexts[t]);
+        contexts[t].uc_stack.ss_sp = stacks.data() + t * STACK;
+        contexts[t].uc_stack.ss_size = STACK;
+        contexts[t].uc_link = &begin;
+        makecontext(&contexts[t], enter, 0);
+        is_done[t] = is_begun[t] = false;
+        shuffles[t] = 0;
+    }
+    for (bool is_left = true; is_left;) {
+        is_left = false;
+        for (unsigned t = 0; t < LANES; t++)
+            if (!is_done[t]) {
+                resume(t);
+                is_left = true;
+            }
+    }
+}
+
+// Lanes of a warp meet at shuffles, all threads of the block at barriers. A shuffle publishes, meets, and reads; the
+// next one publishes elsewhere, because a lane may be there before another has read.
+static unsigned arrived[LANES / 32], epoch[LANES / 32], at_barrier, barrier_epoch;
+static void meet_warp() {
+    unsigned w = threadIdx.x / 32, mine = epoch[w];
+    if (++arrived[w] == 32) {
+        arrived[w] = 0;
+        epoch[w]++;
+        return;
+    }
+    while (epoch[w] == mine) turn();
+}
+static void __syncthreads() {
+    unsigned mine = barrier_epoch;
+    if (++at_barrier == LANES) {
+        at_barrier = 0;
+        barrier_epoch++;
+        return;
+    }
+    while (barrier_epoch == mine) turn();
+}
+static unsigned shuffle(unsigned value, unsigned from) {
+    unsigned t = threadIdx.x, *place = exchanged[shuffles[t]++ & 1];
+    place[t] = value;
+    meet_warp();
+    return place[t / 32 * 32 + from % 32];
+}
+static unsigned __shfl_sync(unsigned, unsigned v, int from) { return shuffle(v, from); }
+static unsigned __shfl_xor_sync(unsigned, unsigned v, int d) { return shuffle(v, (threadIdx.x & 31) ^ d); }
+static unsigned __shfl_up_sync(unsigned, unsigned v, int d) {
+    unsigned lane = threadIdx.x & 31;
+    return shuffle(v, (int)lane >= d ? lane - d : lane);
+}
+template <class T> static T __ldg(const T *p) { return *p; }
+static unsigned __popc(unsigned x) { return __builtin_popcount(x); }
+static unsigned __funnelshift_r(unsigned low, unsigned high, unsigned s) {
+    return (unsigned)((((uint64_t)high << 32) | low) >> (s & 31));
+}
+static unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
+    uint64_t bytes = ((uint64_t)y << 32) | x;
+    unsigned out = 0;
+    for (int k = 0; k < 4; k++) {
+        unsigned pick = s >> 4 * k & 15, byte = bytes >> 8 * (pick & 7) & 255;
+        if (pick & 8) byte = byte & 128 ? 255 : 0;
+        out |= byte << 8 * k;
+    }
+    return out;
+}
+#define __device__ static
+#define __forceinline__ inline
+#define __global__
+#define __shared__ static
+#define __align__(n) alignas(n)
+#define __launch_bounds__(n)
+static unsigned char shared_memory[256 << 10] __attribute__((aligned(64)));
+#include "decode_for_cpu.h"
+
+// ---- the driver ----
+
+static std::mutex lock;
+static unsigned long copies, launches;
+static size_t pinned, most_pinned;
+static std::vector<std::pair<void *, size_t>> pins;
+
+extern "C" {
+int cuGetErrorString(int, const char **text) { *text = "error"; return 0; }
+int cuInit(unsigned) { return 0; }
+int cuDeviceGet(int *out, int number) { *out = number; return number == 0 ? 0 : 101; }
+int cuDeviceGetAttribute(int *out, int attribute, int) { *out = attribute == 97 ? 227 << 10 : 0; return 0; }
+int cuDevicePrimaryCtxRetain(void **out, int) { *out = (void *)16; return 0; }
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
+int cuCtxPushCurrent_v2(void *) { return 0; }
+int cuCtxPopCurrent_v2(void **out) { *out = (void *)16; return 0; }
+int cuMemHostAlloc(void **out, size_t size, unsigned) {
+    std::lock_guard<std::mutex> held(lock);
+    *out = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    if (!*out) return 2;
+    memset(*out, 0xa5, size);
+    pins.push_back({*out, size});
+    pinned += size;
+    if (pinned > most_pinned) most_pinned = pinned;
+    return 0;
+}
+int cuMemFreeHost(void *at) {
+    std::lock_guard<std::mutex> held(lock);
+    for (auto &pin : pins)
+        if (pin.first == at) {
+            pinned -= pin.second;
+            pin = pins.back();
+            pins.pop_back();
+            free(at);
+            return 0;
+        }
+    return 1;
+}
+int cuStreamCreate(void **out, unsigned) { *out = (void *)32; return 0; }
+int cuStreamDestroy_v2(void *) { return 0; }
+int cuStreamWaitEvent(void *, void *, unsigned) { return 0; }
+int cuStreamSynchronize(void *) { return 0; }
+int cuEventCreate(void **out, unsigned) { *out = (void *)48; return 0; }
+int cuEventDestroy_v2(void *) { return 0; }
+int cuEventRecord(void *, void *) { return 0; }
+int cuEventSynchronize(void *) { return 0; }
+int cuEventElapsedTime(float *out, void *, void *) { *out = 1; return 0; }
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *) {
+    memcpy((void *)to, from, size);
+    std::lock_guard<std::mutex> held(lock);
+    copies++;
+    return 0;
+}
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *) { memcpy(to, (const void *)from, size); return 0; }
+int cuModuleLoadData(void **out, const void *image) {
+    *out = (void *)64;
+    return getenv("TEST_NO_KERNEL") || !strstr((const char *)image, "gapless_decode") ? 209 : 0;
+}
+int cuModuleUnload(void *) { return 0; }
+int cuModuleGetFunction(void **out, void *, const char *) { *out = (void *)80; return 0; }
+int cuFuncSetAttribute(void *, int, int) { return 0; }
+int cuLaunchKernel(void *, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned room, void *,
+                   void **arguments, void **) {
+    std::lock_guard<std::mutex> held(lock);
+    if (block != LANES || room > sizeof shared_memory) return 1;
+    launches++;
+    for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++) {
+        // What a block finds in shared memory is not known.
+        memset(shared_memory, 0xee, sizeof shared_memory);
+        body = [&] { gapless_decode(*(const Chunk **)arguments[0], *(u32 *)arguments[1], *(u32 **)arguments[2]); };
+        run_block();
+        for (size_t k = room; k < sizeof shared_memory; k++)
+            if (shared_memory[k] != 0xee) return 700;
+    }
+    return 0;
+}
+size_t test_most_pinned(void) { return most_pinned; }
+size_t test_pinned(void) { return pinned; }
+unsigned long test_launches(void) { return launches; }
+}

@@ -1,0 +1,14 @@
+"""Weights of models: loaded into their final place and saved from it, in bounded host memory.
+
+    import gapless.weights
+    tensors = gapless.weights.load("model.safetensors", device="cuda")
+    gapless.weights.save(tensors, "packed.safetensors")
+
+Files are .safetensors, packed by `gapless weights pack` or not, or folders with shards. See docs/weights.md.
+"""
+
+from ._errors import DamagedError, FormatError, NamesError, ReadError, WeightsError
+from ._load import Loaded, load, load_into
+from ._save import save
+
+__all__ = ["DamagedError", "FormatError", "Loaded", "NamesError", "ReadError", "WeightsError", "load", "load_into", "save"]

@@ -1,0 +1,316 @@
+"""load and load_into: tensors at their final place, filled by the native library."""
+
+import fnmatch
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from .._errors import OptionError
+from ._errors import FormatError, NamesError
+from ._native import Bar, Catalogue, Progress, Settings
+
+if TYPE_CHECKING:
+    import torch
+
+Path = Union[str, "os.PathLike[str]"]
+
+# Names of safetensors, and torch's.
+DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "C64": "complex64",
+}
+# Bytes of a tensor that are converted at a time.
+CONVERTED = 64 << 20
+
+
+def rows_of(shape: "list[int]", rank: int, world: int) -> tuple[int, int]:
+    """The rows of a rank: as torch.chunk and DTensor's Shard(0) cut, so the last ranks may have fewer or none."""
+    each = -(-shape[0] // world)
+    return min(rank * each, shape[0]), min((rank + 1) * each, shape[0])
+
+
+def torch_dtype(name: str) -> "torch.dtype":
+    import torch
+
+    found = getattr(torch, DTYPES.get(name, ""), None)
+    if found is None:
+        raise FormatError(f"torch {torch.__version__} has no type for {name}: use a newer torch, or leave those tensors out with names=")
+    dtype: torch.dtype = found
+    return dtype
+
+
+def _threads(threads: Optional[int], is_card: bool) -> int:
+    if threads is not None:
+        if threads < 1:
+            raise OptionError(f"invalid threads={threads}: use a number of at least 1")
+        return threads
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, 12 if is_card else 8))
+
+
+def aliases(catalogue: Catalogue) -> "dict[str, str]":
+    """Names that a file's metadata gives to tensors that it stores under another name, as safetensors writes them."""
+    names = {tensor["name"] for tensor in catalogue.tensors}
+    found: dict[str, str] = {}
+    for file in catalogue.files:
+        found.update({key: value for key, value in file["metadata"] if value in names and key not in names})
+    return found
+
+
+def choose(known: Iterable[str], names: Any) -> "list[str]":
+    """The names that are wanted: exact ones, or patterns with *. None and ... mean all."""
+    known = list(known)
+    if names is None or names is ...:
+        return known
+    if isinstance(names, str):
+        names = [names]
+    there = set(known)
+    chosen: dict[str, None] = {}
+    missing: list[str] = []
+    for name in names:
+        if name in there:
+            chosen[name] = None
+        elif "*" in name and (matched := fnmatch.filter(known, name)):
+            chosen.update(dict.fromkeys(matched))
+        else:
+            missing.append(name)
+    if missing:
+        shown = ", ".join(repr(name) for name in missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise NamesError(f"the files have no tensor {shown}: they have {len(known)}, such as {known[0] if known else 'none'!r}", missing=tuple(missing))
+    return list(chosen)
+
+
+class Filler:
+    """Fills tensors from a catalogue. Conversions go through a buffer of at most 64 MiB."""
+
+    def __init__(self, catalogue: Catalogue, device: "torch.device", threads: Optional[int], progress: Optional[bool], kernel: bool = True) -> None:
+        import torch
+
+        self._catalogue, self._device = catalogue, device
+        is_card = device.type == "cuda"
+        count = _threads(threads, is_card)
+        self._settings = Settings(device=-1, threads=count)
+        self._staging = None
+        if is_card:
+            with torch.cuda.device(device):
+                self._settings.device = torch.cuda.current_device()
+                self._settings.stream = torch.cuda.current_stream().cuda_stream
+                if kernel and any(tensor["packed"] for tensor in catalogue.tensors):
+                    self._staging = torch.empty(count * catalogue.staging(), dtype=torch.uint8, device=device)
+                    self._settings.staging = self._staging.data_ptr()
+        elif device.type != "cpu":
+            raise OptionError(f"invalid device {str(device)!r}: use 'cuda', 'cuda:N' or 'cpu'")
+        self._told = Bar() if progress or (progress is None and sys.stderr.isatty()) else None
+        self._pieces: list[tuple[int, int, int, int]] = []
+        self._convert: list[tuple[int, int, Any, Any]] = []
+        self.last = Progress()
+
+    def add(self, at: int, begin: int, target: Any, stored: "torch.dtype") -> None:
+        """The bytes from `begin` of tensor number `at` into a contiguous tensor, converted if its type is another."""
+        length = target.numel() * stored.itemsize
+        if target.dtype == stored:
+            self._pieces.append((at, begin, begin + length, target.data_ptr()))
+        else:
+            self._convert.append((at, begin, target, stored))
+
+    def run(self) -> Progress:
+        import torch
+
+        if self._device.type == "cuda":
+            with torch.cuda.device(self._device):
+                return self._run()
+        return self._run()
+
+    def _run(self) -> Progress:
+        import torch
+
+        self.last = self._catalogue.load(self._pieces, self._settings, self._told)
+        buffer = None
+        for at, begin, target, stored in self._convert:
+            flat, width = target.view(-1), stored.itemsize
+            step = max(1, CONVERTED // width)
+            if buffer is None:
+                buffer = torch.empty(CONVERTED, dtype=torch.uint8, device=self._device)
+            for first in range(0, flat.numel(), step):
+                part = flat[first : first + step]
+                from_byte = begin + first * width
+                self.last = self._catalogue.load([(at, from_byte, from_byte + part.numel() * width, buffer.data_ptr())], self._settings)
+                with torch.no_grad():
+                    part.copy_(buffer[: part.numel() * width].view(stored))
+        return self.last
+
+
+def load(
+    path: Path,
+    device: "str | torch.device" = "cuda",
+    dtype: "Optional[torch.dtype]" = None,
+    rank: int = 0,
+    world: int = 1,
+    names: Any = None,
+    *,
+    threads: Optional[int] = None,
+    progress: Optional[bool] = None,
+) -> "dict[str, torch.Tensor]":
+    """The tensors of a .safetensors file or of a folder with shards, packed or not.
+
+    `dtype` converts floating-point tensors on the way. Rank r of `world` gets its rows of every tensor (dimension 0,
+    cut as torch.chunk does) and reads only those; scalars are whole. `names` are exact names, or patterns with *.
+    """
+    import torch
+
+    if world < 1 or not 0 <= rank < world:
+        raise OptionError(f"invalid rank={rank}, world={world}: ranks are 0 to world - 1")
+    if dtype is not None and not dtype.is_floating_point:
+        raise OptionError(f"invalid dtype={dtype}: floating-point tensors are converted, to a floating-point type")
+    target_device = torch.device(device)
+    with Catalogue(path) as catalogue:
+        other_names = aliases(catalogue)
+        numbers = {tensor["name"]: at for at, tensor in enumerate(catalogue.tensors)}
+        wanted = choose([*numbers, *other_names], names)
+        filler = Filler(catalogue, target_device, threads, progress)
+        found: dict[str, torch.Tensor] = {}
+        for name in dict.fromkeys(other_names.get(name, name) for name in wanted):
+            tensor = catalogue.tensors[numbers[name]]
+            stored, shape = torch_dtype(tensor["dtype"]), tensor["shape"]
+            first, last = rows_of(shape, rank, world) if shape else (0, 0)
+            of_row = tensor["bytes"] // shape[0] if shape and shape[0] else 0
+            final = dtype if dtype is not None and stored.is_floating_point else stored
+            found[name] = torch.empty([last - first, *shape[1:]] if shape else [], dtype=final, device=target_device)
+            filler.add(numbers[name], first * of_row, found[name], stored)
+        filler.run()
+    return {name: found[other_names.get(name, name)] for name in wanted}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What load_into did. Names that are tied to a loaded tensor are not missing."""
+
+    loaded: "tuple[str, ...]"
+    missing: "tuple[str, ...]"
+    unexpected: "tuple[str, ...]"
+    bytes: int
+
+
+def load_into(
+    model: "torch.nn.Module",
+    path: Path,
+    *,
+    strict: bool = True,
+    device: "Optional[str | torch.device]" = None,
+    threads: Optional[int] = None,
+    progress: Optional[bool] = None,
+) -> Loaded:
+    """Fills a model's parameters and buffers, where they are and in their types.
+
+    Nothing is changed if names or shapes do not match (`strict=False`: what matches is loaded). Parameters on the meta
+    device are allocated on `device`; tied ones stay tied.
+    """
+    import torch
+
+    state = model.state_dict(keep_vars=True)
+    with Catalogue(path) as catalogue:
+        numbers = {tensor["name"]: at for at, tensor in enumerate(catalogue.tensors)}
+        other_names = aliases(catalogue)
+        loadable = {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+        groups: dict[Any, list[str]] = {}
+        for name, tensor in loadable.items():
+            groups.setdefault(_identity(tensor), []).append(name)
+        chosen: dict[str, str] = {}
+        missing: list[str] = []
+        for tied in groups.values():
+            source = next((found for name in tied for found in (name, other_names.get(name, "")) if found in numbers), None)
+            if source is None:
+                missing.extend(tied)
+            else:
+                chosen[tied[0]] = source
+        known = {*loadable, *(other_names.get(name, name) for name in loadable)}
+        unexpected = [name for name in numbers if name not in known]
+        shapes = [
+            f"{name}: {list(loadable[name].shape)} in the model, {catalogue.tensors[numbers[source]]['shape']} in the file"
+            for name, source in chosen.items()
+            if list(loadable[name].shape) != catalogue.tensors[numbers[source]]["shape"]
+        ]
+        if shapes or (strict and (missing or unexpected)):
+            raise NamesError(_mismatch(missing if strict else [], unexpected if strict else [], shapes), tuple(missing), tuple(unexpected), tuple(shapes))
+        place = torch.device(device) if device is not None else None
+        fillers: dict[Any, Filler] = {}
+        copies: list[tuple[Any, Any]] = []
+        total = 0
+        for name, source in chosen.items():
+            tensor = loadable[name]
+            stored = torch_dtype(catalogue.tensors[numbers[source]]["dtype"])
+            if tensor.is_meta:
+                if place is None:
+                    raise OptionError(f"{name} is on the meta device: say where it goes, such as device='cuda'")
+                tensor = _materialise(model, groups[_identity(tensor)], tensor, place)
+            data = tensor.detach()
+            if not data.is_contiguous():
+                whole = torch.empty(data.shape, dtype=data.dtype, device=data.device)
+                copies.append((data, whole))
+                data = whole
+            if data.device not in fillers:
+                fillers[data.device] = Filler(catalogue, data.device, threads, progress)
+            fillers[data.device].add(numbers[source], 0, data, stored)
+            total += data.numel() * stored.itemsize
+        for filler in fillers.values():
+            filler.run()
+        with torch.no_grad():
+            for to, whole in copies:
+                to.copy_(whole)
+        loaded = tuple(name for name in loadable if name not in missing)
+        return Loaded(loaded, tuple(missing), tuple(unexpected), total)
+
+
+def _identity(tensor: Any) -> Any:
+    """Equal for names that are one tensor. Tensors of the meta device have no address: there the object counts."""
+    if tensor.is_meta or tensor.numel() == 0:
+        return id(tensor)
+    return (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+
+
+def _materialise(model: Any, names: "list[str]", tensor: Any, device: Any) -> Any:
+    """Memory for a tensor of the meta device, in every module that has it."""
+    import torch
+
+    data = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    made = torch.nn.Parameter(data, requires_grad=tensor.requires_grad) if is_parameter else data
+    for name in names:
+        folder, _, last = name.rpartition(".")
+        module = model.get_submodule(folder)
+        (module._parameters if is_parameter else module._buffers)[last] = made
+    return made
+
+
+def _mismatch(missing: "list[str]", unexpected: "list[str]", shapes: "list[str]") -> str:
+    def shown(names: "list[str]") -> str:
+        return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} of the model are in no file ({shown(missing)})")
+    if unexpected:
+        parts.append(f"{len(unexpected)} of the files are not in the model ({shown(unexpected)})")
+    if shapes:
+        parts.append(f"{len(shapes)} have another shape ({shown(shapes)})")
+    help_text = "name the files of this model" if shapes else "name the files of this model, or pass strict=False to load what matches"
+    return f"tensors do not match: {'; '.join(parts)}; nothing was loaded; {help_text}"
