@@ -116,14 +116,37 @@ int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode,
     return 0;
 }
 
-/* ---- the connectionist loss: its workspace was never measured ---- */
+/* ---- the connectionist loss: exact in four runs on an H200 ---- */
 
-int cudnnGetCTCLossWorkspaceSize_v8(void *handle, int algorithm, void *loss, const tensor *probabilities, const tensor *gradients,
-                                    size_t *out) {
-    (void)handle; (void)algorithm; (void)loss; (void)gradients;
-    *out = (size_t)elements(probabilities) * element_size(probabilities->type);
-    card_note(ASSUMED, __func__, *out);
+/* A descriptor of it holds the longest label. */
+int cudnnSetCTCLossDescriptor_v9(int *out, int type, int normalisation, int gradient, int longest) {
+    (void)type; (void)normalisation; (void)gradient;
+    *out = longest;
     return 0;
+}
+int cudnnSetCTCLossDescriptor_v8(int *out, int type, int normalisation, int nans, int longest) {
+    return cudnnSetCTCLossDescriptor_v9(out, type, normalisation, nans, longest);
+}
+
+/* Probabilities have steps, batch, labels. */
+static int connectionist(const tensor *probabilities, size_t longest, size_t *out) {
+    size_t steps = (size_t)probabilities->sizes[0], batch = (size_t)probabilities->sizes[1], labels = (size_t)probabilities->sizes[2];
+    *out = 4 * (steps * batch * (labels + 2 * (2 * longest + 1)) + batch * (3 * longest + 5));
+    card_note(BY_RULE, "cudnnGetCTCLossWorkspaceSize", *out);
+    return 0;
+}
+int cudnnGetCTCLossWorkspaceSize_v8(void *handle, int algorithm, const int *loss, const tensor *probabilities, const tensor *gradients,
+                                    size_t *out) {
+    (void)handle; (void)algorithm; (void)gradients;
+    return connectionist(probabilities, (size_t)*loss, out);
+}
+/* The same with labels and lengths on the host. */
+int cudnnGetCTCLossWorkspaceSize(void *handle, const tensor *probabilities, const tensor *gradients, const int *labels, const int *label_lengths,
+                                 const int *input_lengths, int algorithm, void *loss, size_t *out) {
+    (void)handle; (void)gradients; (void)labels; (void)input_lengths; (void)algorithm; (void)loss;
+    int longest = 0;
+    for (int i = 0; i < probabilities->sizes[1]; i++) longest = label_lengths[i] > longest ? label_lengths[i] : longest;
+    return connectionist(probabilities, (size_t)longest, out);
 }
 
 int cudnnDropoutGetStatesSize(void *handle, size_t *out) {
@@ -143,9 +166,9 @@ int cudnnRestoreDropoutDescriptor(float *out, void *handle, float probability, v
 }
 
 DOES_NOTHING(cudnnBatchNormalizationBackwardEx) DOES_NOTHING(cudnnBatchNormalizationForwardInference)
-DOES_NOTHING(cudnnBatchNormalizationForwardTrainingEx) DOES_NOTHING(cudnnCTCLoss_v8) DOES_NOTHING(cudnnPoolingForward)
+DOES_NOTHING(cudnnBatchNormalizationForwardTrainingEx) DOES_NOTHING(cudnnCTCLoss) DOES_NOTHING(cudnnCTCLoss_v8) DOES_NOTHING(cudnnPoolingForward)
 DOES_NOTHING(cudnnSetActivationDescriptor)
-DOES_NOTHING(cudnnSetCTCLossDescriptor_v9) DOES_NOTHING(cudnnSetCTCLossDescriptorEx)
+DOES_NOTHING(cudnnSetCTCLossDescriptorEx)
 DOES_NOTHING(cudnnSetConvolutionGroupCount) DOES_NOTHING(cudnnSetConvolutionMathType)
 DOES_NOTHING(cudnnSetConvolutionNdDescriptor)
 DOES_NOTHING(cudnnSetPooling2dDescriptor) DOES_NOTHING(cudnnSetSpatialTransformerNdDescriptor)
@@ -153,7 +176,6 @@ DOES_NOTHING(cudnnSpatialTfGridGeneratorBackward) DOES_NOTHING(cudnnSpatialTfGri
 DOES_NOTHING(cudnnSpatialTfSamplerBackward) DOES_NOTHING(cudnnSpatialTfSamplerForward)
 
 /* torch convolves through the backend, unless TORCH_CUDNN_V8_API_DISABLED is set. */
-NOT_KNOWN(cudnnCTCLoss) NOT_KNOWN(cudnnGetCTCLossWorkspaceSize)
 NOT_KNOWN(cudnnConvolutionBackwardData) NOT_KNOWN(cudnnConvolutionBackwardFilter)
 NOT_KNOWN(cudnnConvolutionBiasActivationForward) NOT_KNOWN(cudnnConvolutionForward)
 NOT_KNOWN(cudnnFindConvolutionBackwardDataAlgorithmEx) NOT_KNOWN(cudnnFindConvolutionBackwardFilterAlgorithmEx)

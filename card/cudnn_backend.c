@@ -3,8 +3,15 @@
  * and NVIDIA's own heuristics say which engine a card of that kind would use and how much workspace that needs.
  *
  * A convolution of one point (1 x 1, no stride, no padding) is a matrix product. The engine that a card uses for it is
- * not offered without one, so a rule stands for it: runs on an H200 needed no workspace forward and for the input's
- * gradient, and for the weight's the smaller of batch * inputs * outputs * 4 bytes and what the offered engine needs.
+ * not offered without one, so a rule stands for it, from 61 runs on an H200 of convolutions whose channels come first:
+ * no workspace forward and for the input's gradient, batch * inputs * outputs * 4 bytes for the weight's. The card
+ * uses the offered engine
+ *
+ *   for maps of at most 7 x 7 points where both numbers of channels are multiples of 256;
+ *   for such maps with other numbers of channels, forward and for the input's gradient in half precision where batch *
+ *   points is a multiple of 64;
+ *   for the weight's gradient where it needs less (a card is at times seen to use the other one all the same);
+ *   for the weight's gradient in float32 with fewer than 64 inputs over maps of at least 56 x 56 points.
  *
  * A plan that compiles its kernel (attention) cannot be finished without a card. Its workspace is the one that its
  * engine configuration names. */
@@ -24,12 +31,13 @@ enum { ENGINE = 2, HEURISTICS = 4, PLAN = 5, FORWARD = 10, WEIGHT_GRADIENT = 11,
 /* Attributes of the three operations begin at different numbers, in the same order. */
 enum { FORWARD_FIRST = 700, INPUT_GRADIENT_FIRST = 706, WEIGHT_GRADIENT_FIRST = 712 };
 enum { AT_CONVOLUTION = 2, AT_WEIGHT = 3, AT_DATA = 4 };
-enum { DILATIONS = 102, STRIDES = 103, PADDINGS_AFTER = 104, PADDINGS = 105, DIMENSIONS = 902 };
+enum { FLOAT32 = 0, SMALL_MAP = 7 * 7, LARGE_MAP = 56 * 56, FEW_INPUTS = 64, WHOLE_TILE = 256, ALIGNED_ROWS = 64 };
+enum { DILATIONS = 102, STRIDES = 103, PADDINGS_AFTER = 104, PADDINGS = 105, DATA_TYPE = 901, DIMENSIONS = 902, TENSOR_STRIDES = 903 };
 enum {
     HEURISTICS_DEVICE = 204, CONFIGURATION_ENGINE = 300, CONFIGURATION_WORKSPACE = 303, PLAN_HANDLE = 400, PLAN_CONFIGURATION = 401, PLAN_WORKSPACE = 402,
     PLAN_DEVICE = 407, GRAPH_HANDLE = 800, ENGINE_BEHAVIOR = 1305, ENGINE_DEVICE = 1307, DEVICE_JSON = 2702
 };
-enum { INT64 = 3, DESCRIPTOR = 15, BEHAVIOR = 19, CHARACTER = 24 };
+enum { TYPE = 1, INT64 = 3, DESCRIPTOR = 15, BEHAVIOR = 19, CHARACTER = 24 };
 enum { RUNTIME_COMPILATION = 0, MOST_BEHAVIORS = 16 };
 
 typedef int (*create_function)(int, void **);
@@ -43,7 +51,7 @@ static get_function real_get;
 static finalize_function real_finalize, real_destroy;
 
 /* What is known of a descriptor beside what the real library keeps: a table by address, open addressing. */
-typedef struct { void *descriptor, *configuration, *convolution, *weight, *data; int type, unfinished, is_point; uint64_t point_bytes; } record;
+typedef struct { void *descriptor, *configuration, *convolution, *weight, *data; int type, unfinished, is_point, is_smaller; uint64_t point_bytes; } record;
 static struct { record *at; size_t room, count; } table;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -86,7 +94,7 @@ static record looked_up(void *descriptor) {
 }
 
 /* The convolution that this thread described last: torch makes its plan next. */
-static __thread struct { int is_point, kind; int64_t batch, inputs, outputs; } latest;
+static __thread struct { int is_point, is_smaller, kind; int64_t batch, inputs, outputs; } latest;
 
 /* Whether the values of an attribute are all this number. */
 static int all_are(void *descriptor, int name, int64_t value) {
@@ -96,6 +104,19 @@ static int all_are(void *descriptor, int name, int64_t value) {
         if (values[i] != value) return 0;
     }
     return count > 0;
+}
+
+/* Whether a card uses the offered engine for a convolution of one point. */
+static int takes_offered(void *tensor, int kind, const int64_t *weight, const int64_t *data, int64_t dimensions) {
+    int64_t points = 1, count = 0;
+    int type = FLOAT32, whole = weight[0] % WHOLE_TILE == 0 && weight[1] % WHOLE_TILE == 0;
+    for (int64_t i = 2; i < dimensions; i++) points *= data[i];
+    if (real_get(tensor, DATA_TYPE, TYPE, 1, &count, &type)) return 0;
+    int is_weight = kind == WEIGHT_GRADIENT, is_aligned = data[0] * points % ALIGNED_ROWS == 0;
+    if (points <= SMALL_MAP && whole) return 1;
+    if (points <= SMALL_MAP && !is_weight) return type != FLOAT32 && is_aligned;
+    latest.is_smaller |= is_weight;
+    return is_weight && type == FLOAT32 && weight[1] < FEW_INPUTS && points >= LARGE_MAP;
 }
 
 /* Looks at a finished operation, which names its convolution, weight and data. */
@@ -113,7 +134,9 @@ static void describe_operation(void *operation, int kind) {
     int plain = all_are(known.convolution, STRIDES, 1) && all_are(known.convolution, PADDINGS, 0)
         && all_are(known.convolution, PADDINGS_AFTER, 0) && all_are(known.convolution, DILATIONS, 1);
     /* Groups show as fewer inputs of the weight than channels of the data. */
-    latest.is_point = plain && weight[1] == data[1];
+    int64_t strides[MOST_DIMENSIONS], found = 0;
+    latest.is_smaller = !real_get(known.data, TENSOR_STRIDES, INT64, MOST_DIMENSIONS, &found, strides) && strides[1] == 1 && data[1] > 1;
+    latest.is_point = plain && weight[1] == data[1] && !takes_offered(known.data, kind, weight, data, count);
     latest.batch = data[0];
     latest.outputs = weight[0];
     latest.inputs = weight[1];
@@ -223,6 +246,7 @@ int cudnnBackendFinalize(void *descriptor) {
         pthread_mutex_lock(&lock);
         record *plan = record_of(descriptor);
         plan->is_point = 1;
+        plan->is_smaller = latest.is_smaller;
         plan->point_bytes = latest.kind == WEIGHT_GRADIENT ? (uint64_t)(latest.batch * latest.inputs * latest.outputs * 4) : 0;
         pthread_mutex_unlock(&lock);
         return 0;
@@ -241,7 +265,8 @@ int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most,
     if (known.is_point) {
         if (count) *count = 1;
         if (real_get(descriptor, name, type, most, count, &bytes)) bytes = 0;
-        if (bytes > (int64_t)known.point_bytes) bytes = (int64_t)known.point_bytes;
+        /* The smaller of both. */
+        if (!known.is_smaller || bytes > (int64_t)known.point_bytes) bytes = (int64_t)known.point_bytes;
         *(int64_t *)out = bytes;
         card_note(BY_RULE, "convolution_of_one_point", (uint64_t)bytes);
         return 0;

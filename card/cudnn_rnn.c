@@ -1,12 +1,15 @@
 /* cuDNN's recurrent layers: where weights lie in their buffer, and how much a pass needs beside it.
  *
- * The sizes are fitted to 324 runs on an H200 (LSTM, GRU and tanh, 1 to 3 layers, one and both directions, float32 and
- * bfloat16, with and without dropout): with u = steps * batch * hidden * directions elements and h = batch * hidden *
- * directions elements,
+ * The sizes are fitted to 412 runs on an H200 (LSTM, GRU and tanh, 1 to 3 layers, one and both directions, float32,
+ * bfloat16 and float16, with and without dropout, packed and padded, inputs as wide as the hidden state and others).
+ * With s steps of all sequences together, u = s * hidden * directions, x = s * inputs, h = batch * hidden * directions,
+ * all in elements:
  *
- *   reserve   = 256 + kept * u * layers + u * (layers - 1), and a bit an element and direction for dropout: exact
- *   workspace = weights + 8 MiB * layers * directions + a * u + b * h * layers + 384, with a and b from `rules`: within
- *               0.001 %, except for GRU and tanh in training with one direction and two or more layers, within 1 % */
+ *   reserve   = 256 + kept * u * layers + u * (layers - 1), and a bit an element and direction for dropout; where the
+ *               output is projected, kept is 6 and a projected output: exact
+ *   workspace = weights + 8 MiB * layers * directions + a * u + i * x + b * h * layers + 384, with the factors of
+ *               `rules`: within 0.1 %, except for GRU and tanh in training with one direction and two or more layers,
+ *               within 1 %, and for some of one layer in half precision, which take twice as much */
 
 #include "answers.h"
 #include "cudnn.h"
@@ -18,7 +21,7 @@ typedef struct {
     unsigned flags;
     int dropout;
 } rnn;
-typedef struct { int type, layout, steps, batch, width; } sequence;
+typedef struct { int type, layout, steps, batch, width; size_t all_steps; } sequence;
 
 enum { CELL_RELU = 0, CELL_TANH = 1, CELL_LSTM = 2, CELL_GRU = 3 };
 
@@ -28,8 +31,10 @@ int cudnnSetRNNDescriptor_v8(rnn *out, int algorithm, int cell, int bias, int bo
     return 0;
 }
 int cudnnSetRNNDataDescriptor(sequence *out, int type, int layout, int steps, int batch, int width, const int *lengths, void *padding) {
-    (void)lengths; (void)padding;
-    *out = (sequence){type, layout, steps, batch, width};
+    (void)padding;
+    size_t all = 0;
+    for (int i = 0; i < batch; i++) all += (size_t)(lengths ? lengths[i] : steps);
+    *out = (sequence){type, layout, steps, batch, width, all};
     return 0;
 }
 
@@ -97,29 +102,41 @@ int cudnnGetRNNWeightParams(void *handle, const rnn *r, int place, size_t size, 
 
 /* ---- what a pass needs ---- */
 
-/* Factors of u and of h in the workspace: in inference, in training of one layer, in training of more. */
-static const struct { int cell, directions; double a[3], b[3]; } rules[] = {
-    {CELL_LSTM, 1, {6.0, 6.0, 6.0}, {10.0, 11.0, 10.0}}, {CELL_LSTM, 2, {7.5, 7.5, 7.5}, {12.0, 12.0, 12.0}},
-    {CELL_GRU, 1, {5.0, 6.0, 5.0}, {5.0, 5.0, 14.0}},    {CELL_GRU, 2, {6.5, 6.5, 7.0}, {7.0, 7.0, 7.0}},
-    {CELL_TANH, 1, {3.0, 6.0, 5.0}, {3.0, 5.0, 14.0}},   {CELL_TANH, 2, {4.5, 6.0, 7.0}, {5.0, 7.0, 7.0}},
+enum { PACKED = 1 };
+enum mode { INFERENCE, ONE_LAYER, MORE_LAYERS };
+typedef struct { double u, x, h; } factors;
+
+/* Of padded sequences, which are copied on the way in, and of packed ones. */
+static const struct { int cell, directions; factors padded[3], packed[3]; } rules[] = {
+    {CELL_LSTM, 1, {{5, 1, 10}, {5, 1, 11}, {5, 1, 10}}, {{4, 0, 6}, {4, 0, 6}, {4, 0, 6}}},
+    {CELL_LSTM, 2, {{7, 1, 12}, {7, 1, 12}, {7, 1, 12}}, {{6, 0, 8}, {6, 0, 8}, {6, 0, 8}}},
+    {CELL_GRU, 1, {{4, 1, 5}, {4, 2, 5}, {4, 1, 14}}, {{3, 0, 3}, {3, 0, 3}, {3, 0, 3}}},
+    {CELL_GRU, 2, {{6, 1, 7}, {6, 1, 7}, {6, 2, 7}}, {{5, 0, 5}, {5, 0, 5}, {5, 0, 5}}},
+    {CELL_TANH, 1, {{2, 1, 3}, {4, 2, 5}, {4, 1, 14}}, {{1, 0, 1}, {2, 0, 1}, {2, 0, 1}}},
+    {CELL_TANH, 2, {{4, 1, 5}, {5, 2, 7}, {6, 2, 7}}, {{3, 0, 3}, {3, 0, 5}, {4, 0, 5}}},
 };
 
 int cudnnGetRNNTempSpaceSizes(void *handle, const rnn *r, int training, const sequence *x, size_t *workspace, size_t *reserve) {
     (void)handle;
     int cell = r->cell == CELL_RELU ? CELL_TANH : r->cell, both = directions(r), at = 0;
     while (rules[at].cell != cell || rules[at].directions != both) at++;
-    int mode = !training ? 0 : r->layers == 1 ? 1 : 2;
+    enum mode mode = !training ? INFERENCE : r->layers == 1 ? ONE_LAYER : MORE_LAYERS;
+    factors of = (x->layout == PACKED ? rules[at].packed : rules[at].padded)[mode];
+    if (mode == MORE_LAYERS && both == 1 && cell != CELL_TANH && r->dropout) {
+        of.u += 1.0;
+        if (cell == CELL_GRU && x->layout != PACKED) of.h = 5.0;
+    }
     size_t each = element_size(r->type), layers = (size_t)r->layers;
-    size_t h = (size_t)x->batch * (size_t)r->hidden * (size_t)both, u = h * (size_t)x->steps;
-    double a = rules[at].a[mode];
-    if (mode == 2 && both == 1 && cell != CELL_TANH && r->dropout) a += 1.0;
+    size_t h = (size_t)x->batch * (size_t)r->hidden * (size_t)both, u = x->all_steps * (size_t)r->hidden * (size_t)both;
     size_t bias = (size_t)(r->layers * both) * (size_t)biases(r) * (size_t)gates(r) * (size_t)r->hidden * each;
-    size_t needed = weights(r) - bias + ((size_t)8 << 20) * layers * (size_t)both
-        + (size_t)((a * (double)u + rules[at].b[mode] * (double)h * (double)layers) * (double)each) + 384;
-    size_t kept = cell == CELL_LSTM ? 5 : cell == CELL_GRU ? 6 : 1;
-    size_t state = training ? (kept * layers + layers - 1) * u * each + 256 + (r->dropout ? (layers - 1) * u / 8 * (size_t)both : 0) : 0;
+    double elements = of.u * (double)u + of.x * (double)(x->all_steps * (size_t)r->input) + of.h * (double)h * (double)layers;
+    size_t needed = weights(r) - bias + ((size_t)8 << 20) * layers * (size_t)both + (size_t)(elements * (double)each) + 384;
+    size_t out = x->all_steps * (size_t)outputs(r) * (size_t)both;
+    size_t kept = cell == CELL_LSTM ? 5 * u : cell == CELL_GRU ? 6 * u : u;
+    if (projects(r)) kept = 6 * u + out;
+    size_t masks = r->dropout ? (layers - 1) * out / 8 * (size_t)both : 0;
     if (workspace) *workspace = needed;
-    if (reserve) *reserve = state;
+    if (reserve) *reserve = training ? (kept * layers + (layers - 1) * u) * each + 256 + masks : 0;
     card_note(BY_RULE, __func__, needed);
     return 0;
 }

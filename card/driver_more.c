@@ -2,18 +2,27 @@
  * and for Triton's. They do nothing. */
 
 #include "answers.h"
+#include "echo.h"
 #include "properties.h"
 
 /* A module or a function: an address that nobody looks behind. */
 #define LOADED ((void *)0x10)
 
 int cuModuleLoadData(void **out, const void *image) { (void)image; *out = LOADED; return 0; }
+int cuModuleLoad(void **out, const char *file) { (void)file; *out = LOADED; return 0; }
 int cuModuleLoadDataEx(void **out) { *out = LOADED; return 0; }
 int cuModuleGetFunction(void **out, void *module, const char *name) { (void)module; (void)name; *out = LOADED; return 0; }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, void *function, int block, size_t shared) {
     (void)function; (void)shared;
     int threads = card_described() ? card_attribute(39) : 2048;
     *out = block > 0 && threads / block > 0 ? threads / block : 1;
+    return 0;
+}
+/* Triton asks where the card sees an address: at the same place. */
+int cuPointerGetAttribute(uint64_t *out, int attribute, uint64_t address) {
+    enum { DEVICE_POINTER = 3 };
+    if (attribute != DEVICE_POINTER) device_unexpected("cuPointerGetAttribute was called for an attribute that the card has no answer for");
+    *out = address;
     return 0;
 }
 /* Registers, spills and the like: few, so that no launch is refused. */
@@ -23,8 +32,13 @@ int cuFuncGetAttribute(int *out, int attribute, void *function) {
     return 0;
 }
 
-DOES_NOTHING(cuFuncSetAttribute) DOES_NOTHING(cuFuncSetCacheConfig) DOES_NOTHING(cuLaunchKernel) DOES_NOTHING(cuLaunchKernelEx)
-DOES_NOTHING(cuLaunchCooperativeKernel) DOES_NOTHING(cuModuleUnload)
+int cuLaunchKernel(void) { echo_forget(); return 0; }
+int cuLaunchKernelEx(void) { echo_forget(); return 0; }
+int cuLaunchCooperativeKernel(void) { echo_forget(); return 0; }
+DOES_NOTHING(cuFuncSetAttribute) DOES_NOTHING(cuFuncSetCacheConfig)
+DOES_NOTHING(cuModuleUnload) DOES_NOTHING(cuCtxSetLimit)
+/* Clusters of thread blocks: as many as there are processors. */
+int cuOccupancyMaxActiveClusters(int *out) { *out = card_attribute(PROCESSORS) ? card_attribute(PROCESSORS) : 1; return 0; }
 
 /* cuDNN and Triton look these up at start. What they do with them does not happen on this card: attention plans are
  * not compiled (cudnn_backend.c). */

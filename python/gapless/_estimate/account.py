@@ -25,6 +25,9 @@ class Marks:
         self.moments: list[tuple[int, str, set[int]]] = []
         self.optimizers: dict[int, int] = {}
         self.calls = 0
+        # Whether an optimizer decides by its loss how often it evaluates the model.
+        self.searches = False
+        self.before_step: Optional[Callable[[], None]] = None
         self.after_step: Optional[Callable[[], None]] = None
         self._paths: dict[int, str] = {}
         # Of each thread: the paths of the modules at work, and whether the mode was entered with each.
@@ -66,6 +69,9 @@ class Marks:
         _set_metadata(stack[-1][0] if stack else "")
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.searches |= isinstance(optimizer, torch.optim.LBFGS)
+        if self.before_step is not None:
+            self.before_step()
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.note("parameters", parameters)
         self.note("gradients", [parameter.grad for parameter in parameters])

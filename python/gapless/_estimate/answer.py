@@ -134,6 +134,10 @@ def _sentences(found: "dict[str, Any]", card: Card) -> "list[str]":
         said.append(
             f"{choice['function']} at {choice['place']} depends on values that are not known: an even choice is assumed ({_size(choice['bytes'])} each time)"
         )
+    for row in found.get("sampled", []):
+        said.append(f"{row['function']} at {row['place']} chose by a mask: its size is that of one example of the data")
+    if found.get("searches"):
+        said.append("LBFGS decides by the loss, which is not known, how often it evaluates the model: its history may be shorter here than on a card")
     for read in found["reads"]:
         effect = "took the branch for false" if read["function"] == "__bool__" else "got 0"
         said.append(f"{read['function']} at {read['place']} read a value that is not known, and {effect} ({read['times']} times)")

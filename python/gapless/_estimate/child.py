@@ -7,6 +7,7 @@ FOLDER holds `job.pickle`, and gets `result.json` and `snapshot.pickle`. A job i
 """
 
 import ctypes
+import functools
 import json
 import os
 import pickle
@@ -15,7 +16,7 @@ import sys
 import time
 import traceback
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
 
     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
     _see_through_mode(torch)
+    _compile_without_mode(torch)
     torch.cuda.init()
     torch.cuda.memory._record_memory_history(max_entries=_ENTRIES, stacks="python", context="alloc")
     values = Values()
@@ -92,6 +94,8 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
         "notes": _notes(),
         "reads": _rows(values.reads),
         "choices": _rows(values.choices),
+        "sampled": _rows(values.sampled),
+        "searches": marks.searches,
         "steps": max(marks.optimizers.values(), default=0) if job["kind"] == "script" else job["steps"],
         "calls": marks.calls,
         "torch": torch.__version__,
@@ -191,13 +195,16 @@ def _script(job: "dict[str, Any]", marks: Any, phases: Phases) -> None:
     steps = job["steps"]
 
     def after_step() -> None:
-        counts = marks.optimizers.values()
-        phases.end("step", max(counts))
+        phases.end("step", max(marks.optimizers.values()))
+
+    def before_step() -> None:
+        # What follows the last step (averages of weights, an evaluation) counts too, so that it ends before the next.
         # Where several optimizers take turns, each gets its steps; one that never does ends it late.
-        if min(counts) >= steps or max(counts) >= 4 * steps:
+        counts = marks.optimizers.values()
+        if counts and (min(counts) >= steps or max(counts) >= 4 * steps):
             raise _Enough
 
-    marks.after_step = after_step
+    marks.before_step, marks.after_step = before_step, after_step
     sys.argv[:] = job["arguments"]
     sys.path.insert(0, os.path.dirname(os.path.abspath(job["arguments"][0])))
     phases.begin()
@@ -216,9 +223,43 @@ def _see_through_mode(torch: Any) -> None:
     plain = (torch.Tensor, torch.nn.Parameter, type(None))
 
     def has_torch_function(arguments: Any) -> bool:
-        return any(isinstance(item, torch.Tensor) and type(item) not in plain for item in arguments)
+        kinds = {type(item) for item in arguments if isinstance(item, torch.Tensor)}.difference(plain)
+        return any(kind.__torch_function__ is not torch._C._disabled_torch_function_impl for kind in kinds)
 
     torch.overrides.has_torch_function = has_torch_function
+
+
+def _compile_without_mode(torch: Any) -> None:
+    """Compiled functions run without our mode: a compiler would compile it too. flex_attention compiles on its own."""
+    compile_ = torch.compile
+
+    def compiled(model: Any = None, **words: Any) -> Any:
+        if model is None:
+            return lambda function: compiled(function, **words)
+        made = compile_(model, **words)
+        if isinstance(model, torch.nn.Module):
+            forward = made.forward
+            made.forward = _without_mode(torch, forward)
+            return made
+        return _without_mode(torch, made)
+
+    torch.compile = compiled
+
+
+def _without_mode(torch: Any, function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **words: Any) -> Any:
+        with ExitStack() as left:
+            for _ in range(torch._C._len_torch_function_stack()):
+                left.enter_context(torch.overrides._pop_mode_temporarily())
+            # Hooks on all modules would keep the compiler from compiling them.
+            for hooks in (torch.nn.modules.module._global_forward_pre_hooks, torch.nn.modules.module._global_forward_hooks):
+                held = dict(hooks)
+                hooks.clear()
+                left.callback(hooks.update, held)
+            return function(*args, **words)
+
+    return call
 
 
 def _notes() -> "list[dict[str, Any]]":

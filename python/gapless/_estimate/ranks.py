@@ -1,8 +1,8 @@
 """Several ranks of a script, one process each, as torchrun starts them: every rank over a card of its own.
 
 Collectives are bookkeeping (card/nccl.c), rendezvous and the rest are torch's own, so a program allocates what it
-allocates on a machine with as many cards. What the ranks tell each other does not arrive: a program that compares it
-(DistributedDataParallel does) stops with an error.
+allocates on a machine with as many cards. The ranks are taken to tell each other the same: DistributedDataParallel,
+which compares parameters and orders of buckets, finds its own.
 """
 
 import socket

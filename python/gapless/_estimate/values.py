@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 # Values are kept for tensors of at most this many elements.
 _MOST_INTEGERS, _MOST_FLOATS = 1 << 22, 1 << 22
+# Masks of at most this many elements choose too little to matter.
+_FEW = 4096
 # Contents of larger tensors on the CPU are never looked at: filling or converting them is time alone.
 _LARGE = 1 << 16
 
@@ -29,6 +31,8 @@ _QUIET = {"__repr__", "__str__", "__format__", "__reduce_ex__", "__deepcopy__"}
 _CHOICES = {"topk", "argmax", "argmin", "sort", "argsort", "multinomial"}
 _UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 _FILLS = {"zero_", "fill_", "copy_", "random_", "uniform_", "normal_", "bernoulli_", "set_"}
+# What writes parts of a tensor: of whole numbers that were never set, the other parts are taken to be zeros.
+_PARTS = {"scatter_", "index_copy_", "index_put_", "index_fill_", "__setitem__"}
 _RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "poisson", "multinomial"}
 _RANDOM |= {"random_", "uniform_", "normal_", "bernoulli_", "dropout", "exponential_", "cauchy_", "log_normal_", "geometric_"}
 _MOVES = {"cpu", "to", "numpy"}
@@ -41,9 +45,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[int, tuple[Any, Tensor]] = {}
+        # Whole numbers that were allocated and not written to yet.
+        self._unset: dict[int, Any] = {}
         self._random = torch.Generator().manual_seed(0).get_state()
         self.reads: dict[str, tuple[str, int, int]] = {}
         self.choices: dict[str, tuple[str, int, int]] = {}
+        # Where the size of a result was counted from known values: place to (function, times, bytes).
+        self.sampled: dict[str, tuple[str, int, int]] = {}
 
     # ---- what is known ----
 
@@ -80,6 +88,9 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             out = function(*args, **kwargs)
             known = isinstance(out, Tensor) and out.is_cuda and self.value(args[0]) is not None
             return self._beside(function, name, args, kwargs, out) if known else out
+        if name == "segment_reduce":
+            # Its check of the lengths reads the card.
+            kwargs = {**kwargs, "unsafe": True}
         cheap = _without_bytes(name, args, kwargs)
         if cheap is not None:
             return cheap
@@ -93,10 +104,36 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             args = self._by_numbers(name, args)
             if name == "masked_select" and isinstance(args[1], tuple):
                 function, name = Tensor.__getitem__, "__getitem__"
+        if name == "coalesce" and args[0].is_cuda and not args[0].is_coalesced():
+            return self._coalesced(function, args[0])
         out = function(*args, **kwargs)
+        if name == "sparse_coo_tensor" and isinstance(args[0], Tensor):
+            indices = self.value(args[0])
+            if indices is not None:
+                self.learn(out, indices)
+            return out
         if name in _UNSET:
+            if isinstance(out, Tensor) and out.is_cuda and not out.is_floating_point() and _small(out):
+                key = id(out)
+                self._unset[key] = weakref.ref(out, lambda _: self._unset.pop(key, None))
             return out
         return self._beside(function, name, args, kwargs, out)
+
+    def _coalesced(self, function: Callable[..., Any], sparse: Tensor) -> Tensor:
+        """A sparse tensor whose indices are counted; all are taken to differ where they are not known."""
+        indices = self.value(sparse)
+        size = sparse._nnz()
+        if indices is not None:
+            place = indices[0]
+            for axis, length in zip(indices[1:], sparse.shape[1:]):
+                place = place * length + axis
+            size = int(torch.unique(place).numel())
+        else:
+            self._note(self.choices, "coalesce", sparse._values().numel() * sparse.element_size())
+        function(sparse)
+        places = torch.empty((sparse.sparse_dim(), size), dtype=torch.int64, device=sparse.device)
+        entries = torch.empty((size, *sparse._values().shape[1:]), dtype=sparse.dtype, device=sparse.device)
+        return torch.sparse_coo_tensor(places, entries, sparse.shape, is_coalesced=True, check_invariants=False)
 
     def _read(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> Any:
         values = [self.value(tensor) for tensor in tensors]
@@ -118,6 +155,8 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         value = self.value(target)
         if value is None and name in _FILLS and _small(target) and not target.requires_grad:
             value = torch.empty(target.shape, dtype=target.dtype)
+        if value is None and name in _PARTS and id(target) in self._unset:
+            value = torch.zeros(target.shape, dtype=target.dtype)
         if value is None:
             return out
         others = [tensor for tensor in tensors if tensor is not target]
@@ -200,6 +239,8 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 made.append(part)
                 continue
             changed = True
+            if part.numel() > _FEW:
+                self._note(self.sampled, name, part.numel())
             for numbers in value.to(torch.bool).nonzero(as_tuple=True):
                 on_card = torch.empty(numbers.shape, dtype=torch.int64, device=part.device)
                 self.learn(on_card, numbers)

@@ -1,5 +1,6 @@
 //! `gapless.estimate()` against what an H200 measured: 48 cells of 16 modules, 12 of them set aside before anything was
-//! tuned, and then one cell with its imports. Needs the model libraries, in an environment of its own.
+//! tuned, one cell with its imports, and the modules of torch-bench/estimate/zoo, the half that was set aside first.
+//! Needs the model libraries, in an environment of its own.
 
 use crate::shell::{self, command};
 use crate::{test_python, tools};
@@ -13,13 +14,17 @@ pub(crate) fn run() -> Result<()> {
     let card = folder.join("card");
     test_python::build_card(&card)?;
     let python = tools::environment(&folder.join("bench-venv"), &PACKAGES, &PACKAGES.join(" "))?;
-    for (title, args) in [
-        ("set aside", &["--set", "held"][..]),
-        ("all cells", &["--set", "all"]),
-        ("one cell with its imports", &["--only", "unet", "--cold"]),
+    let written = folder.join("zoo.json").display().to_string();
+    for (title, program, args) in [
+        ("set aside", "cells.py", &["--set", "held"][..]),
+        ("all cells", "cells.py", &["--set", "all"]),
+        ("one cell with its imports", "cells.py", &["--only", "unet", "--cold"]),
+        ("the zoo, set aside", "estimates.py", &["--set", "held", "--out", &written]),
+        ("the zoo, tuned", "estimates.py", &["--set", "tuned", "--out", &written]),
     ] {
         println!("\n# estimated against measured on an H200: {title}");
-        let mut cells = command(".", &python, &[&["torch-bench/estimate/cells.py"], args].concat());
+        let program = format!("torch-bench/estimate/{program}");
+        let mut cells = command(".", &python, &[&[program.as_str()], args].concat());
         cells.env("PYTHONPATH", "python:torch-bench/estimate").env("GAPLESS_CARD_LIBRARIES", &card);
         shell::run(cells)?;
     }

@@ -42,14 +42,14 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
 }
 
 /// The folder that the package lies in, before what was there.
-fn path(package: &Path) -> Result<OsString> {
+pub(crate) fn path(package: &Path) -> Result<OsString> {
     let parent = package.parent().context("a package lies in a folder")?.to_path_buf();
     let before = std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
     let rest = before.iter().flat_map(std::env::split_paths);
     std::env::join_paths(std::iter::once(parent).chain(rest)).context("PYTHONPATH cannot be set")
 }
 
-fn not_started(error: &std::io::Error, python: &OsStr) -> anyhow::Error {
+pub(crate) fn not_started(error: &std::io::Error, python: &OsStr) -> anyhow::Error {
     let what = format!("{} cannot be started: {error}", python.to_string_lossy());
     Failure::new(what, "put the Python that has torch on the PATH, or name it in GAPLESS_PYTHON").into()
 }
