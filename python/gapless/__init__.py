@@ -6,50 +6,79 @@
 Importing this package does nothing: no torch, no library, no environment variable is looked at before enable().
 """
 
+from ._available import available
 from ._budget import budget, tenant
+from ._elastic import BlockTable, Elastic, ElasticPool, elastic, elastic_pool
 from ._errors import GaplessError, GaplessWarning, OptionError
 from ._estimate.answer import Estimate
 from ._estimate.api import estimate
 from ._offload import offload
 from ._paths import include_dir, library_dir
+from ._pin import pin_batch, pin_memory
 from ._plan import plan
+from ._regions import Moved, Region, is_asleep, kept_bytes, move_to_region, no_region, prepare_host, region, regions, sleep, switch, wake
 from ._report import Check, Device, Diff, Finding, Holder, Report, check, diff, report
 from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
+from ._share import Attached, attach, share, unshare
 from ._version import __version__ as __version__
 from ._version import version
 
 __all__ = [
+    "Attached",
+    "BlockTable",
     "Check",
     "Device",
     "Diff",
+    "Elastic",
+    "ElasticPool",
     "Estimate",
     "Finding",
     "GaplessError",
     "GaplessWarning",
     "Holder",
+    "Moved",
     "OptionError",
     "Pressure",
+    "Region",
     "Report",
+    "attach",
+    "available",
     "budget",
     "check",
     "diff",
     "disable_reason",
+    "elastic",
+    "elastic_pool",
     "enable",
     "enabled",
     "estimate",
     "include_dir",
+    "is_asleep",
     "library_dir",
+    "kept_bytes",
+    "move_to_region",
+    "no_region",
     "offload",
     "on_pressure",
+    "pin_batch",
+    "pin_memory",
     "plan",
+    "prepare_host",
+    "region",
+    "regions",
     "report",
     "reserve",
+    "share",
+    "sleep",
     "snapshot",
     "stats",
     "step",
+    "switch",
     "tenant",
     "trim",
+    "unshare",
     "version",
+    "wake",
 ]
 
 

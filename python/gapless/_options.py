@@ -16,7 +16,21 @@ from ._errors import OptionError
 PREFIX = "GAPLESS_"
 # Variables that are no options: which driver, library, program and interpreter to use, whether `gapless run` started
 # this process, where processes meet, which one records, and the card of an estimate.
-_OTHER_VARIABLES = ("DRIVER", "LIBRARY", "PROGRAM", "RUN", "RUN_DIR", "RECORD_OWNER", "CARD", "CARDS", "CARD_LIBRARIES", "ESTIMATE_MEET", "PYTHON")
+_OTHER_VARIABLES = (
+    "DRIVER",
+    "LIBRARY",
+    "LOADER",
+    "PROGRAM",
+    "RUN",
+    "RUN_DIR",
+    "SLEEP_DIR",
+    "RECORD_OWNER",
+    "CARD",
+    "CARDS",
+    "CARD_LIBRARIES",
+    "ESTIMATE_MEET",
+    "PYTHON",
+)
 
 _UNITS = {
     "": 1,

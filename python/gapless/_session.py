@@ -141,6 +141,12 @@ def enable(
         _library, _chosen, _reason = library, chosen, None
         _pressure.attach(library)
         _trace.attach(library)
+        if "torch_memory_saver" in os.environ.get("LD_PRELOAD", ""):
+            message = (
+                "torch_memory_saver is preloaded and replaces cudaMalloc, which gapless does not call: its pause() would release nothing. "
+                "Call gapless.integrations.torch_memory_saver.install(), and do not preload it"
+            )
+            warnings.warn(message, GaplessWarning, stacklevel=2)
         wanted = chosen.get("overlay", True)
         why_not = overlay_module.install(torch, library) if wanted else None
         _overlay = wanted and why_not is None
@@ -277,6 +283,9 @@ def step() -> None:
     program.
     """
     steps = sys.modules.get(f"{__package__}._steps")
+    if steps is None and "libgapless_malloc" in os.environ.get("LD_PRELOAD", ""):
+        # The host's allocator alone is there.
+        from . import _steps as steps
     if steps is not None:
         steps.step()
 

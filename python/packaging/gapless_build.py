@@ -1,9 +1,10 @@
 """The build backend: maturin, with the libraries that the package loads built first and put into it, and a header.
 
-maturin makes the wheel of one crate, the program's. The package also has libgapless_torch.so, which torch loads, and
-libgapless_malloc.so, for LD_PRELOAD, from other crates of the workspace, and the card's libraries for estimates, which
-card/build.py compiles. Each hook below builds them and passes the call on. Everything else (metadata, the archive, the
-source distribution, the tag) is maturin's. pyproject.toml includes the libraries and the header in the wheel.
+maturin makes the wheel of one crate, the program's. The package also has libgapless_torch.so, which torch loads,
+libgapless_malloc.so, for LD_PRELOAD, and libgapless_loader.so, for gapless.weights, from other crates of the workspace,
+and the card's libraries for estimates, which card/build.py compiles. Each hook below builds them and passes the call
+on. Everything else (metadata, the archive, the source distribution, the tag) is maturin's. pyproject.toml includes the
+libraries and the header in the wheel.
 
 The wheel is tagged linux_ARCH. `cargo xtask dist` lets auditwheel read the symbols of all binaries in it, and gives it
 the manylinux tag that they allow.
@@ -21,7 +22,7 @@ from typing import Any, Optional
 import maturin
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = ["libgapless_torch.so"] + (["libgapless_malloc.so"] if sys.platform.startswith("linux") else [])
+LIBRARIES = ["libgapless_torch.so", "libgapless_loader.so"] + (["libgapless_malloc.so"] if sys.platform.startswith("linux") else [])
 PACKAGE = ROOT / "python" / "gapless"
 HEADER = ROOT / "include" / "gapless.h"
 HEADERS_IN_PACKAGE = ROOT / "python" / "gapless" / "include"
@@ -61,7 +62,8 @@ def build_editable(wheel_directory: str, config_settings: Settings = None, metad
 
 
 def _build_library() -> None:
-    command = ["cargo", "build", "--release", "--locked", "--package", "gapless-torch", "--package", "gapless-malloc"]
+    packages = ["gapless-torch", "gapless-malloc", "gapless-loader"]
+    command = ["cargo", "build", "--release", "--locked", *(word for package in packages for word in ("--package", package))]
     print("$", " ".join(command), file=sys.stderr, flush=True)
     try:
         subprocess.run(command, cwd=ROOT, check=True)

@@ -1,11 +1,12 @@
 """CUDA IPC on a card: who can read whose memory, 8 GiB without a copy, and processes that are killed at any moment.
 
-    python torch-bench/live/sharing.py [--kills 100]
+    python torch-bench/live/sharing.py [--kills 100] [--beside 6]
 
 Every line says what was tried and whether it held. Bytes are compared by kernels on the card.
 """
 
 import argparse
+import concurrent.futures
 import os
 import random
 import signal
@@ -154,35 +155,43 @@ def large():
     return more < 64 * MIB
 
 
-def kills(count, seed=1):
-    """Sender or reader killed at random moments: the other one works on, and the card is empty in the end."""
+def kill_one(number, pause, victim):
+    """Kills one of a pair that exchanges tensors, the sender (0) or the reader (1), `pause` seconds after both are ready.
+    Whether the other one works on."""
+    child = subprocess.Popen([sys.executable, __file__, "--exchange"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pids = [int(word) for word in child.stdout.readline().split()]
+    time.sleep(pause)
+    os.kill(pids[victim], signal.SIGKILL)
+    wrong = None
+    try:
+        if victim == 0:
+            child.wait(60)
+        else:
+            out, _ = child.communicate("go\n", timeout=60)
+            if "survived" not in out:
+                wrong = f"the sender said {out!r}"
+    except subprocess.TimeoutExpired:
+        wrong = "somebody hangs"
+        child.kill()
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    child.wait()
+    if wrong:
+        print(f"kill {number}: {wrong}", flush=True)
+    return wrong is None
+
+
+def kills(count, beside, seed=1):
+    """Sender or reader killed at random moments: the other one works on, and the card is empty in the end. `beside` pairs
+    use the card at once."""
     dice = random.Random(seed)
     before = used()
-    bad = 0
-    for number in range(count):
-        child = subprocess.Popen([sys.executable, __file__, "--exchange"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        pids = [int(word) for word in child.stdout.readline().split()]
-        time.sleep(dice.random() * 0.4)
-        victim = pids[dice.randrange(2)]
-        os.kill(victim, signal.SIGKILL)
-        try:
-            if victim == child.pid:
-                child.wait(60)
-            else:
-                out, _ = child.communicate("go\n", timeout=60)
-                if "survived" not in out:
-                    bad += 1
-                    print(f"kill {number}: the sender said {out!r}", flush=True)
-        except subprocess.TimeoutExpired:
-            bad += 1
-            print(f"kill {number}: somebody hangs", flush=True)
-            child.kill()
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        child.wait()
+    moments = [(number, dice.random() * 0.4, dice.randrange(2)) for number in range(count)]
+    with concurrent.futures.ThreadPoolExecutor(beside) as pool:
+        bad = sum(not held for held in pool.map(lambda moment: kill_one(*moment), moments))
     for _ in range(100):
         if used() <= before + 8 * MIB:
             break
@@ -221,6 +230,7 @@ def exchange():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--beside", type=int, default=6, help="pairs that use the card at once while one of each is killed")
     parser.add_argument("--exchange", action="store_true")
     parser.add_argument("--pair", nargs=2)
     parser.add_argument("--large", action="store_true")
@@ -242,7 +252,7 @@ def main():
     ]:
         failed += subprocess.run([sys.executable, __file__, "--pair", sender, kind], timeout=200).returncode != 0
     failed += subprocess.run([sys.executable, __file__, "--large"], timeout=200).returncode != 0
-    failed += not kills(args.kills)
+    failed += not kills(args.kills, args.beside)
     print(f"{failed} failed")
     sys.exit(failed > 0)
 

@@ -55,4 +55,8 @@ int card_refusal(void);
 /* A stream that waits for an event of a captured stream joins its capture. */
 void card_wait(uint64_t stream, device_event *event);
 
+/* faults.c: a driver call begins, and fails where it is not 0; whether an address may only be read. */
+int card_enter(void);
+int card_is_read_only(uint64_t addr);
+
 #endif

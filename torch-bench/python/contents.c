@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define WEAK __attribute__((weak))
-enum { MOST_HANDLES = 65536 };
+enum { MOST_HANDLES = 65536, LAUNCH_FAILED = 719 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* A file, where another process has the same bytes, or may get them; 0: none. */
@@ -84,12 +84,16 @@ static unsigned char *bytes_at(uint64_t addr, size_t *left) {
     return at;
 }
 
+/* Counts down with every copy; the one that finds 0 fails, later ones do not. Below 0: none fails. For tests. */
+static int fails_in = -1;
+void card_fail_copy(int count) { fails_in = count; }
+
 /* To the card or from it. */
 static int move(uint64_t addr, unsigned char *host, size_t size, int to_card) {
     while (size) {
         size_t left;
         unsigned char *at = bytes_at(addr, &left);
-        if (!at) return INVALID_VALUE;
+        if (!at || (to_card && card_is_read_only(addr))) return INVALID_VALUE;
         if (left > size) left = size;
         if (to_card) memcpy(at, host, left);
         else memcpy(host, at, left);
@@ -105,7 +109,7 @@ int cuMemsetD32Async(uint64_t addr, unsigned value, size_t count, void *stream) 
     while (count) {
         size_t left;
         unsigned char *at = bytes_at(addr, &left);
-        if (!at) return INVALID_VALUE;
+        if (!at || card_is_read_only(addr)) return INVALID_VALUE;
         if (left > 4 * count) left = 4 * count;
         for (size_t i = 0; i < left / 4; i++) ((unsigned *)at)[i] = value;
         addr += left;
@@ -113,12 +117,26 @@ int cuMemsetD32Async(uint64_t addr, unsigned value, size_t count, void *stream) 
     }
     return SUCCESS;
 }
-int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) { (void)stream; return move(from, to, size, 0); }
+static int fails(void) { return fails_in >= 0 && fails_in-- == 0; }
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) {
+    (void)stream;
+    return fails() ? LAUNCH_FAILED : move(from, to, size, 0);
+}
+
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *stream) {
+    (void)stream;
+    return fails() ? LAUNCH_FAILED : move(to, (void *)from, size, 1);
+}
+
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) { return move(to, (void *)from, size, 1); }
 
 /* What a kernel would write, for tests. */
 int card_poke(uint64_t addr, const void *from, size_t size) { return move(addr, (void *)from, size, 1); }
 
 WEAK int cuStreamCreate(void **out, unsigned flags) { (void)flags; *out = (void *)card_new_stream(); return SUCCESS; }
+WEAK int cuStreamDestroy_v2(void *stream) { (void)stream; return SUCCESS; }
+/* No time passes on this card. */
+WEAK int cuEventElapsedTime(float *out, void *from, void *to) { (void)from; (void)to; *out = 0; return SUCCESS; }
 int cuCtxGetCurrent(void **out);
 WEAK int cuStreamGetCtx(void *stream, void **out) { (void)stream; return cuCtxGetCurrent(out); }
 /* A fence over all streams: nothing is queued on this card but events, and those of the past complete. */

@@ -84,29 +84,44 @@ int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t addr) {
 static size_t pinned;
 static struct { void *at; size_t size; } pins[4096];
 
-int cuMemHostAlloc(void **out, size_t size, unsigned flags) {
-    (void)flags;
+/* Keeps account of a pinned range. Its slot, or -1 where the host has no room. */
+static int pin(void *at, size_t size) {
     const char *most = getenv("STANDIN_HOST");
-    size_t slot = 0;
+    int slot = 0;
     while (slot < 4096 && pins[slot].at) slot++;
     if (slot == 4096) device_unexpected("too many pinned ranges");
-    if (most && pinned + size > strtoull(most, NULL, 10)) return OUT_OF_MEMORY;
-    *out = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-    if (!*out) return OUT_OF_MEMORY;
-    pins[slot].at = *out;
+    if (!at || (most && pinned + size > strtoull(most, NULL, 10))) return -1;
+    pins[slot].at = at;
     pins[slot].size = size;
     pinned += size;
-    return SUCCESS;
+    return slot;
 }
-int cuMemFreeHost(void *addr) {
+static int unpin(void *at) {
     size_t slot = 0;
-    while (slot < 4096 && pins[slot].at != addr) slot++;
-    if (!addr || slot == 4096) return INVALID_VALUE;
+    while (slot < 4096 && pins[slot].at != at) slot++;
+    if (!at || slot == 4096) return INVALID_VALUE;
     pinned -= pins[slot].size;
     pins[slot].at = NULL;
-    free(addr);
     return SUCCESS;
 }
+
+int cuMemHostAlloc(void **out, size_t size, unsigned flags) {
+    (void)flags;
+    void *made = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    if (pin(made, size) < 0) {
+        free(made);
+        return OUT_OF_MEMORY;
+    }
+    *out = made;
+    return SUCCESS;
+}
+int cuMemFreeHost(void *at) {
+    int status = unpin(at);
+    if (status == SUCCESS) free(at);
+    return status;
+}
+int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) { (void)flags; return pin(at, size) < 0 ? OUT_OF_MEMORY : SUCCESS; }
+int cuMemHostUnregister(void *at) { return unpin(at); }
 /* What is pinned now, for tests. */
 size_t card_pinned(void) { return pinned; }
 
@@ -114,7 +129,11 @@ size_t card_pinned(void) { return pinned; }
 
 int cuEventCreate(void **out, unsigned flags) { (void)flags; *out = device_event_new(); return SUCCESS; }
 int cuEventDestroy_v2(void *event) { card_destroy(event); return SUCCESS; }
-int cuEventRecord(void *event, void *stream) { card_record(event, (uint64_t)stream); return SUCCESS; }
+int cuEventRecord(void *event, void *stream) {
+    int fault = card_enter();
+    if (!fault) card_record(event, (uint64_t)stream);
+    return fault;
+}
 int cuEventQuery(void *event) { return device_event_query(event) ? SUCCESS : NOT_READY; }
 int cuEventSynchronize(void *event) { device_event_sync(event); return SUCCESS; }
 int cuStreamSynchronize(void *stream) { device_stream_sync((uint64_t)stream); return SUCCESS; }
@@ -127,8 +146,9 @@ int cuStreamIsCapturing(void *stream, int *out) { *out = card_capture_status((ui
 int cuStreamGetCtx(void *stream, void **out) { (void)stream; *out = CONTEXT; return SUCCESS; }
 int cuCtxRecordEvent(void *context, void *event) {
     (void)context;
-    card_record_all(event);
-    return SUCCESS;
+    int fault = card_enter();
+    if (!fault) card_record_all(event);
+    return fault;
 }
 int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
 
@@ -138,6 +158,4 @@ int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
 UNEXPECTED(cuLinkAddData_v2)
 UNEXPECTED(cuLinkComplete)
 UNEXPECTED(cuLinkCreate_v2)
-UNEXPECTED(cuModuleLoad)
-UNEXPECTED(cuPointerGetAttribute)
 UNEXPECTED(cuTensorMapEncodeTiled)

@@ -18,6 +18,8 @@ int card_exported(void) { return exported; }
 int card_imported(void) { return opened_files; }
 
 int cuMemExportToShareableHandle(void *out, uint64_t handle, int kind, unsigned long long flags) {
+    int fault = card_enter();
+    if (fault) return fault;
     (void)flags;
     if (kind != FILE_HANDLE) return NOT_SUPPORTED;
     int file = contents_file(handle);
@@ -28,6 +30,8 @@ int cuMemExportToShareableHandle(void *out, uint64_t handle, int kind, unsigned 
 }
 
 int cuMemImportFromShareableHandle(uint64_t *out, void *what, int kind) {
+    int fault = card_enter();
+    if (fault) return fault;
     struct stat about;
     int file = (int)(intptr_t)what;
     if (kind != FILE_HANDLE) return NOT_SUPPORTED;

@@ -2,6 +2,7 @@
  * the real runtime library still loads for the rest (the registration of kernels). Kernels and copies do nothing. */
 
 #define _GNU_SOURCE
+#include "../../card/echo.h"
 #include "../../card/properties.h"
 #include "card.h"
 #include <dlfcn.h>
@@ -166,9 +167,11 @@ int cudaPointerGetAttributes(void *out, const void *addr) {
 
 /* kind: 0 host to host, 1 to the card, 2 from it, 3 within it, 4 to be found out. */
 static int copy(void *to, const void *from, size_t size, int kind) {
-    if (on_card(to) || kind == 1 || kind == 3) return SUCCESS;
-    if (on_card(from) || kind == 2) memset(to, 0, size);
-    else memcpy(to, from, size);
+    int there = on_card(to) || kind == 1 || kind == 3, here = on_card(from) || kind == 2 || kind == 3;
+    if (there && here) echo_move(to, from, size);
+    else if (there) echo_store(to, from, size);
+    else if (!here) memcpy(to, from, size);
+    else if (!echo_read(to, from, size)) memset(to, 0, size);
     return SUCCESS;
 }
 int cudaMemcpy(void *to, const void *from, size_t size, int kind) { return copy(to, from, size, kind); }
@@ -248,7 +251,7 @@ int cudaStreamEndCapture(void *stream, void **graph) {
 }
 int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) { (void)graph; (void)nodes; *count = 1; return SUCCESS; }
 int cudaGraphInstantiateWithFlags(void **out, void *graph, unsigned long long flags) { (void)flags; *out = graph; return SUCCESS; }
-int cudaGraphLaunch(void *graph, void *stream) { (void)graph; (void)stream; return SUCCESS; }
+int cudaGraphLaunch(void *graph, void *stream) { (void)graph; (void)stream; echo_forget(); return SUCCESS; }
 int cudaGraphExecDestroy(void *graph) { (void)graph; return SUCCESS; }
 int cudaGraphDestroy(void *graph) { (void)graph; return SUCCESS; }
 
@@ -272,8 +275,8 @@ int __cudaPopCallConfiguration(struct size3 *grid, struct size3 *block, size_t *
     return SUCCESS;
 }
 int __cudaGetKernel(void **out, const void *function) { *out = (void *)function; return SUCCESS; }
-int __cudaLaunchKernel(void) { return SUCCESS; }
-int cudaLaunchKernelExC(void) { return SUCCESS; }
+int __cudaLaunchKernel(void) { echo_forget(); return SUCCESS; }
+int cudaLaunchKernelExC(void) { echo_forget(); return SUCCESS; }
 int cudaFuncSetAttribute(const void *function, int attribute, int value) { (void)function; (void)attribute; (void)value; return SUCCESS; }
 /* cudaFuncAttributes: three sizes, then the most threads a block; 128 bytes in all are ours to clear. */
 int cudaFuncGetAttributes(void *out, const void *function) {

@@ -11,6 +11,7 @@ use crate::mapped::Mapped;
 use crate::shared_pages::SharedPages;
 use crate::{streams, unified};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
+use std::cell::Cell;
 use std::time::Instant;
 
 /// One card.
@@ -61,7 +62,20 @@ impl Drop for Entered<'_> {
     }
 }
 
+thread_local! {
+    /// How often this thread has entered the driver.
+    static ENTRIES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How often the calling thread has entered the driver through this crate.
+#[must_use]
+pub fn entries() -> u64 {
+    ENTRIES.get()
+}
+
 pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static> {
+    // A thread that ends may free memory after its variables are gone.
+    let _ = ENTRIES.try_with(|entries| entries.set(entries.get() + 1));
     let mut mode = CAPTURE_RELAXED;
     // SAFETY: the context was retained in `CudaDevice::new` and is never given up.
     unsafe {

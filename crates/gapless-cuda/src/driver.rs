@@ -47,6 +47,7 @@ pub struct AccessDescription {
 
 pub const LOCATION_DEVICE: c_int = 1;
 pub const ALLOCATION_PINNED: c_int = 1;
+pub const ACCESS_READ: c_int = 1;
 pub const ACCESS_READ_WRITE: c_int = 3;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const CAPTURE_RELAXED: c_int = 2;
@@ -89,6 +90,12 @@ macro_rules! table {
         #[allow(missing_docs)]
         pub struct $table {
             $(pub $field: unsafe extern "C" fn($($arg),*) -> Status,)*
+        }
+
+        impl fmt::Debug for $table {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(stringify!($table))
+            }
         }
 
         impl $table {
@@ -171,33 +178,38 @@ table! {
     }
 }
 
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Driver")
+table! {
+    /// Host memory that was mapped elsewhere, apart from the rest: pinning does without where a driver lacks them.
+    RegisterDriver {
+        register = c"cuMemHostRegister_v2"(Handle, usize, c_uint);
+        unregister = c"cuMemHostUnregister"(Handle);
     }
 }
 
-impl fmt::Debug for PinningDriver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PinningDriver")
+table! {
+    /// Copies between a card and the host, apart from the rest: the allocator itself copies nothing.
+    CopyDriver {
+        stream_create = c"cuStreamCreate"(*mut Handle, c_uint);
+        stream_wait = c"cuStreamSynchronize"(Handle);
+        copy_out = c"cuMemcpyDtoHAsync_v2"(Handle, u64, usize, Handle);
+        copy_back = c"cuMemcpyHtoDAsync_v2"(u64, Handle, usize, Handle);
+        to_card = c"cuMemcpyHtoD_v2"(u64, *const c_void, usize);
     }
 }
 
-impl fmt::Debug for FenceDriver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FenceDriver")
+impl RegisterDriver {
+    /// Loaded on first use; `None`: the driver lacks one of them.
+    pub fn get() -> Option<&'static RegisterDriver> {
+        static DRIVER: OnceLock<Option<RegisterDriver>> = OnceLock::new();
+        DRIVER.get_or_init(|| RegisterDriver::load().ok()).as_ref()
     }
 }
 
-impl fmt::Debug for SharingDriver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SharingDriver")
-    }
-}
-
-impl fmt::Debug for ScrubDriver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ScrubDriver")
+impl CopyDriver {
+    /// Loaded on first use; `None`: the driver lacks one of them.
+    pub fn get() -> Option<&'static CopyDriver> {
+        static DRIVER: OnceLock<Option<CopyDriver>> = OnceLock::new();
+        DRIVER.get_or_init(|| CopyDriver::load().ok()).as_ref()
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`driver`] | the table of the driver's functions |
 //! | [`source`] | the library that these functions are taken from |
 //! | [`device`] | one card |
+//! | [`copies`] | copies between a card and pinned host memory |
 //! | [`pinned`] | pinned host memory for copies |
 //! | [`identity`] | the name and UUID of a card |
 //! | [`nvml`] | the management library: all cards of the machine and who uses them, without CUDA |
@@ -15,6 +16,7 @@
 //! | [`unified`] | cards that use the host's memory |
 //! | [`mapped`], [`scrub`] | for checked mode: which page lies behind an address; filling and verifying memory |
 
+pub mod copies;
 pub mod device;
 pub mod driver;
 pub mod identity;
@@ -30,6 +32,7 @@ pub mod source;
 pub mod streams;
 pub mod unified;
 
+pub use copies::Copies;
 pub use device::{CudaDevice, Meter};
 pub use driver::{Driver, DriverError};
 pub use identity::{Identity, Uuid};

@@ -34,6 +34,11 @@ impl KeptFile {
     pub(crate) fn number(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+
+    /// Another descriptor of the same file; `None`: this process has too many.
+    pub(crate) fn copy(&self) -> Option<OwnedFd> {
+        self.0.try_clone().ok()
+    }
 }
 
 impl Drop for KeptFile {

@@ -5,8 +5,8 @@
 
 use crate::device::{CudaDevice, enter};
 use crate::driver::{
-    ACCESS_READ_WRITE, AccessDescription, Driver, HANDLE_FABRIC, HANDLE_FILE, Handle, IpcHandle, LAZY_PEERS,
-    LOCATION_DEVICE, Location, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,
+    ACCESS_READ, ACCESS_READ_WRITE, AccessDescription, CopyDriver, Driver, HANDLE_FABRIC, HANDLE_FILE,
+    Handle, IpcHandle, LAZY_PEERS, LOCATION_DEVICE, Location, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,
 };
 use crate::shared_pages::{KeptFile, Shared, SharedPage};
 use gapless_pool::PageHandle;
@@ -45,12 +45,21 @@ impl CudaDevice {
         self.shared.0.entry(page.0).or_insert_with(|| Shared { number: fresh(), size, file: None }).number
     }
 
+    /// Whether others were told of a page.
+    #[must_use]
+    pub fn is_shared(&self, page: PageHandle) -> bool {
+        self.shared.0.contains_key(&page.0)
+    }
+
     /// A page that others were told of, as a file, with its size; `None`: it was released, or is of another card.
     ///
     /// # Errors
     /// When the driver refuses.
     pub fn export(&self, number: SharedPage) -> Option<Result<(OwnedFd, u64), SharingError>> {
         let (&page, shared) = self.shared.0.iter().find(|(_, shared)| shared.number == number)?;
+        if let Some(copy) = shared.file.as_ref().and_then(KeptFile::copy) {
+            return Some(Ok((copy, shared.size)));
+        }
         Some(self.exported(PageHandle(page)).map(|file| (file, shared.size)))
     }
 
@@ -118,6 +127,20 @@ pub struct Importer {
 
 // SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
 unsafe impl Send for Importer {}
+
+impl Importer {
+    /// Copies `bytes` to the card's address `addr`, and returns when they are there.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn upload(&self, addr: u64, bytes: &[u8]) -> Result<(), SharingError> {
+        const CALL: &str = "cuMemcpyHtoD";
+        let copies = CopyDriver::get().ok_or(SharingError { call: CALL, status: NOT_SUPPORTED })?;
+        let _entered = enter(self.driver, self.context);
+        // SAFETY: the bytes are there for the call; the driver refuses an address that it does not know.
+        check(CALL, unsafe { (copies.to_card)(addr, bytes.as_ptr().cast(), bytes.len()) })
+    }
+}
 
 /// A page of another process.
 #[derive(Clone, Copy, Debug)]
@@ -205,12 +228,23 @@ impl Attached {
     /// # Errors
     /// When the driver refuses.
     pub fn grant(&self) -> Result<(), SharingError> {
+        self.set_access(ACCESS_READ_WRITE)
+    }
+
+    /// Lets them read all of it. A copy or a fill that would write there is refused; a kernel that writes there ends
+    /// with an error of this process alone.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn grant_to_read(&self) -> Result<(), SharingError> {
+        self.set_access(ACCESS_READ)
+    }
+
+    fn set_access(&self, flags: i32) -> Result<(), SharingError> {
         let Importer { driver, context, ordinal, ref peers } = self.importer;
         let _entered = enter(driver, context);
-        let access = |&id: &i32| AccessDescription {
-            location: Location { kind: LOCATION_DEVICE, id },
-            flags: ACCESS_READ_WRITE,
-        };
+        let access =
+            |&id: &i32| AccessDescription { location: Location { kind: LOCATION_DEVICE, id }, flags };
         let all: Vec<AccessDescription> = std::iter::once(&ordinal).chain(peers).map(access).collect();
         // SAFETY: all of the range is mapped.
         let status = unsafe { (driver.set_access)(self.addr, self.mapped as usize, all.as_ptr(), all.len()) };

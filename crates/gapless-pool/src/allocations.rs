@@ -12,6 +12,8 @@ pub(crate) enum Place {
     Home { heap: u32, block: u32 },
     /// In a window, over blocks of one or more heaps.
     Window { window: u32, parts: Vec<(u32, u32)> },
+    /// In a block of a heap, whose memory sleeps.
+    Asleep { heap: u32, block: u32 },
     /// In the block at an address of supplied memory.
     Supplied { addr: u64, is_large: bool },
 }
@@ -23,7 +25,7 @@ impl Place {
     pub(crate) fn class(&self, size: u64) -> usize {
         match *self {
             Place::Supplied { is_large, .. } => usize::from(is_large),
-            Place::Home { .. } | Place::Window { .. } => usize::from(size > SMALL),
+            Place::Home { .. } | Place::Asleep { .. } | Place::Window { .. } => usize::from(size > SMALL),
         }
     }
 }
@@ -45,6 +47,17 @@ pub(crate) struct Allocation {
     pub(crate) born: u32,
     /// What it is charged to, until it is given back.
     pub(crate) budget: Option<&'static Budget>,
+}
+
+impl Allocation {
+    /// Whether its caller has it, and its memory is there.
+    pub(crate) fn is_live(&self) -> bool {
+        self.waits == 0 && !self.is_asleep()
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        matches!(self.place, Place::Asleep { .. })
+    }
 }
 
 /// Records with numbers that stay, and their addresses.

@@ -14,6 +14,10 @@ pub enum State {
     Live,
     /// Addresses with nothing behind them.
     Hole,
+    /// Part of an allocation that sleeps.
+    Asleep,
+    /// Free, between what sleeps: it serves nobody until that wakes.
+    Closed,
 }
 
 /// Invariants: neighbours touch (`addr + size == next.addr`) and point at each other; two free neighbours never stay

@@ -5,6 +5,8 @@
 //! path; what happens when nothing fits is the pool's business. A page also knows the block at its first byte, so that
 //! what lies at an address is found by a short walk.
 
+mod sleeping;
+
 use crate::blocks::{Block, Blocks, NONE, State};
 use crate::device::PageHandle;
 use crate::free_set::{Entry, FreeSet};
@@ -28,15 +30,23 @@ pub struct Page {
     pub freed: u64,
     /// A hole whose addresses are still mapped, since queued work may use them.
     pub is_leaving: bool,
+    /// It sleeps, or is about to: its blocks keep their addresses. With a handle, its memory is still held.
+    pub is_asleep: bool,
     /// The block that its first byte is in.
     first: u32,
 }
 
 impl Page {
+    /// Whether a page can be put behind its addresses.
+    #[must_use]
+    pub fn is_hole(&self) -> bool {
+        self.handle.is_none() && !self.is_leaving && !self.is_asleep
+    }
+
     /// Whether all of it is free memory.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.busy == 0 && self.handle.is_some()
+        self.busy == 0 && self.handle.is_some() && !self.is_asleep
     }
 }
 
@@ -381,6 +391,7 @@ impl Heap {
             windows: 0,
             freed,
             is_leaving: false,
+            is_asleep: false,
             first: NONE,
         };
         let id = self.pages.len() as u32;
@@ -462,6 +473,7 @@ impl Heap {
             windows: 0,
             freed: 0,
             is_leaving: true,
+            is_asleep: false,
             first: block,
         };
         self.pages.push(page);
@@ -514,7 +526,7 @@ impl Heap {
     pub(crate) fn reshape_holes(&mut self, first: u32, count: usize, sizes: &[u64]) {
         let from = first as usize;
         let old = &self.pages[from..from + count];
-        debug_assert!(old.iter().all(|page| page.handle.is_none() && page.windows == 0 && !page.is_leaving));
+        debug_assert!(old.iter().all(|page| page.is_hole() && page.windows == 0));
         debug_assert_eq!(old.iter().map(|page| page.size).sum::<u64>(), sizes.iter().sum::<u64>());
         let freed = old.iter().map(|page| page.freed).max().unwrap_or(0);
         let blocks: Vec<u32> = old.iter().map(|page| page.first).collect();
@@ -538,6 +550,7 @@ impl Heap {
                 windows: 0,
                 freed,
                 is_leaving: false,
+                is_asleep: false,
                 first: block,
             });
             addr += size;
@@ -595,17 +608,23 @@ impl Heap {
                     }
                     free += 1;
                 }
-                State::Live => {
+                State::Live | State::Asleep => {
                     for (i, page) in self.pages.iter().enumerate() {
                         if page.addr < at && block.addr < page.addr + page.size {
                             busy[i] += 1;
-                            if page.handle.is_none() {
+                            if page.handle.is_none() && !page.is_asleep {
                                 return Err(format!("a live block at {:#x} over a hole", block.addr));
+                            }
+                            if page.is_asleep != (block.state == State::Asleep) {
+                                return Err(format!(
+                                    "the block at {:#x} and its page do not both sleep",
+                                    block.addr
+                                ));
                             }
                         }
                     }
                 }
-                State::Hole => {}
+                State::Hole | State::Closed => {}
             }
             was_free = block.state == State::Free;
         }

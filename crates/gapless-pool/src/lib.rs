@@ -9,6 +9,7 @@ mod allocations;
 pub mod blocks;
 pub mod budget;
 pub mod device;
+pub mod elastic;
 pub mod free_set;
 pub mod fronts;
 pub mod heap;
@@ -32,7 +33,8 @@ pub use fronts::{Fronts, Gathered, SharedPool};
 pub use options::Options;
 pub use pool::{
     AllocError, AllocationView, Behind, BlockState, BlockView, Change, ExactError, FreeError, HeapWaste,
-    Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView, Waste,
+    Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView, SleepError,
+    Waste,
 };
 pub use sim::SimDevice;
 pub use stats::{ClassStats, Gauge, Stats};

@@ -36,10 +36,12 @@ pub enum Mutant {
     AddressesLeak,
     /// Holes in a heap are not filled near the limit.
     AddressesCreep,
+    /// Memory falls asleep under work that uses it.
+    SleepUnderWork,
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 13] = [
+    pub const ALL: [Mutant; 14] = [
         Mutant::LendUnsettled,
         Mutant::ReturnUnsettled,
         Mutant::MoveUnderWork,
@@ -53,6 +55,7 @@ impl Mutant {
         Mutant::DeadLane,
         Mutant::AddressesLeak,
         Mutant::AddressesCreep,
+        Mutant::SleepUnderWork,
     ];
 }
 

@@ -2,6 +2,7 @@
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::planner::AtOnce;
+use gapless_pool::blocks::State;
 use gapless_pool::{AllocError, Device, Options, Pool, PoolKey, SimDevice, StreamHandle};
 use gapless_trace::{Bytes, DeviceAddr, PoolId};
 
@@ -170,14 +171,14 @@ impl Allocator for Gapless {
             }
             for block in heap.blocks() {
                 match block.state {
-                    gapless_pool::blocks::State::Free => {
+                    State::Free => {
                         inventory.holes += 1;
                         inventory.largest_hole = inventory.largest_hole.max(Bytes(block.size));
                     }
-                    gapless_pool::blocks::State::Live => {
+                    State::Live => {
                         inventory.active += Bytes(block.size);
                     }
-                    gapless_pool::blocks::State::Hole => {}
+                    State::Hole | State::Asleep | State::Closed => {}
                 }
             }
         }

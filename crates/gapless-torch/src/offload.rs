@@ -17,7 +17,11 @@ fn host() -> MutexGuard<'static, Option<HostPool<Pinned>>> {
     HOST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn alloc(device: i32, size: u64, limit: u64) -> Result<u64, String> {
+/// Pinned host memory for `size` bytes; the pool holds at most `limit` bytes where that is not 0.
+///
+/// # Errors
+/// When the host has none.
+pub(crate) fn alloc(device: i32, size: u64, limit: u64) -> Result<u64, String> {
     if state::is_forked() {
         return Err(state::CardError::Forked.to_string());
     }
@@ -31,6 +35,15 @@ fn alloc(device: i32, size: u64, limit: u64) -> Result<u64, String> {
         }
     };
     pool.alloc(size, (limit > 0).then_some(limit)).map_err(|error| error.to_string())
+}
+
+/// Gives back what [`alloc`] gave: no copy uses it any more.
+pub(crate) fn free(addr: u64) {
+    if !state::is_forked()
+        && let Some(pool) = host().as_mut()
+    {
+        pool.free(addr);
+    }
 }
 
 /// Pinned host memory for `size` bytes, through the context of card `device` where the pool is new; the pool holds at

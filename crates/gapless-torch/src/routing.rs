@@ -18,6 +18,7 @@
 use crate::foreign::{self, Filter};
 use crate::history;
 use crate::hooks::guarded;
+use crate::regions;
 use crate::state::{self, CARDS};
 use crate::suppliers;
 use gapless_pool::{PoolKey, StreamHandle};
@@ -211,7 +212,8 @@ pub unsafe fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
         Some(published) if published.count.load(Ordering::Acquire) > 0 && !suppliers::is_asked() => unsafe {
             published.ask(stream)
         },
-        _ => PoolKey(0, 0),
+        _ if suppliers::is_asked() => PoolKey(0, 0),
+        _ => regions::current(),
     }
 }
 
@@ -224,7 +226,7 @@ impl Published {
         let mut routings = list.iter().flat_map(|list| list.iter().rev());
         // SAFETY: as the caller says. The list, which is all that this frame owns, is given up on the way.
         let found = routings.find(|routing| unsafe { routing.filter.accepts(stream) });
-        found.map_or(PoolKey(0, 0), |routing| routing.pool)
+        found.map_or_else(regions::current, |routing| routing.pool)
     }
 }
 

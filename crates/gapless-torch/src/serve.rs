@@ -17,6 +17,7 @@ use crate::hooks::{guarded, set_error};
 use crate::oom::{self, Seen};
 use crate::pressure::{self, Pressure};
 use crate::recorder;
+use crate::regions;
 use crate::routing;
 use crate::sharing;
 use crate::state::{self, CARDS, Card};
@@ -91,7 +92,8 @@ fn from_front(size: u64, device: i32, stream: *mut c_void, line: u32) -> Option<
     let is_recorded = recorder::is_on();
     let budget = budgets::open_on(device);
     guarded(None, || {
-        let (fronts, stream, pool) = (state::fronts(device)?, StreamHandle(stream as u64), PoolKey(0, 0));
+        let (fronts, stream, pool) =
+            (state::fronts(device)?, StreamHandle(stream as u64), regions::current());
         if is_recorded {
             let tell = |addr| recorder::note(Action::Alloc, device, line, (addr, size), stream, pool);
             fronts.alloc_for(size, stream, pool, budget, tell)

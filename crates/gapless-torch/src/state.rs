@@ -12,7 +12,7 @@ use crate::recorder::held::{Block, Picture, Piece};
 use crate::routing::{Capture, Routing, Routings};
 use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
-use crate::{background, budgets, checked, publisher, sharing};
+use crate::{background, budgets, checked, publisher, regions, sharing};
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
     AllocError, BlockState, Budget, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Refusal, Stats,
@@ -298,6 +298,9 @@ impl Card {
         budget: Option<&'static Budget>,
     ) -> Result<u64, AllocError> {
         let stream = StreamHandle(stream as u64);
+        if regions::is_region(pool) {
+            self.pool.add_region(pool);
+        }
         self.pool.alloc_for(size, stream, pool, budget).or_else(|error| {
             let AllocError::OutOfMemory { device: why, .. } = error;
             // Nobody's memory helps where there is no budget for it.
@@ -323,6 +326,13 @@ impl Card {
         }
         let spare = self.spare.clone();
         spare.iter().find_map(|&other| self.pool.alloc_for(size, stream, other, budget).ok())
+    }
+
+    /// Whether other processes were told of pages of these pools.
+    #[must_use]
+    pub fn has_shared(&self, pools: &[PoolKey]) -> bool {
+        let device = self.pool.device();
+        self.pool.pages_of(pools).any(|page| device.is_shared(page))
     }
 
     /// Pools that let others have what is free in them.
@@ -379,6 +389,7 @@ impl Card {
 
     pub fn begin(&mut self, routing: Routing, capture: Capture) {
         self.create(routing.pool);
+        regions::took(self.device, routing.pool);
         self.routings.begin(routing, capture);
         self.rerouted();
     }
@@ -428,6 +439,7 @@ impl Card {
     pub fn let_go(&mut self, pool: PoolKey) {
         if self.uses_of(pool) == Some(0) {
             self.pool.release_pool(pool);
+            regions::forget(self.device, pool);
             self.spare.retain(|key| *key != pool);
             self.routings.forget(pool);
             self.rerouted();

@@ -9,6 +9,7 @@ use crate::checked;
 use crate::hooks::guarded;
 use crate::overlay::This;
 use crate::overlay::layout::{self, DeviceStats, Stat, StatArray};
+use crate::sharing;
 use crate::state::{self, Card, Since};
 use gapless_pool::{BlockState, ClassStats, Gauge, PoolKey, Rung, SegmentView, Stats};
 use std::fmt::Write;
@@ -234,6 +235,7 @@ pub fn json(card: &mut Card) -> String {
     card.since = since;
     let mut out = String::from("{");
     checked::write_json(&mut out, card.device);
+    sharing::write_json(&mut out);
     for (name, array) in [
         ("allocation", stats.allocation),
         ("segment", stats.segment),

@@ -298,6 +298,7 @@ impl Numbers {
                 pending,
             },
             spare: (0..self.below(3)).map(|_| self.pool()).collect(),
+            regions: (0..self.below(3)).map(|_| (self.words(), self.bytes())).collect(),
             missing: self.bytes().max(1),
             driver: (self.below(2) == 0).then(|| self.next() as i32),
             refusal: (self.below(2) == 0).then(|| self.words()),

@@ -3,6 +3,7 @@
 pub(crate) mod estimate;
 pub(crate) mod fit;
 pub(crate) mod fleet;
+pub(crate) mod keep;
 pub(crate) mod live;
 pub(crate) mod weights;
 
@@ -98,6 +99,8 @@ pub(crate) enum Command {
     Estimate(estimate::EstimateArgs),
     /// Run a PyTorch program, unchanged, on the Gapless allocator
     Run(RunArgs),
+    /// Hold weights on a GPU for other processes
+    Keep(keep::KeepArgs),
     /// Show who holds GPU memory on this machine, updated continuously
     Top(live::TopArgs),
     /// Serve the figures of `top` to Prometheus
@@ -619,6 +622,7 @@ Examples:
   gapless run --check -- python train.py
   gapless run --record run.gtrace --stacks python -- python train.py; gapless report run.gtrace
   gapless run --host --host-limit 200GiB -- python train.py
+  gapless run --host --host-record run.gtrace -- python train.py; gapless report run.gtrace
 
 Gapless replaces the allocator when torch is imported, in the program and in every Python process that it starts.
 Environment variables such as GAPLESS_RESERVE=60GiB set the same options; a flag wins. Gapless does not reach
@@ -675,6 +679,11 @@ pub(crate) struct RunArgs {
     /// Find writes beside and after blocks, double and wrong frees of the host's memory; slow
     #[arg(long, requires = "host")]
     pub(crate) host_check: bool,
+
+    /// Write a sample of the host's allocations to this file, with native and Python stacks, for report, diff and
+    /// check; programs that the program starts and forked workers write FILE with their process number in the name
+    #[arg(long, value_name = "FILE", requires = "host", conflicts_with = "host_check")]
+    pub(crate) host_record: Option<PathBuf>,
 
     /// Any other option of gapless.enable(); may be given more than once
     #[arg(long = "set", value_name = "NAME=VALUE")]

@@ -27,6 +27,8 @@ impl<D: Device> Pool<D> {
                     touched.iter().map(|page| Some((page.handle?, page.size))).collect::<Option<_>>()?;
                 Some(Behind::Pages { offset: start - first, pages })
             }
+            // There is nothing behind it now.
+            Place::Asleep { .. } => None,
             Place::Window { window, .. } => {
                 let window = self.windows.get(window);
                 let mut at = window.base;

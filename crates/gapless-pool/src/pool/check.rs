@@ -23,6 +23,7 @@ impl<D: Device> Pool<D> {
         self.fences.check()?;
         self.windows.check()?;
         self.pending.check()?;
+        self.check_sleepers()?;
         if held + self.leaving.bytes != self.stats.reserved.current {
             let (leaving, counted) = (self.leaving.bytes, self.stats.reserved.current);
             return Err(format!("{held} bytes in pages, {leaving} leave, {counted} counted"));
@@ -34,10 +35,18 @@ impl<D: Device> Pool<D> {
             if self.find(addr) != Some(id) {
                 return Err(format!("the allocation at {addr:#x} is not found there"));
             }
-            sum += a.size;
-            callers += u64::from(a.waits == 0);
+            if !a.is_asleep() {
+                sum += a.size;
+            }
+            callers += u64::from(a.is_live());
             let blocks: u64 = match &a.place {
-                Place::Home { heap, block } => self.heap(*heap).block(*block).size,
+                Place::Home { heap, block } | Place::Asleep { heap, block } => {
+                    let block = self.heap(*heap).block(*block);
+                    if (block.state == State::Asleep) != a.is_asleep() {
+                        return Err(format!("the allocation at {addr:#x} and its block do not both sleep"));
+                    }
+                    block.size
+                }
                 Place::Window { parts, .. } => parts.iter().map(|(h, b)| self.heap(*h).block(*b).size).sum(),
                 Place::Supplied { .. } => self.supplied.size_of(addr),
             };
@@ -76,7 +85,8 @@ impl<D: Device> Pool<D> {
             .classes
             .map(|c| [c.allocated.current, c.requested.current, c.active.current, c.reserved.current]);
         let is_so = |class: usize| {
-            let is_reserved = self.leaving.bytes > 0 || counted[class][3] == shown[class][3];
+            let is_reserved =
+                self.leaving.bytes > 0 || self.holds_asleep() || counted[class][3] == shown[class][3];
             counted[class][..3] == shown[class][..3] && is_reserved
         };
         if !(is_so(0) && is_so(1)) {

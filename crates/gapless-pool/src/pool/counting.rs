@@ -26,7 +26,7 @@ impl<D: Device> Pool<D> {
                 let guests = parts.iter().filter(|(heap, _)| is_large(*heap));
                 guests.map(|(heap, block)| self.heap(*heap).block(*block).size).sum()
             }
-            Place::Supplied { .. } => 0,
+            Place::Supplied { .. } | Place::Asleep { .. } => 0,
         }
     }
 

@@ -22,7 +22,7 @@ impl<D: Device> Pool<D> {
         let mut end = start;
         let mut failed = None;
         while end < start + bytes {
-            let size = self.page_size(bytes, start + bytes - end);
+            let size = self.page_size(heap, bytes, start + bytes - end);
             let mapped = self.device.create(size).and_then(|page| {
                 self.device.map(end, size, page).inspect_err(|_| self.device.release(page, size))?;
                 Ok(page)
@@ -68,7 +68,12 @@ impl<D: Device> Pool<D> {
         if self.refill(heap, size, size) {
             return Ok(());
         }
-        self.grow(heap, self.ahead(heap, plain))
+        let more = self.ahead(heap, plain);
+        match self.grow(heap, more) {
+            // Where there is no more, what is missing may still be had.
+            Err(_) if more > plain => self.grow(heap, plain),
+            grown => grown,
+        }
     }
 
     /// New pages of `bytes` in all, wherever the heap has addresses for them: a window will put them side by side.
@@ -100,6 +105,12 @@ impl<D: Device> Pool<D> {
     /// What to take where a heap of large requests misses `bytes`: more, where less is held than was active at once
     /// before. That much will be needed again, and few large pages come sooner than many small ones.
     fn ahead(&self, heap: u32, bytes: u64) -> u64 {
+        if let Some(more) = self.region_growth(heap, bytes)
+            && self.may_grow(more)
+            && self.heap(heap).room() >= more
+        {
+            return more;
+        }
         let more = bytes.next_multiple_of(self.chunk());
         let is_known = self.stats.reserved.current + more <= self.stats.active.peak;
         if heap % 2 == 1 && is_known && self.may_grow(more) && self.heap(heap).room() >= more {
@@ -124,7 +135,7 @@ impl<D: Device> Pool<D> {
         }
         let pages = self.heap(heap).pages();
         let stretches =
-            pages.chunk_by(|a, b| is_hole(a) && is_hole(b)).filter(|stretch| is_hole(&stretch[0]));
+            pages.chunk_by(|a, b| a.is_hole() && b.is_hole()).filter(|stretch| stretch[0].is_hole());
         let sized = stretches.map(|stretch| (stretch.iter().map(|page| page.size).sum::<u64>(), stretch));
         let long = sized.filter(|(size, _)| *size >= least);
         let Some((whole, stretch)) = long.min_by_key(|(size, stretch)| {
@@ -137,7 +148,7 @@ impl<D: Device> Pool<D> {
         let mut sizes = Vec::new();
         let mut left = bytes;
         while left > 0 {
-            let size = self.page_size(bytes, left);
+            let size = self.page_size(heap, bytes, left);
             sizes.push(size);
             left -= size;
         }
@@ -170,7 +181,10 @@ impl<D: Device> Pool<D> {
     }
 
     /// The size of the next page when of `wanted` bytes `left` are still missing.
-    fn page_size(&self, wanted: u64, left: u64) -> u64 {
+    fn page_size(&self, heap: u32, wanted: u64, left: u64) -> u64 {
+        if let Some(size) = self.region_page(heap, left) {
+            return size;
+        }
         let held = self.stats.reserved.current / self.options.page_part;
         let mut part = held.max(wanted / self.options.request_part);
         if self.stats.reserved.current + left <= self.stats.active.peak {
@@ -203,9 +217,4 @@ impl<D: Device> Pool<D> {
         let missing = bytes.saturating_sub(self.stats.reserved.current) / GRANULE * GRANULE;
         if missing == 0 { Ok(()) } else { self.grow(self.lanes[lane as usize].large, missing) }
     }
-}
-
-/// Whether a page can be put behind these addresses.
-fn is_hole(page: &Page) -> bool {
-    page.handle.is_none() && !page.is_leaving
 }

@@ -148,7 +148,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// What may still be taken from the device, in whole pages.
-    fn room(&mut self) -> u64 {
+    pub(super) fn room(&mut self) -> u64 {
         let (free, _) = self.device.memory();
         let reserved = self.stats.reserved.current;
         let room = self.options.limit.map_or(free, |limit| free.min(limit.saturating_sub(reserved)));

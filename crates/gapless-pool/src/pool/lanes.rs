@@ -75,10 +75,9 @@ impl<D: Device> Pool<D> {
     fn abandoned_lane(&mut self) -> Option<u32> {
         let empty = |pool: &Self, at: usize| {
             let shard = &pool.shards[at];
-            let is_hole = |page: &crate::heap::Page| page.handle.is_none() && !page.is_leaving;
             shard.allocations.is_empty()
                 && !pool.supplied.holds_of(shard.pool)
-                && shard.heaps.iter().all(|heap| heap.pages().iter().all(is_hole))
+                && shard.heaps.iter().all(|heap| heap.pages().iter().all(crate::heap::Page::is_hole))
         };
         if !self.released.is_empty() {
             let lanes = self.lanes.iter().enumerate();
@@ -104,7 +103,8 @@ impl<D: Device> Pool<D> {
         let shard = &self.shards[lane as usize];
         let done = self.fences.done();
         let settled = |page: &crate::heap::Page| {
-            page.handle.is_none() || (page.is_free() && page.windows == 0 && page.freed <= done)
+            (page.handle.is_none() && !page.is_asleep)
+                || (page.is_free() && page.windows == 0 && page.freed <= done)
         };
         !shard.pool.is_private()
             && shard.allocations.is_empty()

@@ -46,6 +46,7 @@ mod pieces;
 mod planned;
 mod scarcity;
 mod sharding;
+mod sleeping;
 mod supplying;
 mod view;
 mod waste;
@@ -57,6 +58,7 @@ pub use exact::ExactError;
 pub use holes::{Hole, Holes, PrivateFree};
 pub use ladder::Rung;
 pub use log::Change;
+pub use sleeping::SleepError;
 pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentView};
 pub use waste::{HeapWaste, Waste};
 
@@ -74,6 +76,7 @@ use fences::Fences;
 use leaving::Leaving;
 use pending::Pending;
 use pieces::Piece;
+use sleeping::Sleepers;
 use windows::Windows;
 
 /// The unit of block sizes.
@@ -153,6 +156,8 @@ pub struct Pool<D> {
     pending: Pending,
     /// Private pools that nobody uses.
     released: Vec<PoolKey>,
+    /// Pools whose memory sleeps.
+    sleepers: Sleepers,
     /// The caller says that a capture is open.
     quiet: bool,
     /// Who asks for memory now.
@@ -182,6 +187,7 @@ impl<D: Device> Pool<D> {
             leaving: Leaving::default(),
             pending: Pending::default(),
             released: Vec::new(),
+            sleepers: Sleepers::default(),
             quiet: false,
             asking: None,
             clock: 0,
@@ -386,6 +392,10 @@ impl<D: Device> Pool<D> {
     /// When there is nothing, or it was given back before. Nothing changes then.
     pub fn free(&mut self, addr: u64) -> Result<(), FreeError> {
         let id = self.find(addr).ok_or(FreeError::Unknown { addr })?;
+        if self.allocation(id).is_asleep() {
+            self.free_asleep(id);
+            return Ok(());
+        }
         let allocation = self.allocation_mut(id);
         if allocation.waits > 0 {
             return Err(FreeError::Twice { addr });
@@ -424,7 +434,7 @@ impl<D: Device> Pool<D> {
         match place {
             Place::Home { heap, .. } => lane_of(*heap) != lane,
             Place::Window { parts, .. } => parts.iter().any(|(heap, _)| lane_of(*heap) != lane),
-            Place::Supplied { .. } => false,
+            Place::Supplied { .. } | Place::Asleep { .. } => false,
         }
     }
 
@@ -439,7 +449,9 @@ impl<D: Device> Pool<D> {
         budget: Option<&'static Budget>,
     ) -> u64 {
         let (addr, shard) = match &place {
-            Place::Home { heap, block } => (self.heap(*heap).block(*block).addr, lane_of(*heap)),
+            Place::Home { heap, block } | Place::Asleep { heap, block } => {
+                (self.heap(*heap).block(*block).addr, lane_of(*heap))
+            }
             Place::Window { window, .. } => {
                 let window = self.windows.get(*window);
                 (window.base + window.start, ELSEWHERE)
@@ -482,6 +494,7 @@ impl<D: Device> Pool<D> {
         let lane = self.allocation(id).lane;
         match self.end(id) {
             Place::Home { heap, block } => self.release(lane, heap, block),
+            Place::Asleep { heap, block } => self.heap_mut(heap).release_asleep(block),
             Place::Window { window, parts } => {
                 for (heap, block) in parts {
                     self.release(lane, heap, block);

@@ -118,8 +118,8 @@ impl<D: Device> Pool<D> {
             match &allocation.place {
                 Place::Home { heap, block } => add((*heap, *block)),
                 Place::Window { parts, .. } => parts.iter().copied().for_each(&mut add),
-                // In no heap.
-                Place::Supplied { .. } => {}
+                // In no heap, or in one that no plan is for.
+                Place::Supplied { .. } | Place::Asleep { .. } => {}
             }
         }
         staying.sort_unstable();

@@ -86,7 +86,7 @@ impl<D: Device> Pool<D> {
                 lane.reserved += segment.size;
             }
         }
-        for a in self.ids().map(|id| self.allocation(id)).filter(|a| a.waits == 0) {
+        for a in self.ids().map(|id| self.allocation(id)).filter(|a| a.is_live()) {
             let lane = &mut lanes[a.lane as usize];
             lane.blocks += 1;
             lane.allocated += a.size;
@@ -106,7 +106,7 @@ impl<D: Device> Pool<D> {
 
     /// Whether a caller has what was allocated at `addr`.
     pub fn is_live(&self, addr: u64) -> bool {
-        self.find(addr).is_some_and(|id| self.allocation(id).waits == 0)
+        self.find(addr).is_some_and(|id| self.allocation(id).is_live())
     }
 
     /// Everything that was allocated in a pool and is not free yet, in order of address.
@@ -125,7 +125,7 @@ impl<D: Device> Pool<D> {
             requested: a.requested,
             stream,
             pool,
-            is_live: a.waits == 0,
+            is_live: a.is_live(),
         }
     }
 
@@ -169,7 +169,8 @@ impl<D: Device> Pool<D> {
                 }),
                 // A live block that is nobody's beginning is part of a window.
                 State::Live => self.find(block.addr).map(|id| block_view(self.allocation(id))),
-                State::Hole => None,
+                // What sleeps is neither live nor free.
+                State::Hole | State::Asleep | State::Closed => None,
             };
             let is_guest = is_large && block.state == State::Live && block.size <= SMALL;
             match (here, &mut open) {

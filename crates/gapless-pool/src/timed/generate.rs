@@ -80,6 +80,8 @@ pub fn generate(seed: u64) -> Program {
         shape: Vec::new(),
         streams: Vec::new(),
         has_faults: false,
+        // By the seed, so that all other programs are what they were.
+        has_sleep: seed % 4 == 3,
     };
     generator.program();
     Program { seed, config, ops: generator.ops }
@@ -106,6 +108,8 @@ struct Generator {
     streams: Vec<u8>,
     /// Device calls fail. Without faults everything must be given back in the end.
     has_faults: bool,
+    /// Private pools sleep and wake.
+    has_sleep: bool,
 }
 
 impl Generator {
@@ -312,6 +316,15 @@ impl Generator {
     fn rare(&mut self) {
         let stream = self.random.below(SLOTS as u64) as u8;
         let pool = 1 + self.random.below(2) as u8;
+        if self.has_sleep && self.random.one_in(4) {
+            let op = match self.random.below(5) {
+                0 => Op::UsePool { pool, again: self.random.one_in(2) },
+                1 | 2 => Op::Sleep { pool },
+                _ => Op::Wake { pool },
+            };
+            self.ops.push(op);
+            return;
+        }
         let op = match self.random.below(34) {
             0 | 1 => Op::Destroy { stream },
             2..=4 => Op::Create { stream, reuse: self.random.one_in(2) },

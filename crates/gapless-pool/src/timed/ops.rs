@@ -149,6 +149,14 @@ pub enum Op {
     Restore {
         pool: u8,
     },
+    /// The memory of a private pool falls asleep, after the program's work.
+    Sleep {
+        pool: u8,
+    },
+    /// It wakes up.
+    Wake {
+        pool: u8,
+    },
     /// The device call after `after` others fails.
     Fault {
         after: u16,

@@ -96,6 +96,8 @@ struct Runner {
     driver: Driver,
     slots: [Slot; SLOTS],
     held: FxHashMap<u32, Held>,
+    /// What the program holds and may not use: it sleeps.
+    asleep: FxHashMap<u32, Held>,
     private: FxHashMap<u8, Private>,
     graph_pools: FxHashMap<u8, Private>,
     graphs: FxHashMap<u32, (u8, Graph)>,
@@ -145,6 +147,7 @@ impl Runner {
             driver,
             slots,
             held: FxHashMap::default(),
+            asleep: FxHashMap::default(),
             private: FxHashMap::default(),
             graph_pools: FxHashMap::default(),
             graphs: FxHashMap::default(),
@@ -272,6 +275,8 @@ impl Runner {
             }
             Op::Save { pool } => self.save(pool),
             Op::Restore { pool } => self.restore(pool),
+            Op::Sleep { pool } => drop(self.sleep(pool)),
+            Op::Wake { pool } => drop(self.wake(pool)),
             Op::Fault { after } => self.world.borrow_mut().fail_in = Some(u32::from(after)),
         }
     }
@@ -337,7 +342,8 @@ impl Runner {
 
     fn alloc(&mut self, id: u32, slot: u8, pool: u8, size: u64, budget: Option<u8>) -> Option<()> {
         let Slot { handle, line, is_alive } = self.slots[slot as usize];
-        if !is_alive || slot == FOREIGN_SLOT || slot == UNHEARD_SLOT || self.held.contains_key(&id) {
+        let is_known = self.held.contains_key(&id) || self.asleep.contains_key(&id);
+        if !is_alive || slot == FOREIGN_SLOT || slot == UNHEARD_SLOT || is_known {
             return None;
         }
         let line = if handle == PER_THREAD { self.world.borrow().per_thread[ASKING_THREAD] } else { line };
@@ -523,6 +529,17 @@ impl Runner {
     }
 
     fn free(&mut self, id: u32, thread: u8) {
+        if let Some(held) = self.asleep.remove(&id) {
+            self.totals.freed_asleep += 1;
+            self.world.borrow_mut().call = Call { name: "free", ..Call::default() };
+            let result = self.driver.free(held.addr);
+            self.world.borrow_mut().call = Call::default();
+            if let Err(error) = result {
+                let text = format!("free of allocation {id}, which sleeps: {error:?}");
+                self.world.borrow_mut().broken((Rule::FreeRefused, text));
+            }
+            return;
+        }
         let Some(Held { owner, addr, pool, announced, thread: bound, .. }) = self.held.remove(&id) else {
             return;
         };
@@ -668,8 +685,8 @@ impl Runner {
     }
 
     fn save(&mut self, slot: u8) {
-        let Some(key) = self.private.get(&slot).filter(|private| private.is_used).map(|private| private.key)
-        else {
+        let used = self.private.get(&slot).filter(|private| private.is_used).map(|private| private.key);
+        let Some(key) = used.filter(|key| !self.driver.with(|pool| pool.sleeps(*key))) else {
             return;
         };
         let saved = self.call(Call { name: "save", ..Call::default() }, |pool| pool.save(key));
@@ -696,6 +713,9 @@ impl Runner {
         let Some((key, (saved, before))) = private.and_then(|p| Some((p.key, p.saved.clone()?))) else {
             return;
         };
+        if self.driver.with(|pool| pool.sleeps(key)) {
+            return;
+        }
         self.world.borrow_mut().synchronise(true);
         let now = self.live_in(key);
         for (_, held) in &now {
@@ -737,6 +757,64 @@ impl Runner {
         }
     }
 
+    // ---- sleep ----
+
+    /// A private pool falls asleep. What it holds is nobody's to use until it wakes: work that is queued may still use
+    /// it.
+    fn sleep(&mut self, slot: u8) -> Option<()> {
+        let key = self.private.get(&slot)?.key;
+        let live = self.live_in(key);
+        for (_, held) in &live {
+            self.world.borrow_mut().set_live(held.owner, false);
+        }
+        let call = Call { name: "begin_sleep", may_wait: true, ..Call::default() };
+        let begun = self.call(call, |pool| pool.begin_sleep(&[key]));
+        if begun.is_err() {
+            for (_, held) in &live {
+                self.world.borrow_mut().set_live(held.owner, true);
+            }
+            return None;
+        }
+        if self.capture.is_some() {
+            let text = "a pool falls asleep during a capture".to_owned();
+            self.world.borrow_mut().broken((Rule::TrimInCapture, text));
+        }
+        self.call(Call { name: "finish_sleep", ..Call::default() }, |pool| pool.finish_sleep(&[key]));
+        self.totals.slept += 1;
+        for (id, held) in live {
+            self.held.remove(&id);
+            self.asleep.insert(id, held);
+        }
+        Some(())
+    }
+
+    /// A pool wakes up: what slept is there again, at its addresses.
+    fn wake(&mut self, slot: u8) -> Option<()> {
+        let key = self.private.get(&slot)?.key;
+        self.wake_pool(key)
+    }
+
+    fn wake_pool(&mut self, key: PoolKey) -> Option<()> {
+        let call = Call { name: "begin_wake", may_wait: true, ..Call::default() };
+        self.call(call, |pool| pool.begin_wake(&[key])).ok()?;
+        let woken =
+            self.call(Call { name: "finish_wake", ..Call::default() }, |pool| pool.finish_wake(&[key]));
+        self.totals.woken += 1;
+        let ids: Vec<u32> =
+            self.asleep.iter().filter(|(_, held)| held.pool == key).map(|(id, _)| *id).collect();
+        if ids.len() != woken.len() {
+            let text = format!("{} allocations woke up, and {} slept", woken.len(), ids.len());
+            self.world.borrow_mut().broken((Rule::Restore, text));
+        }
+        for id in ids {
+            let held = self.asleep.remove(&id)?;
+            let place = (held.addr, held.size);
+            let owner = self.world.borrow_mut().hand_out(id, place, key, Handing::Restored)?;
+            self.held.insert(id, Held { owner, ..held });
+        }
+        Some(())
+    }
+
     // ---- the end ----
 
     /// Everything ends, and everything is given back.
@@ -746,7 +824,7 @@ impl Runner {
         let mut graphs: Vec<u32> = self.graphs.keys().copied().collect();
         graphs.sort_unstable();
         graphs.into_iter().for_each(|graph| self.drop_graph(graph));
-        let mut held: Vec<u32> = self.held.keys().copied().collect();
+        let mut held: Vec<u32> = self.held.keys().chain(self.asleep.keys()).copied().collect();
         held.sort_unstable();
         held.into_iter().for_each(|id| self.free(id, 0));
         for slot in 0..=u8::MAX {

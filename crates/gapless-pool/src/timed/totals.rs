@@ -70,5 +70,8 @@ totals! {
     ladder_harvest: "served by the ladder: harvest",
     ladder_trim: "served by the ladder: trim",
     ladder_shrink: "served by the ladder: shrink",
+    slept: "private pools that fell asleep",
+    woken: "private pools that woke up",
+    freed_asleep: "frees of memory that slept",
     fronts: "requests served by fronts alone",
 }

@@ -4,6 +4,7 @@
 
 use super::words::{pool, stream};
 use super::{Facts, Limit, LimitBy};
+use crate::regions;
 use gapless_pool::PoolKey;
 use gapless_trace::Bytes;
 
@@ -19,8 +20,17 @@ pub fn of(facts: &Facts) -> Vec<String> {
             Bytes(facts.size - facts.total)
         )];
     }
-    let rules =
-        [budget, before_capture, limit, memory_pool, pages, graph_pool, other_processes, smaller_batch];
+    let rules = [
+        budget,
+        before_capture,
+        limit,
+        memory_pool,
+        region,
+        pages,
+        graph_pool,
+        other_processes,
+        smaller_batch,
+    ];
     let mut found: Vec<String> = rules.iter().filter_map(|rule| rule(facts)).take(2).collect();
     if found.is_empty() {
         found.push(less_live(facts));
@@ -105,9 +115,17 @@ fn memory_pool(facts: &Facts) -> Option<String> {
     Some(format!("the end of {pool} (del its torch.cuda.MemPool): it keeps {free} that are free"))
 }
 
+/// A region that is awake, and whose sleep would have been enough.
+fn region(facts: &Facts) -> Option<String> {
+    let (name, bytes) = facts.regions.iter().find(|(_, bytes)| *bytes >= facts.missing && *bytes > 0)?;
+    Some(format!("gapless.sleep({name:?}): {} of region {name} could sleep", Bytes(*bytes)))
+}
+
 /// Graphs that keep memory which nothing uses between replays.
 fn graph_pool(facts: &Facts) -> Option<String> {
-    let is_graph = |private: &&gapless_pool::PrivateFree| !matches!(private.pool, PoolKey(0, _));
+    let is_graph = |private: &&gapless_pool::PrivateFree| {
+        !matches!(private.pool, PoolKey(0, _)) && !regions::is_region(private.pool)
+    };
     let graphs: Vec<_> = facts.holes.private.iter().filter(is_graph).collect();
     let pages: u64 = graphs.iter().map(|private| private.pages).sum();
     (pages >= facts.missing && pages > 0).then(|| {

@@ -15,6 +15,7 @@ mod words;
 use crate::holders::{self, Holder};
 use crate::recorder::held::Picture;
 use crate::recorder::{self, frames};
+use crate::regions;
 use crate::state::Card;
 use gapless_cuda::{Nvml, identity};
 use gapless_pool::{Device, DeviceError, Holes, Options, PoolKey, Refusal, StreamHandle};
@@ -72,6 +73,8 @@ pub struct Facts {
     /// The budget or share that did not allow it, as a sentence.
     pub refusal: Option<String>,
     pub holders: Vec<Holder>,
+    /// Regions that are awake on the device, but for the one that asked, and their bytes: the most first.
+    pub regions: Vec<(String, u64)>,
     /// Handlers that were asked.
     pub handlers: usize,
     /// The size of pages that would have served it, where the present ones are larger.
@@ -140,6 +143,7 @@ pub(crate) fn explain(Seen { mut facts, picture, options }: Seen) -> String {
     let asking = naming_line(stack.iter(), |place| place.file.as_str());
     facts.line = asking.map(|place| line_text(&place.name, &place.file, place.line));
     facts.others = others(facts.device);
+    facts.regions = regions::awake_on(facts.device, facts.pool);
     let Some(recorder) = recorder::on() else {
         facts.tail = picture.map_or_else(tail::of_earlier, |picture| tail::leave(&picture, &facts, &stack));
         return text::text(&facts);

@@ -3,6 +3,7 @@
 
 use super::admission::{self, Admitted};
 use crate::background;
+use crate::elastic;
 use crate::hooks::guarded;
 use crate::state::{self, CARDS};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,6 +50,8 @@ fn look() {
             && let Some(mut card) = state::existing(device)
         {
             card.trim();
+            drop(card);
+            elastic::give_back(device);
         }
     }
 }

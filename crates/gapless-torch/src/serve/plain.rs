@@ -13,6 +13,7 @@ use crate::checked;
 use crate::history;
 use crate::hooks::guarded;
 use crate::recorder;
+use crate::regions;
 use crate::state;
 use gapless_cuda::driver::{LEGACY_STREAM, PER_THREAD_STREAM};
 use gapless_pool::{DeviceError, PoolKey, StreamHandle};
@@ -61,7 +62,7 @@ fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
     state::existing(device)
         .filter(|card| card.routings.has_capture() && card.pool.device().is_captured(stream))
         .and_then(|card| card.routings.pool_of_captured(stream))
-        .unwrap_or(PoolKey(0, 0))
+        .unwrap_or_else(regions::current)
 }
 
 impl Request {

@@ -11,6 +11,7 @@
 //! What is written here for pages goes on with a part that PyTorch does not look at ([`Passed`]): the socket through
 //! which another Gapless gets any number of pages, of any sizes. All numbers have this machine's byte order.
 
+use super::rest::Rest;
 use gapless_cuda::shared_pages::SharedPage;
 
 /// From PyTorch 2.13 on the header of `e` has the kind of its handles, and the version is one more.
@@ -96,20 +97,7 @@ fn version(newer: bool) -> u8 {
     if newer { WITH_KIND } else { WITHOUT_KIND }
 }
 
-/// What is left of a handle.
-struct Rest<'a>(&'a [u8]);
-
 impl Rest<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (first, rest) = self.0.split_first_chunk::<N>().ok_or("it is cut off")?;
-        self.0 = rest;
-        Ok(*first)
-    }
-
-    fn number(&mut self) -> Result<u64, String> {
-        self.take().map(u64::from_ne_bytes)
-    }
-
     /// How many items of `size` bytes follow.
     fn count(&mut self, size: usize) -> Result<usize, String> {
         let count = usize::try_from(self.number()?).unwrap_or(usize::MAX);

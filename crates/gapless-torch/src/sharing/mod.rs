@@ -5,16 +5,25 @@
 //! ([`passing`]), and maps them side by side ([`opened`]). The pages stay under a block for as long as it is held, and
 //! PyTorch holds a block until its readers have given it up. The card's memory lives as long as one process has it
 //! mapped, so a reader may outlive the sender.
+//!
+//! [`weights`] is one copy of a model's weights for many processes: an offer ([`offers`], [`manifest`]) that readers
+//! map to read, by the same sockets; [`capi`] is how Python calls it.
 
+mod capi;
 mod handle;
+mod manifest;
+mod offers;
 mod opened;
 mod passing;
+mod rest;
+mod weights;
 
 use crate::state;
 use gapless_cuda::shared_pages;
 use gapless_cuda::sharing::SharingError;
 use gapless_pool::{Behind, PageHandle};
 use handle::Passed;
+use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use opened::open;
@@ -28,6 +37,14 @@ const MOST_FILES: usize = 64;
 /// Whether something was shared.
 pub(crate) fn is_used() -> bool {
     USED.load(Ordering::Relaxed)
+}
+
+/// Statistics of the process: what it has of others, and what it offers to them; nothing where there is neither.
+pub(crate) fn write_json(out: &mut String) {
+    let (attached, shared) = weights::figures();
+    if attached + shared > 0 {
+        let _ = write!(out, "\"gapless.attached\":{attached},\"gapless.shared\":{shared},");
+    }
 }
 
 /// In a forked child: its copies of what is open here would keep memory, and callers waiting.
@@ -44,6 +61,11 @@ pub(crate) fn forked() {
 pub(crate) fn share(addr: u64, newer: bool) -> Result<(u64, Vec<u8>), String> {
     let mut found = None;
     state::for_each(|_, card| {
+        if card.pool.is_asleep(addr) {
+            found = Some(Err(format!(
+                "gapless: the memory at {addr:#x} sleeps: wake its region before it is shared"
+            )));
+        }
         if found.is_none()
             && let Some(behind) = card.pool.behind(addr)
         {

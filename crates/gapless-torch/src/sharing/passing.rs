@@ -4,6 +4,7 @@
 //! processes of the same user, and root, are answered. A reader asks for pages by number and gets them a few at a time,
 //! so neither side has many files open. A thread of its own answers, from the first block that is shared on.
 
+use super::offers;
 use crate::hooks::guarded;
 use crate::{background, state};
 use gapless_cuda::shared_pages::SharedPage;
@@ -23,6 +24,10 @@ const MOST_PAGES: usize = 1 << 20;
 const READER_WAITS: Duration = Duration::from_secs(30);
 const SENDER_WAITS: Duration = Duration::from_secs(5);
 const GREETING: [u8; 8] = *b"gapless1";
+/// A reader asks what an offer says, by its number.
+const QUESTION: [u8; 8] = *b"gaplessW";
+/// More than any offer has.
+const MOST_TEXT: u64 = 1 << 30;
 /// Answers: pages follow; a page was given back; the driver refused.
 const HERE: u32 = 0;
 const GONE: u32 = 1;
@@ -78,6 +83,9 @@ fn answer(mut reader: UnixStream) -> io::Result<()> {
     let mut head = [0; 12];
     reader.read_exact(&mut head)?;
     let count = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) as usize;
+    if head[..8] == QUESTION {
+        return tell(&mut reader, count as u32);
+    }
     if head[..8] != GREETING || count > MOST_PAGES {
         return Ok(());
     }
@@ -101,35 +109,38 @@ fn answer(mut reader: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
+/// What an offer says: a status, how many bytes follow, and these.
+fn tell(reader: &mut UnixStream, number: u32) -> io::Result<()> {
+    let offer = offers::get(number);
+    let status = if offer.is_some() { HERE } else { GONE };
+    let bytes = offer.as_deref().unwrap_or_default();
+    reader.write_all(&status.to_ne_bytes())?;
+    reader.write_all(&(bytes.len() as u64).to_ne_bytes())?;
+    reader.write_all(bytes)
+}
+
 fn exported(pages: &[SharedPage]) -> Result<Vec<OwnedFd>, u32> {
-    let export = |&page: &SharedPage| {
-        let mut found = None;
-        state::for_each(|_, card| {
-            if found.is_none() {
-                found = card.pool.device().export(page);
+    let mut files: Vec<Option<OwnedFd>> = pages.iter().map(|_| None).collect();
+    let mut is_refused = false;
+    state::for_each(|_, card| {
+        for (place, &page) in files.iter_mut().zip(pages) {
+            if place.is_none() {
+                match card.pool.device().export(page) {
+                    Some(Ok((file, _))) => *place = Some(file),
+                    Some(Err(_)) => is_refused = true,
+                    None => {}
+                }
             }
-        });
-        match found {
-            Some(Ok((file, _))) => Ok(file),
-            Some(Err(_)) => Err(REFUSED),
-            None => Err(GONE),
         }
-    };
-    pages.iter().map(export).collect()
+    });
+    files.into_iter().collect::<Option<_>>().ok_or(if is_refused { REFUSED } else { GONE })
 }
 
 // ---- the process that wants them ----
 
-/// Gets pages from the process that listens under `token`; `take` gets each of them, in their order.
-///
-/// # Errors
-/// With what is wrong, or with what `take` says.
-pub(super) fn receive(
-    token: [u8; 16],
-    pages: &[(SharedPage, u64)],
-    mut take: impl FnMut(OwnedFd, u64) -> Result<(), String>,
-) -> Result<(), String> {
-    let failed = |error: io::Error| match error.kind() {
+/// What happened between this process and the one that shared memory, in words.
+fn failed(error: io::Error) -> String {
+    match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
             "the process that shared the memory has ended, or runs in another network namespace".to_owned()
         }
@@ -140,13 +151,52 @@ pub(super) fn receive(
             "the process that shared the memory ended while it handed it over".to_owned()
         }
         _ => format!("the process that shared the memory cannot be asked for it: {error}"),
-    };
-    let mut sender = name(token).and_then(|name| UnixStream::connect_addr(&name)).map_err(failed)?;
+    }
+}
+
+fn connect(token: [u8; 16]) -> Result<UnixStream, String> {
+    let sender = name(token).and_then(|name| UnixStream::connect_addr(&name)).map_err(failed)?;
     if !is_trusted(user_of(&sender).map_err(failed)?) {
         return Err("another user's process listens where the memory was shared".to_owned());
     }
     sender.set_read_timeout(Some(READER_WAITS)).map_err(failed)?;
     sender.set_write_timeout(Some(READER_WAITS)).map_err(failed)?;
+    Ok(sender)
+}
+
+/// What the offer `number` of the process that listens under `token` says.
+///
+/// # Errors
+/// With what is wrong.
+pub(super) fn ask(token: [u8; 16], number: u32) -> Result<Vec<u8>, String> {
+    let mut sender = connect(token)?;
+    let question = [&QUESTION[..], &number.to_ne_bytes()].concat();
+    sender.write_all(&question).map_err(failed)?;
+    let (mut status, mut length) = ([0; 4], [0; 8]);
+    sender.read_exact(&mut status).map_err(failed)?;
+    sender.read_exact(&mut length).map_err(failed)?;
+    let length = u64::from_ne_bytes(length);
+    if u32::from_ne_bytes(status) != HERE || length > MOST_TEXT {
+        return Err("the process that shared the memory does not share it any more".to_owned());
+    }
+    let mut bytes = Vec::new();
+    sender.take(length).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 != length {
+        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+    }
+    Ok(bytes)
+}
+
+/// Gets pages from the process that listens under `token`; `take` gets each of them, in their order.
+///
+/// # Errors
+/// With what is wrong, or with what `take` says.
+pub(super) fn receive(
+    token: [u8; 16],
+    pages: &[(SharedPage, u64)],
+    mut take: impl FnMut(OwnedFd, u64) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut sender = connect(token)?;
     let mut words = GREETING.to_vec();
     words.extend_from_slice(&(pages.len() as u32).to_ne_bytes());
     pages.iter().for_each(|(page, _)| words.extend_from_slice(&page.0.to_ne_bytes()));

@@ -10,6 +10,7 @@ mod explain;
 mod export;
 mod fit;
 mod fleet;
+mod keep;
 mod man;
 mod metrics;
 mod oom;
@@ -54,6 +55,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Estimate(args) => estimate::run(&args),
         Command::Weights(args) => weights::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Keep(args) => keep::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Fleet(args) => fleet::run(&args),
@@ -91,6 +93,7 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
             (list(&[a.model.as_deref().map(Path::new)]), list(&[a.output.as_deref(), a.html.as_deref()]))
         }
         Command::Estimate(a) => (vec![&a.script], list(&[a.save.as_deref()])),
+        Command::Keep(a) => (paths(&a.files), Vec::new()),
         Command::Fleet(a) => fleet::files(a),
         Command::Weights(a) => match &a.command {
             WeightsCommand::Info(a) => (vec![&a.input], list(&[a.output.as_deref()])),

@@ -1,0 +1,427 @@
+//! Memory that sleeps: private pools whose physical memory goes back to the device while their addresses stay.
+//!
+//! # One sleep
+//! 1. [`Pool::begin_sleep`] waits for all work, closes the pools' heaps and says which bytes are worth keeping. Nothing
+//!    is unmapped yet: the caller copies.
+//! 2. [`Pool::finish_sleep`] unmaps and releases. [`Pool::finish_wake`] instead undoes the first step.
+//!
+//! # One waking
+//! 1. [`Pool::begin_wake`] puts new memory behind the addresses, all of it or nothing, in pages as large as the pool
+//!    allows, and says which bytes the caller copies back.
+//! 2. [`Pool::finish_wake`] opens the heaps. [`Pool::finish_sleep`] instead undoes the first step.
+//!
+//! Between two steps allocations may be given back, and requests come: those are served from new pages, which are
+//! awake. What sleeps is not counted as allocated, active or reserved.
+//!
+//! A pool that graphs use keeps every byte of its pages, since graphs also use what is free in it. Of other pools only
+//! allocations are kept, and what is free goes back for good.
+
+use super::{AllocationId, Place, Pool, PoolKey, lane_of};
+use crate::allocations::Allocation;
+use crate::device::{Device, DeviceError, PageHandle, Refusal, StreamHandle};
+use crate::heap::{GRANULE, Heap, Page};
+use crate::mutants::{self, Mutant};
+
+/// New pages are at most this part of what wakes: a page that one small block holds costs no more.
+const PART: u64 = 16;
+/// The largest page that is made for memory that wakes.
+const LARGEST_PAGE: u64 = 1 << 30;
+/// The part of what a region holds that it grows by.
+const AHEAD: u64 = 32;
+
+/// Why memory does not go to sleep or wake up. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SleepError {
+    /// A capture is open, which forbids waiting and copying.
+    Captured,
+    /// It sleeps already, or it is awake already.
+    Already,
+    /// It has an allocator of its own, which owns the memory.
+    Supplied,
+    /// Memory that was given back is still used by this stream, or by one that cannot be told.
+    InUse(Option<StreamHandle>),
+    /// There is no memory to wake up in: how much is missing, and what the device said.
+    OutOfMemory { missing: u64, device: DeviceError },
+    /// The device failed.
+    Device(DeviceError),
+}
+
+/// What a pool is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Its memory is there, and is copied out or in.
+    Between,
+    Asleep,
+}
+
+/// A pool that sleeps, or is between sleep and waking.
+#[derive(Clone, Copy, Debug)]
+struct Sleeper {
+    pool: PoolKey,
+    phase: Phase,
+    /// Every byte of its pages was kept, since graphs used it.
+    is_whole: bool,
+}
+
+/// Invariant: a page sleeps only in a heap of a pool that is listed.
+#[derive(Debug, Default)]
+pub(super) struct Sleepers {
+    all: Vec<Sleeper>,
+    /// Pools that are made for sleeping: large pages suit them.
+    regions: Vec<PoolKey>,
+}
+
+impl Sleepers {
+    fn find(&self, pool: PoolKey) -> Option<&Sleeper> {
+        self.all.iter().find(|sleeper| sleeper.pool == pool)
+    }
+
+    fn phase(&self, pool: PoolKey) -> Option<Phase> {
+        self.find(pool).map(|sleeper| sleeper.phase)
+    }
+
+    fn set(&mut self, pools: &[PoolKey], phase: Phase) {
+        for sleeper in self.all.iter_mut().filter(|sleeper| pools.contains(&sleeper.pool)) {
+            sleeper.phase = phase;
+        }
+    }
+
+    fn end(&mut self, pools: &[PoolKey]) {
+        self.all.retain(|sleeper| !pools.contains(&sleeper.pool));
+    }
+
+    pub(super) fn is_region(&self, pool: PoolKey) -> bool {
+        self.regions.contains(&pool)
+    }
+}
+
+impl<D: Device> Pool<D> {
+    /// A private pool is made for memory that sleeps. What is free in it may be given back at any time.
+    pub fn add_region(&mut self, pool: PoolKey) {
+        if !self.sleepers.is_region(pool) {
+            self.sleepers.regions.push(pool);
+            self.release_pool(pool);
+        }
+    }
+
+    /// Whether a pool sleeps, or is between sleep and waking.
+    pub fn sleeps(&self, pool: PoolKey) -> bool {
+        self.sleepers.phase(pool).is_some()
+    }
+
+    /// What sleeps of these pools: bytes in allocations.
+    pub fn asleep_in(&self, pools: &[PoolKey]) -> u64 {
+        let asleep = self.ids().map(|id| self.allocation(id)).filter(|a| a.is_asleep());
+        asleep.filter(|a| pools.contains(&self.lanes[a.lane as usize].pool)).map(|a| a.size).sum()
+    }
+
+    /// What these pools hold of the card: allocations in callers' hands, and pages.
+    pub fn awake_in(&self, pools: &[PoolKey]) -> (u64, u64) {
+        let lanes = self.lanes().into_iter().filter(|lane| pools.contains(&lane.pool));
+        lanes.fold((0, 0), |(live, held), lane| (live + lane.allocated, held + lane.reserved))
+    }
+
+    /// Whether the allocation at `addr` sleeps.
+    pub fn is_asleep(&self, addr: u64) -> bool {
+        self.find(addr).is_some_and(|id| self.allocation(id).is_asleep())
+    }
+
+    /// Whether pages are held whose allocations sleep.
+    pub(super) fn holds_asleep(&self) -> bool {
+        self.heaps().flat_map(Heap::pages).any(|page| page.is_asleep && page.handle.is_some())
+    }
+
+    /// The pages that these pools hold.
+    pub fn pages_of(&self, pools: &[PoolKey]) -> impl Iterator<Item = PageHandle> + '_ {
+        let heaps = self.heaps_of(pools).into_iter();
+        heaps.flat_map(|heap| self.heap(heap).pages().iter().filter_map(|page| page.handle))
+    }
+
+    fn heaps_of(&self, pools: &[PoolKey]) -> Vec<u32> {
+        let lanes = self.lanes.iter().filter(|lane| pools.contains(&lane.pool));
+        lanes.flat_map(|lane| [lane.small, lane.large]).collect()
+    }
+
+    fn ids_of(&self, pools: &[PoolKey]) -> Vec<AllocationId> {
+        let is_of = |id: &AllocationId| pools.contains(&self.lanes[self.allocation(*id).lane as usize].pool);
+        self.ids().filter(is_of).collect()
+    }
+
+    /// Whether graphs use what is free in a pool.
+    fn is_of_graphs(&self, pool: PoolKey) -> bool {
+        !self.released.contains(&pool)
+    }
+
+    /// Whether every byte of a heap outlives its sleep.
+    fn is_kept_whole(&self, heap: u32) -> bool {
+        let pool = self.lanes[lane_of(heap) as usize].pool;
+        self.sleepers.find(pool).is_some_and(|sleeper| sleeper.is_whole)
+    }
+
+    /// The bytes of a heap that outlive its sleep.
+    fn kept(&self, heap: u32) -> Vec<(u64, u64)> {
+        if self.is_kept_whole(heap) {
+            self.heap(heap).sleeping_pages(true)
+        } else {
+            self.heap(heap).sleeping_blocks()
+        }
+    }
+
+    /// Waits for all work and closes the heaps of these pools. The bytes to keep, as address and size, by address.
+    ///
+    /// # Errors
+    /// When the pools cannot sleep now. Nothing has changed then.
+    pub fn begin_sleep(&mut self, pools: &[PoolKey]) -> Result<Vec<(u64, u64)>, SleepError> {
+        if self.is_quiet() {
+            return Err(SleepError::Captured);
+        }
+        if pools.iter().any(|pool| self.sleeps(*pool)) {
+            return Err(SleepError::Already);
+        }
+        if pools.iter().any(|pool| self.supplied.has(*pool)) {
+            return Err(SleepError::Supplied);
+        }
+        self.wait_for_pending();
+        if !mutants::is(Mutant::SleepUnderWork) {
+            self.settle_now().map_err(SleepError::Device)?;
+        }
+        let ids = self.ids_of(pools);
+        // No fence covers the work of another context.
+        let uses = ids.iter().flat_map(|id| &self.allocation(*id).uses);
+        if let Some(&stream) = uses.clone().find(|stream| !self.device.is_fenced(**stream)) {
+            return Err(SleepError::InUse(Some(stream)));
+        }
+        if let Some(&id) = ids.iter().find(|id| self.allocation(**id).waits > 0) {
+            let mut waiting = self.pending.by_stream();
+            let user = waiting.find(|(_, queue)| queue.iter().any(|waiting| waiting.id == id));
+            return Err(SleepError::InUse(user.map(|(stream, _)| stream)));
+        }
+        let heaps = self.heaps_of(pools);
+        let sleepers = pools.iter().map(|&pool| {
+            let is_whole = self.is_of_graphs(pool);
+            Sleeper { pool, phase: Phase::Between, is_whole }
+        });
+        let sleepers: Vec<Sleeper> = sleepers.collect();
+        self.sleepers.all.extend(sleepers);
+        for &heap in &heaps {
+            if !self.is_kept_whole(heap) {
+                self.give_back_pages(heap as usize, u64::MAX);
+            }
+        }
+        for id in ids {
+            self.count_free(id);
+            self.log_completed(id);
+            let Allocation { lane, requested, size, place: Place::Home { heap, block }, .. } =
+                *self.allocation(id)
+            else {
+                // Private pools have their memory at home.
+                continue;
+            };
+            self.count_completed(lane, &Place::Home { heap, block }, requested, size, false);
+            self.allocation_mut(id).place = Place::Asleep { heap, block };
+        }
+        for &heap in &heaps {
+            self.heap_mut(heap).fall_asleep();
+        }
+        let mut kept: Vec<(u64, u64)> = heaps.iter().flat_map(|&heap| self.kept(heap)).collect();
+        kept.sort_unstable();
+        Ok(kept)
+    }
+
+    /// Gives the memory of pools that are between sleep and waking back to the device. The bytes; what the device does
+    /// not take away stays held.
+    pub fn finish_sleep(&mut self, pools: &[PoolKey]) -> u64 {
+        let mut given = 0;
+        for heap in self.heaps_of(pools) {
+            for (addr, size) in self.heap(heap).sleeping_pages(true) {
+                if self.device.unmap(addr, size).is_err() {
+                    continue;
+                }
+                self.log_pages(heap, addr, size, false);
+                for (page, bytes) in self.heap_mut(heap).take_handles(addr, size) {
+                    self.device.release(page, bytes);
+                    self.count_page_out(heap, bytes);
+                    given += bytes;
+                }
+                self.stats.device_frees += 1;
+            }
+        }
+        self.sleepers.set(pools, Phase::Asleep);
+        given
+    }
+
+    /// Puts new memory behind the addresses of pools that sleep. The bytes to copy back, as address and size.
+    ///
+    /// # Errors
+    /// When there is not enough, or the device refuses: the pools sleep on, whole.
+    pub fn begin_wake(&mut self, pools: &[PoolKey]) -> Result<Vec<(u64, u64)>, SleepError> {
+        if self.is_quiet() {
+            return Err(SleepError::Captured);
+        }
+        if pools.iter().any(|pool| self.sleepers.phase(*pool) != Some(Phase::Asleep)) {
+            return Err(SleepError::Already);
+        }
+        let heaps = self.heaps_of(pools);
+        for &heap in &heaps {
+            if !self.is_kept_whole(heap) {
+                self.let_go_of_free(heap);
+            }
+        }
+        let wanted: u64 = self.stretches(&heaps).iter().map(|(_, _, size)| size).sum();
+        self.make_room(wanted)?;
+        let page = (wanted / PART).clamp(GRANULE, LARGEST_PAGE);
+        for (heap, addr, size) in self.stretches(&heaps) {
+            self.recut(heap, addr, size, 1 << page.ilog2());
+        }
+        for &heap in &heaps {
+            if let Err(device) = self.fill_asleep(heap) {
+                self.finish_sleep(pools);
+                return Err(match device {
+                    DeviceError::Driver(_) => SleepError::Device(device),
+                    device => SleepError::OutOfMemory { missing: wanted, device },
+                });
+            }
+        }
+        self.sleepers.set(pools, Phase::Between);
+        let mut kept: Vec<(u64, u64)> = heaps.iter().flat_map(|&heap| self.kept(heap)).collect();
+        kept.sort_unstable();
+        Ok(kept)
+    }
+
+    /// What no allocation is in need not wake: it becomes holes, to the granule.
+    fn let_go_of_free(&mut self, heap: u32) {
+        for (_, addr, size) in self.stretches(&[heap]) {
+            self.recut(heap, addr, size, GRANULE);
+        }
+        if self.heap_mut(heap).bury() > 0 {
+            self.heap_mut(heap).draw_in();
+        }
+    }
+
+    /// Sleeping pages without memory, neighbours as one: heap, address, size.
+    fn stretches(&self, heaps: &[u32]) -> Vec<(u32, u64, u64)> {
+        let of = |&heap: &u32| {
+            self.heap(heap).sleeping_pages(false).into_iter().map(move |(addr, size)| (heap, addr, size))
+        };
+        heaps.iter().flat_map(of).collect()
+    }
+
+    /// Looks whether `wanted` bytes can be had, after what is free went back where it must.
+    fn make_room(&mut self, wanted: u64) -> Result<(), SleepError> {
+        if self.room() < wanted {
+            self.trim();
+        }
+        let room = self.room();
+        if room >= wanted {
+            return Ok(());
+        }
+        let is_limit = self.options.limit.is_some_and(|limit| self.stats.reserved.current + wanted > limit);
+        let device = if is_limit { DeviceError::Refused(Refusal::Limit) } else { DeviceError::OutOfMemory };
+        Err(SleepError::OutOfMemory { missing: wanted - room, device })
+    }
+
+    /// Cuts a stretch into pages of `most` bytes, and smaller ones for the rest.
+    fn recut(&mut self, heap: u32, addr: u64, size: u64, most: u64) {
+        let (mut sizes, mut left) = (Vec::new(), size);
+        while left > 0 {
+            let page = most.min(1 << left.ilog2());
+            sizes.push(page);
+            left -= page;
+        }
+        if let Some((behind, by)) = self.heap_mut(heap).recut(addr, &sizes) {
+            self.renumber_pages(heap, behind, by);
+        }
+    }
+
+    /// Creates and maps every page of a heap that sleeps, and grants all of it.
+    fn fill_asleep(&mut self, heap: u32) -> Result<(), DeviceError> {
+        let empty: Vec<(u64, u64)> = {
+            let pages = self.heap(heap).pages().iter();
+            pages.filter(|page| page.is_asleep && page.handle.is_none()).map(|p| (p.addr, p.size)).collect()
+        };
+        for (addr, size) in empty {
+            let page: PageHandle = self.device.create(size)?;
+            self.device.map(addr, size, page).inspect_err(|_| self.device.release(page, size))?;
+            self.heap_mut(heap).put_handle(addr, page);
+            self.count_page_in(heap, size);
+            self.log_pages(heap, addr, size, true);
+        }
+        // Also what the device did not take away: it may never have been granted.
+        for (addr, size) in self.heap(heap).sleeping_pages(true) {
+            self.device.grant(addr, size)?;
+            self.stats.device_allocs += 1;
+        }
+        Ok(())
+    }
+
+    /// Opens the heaps of pools whose memory is there. The allocations that are awake now, by address.
+    pub fn finish_wake(&mut self, pools: &[PoolKey]) -> Vec<u64> {
+        let mut woken = Vec::new();
+        for heap in self.heaps_of(pools) {
+            self.heap_mut(heap).wake_up();
+        }
+        for id in self.ids_of(pools) {
+            let Allocation { addr, lane, requested, size, place: Place::Asleep { heap, block }, .. } =
+                *self.allocation(id)
+            else {
+                continue;
+            };
+            let place = Place::Home { heap, block };
+            self.count_out(lane, &place, requested, size);
+            self.allocation_mut(id).place = place;
+            woken.push(addr);
+        }
+        self.sleepers.end(pools);
+        for heap in self.heaps_of(pools) {
+            if !self.is_of_graphs(self.lanes[lane_of(heap) as usize].pool) {
+                // Nothing ran there meanwhile.
+                self.give_back_pages(heap as usize, u64::MAX);
+            }
+        }
+        woken.sort_unstable();
+        woken
+    }
+
+    /// An allocation that sleeps is given back: it was counted out before, and no work uses it.
+    pub(super) fn free_asleep(&mut self, id: AllocationId) {
+        self.uncharge(id);
+        let place = self.allocations_of(id.shard).remove(id.slot);
+        if let Place::Asleep { heap, block } = place {
+            self.heap_mut(heap).release_asleep(block);
+        }
+    }
+
+    /// The size of the next page of a region when `left` bytes are missing: few large pages sleep and wake sooner.
+    pub(super) fn region_page(&self, heap: u32, left: u64) -> Option<u64> {
+        self.is_region_heap(heap).then(|| 1 << left.clamp(GRANULE, LARGEST_PAGE).ilog2())
+    }
+
+    /// What to take at once where a region's heap of large requests misses `bytes`: a part of what it holds, so that
+    /// its pages are large. What is left of it goes with the first sleep.
+    pub(super) fn region_growth(&self, heap: u32, bytes: u64) -> Option<u64> {
+        let held: u64 = self.heap(heap).pages().iter().map(|page| page.size).sum();
+        let ahead = (held / AHEAD).min(LARGEST_PAGE) / GRANULE * GRANULE;
+        (heap % 2 == 1 && self.is_region_heap(heap)).then_some(bytes.max(ahead))
+    }
+
+    fn is_region_heap(&self, heap: u32) -> bool {
+        self.sleepers.is_region(self.lanes[lane_of(heap) as usize].pool)
+    }
+
+    /// What each pool's state says of its pages.
+    pub(super) fn check_sleepers(&self) -> Result<(), String> {
+        for (lane, shard) in self.lanes.iter().zip(&self.shards) {
+            let asleep = shard.heaps.iter().flat_map(Heap::pages).filter(|page| page.is_asleep);
+            let phase = self.sleepers.phase(lane.pool);
+            let is_wrong = |page: &Page| match phase {
+                None => true,
+                Some(Phase::Asleep) => false,
+                Some(Phase::Between) => page.handle.is_none(),
+            };
+            if let Some(page) = asleep.clone().find(|page| is_wrong(page)) {
+                return Err(format!("the page at {:#x} sleeps in a pool that is {phase:?}", page.addr));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,413 @@
+//! Elastic tensors: addresses for the largest size, and pages that come and go. The book is
+//! [`gapless_pool::elastic`]; here are its pools, each with a thread that maps and unmaps, and the C ABI for Python.
+//!
+//! The thread has a device of its own, so that it never takes the card's lock, and the card's quota: each page is asked
+//! for in the process's budget and its tenant's share. Callers make no driver call, except when they reserve addresses.
+//! Order of locks: a pool's book alone; nothing is called with it.
+
+use crate::hooks::{guarded, set_error};
+use crate::quota::{QuotaDevice, admission};
+use crate::tensors::{self, ManagedTensor};
+use crate::{background, state};
+use gapless_cuda::CudaDevice;
+use gapless_pool::elastic::{Book, Done, Job, RangeId};
+use gapless_pool::{Device, DeviceError, Refusal};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// Between two looks at work in flight, and after something failed that may succeed later.
+const LOOK: Duration = Duration::from_millis(1);
+/// How long growth waits for pages that a capture keeps mapped.
+const PATIENCE: Duration = Duration::from_secs(1);
+const GRANULE: u64 = 2 << 20;
+
+#[derive(Debug)]
+struct Pool {
+    device: i32,
+    book: Mutex<Book>,
+    /// The thread has something to do; a caller has what it wanted, or an error.
+    work: Condvar,
+    news: Condvar,
+    is_closed: AtomicBool,
+    /// Pages could not be unmapped since somebody last asked, because a graph is captured.
+    barred: AtomicBool,
+}
+
+/// The process ends: the driver is not called any more. A job is done with it read.
+static ENDED: RwLock<bool> = RwLock::new(false);
+
+extern "C" fn at_exit() {
+    let _ = std::panic::catch_unwind(|| *ENDED.write().unwrap_or_else(PoisonError::into_inner) = true);
+}
+
+static POOLS: Mutex<BTreeMap<i64, Arc<Pool>>> = Mutex::new(BTreeMap::new());
+
+fn pools() -> MutexGuard<'static, BTreeMap<i64, Arc<Pool>>> {
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pool(number: i64) -> Result<Arc<Pool>, String> {
+    if state::is_forked() {
+        return Err(state::CardError::Forked.to_string());
+    }
+    pools().get(&number).cloned().ok_or_else(|| "the elastic pool is closed".to_owned())
+}
+
+impl Pool {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, mut device: QuotaDevice<CudaDevice>) {
+        let mut book = self.book();
+        loop {
+            let Some(job) = book.next_job() else {
+                self.news.notify_all();
+                if self.is_closed.load(Ordering::Relaxed) {
+                    if book.is_empty() {
+                        return;
+                    }
+                    // The last tensor of a pool may go after it.
+                    if book.stats().free > 0 {
+                        book.give_back(usize::MAX);
+                        continue;
+                    }
+                }
+                book = if book.is_quiet {
+                    // What a capture kept from being fenced is tried again.
+                    book.is_quiet = false;
+                    self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0
+                } else {
+                    self.work.wait(book).unwrap_or_else(PoisonError::into_inner)
+                };
+                continue;
+            };
+            drop(book);
+            let done = {
+                let is_over = ENDED.read().unwrap_or_else(PoisonError::into_inner);
+                if *is_over || state::is_forked() {
+                    return;
+                }
+                // A fence would end a capture.
+                let is_barred = matches!(job, Job::Fence) && self.has_capture(&device);
+                if is_barred { Done::NotFenced } else { job.run(&mut device) }
+            };
+            let is_barred = matches!(done, Done::NotFenced);
+            book = self.book();
+            let waits = book.finish(done);
+            self.news.notify_all();
+            if is_barred {
+                book.is_quiet = true;
+                self.barred.store(true, Ordering::Relaxed);
+            } else if waits {
+                book = self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    fn has_capture(&self, device: &QuotaDevice<CudaDevice>) -> bool {
+        let is_routed = state::existing(self.device).is_some_and(|card| card.routings.has_capture());
+        is_routed || device.sees_capture(None)
+    }
+}
+
+/// A tensor's addresses: what PyTorch holds keeps them.
+#[derive(Debug)]
+struct Held {
+    pool: Arc<Pool>,
+    range: RangeId,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !state::is_forked() {
+            self.pool.book().end(self.range);
+            self.pool.work.notify_all();
+        }
+    }
+}
+
+fn open(device: i32, page: u64, limit: u64) -> Result<i64, String> {
+    static LAST: AtomicI64 = AtomicI64::new(0);
+    static WATCHED: Once = Once::new();
+    if page == 0 || !page.is_multiple_of(GRANULE) {
+        return Err(format!("a page of {page} bytes cannot be: pages have a multiple of 2 MiB"));
+    }
+    // The card is made, with its quota.
+    state::with_card(device, |_| ()).map_err(|error| error.to_string())?;
+    let quota = admission::of(device).ok_or("the card has no quota")?.quota.clone();
+    let own = CudaDevice::new(device).map_err(|error| error.to_string())?;
+    WATCHED.call_once(|| background::at_exit(at_exit));
+    let limit = (limit > 0).then(|| usize::try_from(limit / page).unwrap_or(usize::MAX));
+    let pool = Arc::new(Pool {
+        device,
+        book: Mutex::new(Book::new(page, limit)),
+        work: Condvar::new(),
+        news: Condvar::new(),
+        is_closed: AtomicBool::new(false),
+        barred: AtomicBool::new(false),
+    });
+    let worker = pool.clone();
+    background::spawn("gapless-elastic", move || {
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            worker.run(QuotaDevice::new(own, quota))
+        }));
+    })
+    .map_err(|error| format!("no thread can be started ({error})"))?;
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    pools().insert(number, pool);
+    Ok(number)
+}
+
+fn reserve(number: i64, slots: u64) -> Result<(u32, *mut ManagedTensor), String> {
+    let pool = pool(number)?;
+    let page = pool.book().page();
+    let slots_here = usize::try_from(slots).map_err(|_| "it is too large".to_owned())?;
+    let size = page.checked_mul(slots).filter(|size| *size <= 1 << 46).ok_or("it is too large")?;
+    let base = state::with_card(pool.device, |card| card.pool.device_mut().reserve(size))
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("the driver has no {size} bytes of addresses ({error:?})"))?;
+    let range = pool.book().add(base, slots_here);
+    let held: Arc<dyn Any + Send + Sync> = Arc::new(Held { pool: pool.clone(), range });
+    Ok((range.0, tensors::bytes_at(base, size, pool.device, held)))
+}
+
+/// Why a range cannot have what it wants.
+enum Refused {
+    OutOfMemory(String),
+    Other(String),
+}
+
+fn want(
+    number: i64,
+    range: u32,
+    yes: &[(usize, usize)],
+    ahead: &[(usize, usize)],
+    waits: bool,
+) -> Result<(), Refused> {
+    let pool = pool(number).map_err(Refused::Other)?;
+    let range = RangeId(range);
+    let mut book = pool.book();
+    let is_ready = book.want(range, yes, ahead);
+    pool.work.notify_all();
+    if is_ready || !waits {
+        return Ok(());
+    }
+    pool.barred.store(false, Ordering::Relaxed);
+    let began = Instant::now();
+    loop {
+        if let Some(error) = book.take_error(range) {
+            let stats = book.stats();
+            let page = book.page();
+            drop(book);
+            return Err(refused(
+                &pool,
+                error,
+                stats.pages as u64 * page,
+                stats.limit.map(|limit| limit as u64 * page),
+            ));
+        }
+        if book.is_ready(range) {
+            return Ok(());
+        }
+        // The caller may be the one that captures.
+        if pool.barred.load(Ordering::Relaxed) && began.elapsed() > PATIENCE {
+            let why = "pages that were given back cannot be taken while a CUDA graph is captured: grow before the capture";
+            return Err(Refused::OutOfMemory(why.to_owned()));
+        }
+        book = pool
+            .news
+            .wait_timeout(book, Duration::from_millis(100))
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+    }
+}
+
+fn refused(pool: &Pool, error: DeviceError, held: u64, limit: Option<u64>) -> Refused {
+    let mib = |bytes: u64| format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20));
+    let why = match error {
+        DeviceError::Refused(Refusal::Limit) => match limit {
+            Some(limit) => format!("its pool has a limit of {}, all of it in use", mib(limit)),
+            None => "its pool has a limit, all of it in use".to_owned(),
+        },
+        DeviceError::Refused(why) => admission::of(pool.device)
+            .and_then(|card| card.quota.sentence(why))
+            .map_or_else(|| format!("refused ({why:?})"), |text| text.trim().to_owned()),
+        DeviceError::OutOfMemory => "the card has no more memory".to_owned(),
+        DeviceError::Driver(code) => {
+            return Refused::Other(format!("the driver failed with CUDA error {code}"));
+        }
+    };
+    Refused::OutOfMemory(format!("{why}; the pool holds {}", mib(held)))
+}
+
+/// Others wait for memory of this card: free pages, and those only mapped ahead, go back.
+pub(crate) fn give_back(device: i32) {
+    let all: Vec<Arc<Pool>> = pools().values().filter(|pool| pool.device == device).cloned().collect();
+    for pool in all {
+        pool.book().give_back(usize::MAX);
+        pool.work.notify_all();
+    }
+}
+
+/// What the pools of a card hold, and of that what no tensor wants.
+pub(crate) fn figures(device: i32) -> (u64, u64) {
+    let pools = pools();
+    let of = |pool: &Arc<Pool>| {
+        let book = pool.book();
+        let stats = book.stats();
+        (stats.pages as u64 * book.page(), (stats.spare + stats.free) as u64 * book.page())
+    };
+    pools.values().filter(|pool| pool.device == device).map(of).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+}
+
+// ---- the C ABI ----
+
+fn inside() -> String {
+    "the elastic pool failed inside; please report it".to_owned()
+}
+
+/// A pool of pages of `page` bytes, at most `limit` bytes where that is not 0; its number, or -1 with a message in
+/// `gapless_last_error`.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_elastic_pool(device: i32, page: u64, limit: u64) -> i64 {
+    guarded(Err(inside()), || open(device, page, limit)).unwrap_or_else(|message| {
+        set_error(&message);
+        -1
+    })
+}
+
+/// The pool has no user any more: its pages go back once its tensors are gone.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_elastic_close(number: i64) {
+    if state::is_forked() {
+        return;
+    }
+    guarded((), || {
+        if let Some(pool) = pools().remove(&number) {
+            pool.is_closed.store(true, Ordering::Relaxed);
+            pool.book().give_back(usize::MAX);
+            pool.work.notify_all();
+        }
+    });
+}
+
+/// Addresses for `slots` pages, as a tensor of bytes in `out`; the number of the range, or -1 with a message in
+/// `gapless_last_error`.
+///
+/// # Safety
+/// `out` is valid for one write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_elastic_new(pool: i64, slots: u64, out: *mut *mut ManagedTensor) -> i64 {
+    match guarded(Err(inside()), || reserve(pool, slots)) {
+        Ok((range, tensor)) => {
+            // SAFETY: as the caller says.
+            unsafe { out.write(tensor) };
+            i64::from(range)
+        }
+        Err(message) => {
+            set_error(&message);
+            -1
+        }
+    }
+}
+
+/// Says which slots of a range are wanted (`yes` pairs) and which may be mapped ahead (`ahead` pairs after them); waits
+/// for the former where `waits` is not 0. 0; 1: there is no memory; -1: something else failed; both with a message in
+/// `gapless_last_error`.
+///
+/// # Safety
+/// `pairs` is valid for `yes + ahead` reads of two numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_elastic_want(
+    pool: i64,
+    range: u32,
+    pairs: *const [u64; 2],
+    yes: usize,
+    ahead: usize,
+    waits: i32,
+) -> i32 {
+    // SAFETY: as the caller says.
+    let pairs = unsafe { std::slice::from_raw_parts(pairs, yes + ahead) };
+    let pairs: Vec<(usize, usize)> = pairs.iter().map(|&[from, to]| (from as usize, to as usize)).collect();
+    let done = guarded(Err(Refused::Other(inside())), || {
+        want(pool, range, &pairs[..yes], &pairs[yes..], waits != 0)
+    });
+    let (code, message) = match done {
+        Ok(()) => return 0,
+        Err(Refused::OutOfMemory(message)) => (1, message),
+        Err(Refused::Other(message)) => (-1, message),
+    };
+    set_error(&message);
+    code
+}
+
+/// Gives the free pages of a pool back to the card, behind work in flight, and waits for that at most `wait` ms; the
+/// bytes that the pool then holds less.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_elastic_trim(number: i64, wait: u64) -> u64 {
+    guarded(0, || {
+        let Ok(pool) = pool(number) else { return 0 };
+        let mut book = pool.book();
+        let page = book.page();
+        let before = book.stats().pages;
+        book.give_back(usize::MAX);
+        pool.work.notify_all();
+        let end = Instant::now() + Duration::from_millis(wait);
+        while book.stats().pages > book.stats().wanted && Instant::now() < end {
+            book = pool.news.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        before.saturating_sub(book.stats().pages) as u64 * page
+    })
+}
+
+/// Writes what a pool has, in bytes: held, wanted by tensors, mapped ahead or still to be unmapped, free, the limit (0:
+/// none). 0, or -1 where there is no such pool.
+///
+/// # Safety
+/// `out` is valid for five writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_elastic_stats(number: i64, out: *mut u64) -> i32 {
+    let found = guarded(None, || {
+        let pool = pool(number).ok()?;
+        let book = pool.book();
+        let (stats, page) = (book.stats(), book.page());
+        let bytes = |pages: usize| pages as u64 * page;
+        Some([
+            bytes(stats.pages),
+            bytes(stats.wanted),
+            bytes(stats.spare),
+            bytes(stats.free),
+            stats.limit.map_or(0, bytes),
+        ])
+    });
+    let Some(values) = found else { return -1 };
+    for (at, value) in values.into_iter().enumerate() {
+        // SAFETY: as the caller says.
+        unsafe { out.add(at).write(value) };
+    }
+    0
+}
+
+/// How often the calling thread has entered the driver through this library.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_driver_entries() -> u64 {
+    gapless_cuda::device::entries()
+}
+
+/// Writes what the elastic pools of a card hold, and what of that no tensor wants.
+///
+/// # Safety
+/// `out` is valid for two writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_elastic_held(device: i32, out: *mut u64) {
+    let (held, spare) = if state::is_forked() { (0, 0) } else { guarded((0, 0), || figures(device)) };
+    // SAFETY: as the caller says.
+    unsafe {
+        out.write(held);
+        out.add(1).write(spare);
+    }
+}

@@ -1,0 +1,244 @@
+//! Regions: named parts of a program's memory that sleep and wake together.
+//!
+//! A region is a private pool of its own, and the pools of graphs that were captured while it was open. What any thread
+//! allocates while a region is open lies in it; the newest open one counts. A process that never opened one pays one
+//! load a request.
+//!
+//! A sleep has three steps, and so has a waking: the pool is told under the card's lock, bytes are copied without it,
+//! and the pool is told again ([`gapless_pool::Pool::begin_sleep`]). Whatever fails, the region is awake and whole or
+//! asleep and whole. One region is moved at a time, or two against each other ([`switch`]).
+
+mod abi;
+mod moving;
+mod store;
+
+use crate::budgets;
+use crate::state::CARDS;
+use gapless_pool::PoolKey;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use store::Store;
+
+pub(crate) use moving::{Failure, Moved, sleep, switch, wake};
+pub(crate) use store::prepare;
+
+/// The first half of every region's pool: PyTorch counts its own from 0.
+const MARK: u64 = 0x0067_6170_6c65_7373;
+const MOST_REGIONS: usize = 1 << 16;
+
+/// What becomes of a region's bytes while it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Copied to pinned host memory.
+    Host,
+    /// Not kept: what is there after waking is undefined.
+    Discard,
+    /// Written to a file.
+    Disk,
+}
+
+/// The number of the newest open region, from 1 on; 0: none is open.
+static OPEN: AtomicU32 = AtomicU32::new(0);
+static REGIONS: Mutex<Regions> = Mutex::new(Regions { all: Vec::new(), open: Vec::new(), count: 0 });
+/// Whoever moves regions has it, for as long as it takes: two would wait for each other's memory.
+static MOVING: Mutex<()> = Mutex::new(());
+
+#[derive(Debug)]
+struct Region {
+    name: String,
+    keep: Keep,
+    /// Pools of graphs that were captured in it, by card.
+    graphs: Vec<(i32, PoolKey)>,
+    /// What sleeps of it, by card.
+    asleep: Vec<(i32, Store)>,
+}
+
+/// Region `n` is `all[n - 1]`.
+#[derive(Debug)]
+struct Regions {
+    all: Vec<Region>,
+    /// Tokens and regions of open scopes, oldest first; 0: a scope without a region.
+    open: Vec<(i64, u32)>,
+    count: i64,
+}
+
+fn regions() -> MutexGuard<'static, Regions> {
+    REGIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn key_of(number: u32) -> PoolKey {
+    PoolKey(MARK, u64::from(number))
+}
+
+/// Whether a pool is a region's own.
+#[inline]
+pub(crate) fn is_region(pool: PoolKey) -> bool {
+    pool.0 == MARK
+}
+
+/// The pool of what is allocated now outside of PyTorch's own pools.
+#[inline]
+pub(crate) fn current() -> PoolKey {
+    match OPEN.load(Ordering::Relaxed) {
+        0 => PoolKey(0, 0),
+        number => key_of(number),
+    }
+}
+
+/// A capture, or a memory pool of PyTorch's, begins to take requests: its memory is part of the open region.
+pub(crate) fn took(device: i32, pool: PoolKey) {
+    let number = OPEN.load(Ordering::Relaxed);
+    if number == 0 || is_region(pool) {
+        return;
+    }
+    let mut regions = regions();
+    let is_taken = regions.all.iter().any(|region| region.graphs.contains(&(device, pool)));
+    if let Some(region) = regions.all.get_mut(number as usize - 1)
+        && !is_taken
+    {
+        region.graphs.push((device, pool));
+    }
+}
+
+/// A pool of PyTorch's is no more.
+pub(crate) fn forget(device: i32, pool: PoolKey) {
+    // A process without regions has nothing to forget.
+    if let Ok(mut regions) = REGIONS.lock() {
+        for region in &mut regions.all {
+            region.graphs.retain(|graph| *graph != (device, pool));
+        }
+    }
+}
+
+impl Regions {
+    fn find(&self, name: &str) -> Result<usize, String> {
+        self.all.iter().position(|region| region.name == name).ok_or_else(|| {
+            let known: Vec<&str> = self.all.iter().map(|region| region.name.as_str()).collect();
+            let known = if known.is_empty() { "none was opened yet".to_owned() } else { known.join(", ") };
+            format!(
+                "there is no region {name:?}: open it with gapless.region({name:?}) first (regions: {known})"
+            )
+        })
+    }
+
+    /// The pools of a region on a card.
+    fn pools(&self, at: usize, device: i32) -> Vec<PoolKey> {
+        let graphs = self.all[at].graphs.iter().filter(|(card, _)| *card == device).map(|(_, pool)| *pool);
+        std::iter::once(key_of(at as u32 + 1)).chain(graphs).collect()
+    }
+
+    fn publish(&self) {
+        OPEN.store(self.open.last().map_or(0, |(_, number)| *number), Ordering::Relaxed);
+    }
+}
+
+/// Opens a scope in a region, which is made where it is new; without a name, in none. A number to close it by.
+///
+/// # Errors
+/// With what is wrong.
+pub(crate) fn open(name: Option<&str>, keep: Keep) -> Result<i64, String> {
+    if let Some(name) = name
+        && !budgets::is_tag(name)
+    {
+        return Err(format!("invalid name {name:?} of a region: use 1 to 63 letters, digits, _, - or /"));
+    }
+    let mut regions = regions();
+    let number = match name {
+        None => 0,
+        Some(name) => {
+            let at = match regions.find(name) {
+                Ok(at) => at,
+                Err(_) if regions.all.len() < MOST_REGIONS => {
+                    let name = name.to_owned();
+                    regions.all.push(Region { name, keep, graphs: Vec::new(), asleep: Vec::new() });
+                    regions.all.len() - 1
+                }
+                Err(_) => {
+                    return Err(format!("there are {MOST_REGIONS} regions already: use their names again"));
+                }
+            };
+            let region = &mut regions.all[at];
+            if region.keep != keep && !region.asleep.is_empty() {
+                return Err(format!("region {name:?} sleeps: wake it before its keep is changed"));
+            }
+            region.keep = keep;
+            at as u32 + 1
+        }
+    };
+    regions.count += 1;
+    let token = regions.count;
+    regions.open.push((token, number));
+    regions.publish();
+    Ok(token)
+}
+
+/// Closes a scope, whichever was opened since.
+pub(crate) fn close(token: i64) {
+    let mut regions = regions();
+    regions.open.retain(|(open, _)| *open != token);
+    regions.publish();
+}
+
+/// Regions that are awake on a card, but for the one whose pool is `asking`, and their bytes there: the most first.
+pub(crate) fn awake_on(device: i32, asking: PoolKey) -> Vec<(String, u64)> {
+    let names: Vec<String> = regions().all.iter().map(|region| region.name.clone()).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let Some(card) = crate::state::existing(device) else { return Vec::new() };
+    let of = |(at, name): (usize, String)| (name, card.pool.awake_in(&regions().pools(at, device)).1);
+    let others = names.into_iter().enumerate().filter(|(at, _)| key_of(*at as u32 + 1) != asking);
+    let mut found: Vec<(String, u64)> = others.map(of).filter(|(_, bytes)| *bytes > 0).collect();
+    found.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    found
+}
+
+/// Copies the bytes that are kept for sleeping memory at `addr`. Whether there are any.
+///
+/// # Errors
+/// When they cannot be read.
+pub(crate) fn read_kept(addr: u64, into: &mut [u8]) -> Result<bool, String> {
+    let regions = regions();
+    for (_, store) in regions.all.iter().flat_map(|region| &region.asleep) {
+        if store.read_at(addr, into)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// One region as it is shown.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    pub(crate) keep: Keep,
+    /// Bytes of allocations in callers' hands, and of pages; what sleeps, and what the host keeps for it.
+    pub(crate) live: u64,
+    pub(crate) held: u64,
+    pub(crate) asleep: u64,
+    pub(crate) host: u64,
+}
+
+/// Every region, on all cards.
+pub(crate) fn shown() -> Vec<Shown> {
+    let count = regions().all.len();
+    let of = |at: usize| {
+        let mut shown = {
+            let regions = regions();
+            let region = &regions.all[at];
+            let host = region.asleep.iter().map(|(_, store)| store.host_bytes()).sum();
+            Shown { name: region.name.clone(), keep: region.keep, live: 0, held: 0, asleep: 0, host }
+        };
+        for device in 0..CARDS as i32 {
+            if let Some(card) = crate::state::existing(device) {
+                let pools = regions().pools(at, device);
+                let (live, held) = card.pool.awake_in(&pools);
+                shown.live += live;
+                shown.held += held;
+                shown.asleep += card.pool.asleep_in(&pools);
+            }
+        }
+        shown
+    };
+    (0..count).map(of).collect()
+}

@@ -1,0 +1,384 @@
+//! Sleep and waking of regions, on every card that has memory of them.
+
+use super::store::Store;
+use super::{Keep, MOVING, regions};
+use crate::hooks::guarded;
+use crate::state::{self, CARDS, Card};
+use crate::{history, recorder};
+use gapless_cuda::Copies;
+use gapless_pool::{DeviceError, PoolKey, Refusal, SleepError};
+use std::sync::{MutexGuard, OnceLock, PoisonError};
+
+/// Why a region was not moved. It is as it was.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// There is no memory on the card to wake up in.
+    OutOfMemory(String),
+    Other(String),
+}
+
+/// What was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Bytes that were kept, or copied back.
+    pub(crate) copied: u64,
+    /// Bytes of pages that the card got back, or gave.
+    pub(crate) pages: u64,
+}
+
+fn alone() -> MutexGuard<'static, ()> {
+    MOVING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A region as it is moved.
+struct Mover {
+    name: String,
+    at: usize,
+    keep: Keep,
+}
+
+impl Mover {
+    fn new(name: &str) -> Result<Mover, Failure> {
+        let regions = regions();
+        let at = regions.find(name).map_err(Failure::Other)?;
+        Ok(Mover { name: name.to_owned(), at, keep: regions.all[at].keep })
+    }
+
+    fn pools(&self, device: i32) -> Vec<PoolKey> {
+        regions().pools(self.at, device)
+    }
+
+    fn sleeps(&self) -> bool {
+        !regions().all[self.at].asleep.is_empty()
+    }
+
+    /// Cards that have memory of it.
+    fn cards(&self) -> Vec<i32> {
+        let has = |device: &i32| {
+            state::existing(*device).is_some_and(|card| {
+                let pools = self.pools(*device);
+                card.pool.awake_in(&pools).1 > 0
+            })
+        };
+        (0..CARDS as i32).filter(has).collect()
+    }
+
+    fn failure(&self, what: &str, error: &SleepError, device: i32) -> Failure {
+        let name = &self.name;
+        let text = match *error {
+            SleepError::Captured => {
+                format!("region {name:?} cannot {what} while a CUDA graph is captured: end the capture first")
+            }
+            SleepError::Already => format!("region {name:?} cannot {what}: it does so already"),
+            SleepError::Supplied => format!(
+                "region {name:?} cannot {what}: a torch.cuda.MemPool with an allocator of its own was used in it"
+            ),
+            SleepError::InUse(Some(stream)) => format!(
+                "region {name:?} cannot {what}: stream {:#x} still uses memory of it, and its work cannot be waited for",
+                stream.0
+            ),
+            SleepError::InUse(None) => {
+                format!(
+                    "region {name:?} cannot {what}: a stream still uses memory of it that cannot be waited for"
+                )
+            }
+            SleepError::OutOfMemory { missing, device: why } => {
+                let who = match why {
+                    DeviceError::Refused(Refusal::Limit) => "the limit of this process",
+                    DeviceError::Refused(Refusal::Process | Refusal::Share | Refusal::Lent) => {
+                        "this process's share of the card"
+                    }
+                    _ => "the card",
+                };
+                return Failure::OutOfMemory(format!(
+                    "CUDA out of memory. Region {name:?} cannot {what} on cuda:{device}: {} MiB are missing ({who}). \
+                     Nothing has changed: free memory, or let another region sleep, and try again",
+                    missing.div_ceil(1 << 20)
+                ));
+            }
+            SleepError::Device(error) => {
+                format!("region {name:?} cannot {what}: the driver refused ({error:?}). Nothing has changed")
+            }
+        };
+        Failure::Other(text)
+    }
+}
+
+/// Runs `work` on a card that was used before, under its lock.
+fn on<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T, Failure> {
+    let gone = || Failure::Other(format!("cuda:{device} was not used yet"));
+    let done = guarded(None, || state::existing(device).map(|mut card| work(&mut card)));
+    done.ok_or_else(gone)
+}
+
+/// The copying streams of each card, made when they are first needed.
+static COPIES: [OnceLock<Copies>; CARDS] = [const { OnceLock::new() }; CARDS];
+
+fn copies(device: i32) -> Result<&'static Copies, Failure> {
+    let slot = &COPIES[device as usize];
+    if slot.get().is_none() {
+        let made = on(device, |card| Copies::new(card.pool.device()))?;
+        let none = |error| Failure::Other(format!("cuda:{device} has no stream for copies ({error:?})"));
+        // Regions are moved one at a time: nobody else has set it.
+        let _ = slot.set(made.map_err(none)?);
+    }
+    Ok(slot.get().expect("it was just set"))
+}
+
+/// A region on one card that is between sleep and waking.
+struct Half {
+    device: i32,
+    pools: Vec<PoolKey>,
+    copies: &'static Copies,
+    /// What is to be copied.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Half {
+    /// Closes the region on a card.
+    fn begin_sleep(mover: &Mover, device: i32) -> Result<Half, Failure> {
+        let (pools, copies) = (mover.pools(device), copies(device)?);
+        let ranges = on(device, |card| {
+            if card.has_shared(&pools) {
+                return Err(Failure::Other(format!(
+                    "region {:?} cannot sleep: other processes have memory of it (CUDA IPC), which would not follow. Let \
+                     them drop it, or keep what is shared outside of the region",
+                    mover.name
+                )));
+            }
+            let begun = card.pool.begin_sleep(&pools);
+            card.note_changes(device, None);
+            begun.map_err(|error| mover.failure("sleep", &error, device))
+        })??;
+        Ok(Half { device, pools, copies, ranges })
+    }
+
+    /// Puts memory behind the region on a card.
+    fn begin_wake(mover: &Mover, device: i32) -> Result<Half, Failure> {
+        let (pools, copies) = (mover.pools(device), copies(device)?);
+        let ranges = on(device, |card| {
+            let begun = card.pool.begin_wake(&pools);
+            card.note_changes(device, None);
+            begun.map_err(|error| mover.failure("wake", &error, device))
+        })??;
+        Ok(Half { device, pools, copies, ranges })
+    }
+
+    /// Gives the region's memory back to the card. The bytes.
+    fn end_asleep(&self) -> u64 {
+        let end = |card: &mut Card| {
+            let given = card.pool.finish_sleep(&self.pools);
+            card.note_changes(self.device, None);
+            given
+        };
+        on(self.device, end).unwrap_or(0)
+    }
+
+    /// Opens the region. The bytes that it holds.
+    fn end_awake(&self) -> u64 {
+        let end = |card: &mut Card| {
+            let woken = card.pool.finish_wake(&self.pools);
+            card.note_changes(self.device, None);
+            for addr in woken {
+                if history::is_watched() {
+                    card.note_alloc(self.device, addr, None, false);
+                }
+                if recorder::is_on() {
+                    card.record_alloc(self.device, addr, 0);
+                }
+            }
+            card.pool.awake_in(&self.pools).1
+        };
+        on(self.device, end).unwrap_or(0)
+    }
+}
+
+fn keep_asleep(at: usize, device: i32, store: Store) {
+    regions().all[at].asleep.push((device, store));
+}
+
+fn take_store(at: usize, device: i32) -> Option<Store> {
+    let mut regions = regions();
+    let asleep = &mut regions.all[at].asleep;
+    let place = asleep.iter().position(|(card, _)| *card == device)?;
+    Some(asleep.swap_remove(place).1)
+}
+
+/// A region falls asleep.
+///
+/// # Errors
+/// When it cannot: it is awake then, and whole.
+pub(crate) fn sleep(name: &str, verify: bool) -> Result<Moved, Failure> {
+    let _alone = alone();
+    let mover = Mover::new(name)?;
+    if mover.sleeps() {
+        return Err(Failure::Other(format!("region {name:?} sleeps already")));
+    }
+    let mut moved = Moved::default();
+    for device in mover.cards() {
+        match sleep_on(&mover, device, verify) {
+            Ok(one) => {
+                moved.copied += one.copied;
+                moved.pages += one.pages;
+            }
+            Err(failure) => {
+                // As it was: what slept already wakes.
+                let _ = wake_all(&mover);
+                return Err(failure);
+            }
+        }
+    }
+    Ok(moved)
+}
+
+fn sleep_on(mover: &Mover, device: i32, verify: bool) -> Result<Moved, Failure> {
+    finish_sleep(mover, &Half::begin_sleep(mover, device)?, verify)
+}
+
+/// Copies a region out, and gives its memory back.
+fn finish_sleep(mover: &Mover, half: &Half, verify: bool) -> Result<Moved, Failure> {
+    let device = half.device;
+    let stored = Store::new(device, &half.ranges, mover.keep).and_then(|mut store| {
+        let filled = store.fill(device, half.copies);
+        // Also after a failure: copies that are queued write to the store.
+        store.filled(half.copies, verify && filled.is_ok())?;
+        filled.map(|()| store)
+    });
+    match stored {
+        Ok(store) => {
+            let copied = if mover.keep == Keep::Discard { 0 } else { store.total() };
+            let pages = half.end_asleep();
+            keep_asleep(mover.at, device, store);
+            Ok(Moved { copied, pages })
+        }
+        Err(error) => {
+            half.end_awake();
+            Err(Failure::Other(format!("region {:?} cannot sleep: {error}. It is awake", mover.name)))
+        }
+    }
+}
+
+/// A region wakes up.
+///
+/// # Errors
+/// When it cannot: it sleeps on then, and is whole.
+pub(crate) fn wake(name: &str) -> Result<Moved, Failure> {
+    let _alone = alone();
+    let mover = Mover::new(name)?;
+    if !mover.sleeps() {
+        return Err(Failure::Other(format!("region {name:?} is awake already")));
+    }
+    wake_all(&mover)
+}
+
+fn wake_all(mover: &Mover) -> Result<Moved, Failure> {
+    let cards: Vec<i32> = regions().all[mover.at].asleep.iter().map(|(card, _)| *card).collect();
+    let mut moved = Moved::default();
+    for device in cards {
+        let one = wake_on(mover, device)?;
+        moved.copied += one.copied;
+        moved.pages += one.pages;
+    }
+    Ok(moved)
+}
+
+fn wake_on(mover: &Mover, device: i32) -> Result<Moved, Failure> {
+    let half = Half::begin_wake(mover, device)?;
+    let Some(store) = take_store(mover.at, device) else {
+        half.end_asleep();
+        return Err(Failure::Other(format!("region {:?} has nothing kept on cuda:{device}", mover.name)));
+    };
+    let begun = store.empty(device, half.copies, &half.ranges);
+    finish_wake(mover, &half, store, begun)
+}
+
+/// Waits for the copies of a waking, and opens the region.
+fn finish_wake(
+    mover: &Mover,
+    half: &Half,
+    store: Store,
+    begun: Result<(), String>,
+) -> Result<Moved, Failure> {
+    let device = half.device;
+    let done = match begun {
+        Ok(()) => store.emptied(device, half.copies, &half.ranges),
+        Err(error) => {
+            // Copies that are queued write to memory that goes away.
+            let _ = half.copies.wait_back();
+            Err(error)
+        }
+    };
+    match done {
+        Ok(()) => {
+            let copied = if mover.keep == Keep::Discard { 0 } else { half.ranges.iter().map(|r| r.1).sum() };
+            Ok(Moved { copied, pages: half.end_awake() })
+        }
+        Err(error) => {
+            half.end_asleep();
+            keep_asleep(mover.at, device, store);
+            Err(Failure::Other(format!("region {:?} cannot wake: {error}. It sleeps on", mover.name)))
+        }
+    }
+}
+
+/// One region falls asleep while another wakes up: both ways of the link at once where the card has room for both.
+/// What fell asleep, and what woke up.
+///
+/// # Errors
+/// When one cannot. Where the first sleeps and the second cannot wake, the message says so.
+pub(crate) fn switch(falling: &str, waking: &str, verify: bool) -> Result<(Moved, Moved), Failure> {
+    let guard = alone();
+    let (down, up) = (Mover::new(falling)?, Mover::new(waking)?);
+    if down.at == up.at || down.sleeps() || !up.sleeps() {
+        return Err(Failure::Other(format!(
+            "to switch, region {falling:?} must be awake and region {waking:?} must sleep"
+        )));
+    }
+    let cards = down.cards();
+    let both = if let [device] = cards[..]
+        && regions().all[up.at].asleep.len() == 1
+    {
+        at_once(&down, &up, device, verify)?
+    } else {
+        None
+    };
+    drop(guard);
+    if let Some(both) = both {
+        return Ok(both);
+    }
+    let slept = sleep(falling, verify)?;
+    let woke = wake(waking).map_err(|failure| {
+        let also = |text: String| format!("{text} (region {falling:?} sleeps)");
+        match failure {
+            Failure::OutOfMemory(text) => Failure::OutOfMemory(also(text)),
+            Failure::Other(text) => Failure::Other(also(text)),
+        }
+    })?;
+    Ok((slept, woke))
+}
+
+/// Both at once; `None`: there is no room for both, and nothing has changed.
+fn at_once(down: &Mover, up: &Mover, device: i32, verify: bool) -> Result<Option<(Moved, Moved)>, Failure> {
+    if !regions().all[up.at].asleep.iter().any(|(card, store)| *card == device && store.is_queued()) {
+        return Ok(None);
+    }
+    // First: it waits for all work, and would wait for the copies of the other.
+    let sinking = Half::begin_sleep(down, device)?;
+    let rising = Half::begin_wake(up, device);
+    let Ok(rising) = rising else {
+        sinking.end_awake();
+        return Ok(None);
+    };
+    let Some(store) = take_store(up.at, device) else {
+        rising.end_asleep();
+        sinking.end_awake();
+        return Ok(None);
+    };
+    let begun = store.empty(device, rising.copies, &rising.ranges);
+    let slept = finish_sleep(down, &sinking, verify);
+    let woke = finish_wake(up, &rising, store, begun);
+    match (slept, woke) {
+        (Ok(slept), Ok(woke)) => Ok(Some((slept, woke))),
+        (Err(failure), _) | (_, Err(failure)) => Err(failure),
+    }
+}

@@ -1,0 +1,361 @@
+//! Where the bytes of a sleeping region are: in pinned host memory, in a file, or nowhere.
+//!
+//! The ranges of a region lie behind each other in a store. Its host memory is cut into chunks, which come from the
+//! process's pinned pool and stay pinned for the next sleep.
+
+use super::Keep;
+use crate::offload;
+use gapless_cuda::Copies;
+use gapless_pool::DeviceError;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+/// Chunks of host memory, and pieces of a file that pass through it.
+const CHUNK: u64 = 1 << 30;
+const PIECE: u64 = 64 << 20;
+
+/// Bytes on the card, and where they are in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    addr: u64,
+    size: u64,
+    at: u64,
+}
+
+/// One copy: card, store and size. `at` counts from the beginning of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    addr: u64,
+    at: u64,
+    size: u64,
+}
+
+#[derive(Debug)]
+enum Place {
+    Nowhere,
+    /// Addresses of chunks, each of [`CHUNK`] bytes but the last.
+    Host(Vec<u64>),
+    File(File),
+}
+
+/// What sleeps of a region on one card.
+#[derive(Debug)]
+pub(crate) struct Store {
+    ranges: Vec<Range>,
+    total: u64,
+    place: Place,
+    /// Of all bytes, where they are to be verified.
+    sum: Option<u64>,
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Place::Host(chunks) = &self.place {
+            for &chunk in chunks {
+                offload::free(chunk);
+            }
+        }
+    }
+}
+
+/// Chunks of host memory for `total` bytes.
+fn chunks(device: i32, total: u64) -> Result<Vec<u64>, String> {
+    let mut chunks = Vec::new();
+    let mut left = total;
+    while left > 0 {
+        let size = left.min(CHUNK);
+        match offload::alloc(device, size, 0) {
+            Ok(at) => chunks.push(at),
+            Err(error) => {
+                chunks.into_iter().for_each(offload::free);
+                return Err(error);
+            }
+        }
+        left -= size;
+    }
+    Ok(chunks)
+}
+
+/// Pins host memory for `bytes` bytes of regions that will sleep.
+///
+/// # Errors
+/// When the host has less.
+pub(crate) fn prepare(device: i32, bytes: u64) -> Result<(), String> {
+    chunks(device, bytes)?.into_iter().for_each(offload::free);
+    Ok(())
+}
+
+/// A file that no other process finds, and that is gone when this one ends.
+fn unnamed_file() -> Result<File, String> {
+    let folder =
+        std::env::var_os("GAPLESS_SLEEP_DIR").map_or_else(std::env::temp_dir, std::path::PathBuf::from);
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let path = folder.join(format!("gapless-sleep-{}-{number}", std::process::id()));
+    let open = std::fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+    let file = open.map_err(|error| {
+        format!(
+            "no file can be made in {} ({error}): set GAPLESS_SLEEP_DIR to a folder with room",
+            folder.display()
+        )
+    })?;
+    let _ = std::fs::remove_file(&path);
+    Ok(file)
+}
+
+impl Store {
+    /// A store for these ranges of a card, with nothing in it yet.
+    ///
+    /// # Errors
+    /// When the host has no room.
+    pub(super) fn new(device: i32, kept: &[(u64, u64)], keep: Keep) -> Result<Store, String> {
+        let mut total = 0;
+        let mut ranges = Vec::with_capacity(kept.len());
+        for &(addr, size) in kept {
+            ranges.push(Range { addr, size, at: total });
+            total += size;
+        }
+        let place = match keep {
+            Keep::Discard => Place::Nowhere,
+            Keep::Host => Place::Host(chunks(device, total)?),
+            Keep::Disk => Place::File(unnamed_file()?),
+        };
+        Ok(Store { ranges, total, place, sum: None })
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub(super) fn host_bytes(&self) -> u64 {
+        if matches!(self.place, Place::Host(_)) { self.total } else { 0 }
+    }
+
+    /// Whether copies need no host thread: all of them are queued at once.
+    pub(super) fn is_queued(&self) -> bool {
+        !matches!(self.place, Place::File(_))
+    }
+
+    /// The copies for ranges that are still there, cut where chunks of `most` bytes end.
+    fn pieces(&self, wanted: &[(u64, u64)], most: u64) -> Result<Vec<Piece>, String> {
+        let mut pieces = Vec::new();
+        for &(addr, size) in wanted {
+            let found = self.ranges.partition_point(|range| range.addr <= addr).checked_sub(1);
+            let range = found.map(|at| self.ranges[at]).filter(|r| addr + size <= r.addr + r.size);
+            let Some(range) = range else {
+                return Err(format!("{size} bytes at {addr:#x} were never kept; please report it"));
+            };
+            let (mut addr, mut at, mut left) = (addr, range.at + (addr - range.addr), size);
+            while left > 0 {
+                let bytes = left.min(most - at % most);
+                pieces.push(Piece { addr, at, size: bytes });
+                addr += bytes;
+                at += bytes;
+                left -= bytes;
+            }
+        }
+        Ok(pieces)
+    }
+
+    fn all(&self) -> Vec<(u64, u64)> {
+        self.ranges.iter().map(|range| (range.addr, range.size)).collect()
+    }
+
+    /// Begins to copy everything out; the bytes are there when [`Store::filled`] has returned.
+    ///
+    /// # Errors
+    /// When a copy fails.
+    pub(super) fn fill(&mut self, device: i32, copies: &Copies) -> Result<(), String> {
+        match &self.place {
+            Place::Nowhere => Ok(()),
+            Place::Host(chunks) => {
+                for Piece { addr, at, size } in self.pieces(&self.all(), CHUNK)? {
+                    let to = chunks[(at / CHUNK) as usize] + at % CHUNK;
+                    // SAFETY: the chunk has room, is the store's own and pinned; the range stays mapped while the
+                    // region falls asleep, and `filled` is called before either ends.
+                    unsafe { copies.out(to, addr, size) }.map_err(failed)?;
+                }
+                Ok(())
+            }
+            Place::File(file) => {
+                let staging = Staging::new(device)?;
+                for Piece { addr, at, size } in self.pieces(&self.all(), PIECE)? {
+                    // SAFETY: the staging memory has room, and nobody else uses it; the copy is over below.
+                    unsafe { copies.out(staging.at, addr, size) }.map_err(failed)?;
+                    copies.wait_out().map_err(failed)?;
+                    file.write_all_at(staging.bytes(size), at).map_err(|error| full(&error))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits for the copies of [`Store::fill`], and sums the bytes up where they will be verified.
+    ///
+    /// # Errors
+    /// When a copy failed.
+    pub(super) fn filled(&mut self, copies: &Copies, verify: bool) -> Result<(), String> {
+        copies.wait_out().map_err(failed)?;
+        self.sum = if verify { self.sum_of_kept()? } else { None };
+        Ok(())
+    }
+
+    /// Begins to copy these ranges back; they are there when [`Store::emptied`] has returned.
+    ///
+    /// # Errors
+    /// When a copy fails, or the bytes are not what they were.
+    pub(super) fn empty(&self, device: i32, copies: &Copies, wanted: &[(u64, u64)]) -> Result<(), String> {
+        if let Some(before) = self.sum
+            && self.sum_of_kept()? != Some(before)
+        {
+            return Err(
+                "the bytes that were kept on the host have changed since the region fell asleep".to_owned()
+            );
+        }
+        match &self.place {
+            Place::Nowhere => Ok(()),
+            Place::Host(chunks) => {
+                for Piece { addr, at, size } in self.pieces(wanted, CHUNK)? {
+                    let from = chunks[(at / CHUNK) as usize] + at % CHUNK;
+                    // SAFETY: as in `fill`, the other way round; `emptied` is called before either ends.
+                    unsafe { copies.back(addr, from, size) }.map_err(failed)?;
+                }
+                Ok(())
+            }
+            Place::File(file) => {
+                let staging = Staging::new(device)?;
+                for Piece { addr, at, size } in self.pieces(wanted, PIECE)? {
+                    file.read_exact_at(staging.bytes_mut(size), at).map_err(|error| {
+                        format!("the file that a sleeping region is kept in cannot be read ({error})")
+                    })?;
+                    // SAFETY: as in `fill`, the other way round.
+                    unsafe { copies.back(addr, staging.at, size) }.map_err(failed)?;
+                    copies.wait_back().map_err(failed)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits for the copies of [`Store::empty`], and compares the card's bytes with those that were kept where they
+    /// are to be verified.
+    ///
+    /// # Errors
+    /// When a copy failed, or a byte differs.
+    pub(super) fn emptied(&self, device: i32, copies: &Copies, wanted: &[(u64, u64)]) -> Result<(), String> {
+        copies.wait_back().map_err(failed)?;
+        if self.sum.is_none() || matches!(self.place, Place::Nowhere) {
+            return Ok(());
+        }
+        let (card, kept) = (Staging::new(device)?, Staging::new(device)?);
+        for Piece { addr, at, size } in self.pieces(wanted, PIECE)? {
+            // SAFETY: the staging memory has room, and nobody else uses it; the copy is over below.
+            unsafe { copies.out(card.at, addr, size) }.map_err(failed)?;
+            copies.wait_out().map_err(failed)?;
+            self.read(kept.bytes_mut(size), at)?;
+            if card.bytes(size) != kept.bytes(size) {
+                return Err(format!(
+                    "the bytes at {addr:#x} differ from those that were kept, after they were copied back"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the kept bytes of `[addr, addr + into.len())` on the card. Whether they are kept here.
+    pub(super) fn read_at(&self, addr: u64, into: &mut [u8]) -> Result<bool, String> {
+        let found = self.ranges.partition_point(|range| range.addr <= addr).checked_sub(1);
+        let fits = |r: &Range| addr + into.len() as u64 <= r.addr + r.size;
+        match found.map(|at| self.ranges[at]).filter(fits) {
+            Some(range) if !matches!(self.place, Place::Nowhere) => {
+                self.read(into, range.at + (addr - range.addr))?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Reads kept bytes from `at` on.
+    fn read(&self, into: &mut [u8], at: u64) -> Result<(), String> {
+        match &self.place {
+            Place::Nowhere => {}
+            Place::Host(chunks) => {
+                let mut done = 0;
+                while done < into.len() {
+                    let at = at + done as u64;
+                    let size = ((CHUNK - at % CHUNK) as usize).min(into.len() - done);
+                    let from = (chunks[(at / CHUNK) as usize] + at % CHUNK) as *const u8;
+                    // SAFETY: within a chunk of this store; no copy writes to it now.
+                    into[done..done + size]
+                        .copy_from_slice(unsafe { std::slice::from_raw_parts(from, size) });
+                    done += size;
+                }
+            }
+            Place::File(file) => file.read_exact_at(into, at).map_err(|error| {
+                format!("the file that a sleeping region is kept in cannot be read ({error})")
+            })?,
+        }
+        Ok(())
+    }
+
+    /// A sum over all kept bytes; `None`: none are kept.
+    fn sum_of_kept(&self) -> Result<Option<u64>, String> {
+        if matches!(self.place, Place::Nowhere) {
+            return Ok(None);
+        }
+        let mut buffer = vec![0; PIECE.min(self.total) as usize];
+        let (mut at, mut sum) = (0, 0x9e37_79b9_7f4a_7c15_u64);
+        while at < self.total {
+            let size = (self.total - at).min(PIECE) as usize;
+            self.read(&mut buffer[..size], at)?;
+            for word in buffer[..size].chunks(8) {
+                let mut bytes = [0; 8];
+                bytes[..word.len()].copy_from_slice(word);
+                sum = (sum ^ u64::from_le_bytes(bytes)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(31);
+            }
+            at += size as u64;
+        }
+        Ok(Some(sum))
+    }
+}
+
+/// Pinned memory that the pieces of a file pass through.
+struct Staging {
+    at: u64,
+}
+
+impl Staging {
+    fn new(device: i32) -> Result<Staging, String> {
+        offload::alloc(device, PIECE, 0).map(|at| Staging { at })
+    }
+
+    fn bytes(&self, size: u64) -> &[u8] {
+        // SAFETY: pinned memory of PIECE bytes that is this one's alone; no copy runs when it is looked at.
+        unsafe { std::slice::from_raw_parts(self.at as *const u8, size.min(PIECE) as usize) }
+    }
+
+    #[allow(clippy::mut_from_ref, reason = "the memory is not part of the struct")]
+    fn bytes_mut(&self, size: u64) -> &mut [u8] {
+        // SAFETY: as above; each caller lets it go before the next one looks.
+        unsafe { std::slice::from_raw_parts_mut(self.at as *mut u8, size.min(PIECE) as usize) }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        offload::free(self.at);
+    }
+}
+
+fn failed(error: DeviceError) -> String {
+    match error {
+        DeviceError::Driver(code) => format!("a copy between card and host failed (CUDA error {code})"),
+        other => format!("a copy between card and host failed ({other:?})"),
+    }
+}
+
+fn full(error: &std::io::Error) -> String {
+    format!(
+        "the file that the region would be kept in cannot be written ({error}): set GAPLESS_SLEEP_DIR to a folder with room"
+    )
+}

@@ -1,0 +1,196 @@
+//! The C ABI of shared weights, which the Python package calls.
+
+use super::weights::{self, Refused};
+use crate::hooks::{guarded, set_error};
+use crate::state;
+use crate::tensors::{self, ManagedTensor};
+use std::any::Any;
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+
+fn inside() -> String {
+    "sharing failed inside; please report it".to_owned()
+}
+
+/// # Safety
+/// `text` is null or a NUL-terminated string.
+unsafe fn text_of(text: *const c_char) -> Option<String> {
+    // SAFETY: as the caller says.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// Offers `count` storages, each an address and a size, with a text about them, under `name` where that is not null.
+/// Writes the handle, NUL-terminated, to `out`. 0; -1 with a message in `gapless_last_error`, and in `which` the number
+/// of the storage that it is about, or `count`.
+///
+/// # Safety
+/// `storages` is valid for `2 * count` reads, `text` for `length`; `out` for `room` writes, `which` for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_share(
+    device: i32,
+    storages: *const [u64; 2],
+    count: usize,
+    text: *const u8,
+    length: usize,
+    name: *const c_char,
+    out: *mut u8,
+    room: usize,
+    which: *mut usize,
+) -> i32 {
+    // SAFETY: as the caller says.
+    let (storages, text, name) = unsafe {
+        (std::slice::from_raw_parts(storages, count), std::slice::from_raw_parts(text, length), text_of(name))
+    };
+    let storages: Vec<(u64, u64)> = storages.iter().map(|&[addr, size]| (addr, size)).collect();
+    let shared =
+        guarded(Err(Refused::from(inside())), || weights::share(device, &storages, text, name.as_deref()));
+    let refused = match shared {
+        Ok(handle) if handle.len() < room => {
+            // SAFETY: there is room for it, as was looked at just now.
+            unsafe {
+                out.copy_from_nonoverlapping(handle.as_ptr(), handle.len());
+                out.add(handle.len()).write(0);
+            }
+            return 0;
+        }
+        Ok(_) => Refused::from("there is no room for the handle".to_owned()),
+        Err(refused) => refused,
+    };
+    set_error(&refused.why);
+    // SAFETY: as the caller says.
+    unsafe { which.write(refused.at.unwrap_or(count)) };
+    -1
+}
+
+/// Ends an offer. 0, or -1 with a message in `gapless_last_error`.
+///
+/// # Safety
+/// `handle` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_unshare(handle: *const c_char) -> i32 {
+    // SAFETY: as the caller says.
+    let handle = unsafe { text_of(handle) }.unwrap_or_default();
+    match guarded(Err(inside()), || weights::unshare(&handle)) {
+        Ok(()) => 0,
+        Err(message) => {
+            set_error(&message);
+            -1
+        }
+    }
+}
+
+/// Asks for an offer, for the card `device`; its number here, or -1 with a message in `gapless_last_error`.
+///
+/// # Safety
+/// `handle` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_attach_ask(device: i32, handle: *const c_char) -> i64 {
+    // SAFETY: as the caller says.
+    let handle = unsafe { text_of(handle) }.unwrap_or_default();
+    match guarded(Err(inside()), || weights::ask(device, &handle)) {
+        Ok(asked) => weights::keep_asked(asked),
+        Err(message) => {
+            set_error(&message);
+            -1
+        }
+    }
+}
+
+/// The text of an offer: its length, after it was written where there is room for it. 0: there is no such offer.
+///
+/// # Safety
+/// `out` is valid for `room` writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_attach_text(asked: i64, out: *mut u8, room: usize) -> usize {
+    guarded(0, || {
+        weights::with_asked(asked, |asked| {
+            let text = asked.text();
+            if text.len() <= room {
+                // SAFETY: as the caller says.
+                unsafe { out.copy_from_nonoverlapping(text.as_ptr(), text.len()) };
+            }
+            text.len()
+        })
+        .unwrap_or(0)
+    })
+}
+
+/// How many storages an offer has, with a number that `gapless_attach_ask` gave; 0: there is no such offer.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_attach_count(asked: i64) -> usize {
+    guarded(0, || weights::with_asked(asked, weights::Asked::count).unwrap_or(0))
+}
+
+/// Maps an offer, and ends it here: a tensor of bytes for each storage, which hold the memory together. 0, or -1 with
+/// a message in `gapless_last_error` and nothing mapped.
+///
+/// # Safety
+/// `out` is valid for as many writes as `gapless_attach_count` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_attach_map(asked: i64, out: *mut *mut ManagedTensor) -> i32 {
+    let mapped = guarded(Err(inside()), || {
+        let asked = weights::take_asked(asked).ok_or("it was attached already")?;
+        let mapping = Arc::new(weights::attach(&asked)?);
+        let tensor = |(addr, size): (u64, u64)| {
+            let owner: Arc<dyn Any + Send + Sync> = mapping.clone();
+            tensors::bytes_at(addr, size, asked.device(), owner)
+        };
+        Ok(asked.places(mapping.addr()).into_iter().map(tensor).collect::<Vec<_>>())
+    });
+    match mapped {
+        Ok(tensors) => {
+            for (at, tensor) in tensors.into_iter().enumerate() {
+                // SAFETY: as the caller says.
+                unsafe { out.add(at).write(tensor) };
+            }
+            0
+        }
+        Err(message) => {
+            set_error(&message);
+            -1
+        }
+    }
+}
+
+/// Gives up what was asked for and not mapped.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_attach_end(asked: i64) {
+    guarded((), || drop(weights::take_asked(asked)));
+}
+
+/// Writes the bytes of pages that this process has of others, and that it offers to them.
+///
+/// # Safety
+/// `out` is valid for two writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_shared_bytes(out: *mut u64) {
+    let (attached, offered) = weights::figures();
+    // SAFETY: as the caller says.
+    unsafe {
+        out.write(attached);
+        out.add(1).write(offered);
+    }
+}
+
+/// Copies `size` bytes from the host to the card's address `addr`, and returns when they are there. 0, or -1 with a
+/// message in `gapless_last_error`.
+///
+/// # Safety
+/// `from` is valid for `size` reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_upload(device: i32, addr: u64, from: *const u8, size: u64) -> i32 {
+    let done = guarded(Err(inside()), || {
+        let importer = state::with_card(device, |card| card.pool.device().importer())
+            .map_err(|error| error.to_string())?;
+        // SAFETY: as the caller says.
+        let bytes = unsafe { std::slice::from_raw_parts(from, size as usize) };
+        importer.upload(addr, bytes).map_err(|error| error.to_string())
+    });
+    match done {
+        Ok(()) => 0,
+        Err(message) => {
+            set_error(&message);
+            -1
+        }
+    }
+}

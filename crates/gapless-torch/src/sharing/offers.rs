@@ -1,0 +1,50 @@
+//! What this process offers to others by number: bytes that describe shared memory. The socket hands them out, and
+//! nothing here knows what they say.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[derive(Default)]
+struct Offers {
+    last: u32,
+    open: BTreeMap<u32, Arc<[u8]>>,
+}
+
+static OFFERS: Mutex<Option<Offers>> = Mutex::new(None);
+
+fn offers() -> MutexGuard<'static, Option<Offers>> {
+    OFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Offers `bytes`; their number, which no other offer of this process ever has.
+pub(super) fn add(bytes: Vec<u8>) -> u32 {
+    let mut offers = offers();
+    let offers = offers.get_or_insert_default();
+    offers.last += 1;
+    offers.open.insert(offers.last, bytes.into());
+    offers.last
+}
+
+/// Ends an offer; whether it was there.
+pub(super) fn remove(number: u32) -> bool {
+    offers().as_mut().is_some_and(|offers| offers.open.remove(&number).is_some())
+}
+
+pub(super) fn get(number: u32) -> Option<Arc<[u8]>> {
+    offers().as_ref()?.open.get(&number).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_never_used_twice() {
+        let first = add(vec![1, 2]);
+        assert_eq!(get(first).as_deref(), Some(&[1u8, 2][..]));
+        assert!(remove(first) && !remove(first));
+        let second = add(vec![3]);
+        assert!(second != first && get(first).is_none());
+        remove(second);
+    }
+}

@@ -1,0 +1,427 @@
+//! One copy of weights for many processes: the owner offers storages under a handle, readers map them to read.
+//!
+//! An offer names the pages behind all storages ([`super::manifest`]), each page once. A reader gets the pages over the
+//! owner's socket ([`super::passing`]), maps them side by side and grants them in one call. The caller of [`share`]
+//! keeps the storages until it calls [`unshare`]. What a reader mapped stays for as long as one of its tensors does,
+//! whatever becomes of the owner.
+//!
+//! A name is a file in the user's own folder that has the handle in it. A killed process leaves its file behind, so a
+//! name whose owner does not answer is free.
+
+use super::manifest::{Manifest, Storage};
+use super::{USED, offers, passing};
+use crate::quota::admission;
+use crate::state;
+use gapless_cuda::sharing::{Attached, Imported};
+use gapless_page::folder::{self, Folder};
+use gapless_pool::{Behind, Device, PageHandle};
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const PREFIX: &str = "gapless-share-";
+/// Files that stay open for readers, at most, where the process may open many more; others are opened when asked for.
+const MOST_KEPT: usize = 4096;
+
+/// What this process has mapped of others now, in bytes; and what it offers.
+static ATTACHED: AtomicU64 = AtomicU64::new(0);
+static OFFERED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of pages that this process has of others, and that it offers.
+#[must_use]
+pub(crate) fn figures() -> (u64, u64) {
+    (ATTACHED.load(Ordering::Relaxed), OFFERED.load(Ordering::Relaxed))
+}
+
+// ---- the owner ----
+
+/// Why nothing was shared; where it is about one storage, which.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) at: Option<usize>,
+    pub(crate) why: String,
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Refused {
+        Refused { at: None, why }
+    }
+}
+
+/// Offers the storages at these addresses, with their sizes. The caller keeps them until [`unshare`].
+///
+/// # Errors
+/// With what is wrong; nothing is offered then.
+pub(crate) fn share(
+    device: i32,
+    storages: &[(u64, u64)],
+    text: &[u8],
+    name: Option<&str>,
+) -> Result<String, Refused> {
+    if state::is_forked() {
+        return Err(state::CardError::Forked.to_string().into());
+    }
+    let named = name.map(name_file).transpose()?;
+    if let (Some(name), Some(file)) = (name, &named) {
+        is_free(name, file)?;
+    }
+    let token = passing::listen().map_err(|error| {
+        format!("no socket can be opened for processes that shall get memory of this one ({error})")
+    })?;
+    let card = admission::of(device).and_then(|card| card.uuid).map(|uuid| uuid.0).unwrap_or_default();
+    let mut card_lock =
+        state::existing(device).ok_or_else(|| format!("nothing was allocated on cuda:{device} yet"))?;
+    let Layout { pages, places } = laid_out(&card_lock, storages)?;
+    let device = card_lock.pool.device_mut();
+    let mut kept = 0;
+    let most = most_kept();
+    let mut numbered = Vec::with_capacity(pages.len());
+    for (page, size) in pages {
+        let number = device.number_of(page, size);
+        if kept < most && device.kept_file(page).map_err(super::not_exported)?.is_some() {
+            kept += 1;
+        }
+        numbered.push((number, size));
+    }
+    drop(card_lock);
+    let manifest = Manifest { card, pages: numbered, places, text: text.to_vec() };
+    let number = offers::add(manifest.write());
+    let handle = format!("{PREFIX}{}-{number}", digits(token));
+    if let Some(file) = named
+        && let Err(error) = write_whole(&file, &handle)
+    {
+        offers::remove(number);
+        return Err(format!("{} cannot be written: {error}", file.display()).into());
+    }
+    OFFERED.fetch_add(manifest.total(), Ordering::Relaxed);
+    USED.store(true, Ordering::Relaxed);
+    Ok(handle)
+}
+
+/// Ends an offer of this process. Who has attached keeps what it has; the name is free.
+///
+/// # Errors
+/// When it is none of this process.
+pub(crate) fn unshare(handle: &str) -> Result<(), String> {
+    let (_, number) = parse(handle).ok_or_else(|| no_handle(handle))?;
+    let total = offers::get(number).and_then(|bytes| Manifest::read(&bytes).ok()).map(|found| found.total());
+    if !offers::remove(number) {
+        return Err(format!("{handle} is not shared by this process"));
+    }
+    OFFERED.fetch_sub(total.unwrap_or(0), Ordering::Relaxed);
+    if let Ok(folder) = Folder::make(&folder::candidates())
+        && let Ok(entries) = std::fs::read_dir(folder.path())
+    {
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let is_named = path.extension().is_some_and(|ending| ending == "share");
+            if is_named && std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == handle) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Layout {
+    pages: Vec<(PageHandle, u64)>,
+    places: Vec<Storage>,
+}
+
+/// The pages behind storages, each once, in the order of their addresses; and where each storage lies in them.
+fn laid_out(card: &state::Card, storages: &[(u64, u64)]) -> Result<Layout, Refused> {
+    let mut pieces = Vec::with_capacity(storages.len());
+    for (at, &(addr, size)) in storages.iter().enumerate() {
+        if size == 0 {
+            // A tensor without elements has no memory.
+            continue;
+        }
+        let refused = |why: &str| Refused { at: Some(at), why: why.to_owned() };
+        match card.pool.behind(addr) {
+            Some(Behind::Pages { offset, pages }) => {
+                let mapped: u64 = pages.iter().map(|page| page.1).sum();
+                if offset + size > mapped {
+                    return Err(refused("its storage is larger than what was allocated for it"));
+                }
+                pieces.push((addr - offset, offset, at, pages));
+            }
+            Some(Behind::Segment { .. }) => {
+                return Err(refused(
+                    "its memory came from a MemPool with an allocator of its own; allocate it outside of that pool",
+                ));
+            }
+            None => {
+                return Err(refused(
+                    "its memory is not of the Gapless allocator, or does not begin an allocation; clone the tensor after gapless.enable()",
+                ));
+            }
+        }
+    }
+    pieces.sort_by_key(|piece| (piece.0, std::cmp::Reverse(piece.3.len())));
+    let mut layout =
+        Layout { pages: Vec::new(), places: vec![Storage { offset: 0, size: 0 }; storages.len()] };
+    // The addresses [run, end) lie side by side here, and from `base` on at the reader.
+    let (mut run, mut end, mut base, mut total) = (0, 0, 0, 0);
+    for (start, offset, at, pages) in pieces {
+        if start > end || layout.pages.is_empty() {
+            (run, end, base) = (start, start, total);
+        }
+        layout.places[at] = Storage { offset: base + (start - run) + offset, size: storages[at].1 };
+        let mut addr = start;
+        for (page, size) in pages {
+            if addr >= end {
+                layout.pages.push((page, size));
+                total += size;
+                end = addr + size;
+            }
+            addr += size;
+        }
+    }
+    Ok(layout)
+}
+
+/// Half of what this process may still have open, within reason.
+fn most_kept() -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let limit = std::fs::read_to_string("/proc/self/limits").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("Max open files"))?.to_owned();
+        line.split_whitespace().nth(3)?.parse::<usize>().ok()
+    });
+    limit.map_or(0, |limit| limit.saturating_sub(open) * 2 / 3).min(MOST_KEPT)
+}
+
+// ---- handles and names ----
+
+fn digits(token: [u8; 16]) -> String {
+    token.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse(handle: &str) -> Option<([u8; 16], u32)> {
+    let (token, number) = handle.strip_prefix(PREFIX)?.split_once('-')?;
+    if token.len() != 32 || !token.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&token[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some((bytes, number.parse().ok()?))
+}
+
+fn no_handle(text: &str) -> String {
+    format!("{text:?} is not a handle: gapless.share() returns them, and they begin with {PREFIX}")
+}
+
+/// Whether `text` can be a name: a part of a file's name, and no handle.
+fn is_name(text: &str) -> bool {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    (1..=64).contains(&text.len())
+        && text.chars().all(fine)
+        && !text.starts_with('.')
+        && !text.starts_with(PREFIX)
+}
+
+fn name_file(name: &str) -> Result<PathBuf, String> {
+    if !is_name(name) {
+        return Err(format!("the name {name:?} is not 1 to 64 letters, digits, _ - or ."));
+    }
+    let folder = Folder::make(&folder::candidates())
+        .map_err(|error| format!("{error}: chmod 700 it, or name another folder by {}", folder::VARIABLE))?;
+    Ok(folder.path().join(format!("{name}.share")))
+}
+
+/// The handle of a name; handles are their own.
+fn resolved(text: &str) -> Result<([u8; 16], u32), String> {
+    if let Some(found) = parse(text) {
+        return Ok(found);
+    }
+    if !is_name(text) {
+        return Err(no_handle(text));
+    }
+    let file = name_file(text)?;
+    let handle = std::fs::read_to_string(&file).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!("nobody shares {text:?}: start `gapless keep FILE --name {text}`, or check the name")
+        }
+        _ => format!("{} cannot be read: {error}", file.display()),
+    })?;
+    parse(handle.trim()).ok_or_else(|| format!("{} has no handle in it: remove it", file.display()))
+}
+
+fn is_free(name: &str, file: &PathBuf) -> Result<(), String> {
+    let Ok(handle) = std::fs::read_to_string(file) else { return Ok(()) };
+    let is_taken = parse(handle.trim()).is_some_and(|(token, number)| passing::ask(token, number).is_ok());
+    if is_taken {
+        return Err(format!(
+            "another process shares {name:?} already: choose another name, or end that process"
+        ));
+    }
+    Ok(())
+}
+
+fn write_whole(file: &PathBuf, text: &str) -> std::io::Result<()> {
+    let part = file.with_extension(format!("{}.part", std::process::id()));
+    std::fs::write(&part, text)?;
+    std::fs::rename(&part, file).inspect_err(|_| {
+        let _ = std::fs::remove_file(&part);
+    })
+}
+
+// ---- the reader ----
+
+/// An offer of another process that was read and not yet mapped.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    device: i32,
+    token: [u8; 16],
+    manifest: Manifest,
+}
+
+impl Asked {
+    /// What the Python package of the owner says of the tensors.
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.manifest.text
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.manifest.places.len()
+    }
+
+    pub(crate) fn device(&self) -> i32 {
+        self.device
+    }
+
+    /// Address and size of each storage, once all is mapped at `base`.
+    pub(crate) fn places(&self, base: u64) -> Vec<(u64, u64)> {
+        self.manifest.places.iter().map(|place| (base + place.offset, place.size)).collect()
+    }
+}
+
+/// Asks for what `handle`, or a name, is.
+///
+/// # Errors
+/// With what is wrong.
+pub(crate) fn ask(device: i32, handle: &str) -> Result<Asked, String> {
+    if state::is_forked() {
+        return Err(state::CardError::Forked.to_string());
+    }
+    let (token, number) = resolved(handle)?;
+    let bytes = passing::ask(token, number)?;
+    let manifest = Manifest::read(&bytes)
+        .map_err(|error| format!("what the other process says of the memory is not understood: {error}"))?;
+    Ok(Asked { device, token, manifest })
+}
+
+/// Pages of another process, mapped to read.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    device: i32,
+    size: u64,
+    addr: u64,
+    pages: Mutex<Option<Attached>>,
+}
+
+impl Mapping {
+    pub(crate) fn addr(&self) -> u64 {
+        self.addr
+    }
+}
+
+/// Maps what was asked for.
+///
+/// # Errors
+/// With what is wrong; nothing stays mapped then.
+pub(crate) fn attach(asked: &Asked) -> Result<Mapping, String> {
+    let Asked { device, token, ref manifest } = *asked;
+    let importer =
+        state::with_card(device, |card| card.pool.device().importer()).map_err(|error| error.to_string())?;
+    let own = admission::of(device).and_then(|card| card.uuid);
+    if let Some(own) = own
+        && own.0 != manifest.card
+        && manifest.card != [0; 16]
+    {
+        return Err(format!(
+            "the memory is on the card {}, and cuda:{device} here is {own}: name the device that is that card",
+            gapless_cuda::Uuid(manifest.card)
+        ));
+    }
+    let size = manifest.total();
+    let mut pages = None;
+    if size > 0 {
+        let mut all = importer.begin(size).map_err(|error| error.to_string())?;
+        passing::receive(token, &manifest.pages, |file, size| {
+            all.add(Imported::File(file.as_raw_fd()), size).map_err(|error| error.to_string())
+        })?;
+        all.grant_to_read().map_err(|error| error.to_string())?;
+        pages = Some(all);
+    }
+    ATTACHED.fetch_add(size, Ordering::Relaxed);
+    let addr = pages.as_ref().map_or(0, Attached::addr);
+    Ok(Mapping { device, size, addr, pages: Mutex::new(pages) })
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let pages = self.pages.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if state::is_forked() {
+            // A forked child has no memory of the card.
+            std::mem::forget(pages);
+            return;
+        }
+        ATTACHED.fetch_sub(self.size, Ordering::Relaxed);
+        // Work that reads it may be queued. Where a capture is open, which waiting would end, the graph that is
+        // captured may use it later: it stays mapped for the rest of the process.
+        if let Some(mut card) = state::existing(self.device) {
+            if card.routings.has_capture() || card.pool.device().sees_capture(None) {
+                std::mem::forget(pages);
+                return;
+            }
+            if card.pool.device_mut().wait_for_all().is_err() {
+                std::mem::forget(pages);
+                return;
+            }
+        }
+        drop(pages);
+    }
+}
+
+/// Offers that were asked for, until they are mapped or given up.
+static ASKED: Mutex<BTreeMap<i64, Asked>> = Mutex::new(BTreeMap::new());
+
+pub(crate) fn keep_asked(asked: Asked) -> i64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) as i64 + 1;
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner).insert(number, asked);
+    number
+}
+
+/// Looks at one of them.
+pub(crate) fn with_asked<T>(number: i64, look: impl FnOnce(&Asked) -> T) -> Option<T> {
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(look)
+}
+
+pub(crate) fn take_asked(number: i64) -> Option<Asked> {
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_read_as_they_are_written() {
+        let token = *b"\x00\x01\xfe\xff0123456789ab";
+        let handle = format!("{PREFIX}{}-17", digits(token));
+        assert_eq!(parse(&handle), Some((token, 17)));
+        for bad in
+            ["", "x", PREFIX, &handle[..handle.len() - 3], &format!("{handle}0000000000"), "gapless-share-é"]
+        {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        assert!(is_name("llama-8b_v1.2") && is_name("N"));
+        for bad in ["", ".", "..", "a/b", "a b", &handle, &"x".repeat(65)] {
+            assert!(!is_name(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! `gapless keep`: what the program itself refuses. What it holds is tested in `python/tests/test_keep.py`.
+
+mod support;
+
+use support::run;
+
+#[test]
+fn what_cannot_be_kept_is_refused_before_anything_starts() {
+    let missing = run(&["keep", "no-such-file.safetensors"]);
+    assert_eq!(missing.code, 2);
+    assert!(missing.err.contains("no-such-file.safetensors: no such file"), "{}", missing.err);
+    for wrong in
+        [&["keep"][..], &["keep", "Cargo.toml", "--device", "-1"], &["keep", "Cargo.toml", "--device", "64"]]
+    {
+        assert_eq!(run(wrong).code, 2, "{wrong:?}");
+    }
+}

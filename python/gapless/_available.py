@@ -1,0 +1,31 @@
+"""What this process can still get of a GPU: not what the GPU has free, which others may take, and which leaves out what
+is free inside of the pool."""
+
+from typing import Any
+
+
+def available(device: Any = None) -> int:
+    """Bytes that tensors of this process can still get on a GPU.
+
+    It is what is free inside of the pool and what the driver has free, within everything that limits this process: the
+    options limit and budget, its tenant's share in the ledger, an open gapless.budget(), torch's memory fraction, and
+    what elastic tensors hold. Memory of this tenant's share that others have borrowed is not counted, although they
+    have to give it back. One request of that size can fail where other processes take memory meanwhile.
+    """
+    import ctypes
+
+    from . import _memory, _torch
+
+    torch = _torch.import_torch()
+    library = _memory._started()
+    torch.cuda.init()
+    index = int(torch.cuda._utils._get_device_index(device, optional=True))
+    library.reserve(index, 0)
+    usage, elastic = (ctypes.c_uint64 * 5)(), (ctypes.c_uint64 * 2)()
+    library.optional("gapless_usage", index, 0, usage)
+    library.optional("gapless_elastic_held", index, elastic)
+    in_use, reserved, limit = int(usage[0]), int(usage[1]), int(usage[2])
+    room = reserved - in_use + int(_memory.figures(index).device_free)
+    if limit:
+        room = min(room, limit - in_use - int(elastic[0]))
+    return max(room, 0)

@@ -1,0 +1,75 @@
+"""Pinned host memory for tensors, from the exact host pool: sizes are rounded to 4 KiB, where torch rounds to powers of
+two."""
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from ._errors import GaplessError
+
+
+def pin_memory(tensor: Any, device: Any = None) -> Any:
+    """A copy of a CPU tensor in pinned memory, for copies to a GPU that run beside kernels (non_blocking=True). A
+    tensor that is pinned already is returned as it is.
+
+    The memory is of Gapless's host pool. It goes back to the pool with the last tensor over it, once the work that is
+    queued then is done. gapless.trim() gives what is free back to the system.
+    """
+    from . import _memory, _torch
+
+    torch = _torch.import_torch()
+    if not isinstance(tensor, torch.Tensor):
+        raise GaplessError(f"a {type(tensor).__name__} cannot be pinned: pass a tensor, or use gapless.pin_batch() for what contains tensors")
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise GaplessError(f"a tensor on {tensor.device} with the layout {tensor.layout} cannot be pinned: only plain CPU tensors can")
+    library = _memory._started()
+    torch.cuda.init()
+    index = int(torch.cuda._utils._get_device_index(device, optional=True))
+    if tensor.numel() == 0 or tensor.is_pinned():
+        return tensor
+    library.reserve(index, 0)
+    library.optional("gapless_pinned_look")
+    nbytes = tensor.numel() * tensor.element_size()
+    address = library.optional("gapless_host_alloc", index, nbytes, 0)
+    if not address:
+        raise MemoryError(library.last_error())
+    # Tensors keep the buffer that they lie in, and a buffer of a type of its own can be watched.
+    import ctypes
+
+    kind: Any = type("Pinned", (ctypes.c_uint8 * nbytes,), {})
+    buffer = kind.from_address(address)
+    end = weakref.finalize(buffer, library.optional, "gapless_pinned_free", index, address)
+    # At exit the driver may be gone.
+    end.atexit = False
+    flat = torch.frombuffer(buffer, dtype=torch.uint8).view(tensor.dtype)
+    is_dense = tensor.is_non_overlapping_and_dense() if hasattr(tensor, "is_non_overlapping_and_dense") else tensor.is_contiguous()
+    stride = tensor.stride() if is_dense else torch.empty(tensor.shape, device="meta").stride()
+    pinned = flat.as_strided(tensor.shape, stride)
+    pinned.copy_(tensor.detach())
+    return pinned
+
+
+def pin_batch(batch: Any, device: Any = None) -> Any:
+    """pin_memory() for what a DataLoader yields: tensors in lists, tuples, dicts and named tuples. Everything else
+    stays as it is; an object with a method pin_memory() is asked for it.
+
+        for batch in DataLoader(dataset, num_workers=8):
+            batch = gapless.pin_batch(batch)
+    """
+    from . import _torch
+
+    torch = _torch.import_torch()
+    if isinstance(batch, torch.Tensor):
+        return pin_memory(batch, device)
+    if isinstance(batch, (str, bytes)):
+        return batch
+    if isinstance(batch, Mapping):
+        pinned = {key: pin_batch(value, device) for key, value in batch.items()}
+        return pinned if type(batch) is dict else type(batch)(pinned)  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(pin_batch(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(pin_batch(value, device) for value in batch)
+    if hasattr(batch, "pin_memory"):
+        return batch.pin_memory()
+    return batch

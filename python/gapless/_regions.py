@@ -1,0 +1,261 @@
+"""Regions: memory that sleeps and wakes, at the same addresses.
+
+    with gapless.region("weights"):        # what any thread allocates here belongs to the region
+        model = Model().cuda()
+
+    gapless.sleep("weights")               # its bytes are on the host, its memory is the card's again
+    gapless.wake("weights")                # the same tensors, the same addresses; CUDA graphs replay
+
+The bookkeeping and the copies are the library's; see docs/serving.md for what is kept, and when.
+"""
+
+import functools
+import inspect
+import json
+import re
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, TypeVar, Union, cast
+
+from . import _options, _session
+from ._errors import GaplessError, OptionError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+# In the order of the library's codes. The codec for compressed bytes is not part of the live library: such a region is
+# kept as it is.
+_KEEP = {"host": 0, "discard": 1, "disk": 2, "compressed": 0}
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a sleep or a waking moved."""
+
+    name: str
+    copied_bytes: int
+    """Bytes that were copied between card and host."""
+    card_bytes: int
+    """Bytes of pages that the card got back, or that the region holds again."""
+    seconds: float
+
+    def __str__(self) -> str:
+        speed = f", {self.copied_bytes / 1e9 / self.seconds:.1f} GB/s" if self.copied_bytes and self.seconds else ""
+        return f"{self.name}: {self.card_bytes / 2**30:.2f} GiB in {1e3 * self.seconds:.1f} ms{speed}"
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region as it stands, on all cards."""
+
+    name: str
+    keep: str
+    live: int
+    """Bytes of tensors that are awake."""
+    held: int
+    """Bytes of the card that the region holds."""
+    asleep: int
+    """Bytes of tensors that sleep."""
+    host: int
+    """Bytes that the host keeps for them."""
+
+
+class region:
+    """What is allocated while it is open belongs to a region: `with gapless.region("weights"):`, or as a decorator.
+
+    name     what sleep() and wake() call it
+    keep     what becomes of its bytes while it sleeps: "host" copies them to pinned host memory, "disk" to a file (in
+             GAPLESS_SLEEP_DIR, or the system's folder for temporary files), "discard" keeps nothing: fill the tensors
+             again after waking. "compressed" is kept as "host" for now
+    prepare  True: when the scope ends, host memory for all that the region holds is pinned, so that its first sleep is
+             as fast as the next ones
+
+    Scopes are of the process, not of a thread: backward passes run in threads of their own. The newest that is open
+    counts. A CUDA graph that is captured while a region is open belongs to it with its memory. One object can be
+    entered many times.
+    """
+
+    def __init__(self, name: str, keep: str = "host", prepare: bool = False) -> None:
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_/-]{1,63}", name):
+            raise OptionError(f"invalid name {name!r} of a region: write 1 to 63 letters, digits, _ - or /")
+        if keep not in _KEEP:
+            raise OptionError(f"invalid keep={keep!r}: write one of {', '.join(_KEEP)}")
+        self.name, self.keep, self.prepare = name, keep, prepare
+        self._tokens: list[int] = []
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"gapless.region({self.name!r}, keep={self.keep!r})"
+
+    def __enter__(self) -> "region":
+        token = _open(self.name, self.keep)
+        with self._lock:
+            self._tokens.append(token)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        with self._lock:
+            token = self._tokens.pop()
+        _session._on().optional("gapless_region_close", token)
+        if self.prepare and self.keep in ("host", "compressed"):
+            held = next((found.held for found in regions() if found.name == self.name), 0)
+            if held:
+                prepare_host(held)
+
+    def __call__(self, function: _Function) -> _Function:
+        """A function that runs in the scope; a generator would leave it between its steps, so that is refused."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+            raise OptionError(f"{function.__name__} is a generator or a coroutine: open the region inside of it")
+
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return cast(_Function, inside)
+
+
+class no_region:
+    """What is allocated while it is open belongs to no region: for what must stay awake inside of one."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+
+    def __enter__(self) -> "no_region":
+        self._tokens.append(_open(None, "host"))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        _session._on().optional("gapless_region_close", self._tokens.pop())
+
+
+def _open(name: Optional[str], keep: str) -> int:
+    library = _session._on()
+    token = int(library.optional("gapless_region_open", name.encode() if name is not None else None, _KEEP[keep]))
+    if token < 0:
+        raise GaplessError(library.last_error())
+    return token
+
+
+def _moved(function: str, names: tuple[str, ...], *more: int) -> list[Moved]:
+    import ctypes
+
+    library = _session._on()
+    out = (ctypes.c_uint64 * 4)()
+    begin = time.perf_counter()
+    code = library.optional(function, *(name.encode() for name in names), *more, out)
+    seconds = time.perf_counter() - begin
+    if code != 0:
+        _raise(code, library.last_error())
+    return [Moved(name, int(out[2 * at]), int(out[2 * at + 1]), seconds) for at, name in enumerate(names)]
+
+
+def _raise(code: int, message: str) -> None:
+    if code == 1:
+        from . import _torch
+
+        raise _torch.import_torch().OutOfMemoryError(message)
+    raise GaplessError(message)
+
+
+def sleep(name: str, verify: bool = False) -> Moved:
+    """A region falls asleep: its work is waited for, its bytes are kept as it was opened to, and its memory goes back
+    to the card. Its tensors keep their addresses and may be freed; nothing else may touch them until wake().
+
+    verify  sums the bytes up and compares them, on the host and on the card, when the region wakes
+    """
+    return _moved("gapless_region_sleep", (name,), int(verify))[0]
+
+
+def wake(name: str) -> Moved:
+    """A region wakes up, with its bytes where they were. torch.OutOfMemoryError where the card has too little memory:
+    the region sleeps on then, and is whole."""
+    return _moved("gapless_region_wake", (name,))[0]
+
+
+def switch(sleep: str, wake: str, verify: bool = False) -> tuple[Moved, Moved]:
+    """One region falls asleep while another wakes up: both directions at once where the card has room for both."""
+    slept, woke = _moved("gapless_region_switch", (sleep, wake), int(verify))
+    return slept, woke
+
+
+def prepare_host(size: Union[int, str], device: Any = None) -> None:
+    """Pins host memory for regions that will sleep, so that their first sleep is as fast as the next ones. It stays
+    pinned for sleeps and offload."""
+    try:
+        bytes_ = _options.positive_bytes(size)
+    except ValueError as error:
+        raise OptionError(f"invalid size {size}: {error}") from None
+    library = _session._on()
+    if library.optional("gapless_region_prepare", _session._index(device), bytes_) != 0:
+        raise GaplessError(library.last_error())
+
+
+def regions() -> list[Region]:
+    """Every region of this process."""
+    import ctypes
+
+    library = _session._on()
+    room = 1 << 12
+    while True:
+        text = ctypes.create_string_buffer(room)
+        length = library.optional("gapless_regions_json", text, room)
+        if length < room:
+            return [Region(**found) for found in json.loads(text.raw[:length])]
+        room = 2 * length
+
+
+def is_asleep(tensor: Any) -> bool:
+    """Whether a tensor lies in memory that sleeps."""
+    return bool(_session._on().optional("gapless_is_asleep", tensor.untyped_storage().data_ptr()))
+
+
+def kept_bytes(tensor: Any) -> Any:
+    """The bytes of a contiguous tensor that sleeps, as a new tensor on the host; None where none are kept."""
+    from . import _torch
+
+    torch = _torch.import_torch()
+    if not tensor.is_contiguous():
+        raise GaplessError("only the bytes of a contiguous tensor can be read while it sleeps")
+    found = torch.empty(tensor.shape, dtype=tensor.dtype)
+    library = _session._on()
+    code = library.optional("gapless_region_read", tensor.data_ptr(), found.nbytes, found.data_ptr())
+    if code < 0:
+        raise GaplessError(library.last_error())
+    return found if code == 0 else None
+
+
+def move_to_region(what: Any, name: str, keep: str = "host") -> int:
+    """Moves a tensor, tensors, or the parameters and buffers of a module into a region: each gets memory there, and its
+    bytes are copied. Their addresses change, so this comes before a CUDA graph is captured. The bytes that were moved.
+
+    Tensors that share memory still share it afterwards.
+    """
+    from . import _torch
+
+    torch = _torch.import_torch()
+    tensors = _tensors(torch, what)
+    moved = 0
+    new: dict[int, Any] = {}
+    with torch.no_grad(), region(name, keep=keep):
+        for tensor in tensors:
+            if tensor.device.type != "cuda":
+                continue
+            old = tensor.untyped_storage()
+            if old.data_ptr() not in new:
+                fresh = torch.UntypedStorage(old.nbytes(), device=tensor.device)
+                fresh.copy_(old)
+                new[old.data_ptr()] = (old, fresh)
+                moved += old.nbytes()
+            # By .data: a parameter stays the object that an optimizer knows.
+            fresh = new[old.data_ptr()][1]
+            tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(fresh, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return moved
+
+
+def _tensors(torch: Any, what: Any) -> Iterable[Any]:
+    if isinstance(what, torch.Tensor):
+        return [what]
+    if isinstance(what, torch.nn.Module):
+        return [*what.parameters(), *what.buffers()]
+    return list(what.values()) if isinstance(what, dict) else list(what)

@@ -1,0 +1,388 @@
+"""Regions that sleep and wake. Bytes are those of the stand-in card, which are gone with the pages that held them."""
+
+import pytest
+
+START = """
+import ctypes, os, sys
+import torch, gapless
+gapless.enable()
+card = ctypes.CDLL("libcuda.so.1")
+card.card_poke.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
+card.cuMemcpyDtoHAsync_v2.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
+card.device_used.restype = ctypes.c_uint64
+card.card_pinned.restype = ctypes.c_size_t
+MIB = 1 << 20
+
+def pattern(seed, size):
+    return (bytes((seed * 37 + i * 11) % 251 for i in range(251)) * (size // 251 + 1))[:size]
+
+def make(size, seed):
+    tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+    assert card.card_poke(tensor.data_ptr(), pattern(seed, size), size) == 0
+    return tensor
+
+def holds(tensor, seed):
+    size = tensor.numel()
+    room = ctypes.create_string_buffer(size)
+    code = card.cuMemcpyDtoHAsync_v2(room, tensor.data_ptr(), size, None)
+    return code == 0 and room.raw[:size] == pattern(seed, size)
+
+def one(name):
+    return next(found for found in gapless.regions() if found.name == name)
+"""
+
+
+@pytest.mark.parametrize("keep", ["host", "disk", "compressed"])
+def test_tensors_wake_at_their_addresses_with_their_bytes(bench, keep):
+    bench.passes(
+        START
+        + f"""
+outside = make(5 * MIB, 1)
+with gapless.region("weights", keep={keep!r}):
+    tensors = [make(size, 2 + at) for at, size in enumerate([70 * MIB, 300, 3 * MIB, 1 << 20, 33 * MIB, 4096])]
+dropped = tensors.pop(2)
+del dropped
+places = [tensor.data_ptr() for tensor in tensors]
+live, used = torch.cuda.memory_allocated(), card.device_used()
+slept = gapless.sleep("weights", verify=True)
+assert slept.card_bytes >= 104 * MIB and slept.copied_bytes >= 104 * MIB, slept
+assert card.device_used() <= used - 104 * MIB
+assert torch.cuda.memory_allocated() == 5 * MIB and one("weights").asleep == live - 5 * MIB
+assert holds(outside, 1) and not holds(tensors[0], 2)
+assert gapless.is_asleep(tensors[0]) and gapless.is_asleep(tensors[0][5:]) and not gapless.is_asleep(outside)
+# Others can have the memory meanwhile, and give it back.
+other = make(90 * MIB, 9)
+del other
+woke = gapless.wake("weights")
+assert woke.copied_bytes == slept.copied_bytes, (slept, woke)
+assert places == [tensor.data_ptr() for tensor in tensors]
+assert all(holds(tensor, seed) for tensor, seed in zip(tensors, [2, 3, 5, 6, 7]))
+assert torch.cuda.memory_allocated() == live and one("weights").asleep == 0 and one("weights").host == 0
+""",
+        GAPLESS_SLEEP_DIR="/tmp",
+    )
+
+
+def test_many_cycles_keep_every_byte_and_hold_nothing_more(bench):
+    bench.passes(
+        START
+        + """
+import random
+dice = random.Random(5)
+with gapless.region("a"):
+    a = {at: make(dice.randrange(1, 6 * MIB), at) for at in range(20)}
+with gapless.region("b"):
+    b = {at: make(dice.randrange(1, 6 * MIB), at) for at in range(20)}
+pinned, held = None, []
+for cycle in range(30):
+    gapless.sleep("a")
+    with gapless.region("b"):
+        gone = dice.choice(list(b))
+        del b[gone]
+        b[gone] = make(dice.randrange(1, 6 * MIB), gone)
+    if cycle % 3 == 0:
+        gone = dice.choice(list(a))
+        del a[gone]          # while it sleeps
+    gapless.switch(sleep="b", wake="a")
+    assert all(holds(tensor, seed) for seed, tensor in a.items()), cycle
+    gapless.wake("b")
+    assert all(holds(tensor, seed) for seed, tensor in b.items()), cycle
+    held.append(torch.cuda.memory_reserved())
+    if cycle == 10:
+        pinned = card.card_pinned()
+assert card.card_pinned() == pinned, (card.card_pinned(), pinned)
+live = torch.cuda.memory_allocated()
+assert held[-1] < live + 40 * MIB, (held[-1], live)
+"""
+    )
+
+
+def test_waking_without_room_raises_and_changes_nothing(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    tensor = make(700 * MIB, 1)
+gapless.sleep("weights")
+other = torch.empty(600 * MIB, dtype=torch.uint8, device="cuda")
+for _ in range(2):
+    try:
+        gapless.wake("weights")
+        raise SystemExit("it woke")
+    except torch.OutOfMemoryError as error:
+        assert "weights" in str(error) and "Nothing has changed" in str(error), error
+assert one("weights").asleep == 700 * MIB
+del other
+gapless.wake("weights")
+assert holds(tensor, 1)
+""",
+        STANDIN_CAPACITY=str(1 << 30),
+    )
+
+
+def test_a_copy_that_fails_leaves_the_region_as_it_was(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    tensors = [make((3 + at) * MIB, at) for at in range(6)]
+    hole = make(2 * MIB, 9)
+    last = make(2 * MIB, 10)
+del hole
+for at in range(3):
+    card.card_fail_copy(at)
+    try:
+        gapless.sleep("weights", verify=True)
+        failed = False
+    except gapless.GaplessError as error:
+        assert "awake" in str(error), error
+        failed = True
+    card.card_fail_copy(-1)
+    if failed:
+        assert one("weights").asleep == 0
+        assert all(holds(tensor, seed) for seed, tensor in enumerate(tensors)) and holds(last, 10)
+        gapless.sleep("weights", verify=True)
+    card.card_fail_copy(at)
+    try:
+        gapless.wake("weights")
+        failed = False
+    except gapless.GaplessError as error:
+        assert "sleeps on" in str(error), error
+        failed = True
+    card.card_fail_copy(-1)
+    if failed:
+        assert one("weights").asleep > 0 and one("weights").held == 0
+        gapless.wake("weights")
+    assert all(holds(tensor, seed) for seed, tensor in enumerate(tensors)) and holds(last, 10), at
+"""
+    )
+
+
+def test_a_host_without_memory_leaves_the_region_awake(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    tensor = make(90 * MIB, 1)
+try:
+    gapless.sleep("weights")
+    raise SystemExit("it slept")
+except gapless.GaplessError as error:
+    assert "pinned" in str(error) and "It is awake" in str(error), error
+assert holds(tensor, 1)
+with gapless.region("weights", keep="discard"):
+    pass
+gapless.sleep("weights")
+gapless.wake("weights")
+assert tensor.data_ptr() and not gapless.is_asleep(tensor)
+""",
+        STANDIN_HOST=str(64 << 20),
+    )
+
+
+def test_a_graph_sleeps_with_the_region_that_it_was_captured_in(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("engine"):
+    static = make(4 * MIB, 1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        inside = torch.empty(6 * MIB, dtype=torch.uint8, device="cuda")
+        scratch = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
+at = scratch.data_ptr()
+del scratch
+card.card_poke(inside.data_ptr(), pattern(2, 6 * MIB), 6 * MIB)
+card.card_poke(at, pattern(3, 8 * MIB), 8 * MIB)
+used = card.device_used()
+gapless.sleep("engine")
+assert card.device_used() <= used - 18 * MIB
+gapless.wake("engine")
+assert holds(static, 1) and holds(inside, 2)
+# Graphs use what is free in their pool as well.
+room = ctypes.create_string_buffer(8 * MIB)
+assert card.cuMemcpyDtoHAsync_v2(room, at, 8 * MIB, None) == 0 and room.raw[: 8 * MIB] == pattern(3, 8 * MIB)
+assert card.device_used() == used
+"""
+    )
+
+
+def test_scopes_nest_and_end(bench):
+    bench.passes(
+        START
+        + """
+import threading
+with gapless.region("outer"):
+    a = make(3 * MIB, 1)
+    with gapless.region("inner", keep="discard"):
+        b = make(3 * MIB, 2)
+        with gapless.no_region():
+            c = make(3 * MIB, 3)
+    made = []
+    thread = threading.Thread(target=lambda: made.append(make(3 * MIB, 4)))
+    thread.start()
+    thread.join()
+after = make(3 * MIB, 5)
+
+@gapless.region("inner", keep="discard")
+def in_region():
+    return make(3 * MIB, 6)
+
+d = in_region()
+gapless.sleep("outer")
+asleep = [gapless.is_asleep(tensor) for tensor in (a, b, c, made[0], after, d)]
+assert asleep == [True, False, False, True, False, False], asleep
+gapless.sleep("inner")
+assert gapless.is_asleep(b) and gapless.is_asleep(d) and holds(after, 5) and holds(c, 3)
+gapless.wake("outer")
+gapless.wake("inner")
+assert holds(a, 1) and holds(made[0], 4)
+"""
+    )
+
+
+def test_what_is_wrong_is_said(bench):
+    bench.passes(
+        START
+        + """
+def says(call, *texts):
+    try:
+        call()
+    except (gapless.GaplessError, gapless.OptionError) as error:
+        assert all(text in str(error) for text in texts), error
+    else:
+        raise SystemExit("nothing was said")
+
+says(lambda: gapless.sleep("weights"), "no region", "weights")
+says(lambda: gapless.region("a b"), "invalid name")
+says(lambda: gapless.region("a", keep="cloud"), "invalid keep", "discard")
+with gapless.region("weights"):
+    tensor = make(3 * MIB, 1)
+says(lambda: gapless.wake("weights"), "awake already")
+says(lambda: gapless.sleep("weight"), "weights")
+gapless.sleep("weights")
+says(lambda: gapless.sleep("weights"), "sleeps already")
+says(lambda: gapless.switch(sleep="weights", wake="weights"), "must")
+says(lambda: gapless.prepare_host("much"), "invalid size")
+import torch.multiprocessing.reductions
+try:
+    tensor.untyped_storage()._share_cuda_()
+    raise SystemExit("it was shared")
+except RuntimeError as error:
+    assert "sleeps" in str(error), error
+del tensor
+gapless.wake("weights")
+assert one("weights").live == 0
+"""
+    )
+
+
+def test_a_module_moves_into_a_region(bench):
+    bench.passes(
+        START
+        + """
+model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300)).cuda()
+model[0].tied = model[0].weight
+parameters = [id(parameter) for parameter in model.parameters()]
+moved = gapless.move_to_region(model, "weights")
+assert moved >= 300 * 300 * 4 and [id(parameter) for parameter in model.parameters()] == parameters
+assert model[0].tied is model[0].weight
+gapless.sleep("weights")
+assert all(gapless.is_asleep(tensor) for tensor in [*model.parameters(), *model.buffers()])
+gapless.wake("weights")
+"""
+    )
+
+
+def test_prepared_host_memory_is_used(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights", prepare=True):
+    tensor = make(100 * MIB, 1)
+pinned = card.card_pinned()
+assert pinned >= 100 * MIB
+gapless.sleep("weights")
+assert card.card_pinned() == pinned
+gapless.wake("weights")
+assert card.card_pinned() == pinned and holds(tensor, 1)
+"""
+    )
+
+
+def test_torch_memory_savers_interface(bench):
+    bench.passes(
+        START
+        + """
+from gapless.integrations.torch_memory_saver import torch_memory_saver as saver
+with saver.region(tag="kv cache"):
+    cache = make(40 * MIB, 1)
+with saver.region(tag="weights", enable_cpu_backup=True):
+    weights = make(30 * MIB, 2)
+    with saver.disable():
+        outside = make(3 * MIB, 3)
+    graph = torch.cuda.CUDAGraph()
+with saver.cuda_graph(graph, tag="weights", enable_cpu_backup=True):
+    inside = torch.empty(6 * MIB, dtype=torch.uint8, device="cuda")
+card.card_poke(inside.data_ptr(), pattern(4, 6 * MIB), 6 * MIB)
+places, used = [tensor.data_ptr() for tensor in (cache, weights, inside)], card.device_used()
+assert saver.get_cpu_backup(weights) is None
+saver.pause("kv cache")
+assert used - 44 * MIB <= card.device_used() <= used - 40 * MIB and holds(weights, 2)
+saver.pause("kv cache")
+saver.pause()
+assert card.device_used() <= used - 76 * MIB and holds(outside, 3)
+backup = saver.get_cpu_backup(weights[MIB:])
+assert bytes(backup.numpy().tobytes()) == pattern(2, 30 * MIB)[MIB:]
+assert saver.get_cpu_backup(cache) is None
+saver.resume("weights")
+assert holds(weights, 2) and holds(inside, 4) and gapless.is_asleep(cache)
+saver.resume()
+assert places == [tensor.data_ptr() for tensor in (cache, weights, inside)] and not gapless.is_asleep(cache)
+"""
+    )
+
+
+def test_vllms_interface(bench):
+    bench.passes(
+        START
+        + """
+from gapless.integrations.vllm import CuMemAllocator
+pool = CuMemAllocator.get_instance()
+assert pool is CuMemAllocator.get_instance()
+with pool.use_memory_pool(tag="weights"):
+    weights = make(30 * MIB, 1)
+with pool.use_memory_pool("kv_cache"):
+    cache = make(40 * MIB, 2)
+assert 70 * MIB <= pool.get_current_usage() <= 74 * MIB
+pool.sleep(offload_tags=("weights",))
+assert pool.get_current_usage() == 0
+pool.wake_up(["weights"])
+assert holds(weights, 1) and gapless.is_asleep(cache)
+pool.wake_up()
+assert not holds(cache, 2) and cache.data_ptr()
+pool.sleep(offload_tags=tuple())
+pool.wake_up()
+assert not holds(weights, 1)
+"""
+    )
+
+
+def test_a_failed_request_names_the_region_that_could_sleep(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    weights = make(500 * MIB, 1)
+with gapless.region("small"):
+    small = make(30 * MIB, 2)
+try:
+    torch.empty(700 * MIB, dtype=torch.uint8, device="cuda")
+    raise SystemExit("it was served")
+except torch.OutOfMemoryError as error:
+    assert 'gapless.sleep("weights")' in str(error) and "of region weights could sleep" in str(error), error
+gapless.sleep("weights")
+other = torch.empty(700 * MIB, dtype=torch.uint8, device="cuda")
+""",
+        STANDIN_CAPACITY=str(1 << 30),
+    )
