@@ -32,6 +32,18 @@ missing = [name for name in _library._OPTIONAL if not library.has(name)]
 assert missing == ["gapless_snapshot"], missing
 assert library.address("gapless_alloc") != 0
 
+# The library of weights loads; without torch, a call says what is missing.
+from gapless import weights  # noqa: E402
+from gapless.weights import _native  # noqa: E402
+
+assert _native.path().startswith(environment)
+try:
+    _native.Catalogue("/nowhere.safetensors")
+except weights.ReadError as error:
+    assert "/nowhere.safetensors" in str(error), error
+else:
+    raise AssertionError("a file that is not there was opened")
+
 # A C program builds with what the package brings, and runs; where there is no GPU, it is told so in words.
 assert gapless.include_dir().startswith(environment) and gapless.library_dir().startswith(environment)
 program = """

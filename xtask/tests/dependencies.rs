@@ -22,6 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-malloc", &["gapless-host", "gapless-page"]),
     ("gapless-cuda", &["gapless-pool"]),
     ("gapless-hip", &["gapless-cuda", "gapless-pool"]),
+    ("gapless-loader", &["gapless-cuda", "gapless-formats", "gapless-weights"]),
     (
         "gapless-torch",
         &[

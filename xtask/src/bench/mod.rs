@@ -6,6 +6,7 @@ mod estimate;
 mod fit;
 mod fleet;
 mod host;
+mod host_leaks;
 mod page;
 mod plan;
 mod pool;
@@ -22,7 +23,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     if let [first, parts @ ..] = names
         && *first == "host"
         && !parts.is_empty()
-        && parts.iter().all(|part| ["large", "small", "ai"].contains(part))
+        && parts.iter().all(|part| ["large", "small", "ai", "record", "leaks"].contains(part))
     {
         return host::run(parts);
     }
