@@ -1,6 +1,7 @@
 //! Small or large, by size: the memory of the process, without checks. Also what happens around a fork, and what the
 //! helper does.
 
+use crate::bell;
 use crate::budget::Budget;
 use crate::decay::{Decay, TICK};
 use crate::gate;
@@ -9,17 +10,21 @@ use crate::huge::Trouble;
 use crate::large::{Large, is_large};
 use crate::lock::Lock;
 use crate::options::Options;
-use crate::small::{Mimalloc, Small};
+use crate::small::{Mimalloc, Own, Small};
 use crate::sys;
 use crate::text::say;
 use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_ALIGNMENT};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub static BUDGET: Budget = Budget::new();
 pub static LARGE: Large = Large::new(&BUDGET);
-pub static SMALL: Mimalloc = Mimalloc::new(&BUDGET);
+pub static OWN: Own = Own::new(&BUDGET);
+pub static MIMALLOC: Mimalloc = Mimalloc::new(&BUDGET);
+/// New small objects come from mimalloc.
+static USES_MIMALLOC: AtomicBool = AtomicBool::new(false);
 
 static DECAY: Lock<Decay> = Lock::new(Decay::new());
 static TROUBLE: Lock<Option<Trouble>> = Lock::new(None);
@@ -43,8 +48,38 @@ const TO_SMALL: usize = FROM / 4;
 
 /// Before the first block.
 pub fn begin() {
-    gate::around(|| SMALL.begin());
     BUDGET.relieve_by(relieve);
+    if !OWN.begin(leave) {
+        use_mimalloc();
+    }
+}
+
+unsafe extern "C" fn leave(cache: *mut c_void) {
+    // SAFETY: the value of the key that `begin` made.
+    unsafe { OWN.leave(cache) };
+}
+
+/// While the process has one thread.
+fn use_mimalloc() {
+    gate::around(|| MIMALLOC.begin());
+    USES_MIMALLOC.store(true, Ordering::Relaxed);
+}
+
+#[inline]
+fn uses_mimalloc() -> bool {
+    USES_MIMALLOC.load(Ordering::Relaxed)
+}
+
+/// Who serves new small objects.
+#[inline]
+fn small() -> &'static dyn Small {
+    if uses_mimalloc() { &MIMALLOC } else { &OWN }
+}
+
+/// Bytes that small objects hold from the kernel, in use or not.
+#[must_use]
+pub fn small_held() -> u64 {
+    OWN.held() + if uses_mimalloc() { MIMALLOC.held() } else { 0 }
 }
 
 /// When the environment can be read. Ends the process where the options cannot be kept.
@@ -58,6 +93,9 @@ pub fn configure(options: &Options) {
         ));
         sys::exit(2);
     }
+    if options.mimalloc && !uses_mimalloc() {
+        use_mimalloc();
+    }
     if let Some(wanted) = options.huge {
         LARGE.use_huge_pages(wanted);
     }
@@ -67,7 +105,9 @@ pub fn configure(options: &Options) {
 
 /// A new thread, before the program's code runs in it.
 pub fn thread_begins() {
-    gate::enter(|| SMALL.enter());
+    if uses_mimalloc() {
+        gate::enter(|| MIMALLOC.enter());
+    }
 }
 
 /// The process ends: relatives get its part of the budget.
@@ -83,14 +123,22 @@ pub fn publish_by(publish: fn()) {
 /// The limit is reached: what is kept for reuse goes back.
 fn relieve() {
     LARGE.trim(u32::MAX);
+    OWN.trim(true);
 }
 
 /// Gives back all that is idle. Gives the bytes of large buffers.
 pub fn trim() -> u64 {
     let given = LARGE.trim(u32::MAX);
-    let before = SMALL.held();
-    SMALL.collect(true);
-    given + before.saturating_sub(SMALL.held())
+    let before = small_held();
+    collect_small(true);
+    given + before.saturating_sub(small_held())
+}
+
+fn collect_small(all: bool) {
+    OWN.collect(all);
+    if uses_mimalloc() {
+        MIMALLOC.collect(all);
+    }
 }
 
 /// A step of the program begins.
@@ -101,7 +149,7 @@ pub fn step() {
 /// A block; null where there is no memory.
 #[inline]
 pub fn allocate(size: usize, zeroed: bool) -> *mut u8 {
-    if size < FROM { SMALL.allocate(size, zeroed) } else { large(size, MIN_ALIGNMENT, zeroed) }
+    if size < FROM { small().allocate(size, zeroed) } else { large(size, MIN_ALIGNMENT, zeroed) }
 }
 
 /// A block at a multiple of `alignment`, a power of two.
@@ -109,9 +157,9 @@ pub fn allocate_aligned(size: usize, alignment: usize, zeroed: bool) -> *mut u8 
     if is_large(size, alignment) {
         large(size, alignment, zeroed)
     } else if alignment <= MIN_ALIGNMENT && size >= alignment {
-        SMALL.allocate(size, zeroed)
+        small().allocate(size, zeroed)
     } else {
-        SMALL.allocate_aligned(size, alignment, zeroed)
+        small().allocate_aligned(size, alignment, zeroed)
     }
 }
 
@@ -122,12 +170,12 @@ fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     let mut block = LARGE.allocate(size, alignment, zeroed);
     if block.is_null() && BUDGET.limit() > 0 {
         // What small objects keep may be enough.
-        SMALL.collect(true);
+        collect_small(true);
         block = LARGE.allocate(size, alignment, zeroed);
     }
     if block.is_null() && LARGE.is_absent() && alignment <= GRANULE {
-        // No addresses for an arena: what mimalloc can do is better than nothing.
-        return SMALL.allocate_aligned(size, alignment, zeroed);
+        // No addresses for an arena: what the small core can do is better than nothing.
+        return small().allocate_aligned(size, alignment, zeroed);
     }
     helper::ensure(&WORK);
     block
@@ -139,9 +187,18 @@ fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
 pub unsafe fn free(block: *mut u8) {
     if LARGE.contains(block) {
         free_large(block);
-    } else {
-        // SAFETY: what is not in the arena came from the small core; it knows null.
-        unsafe { SMALL.free(block) }
+    } else if OWN.may_own(block) {
+        // SAFETY: as the caller says.
+        unsafe { OWN.free(block) };
+        if OWN.kept() > MUCH_SMALL {
+            helper::ensure(&WORK);
+            bell::ring();
+        }
+    } else if uses_mimalloc() {
+        // SAFETY: what is in no arena came from mimalloc; it knows null.
+        unsafe { MIMALLOC.free(block) }
+    } else if !block.is_null() {
+        wrong_free("free", block);
     }
 }
 
@@ -154,9 +211,9 @@ fn free_large(block: *mut u8) {
     helper::ensure(&WORK);
 }
 
-fn wrong_free(what: &str, block: *mut u8) -> ! {
+pub(crate) fn wrong_free(what: &str, block: *mut u8) -> ! {
     say(format_args!(
-        "gapless: {what}({block:p}): no large buffer begins there: it was freed before, or the address is wrong\n  \
+        "gapless: {what}({block:p}): no block begins there: it was freed before, or the address is wrong\n  \
          run the program with GAPLESS_HOST_CHECK=1 to see where it was allocated and freed\n"
     ));
     sys::abort()
@@ -168,8 +225,9 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     if LARGE.contains(block) {
         return LARGE.usable(block).unwrap_or_else(|| wrong_free("malloc_usable_size", block));
     }
-    // SAFETY: as in `free`.
-    unsafe { SMALL.usable(block) }
+    let owner = owner(block).unwrap_or_else(|| wrong_free("malloc_usable_size", block));
+    // SAFETY: as the caller says.
+    unsafe { owner.usable(block) }
 }
 
 /// # Safety
@@ -185,8 +243,9 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
         return moved;
     }
     if !is_large && size < FROM {
+        let owner = owner(block).unwrap_or_else(|| wrong_free("realloc", block));
         // SAFETY: as the caller says.
-        return unsafe { SMALL.reallocate(block, size) };
+        return unsafe { owner.reallocate(block, size) };
     }
     let moved = allocate(size, false);
     if !moved.is_null() {
@@ -202,7 +261,18 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
 /// Whether an address can be a block of ours.
 #[must_use]
 pub fn may_own(block: *const u8) -> bool {
-    LARGE.contains(block) || SMALL.may_own(block)
+    LARGE.contains(block) || owner(block).is_some()
+}
+
+/// The small core that an address can belong to.
+fn owner(block: *const u8) -> Option<&'static dyn Small> {
+    if OWN.may_own(block) {
+        Some(&OWN)
+    } else if uses_mimalloc() && MIMALLOC.may_own(block) {
+        Some(&MIMALLOC)
+    } else {
+        None
+    }
 }
 
 // ---- the helper ----
@@ -217,7 +287,7 @@ fn is_idle() -> bool {
 
 /// A tick while there is something to do. A helper that slept until every free would cost each of them a wake-up.
 fn pause() -> Option<Duration> {
-    let has_work = !is_idle() || SMALL.held() > MUCH_SMALL || PUBLISH.lock().is_some();
+    let has_work = !is_idle() || small_held() > MUCH_SMALL || PUBLISH.lock().is_some();
     if !has_work {
         DECAY.lock().rest();
         LARGE.low_water();
@@ -248,8 +318,8 @@ fn round() {
         }
         left -= part;
     }
-    if rounds.is_multiple_of(SMALL_ROUNDS) && SMALL.held() > MUCH_SMALL {
-        SMALL.collect(false);
+    if rounds.is_multiple_of(SMALL_ROUNDS) && small_held() > MUCH_SMALL {
+        collect_small(false);
     }
     watch_huge_pages();
     let publish = *PUBLISH.lock();
@@ -305,6 +375,7 @@ extern "C" fn before_fork() {
     PUBLISH.acquire();
     DECAY.acquire();
     TROUBLE.acquire();
+    OWN.before_fork();
     LARGE.before_fork();
 }
 
@@ -312,6 +383,7 @@ extern "C" fn after_fork() {
     // SAFETY: `before_fork` took all of them, in this thread.
     unsafe {
         LARGE.after_fork();
+        OWN.after_fork(false);
         TROUBLE.release();
         DECAY.release();
         PUBLISH.release();
@@ -328,6 +400,7 @@ extern "C" fn after_fork_in_child() {
     // SAFETY: as in `after_fork`; the child's only thread is the one that forked.
     unsafe {
         LARGE.after_fork_in_child();
+        OWN.after_fork(true);
         TROUBLE.release();
         DECAY.release();
         PUBLISH.release();

@@ -2,9 +2,10 @@
 //! is kept here; the entry points of `gapless-malloc` only translate.
 
 use crate::check;
-use crate::core::{self, AroundFork};
+use crate::core::{self, AroundFork, OWN};
 use crate::options::Options;
 use crate::record;
+use crate::small::Own;
 use crate::sys;
 use crate::units::MIN_ALIGNMENT;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,6 +36,7 @@ fn is_plain() -> bool {
 fn settle() -> bool {
     if STATE.compare_exchange(NEW, BEGINNING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
         core::begin();
+        OWN.set_quick(true);
         STATE.store(PLAIN, Ordering::Release);
     }
     STATE.load(Ordering::Acquire) == CHECKED
@@ -45,6 +47,9 @@ pub fn configure() -> Options {
     settle();
     let options = Options::read();
     core::configure(&options);
+    if options.mimalloc || options.check || options.record.is_some() {
+        OWN.set_quick(false);
+    }
     if options.check {
         // SAFETY: the handlers are functions of this library, which is never unloaded.
         unsafe {
@@ -110,6 +115,13 @@ fn or_errno(block: *mut u8) -> *mut u8 {
 #[inline]
 #[must_use]
 pub fn allocate(size: usize) -> *mut u8 {
+    let block = Own::quick_allocate(size);
+    if block.is_null() { allocate_other(size) } else { block }
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_other(size: usize) -> *mut u8 {
     if is_plain() {
         return or_errno(core::allocate(size, false));
     }
@@ -122,6 +134,12 @@ pub fn allocate(size: usize) -> *mut u8 {
 #[inline]
 #[must_use]
 pub fn allocate_zeroed(size: usize) -> *mut u8 {
+    let block = Own::quick_allocate(size);
+    if !block.is_null() {
+        // SAFETY: a new block of at least this size.
+        unsafe { block.write_bytes(0, size) };
+        return block;
+    }
     if is_plain() {
         return or_errno(core::allocate(size, true));
     }
@@ -156,6 +174,18 @@ fn allocate_slow(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
 /// `block` is null, or came from here and was not freed.
 #[inline]
 pub unsafe fn free(block: *mut u8) {
+    // SAFETY: as the caller says.
+    if !unsafe { OWN.quick_free(block) } {
+        // SAFETY: as the caller says.
+        unsafe { free_other(block) };
+    }
+}
+
+/// # Safety
+/// As for [`free`].
+#[cold]
+#[inline(never)]
+unsafe fn free_other(block: *mut u8) {
     // SAFETY: as the caller says.
     unsafe {
         match STATE.load(Ordering::Relaxed) {

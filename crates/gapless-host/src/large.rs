@@ -4,23 +4,18 @@
 //! * `free` gives the addresses back to the space and returns: the memory stays until the helper gives it back.
 //! * `reallocate` grows in place where it can, else the kernel moves the pages (`mremap`) instead of copying them.
 //! * zeroed buffers: only what has memory is cleared.
-//!
-//! The lock covers the tables, never a call to the kernel: while one thread waits for the kernel, others go on.
 
+use crate::arena::{Arena, Held};
 use crate::bell;
 use crate::budget::Budget;
 use crate::huge;
-use crate::lock::Lock;
-use crate::space::{Placed, Space};
+use crate::space::Placed;
 use crate::sys;
 use crate::units::{GRANULE, HUGE, LARGE, MOST_ALIGNMENT, granules};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Addresses become writable in steps of this many granules (64 MiB): one call for many buffers, and a program that
-/// locks all its memory (`mlockall`) does not get terabytes.
-const STEP: u32 = 1024;
-/// Memory goes back in parts of 16 MiB: a fork waits for the helper, and one part takes about a millisecond.
-const PART: u32 = 256;
+/// Bytes that become writable at once.
+const STEP: usize = 64 << 20;
 /// From this size on pages are moved; below it copying is as fast.
 const MOVE: usize = 4 << 20;
 /// From this size on a zeroed buffer drops the memory that it finds instead of clearing it: such buffers are often
@@ -40,12 +35,8 @@ const HUGE_PAGES: u32 = 2;
 
 #[derive(Debug)]
 pub struct Large {
+    arena: Arena<GRANULE>,
     budget: &'static Budget,
-    base: AtomicUsize,
-    size: AtomicUsize,
-    space: Lock<Option<Space>>,
-    /// Granules from the start that are writable.
-    writable: Lock<u32>,
     pages: AtomicU32,
     /// A forked child shares its kept memory with its parent: a write would copy what nobody wants.
     inherited: AtomicBool,
@@ -72,13 +63,6 @@ pub struct Counters {
     pub most_live: AtomicU64,
 }
 
-/// What the arena holds, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    pub live: u64,
-    pub kept: u64,
-}
-
 fn bytes(granules: u32) -> usize {
     granules as usize * GRANULE
 }
@@ -87,11 +71,8 @@ impl Large {
     #[must_use]
     pub const fn new(budget: &'static Budget) -> Large {
         Large {
+            arena: Arena::new(budget, STEP),
             budget,
-            base: AtomicUsize::new(0),
-            size: AtomicUsize::new(0),
-            space: Lock::new(None),
-            writable: Lock::new(0),
             pages: AtomicU32::new(UNKNOWN),
             inherited: AtomicBool::new(false),
             half: AtomicUsize::new(usize::MAX),
@@ -114,57 +95,31 @@ impl Large {
     #[inline]
     #[must_use]
     pub fn contains(&self, block: *const u8) -> bool {
-        (block as usize).wrapping_sub(self.base.load(Ordering::Relaxed)) < self.size.load(Ordering::Relaxed)
+        self.arena.contains(block)
     }
 
     /// Whether no addresses could be reserved.
     #[must_use]
     pub fn is_absent(&self) -> bool {
-        self.size.load(Ordering::Relaxed) == 0
+        self.arena.size() == 0
     }
 
     fn address(&self, granule: u32) -> *mut u8 {
-        (self.base.load(Ordering::Relaxed) + bytes(granule)) as *mut u8
-    }
-
-    /// The granule at which a buffer would begin; `None` inside of one.
-    fn granule(&self, block: *const u8) -> Option<u32> {
-        let offset = (block as usize).wrapping_sub(self.base.load(Ordering::Relaxed));
-        offset.is_multiple_of(GRANULE).then_some((offset / GRANULE) as u32)
+        self.arena.address(granule)
     }
 
     /// Reserves the addresses: four times the machine's memory, or what can be had.
     fn begin(&self) -> bool {
-        let mut space = self.space.lock();
-        if space.is_some() {
-            return true;
-        }
-        let mut buffer = [0; 4096];
-        let memory =
-            sys::kib_line(sys::read_file(c"/proc/meminfo", &mut buffer), b"MemTotal:").unwrap_or(1 << 34);
-        self.half.store(memory as usize / 2, Ordering::Relaxed);
-        let mut size = (memory as usize).saturating_mul(4).next_power_of_two().clamp(64 << 30, 64 << 40);
-        while size >= MOST_ALIGNMENT {
-            // Where addresses are scarce (`ulimit -v`) the arena takes a part, not all of them.
-            if let Some(start) = sys::reserve(size, MOST_ALIGNMENT) {
-                let Some(tables) = Space::new((size / GRANULE) as u32) else {
-                    sys::unmap(start, size);
-                    return false;
-                };
-                *space = Some(tables);
-                self.base.store(start as usize, Ordering::Relaxed);
-                self.size.store(size, Ordering::Release);
-                return true;
-            }
-            size /= 4;
-        }
-        false
+        let memory = sys::memory();
+        self.half.store(memory / 2, Ordering::Relaxed);
+        let size = memory.saturating_mul(4).next_power_of_two().clamp(64 << 30, 64 << 40);
+        self.arena.begin(size, MOST_ALIGNMENT)
     }
 
     /// A buffer; null where there is no memory, no room, or no budget.
     pub fn allocate(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
         let Some(len) = granules(size.max(1)) else { return std::ptr::null_mut() };
-        if self.size.load(Ordering::Acquire) == 0 && !self.begin() {
+        if self.is_absent() && !self.begin() {
             return std::ptr::null_mut();
         }
         if self.inherited.load(Ordering::Relaxed) && self.inherited.swap(false, Ordering::Relaxed) {
@@ -192,47 +147,19 @@ impl Large {
         counters.reused.fetch_add(u64::from(placed.backed), Ordering::Relaxed);
     }
 
-    /// Addresses that are charged and writable.
     fn place(&self, len: u32, align: u32, phase: u32) -> Option<Placed> {
-        let placed = {
-            let mut guard = self.space.lock();
-            let space = guard.as_mut()?;
-            let placed = space.allocate(len, align, phase)?;
-            self.counters.most_live.fetch_max(bytes(space.live()) as u64, Ordering::Relaxed);
-            placed
-        };
-        if self.charge(placed) && self.make_writable(placed.start + placed.len) {
-            return Some(placed);
-        }
-        if let Some(space) = self.space.lock().as_mut() {
-            space.cancel(placed.start);
-        }
-        None
+        let placed = self.arena.place(len, align, phase, |start, length| self.advise(start, length))?;
+        self.counters.most_live.fetch_max(self.arena.held().live, Ordering::Relaxed);
+        Some(placed)
     }
 
-    /// Charges what has no memory yet.
-    fn charge(&self, placed: Placed) -> bool {
-        self.budget.charge(bytes(placed.len - placed.backed) as u64)
-    }
-
-    fn make_writable(&self, end: u32) -> bool {
-        let mut writable = self.writable.lock();
-        if end <= *writable {
-            return true;
-        }
-        let most = (self.size.load(Ordering::Relaxed) / GRANULE) as u32;
-        let wanted = end.next_multiple_of(STEP).min(most);
-        let (start, length) = (self.address(*writable), bytes(wanted - *writable));
-        if !sys::commit(start, length) {
-            return false;
-        }
+    /// For what becomes writable.
+    fn advise(&self, start: *mut u8, length: usize) {
         match self.pages.load(Ordering::Relaxed) {
             HUGE_PAGES => sys::advise_huge(start, length, true),
             SMALL_PAGES => sys::advise_huge(start, length, false),
             _ => {}
         }
-        *writable = wanted;
-        true
     }
 
     fn try_huge_pages(&self) {
@@ -244,11 +171,12 @@ impl Large {
 
     /// From now on, and for memory that is not there yet.
     pub fn use_huge_pages(&self, wanted: bool) {
-        let writable = self.writable.lock();
-        self.pages.store(if wanted { HUGE_PAGES } else { SMALL_PAGES }, Ordering::Relaxed);
-        if *writable > 0 {
-            sys::advise_huge(self.address(0), bytes(*writable), wanted);
-        }
+        self.arena.with_writable(|start, length| {
+            self.pages.store(if wanted { HUGE_PAGES } else { SMALL_PAGES }, Ordering::Relaxed);
+            if length > 0 {
+                sys::advise_huge(start, length, wanted);
+            }
+        });
     }
 
     #[must_use]
@@ -282,7 +210,7 @@ impl Large {
     fn clear(&self, placed: Placed, size: usize) {
         let end = placed.start + placed.len;
         let mut at = placed.start;
-        let run = |at| self.space.lock().as_ref().and_then(|space| space.backed_run(at, end));
+        let run = |at| self.arena.space().as_ref().and_then(|space| space.backed_run(at, end));
         if placed.backed == 0 {
             return;
         }
@@ -301,20 +229,19 @@ impl Large {
     /// The length of the buffer at this address; `None` where no buffer begins.
     #[must_use]
     pub fn usable(&self, block: *const u8) -> Option<usize> {
-        let granule = self.granule(block)?;
-        self.space.lock().as_ref()?.length(granule).map(bytes)
+        self.arena.usable(block)
     }
 
     /// Takes a buffer back. False: no buffer begins there.
     #[must_use]
     pub fn free(&self, block: *mut u8) -> bool {
-        let Some(granule) = self.granule(block) else { return false };
+        let Some(granule) = self.arena.unit(block) else { return false };
         if self.thin.load(Ordering::Relaxed) > 0
             && let Some(len) = self.usable(block)
         {
             self.end_thin(granule, (len / GRANULE) as u32);
         }
-        let freed = self.space.lock().as_mut().and_then(|space| space.free(granule, true));
+        let freed = self.arena.space().as_mut().and_then(|space| space.free(granule, true));
         if freed.is_some() {
             self.counters.frees.fetch_add(1, Ordering::Relaxed);
             bell::ring();
@@ -324,27 +251,25 @@ impl Large {
 
     /// Changes a buffer's size. Null: it stays as it was. `None`: no buffer begins there.
     pub fn reallocate(&self, block: *mut u8, size: usize) -> Option<*mut u8> {
-        let granule = self.granule(block)?;
-        let old = self.space.lock().as_ref()?.length(granule)?;
+        let granule = self.arena.unit(block)?;
+        let old = self.arena.space().as_ref()?.length(granule)?;
         let Some(len) = granules(size) else { return Some(std::ptr::null_mut()) };
         if len == old {
             return Some(block);
         }
         if len < old {
-            self.space.lock().as_mut()?.shrink(granule, len);
+            self.arena.space().as_mut()?.shrink(granule, len);
             bell::ring();
             return Some(block);
         }
-        let grown = self.space.lock().as_mut()?.grow(granule, len);
-        if let Some(part) = grown {
-            if self.charge(part) && self.make_writable(part.start + part.len) {
+        Some(match self.arena.grow(granule, len, |start, length| self.advise(start, length)) {
+            Some(Some(part)) => {
                 self.count(part);
-                return Some(block);
+                block
             }
-            self.space.lock().as_mut()?.undo_grow(granule, old);
-            return Some(std::ptr::null_mut());
-        }
-        Some(self.move_to_larger(granule, old, len))
+            Some(None) => std::ptr::null_mut(),
+            None => self.move_to_larger(granule, old, len),
+        })
     }
 
     fn move_to_larger(&self, granule: u32, old: u32, len: u32) -> *mut u8 {
@@ -363,7 +288,7 @@ impl Large {
         self.counters.moved.fetch_add(moved as u64, Ordering::Relaxed);
         self.counters.copied.fetch_add((bytes(old) - moved) as u64, Ordering::Relaxed);
         let gone = (moved / GRANULE) as u32;
-        if let Some(space) = self.space.lock().as_mut() {
+        if let Some(space) = self.arena.space().as_mut() {
             space.free_moved(granule, gone);
         }
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
@@ -375,50 +300,30 @@ impl Large {
 
     /// Gives back kept memory, at most that many granules. Gives the bytes.
     pub fn trim(&self, most: u32) -> u64 {
-        let mut left = most;
-        let mut given = 0;
-        while left > 0 {
-            let taken = self.space.lock().as_mut().and_then(|space| space.take_kept(left.min(PART)));
-            let Some((from, to)) = taken else { break };
-            let gone = sys::keep_errno(|| sys::discard(self.address(from), bytes(to - from)));
-            if let Some(space) = self.space.lock().as_mut() {
-                space.put_back((from, to), gone);
-            }
-            if !gone {
-                break;
-            }
-            self.budget.discharge(bytes(to - from) as u64);
-            given += bytes(to - from) as u64;
-            left -= to - from;
-        }
+        let given = self.arena.trim(most);
         self.counters.given_back.fetch_add(given, Ordering::Relaxed);
         given
     }
 
     #[must_use]
     pub fn held(&self) -> Held {
-        let guard = self.space.lock();
-        guard.as_ref().map_or_else(Held::default, |space| Held {
-            live: bytes(space.live()) as u64,
-            kept: bytes(space.kept()) as u64,
-        })
+        self.arena.held()
     }
 
     /// Granules that nobody needed since the last call.
     pub fn low_water(&self) -> u32 {
-        self.space.lock().as_mut().map_or(0, Space::low_water)
+        self.arena.low_water()
     }
 
     /// Says what is wrong with the tables; for tests.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
-        self.space.lock().as_ref().and_then(Space::fault)
+        self.arena.fault()
     }
 
     /// Before a fork: nobody is in the middle of a change.
     pub fn before_fork(&self) {
-        self.writable.acquire();
-        self.space.acquire();
+        self.arena.before_fork();
     }
 
     /// After it, in the parent.
@@ -427,9 +332,7 @@ impl Large {
     /// [`Large::before_fork`] was called by this thread.
     pub unsafe fn after_fork(&self) {
         // SAFETY: as the caller says.
-        unsafe { self.space.release() };
-        // SAFETY: as the caller says.
-        unsafe { self.writable.release() };
+        unsafe { self.arena.after_fork() };
     }
 
     /// After it, in the child: what other threads were giving back is free again.
@@ -438,15 +341,8 @@ impl Large {
     /// [`Large::before_fork`] was called by this thread, in the parent.
     pub unsafe fn after_fork_in_child(&self) {
         // SAFETY: as the caller says.
-        unsafe { self.after_fork() };
-        if let Some(space) = self.space.lock().as_mut() {
-            let mut at = 0;
-            while let Some((from, to)) = space.busy_from(at) {
-                space.put_back((from, to), false);
-                at = from;
-            }
-            self.inherited.store(space.kept() > 0, Ordering::Relaxed);
-        }
+        let kept = unsafe { self.arena.after_fork_in_child() };
+        self.inherited.store(kept > 0, Ordering::Relaxed);
     }
 }
 

@@ -5,10 +5,11 @@
 //!   ├─ record     a sample of all allocations in a file (`GAPLESS_HOST_RECORD=run.gtrace`)
 //!   ├─ check      guards, poison, and stacks for wrong frees (`GAPLESS_HOST_CHECK=1`)
 //!   └─ core       small or large, by size; fork; what the helper does
-//!      ├─ small      objects below 1 MiB: mimalloc 3 behind the trait `Small`
-//!      ├─ large      buffers from 1 MiB: an arena of addresses, memory kept for the next buffer
-//!      │   ├─ space      which addresses are free, and which of them have memory: pure, no system call
+//!      ├─ small      objects below 1 MiB: our own core, or mimalloc 3, behind the trait `Small`
+//!      ├─ large      buffers from 1 MiB: memory is kept for the next buffer
 //!      │   └─ huge       whether huge pages pay on this machine, by measurement
+//!      ├─ arena      reserved addresses, for both
+//!      │   └─ space      which addresses are free, and which of them have memory: pure, no system call
 //!      ├─ budget     what this process and its relatives may hold together
 //!      ├─ decay      how much of the kept memory nobody needed lately: pure
 //!      └─ helper     the thread that gives memory back; it is stopped around a fork
@@ -16,10 +17,11 @@
 //!   sys       every system call
 //! ```
 //!
-//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, gate, recorder, writable
-//! part, space. No system call that can take long is made under the lock of the space.
+//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, gate, recorder, caches,
+//! shelves, writable part, space. No system call that can take long is made under the lock of the space.
 #![cfg(target_os = "linux")]
 
+pub mod arena;
 pub mod bell;
 pub mod budget;
 pub mod check;

@@ -1,7 +1,6 @@
 //! What the process holds, for the C library's questions and for statistics files.
 
-use crate::core::{BUDGET, LARGE, SMALL};
-use crate::small::Small;
+use crate::core::{self, BUDGET, LARGE};
 use std::sync::atomic::Ordering;
 
 /// All sizes in bytes.
@@ -42,7 +41,7 @@ pub fn now() -> Stats {
         large_live: held.live,
         large_most: read(&counters.most_live),
         large_kept: held.kept,
-        small_held: SMALL.held(),
+        small_held: core::small_held(),
         allocations: read(&counters.allocations),
         frees: read(&counters.frees),
         handed_out: read(&counters.granules) * granule,

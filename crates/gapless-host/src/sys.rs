@@ -137,6 +137,13 @@ pub fn unmap(start: *mut u8, bytes: usize) {
     unsafe { libc::munmap(start.cast(), bytes) };
 }
 
+/// The machine's memory in bytes; 16 GiB where the kernel does not say.
+#[must_use]
+pub fn memory() -> usize {
+    let mut buffer = [0; 4096];
+    kib_line(read_file(c"/proc/meminfo", &mut buffer), b"MemTotal:").unwrap_or(1 << 34) as usize
+}
+
 /// Addresses without memory, at a multiple of `alignment`.
 #[must_use]
 pub fn reserve(bytes: usize, alignment: usize) -> Option<*mut u8> {

@@ -1,34 +1,12 @@
-//! Objects below 1 MiB, behind a trait so that another core can take the place of this one.
+//! mimalloc 3 as a core for small objects: the other one, for comparison and as an oracle.
 
+use super::Small;
 use crate::budget::Budget;
 use crate::sys;
 use crate::units::GRANULE;
 use libmimalloc_sys::{mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_zalloc, mi_zalloc_aligned};
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-/// A core for small objects. Every function is called by many threads at once, and may be called while another thread
-/// forks.
-pub trait Small {
-    /// Null where there is no memory.
-    fn allocate(&self, size: usize, zeroed: bool) -> *mut u8;
-    fn allocate_aligned(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8;
-    /// # Safety
-    /// `block` came from this core and was not freed; the block is invalid afterwards unless null is returned.
-    unsafe fn reallocate(&self, block: *mut u8, size: usize) -> *mut u8;
-    /// # Safety
-    /// `block` came from this core and was not freed.
-    unsafe fn free(&self, block: *mut u8);
-    /// # Safety
-    /// `block` came from this core and was not freed.
-    unsafe fn usable(&self, block: *mut u8) -> usize;
-    /// Gives back what is idle; `all`: also what was freed just now.
-    fn collect(&self, all: bool);
-    /// Bytes that it holds from the kernel.
-    fn held(&self) -> u64;
-    /// Whether an address can be one of its blocks.
-    fn may_own(&self, block: *const u8) -> bool;
-}
 
 /// mimalloc 3, in areas of addresses that we reserve, so that its memory is charged to the budget.
 #[derive(Debug)]

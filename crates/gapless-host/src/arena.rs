@@ -1,0 +1,253 @@
+//! A range of reserved addresses in units of `UNIT` bytes: which are handed out, which are writable, which have memory.
+//!
+//! The lock covers the tables, never a call to the kernel: while one thread waits for the kernel, others go on.
+
+use crate::budget::Budget;
+use crate::lock::{Guard, Lock};
+use crate::space::{Placed, Space};
+use crate::sys;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Memory goes back in parts of 16 MiB: a fork waits for the helper, and one part takes about a millisecond.
+const PART: usize = 16 << 20;
+/// The least that is reserved where addresses are scarce (`ulimit -v`).
+const LEAST: usize = 1 << 30;
+
+#[derive(Debug)]
+pub struct Arena<const UNIT: usize> {
+    base: AtomicUsize,
+    size: AtomicUsize,
+    budget: &'static Budget,
+    space: Lock<Option<Space>>,
+    /// Units from the start that are writable.
+    writable: Lock<u32>,
+    /// Bytes that become writable at once.
+    step: usize,
+}
+
+/// What an arena holds, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    pub live: u64,
+    pub kept: u64,
+}
+
+impl<const UNIT: usize> Arena<UNIT> {
+    /// Addresses become writable in steps: one call for many buffers, and a program that locks all its memory
+    /// (`mlockall`) does not get terabytes.
+    #[must_use]
+    pub const fn new(budget: &'static Budget, step: usize) -> Arena<UNIT> {
+        let (base, size) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arena { base, size, budget, space: Lock::new(None), writable: Lock::new(0), step }
+    }
+
+    /// Reserves addresses at a multiple of `alignment`: `size`, or what can be had. True if there are any.
+    pub fn begin(&self, size: usize, alignment: usize) -> bool {
+        let mut space = self.space.lock();
+        if space.is_some() {
+            return true;
+        }
+        let mut size = size;
+        while size >= LEAST {
+            // Where addresses are scarce the arena takes a part, not all of them.
+            if let Some(start) = sys::reserve(size, alignment) {
+                let Some(tables) = Space::new((size / UNIT) as u32) else {
+                    sys::unmap(start, size);
+                    return false;
+                };
+                *space = Some(tables);
+                self.base.store(start as usize, Ordering::Relaxed);
+                self.size.store(size, Ordering::Release);
+                return true;
+            }
+            size /= 4;
+        }
+        false
+    }
+
+    /// Whether an address lies in the arena.
+    #[inline]
+    #[must_use]
+    pub fn contains(&self, block: *const u8) -> bool {
+        self.offset(block) < self.size.load(Ordering::Relaxed)
+    }
+
+    /// How far an address lies behind the start; more than the size where it is outside.
+    #[inline]
+    #[must_use]
+    pub fn offset(&self, block: *const u8) -> usize {
+        (block as usize).wrapping_sub(self.base.load(Ordering::Relaxed))
+    }
+
+    /// Reserved bytes; 0 before [`Arena::begin`], and where no addresses could be reserved.
+    #[inline]
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size.load(Ordering::Acquire)
+    }
+
+    #[must_use]
+    pub fn address(&self, unit: u32) -> *mut u8 {
+        (self.base.load(Ordering::Relaxed) + unit as usize * UNIT) as *mut u8
+    }
+
+    /// The unit that begins at an address; `None` inside of one.
+    #[must_use]
+    pub fn unit(&self, block: *const u8) -> Option<u32> {
+        let offset = self.offset(block);
+        offset.is_multiple_of(UNIT).then_some((offset / UNIT) as u32)
+    }
+
+    pub fn space(&self) -> Guard<'_, Option<Space>> {
+        self.space.lock()
+    }
+
+    /// Addresses that are charged and writable. `prepare` is called for what becomes writable.
+    pub fn place(&self, len: u32, align: u32, phase: u32, prepare: impl FnOnce(*mut u8, usize)) -> Option<Placed> {
+        let placed = self.space.lock().as_mut()?.allocate(len, align, phase)?;
+        if self.charge(placed, prepare) {
+            return Some(placed);
+        }
+        if let Some(space) = self.space.lock().as_mut() {
+            space.cancel(placed.start);
+        }
+        None
+    }
+
+    /// Makes a buffer longer where it is. Gives the new part; `None`: there is no room behind it. `Some(None)`: there
+    /// is room, and no memory.
+    pub fn grow(&self, start: u32, len: u32, prepare: impl FnOnce(*mut u8, usize)) -> Option<Option<Placed>> {
+        let (old, part) = {
+            let mut guard = self.space.lock();
+            let space = guard.as_mut()?;
+            (space.length(start)?, space.grow(start, len)?)
+        };
+        if self.charge(part, prepare) {
+            return Some(Some(part));
+        }
+        if let Some(space) = self.space.lock().as_mut() {
+            space.undo_grow(start, old);
+        }
+        Some(None)
+    }
+
+    /// Charges what has no memory yet, and makes all of it writable.
+    fn charge(&self, placed: Placed, prepare: impl FnOnce(*mut u8, usize)) -> bool {
+        let bytes = u64::from(placed.len - placed.backed) * UNIT as u64;
+        if !self.budget.charge(bytes) {
+            return false;
+        }
+        let is_writable = self.make_writable(placed.start + placed.len, prepare);
+        if !is_writable {
+            self.budget.discharge(bytes);
+        }
+        is_writable
+    }
+
+    fn make_writable(&self, end: u32, prepare: impl FnOnce(*mut u8, usize)) -> bool {
+        let mut writable = self.writable.lock();
+        if end <= *writable {
+            return true;
+        }
+        let most = (self.size.load(Ordering::Relaxed) / UNIT) as u32;
+        let wanted = end.next_multiple_of((self.step / UNIT) as u32).min(most);
+        let (start, length) = (self.address(*writable), (wanted - *writable) as usize * UNIT);
+        if !sys::commit(start, length) {
+            return false;
+        }
+        prepare(start, length);
+        *writable = wanted;
+        true
+    }
+
+    /// Calls `work` with all that is writable; what becomes writable meanwhile waits.
+    pub fn with_writable(&self, work: impl FnOnce(*mut u8, usize)) {
+        let writable = self.writable.lock();
+        work(self.address(0), *writable as usize * UNIT);
+    }
+
+    /// The length of the buffer that begins at an address; `None` where none does.
+    #[must_use]
+    pub fn usable(&self, block: *const u8) -> Option<usize> {
+        let unit = self.unit(block)?;
+        self.space.lock().as_ref()?.length(unit).map(|len| len as usize * UNIT)
+    }
+
+    /// Gives back kept memory, at most that many units. Gives the bytes.
+    pub fn trim(&self, most: u32) -> u64 {
+        let mut left = most;
+        let mut given = 0;
+        while left > 0 {
+            let part = left.min((PART / UNIT) as u32);
+            let taken = self.space.lock().as_mut().and_then(|space| space.take_kept(part));
+            let Some((from, to)) = taken else { break };
+            let bytes = (to - from) as usize * UNIT;
+            let gone = sys::keep_errno(|| sys::discard(self.address(from), bytes));
+            if let Some(space) = self.space.lock().as_mut() {
+                space.put_back((from, to), gone);
+            }
+            if !gone {
+                break;
+            }
+            self.budget.discharge(bytes as u64);
+            given += bytes as u64;
+            left -= to - from;
+        }
+        given
+    }
+
+    #[must_use]
+    pub fn held(&self) -> Held {
+        let guard = self.space.lock();
+        let bytes = |units: u32| u64::from(units) * UNIT as u64;
+        guard.as_ref().map_or_else(Held::default, |space| Held {
+            live: bytes(space.live()),
+            kept: bytes(space.kept()),
+        })
+    }
+
+    /// Units that nobody needed since the last call.
+    pub fn low_water(&self) -> u32 {
+        self.space.lock().as_mut().map_or(0, Space::low_water)
+    }
+
+    /// Says what is wrong with the tables; for tests.
+    #[must_use]
+    pub fn fault(&self) -> Option<&'static str> {
+        self.space.lock().as_ref().and_then(Space::fault)
+    }
+
+    /// Before a fork: nobody is in the middle of a change.
+    pub fn before_fork(&self) {
+        self.writable.acquire();
+        self.space.acquire();
+    }
+
+    /// After it, in the parent.
+    ///
+    /// # Safety
+    /// [`Arena::before_fork`] was called by this thread.
+    pub unsafe fn after_fork(&self) {
+        // SAFETY: as the caller says.
+        unsafe { self.space.release() };
+        // SAFETY: as the caller says.
+        unsafe { self.writable.release() };
+    }
+
+    /// After it, in the child: what other threads were giving back is free again. Gives what is kept.
+    ///
+    /// # Safety
+    /// [`Arena::before_fork`] was called by this thread, in the parent.
+    pub unsafe fn after_fork_in_child(&self) -> u32 {
+        // SAFETY: as the caller says.
+        unsafe { self.after_fork() };
+        let mut guard = self.space.lock();
+        let Some(space) = guard.as_mut() else { return 0 };
+        let mut at = 0;
+        while let Some((from, to)) = space.busy_from(at) {
+            space.put_back((from, to), false);
+            at = from;
+        }
+        space.kept()
+    }
+}

@@ -1,0 +1,200 @@
+//! What a thread has for itself: a short list of free objects for each class. Nearly every `malloc` and `free` ends
+//! here, without a lock and without an atomic operation.
+//!
+//! A list knows how many more objects it may take (`room`). The lists of "no class" and of whole slices never have room.
+
+use super::classes::{CLASSES, COUNT};
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// A list through the free objects: the first word of each is the address of the next.
+#[derive(Debug)]
+#[repr(C)]
+pub struct List {
+    pub head: *mut u8,
+    pub room: i32,
+    /// `room` plus the objects that are in the list.
+    pub limit: i32,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Cache {
+    pub lists: [List; COUNT],
+    /// Bytes by which limits may still grow.
+    pub spare: i64,
+    /// All caches that were ever made, and those that no thread has.
+    pub next: *mut Cache,
+    pub next_unused: *mut Cache,
+    pub is_used: bool,
+    /// Its thread was left behind by a fork: `room` may be wrong.
+    pub is_left: bool,
+}
+
+/// Bytes of objects that one thread may keep, by all of its limits; and by one.
+pub const THREAD_BYTES: i64 = 2 << 20;
+const LIST_BYTES: i64 = 128 << 10;
+
+impl List {
+    /// # Safety
+    /// The list's objects are free, and this thread's.
+    #[inline(always)]
+    pub unsafe fn pop(&mut self) -> *mut u8 {
+        let block = self.head;
+        if !block.is_null() {
+            // SAFETY: a free object of ours, whose first word is the next one.
+            self.head = unsafe { block.cast::<*mut u8>().read() };
+            self.room += 1;
+        }
+        block
+    }
+
+    /// # Safety
+    /// `block` is an object of this class that nobody uses; the list has room.
+    #[inline(always)]
+    pub unsafe fn push(&mut self, block: *mut u8) {
+        // SAFETY: as the caller says; an object has at least 16 bytes.
+        unsafe { block.cast::<*mut u8>().write(self.head) };
+        // A child that is forked meanwhile by another thread finds a whole list.
+        compiler_fence(Ordering::Release);
+        self.head = block;
+        self.room -= 1;
+    }
+
+    /// Takes the first `count` objects off, as a list of their own.
+    ///
+    /// # Safety
+    /// The list has at least that many, and `count > 0`.
+    pub unsafe fn cut(&mut self, count: u32) -> *mut u8 {
+        let first = self.head;
+        let mut last = first;
+        for _ in 1..count {
+            // SAFETY: free objects of this thread, each with the next one in its first word.
+            last = unsafe { last.cast::<*mut u8>().read() };
+        }
+        // SAFETY: as above.
+        unsafe {
+            self.head = last.cast::<*mut u8>().read();
+            last.cast::<*mut u8>().write(std::ptr::null_mut());
+        }
+        self.room += count as i32;
+        first
+    }
+}
+
+impl Cache {
+    /// Counts the lists: a thread that was left behind may have been between their two words.
+    pub fn recount(&mut self) {
+        for list in &mut self.lists {
+            let (mut count, mut block) = (0, list.head);
+            while !block.is_null() {
+                count += 1;
+                // SAFETY: free objects, each with the next one in its first word.
+                block = unsafe { block.cast::<*mut u8>().read() };
+            }
+            list.limit = list.limit.max(count);
+            list.room = list.limit - count;
+        }
+    }
+
+    /// A thread that asks the shelf again and again keeps more.
+    pub fn raise_limit(&mut self, class: u8) {
+        let about = CLASSES[class as usize];
+        let list = &mut self.lists[class as usize];
+        let more = i64::from(about.batch) * i64::from(about.size);
+        let least = list.limit == 0;
+        let now = i64::from(list.limit) * i64::from(about.size);
+        if least || (now + more <= LIST_BYTES && self.spare >= more) {
+            let batches = if least { 2 } else { 1 };
+            self.spare -= batches * more;
+            list.limit += (batches * i64::from(about.batch)) as i32;
+            list.room += (batches * i64::from(about.batch)) as i32;
+        }
+    }
+}
+
+/// What a thread knows. All zero in a new one.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Local {
+    /// The cache that entry points may use at once. It differs from `own` while blocks are checked or recorded: then no
+    /// entry point takes the short way.
+    pub quick: *mut Cache,
+    pub own: *mut Cache,
+    /// Not 0: this thread ends, and gets no cache any more.
+    pub is_ending: u64,
+}
+
+#[cfg(target_arch = "x86_64")]
+mod local {
+    use super::{Cache, Local};
+
+    // A variable of the thread at a fixed distance from its pointer ("initial-exec"), as in the recorder's sampler.
+    std::arch::global_asm!(
+        ".pushsection .tbss.gapless_host_cache,\"awT\",@nobits",
+        ".globl gapless_host_cache",
+        ".hidden gapless_host_cache",
+        ".type gapless_host_cache,@object",
+        ".size gapless_host_cache,24",
+        ".balign 8",
+        "gapless_host_cache:",
+        ".zero 24",
+        ".popsection",
+    );
+    const _: () = assert!(size_of::<Local>() == 24);
+
+    #[inline(always)]
+    pub fn get() -> *mut Local {
+        let place: *mut Local;
+        // SAFETY: reads the thread's pointer and an entry of the table that the loader filled in.
+        unsafe {
+            std::arch::asm!(
+                "mov {place}, qword ptr fs:[0]",
+                "add {place}, qword ptr [rip + gapless_host_cache@GOTTPOFF]",
+                place = out(reg) place,
+                options(pure, readonly, nostack),
+            );
+        }
+        place
+    }
+
+    /// The first word.
+    #[inline(always)]
+    pub fn quick() -> *mut Cache {
+        let cache: *mut Cache;
+        // SAFETY: as in `get`.
+        unsafe {
+            std::arch::asm!(
+                "mov {cache}, qword ptr [rip + gapless_host_cache@GOTTPOFF]",
+                "mov {cache}, qword ptr fs:[{cache}]",
+                cache = out(reg) cache,
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+        cache
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod local {
+    use super::{Cache, Local};
+    use std::cell::UnsafeCell;
+    use std::ptr::null_mut;
+
+    thread_local! {
+        static LOCAL: UnsafeCell<Local> =
+            const { UnsafeCell::new(Local { quick: null_mut(), own: null_mut(), is_ending: 0 }) };
+    }
+
+    #[inline]
+    pub fn get() -> *mut Local {
+        LOCAL.with(UnsafeCell::get)
+    }
+
+    #[inline]
+    pub fn quick() -> *mut Cache {
+        // SAFETY: this thread's own variable.
+        unsafe { (*get()).quick }
+    }
+}
+
+pub use local::{get, quick};

@@ -1,0 +1,234 @@
+//! Slices of addresses, and what lies in each: the class of its objects in one byte, where every `free` looks, and the
+//! account of the span that begins there.
+
+use super::classes::{Class, NONE, SLICE, WHOLE};
+use crate::arena::{Arena, Held};
+use crate::budget::Budget;
+use crate::sys;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+
+/// Bytes that become writable at once.
+const STEP: usize = 16 << 20;
+/// An area begins at a multiple of this.
+const ALIGNMENT: usize = 1 << 30;
+
+/// The first slice of a span, plus one.
+pub type SpanNumber = u32;
+pub const NO_SPAN: SpanNumber = 0;
+
+/// Objects of one class in slices that are neighbours. Only who has the lock of its class reads or writes it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Span {
+    /// Objects that came back.
+    pub free: *mut u8,
+    /// In the list of its class, while it has a free object.
+    pub next: SpanNumber,
+    pub previous: SpanNumber,
+    /// Objects that are out: in a batch, with a thread, or with the program.
+    pub used: u32,
+    /// Objects that were handed out once. Behind them the memory was never touched.
+    pub carved: u32,
+    /// Of every slice of the span: the span.
+    first: SpanNumber,
+    padding: u32,
+}
+
+#[derive(Debug)]
+pub struct Spans {
+    arena: Arena<SLICE>,
+    classes: AtomicPtr<AtomicU8>,
+    accounts: AtomicPtr<Span>,
+    /// Free slices that have memory, as of the last free.
+    kept: AtomicU32,
+}
+
+impl Spans {
+    #[must_use]
+    pub const fn new(budget: &'static Budget) -> Spans {
+        let none = std::ptr::null_mut();
+        Spans {
+            arena: Arena::new(budget, STEP),
+            classes: AtomicPtr::new(none),
+            accounts: AtomicPtr::new(std::ptr::null_mut()),
+            kept: AtomicU32::new(0),
+        }
+    }
+
+    /// Reserves addresses and tables for twice the machine's memory. False: there are none.
+    pub fn begin(&self) -> bool {
+        let size = sys::memory().saturating_mul(2).next_power_of_two().clamp(64 << 30, 8 << 40);
+        if !self.arena.begin(size, ALIGNMENT) {
+            return false;
+        }
+        let slices = self.arena.size() / SLICE;
+        let (Some(classes), Some(accounts)) = (sys::map(slices), sys::map(slices * size_of::<Span>())) else {
+            return false;
+        };
+        self.accounts.store(accounts.cast(), Ordering::Relaxed);
+        self.classes.store(classes.cast(), Ordering::Release);
+        true
+    }
+
+    /// The class of the object at an address of ours; `None` for all others.
+    #[inline(always)]
+    #[must_use]
+    pub fn class(&self, block: *const u8) -> Option<u8> {
+        let offset = self.arena.offset(block);
+        // Before `begin` the size is 0.
+        if offset >= self.arena.size() {
+            return None;
+        }
+        let classes = self.classes.load(Ordering::Relaxed);
+        // SAFETY: the table has a byte for every slice of the arena.
+        Some(unsafe { (*classes.add(offset / SLICE)).load(Ordering::Relaxed) })
+    }
+
+    fn set_class(&self, slice: u32, class: u8) {
+        let classes = self.classes.load(Ordering::Relaxed);
+        // SAFETY: as in `class`; slices come from the arena.
+        unsafe { (*classes.add(slice as usize)).store(class, Ordering::Relaxed) };
+    }
+
+    fn account(&self, slice: u32) -> *mut Span {
+        // SAFETY: the table has an account for every slice of the arena.
+        unsafe { self.accounts.load(Ordering::Relaxed).add(slice as usize) }
+    }
+
+    #[must_use]
+    pub fn get(&self, number: SpanNumber) -> Span {
+        // SAFETY: the caller has the lock of the span's class.
+        unsafe { self.account(number - 1).read() }
+    }
+
+    pub fn change<T>(&self, number: SpanNumber, change: impl FnOnce(&mut Span) -> T) -> T {
+        // SAFETY: the caller has the lock of the span's class, and no closure calls in here again.
+        change(unsafe { &mut *self.account(number - 1) })
+    }
+
+    #[must_use]
+    pub fn start(&self, number: SpanNumber) -> *mut u8 {
+        self.arena.address(number - 1)
+    }
+
+    /// The span that an object lies in.
+    #[must_use]
+    pub fn of(&self, block: *const u8) -> SpanNumber {
+        let slice = (self.arena.offset(block) / SLICE) as u32;
+        // SAFETY: a slice of a span; who has an object of it has the lock of its class.
+        unsafe { (*self.account(slice)).first }
+    }
+
+    /// A new span, all of it free. `None` without memory.
+    #[must_use]
+    pub fn make(&self, class: u8, about: Class) -> Option<SpanNumber> {
+        let placed = self.arena.place(about.slices, 1, 0, |_, _| {})?;
+        let number = placed.start + 1;
+        let (free, next, previous) = (std::ptr::null_mut(), NO_SPAN, NO_SPAN);
+        let span = Span { free, next, previous, used: 0, carved: 0, first: number, padding: 0 };
+        for slice in placed.start..placed.start + placed.len {
+            // SAFETY: nobody else has these slices.
+            unsafe { self.account(slice).write(span) };
+            self.set_class(slice, class);
+        }
+        Some(number)
+    }
+
+    /// A span of which all is free goes back.
+    pub fn end(&self, number: SpanNumber, about: Class) {
+        let start = number - 1;
+        (start..start + about.slices).for_each(|slice| self.set_class(slice, NONE));
+        self.free(start);
+    }
+
+    fn free(&self, start: u32) {
+        if let Some(space) = self.arena.space().as_mut() {
+            space.free(start, true);
+            self.kept.store(space.kept(), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of free slices that have memory, as of the last free.
+    #[must_use]
+    pub fn kept(&self) -> u64 {
+        u64::from(self.kept.load(Ordering::Relaxed)) * SLICE as u64
+    }
+
+    /// Slices for one object, at a multiple of `align` slices. The second: whether it is all zeros.
+    #[must_use]
+    pub fn make_whole(&self, size: usize, align: u32) -> Option<(*mut u8, bool)> {
+        let placed = self.arena.place(size.div_ceil(SLICE) as u32, align, 0, |_, _| {})?;
+        self.set_class(placed.start, WHOLE);
+        Some((self.arena.address(placed.start), placed.backed == 0))
+    }
+
+    /// Takes such an object back.
+    pub fn end_whole(&self, block: *mut u8) {
+        if let Some(start) = self.arena.unit(block) {
+            self.set_class(start, NONE);
+            self.free(start);
+        }
+    }
+
+    /// Makes such an object as long as asked, where it is. False: there is no room, or no memory.
+    #[must_use]
+    pub fn resize_whole(&self, block: *mut u8, size: usize) -> bool {
+        let len = size.div_ceil(SLICE) as u32;
+        let (Some(start), Some(old)) = (self.arena.unit(block), self.whole_size(block)) else { return false };
+        let old = (old / SLICE) as u32;
+        if len > old {
+            return self.arena.grow(start, len, |_, _| {}).flatten().is_some();
+        }
+        if len < old
+            && let Some(space) = self.arena.space().as_mut()
+        {
+            space.shrink(start, len);
+        }
+        true
+    }
+
+    #[must_use]
+    pub fn whole_size(&self, block: *const u8) -> Option<usize> {
+        self.arena.usable(block)
+    }
+
+    #[must_use]
+    pub fn contains(&self, block: *const u8) -> bool {
+        self.arena.contains(block)
+    }
+
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.arena.held()
+    }
+
+    /// Gives back memory of free slices: all, or what nobody needed since the last call. Gives the bytes.
+    pub fn trim(&self, all: bool) -> u64 {
+        let surplus = self.arena.low_water();
+        self.arena.trim(if all { u32::MAX } else { surplus })
+    }
+
+    /// Says what is wrong with the tables; for tests.
+    #[must_use]
+    pub fn fault(&self) -> Option<&'static str> {
+        self.arena.fault()
+    }
+
+    /// Before a fork.
+    pub fn before_fork(&self) {
+        self.arena.before_fork();
+    }
+
+    /// # Safety
+    /// [`Spans::before_fork`] was called by this thread.
+    pub unsafe fn after_fork(&self, in_child: bool) {
+        // SAFETY: as the caller says.
+        unsafe {
+            if in_child {
+                self.arena.after_fork_in_child();
+            } else {
+                self.arena.after_fork();
+            }
+        }
+    }
+}
