@@ -70,7 +70,7 @@ fn checked_mode_names_each_mistake_with_its_stacks() {
 fn a_large_buffer_that_is_freed_twice_ends_the_program_without_checked_mode_too() {
     let output = run(&build("wrong.c"), &["double", "3000000"], &[]);
     assert!(!output.status.success());
-    assert!(words(&output).1.contains("no large buffer begins there"), "{}", words(&output).1);
+    assert!(words(&output).1.contains("no block begins there"), "{}", words(&output).1);
 }
 
 fn got(kind: &str, limit: &str) -> Vec<u32> {
