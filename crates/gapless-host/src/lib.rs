@@ -13,7 +13,8 @@
 //!      ├─ budget     what this process and its relatives may hold together
 //!      ├─ decay      how much of the kept memory nobody needed lately: pure
 //!      └─ helper     the thread that gives memory back; it is stopped around a fork
-//!   gate      no fork while a thread enters or leaves the small core
+//!   global    the same for Rust programs, as `#[global_allocator]`
+//!   gate      no fork while a thread enters or leaves mimalloc
 //!   sys       every system call
 //! ```
 //!
@@ -28,6 +29,7 @@ pub mod check;
 pub mod core;
 pub mod decay;
 pub mod gate;
+pub mod global;
 pub mod heap;
 pub mod helper;
 pub mod huge;
@@ -41,3 +43,5 @@ pub mod stats;
 pub mod sys;
 pub mod text;
 pub mod units;
+
+pub use global::Gapless;

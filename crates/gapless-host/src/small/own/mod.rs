@@ -441,3 +441,6 @@ impl Small for Own {
         self.spans.contains(block)
     }
 }
+
+#[cfg(test)]
+mod tests;
