@@ -23,10 +23,15 @@ static inline double wall_seconds(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+// From the kernel's account of this program: that of getrusage also counts what ran in the process before `exec`.
 static inline long peak_kib(void) {
-  struct rusage own;
-  getrusage(RUSAGE_SELF, &own);
-  return own.ru_maxrss;
+  char text[8192];
+  FILE *status = fopen("/proc/self/status", "r");
+  size_t length = status ? fread(text, 1, sizeof text - 1, status) : 0;
+  text[length] = 0;
+  if (status) fclose(status);
+  const char *line = strstr(text, "VmHWM:");
+  return line ? strtol(line + 6, NULL, 10) : 0;
 }
 
 // Resident memory now.
