@@ -103,7 +103,13 @@ impl<const UNIT: usize> Arena<UNIT> {
     }
 
     /// Addresses that are charged and writable. `prepare` is called for what becomes writable.
-    pub fn place(&self, len: u32, align: u32, phase: u32, prepare: impl FnOnce(*mut u8, usize)) -> Option<Placed> {
+    pub fn place(
+        &self,
+        len: u32,
+        align: u32,
+        phase: u32,
+        prepare: impl FnOnce(*mut u8, usize),
+    ) -> Option<Placed> {
         let placed = self.space.lock().as_mut()?.allocate(len, align, phase)?;
         if self.charge(placed, prepare) {
             return Some(placed);
@@ -200,10 +206,9 @@ impl<const UNIT: usize> Arena<UNIT> {
     pub fn held(&self) -> Held {
         let guard = self.space.lock();
         let bytes = |units: u32| u64::from(units) * UNIT as u64;
-        guard.as_ref().map_or_else(Held::default, |space| Held {
-            live: bytes(space.live()),
-            kept: bytes(space.kept()),
-        })
+        guard
+            .as_ref()
+            .map_or_else(Held::default, |space| Held { live: bytes(space.live()), kept: bytes(space.kept()) })
     }
 
     /// Units that nobody needed since the last call.

@@ -14,8 +14,8 @@ use crate::small::{Mimalloc, Own, Small};
 use crate::sys;
 use crate::text::say;
 use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_ALIGNMENT};
-use std::sync::OnceLock;
 use std::ffi::c_void;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -24,7 +24,12 @@ fn random_programs_find_their_bytes_while_threads_come_and_go() {
     let program = build("stress.c");
     passes(&program, &["4", "1500"], &[], "ok, 0 bytes of large buffers left");
     passes(&program, &["2", "300"], &[("GAPLESS_HOST_CHECK", "1")], "ok");
-    passes(&program, &["4", "300"], &[("GAPLESS_HOST_SMALL", "mimalloc")], "ok, 0 bytes of large buffers left");
+    passes(
+        &program,
+        &["4", "300"],
+        &[("GAPLESS_HOST_SMALL", "mimalloc")],
+        "ok, 0 bytes of large buffers left",
+    );
     // A budget that is tight makes the kept memory go back all the time.
     passes(&program, &["2", "1000"], &[("GAPLESS_HOST_LIMIT", "3GiB")], "ok, 0 bytes of large buffers left");
 }

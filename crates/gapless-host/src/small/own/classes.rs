@@ -64,8 +64,12 @@ const fn classes() -> [Class; COUNT] {
             fit
         };
         let capacity = slices * SLICE / size;
-        all[at] =
-            Class { size: size as u32, slices: slices as u32, capacity: capacity as u32, batch: batch as u32 };
+        all[at] = Class {
+            size: size as u32,
+            slices: slices as u32,
+            capacity: capacity as u32,
+            batch: batch as u32,
+        };
         at += 1;
     }
     all

@@ -143,7 +143,8 @@ fn random_programs_of_threads_that_come_and_go_find_their_bytes() {
     assert_eq!(core.fault(), None);
     let Held { live, .. } = core.spans.held();
     // What is left: at most one empty span of each class.
-    let spans: u64 = CLASSES[1..WHOLE as usize].iter().map(|class| u64::from(class.slices) * SLICE as u64).sum();
+    let spans: u64 =
+        CLASSES[1..WHOLE as usize].iter().map(|class| u64::from(class.slices) * SLICE as u64).sum();
     assert!(live <= spans, "{live} bytes of {spans}");
 }
 
