@@ -12,7 +12,7 @@ use generate::{Base, Fault, Noise};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-const NOISE: Noise = Noise { sizes: 0.02, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0 };
+const NOISE: Noise = Noise { sizes: 0.02, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0, bare: false };
 
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);

@@ -73,11 +73,10 @@ fn below(ranks: &Ranks) -> String {
     let mut out = String::new();
     let odd = findings(ranks);
     if odd.is_empty() {
-        let comparable = ranks.groups.iter().any(|group| group.comparable);
-        out.push_str(if comparable {
-            "No odd rank: no rank differs from its replicas by more than they differ among themselves.\n"
-        } else {
-            "An odd rank can be told only among three replicas or more.\n"
+        out.push_str(match ranks.groups.iter().map(|group| group.ranks.len()).max().unwrap_or(0) {
+            0 | 1 => "No odd rank: every rank holds another model, so none can be compared.\n",
+            2 => "No odd rank: of two replicas, neither failed, holds much more or is much slower.\n",
+            _ => "No odd rank: no rank differs from its replicas by more than they differ among themselves.\n",
         });
     }
     for (rank, one) in odd.iter().take(LISTED) {

@@ -23,6 +23,7 @@ mod excess;
 mod replicas;
 mod robust;
 mod sizes;
+mod stretches;
 mod text;
 
 pub use assemble::report;

@@ -4,6 +4,7 @@
 //! The figures that a user sees (peaks) are those of the single report, to the byte.
 
 use super::sizes::{self, BySize};
+use super::stretches::{self, Stretch};
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;
 use crate::model::{KindBytes, OomInfo, Settings, When};
@@ -66,6 +67,8 @@ pub struct Summary {
     /// The largest requests that came and went within the step that needed most.
     pub(crate) largest: Vec<u64>,
     pub(crate) has_stacks: bool,
+    /// How large requests are over the run.
+    pub(crate) stretches: Vec<Stretch>,
 }
 
 /// A step, or as many as it takes to keep the rows bounded.
@@ -184,6 +187,10 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         trained: trained(d, quiet),
         largest: largest(d, &live),
         has_stacks: !trace.stacks.is_empty(),
+        // What was there before the recording began is no request of it.
+        stretches: stretches::of(
+            history.allocations.iter().filter(|a| a.start > Tick(0)).map(|a| a.requested.0),
+        ),
     }
 }
 
