@@ -201,6 +201,12 @@ pub fn diff(diff: &RanksDiff, top: usize) -> String {
         let ranks = ranges(&diff.unmatched_ranks);
         let _ = writeln!(out, "\nOnly one of the runs has ranks {ranks}, or they could not be read.");
     }
+    for (when, all) in [("before", &diff.odd_ranks.before), ("after", &diff.odd_ranks.after)] {
+        for odd in all.iter().take(LISTED) {
+            let why = odd.why.word();
+            let _ = writeln!(out, "\nOdd {when}: rank {}, {why}: {}.", odd.rank, escape(&odd.sentence));
+        }
+    }
     let mut changed: Vec<&RankDiff> = diff.ranks.iter().filter(|row| row.change() != 0).collect();
     changed.sort_by_key(|row| (std::cmp::Reverse(row.change().unsigned_abs()), row.rank));
     if changed.is_empty() {
