@@ -263,13 +263,14 @@ impl View<'_> {
         let gained: f64 = gains.iter().map(|gain| gain.max(0.0)).sum();
         let least = (LEAST_LEAK_STEP * least_leak).max(0.2 * gained / gains.len() as f64);
         let growing: Vec<f64> = gains.iter().copied().filter(|&gain| gain >= least).collect();
-        let first = gains.iter().position(|&gain| gain >= least)?;
+        let places: Vec<usize> = (0..gains.len()).filter(|&at| gains[at] >= least).collect();
+        let first = *places.first()?;
         let most = growing.iter().copied().fold(0.0, f64::max);
         let needed = if gains.len() <= 3 { 2 } else { 3 };
         let since = gains.len() - first;
         let steady = growing.len() >= needed
             && most <= 0.6 * gained
-            && (3 * growing.len() >= since || growing.len() >= 8)
+            && (3 * growing.len() >= since || growing.len() >= 8 || is_regular(&places, gains.len()))
             && gained >= 0.5 * last.excess;
         steady.then(|| {
             let sum: f64 = growing.iter().sum();
@@ -325,7 +326,7 @@ impl View<'_> {
     /// Whether requests of a stretch are larger than those of the peers, by more than theirs are at most.
     fn larger_sizes(&self) -> bool {
         if self.is_pair() {
-            let (up, down) = stretches::pair(&self.own().stretches, &self.group[1 - self.at].stretches);
+            let (up, down) = stretches::pair(&self.own().pieces, &self.group[1 - self.at].pieces);
             return up.most > PAIR_SIZES.max(2.0 * down.most);
         }
         let all: Vec<f64> = self.replicas.larger.iter().map(|larger| larger.most).collect();
@@ -335,7 +336,7 @@ impl View<'_> {
 
     /// The same of two replicas, of which the other's noise is all that is known.
     fn larger_of_two(&self) -> Option<(u64, f64, Option<u32>)> {
-        let (up, _) = stretches::pair(&self.own().stretches, &self.group[1 - self.at].stretches);
+        let (up, _) = stretches::pair(&self.own().pieces, &self.group[1 - self.at].pieces);
         let is_more = up.share > PAIR_BYTES && up.bytes > self.least();
         (is_more && self.larger_sizes()).then_some((up.bytes as u64, up.share, None))
     }
@@ -416,6 +417,14 @@ impl View<'_> {
         let facts = Facts::Stopped { steps: own.step_count, peers: steps as u64 };
         fewer.then(|| Cause { why: Why::FewerSteps, bytes: 0, facts, holders: Vec::new() })
     }
+}
+
+/// Whether something happened again and again until the end: in at least four of `count` places, at even distances.
+fn is_regular(places: &[usize], count: usize) -> bool {
+    let ends = places.iter().copied().skip(1).chain([count]);
+    let gaps: Vec<f64> = places.iter().zip(ends).map(|(from, to)| (to - from) as f64).collect();
+    let longest = gaps.iter().copied().fold(0.0, f64::max);
+    places.len() >= 4 && longest <= 2.0 * median(&gaps) + 1.0
 }
 
 /// The settings as text, with what the events show of them.

@@ -2,7 +2,7 @@
 
 use super::excess::Origins;
 use super::robust::median;
-use super::stretches::{self, Larger, Stretch};
+use super::stretches::{self, Larger, Piece};
 use super::summary::Summary;
 
 /// A group of ranks that do the same.
@@ -35,12 +35,12 @@ impl<'a> Replicas<'a> {
         let least = LEAST.max(share);
         let steps = TypicalSteps::of(&ranks);
         let largest = |steps: &TypicalSteps| ranks.iter().map(|rank| steps.largest(rank, least).0).collect();
-        let stretches: Vec<&[Stretch]> = ranks.iter().map(|rank| rank.stretches.as_slice()).collect();
+        let pieces: Vec<&[Piece]> = ranks.iter().map(|rank| rank.pieces.as_slice()).collect();
         Replicas {
             origins: Origins::of(&ranks),
             least,
             least_leak: share.clamp(LEAST_LEAK.0, LEAST_LEAK.1),
-            larger: stretches::larger(&stretches),
+            larger: stretches::larger(&pieces),
             largest: steps.as_ref().map(largest).unwrap_or_default(),
             steps,
             ranks,

@@ -1,15 +1,18 @@
 //! Sizes of requests over a run, for runs whose steps are not known or differ between ranks.
 //!
-//! The requests of a run, in order, are cut into stretches with equal numbers of them. Ranks that run the same program
-//! make the same requests in the same order, so stretch i of one rank is the work of stretch i of another, whatever the
-//! clock says. If a rank makes some requests more (a log, a leak), equal shares of its requests still lie nearly over
-//! each other. A longer batch makes most requests of its stretches larger; one buffer more does not.
+//! [`pieces`] keeps the requests of a run in order, bounded. A comparison cuts the pieces of all ranks into the same
+//! number of stretches. Ranks that run the same program make the same requests in the same order, so stretch i of one
+//! rank is the work of stretch i of another, whatever the clock says. If a rank makes some requests more (a log, a
+//! leak), equal shares of its requests still lie nearly over each other. A longer batch makes most requests of its
+//! stretches larger; one buffer more does not.
 
 use super::robust::median;
 
-/// Stretches of a run at most, and requests of a stretch at least.
+/// Stretches of a run at most, and pieces of a stretch at least.
 const MOST: usize = 64;
 const FEWEST: usize = 32;
+/// Pieces of a run at most.
+const PIECES: usize = MOST * FEWEST;
 /// Smaller requests are counters and scalars, which follow nothing.
 const SMALL: u64 = 4096;
 /// From this factor on, the requests of a stretch are larger and not just noise, as a logarithm.
@@ -24,21 +27,45 @@ pub(crate) struct Stretch {
     pub(crate) bytes: u64,
 }
 
-/// The stretches of a run that made these requests.
-pub(crate) fn of(requests: impl Iterator<Item = u64>) -> Vec<Stretch> {
-    let requests: Vec<u64> = requests.filter(|&size| size >= SMALL).collect();
-    let count = (requests.len() / FEWEST).min(MOST);
-    let part = |i: usize| &requests[i * requests.len() / count..(i + 1) * requests.len() / count];
-    (0..count).map(|i| stretch(part(i))).collect()
+/// One request, or a few that follow each other: the mean of the logarithms of their sizes, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Piece {
+    size: f32,
+    bytes: u64,
 }
 
-fn stretch(requests: &[u64]) -> Stretch {
-    let mut sorted = requests.to_vec();
-    sorted.sort_unstable();
-    let trimmed = sorted.len() / 8;
-    let middle = &sorted[trimmed..sorted.len() - trimmed];
-    let logs: f64 = middle.iter().map(|&size| (size as f64).log2()).sum();
-    Stretch { size: logs / middle.len().max(1) as f64, bytes: requests.iter().sum() }
+/// The requests of a run, as at most [`PIECES`] pieces.
+pub(crate) fn pieces(requests: impl Iterator<Item = u64>) -> Vec<Piece> {
+    let requests: Vec<u64> = requests.filter(|&size| size >= SMALL).collect();
+    let each = requests.len().div_ceil(PIECES).max(1);
+    let piece = |some: &[u64]| Piece {
+        size: (some.iter().map(|&size| (size as f64).log2()).sum::<f64>() / some.len() as f64) as f32,
+        bytes: some.iter().sum(),
+    };
+    requests.chunks(each).map(piece).collect()
+}
+
+/// The stretches of each rank, as many of one as of another; none where the runs are too short, or of other lengths.
+fn cut(ranks: &[&[Piece]]) -> Option<Vec<Vec<Stretch>>> {
+    let fewest = ranks.iter().map(|rank| rank.len()).min()?;
+    let most = ranks.iter().map(|rank| rank.len()).max()?;
+    let count = (fewest / FEWEST).min(MOST);
+    if count < 2 || 4 * fewest < 3 * most {
+        return None;
+    }
+    let part = |rank: &[Piece], i: usize| {
+        stretch(&rank[i * rank.len() / count..(i + 1) * rank.len() / count])
+    };
+    Some(ranks.iter().map(|rank| (0..count).map(|i| part(rank, i)).collect()).collect())
+}
+
+fn stretch(pieces: &[Piece]) -> Stretch {
+    let mut sizes: Vec<f32> = pieces.iter().map(|piece| piece.size).collect();
+    sizes.sort_by(f32::total_cmp);
+    let trimmed = sizes.len() / 8;
+    let middle = &sizes[trimmed..sizes.len() - trimmed];
+    let sum: f64 = middle.iter().map(|&size| f64::from(size)).sum();
+    Stretch { size: sum / middle.len().max(1) as f64, bytes: pieces.iter().map(|piece| piece.bytes).sum() }
 }
 
 /// Where a rank's requests are larger than elsewhere.
@@ -51,35 +78,25 @@ pub(crate) struct Larger {
     pub(crate) share: f64,
 }
 
-/// Each rank against the typical one, stretch by stretch. Empty unless all ranks have about as many stretches.
-pub(crate) fn larger(ranks: &[&[Stretch]]) -> Vec<Larger> {
-    let count = ranks.iter().map(|rank| rank.len()).min().unwrap_or(0);
-    let most = ranks.iter().map(|rank| rank.len()).max().unwrap_or(0);
-    if count < 2 || 4 * count < 3 * most {
-        return Vec::new();
-    }
-    // A stretch of a rank that has more of them is cut to the same places: the nearest one stands for it.
-    let at = |rank: &[Stretch], i: usize| rank[i * rank.len() / count];
-    let usual: Vec<Stretch> = (0..count)
-        .map(|i| Stretch {
-            size: median(&ranks.iter().map(|rank| at(rank, i).size).collect::<Vec<_>>()),
-            bytes: median(&ranks.iter().map(|rank| at(rank, i).bytes as f64).collect::<Vec<_>>()) as u64,
-        })
-        .collect();
-    ranks.iter().map(|rank| (0..count).map(|i| above(at(rank, i), usual[i])).fold(Larger::default(), more)).collect()
+/// Each rank against the typical one, stretch by stretch. Empty unless all ranks made about as many requests.
+pub(crate) fn larger(ranks: &[&[Piece]]) -> Vec<Larger> {
+    let Some(cut) = cut(ranks) else { return Vec::new() };
+    let usual = |i: usize| Stretch {
+        size: median(&cut.iter().map(|rank| rank[i].size).collect::<Vec<_>>()),
+        bytes: median(&cut.iter().map(|rank| rank[i].bytes as f64).collect::<Vec<_>>()) as u64,
+    };
+    let usual: Vec<Stretch> = (0..cut[0].len()).map(usual).collect();
+    cut.iter().map(|rank| most(rank, &usual)).collect()
 }
 
 /// Where `rank` is above `other`, and where `other` is above `rank`.
-pub(crate) fn pair(rank: &[Stretch], other: &[Stretch]) -> (Larger, Larger) {
-    let count = rank.len().min(other.len());
-    if 4 * count < 3 * rank.len().max(other.len()) {
-        return (Larger::default(), Larger::default());
-    }
-    let at = |all: &[Stretch], i: usize| all[i * all.len() / count];
-    let most = |a: &[Stretch], b: &[Stretch]| {
-        (0..count).map(|i| above(at(a, i), at(b, i))).fold(Larger::default(), more)
-    };
-    (most(rank, other), most(other, rank))
+pub(crate) fn pair(rank: &[Piece], other: &[Piece]) -> (Larger, Larger) {
+    let cut = cut(&[rank, other]);
+    cut.map_or_else(Default::default, |cut| (most(&cut[0], &cut[1]), most(&cut[1], &cut[0])))
+}
+
+fn most(own: &[Stretch], usual: &[Stretch]) -> Larger {
+    own.iter().zip(usual).map(|(own, usual)| above(*own, *usual)).fold(Larger::default(), more)
 }
 
 fn above(own: Stretch, usual: Stretch) -> Larger {
@@ -96,13 +113,13 @@ mod tests {
     use super::*;
 
     /// Twenty steps of 48 requests, those of `long` larger by `factor`.
-    fn run(long: Option<usize>, factor: u64, extra: Option<u64>) -> Vec<Stretch> {
+    fn run(long: Option<usize>, factor: u64, extra: Option<u64>) -> Vec<Piece> {
         let step = |step: usize| {
             let times = if long == Some(step) { factor } else { 10 };
             let layers = (0..48).map(move |i| (1 + i % 7) * (100 << 10) * times / 10);
             layers.chain(extra)
         };
-        of((0..20).flat_map(step))
+        pieces((0..20).flat_map(step))
     }
 
     #[test]
@@ -127,8 +144,8 @@ mod tests {
     #[test]
     fn runs_of_other_lengths_are_not_compared() {
         let usual = run(None, 10, None);
-        assert_eq!(larger(&[&usual, &usual[..10]]), []);
-        assert_eq!(pair(&usual, &usual[..10]).0, Larger::default());
-        assert_eq!(of([1 << 20; 20].into_iter()), []);
+        assert_eq!(larger(&[&usual, &usual[..usual.len() / 2]]), []);
+        assert_eq!(pair(&usual, &usual[..usual.len() / 2]).0, Larger::default());
+        assert_eq!(larger(&[&usual[..40], &usual[..40]]), [], "too few requests for two stretches");
     }
 }
