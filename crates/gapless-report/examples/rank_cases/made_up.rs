@@ -70,7 +70,7 @@ impl Model {
         let width = (f64::from(1 << random.below(5)) * MIB * scale) as u64;
         Model {
             layers: vec![vec![width, 3 * width, width / 3 + 4096, 4096]; layers],
-            activation: random.real(1.0, 10.0) * MIB * scale,
+            activation: random.real(2.0, 10.0) * MIB * scale,
             per_layer: [2, 3, 5][random.below(3)],
             states: random.below(3),
         }
@@ -109,7 +109,7 @@ impl Case {
         if stages == 2 {
             ranks = ranks.max(6);
         }
-        let scale = [0.1, 0.5, 1.0, 1.0, 2.0][random.below(5)];
+        let scale = [0.5, 1.0, 1.0, 2.0, 8.0][random.below(5)];
         let steps = [4, 5, 8, 12, 20, 40][random.below(6)];
         let is_even = random.below(3) < 2;
         let lengths = (0..steps).map(|_| if is_even { 1.0 } else { random.real(0.6, 1.4) }).collect();
@@ -138,12 +138,11 @@ impl Case {
     fn fault(&self, i: u64, odd: u32, random: &mut Random) -> Fault {
         let usual = self.rank(odd);
         let events = &usual.devices[0].events;
-        let (mut live, mut peak, mut reserved) = (0i64, 0i64, 0u64);
+        let (mut live, mut peak) = (0i64, 0i64);
         for event in events.indices().map(|at| events.get(at)) {
             match event.action {
                 Action::Alloc => live += event.size.0 as i64,
                 Action::FreeRequested => live -= event.size.0 as i64,
-                Action::SegmentAlloc => reserved += event.size.0,
                 _ => {}
             }
             peak = peak.max(live);
@@ -155,7 +154,7 @@ impl Case {
         let more = if self.varied > 0.0 { 1.3 } else { 1.0 };
         let pair = if self.ranks == 2 { 1.3 } else { 1.0 };
         match i % FAULTS {
-            0 => Fault::Leak { bytes: share(random, 0.012 * pair, 0.05), from: random.below(steps - 3) },
+            0 => Fault::Leak { bytes: share(random, 0.015 * pair, 0.05), from: random.below(steps - 3) },
             1 => Fault::Batch { factor: random.real(1.4 * more, 2.2 * more), step: Some(random.below(steps)) },
             2 => Fault::Buffer {
                 bytes: share(random, 0.04, 0.2).max(8 << 20),
@@ -165,7 +164,7 @@ impl Case {
                 ["expandable_segments:True", "max_split_size_mb:64", "garbage_collection_threshold:0.8"]
                     [random.below(3)],
             ),
-            4 => Fault::Card((reserved as f64 * random.real(0.6, 0.9)) as u64),
+            4 => Fault::Card(share(random, 0.6, 0.9)),
             5 => Fault::Slow(random.real(1.25 * pair, 2.0)),
             6 => Fault::Batch { factor: random.real(1.3 * more * pair, 2.0 * more), step: None },
             7 => Fault::Scratch(share(random, 0.15, 0.3).max(8 << 20)),

@@ -306,7 +306,7 @@ impl View<'_> {
 
     /// A step whose transient bytes are far above those of the same step elsewhere.
     fn larger_step(&self) -> Option<(u64, f64, Option<u32>)> {
-        let steps = self.replicas.steps.as_ref().filter(|_| !self.is_pair())?;
+        let steps = self.replicas.steps.as_ref().filter(|_| self.group.len() >= 4)?;
         let found = against(&self.replicas.largest, self.at);
         if found.excess <= LARGER_STEP.max(found.allowed) {
             return None;
@@ -334,6 +334,15 @@ impl View<'_> {
         found.is_some_and(|found| found.excess > stretches::LARGER.max(found.allowed))
     }
 
+    /// Whether requests of a stretch are larger than usual at all; `None` where requests cannot be compared.
+    fn larger_anywhere(&self) -> Option<bool> {
+        let all: Vec<f64> = self.replicas.larger.iter().map(|larger| larger.most).collect();
+        if self.is_pair() {
+            return (!all.is_empty()).then(|| self.larger_sizes());
+        }
+        (!all.is_empty()).then(|| against(&all, self.at).excess > stretches::LARGER)
+    }
+
     /// The same of two replicas, of which the other's noise is all that is known.
     fn larger_of_two(&self) -> Option<(u64, f64, Option<u32>)> {
         let (up, _) = stretches::pair(&self.own().pieces, &self.group[1 - self.at].pieces);
@@ -343,8 +352,8 @@ impl View<'_> {
 
     /// Whether requests are larger throughout, not just more.
     fn all_larger(&self) -> bool {
-        if self.larger_sizes() {
-            return true;
+        if let Some(larger) = self.larger_anywhere() {
+            return larger;
         }
         if self.own().has_stacks {
             let rows = self.beyond();

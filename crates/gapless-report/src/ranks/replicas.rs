@@ -2,7 +2,7 @@
 
 use super::excess::Origins;
 use super::robust::median;
-use super::stretches::{self, Larger, Piece};
+use super::stretches::{self, Larger, Pieces};
 use super::summary::Summary;
 
 /// A group of ranks that do the same.
@@ -35,7 +35,7 @@ impl<'a> Replicas<'a> {
         let least = LEAST.max(share);
         let steps = TypicalSteps::of(&ranks);
         let largest = |steps: &TypicalSteps| ranks.iter().map(|rank| steps.largest(rank, least).0).collect();
-        let pieces: Vec<&[Piece]> = ranks.iter().map(|rank| rank.pieces.as_slice()).collect();
+        let pieces: Vec<&Pieces> = ranks.iter().map(|rank| &rank.pieces).collect();
         Replicas {
             origins: Origins::of(&ranks),
             least,

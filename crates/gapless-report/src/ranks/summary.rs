@@ -4,13 +4,12 @@
 //! The figures that a user sees (peaks) are those of the single report, to the byte.
 
 use super::sizes::{self, BySize};
-use super::stretches::{self, Piece};
+use super::stretches::{self, Pieces};
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;
 use crate::model::{KindBytes, OomInfo, Settings, When};
 use gapless_trace::holders::stack_label;
 use gapless_trace::kinds::Kind;
-use gapless_trace::steps::StepEvidence;
 use gapless_trace::{Action, Allocation, Bytes, StackId, Tick, Trace};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
@@ -69,7 +68,7 @@ pub struct Summary {
     pub(crate) largest: Vec<u64>,
     pub(crate) has_stacks: bool,
     /// How large requests are over the run.
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Pieces,
 }
 
 /// A step, or as many as it takes to keep the rows bounded.
@@ -82,7 +81,8 @@ pub struct StepRow {
     pub peak_at: When,
     /// Live bytes at the end.
     pub end: u64,
-    /// What transient bytes are counted from: the end, or the least where the end of a step is a guess.
+    /// Live bytes at the least. Transient bytes count from here: what the first step makes and keeps is none of them,
+    /// and where steps are inferred, their ends may lie anywhere.
     pub(crate) low: u64,
     pub duration_us: Option<f64>,
 }
@@ -253,7 +253,6 @@ impl<'a, 't> Live<'a, 't> {
 
 fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
     let spans = &d.steps.spans;
-    let guessed = matches!(d.steps.evidence, StepEvidence::Recurring { .. });
     let time = |tick: Tick| assemble::when(d, tick).time_us;
     let row = |(i, span): (usize, &gapless_trace::steps::StepSpan)| {
         let (peak, at) = live.most(span.start, span.end);
@@ -268,7 +267,7 @@ fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
             peak,
             peak_at: assemble::when(d, at),
             end,
-            low: if guessed { live.least(span.start, span.end) } else { end },
+            low: live.least(span.start, span.end),
             duration_us: time(until).zip(time(span.start)).map(|(a, b)| a.saturating_sub(b) as f64),
         }
     };
