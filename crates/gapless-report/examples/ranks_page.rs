@@ -74,8 +74,11 @@ fn main() -> std::io::Result<()> {
         let own = noted(base.rank(odd, 7, NOISE, None, true));
         RankFile { devices: Summary::of(&Analysis::of(&own).expect("a run that can be")), ..file }
     };
-    let earlier =
-        Run { path: "earlier".to_owned(), files: run.files.iter().cloned().map(clean).collect(), ..run.clone() };
+    let earlier = Run {
+        path: "earlier".to_owned(),
+        files: run.files.iter().cloned().map(clean).collect(),
+        ..run.clone()
+    };
     let compared = ranks::diff::compare(&earlier, &run);
     let (first, second) = (noted(base.rank(odd, 7, NOISE, None, true)), trace(odd));
     let (before, after) = (

@@ -202,8 +202,9 @@ impl Base {
             planted = trace.stacks.intern(&[frame]);
         }
         let length = ((self.time(Tick(u32::MAX - 1)) as f64) * slow * pace) as u64 + 1000;
-        for (round, annotation) in
-            (0..rounds).flat_map(|r| self.trace.annotations.iter().map(move |a| (r, a))).filter(|_| !noise.bare)
+        for (round, annotation) in (0..rounds)
+            .flat_map(|r| self.trace.annotations.iter().map(move |a| (r, a)))
+            .filter(|_| !noise.bare)
         {
             let mut moved = *annotation;
             let events = &self.trace.devices[0].events;
@@ -320,7 +321,14 @@ impl Writer {
         writer
     }
 
-    pub(crate) fn push(&mut self, action: Action, addr: u64, size: u64, (stream, pool): (u16, u16), stack: StackId) {
+    pub(crate) fn push(
+        &mut self,
+        action: Action,
+        addr: u64,
+        size: u64,
+        (stream, pool): (u16, u16),
+        stack: StackId,
+    ) {
         self.out.events.push(Event {
             action,
             addr: DeviceAddr(addr),

@@ -7,9 +7,7 @@ use gapless_replay::Lane;
 use gapless_replay::device::{Placement, SimDevice};
 use gapless_replay::torch::{Torch, TorchSettings, TorchVersion};
 use gapless_trace::stacks::Frame;
-use gapless_trace::{
-    Action, Annotation, Micros, PoolId, StackId, Stage, StreamId, Trace,
-};
+use gapless_trace::{Action, Annotation, Micros, PoolId, StackId, Stage, StreamId, Trace};
 
 const MIB: f64 = (1 << 20) as f64;
 const VERSION: TorchVersion = TorchVersion(2, 11);
@@ -18,18 +16,30 @@ const VERSION: TorchVersion = TorchVersion(2, 11);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     /// Bytes that stay behind in every step, from one on.
-    Leak { bytes: u64, from: usize },
+    Leak {
+        bytes: u64,
+        from: usize,
+    },
     /// A factor on what follows the batch, in one step or in all.
-    Batch { factor: f64, step: Option<usize> },
+    Batch {
+        factor: f64,
+        step: Option<usize>,
+    },
     /// A buffer that is kept: from before the first step, or from the middle of one.
-    Buffer { bytes: u64, step: Option<usize> },
+    Buffer {
+        bytes: u64,
+        step: Option<usize>,
+    },
     /// A buffer that is taken and given back in every step.
     Scratch(u64),
     Settings(&'static str),
     /// The size of the card.
     Card(u64),
     /// A request that failed, after which the program went on.
-    Caught { bytes: u64, step: usize },
+    Caught {
+        bytes: u64,
+        step: usize,
+    },
     /// Everything takes so many times as long.
     Slow(f64),
     /// It waits so many microseconds before every step.
@@ -148,14 +158,19 @@ impl Case {
             peak = peak.max(live);
         }
         let steps = self.lengths.len();
-        let length = events.time_at(gapless_trace::Tick(events.len() as u32 - 1)).since(events.time_at(gapless_trace::Tick(0))).0;
+        let length = events
+            .time_at(gapless_trace::Tick(events.len() as u32 - 1))
+            .since(events.time_at(gapless_trace::Tick(0)))
+            .0;
         let share = |random: &mut Random, low, high| (peak as f64 * random.real(low, high)) as u64;
         // Where batches vary between ranks, and of two ranks, a fault must stand out from that.
         let more = if self.varied > 0.0 { 1.3 } else { 1.0 };
         let pair = if self.ranks == 2 { 1.3 } else { 1.0 };
         match i % FAULTS {
             0 => Fault::Leak { bytes: share(random, 0.015 * pair, 0.05), from: random.below(steps - 3) },
-            1 => Fault::Batch { factor: random.real(1.4 * more, 2.2 * more), step: Some(random.below(steps)) },
+            1 => {
+                Fault::Batch { factor: random.real(1.4 * more, 2.2 * more), step: Some(random.below(steps)) }
+            }
             2 => Fault::Buffer {
                 bytes: share(random, 0.04, 0.2).max(8 << 20),
                 step: (random.below(2) == 0).then(|| random.below(steps)),
@@ -216,7 +231,16 @@ impl<'a> Maker<'a> {
         let torch = Torch::new(settings, VERSION, SimDevice::placing(card, Placement::Lowest), &lanes);
         let start = 1_700_000_000_000_000 + random.next() % 10_000_000;
         let pace = 1.0 + random.real(-case.times, case.times);
-        Maker { case, rank, fault, trace, writer: Writer::new(0, torch, start, &lanes), next: 0, pace, random }
+        Maker {
+            case,
+            rank,
+            fault,
+            trace,
+            writer: Writer::new(0, torch, start, &lanes),
+            next: 0,
+            pace,
+            random,
+        }
     }
 
     fn pass(&mut self, us: f64) {
@@ -299,7 +323,8 @@ impl<'a> Maker<'a> {
         for l in 0..model.layers.len() {
             for j in 0..model.per_layer {
                 let line = 10 * (l % 4) as u32 + j as u32;
-                let brief = self.alloc(model.activation * length / 2.0, ("softmax", "/torch/functional.py", line));
+                let brief =
+                    self.alloc(model.activation * length / 2.0, ("softmax", "/torch/functional.py", line));
                 let bytes = model.activation * length * (1.0 + 0.3 * j as f64);
                 kept.push(self.alloc(bytes, ("linear", "/app/model.py", line)));
                 self.free(brief);

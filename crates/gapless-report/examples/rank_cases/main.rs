@@ -240,7 +240,13 @@ fn made_up_cases(seed: u64, count: u64) -> bool {
                 );
                 println!("         {case:?}");
                 for odd in &report.odd_ranks {
-                    println!("         rank {}: {} {}; also {:?}", odd.rank, odd.why.word(), odd.sentence, odd.also);
+                    println!(
+                        "         rank {}: {} {}; also {:?}",
+                        odd.rank,
+                        odd.why.word(),
+                        odd.sentence,
+                        odd.also
+                    );
                 }
             }
         }

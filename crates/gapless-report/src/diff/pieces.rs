@@ -64,8 +64,9 @@ pub(crate) fn changed(before: u64, after: u64) -> Option<(String, bool)> {
 /// `+1.2 points`, of two shares.
 pub(crate) fn points(before: f64, after: f64) -> Option<(String, bool)> {
     let more = after > before;
-    ((before - after).abs() >= 0.0005)
-        .then(|| (format!("{}{:.1} points", if more { "+" } else { "−" }, (after - before).abs() * 100.0), more))
+    ((before - after).abs() >= 0.0005).then(|| {
+        (format!("{}{:.1} points", if more { "+" } else { "−" }, (after - before).abs() * 100.0), more)
+    })
 }
 
 pub(crate) fn change_cell(before: u64, after: u64) -> String {

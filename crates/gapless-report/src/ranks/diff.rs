@@ -64,7 +64,8 @@ impl RanksDiff {
     #[must_use]
     pub fn shown(&self) -> Option<(u32, &'static str)> {
         let matched = |rank: u32| self.ranks.iter().any(|row| row.rank == rank);
-        let was = |one: &OddSide| self.odd_ranks.before.iter().any(|b| b.rank == one.rank && b.why == one.why);
+        let was =
+            |one: &OddSide| self.odd_ranks.before.iter().any(|b| b.rank == one.rank && b.why == one.why);
         let became = self.odd_ranks.after.iter().find(|one| matched(one.rank) && !was(one));
         if let Some(one) = became {
             return Some((one.rank, "it became odd"));

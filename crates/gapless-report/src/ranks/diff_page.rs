@@ -44,7 +44,10 @@ pub fn page(diff: &RanksDiff, rank: &str) -> String {
     holders(&mut out, "What grew", &grew);
     holders(&mut out, "What shrank", &shrank);
     if let Some((number, why)) = diff.shown() {
-        let _ = writeln!(out, "<section>\n<h2 id=\"rank\">Rank {number}<span>{why}</span></h2>\n</section>\n{rank}");
+        let _ = writeln!(
+            out,
+            "<section>\n<h2 id=\"rank\">Rank {number}<span>{why}</span></h2>\n</section>\n{rank}"
+        );
     }
     let name = |path: &str| {
         path.trim_end_matches('/').rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or(path).to_owned()
@@ -53,7 +56,8 @@ pub fn page(diff: &RanksDiff, rank: &str) -> String {
 }
 
 fn peak_name(diff: &RanksDiff) -> &'static str {
-    let known = diff.ranks.iter().all(|row| row.peak_reserved.before.is_some() && row.peak_reserved.after.is_some());
+    let known =
+        diff.ranks.iter().all(|row| row.peak_reserved.before.is_some() && row.peak_reserved.after.is_some());
     if known { "reserved" } else { "allocated" }
 }
 
@@ -75,7 +79,8 @@ fn tiles(out: &mut String, diff: &RanksDiff) {
     let Sides { before, after } = diff.imbalance;
     let points = before.zip(after).and_then(|(before, after)| pieces::points(before, after));
     pieces::tile(out, "imbalance", before.map(percent), after.map(percent), points);
-    let grew = |of: fn(&RankDiff) -> Option<bool>| diff.ranks.iter().filter(|row| of(row) == Some(true)).count();
+    let grew =
+        |of: fn(&RankDiff) -> Option<bool>| diff.ranks.iter().filter(|row| of(row) == Some(true)).count();
     let allocated = grew(|row| Some(row.peak_allocated.after > row.peak_allocated.before));
     let _ = writeln!(
         out,
@@ -88,11 +93,15 @@ fn odd(out: &mut String, diff: &RanksDiff) {
     out.push_str("<section>\n<h2>Odd ranks<span>against the replicas of their group</span></h2>\n<div class=\"card-box scroll\">");
     let Sides { before, after } = &diff.odd_ranks;
     if before.is_empty() && after.is_empty() {
-        out.push_str("<p class=\"none\">No rank differs from its replicas, before or after.</p></div>\n</section>\n");
+        out.push_str(
+            "<p class=\"none\">No rank differs from its replicas, before or after.</p></div>\n</section>\n",
+        );
         return;
     }
     out.push_str("<table class=\"narrow odd\">\n<thead><tr><th>Rank</th><th>When</th><th>Why</th><th>Bytes</th><th>What</th></tr></thead>\n");
-    let was = |all: &[OddSide], one: &OddSide| all.iter().any(|other| other.rank == one.rank && other.why == one.why);
+    let was = |all: &[OddSide], one: &OddSide| {
+        all.iter().any(|other| other.rank == one.rank && other.why == one.why)
+    };
     for one in after {
         row(out, one, if was(before, one) { "before and after" } else { "after only" }, !was(before, one));
     }
@@ -183,11 +192,14 @@ fn picture(diff: &RanksDiff) -> String {
 fn by_rank(out: &mut String, diff: &RanksDiff) {
     let mut rows: Vec<&RankDiff> = diff.ranks.iter().collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.change().unsigned_abs()), row.rank));
-    out.push_str("<section>\n<h2>Ranks<span>the largest change first</span></h2>\n<div class=\"card-box scroll\">");
+    out.push_str(
+        "<section>\n<h2>Ranks<span>the largest change first</span></h2>\n<div class=\"card-box scroll\">",
+    );
     table(out, diff, &rows[..rows.len().min(OPEN)]);
     if rows.len() > OPEN {
         let more = rows.len() - OPEN;
-        let _ = write!(out, "<details class=\"more\"><summary>{} more</summary>", plural(more as u64, "rank"));
+        let _ =
+            write!(out, "<details class=\"more\"><summary>{} more</summary>", plural(more as u64, "rank"));
         table(out, diff, &rows[OPEN..]);
         out.push_str("</details>");
     }

@@ -99,7 +99,7 @@ fn pair(ranks: &[&Summary], found: &mut Vec<Vec<usize>>) {
     let little = |at: usize| {
         let (own, wanted) = (ranks[at], ranks[1 - at]);
         let more = sizes::total(&own.base).saturating_sub(sizes::total(&wanted.base));
-        more as f64 <= JOINS * sizes::total(&own.base) as f64
+        more as f64 <= JOINS * sizes::total(&own.base).max(own.peak_live) as f64
     };
     if (0..2).any(|at| belongs(ranks[at], ranks[1 - at]) && little(at)) {
         *found = vec![vec![0, 1]];

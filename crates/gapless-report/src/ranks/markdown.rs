@@ -76,7 +76,9 @@ fn below(ranks: &Ranks) -> String {
         out.push_str(match ranks.groups.iter().map(|group| group.ranks.len()).max().unwrap_or(0) {
             0 | 1 => "No odd rank: every rank holds another model, so none can be compared.\n",
             2 => "No odd rank: of two replicas, neither failed, holds much more or is much slower.\n",
-            _ => "No odd rank: no rank differs from its replicas by more than they differ among themselves.\n",
+            _ => {
+                "No odd rank: no rank differs from its replicas by more than they differ among themselves.\n"
+            }
         });
     }
     for (rank, one) in odd.iter().take(LISTED) {

@@ -281,8 +281,7 @@ impl View<'_> {
     /// Transient bytes above those of the peers: larger requests throughout, or one buffer more.
     fn larger_batch(&self) -> Option<Cause> {
         let found = if self.is_pair() { self.larger_of_two() } else { self.larger_peak() };
-        let (bytes, share, step) =
-            found.or_else(|| self.larger_step()).or_else(|| self.larger_stretch())?;
+        let (bytes, share, step) = found.or_else(|| self.larger_step()).or_else(|| self.larger_stretch())?;
         let rows: Vec<Excess> = self.beyond().into_iter().filter(|row| !row.lasting).collect();
         let top = rows.first().map_or(0, |row| row.bytes);
         let concentrated = top as f64 >= 0.6 * bytes as f64;
@@ -331,16 +330,17 @@ impl View<'_> {
         }
         let all: Vec<f64> = self.replicas.larger.iter().map(|larger| larger.most).collect();
         let found = (!all.is_empty()).then(|| against(&all, self.at));
-        found.is_some_and(|found| found.excess > stretches::LARGER.max(found.allowed))
+        found.is_some_and(|found| found.excess > self.replicas.threshold.0.max(found.allowed))
     }
 
     /// Whether requests of a stretch are larger than usual at all; `None` where requests cannot be compared.
     fn larger_anywhere(&self) -> Option<bool> {
         let all: Vec<f64> = self.replicas.larger.iter().map(|larger| larger.most).collect();
-        if self.is_pair() {
-            return (!all.is_empty()).then(|| self.larger_sizes());
+        let (least, alone) = self.replicas.threshold;
+        if all.is_empty() || !alone {
+            return None;
         }
-        (!all.is_empty()).then(|| against(&all, self.at).excess > stretches::LARGER)
+        Some(if self.is_pair() { self.larger_sizes() } else { against(&all, self.at).excess > least })
     }
 
     /// The same of two replicas, of which the other's noise is all that is known.

@@ -19,6 +19,8 @@ pub(crate) struct Replicas<'a> {
     pub(crate) largest: Vec<f64>,
     /// Where the requests of each rank are larger than the typical ones; empty where they cannot be compared.
     pub(crate) larger: Vec<Larger>,
+    /// From which factor on they are larger, as a logarithm, and whether each request was compared alone.
+    pub(crate) threshold: (f64, bool),
 }
 
 /// Below this, and below a hundredth of the peak, a difference does not matter.
@@ -41,6 +43,7 @@ impl<'a> Replicas<'a> {
             least,
             least_leak: share.clamp(LEAST_LEAK.0, LEAST_LEAK.1),
             larger: stretches::larger(&pieces),
+            threshold: stretches::threshold(&pieces),
             largest: steps.as_ref().map(largest).unwrap_or_default(),
             steps,
             ranks,
@@ -55,7 +58,8 @@ impl TypicalSteps {
     fn of(ranks: &[&Summary]) -> Option<TypicalSteps> {
         // A rank whose steps were counted otherwise has no part in it.
         let with = |rows: usize| ranks.iter().filter(move |rank| rank.rows().len() == rows);
-        let rows = ranks.iter().map(|rank| rank.rows().len()).max_by_key(|&rows| (with(rows).count(), rows))?;
+        let rows =
+            ranks.iter().map(|rank| rank.rows().len()).max_by_key(|&rows| (with(rows).count(), rows))?;
         if rows == 0 || 4 * with(rows).count() < 3 * ranks.len() {
             return None;
         }
@@ -86,7 +90,9 @@ impl TypicalSteps {
 
 /// The most transient bytes, and the step of them.
 pub(crate) fn transient(rank: &Summary) -> (f64, Option<u32>) {
-    let most = rank.steps.iter().rev().max_by_key(|step| step.swing());
+    // The first one may hold the rest of setting up.
+    let skipped = usize::from(rank.steps.len() >= 3);
+    let most = rank.steps.iter().skip(skipped).rev().max_by_key(|step| step.swing());
     match most {
         Some(step) => (step.swing() as f64, Some(step.step)),
         None => (rank.swing as f64, None),

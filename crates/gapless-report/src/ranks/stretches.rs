@@ -10,8 +10,8 @@ use super::robust::median;
 /// Stretches of a run at most, and pieces of a stretch at least.
 const MOST: usize = 128;
 const FEWEST: usize = 16;
-/// Pieces of a run at most.
-const PIECES: usize = MOST * FEWEST;
+/// Pieces of a run at most. Longer runs join requests; then one request more shifts what is joined.
+const PIECES: usize = 8192;
 /// Smaller requests are counters and scalars, which follow nothing.
 const SMALL: u64 = 4096;
 /// What a request costs that the other run does not make. Two that differ by less than twice this factor, as a
@@ -19,14 +19,16 @@ const SMALL: u64 = 4096;
 const GAP: f32 = 1.5;
 /// How many requests one run may be ahead of the other, at least and at most.
 const AHEAD: (usize, usize) = (24, 256);
-/// From this factor on, the requests of a stretch are larger and not just noise, as a logarithm.
-pub(crate) const LARGER: f64 = 0.1;
+/// From this factor on, the requests of a stretch are larger and not just noise, as a logarithm; and where requests are
+/// joined.
+const LARGER: f64 = 0.1;
+const LARGER_JOINED: f64 = 0.2;
 
 /// One request, or a few that follow each other: the mean of the logarithms of their sizes, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Piece {
+struct Piece {
     size: f32,
-    bytes: u64,
+    bytes: f32,
 }
 
 /// The requests of a run.
@@ -41,7 +43,7 @@ pub(crate) struct Pieces {
 pub(crate) fn pieces(requests: impl Iterator<Item = u64>) -> Pieces {
     let requests: Vec<u64> = requests.filter(|&size| size >= SMALL).collect();
     let each = requests.len().div_ceil(PIECES).max(1).next_power_of_two();
-    let one = |&bytes: &u64| Piece { size: (bytes as f64).log2() as f32, bytes };
+    let one = |&bytes: &u64| Piece { size: (bytes as f64).log2() as f32, bytes: bytes as f32 };
     let singles: Vec<Piece> = requests.iter().map(one).collect();
     Pieces { all: merged(&singles, each), each }
 }
@@ -59,9 +61,16 @@ fn merged(pieces: &[Piece], each: usize) -> Vec<Piece> {
 pub(crate) struct Larger {
     /// By how much at most, as a logarithm to base 2.
     pub(crate) most: f64,
-    /// Bytes requested beyond the usual in all stretches whose requests are larger, and as a share of the usual.
-    pub(crate) bytes: f64,
+    /// By which share the bytes of that stretch are above the usual.
     pub(crate) share: f64,
+    /// Bytes requested beyond the usual in all stretches whose requests are larger.
+    pub(crate) bytes: f64,
+}
+
+/// From which factor on requests are larger, as a logarithm, and whether each of them was compared alone.
+pub(crate) fn threshold(ranks: &[&Pieces]) -> (f64, bool) {
+    let alone = ranks.iter().all(|rank| rank.each <= 1);
+    (if alone { LARGER } else { LARGER_JOINED }, alone)
 }
 
 /// Each rank against the typical one. Empty unless all ranks made about as many requests.
@@ -93,7 +102,8 @@ struct Stretch {
 /// The stretches of each rank, as many of one as of another.
 fn cut(ranks: &[&Pieces]) -> Option<Vec<Vec<Stretch>>> {
     let each = ranks.iter().map(|rank| rank.each).max()?;
-    let ranks: Vec<Vec<Piece>> = ranks.iter().map(|rank| merged(&rank.all, each / rank.each.max(1))).collect();
+    let ranks: Vec<Vec<Piece>> =
+        ranks.iter().map(|rank| merged(&rank.all, each / rank.each.max(1))).collect();
     let fewest = ranks.iter().map(Vec::len).min()?;
     let most = ranks.iter().map(Vec::len).max()?;
     if fewest < 2 * FEWEST || 4 * fewest < 3 * most {
@@ -116,7 +126,7 @@ fn stretches(rank: &[Piece], base: &[Piece], count: usize) -> Vec<Stretch> {
         let (mut sizes, mut bytes) = (Vec::new(), 0.0);
         for (own, base) in pairs {
             sizes.push(f64::from(own.size - base.size));
-            bytes += own.bytes as f64;
+            bytes += f64::from(own.bytes);
         }
         sizes.sort_by(f64::total_cmp);
         let trimmed = sizes.len() / 8;
@@ -178,16 +188,15 @@ fn aligned(rank: &[Piece], base: &[Piece]) -> Vec<Option<usize>> {
 
 fn above(own: &[Stretch], usual: &[Stretch]) -> Larger {
     let mut found = Larger::default();
-    let mut from = 0.0;
     for (own, usual) in own.iter().zip(usual) {
-        let by = own.size - usual.size;
-        found.most = found.most.max(by);
+        let (by, more) = (own.size - usual.size, own.bytes - usual.bytes);
+        if by > found.most {
+            (found.most, found.share) = (by, more / usual.bytes.max(1.0));
+        }
         if by > LARGER {
-            found.bytes += own.bytes - usual.bytes;
-            from += usual.bytes;
+            found.bytes += more;
         }
     }
-    found.share = found.bytes / f64::max(from, 1.0);
     found
 }
 
@@ -237,7 +246,9 @@ mod tests {
         assert_eq!(larger(&[&of(900), &of(500)]), []);
         assert_eq!(pair(&of(900), &of(500)).0, Larger::default());
         assert_eq!(larger(&[&of(20), &of(20)]), [], "too few requests for two stretches");
-        // One more than a power of two of pieces holds.
-        assert!(larger(&[&of(2048), &of(2049), &of(2047)]).iter().all(|found| found.most < LARGER));
+        // One more than the pieces hold.
+        let (few, many) = (of(PIECES), of(PIECES + 1));
+        assert!(larger(&[&few, &many, &few]).iter().all(|found| found.most < LARGER));
+        assert_eq!((threshold(&[&few]), threshold(&[&few, &many])), ((LARGER, true), (LARGER_JOINED, false)));
     }
 }

@@ -121,7 +121,8 @@ fn many(args: &DiffArgs, inputs: &[Inputs; 2]) -> Result<Answer> {
 fn one_rank(args: &DiffArgs, rank: u32, before: &Run, after: &Run) -> Result<String> {
     let file = |run: &Run| run.files.iter().find(|file| file.rank == rank).map(|file| file.file.clone());
     let (Some(old), Some(new)) = (file(before), file(after)) else { return Ok(String::new()) };
-    let traces = [load::trace_of(Path::new(&old), args.device)?, load::trace_of(Path::new(&new), args.device)?];
+    let traces =
+        [load::trace_of(Path::new(&old), args.device)?, load::trace_of(Path::new(&new), args.device)?];
     let runs = [load::analyse(&traces[0], Path::new(&old))?, load::analyse(&traces[1], Path::new(&new))?];
     Ok(diff::body(&diff::compare(&runs[0], &old, &runs[1], &new), &runs[0], &runs[1]))
 }
