@@ -297,7 +297,9 @@ impl View<'_> {
     fn larger_peak(&self) -> Option<(u64, f64, Option<u32>)> {
         let swing = self.against(|rank| transient(rank).0);
         let floor = self.least().max(LARGER * swing.typical);
-        (swing.excess > floor.max(swing.allowed)).then(|| {
+        // More transient bytes show at the peak as well, unless steps were cut otherwise on this rank.
+        let shows = self.against(|rank| rank.peak_live as f64).excess >= 0.5 * swing.excess;
+        (shows && swing.excess > floor.max(swing.allowed)).then(|| {
             let share = swing.excess / swing.typical.max(1.0);
             (swing.excess as u64, share, transient(self.own()).1)
         })
