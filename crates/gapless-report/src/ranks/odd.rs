@@ -339,7 +339,11 @@ impl View<'_> {
     fn larger_anywhere(&self) -> Option<bool> {
         let all: Vec<f64> = self.replicas.larger.iter().map(|larger| larger.most).collect();
         let (least, alone) = self.replicas.threshold;
-        if all.is_empty() || !alone {
+        if !alone {
+            // Joined requests show that they are larger, but not that they are not.
+            return self.larger_sizes().then_some(true);
+        }
+        if all.is_empty() {
             return None;
         }
         Some(if self.is_pair() { self.larger_sizes() } else { against(&all, self.at).excess > least })

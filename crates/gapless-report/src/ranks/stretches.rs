@@ -11,7 +11,7 @@ use super::robust::median;
 const MOST: usize = 128;
 const FEWEST: usize = 16;
 /// Pieces of a run at most. Longer runs join requests; then one request more shifts what is joined.
-const PIECES: usize = 8192;
+const PIECES: usize = 32_768;
 /// Smaller requests are counters and scalars, which follow nothing.
 const SMALL: u64 = 4096;
 /// What a request costs that the other run does not make. Two that differ by less than twice this factor, as a
