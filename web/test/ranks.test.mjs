@@ -126,3 +126,29 @@ test("the page of two runs agrees with its JSON, and its flame graph zooms and i
   assert.deepEqual(said, []);
   await context.close();
 });
+
+test("the page of two runs of many ranks agrees with its JSON, and shows the rank that became odd", async () => {
+  const diff = JSON.parse(readFileSync(`${html}.ranks-diff.json`, "utf8"));
+  for (const colorScheme of ["light", "dark"]) {
+    const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, colorScheme });
+    const page = await context.newPage();
+    const said = [];
+    page.on("pageerror", (error) => said.push(error.message));
+    page.on("request", (request) => request.url().startsWith("file://") || request.url().startsWith("data:") || said.push(request.url()));
+    await page.goto(`file://${html}.ranks-diff.html`);
+    assert.equal(await page.locator(".by-rank g").count(), diff.ranks.length, "a column for each rank");
+    const [odd] = diff.odd_ranks.after;
+    assert.equal(odd.why, "leak");
+    const row = await page.locator("table.odd tbody tr").first().textContent();
+    assert.ok(row.includes(`rank ${odd.rank}`) && row.includes("after only") && row.includes(odd.sentence), row);
+    assert.equal(await page.locator("#rank").textContent(), `Rank ${odd.rank}it became odd`);
+    const top = await page.locator("table.odd").boundingBox();
+    assert.ok(top.y + top.height < 900, "who is odd stands on the first screen");
+    await page.fill(".flame-bar input", "remember");
+    assert.ok((await page.locator(".flame button.hit").count()) > 0, "the leak is found by its function");
+    await page.locator(".more summary").click();
+    assert.ok((await page.locator(".more tbody tr").count()) > 0);
+    assert.deepEqual(said, []);
+    await context.close();
+  }
+});

@@ -1,4 +1,5 @@
-//! Writes a page of many ranks, one of which leaks, its JSON beside it, and the page that compares two of them:
+//! Writes a page of many ranks, one of which leaks, its JSON beside it, the page that compares two of them, and the one
+//! that compares the run with an earlier one without the leak:
 //! `cargo run --example ranks_page -- out.html 64`. The ranks are made from a recorded run.
 
 #[path = "rank_cases/generate.rs"]
@@ -12,7 +13,7 @@ use generate::{Base, Fault, Noise};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-const NOISE: Noise = Noise { sizes: 0.02, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0 };
+const NOISE: Noise = Noise { sizes: 0.02, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0, bare: false };
 
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -64,7 +65,30 @@ fn main() -> std::io::Result<()> {
     let mut out = std::fs::File::create(format!("{path}.diff.html"))?;
     out.write_all(diff::page(&compared, &before, &after).as_bytes())?;
     let json = diff::json(&compared).map_err(std::io::Error::other)?;
-    std::fs::write(format!("{path}.diff.json"), json)
+    std::fs::write(format!("{path}.diff.json"), json)?;
+    // The same run before the leak, and the page of both.
+    let clean = |file: RankFile| {
+        if file.rank != odd {
+            return file;
+        }
+        let own = noted(base.rank(odd, 7, NOISE, None, true));
+        RankFile { devices: Summary::of(&Analysis::of(&own).expect("a run that can be")), ..file }
+    };
+    let earlier = Run {
+        path: "earlier".to_owned(),
+        files: run.files.iter().cloned().map(clean).collect(),
+        ..run.clone()
+    };
+    let compared = ranks::diff::compare(&earlier, &run);
+    let (first, second) = (noted(base.rank(odd, 7, NOISE, None, true)), trace(odd));
+    let (before, after) = (
+        Analysis::of(&first).map_err(std::io::Error::other)?,
+        Analysis::of(&second).map_err(std::io::Error::other)?,
+    );
+    let body = diff::body(&diff::compare(&before, &name(odd), &after, &name(odd)), &before, &after);
+    std::fs::write(format!("{path}.ranks-diff.html"), ranks::diff_page::page(&compared, &body))?;
+    let json = ranks::diff::json(&compared).map_err(std::io::Error::other)?;
+    std::fs::write(format!("{path}.ranks-diff.json"), json)
 }
 
 /// The run with a note on its first block, as a program leaves one behind the allocation.

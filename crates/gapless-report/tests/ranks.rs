@@ -10,7 +10,7 @@ use gapless_trace::Trace;
 use generate::{Base, Fault, Noise};
 use std::path::Path;
 
-const NOISE: Noise = Noise { sizes: 0.02, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0 };
+const NOISE: Noise = Noise { sizes: 0.02, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0, bare: false };
 
 fn base(name: &str) -> Base {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
@@ -41,8 +41,8 @@ fn each_fault_is_named_with_its_rank_and_nothing_else_is() {
     let base = base("gpt2_train_stacks");
     let faults = [
         (Fault::Leak(200 << 20), "leak"),
-        (Fault::Batch { factor: 1.4, all_steps: true }, "larger-batch"),
-        (Fault::Batch { factor: 1.6, all_steps: false }, "larger-batch"),
+        (Fault::Batch { factor: 1.4, step: None }, "larger-batch"),
+        (Fault::Batch { factor: 1.6, step: Some(1) }, "larger-batch"),
         (Fault::Buffer(400 << 20), "extra-buffer"),
         (Fault::Scratch(2 << 30), "extra-buffer"),
         (Fault::Settings("expandable_segments:True"), "settings"),
@@ -84,9 +84,47 @@ fn a_leak_diverges_in_the_step_in_which_it_begins_to_show() {
 }
 
 #[test]
-fn of_two_ranks_none_is_odd_and_what_differs_is_told() {
+fn of_two_ranks_the_one_is_odd_that_fails_holds_more_or_is_slower() {
     let base = base("gpt2_train_stacks");
-    let ranks = planted(&base, 2, 5, Some((1, Fault::Buffer(800 << 20))), true);
+    let faults = [
+        (Fault::Leak(400 << 20), "leak"),
+        (Fault::Batch { factor: 1.6, step: None }, "larger-batch"),
+        (Fault::Buffer(800 << 20), "extra-buffer"),
+        (Fault::SmallCard(0.8), "out-of-memory"),
+        (Fault::Slow(1.5), "straggler"),
+    ];
+    for (fault, why) in faults {
+        let ranks = planted(&base, 2, 5, Some((1, fault)), true);
+        assert_eq!(named(&ranks), [(1, why)], "{fault:?}");
+        assert!(ranks.differences.is_empty(), "what is named is not told twice");
+    }
+    for seed in 0..4 {
+        assert_eq!(named(&planted(&base, 2, seed, None, true)), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn of_two_ranks_with_other_settings_none_is_odd() {
+    let base = base("gpt2_train_stacks");
+    let settings = Fault::Settings("max_split_size_mb:64");
+    assert_eq!(named(&planted(&base, 2, 5, Some((1, settings)), true)), []);
+}
+
+#[test]
+fn a_longer_batch_is_named_where_no_steps_are_recorded() {
+    for (name, step) in [("gpt2_train", 1), ("multistream", 2), ("resnet_varbatch", 0)] {
+        let base = base(name);
+        let bare = Noise { bare: true, ..NOISE };
+        let fault = |rank: u32| (rank == 3).then_some(Fault::Batch { factor: 1.7, step: Some(step) });
+        let files = (0..6).map(|rank| file(rank, &base.rank(rank, 11, bare, fault(rank), false)));
+        assert_eq!(named(&run(files.collect())), [(3, "larger-batch")], "{name}");
+    }
+}
+
+#[test]
+fn what_differs_between_two_ranks_is_told_where_neither_is_odd() {
+    let base = base("gpt2_train_stacks");
+    let ranks = planted(&base, 2, 5, Some((1, Fault::Buffer(250 << 20))), true);
     assert_eq!(named(&ranks), []);
     assert!(!ranks.groups[0].comparable);
     let difference = &ranks.differences[0];

@@ -278,6 +278,31 @@ fn diff_compares_rank_by_rank() {
     assert!(schema::against("diff", &serde_json::from_str(&one.out).expect("JSON")).is_empty());
 }
 
+#[test]
+fn the_page_of_two_runs_of_many_ranks_says_what_the_json_says() {
+    let (before, after) = (small(), small());
+    after.copy("rank1.pickle.gz", "oom");
+    fs::remove_file(after.file("rank2.pickle.gz")).expect("removed");
+    let page = after.file("diff.html");
+    let path = page.display().to_string();
+    let done = run(&["diff", &before.name(), &after.name(), "--format", "html", "-o", &path]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let html = fs::read_to_string(&page).expect("the page");
+    assert!(html.contains("not readable: 2."), "the rank of one run is told");
+    assert_eq!(html.matches("<g><title>rank ").count(), 3, "a column for each rank of both");
+    // The one that differs is shown whole, with the flame graph of its difference.
+    assert!(html.contains("<h2 id=\"rank\">Rank 1<span>") && html.contains("flame-box"));
+    let diff = json(&run(&["diff", &before.name(), &after.name(), "--format", "json"]), "ranks-diff");
+    let odd = diff["odd_ranks"]["after"].as_array().expect("odd ranks");
+    assert_eq!((odd.len(), &odd[0]["why"]), (1, &serde_json::json!("out-of-memory")), "{odd:?}");
+    assert!(html.contains("<td class=\"grew\">after only</td><td>out-of-memory</td>"));
+    for path in [before.name(), after.name()] {
+        assert!(html.contains(&path));
+    }
+    let text = run(&["diff", &before.name(), &after.name()]);
+    assert!(text.out.contains("Odd ranks after"), "{}", text.out);
+}
+
 /// Text of a member that must be there.
 fn member<'v>(value: &'v Value, at: &str) -> &'v str {
     value.pointer(at).and_then(Value::as_str).unwrap_or_else(|| panic!("{at} of {value}"))

@@ -3,7 +3,7 @@
 
 use gapless_replay::device::{Placement, SimDevice};
 use gapless_replay::torch::{NoteKind, Torch, TorchSettings, TorchVersion};
-use gapless_replay::{Allocator, Op, Script};
+use gapless_replay::{Allocator, Lane, Op, Script};
 use gapless_report::Analysis;
 use gapless_trace::kinds::Kind;
 use gapless_trace::stacks::Frame;
@@ -44,8 +44,8 @@ impl Random {
 pub(crate) enum Fault {
     /// Bytes that stay behind in every step.
     Leak(u64),
-    /// A factor on the transient sizes of one step (the last whole one), or of all.
-    Batch { factor: f64, all_steps: bool },
+    /// A factor on the transient sizes of one step, or of all.
+    Batch { factor: f64, step: Option<usize> },
     /// A buffer that is taken in the second step and kept.
     Buffer(u64),
     /// A buffer that is taken and given back within every step.
@@ -71,6 +71,8 @@ pub(crate) struct Noise {
     pub(crate) logging: u64,
     /// A factor on all transient sizes of a rank: stages of a pipeline keep different numbers of micro-batches.
     pub(crate) stage: f64,
+    /// Whether annotations, which tell the steps, are left out.
+    pub(crate) bare: bool,
 }
 
 /// A recorded run to make ranks from.
@@ -155,9 +157,9 @@ impl Base {
         let steps = spans.len().max(1);
         let mut factors: Vec<f64> =
             (0..steps).map(|_| noise.stage * (1.0 + random.real(-noise.sizes, noise.sizes))).collect();
-        if let Some(Fault::Batch { factor, all_steps }) = fault {
-            let from = if all_steps { 0 } else { steps - 1 };
-            factors[from..].iter_mut().for_each(|f| *f *= factor);
+        if let Some(Fault::Batch { factor, step }) = fault {
+            let is_larger = |at: usize| step.is_none_or(|step| step.min(steps - 1) == at);
+            (0..steps).filter(|&at| is_larger(at)).for_each(|at| factors[at] *= factor);
         }
         let pace = 1.0 + random.real(-noise.times, noise.times);
         let slow = if let Some(Fault::Slow(factor)) = fault { factor } else { 1.0 };
@@ -200,8 +202,9 @@ impl Base {
             planted = trace.stacks.intern(&[frame]);
         }
         let length = ((self.time(Tick(u32::MAX - 1)) as f64) * slow * pace) as u64 + 1000;
-        for (round, annotation) in
-            (0..rounds).flat_map(|r| self.trace.annotations.iter().map(move |a| (r, a)))
+        for (round, annotation) in (0..rounds)
+            .flat_map(|r| self.trace.annotations.iter().map(move |a| (r, a)))
+            .filter(|_| !noise.bare)
         {
             let mut moved = *annotation;
             let events = &self.trace.devices[0].events;
@@ -211,19 +214,8 @@ impl Base {
             trace.annotations.push(moved);
         }
 
-        let mut writer = Writer {
-            out: DeviceTrace::new(self.trace.devices[0].device),
-            torch: Torch::new(settings, self.version, device, &self.script.lanes),
-            now: start,
-            failed: false,
-            lanes: Vec::new(),
-            slots: Vec::new(),
-        };
-        writer.torch.keep_notes();
-        for lane in &self.script.lanes {
-            let stream = writer.out.stream_index(lane.stream).unwrap_or(0);
-            writer.lanes.push((stream, writer.out.pool_index(lane.pool).unwrap_or(0)));
-        }
+        let torch = Torch::new(settings, self.version, device, &self.script.lanes);
+        let mut writer = Writer::new(self.trace.devices[0].device, torch, start, &self.script.lanes);
         let mut extra = self.script.slots;
         let mut scratch = None;
         let mut step = 0;
@@ -306,11 +298,11 @@ impl Base {
 }
 
 /// The allocator at work, and what a recording of it says.
-struct Writer {
-    out: DeviceTrace,
+pub(crate) struct Writer {
+    pub(crate) out: DeviceTrace,
     torch: Torch<SimDevice>,
-    now: u64,
-    failed: bool,
+    pub(crate) now: u64,
+    pub(crate) failed: bool,
     /// The stream and the pool of each lane, as the trace numbers them.
     lanes: Vec<(u16, u16)>,
     /// Size, lane and stack of each slot.
@@ -318,7 +310,25 @@ struct Writer {
 }
 
 impl Writer {
-    fn push(&mut self, action: Action, addr: u64, size: u64, (stream, pool): (u16, u16), stack: StackId) {
+    pub(crate) fn new(device: u32, torch: Torch<SimDevice>, now: u64, lanes: &[Lane]) -> Writer {
+        let out = DeviceTrace::new(device);
+        let mut writer = Writer { out, torch, now, failed: false, lanes: Vec::new(), slots: Vec::new() };
+        writer.torch.keep_notes();
+        for lane in lanes {
+            let stream = writer.out.stream_index(lane.stream).unwrap_or(0);
+            writer.lanes.push((stream, writer.out.pool_index(lane.pool).unwrap_or(0)));
+        }
+        writer
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        action: Action,
+        addr: u64,
+        size: u64,
+        (stream, pool): (u16, u16),
+        stack: StackId,
+    ) {
         self.out.events.push(Event {
             action,
             addr: DeviceAddr(addr),
@@ -346,7 +356,7 @@ impl Writer {
         }
     }
 
-    fn alloc(&mut self, slot: u32, size: u64, lane: u16, stack: StackId) {
+    pub(crate) fn alloc(&mut self, slot: u32, size: u64, lane: u16, stack: StackId) {
         let served = self.torch.alloc(slot, Bytes(size), lane);
         self.notes();
         match served {
@@ -365,7 +375,7 @@ impl Writer {
         }
     }
 
-    fn free(&mut self, slot: u32) {
+    pub(crate) fn free(&mut self, slot: u32) {
         self.requested(slot);
         self.completed(slot);
     }

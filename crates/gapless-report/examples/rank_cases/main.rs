@@ -1,9 +1,10 @@
 //! Planted and clean runs of many ranks: whether the odd rank and its cause are named, and nothing else is.
 //!
-//! `cargo run --example rank_cases -- cases [tuned|seen|held-out|all] [SEED] [COUNT]`
+//! `cargo run --example rank_cases -- cases [tuned|seen|held-out|made-up|all] [SEED] [COUNT]`
 //! `cargo run --example rank_cases -- files FOLDER RANKS LARGE EVENTS` writes a run as `.gtrace` files.
 
 mod generate;
+mod made_up;
 
 use gapless_report::Analysis;
 use gapless_report::ranks::{self, RankFile, Run, Summary};
@@ -40,6 +41,9 @@ fn main() {
                     right &= cases(name, bases, seed, count);
                 }
             }
+            if rest.first().is_none_or(|wanted| ["all", "made-up"].contains(wanted)) {
+                right &= made_up_cases(seed, count);
+            }
             std::process::exit(i32::from(!right));
         }
         ["files", folder, ranks, large, events] => {
@@ -47,7 +51,7 @@ fn main() {
         }
         _ => {
             panic!(
-                "rank_cases cases [tuned|seen|held-out|all] [SEED] [COUNT], or files FOLDER RANKS LARGE EVENTS"
+                "rank_cases cases [tuned|seen|held-out|made-up|all] [SEED] [COUNT], or files FOLDER RANKS LARGE EVENTS"
             )
         }
     }
@@ -69,6 +73,7 @@ struct Case {
     sizes: f64,
     each: f64,
     logging: u64,
+    bare: bool,
 }
 
 impl Case {
@@ -85,13 +90,16 @@ impl Case {
         ];
         let fault = match i % 8 {
             0 => Fault::Leak((share(&mut random, 0.02, 0.2) as f64 / steps) as u64),
-            1 => Fault::Batch { factor: random.real(1.25, 1.8), all_steps: true },
+            1 => Fault::Batch { factor: random.real(1.25, 1.8), step: None },
             2 => Fault::Buffer(share(&mut random, 0.015, 0.08).max(20 << 20)),
             3 if base.is_expandable() => Fault::Settings("max_split_size_mb:64"),
             3 => Fault::Settings(settings[random.below(4)]),
             4 => Fault::SmallCard(random.real(0.6, 0.9)),
             5 => Fault::Slow(random.real(1.25, 1.8)),
-            6 => Fault::Batch { factor: random.real(1.4, 2.0), all_steps: false },
+            6 => Fault::Batch {
+                factor: random.real(1.4, 2.0),
+                step: Some(random.below(base.steps.len().max(1))),
+            },
             _ => Fault::Scratch(share(&mut random, 0.1, 0.2)),
         };
         let mut case = Case::clean(i, seed, stacks);
@@ -112,6 +120,7 @@ impl Case {
             sizes: random.real(0.002, 0.03),
             each: if i % 7 == 3 { 0.02 } else { 0.0 },
             logging: (random.next() % 2) << 20,
+            bare: random.below(4) == 0,
         }
     }
 
@@ -120,8 +129,14 @@ impl Case {
         let file = |rank: u32| {
             let fault = self.odd.filter(|(odd, _)| *odd == rank).map(|(_, fault)| fault);
             let stage = if rank >= self.stage { 0.6 } else { 1.0 };
-            let noise =
-                Noise { sizes: self.sizes, each: self.each, times: 0.03, logging: self.logging, stage };
+            let noise = Noise {
+                sizes: self.sizes,
+                each: self.each,
+                times: 0.03,
+                logging: self.logging,
+                stage,
+                bare: self.bare,
+            };
             let trace = base.rank(rank, seed, noise, fault, self.stacks);
             RankFile { rank, file: format!("rank{rank}"), devices: summaries(&trace), error: None }
         };
@@ -193,12 +208,62 @@ fn cases(set: &str, bases: &[(&str, bool)], seed: u64, count: u64) -> bool {
     good.iter().all(|&n| u64::from(n) == count)
 }
 
+fn made_up_cases(seed: u64, count: u64) -> bool {
+    let mut good = [0, 0];
+    println!("made-up, seed {seed}");
+    for planted in [true, false] {
+        for i in 0..count {
+            let case = made_up::Case::new(i, seed, planted);
+            let file = |rank: u32| RankFile {
+                rank,
+                file: format!("rank{rank}"),
+                devices: summaries(&case.rank(rank)),
+                error: None,
+            };
+            let files = (0..case.ranks).map(file).collect();
+            let report = ranks::report(&Run { path: "case".to_owned(), files, ..Run::default() });
+            let found: Vec<(u32, &str)> =
+                report.odd_ranks.iter().map(|odd| (odd.rank, odd.why.word())).collect();
+            let wanted: Vec<(u32, &str)> =
+                case.odd.iter().map(|&(rank, fault)| (rank, fault.word())).collect();
+            let right = found == wanted;
+            good[usize::from(!planted)] += u32::from(right);
+            if !right {
+                println!(
+                    "  FAIL {i:>3} {:>2} ranks, {} group(s), steps {:>2}, annotated {:<5} stacks {:<5} {:?} -> {found:?}",
+                    case.ranks,
+                    report.groups.len(),
+                    report.ranks[0].steps.unwrap_or(0),
+                    case.annotated,
+                    case.stacks,
+                    case.odd,
+                );
+                println!("         {case:?}");
+                for odd in &report.odd_ranks {
+                    println!(
+                        "         rank {}: {} {}; also {:?}",
+                        odd.rank,
+                        odd.why.word(),
+                        odd.sentence,
+                        odd.also
+                    );
+                }
+            }
+        }
+    }
+    println!(
+        "made-up: {} of {count} planted named rightly, nothing named in {} of {count} clean",
+        good[0], good[1]
+    );
+    good.iter().all(|&n| u64::from(n) == count)
+}
+
 /// Writes `ranks` files, `large` of them with at least `events` events each.
 fn files(folder: &Path, ranks: u32, large: u32, events: u64) {
     std::fs::create_dir_all(folder).expect("the folder");
     let base = open("gpt2_train_stacks");
     for rank in 0..ranks {
-        let noise = Noise { sizes: 0.01, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0 };
+        let noise = Noise { sizes: 0.01, each: 0.0, times: 0.03, logging: 1 << 20, stage: 1.0, bare: false };
         let fault = (rank == ranks / 2 + 5).then_some(Fault::Buffer(base.peak / 20));
         let is_large =
             large > 0 && rank % (ranks / large).max(1) == 0 && rank / (ranks / large).max(1) < large;

@@ -5,20 +5,16 @@
 //! Nothing that comes from a trace or a command line is written as markup.
 
 use super::aligned::{Aligned, Series, align};
+use super::pieces::{self, change_cell, changed};
 use super::tree::{Branch, tree};
 use super::{Change, DeviceDiff, Diff, HolderDiff};
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::axes::{bytes_label, bytes_step, decimal_step};
 use crate::html::{escape_json, escape_text};
-use crate::shell;
 use crate::text::{bytes, count, percent};
 use gapless_trace::{Tick, Trace};
 use serde_json::json;
 use std::fmt::Write;
-
-/// One look for all pages of plain markup; what only this one has comes after it.
-const STYLE: &str = concat!(include_str!("../replay/page.css"), include_str!("page.css"));
-const CODE: &str = include_str!("page.js");
 
 /// Rows of each table; the rest is in the JSON.
 const ROWS: usize = 25;
@@ -28,12 +24,15 @@ const ROWS: usize = 25;
 pub fn page(diff: &Diff, before: &Analysis<'_>, after: &Analysis<'_>) -> String {
     let name = |path: &str| path.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or(path).to_owned();
     let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "<p class=\"about\"><b class=\"side before\">before</b> {} <b class=\"side after\">after</b> {}</p>",
-        escape_text(&diff.before),
-        escape_text(&diff.after)
-    );
+    pieces::sides(&mut out, &diff.before, &diff.after);
+    out.push_str(&body(diff, before, after));
+    pieces::framed(&format!("{} → {}", name(&diff.before), name(&diff.after)), &out)
+}
+
+/// The page without its frame, for a page that shows more than these two runs.
+#[must_use]
+pub fn body(diff: &Diff, before: &Analysis<'_>, after: &Analysis<'_>) -> String {
+    let mut out = String::new();
     for device in &diff.unmatched_devices {
         let _ = writeln!(out, "<p class=\"hint\">Device {device} is in one of the runs only.</p>");
     }
@@ -56,7 +55,7 @@ pub fn page(diff: &Diff, before: &Analysis<'_>, after: &Analysis<'_>) -> String 
         }
         out.push_str("</table></div>\n</section>\n");
     }
-    shell::page(&format!("{} → {}", name(&diff.before), name(&diff.after)), STYLE, &out, CODE)
+    out
 }
 
 type Run<'a, 't> = (&'t Trace, &'a DeviceAnalysis<'t>);
@@ -94,52 +93,18 @@ fn device(out: &mut String, d: &DeviceDiff, before: Run<'_, '_>, after: Run<'_, 
 
 fn tiles(out: &mut String, d: &DeviceDiff) {
     out.push_str("<ul class=\"tiles\">\n");
-    let mut tile = |name: &str,
-                    before: Option<String>,
-                    after: Option<String>,
-                    change: Option<(String, bool)>| {
-        let unknown = || "unknown".to_owned();
-        let (class, change) = match change {
-            Some((text, true)) => ("grew", text),
-            Some((text, false)) => ("shrank", text),
-            None if before.is_some() && after.is_some() => ("", "same".to_owned()),
-            None => ("", String::new()),
-        };
-        let _ = writeln!(
-            out,
-            "<li><span>{name}</span><b>{}</b><em class=\"{class}\">{change}</em><small>before {}</small></li>",
-            after.unwrap_or_else(unknown),
-            before.unwrap_or_else(unknown)
-        );
-    };
     for Change { name, before, after } in d.peaks.iter().take(2) {
         let change = before.zip(*after).and_then(|(a, b)| changed(a, b));
-        tile(&format!("peak {name}"), before.map(bytes), after.map(bytes), change);
+        pieces::tile(out, &format!("peak {name}"), before.map(bytes), after.map(bytes), change);
     }
     let f = &d.fragmentation;
-    let change = f.before.zip(f.after).filter(|(a, b)| (a - b).abs() >= 0.0005).map(|(a, b)| {
-        (format!("{}{:.1} points", if b > a { "+" } else { "−" }, (b - a).abs() * 100.0), b > a)
-    });
-    tile("fragmentation", f.before.map(percent), f.after.map(percent), change);
+    let change = f.before.zip(f.after).and_then(|(a, b)| pieces::points(a, b));
+    pieces::tile(out, "fragmentation", f.before.map(percent), f.after.map(percent), change);
     let g = &d.growth_per_step;
     let slope = |value: Option<f64>| value.map(|v| v.max(0.0) as u64);
     let change = slope(g.before).zip(slope(g.after)).and_then(|(a, b)| changed(a, b));
-    tile("growth per step", slope(g.before).map(bytes), slope(g.after).map(bytes), change);
+    pieces::tile(out, "growth per step", slope(g.before).map(bytes), slope(g.after).map(bytes), change);
     out.push_str("</ul>\n");
-}
-
-/// `+1.50 GiB (+12.0 %)`, and whether that is more than before; `None` where nothing changed.
-fn changed(before: u64, after: u64) -> Option<(String, bool)> {
-    if before == after {
-        return None;
-    }
-    let sign = if after > before { "+" } else { "−" };
-    let share = if before == 0 {
-        String::new()
-    } else {
-        format!(" ({sign}{})", percent(after.abs_diff(before) as f64 / before as f64))
-    };
-    Some((format!("{sign}{}{share}", bytes(after.abs_diff(before))), after > before))
 }
 
 const WIDTH: f64 = 1200.0;
@@ -261,13 +226,6 @@ fn kinds(out: &mut String, d: &DeviceDiff) {
         );
     }
     out.push_str("</table></div>\n</section>\n");
-}
-
-fn change_cell(before: u64, after: u64) -> String {
-    match changed(before, after) {
-        Some((text, more)) => format!("<td class=\"{}\">{text}</td>", if more { "grew" } else { "shrank" }),
-        None => "<td>same</td>".to_owned(),
-    }
 }
 
 fn holders(out: &mut String, title: &str, rows: &[&HolderDiff]) {

@@ -8,11 +8,12 @@
 mod aligned;
 mod compare;
 mod html;
+pub(crate) mod pieces;
 mod render;
 mod tree;
 
 pub use compare::compare;
-pub use html::page;
+pub use html::{body, page};
 pub use render::{json, text};
 
 use crate::model::When;

@@ -108,9 +108,9 @@ fn compare(number: u32, group: &[usize], members: &[Member<'_>]) -> Found {
     let difference = (group.len() == 2).then(|| two(number, [id(0), id(1)], [summaries[0], summaries[1]]));
     Found {
         group: group_row(group, members),
+        difference: difference.filter(|d| odd.is_empty() && d.holders.iter().any(|rows| !rows.is_empty())),
         odd,
         odd_at,
-        difference: difference.filter(|d| d.holders.iter().any(|rows| !rows.is_empty())),
         waiting,
     }
 }

@@ -4,11 +4,12 @@
 //! Ranks are matched by number, and by device where a rank has several. Holders are compared by where they were asked
 //! for (stack, or size where there are no stacks) and by the most that they held at once; a sum over all ranks.
 
+use super::odd::Why;
 use super::summary::{Held, Summary};
 use super::text::ranges;
 use super::{Run, assemble};
 use crate::text::table::{Align, Table};
-use crate::text::{BOLD, DIM, RED, RESET, bytes, clean, percent, plural, shorten, width};
+use crate::text::{BOLD, DIM, RED, RESET, bytes, clean, percent, plural, shorten, width, wrap};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::fmt::Write;
@@ -35,6 +36,8 @@ pub struct RanksDiff {
     pub worst_allocated: Sides<Option<u64>>,
     /// Highest peak / mean peak - 1.
     pub imbalance: Sides<Option<f64>>,
+    /// Ranks that differ from their replicas, in each run as a whole.
+    pub odd_ranks: Sides<Vec<OddSide>>,
     /// What holds more or less, summed over all matched ranks, the largest change first.
     pub holders: Vec<HolderChange>,
 }
@@ -43,6 +46,35 @@ pub struct RanksDiff {
 pub struct Sides<T> {
     pub before: T,
     pub after: T,
+}
+
+/// A rank that is odd in one of the runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OddSide {
+    pub rank: u32,
+    pub why: Why,
+    pub bytes: u64,
+    /// For people.
+    pub sentence: String,
+}
+
+impl RanksDiff {
+    /// The rank whose difference is worth a look, and why: one that became odd, or else the one whose peak allocated
+    /// grew most. Reserved bytes do not choose it: they vary between ranks that do the same.
+    #[must_use]
+    pub fn shown(&self) -> Option<(u32, &'static str)> {
+        let matched = |rank: u32| self.ranks.iter().any(|row| row.rank == rank);
+        let was =
+            |one: &OddSide| self.odd_ranks.before.iter().any(|b| b.rank == one.rank && b.why == one.why);
+        let became = self.odd_ranks.after.iter().find(|one| matched(one.rank) && !was(one));
+        if let Some(one) = became {
+            return Some((one.rank, "it became odd"));
+        }
+        let grown = |row: &&RankDiff| row.peak_allocated.after as i64 - row.peak_allocated.before as i64;
+        let most = self.ranks.iter().rev().max_by_key(grown)?;
+        let why = if grown(&most) > 0 { "its peak allocated grew most" } else { "no peak allocated grew" };
+        Some((most.rank, why))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -113,8 +145,19 @@ pub fn compare(before: &Run, after: &Run) -> RanksDiff {
         worst_reserved: worst(|s| s.peak_reserved),
         worst_allocated: worst(|s| Some(s.peak_allocated)),
         imbalance: Sides { before: assemble::imbalance(&old), after: assemble::imbalance(&new) },
+        odd_ranks: Sides { before: odd(before), after: odd(after) },
         holders: holders(&matched),
     }
+}
+
+fn odd(run: &Run) -> Vec<OddSide> {
+    let side = |odd: super::model::OddRank| OddSide {
+        rank: odd.rank,
+        why: odd.why,
+        bytes: odd.bytes,
+        sentence: odd.sentence,
+    };
+    assemble::report(run).odd_ranks.into_iter().map(side).collect()
 }
 
 fn row(rank: u32, old: &Summary, new: &Summary) -> RankDiff {
@@ -200,6 +243,7 @@ pub fn text(diff: &RanksDiff, top: usize) -> String {
     let imbalance = diff.imbalance;
     table.row("", vec!["imbalance".to_owned(), share(imbalance.before), share(imbalance.after)]);
     table.render(&mut out, "  ");
+    odd_ranks(&mut out, diff);
     by_rank(&mut out, diff);
     let (grew, shrank): (Vec<&HolderChange>, Vec<&HolderChange>) =
         diff.holders.iter().partition(|holder| holder.change > 0);
@@ -219,6 +263,23 @@ fn signed(before: u64, after: u64) -> String {
         std::cmp::Ordering::Equal => "same".to_owned(),
         std::cmp::Ordering::Greater => format!("+{}", bytes(after - before)),
         std::cmp::Ordering::Less => format!("-{}", bytes(before - after)),
+    }
+}
+
+fn odd_ranks(out: &mut String, diff: &RanksDiff) {
+    for (when, all) in [("before", &diff.odd_ranks.before), ("after", &diff.odd_ranks.after)] {
+        for (i, odd) in all.iter().take(LISTED).enumerate() {
+            if i == 0 {
+                let _ = writeln!(out, "\n{BOLD}Odd ranks {when}{RESET}");
+            }
+            let _ = writeln!(out, "  rank {}  {}", odd.rank, odd.why.word());
+            for line in wrap(&clean(&odd.sentence), width() - 4) {
+                let _ = writeln!(out, "    {DIM}{line}{RESET}");
+            }
+        }
+        if all.len() > LISTED {
+            let _ = writeln!(out, "  {DIM}and {} more: --format json lists all{RESET}", all.len() - LISTED);
+        }
     }
 }
 

@@ -1,12 +1,10 @@
 //! When ranks of one group first differ noticeably: the first step whose peak is above that of the peers by more than
 //! their spread, and by more than a hundredth.
 
+use super::replicas::{LEAST, LEAST_SHARE};
 use super::robust::{against, median};
 use super::summary::Summary;
 
-/// Below this, and below the share, a difference does not matter.
-const LEAST: f64 = (16 << 20) as f64;
-const SHARE: f64 = 0.01;
 /// Without an odd rank: the spread of a step's peaks that is worth telling.
 const SPREAD: f64 = 0.05;
 
@@ -23,7 +21,7 @@ pub(crate) fn of_rank(group: &[&Summary], at: usize) -> Option<Found> {
     (0..group[at].steps.len()).find_map(|row| {
         let values = peaks(group, row)?;
         let found = against(&values, at);
-        let floor = LEAST.max(SHARE * found.typical);
+        let floor = LEAST.max(LEAST_SHARE * found.typical);
         (found.excess > floor.max(found.allowed)).then_some(Found { at, row, typical: found.typical })
     })
 }

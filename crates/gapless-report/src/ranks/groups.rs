@@ -36,6 +36,7 @@ pub fn groups(ranks: &[&Summary]) -> Vec<Vec<usize>> {
         }
     }
     join(ranks, &mut found);
+    pair(ranks, &mut found);
     let mut cut: Vec<Vec<usize>> = found.into_iter().flat_map(|group| stages(ranks, group)).collect();
     for group in &mut cut {
         group.sort_unstable();
@@ -87,6 +88,21 @@ fn join(ranks: &[&Summary], found: &mut Vec<Vec<usize>>) {
             }
             None => at += 1,
         }
+    }
+}
+
+/// Two ranks alone are replicas if one holds all that the other does, and little more.
+fn pair(ranks: &[&Summary], found: &mut Vec<Vec<usize>>) {
+    if ranks.len() != 2 || found.len() != 2 {
+        return;
+    }
+    let little = |at: usize| {
+        let (own, wanted) = (ranks[at], ranks[1 - at]);
+        let more = sizes::total(&own.base).saturating_sub(sizes::total(&wanted.base));
+        more as f64 <= JOINS * sizes::total(&own.base).max(own.peak_live) as f64
+    };
+    if (0..2).any(|at| belongs(ranks[at], ranks[1 - at]) && little(at)) {
+        *found = vec![vec![0, 1]];
     }
 }
 
@@ -156,6 +172,13 @@ mod tests {
             ranks[odd] = rank(&[GIB, 5 * GIB], GIB);
             assert_eq!(grouped(&ranks).len(), 1, "{odd}");
         }
+    }
+
+    #[test]
+    fn of_two_ranks_one_with_a_buffer_is_a_replica_and_another_stage_is_not() {
+        assert_eq!(grouped(&[rank(&[4 * GIB], GIB), rank(&[4 * GIB, 500 << 20], GIB)]).len(), 1);
+        assert_eq!(grouped(&[rank(&[4 * GIB], GIB), rank(&[4 * GIB, 3 * GIB], GIB)]).len(), 2);
+        assert_eq!(grouped(&[rank(&[4 * GIB], GIB), rank(&[3 * GIB, 200 << 20], GIB)]).len(), 2);
     }
 
     #[test]

@@ -73,11 +73,12 @@ fn below(ranks: &Ranks) -> String {
     let mut out = String::new();
     let odd = findings(ranks);
     if odd.is_empty() {
-        let comparable = ranks.groups.iter().any(|group| group.comparable);
-        out.push_str(if comparable {
-            "No odd rank: no rank differs from its replicas by more than they differ among themselves.\n"
-        } else {
-            "An odd rank can be told only among three replicas or more.\n"
+        out.push_str(match ranks.groups.iter().map(|group| group.ranks.len()).max().unwrap_or(0) {
+            0 | 1 => "No odd rank: every rank holds another model, so none can be compared.\n",
+            2 => "No odd rank: of two replicas, neither failed, holds much more or is much slower.\n",
+            _ => {
+                "No odd rank: no rank differs from its replicas by more than they differ among themselves.\n"
+            }
         });
     }
     for (rank, one) in odd.iter().take(LISTED) {
@@ -201,6 +202,12 @@ pub fn diff(diff: &RanksDiff, top: usize) -> String {
     if !diff.unmatched_ranks.is_empty() {
         let ranks = ranges(&diff.unmatched_ranks);
         let _ = writeln!(out, "\nOnly one of the runs has ranks {ranks}, or they could not be read.");
+    }
+    for (when, all) in [("before", &diff.odd_ranks.before), ("after", &diff.odd_ranks.after)] {
+        for odd in all.iter().take(LISTED) {
+            let why = odd.why.word();
+            let _ = writeln!(out, "\nOdd {when}: rank {}, {why}: {}.", odd.rank, escape(&odd.sentence));
+        }
     }
     let mut changed: Vec<&RankDiff> = diff.ranks.iter().filter(|row| row.change() != 0).collect();
     changed.sort_by_key(|row| (std::cmp::Reverse(row.change().unsigned_abs()), row.rank));

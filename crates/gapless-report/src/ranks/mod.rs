@@ -3,12 +3,13 @@
 //! [`Summary`] is all that is kept of one device of one rank; its size is bounded, whatever the trace's. [`Run`] has
 //! the summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and
 //! gives the JSON contract `gapless.ranks/1`. [`text`] and [`markdown`] show it, [`findings`] names what is odd.
-//! [`diff`] compares two such runs, [`check`] holds one against budgets, [`advice`] finds one setting for all. File
+//! [`diff`] compares two such runs ([`diff_page`] shows that), [`check`] holds one against budgets, [`advice`] finds one setting for all. File
 //! names become rank numbers in [`names`].
 
 pub mod advice;
 pub mod check;
 pub mod diff;
+pub mod diff_page;
 pub mod findings;
 pub mod groups;
 pub mod markdown;
@@ -23,6 +24,7 @@ mod excess;
 mod replicas;
 mod robust;
 mod sizes;
+mod stretches;
 mod text;
 
 pub use assemble::report;

@@ -3,15 +3,16 @@
 //! A rank is odd if it is above its peers by more than their own spread explains (six standard deviations, estimated
 //! from the median distance; among few peers also twice their range) and by more than a floor below which a difference
 //! does not matter. Categories (a failed request, another setting) need no spread. Causes are tried in the order of
-//! [`Why`]; the first that holds is named, the others are listed behind it. With two replicas nobody can say which one
-//! is odd, so none is. Reserved bytes are not compared: how much of the cache is in pieces differs a lot between runs
-//! that do the same.
+//! [`Why`]; the first that holds is named, the others are listed behind it. Of two replicas the one is named that
+//! failed, holds more or is slower, by larger floors because there is no spread to judge by; another setting is not
+//! named, because nobody can say whose is the usual one. Reserved bytes are not compared: how much of the cache is in
+//! pieces differs a lot between runs that do the same.
 
 use super::excess::{self, Excess, Origins};
 use super::replicas::{LEAST, LEAST_SHARE, Replicas, pace, step_pace, transient};
 use super::robust::{Against, against, median};
 use super::summary::Summary;
-use super::{groups, sizes};
+use super::{groups, sizes, stretches};
 use serde::Serialize;
 
 /// Why a rank is odd.
@@ -70,9 +71,8 @@ pub(crate) enum Facts {
     Stopped { steps: u64, peers: u64 },
 }
 
-/// Bytes that are kept step after step matter from here on, in all and in each step.
-const LEAST_LEAK: f64 = (8 << 20) as f64;
-const LEAST_LEAK_STEP: f64 = (256 << 10) as f64;
+/// A step that keeps this part of what a leak must have in all is part of it.
+const LEAST_LEAK_STEP: f64 = 1.0 / 32.0;
 /// Transient bytes vary with the data: this share above the peers is still nothing.
 const LARGER: f64 = 0.08;
 /// The same for one step against the same step of the peers.
@@ -81,12 +81,17 @@ const LARGER_STEP: f64 = 0.15;
 const LARGER_REQUESTS: f64 = 1.05;
 /// Steps that last this share longer are no noise.
 const SLOWER: f64 = 0.10;
+/// Floors among two replicas are so many times as high.
+const PAIR: f64 = 3.0;
+/// Requests of one of two replicas are larger from here on, as a logarithm, and by this share of the bytes.
+const PAIR_SIZES: f64 = 0.2;
+const PAIR_BYTES: f64 = 0.25;
 /// Holders that are named for a rank.
 const NAMED: usize = 5;
 
 /// The causes for which the rank at `at` is odd, the one to name first; none where it is like its peers.
 pub(crate) fn causes(replicas: &Replicas<'_>, at: usize) -> Vec<Cause> {
-    if replicas.ranks.len() < 3 {
+    if replicas.ranks.len() < 2 {
         return Vec::new();
     }
     let view = View { group: &replicas.ranks, replicas, at };
@@ -141,7 +146,15 @@ impl View<'_> {
 
     /// Bytes that matter at all.
     fn least(&self) -> f64 {
-        self.replicas.least
+        self.floor(self.replicas.least)
+    }
+
+    fn floor(&self, floor: f64) -> f64 {
+        if self.is_pair() { PAIR * floor } else { floor }
+    }
+
+    fn is_pair(&self) -> bool {
+        self.group.len() == 2
     }
 
     fn beyond(&self) -> Vec<Excess> {
@@ -179,6 +192,9 @@ impl View<'_> {
     }
 
     fn settings(&self) -> Option<Cause> {
+        if self.is_pair() {
+            return None;
+        }
         let own = conf(self.own());
         let all: Vec<String> = self.peers().map(conf).collect();
         let usual = all.iter().max_by_key(|conf| (all.iter().filter(|c| c == conf).count(), *conf))?;
@@ -238,21 +254,23 @@ impl View<'_> {
         };
         let rows = if by_step { rows } else { self.own().kept_by_part.len() };
         let last = self.against(|rank| of(rank, rows.saturating_sub(1)));
-        if rows < 3 || last.excess <= LEAST_LEAK.max(last.allowed) {
+        let least_leak = self.floor(self.replicas.least_leak);
+        if rows < 3 || last.excess <= least_leak.max(last.allowed) {
             return None;
         }
         let above: Vec<f64> = (0..rows).map(|row| self.against(|rank| of(rank, row)).excess).collect();
         let gains: Vec<f64> = above.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let gained: f64 = gains.iter().map(|gain| gain.max(0.0)).sum();
-        let least = LEAST_LEAK_STEP.max(0.2 * gained / gains.len() as f64);
+        let least = (LEAST_LEAK_STEP * least_leak).max(0.2 * gained / gains.len() as f64);
         let growing: Vec<f64> = gains.iter().copied().filter(|&gain| gain >= least).collect();
-        let first = gains.iter().position(|&gain| gain >= least)?;
+        let places: Vec<usize> = (0..gains.len()).filter(|&at| gains[at] >= least).collect();
+        let first = *places.first()?;
         let most = growing.iter().copied().fold(0.0, f64::max);
         let needed = if gains.len() <= 3 { 2 } else { 3 };
         let since = gains.len() - first;
         let steady = growing.len() >= needed
             && most <= 0.6 * gained
-            && (3 * growing.len() >= since || growing.len() >= 8)
+            && (3 * growing.len() >= since || growing.len() >= 8 || is_regular(&places, gains.len()))
             && gained >= 0.5 * last.excess;
         steady.then(|| {
             let sum: f64 = growing.iter().sum();
@@ -262,7 +280,8 @@ impl View<'_> {
 
     /// Transient bytes above those of the peers: larger requests throughout, or one buffer more.
     fn larger_batch(&self) -> Option<Cause> {
-        let (bytes, share, step) = self.larger_peak().or_else(|| self.larger_step())?;
+        let found = if self.is_pair() { self.larger_of_two() } else { self.larger_peak() };
+        let (bytes, share, step) = found.or_else(|| self.larger_step()).or_else(|| self.larger_stretch())?;
         let rows: Vec<Excess> = self.beyond().into_iter().filter(|row| !row.lasting).collect();
         let top = rows.first().map_or(0, |row| row.bytes);
         let concentrated = top as f64 >= 0.6 * bytes as f64;
@@ -278,7 +297,9 @@ impl View<'_> {
     fn larger_peak(&self) -> Option<(u64, f64, Option<u32>)> {
         let swing = self.against(|rank| transient(rank).0);
         let floor = self.least().max(LARGER * swing.typical);
-        (swing.excess > floor.max(swing.allowed)).then(|| {
+        // More transient bytes show at the peak as well, unless steps were cut otherwise on this rank.
+        let shows = self.against(|rank| rank.peak_live as f64).excess >= 0.5 * swing.excess;
+        (shows && swing.excess > floor.max(swing.allowed)).then(|| {
             let share = swing.excess / swing.typical.max(1.0);
             (swing.excess as u64, share, transient(self.own()).1)
         })
@@ -296,8 +317,50 @@ impl View<'_> {
         Some(((share * steps.typical(row)) as u64, share, step))
     }
 
+    /// A stretch of the run whose requests are larger than those of the peers, whether or not steps are known.
+    fn larger_stretch(&self) -> Option<(u64, f64, Option<u32>)> {
+        let own = *self.replicas.larger.get(self.at).filter(|_| !self.is_pair())?;
+        let is_more = own.share > LARGER_STEP && own.bytes > self.least();
+        (is_more && self.larger_sizes()).then_some((own.bytes as u64, own.share, None))
+    }
+
+    /// Whether requests of a stretch are larger than those of the peers, by more than theirs are at most.
+    fn larger_sizes(&self) -> bool {
+        if self.is_pair() {
+            let (up, down) = stretches::pair(&self.own().pieces, &self.group[1 - self.at].pieces);
+            return up.most > PAIR_SIZES.max(2.0 * down.most);
+        }
+        let all: Vec<f64> = self.replicas.larger.iter().map(|larger| larger.most).collect();
+        let found = (!all.is_empty()).then(|| against(&all, self.at));
+        found.is_some_and(|found| found.excess > self.replicas.threshold.0.max(found.allowed))
+    }
+
+    /// Whether requests of a stretch are larger than usual at all; `None` where requests cannot be compared.
+    fn larger_anywhere(&self) -> Option<bool> {
+        let all: Vec<f64> = self.replicas.larger.iter().map(|larger| larger.most).collect();
+        let (least, alone) = self.replicas.threshold;
+        if !alone {
+            // Joined requests show that they are larger, but not that they are not.
+            return self.larger_sizes().then_some(true);
+        }
+        if all.is_empty() {
+            return None;
+        }
+        Some(if self.is_pair() { self.larger_sizes() } else { against(&all, self.at).excess > least })
+    }
+
+    /// The same of two replicas, of which the other's noise is all that is known.
+    fn larger_of_two(&self) -> Option<(u64, f64, Option<u32>)> {
+        let (up, _) = stretches::pair(&self.own().pieces, &self.group[1 - self.at].pieces);
+        let is_more = up.share > PAIR_BYTES && up.bytes > self.least();
+        (is_more && self.larger_sizes()).then_some((up.bytes as u64, up.share, None))
+    }
+
     /// Whether requests are larger throughout, not just more.
     fn all_larger(&self) -> bool {
+        if let Some(larger) = self.larger_anywhere() {
+            return larger;
+        }
         if self.own().has_stacks {
             let rows = self.beyond();
             let transient: Vec<&Excess> = rows.iter().filter(|row| !row.lasting && !row.new).collect();
@@ -348,7 +411,7 @@ impl View<'_> {
             found.unwrap_or(0.0)
         };
         let found = self.against(of);
-        let floor = if stepwise { SLOWER } else { 1.5 * SLOWER } * found.typical;
+        let floor = self.floor(if stepwise { SLOWER } else { 1.5 * SLOWER }) * found.typical;
         if found.typical <= 0.0 || found.excess <= floor.max(found.allowed) {
             return None;
         }
@@ -369,6 +432,14 @@ impl View<'_> {
         let facts = Facts::Stopped { steps: own.step_count, peers: steps as u64 };
         fewer.then(|| Cause { why: Why::FewerSteps, bytes: 0, facts, holders: Vec::new() })
     }
+}
+
+/// Whether something happened again and again until the end: in at least four of `count` places, at even distances.
+fn is_regular(places: &[usize], count: usize) -> bool {
+    let ends = places.iter().copied().skip(1).chain([count]);
+    let gaps: Vec<f64> = places.iter().zip(ends).map(|(from, to)| (to - from) as f64).collect();
+    let longest = gaps.iter().copied().fold(0.0, f64::max);
+    places.len() >= 4 && longest <= 2.0 * median(&gaps) + 1.0
 }
 
 /// The settings as text, with what the events show of them.

@@ -2,6 +2,7 @@
 
 use super::excess::Origins;
 use super::robust::median;
+use super::stretches::{self, Larger, Pieces};
 use super::summary::Summary;
 
 /// A group of ranks that do the same.
@@ -10,25 +11,39 @@ pub(crate) struct Replicas<'a> {
     pub(crate) origins: Origins,
     /// Bytes that matter at all.
     pub(crate) least: f64,
-    /// `None` where the ranks do not have the same number of steps.
+    /// Bytes kept step after step that matter, in all.
+    pub(crate) least_leak: f64,
+    /// `None` where most ranks do not have the same number of steps.
     pub(crate) steps: Option<TypicalSteps>,
     /// By which share a step of each rank is at most above the typical one.
     pub(crate) largest: Vec<f64>,
+    /// Where the requests of each rank are larger than the typical ones; empty where they cannot be compared.
+    pub(crate) larger: Vec<Larger>,
+    /// From which factor on they are larger, as a logarithm, and whether each request was compared alone.
+    pub(crate) threshold: (f64, bool),
 }
 
 /// Below this, and below a hundredth of the peak, a difference does not matter.
-pub(crate) const LEAST: f64 = (16 << 20) as f64;
+/// PyTorch takes no less than this from the device.
+pub(crate) const LEAST: f64 = (2 << 20) as f64;
 pub(crate) const LEAST_SHARE: f64 = 0.01;
+/// The same for what is kept step after step, which goes on: a hundredth of the peak, within these.
+const LEAST_LEAK: (f64, f64) = ((1 << 20) as f64, (8 << 20) as f64);
 
 impl<'a> Replicas<'a> {
     pub(crate) fn new(ranks: Vec<&'a Summary>) -> Replicas<'a> {
         let peaks: Vec<f64> = ranks.iter().map(|rank| rank.peak_live as f64).collect();
-        let least = LEAST.max(LEAST_SHARE * median(&peaks));
+        let share = LEAST_SHARE * median(&peaks);
+        let least = LEAST.max(share);
         let steps = TypicalSteps::of(&ranks);
         let largest = |steps: &TypicalSteps| ranks.iter().map(|rank| steps.largest(rank, least).0).collect();
+        let pieces: Vec<&Pieces> = ranks.iter().map(|rank| &rank.pieces).collect();
         Replicas {
             origins: Origins::of(&ranks),
             least,
+            least_leak: share.clamp(LEAST_LEAK.0, LEAST_LEAK.1),
+            larger: stretches::larger(&pieces),
+            threshold: stretches::threshold(&pieces),
             largest: steps.as_ref().map(largest).unwrap_or_default(),
             steps,
             ranks,
@@ -41,12 +56,14 @@ pub(crate) struct TypicalSteps(Vec<f64>);
 
 impl TypicalSteps {
     fn of(ranks: &[&Summary]) -> Option<TypicalSteps> {
-        let rows = ranks.first()?.rows().len();
-        if rows == 0 || ranks.iter().any(|rank| rank.rows().len() != rows) {
+        // A rank whose steps were counted otherwise has no part in it.
+        let with = |rows: usize| ranks.iter().filter(move |rank| rank.rows().len() == rows);
+        let rows =
+            ranks.iter().map(|rank| rank.rows().len()).max_by_key(|&rows| (with(rows).count(), rows))?;
+        if rows == 0 || 4 * with(rows).count() < 3 * ranks.len() {
             return None;
         }
-        let swings =
-            |row: usize| ranks.iter().map(|rank| rank.rows()[row].swing() as f64).collect::<Vec<_>>();
+        let swings = |row: usize| with(rows).map(|rank| rank.rows()[row].swing() as f64).collect::<Vec<_>>();
         Some(TypicalSteps((0..rows).map(|row| median(&swings(row))).collect()))
     }
 
@@ -58,6 +75,9 @@ impl TypicalSteps {
     /// bytes do not count.
     pub(crate) fn largest(&self, rank: &Summary, least: f64) -> (f64, usize) {
         let mut most = (0.0, 0);
+        if rank.rows().len() != self.0.len() {
+            return most;
+        }
         for (row, (step, &typical)) in rank.rows().iter().zip(&self.0).enumerate() {
             let more = step.swing() as f64 - typical;
             if more > least && more / typical.max(1.0) > most.0 {
@@ -70,7 +90,9 @@ impl TypicalSteps {
 
 /// The most transient bytes, and the step of them.
 pub(crate) fn transient(rank: &Summary) -> (f64, Option<u32>) {
-    let most = rank.steps.iter().rev().max_by_key(|step| step.swing());
+    // The first one may hold the rest of setting up.
+    let skipped = usize::from(rank.steps.len() >= 3);
+    let most = rank.steps.iter().skip(skipped).rev().max_by_key(|step| step.swing());
     match most {
         Some(step) => (step.swing() as f64, Some(step.step)),
         None => (rank.swing as f64, None),

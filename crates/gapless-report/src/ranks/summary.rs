@@ -4,6 +4,7 @@
 //! The figures that a user sees (peaks) are those of the single report, to the byte.
 
 use super::sizes::{self, BySize};
+use super::stretches::{self, Pieces};
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;
 use crate::model::{KindBytes, OomInfo, Settings, When};
@@ -66,6 +67,8 @@ pub struct Summary {
     /// The largest requests that came and went within the step that needed most.
     pub(crate) largest: Vec<u64>,
     pub(crate) has_stacks: bool,
+    /// How large requests are over the run.
+    pub(crate) pieces: Pieces,
 }
 
 /// A step, or as many as it takes to keep the rows bounded.
@@ -78,12 +81,15 @@ pub struct StepRow {
     pub peak_at: When,
     /// Live bytes at the end.
     pub end: u64,
+    /// Live bytes at the least. Transient bytes count from here: what the first step makes and keeps is none of them,
+    /// and where steps are inferred, their ends may lie anywhere.
+    pub(crate) low: u64,
     pub duration_us: Option<f64>,
 }
 
 impl StepRow {
     pub(crate) fn swing(&self) -> u64 {
-        self.peak.saturating_sub(self.end)
+        self.peak.saturating_sub(self.low)
     }
 }
 
@@ -184,6 +190,10 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         trained: trained(d, quiet),
         largest: largest(d, &live),
         has_stacks: !trace.stacks.is_empty(),
+        // What was there before the recording began is no request of it.
+        pieces: stretches::pieces(
+            history.allocations.iter().filter(|a| a.start > Tick(0)).map(|a| a.requested.0),
+        ),
     }
 }
 
@@ -224,6 +234,10 @@ impl<'a, 't> Live<'a, 't> {
         (most, at)
     }
 
+    fn least(&self, start: Tick, end: Tick) -> u64 {
+        (start.0..end.0.max(start.0 + 1)).map(|tick| self.at(Tick(tick))).min().unwrap_or(0)
+    }
+
     /// An instant near the end at which little is transient: the end of the last step, or else where least is live in
     /// the last quarter. The very end is left out: a program may free all it has there.
     fn quiet(&self) -> Tick {
@@ -242,6 +256,7 @@ fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
     let time = |tick: Tick| assemble::when(d, tick).time_us;
     let row = |(i, span): (usize, &gapless_trace::steps::StepSpan)| {
         let (peak, at) = live.most(span.start, span.end);
+        let end = live.at(Tick(span.end.0.saturating_sub(1)));
         // Until the next step begins, where one follows at once: waiting for data is part of a step.
         let until = match spans.get(i + 1) {
             Some(next) if next.start == span.end => next.start,
@@ -251,7 +266,8 @@ fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
             step: i as u32,
             peak,
             peak_at: assemble::when(d, at),
-            end: live.at(Tick(span.end.0.saturating_sub(1))),
+            end,
+            low: live.least(span.start, span.end),
             duration_us: time(until).zip(time(span.start)).map(|(a, b)| a.saturating_sub(b) as f64),
         }
     };
@@ -265,7 +281,7 @@ fn parts(live: &Live<'_, '_>, kept: &[u64]) -> Vec<StepRow> {
         let (start, end) = (part * last / ROWS, (part + 1) * last / ROWS);
         let (peak, at) = live.most(Tick(start as u32), Tick(end as u32));
         let (step, peak_at) = (part as u32, assemble::when(live.d, at));
-        StepRow { step, peak, peak_at, end: kept, duration_us: None }
+        StepRow { step, peak, peak_at, end: kept, low: kept, duration_us: None }
     };
     (0..ROWS).map(row).collect()
 }
@@ -279,6 +295,7 @@ fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
         StepRow {
             step: rows.first().map_or(0, |row| row.step),
             end: rows.last().map_or(0, |row| row.end),
+            low: first_highest.low,
             duration_us: (!durations.is_empty())
                 .then(|| durations.iter().sum::<f64>() / durations.len() as f64),
             ..first_highest

@@ -278,11 +278,11 @@ fn odd(out: &mut String, ranks: &Ranks) {
         return;
     }
     if ranks.odd_ranks.is_empty() {
-        let comparable = ranks.groups.iter().any(|group| group.comparable);
-        let what = if comparable {
-            "no rank differs from its replicas by more than they differ among themselves"
-        } else {
-            "an odd rank can be told only among three replicas or more"
+        let most = ranks.groups.iter().map(|group| group.ranks.len()).max().unwrap_or(0);
+        let what = match most {
+            0 | 1 => "every rank holds another model, so none can be compared",
+            2 => "of two replicas, neither failed, holds much more or is much slower",
+            _ => "no rank differs from its replicas by more than they differ among themselves",
         };
         heading(out, "No odd rank", what, DIM);
         return;

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};
 use anyhow::Result;
+use gapless_report::ranks::Run;
 use gapless_report::{Analysis, diff, markdown};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -60,17 +61,21 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(json.as_bytes())?))?;
         }
         DiffFormat::Html => {
-            // A page in the terminal helps nobody.
-            let named = args.output.is_none() && std::io::stdout().is_terminal();
-            let path = if named { Some(Path::new("diff.html")) } else { args.output.as_deref() };
-            let page = diff::page(&diff, &before_run, &after_run);
-            output::write_to(path, |out| Ok(out.write_all(page.as_bytes())?))?;
-            if named {
-                eprintln!("wrote diff.html");
-            }
+            write_page(args, &diff::page(&diff, &before_run, &after_run))?;
         }
     }
     Ok(Answer::Yes)
+}
+
+fn write_page(args: &DiffArgs, page: &str) -> Result<()> {
+    // A page in the terminal helps nobody.
+    let named = args.output.is_none() && std::io::stdout().is_terminal();
+    let path = if named { Some(Path::new("diff.html")) } else { args.output.as_deref() };
+    output::write_to(path, |out| Ok(out.write_all(page.as_bytes())?))?;
+    if named {
+        eprintln!("wrote diff.html");
+    }
+    Ok(())
 }
 
 /// Two runs of many ranks.
@@ -104,12 +109,20 @@ fn many(args: &DiffArgs, inputs: &[Inputs; 2]) -> Result<Answer> {
             output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;
         }
         DiffFormat::Html => {
-            return Err(Failure::new(
-                "the HTML page compares one rank of each run",
-                "add --rank N, or use --format text, json or markdown",
-            )
-            .into());
+            let shown = diff.shown().map(|(rank, _)| one_rank(args, rank, &before, &after));
+            let rank = shown.transpose()?.unwrap_or_default();
+            write_page(args, &gapless_report::ranks::diff_page::page(&diff, &rank))?;
         }
     }
     Ok(Answer::Yes)
+}
+
+/// The difference of one rank, as markup. Its two files are read again: only their summaries were kept.
+fn one_rank(args: &DiffArgs, rank: u32, before: &Run, after: &Run) -> Result<String> {
+    let file = |run: &Run| run.files.iter().find(|file| file.rank == rank).map(|file| file.file.clone());
+    let (Some(old), Some(new)) = (file(before), file(after)) else { return Ok(String::new()) };
+    let traces =
+        [load::trace_of(Path::new(&old), args.device)?, load::trace_of(Path::new(&new), args.device)?];
+    let runs = [load::analyse(&traces[0], Path::new(&old))?, load::analyse(&traces[1], Path::new(&new))?];
+    Ok(diff::body(&diff::compare(&runs[0], &old, &runs[1], &new), &runs[0], &runs[1]))
 }
