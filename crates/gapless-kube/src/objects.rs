@@ -40,7 +40,23 @@ pub struct KubePod {
     /// CPUs and memory only, for pods of others.
     pub plain: Request,
     /// The node and GPUs that were booked for it.
-    pub booked: Option<(String, Vec<u16>)>,
+    pub booked: Option<Booked>,
+}
+
+/// What a pod's annotations say that it got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Booked {
+    pub node: String,
+    pub gpus: Vec<u16>,
+    /// Units of each GPU, if the annotation has a number.
+    pub units: Option<u64>,
+}
+
+impl KubePod {
+    /// `NAMESPACE/NAME`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 /// A text at a path of member names; empty if it is not there.
@@ -96,7 +112,10 @@ pub fn pod(object: &Value) -> KubePod {
     let node = note(object, &[NODE]).unwrap_or_default().to_owned();
     let indices = note(object, &[INDICES]).map(parse_indices);
     let booked = match indices {
-        Some(Ok(gpus)) if !node.is_empty() => Some((node, gpus)),
+        Some(Ok(gpus)) if !node.is_empty() && !gpus.is_empty() => {
+            let units = note(object, &[BOOKED]).and_then(|units| units.trim().parse().ok());
+            Some(Booked { node, gpus, units })
+        }
         _ => None,
     };
     KubePod {
@@ -152,6 +171,13 @@ fn gpu_request(object: &Value, plain: &Request) -> Result<Option<Request>, Strin
     if memory.is_none() && milli.is_none() && gpus.is_none() {
         return Ok(None);
     }
+    if gpus.is_some_and(|count| count.trim() == "0") {
+        // The pod only uses CPUs beside GPUs, and wants to be where it strands none.
+        return match (memory, milli) {
+            (None, None) => Ok(Some(plain.clone())),
+            _ => Err(format!("{GPUS}: 0 GPUs, but a part of each: use 1 or more, or remove the part")),
+        };
+    }
     let share = match (memory, milli) {
         (Some(_), Some(_)) => return Err(format!("both {GPU_MEMORY} and {GPU_MILLI}: set one of them")),
         (Some("auto"), None) => {
@@ -166,13 +192,10 @@ fn gpu_request(object: &Value, plain: &Request) -> Result<Option<Request>, Strin
         }
         (None, None) => Share::Milli(WHOLE),
     };
-    let wrong = |_| format!("{GPUS}: invalid number {:?}: use 1 or more", gpus.unwrap_or_default());
+    let wrong = |_| format!("{GPUS}: invalid number {:?}: use a whole number", gpus.unwrap_or_default());
     let count: u32 = gpus.unwrap_or("1").trim().parse().map_err(wrong)?;
     let models = note(object, &[GPU_MODELS]).unwrap_or_default().to_owned();
     let request = Request { gpus: count, share, models, ..plain.clone() };
-    if count == 0 {
-        return Err(format!("{GPUS}: 0 GPUs: remove the annotations, or use 1 or more"));
-    }
     request.check()?;
     Ok(Some(request))
 }

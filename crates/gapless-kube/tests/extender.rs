@@ -168,7 +168,7 @@ fn what_makes_no_sense_is_told_in_the_event() {
         (asks("auto"), "not supported"),
         (json!({"gapless.dev/gpu-milli": "1001"}), "1001 thousandths"),
         (json!({"gapless.dev/gpus": "-1"}), "invalid number"),
-        (json!({"gapless.dev/gpus": "0"}), "0 GPUs"),
+        (json!({"gapless.dev/gpus": "0", "gapless.dev/gpu-milli": "5"}), "0 GPUs"),
         (json!({"gapless.dev/gpu-memory": "1GiB", "gapless.dev/gpu-models": "T4"}), "model"),
     ] {
         let pod = fake.pod("wrong", &notes);
