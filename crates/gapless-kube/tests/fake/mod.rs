@@ -191,6 +191,12 @@ impl Fake {
                     return (409, json!({"message": "another pod, or bound already"}));
                 }
                 object["spec"]["nodeName"] = body["target"]["name"].clone();
+                // As the real one: the binding's annotations become the pod's.
+                if let Some(annotations) = body["metadata"]["annotations"].as_object() {
+                    for (name, value) in annotations {
+                        object["metadata"]["annotations"][name] = value.clone();
+                    }
+                }
                 store.write("MODIFIED", path, object);
                 self.changed.notify_all();
                 (201, json!({"status": "Success"}))
