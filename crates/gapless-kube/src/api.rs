@@ -59,6 +59,14 @@ pub fn take_waited() -> Duration {
     WAITED.take()
 }
 
+/// Does something that counts as waiting for the API server.
+pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = wait();
+    WAITED.set(WAITED.get() + began.elapsed());
+    result
+}
+
 /// The client.
 pub struct Api {
     address: Address,
@@ -123,10 +131,7 @@ impl Api {
         kind: Option<&str>,
         body: Option<&Value>,
     ) -> Result<Value, ApiError> {
-        let began = Instant::now();
-        let result = self.call_now(method, path, kind, body);
-        WAITED.set(WAITED.get() + began.elapsed());
-        result
+        waiting(|| self.call_now(method, path, kind, body))
     }
 
     fn call_now(

@@ -4,16 +4,17 @@
 //! or the process is killed between the two, the booking waits until the pod is bound somewhere, finished or deleted.
 
 use crate::account::Account;
-use crate::api::{Api, ApiError};
+use crate::api::{self, Api, ApiError};
 use crate::book::{self, Entry, Others};
 use crate::log::Log;
 use crate::objects::{self, BOOKED, INDICES, NODE, UUIDS};
 use gapless_fleet::desk::Place;
 use gapless_fleet::sim::Cause;
 use gapless_fleet::words::Request;
+use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use std::hash::BuildHasher;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Binds of one node wait for each other here rather than at the API server.
 const LOCKS: usize = 64;
@@ -33,15 +34,20 @@ impl Target<'_> {
     }
 }
 
-/// Binds pods.
+/// Binds pods. Bookings of one node that come while another one is on its way go together in the next write: a policy
+/// that fills one node after the other has many of them.
 #[derive(Debug)]
 pub struct Binder {
     locks: [Mutex<()>; LOCKS],
+    waiting: Mutex<FxHashMap<String, Vec<(Entry, Outcome)>>>,
 }
+
+/// What became of a booking, once somebody has made it.
+type Outcome = Arc<Mutex<Option<Result<(), String>>>>;
 
 impl Default for Binder {
     fn default() -> Binder {
-        Binder { locks: std::array::from_fn(|_| Mutex::new(())) }
+        Binder { locks: std::array::from_fn(|_| Mutex::new(())), waiting: Mutex::default() }
     }
 }
 
@@ -74,19 +80,7 @@ impl Binder {
             gpus: place.gpus.clone(),
             units: place.units,
         };
-        {
-            let _one_by_one = locked(self.lock(target.node));
-            let (snapshot, bound) = {
-                let account = locked(account);
-                (account.snapshot(target.node), account.bound_on(target.node))
-            };
-            let others = Pods { api, account, node: target.node };
-            let after = book::add(api, target.node, snapshot, &entry, &bound, &others)
-                .map_err(|error| error.to_string())?;
-            if let Some(object) = after {
-                locked(account).see_node(&object, log);
-            }
-        }
+        self.book(api, account, log, target.node, entry)?;
         let (uuids, elsewhere) = {
             let account = locked(account);
             (account.uuids(&place).join(","), account.booked_elsewhere(target.uid, target.node))
@@ -109,6 +103,47 @@ impl Binder {
             self.unbook(api, account, log, &node, target.uid);
         }
         Ok(())
+    }
+
+    /// Books on a node, with all that wait for the same node.
+    fn book(
+        &self,
+        api: &Api,
+        account: &Mutex<Account>,
+        log: &Log,
+        node: &str,
+        entry: Entry,
+    ) -> Result<(), String> {
+        let mine = Outcome::default();
+        locked(&self.waiting).entry(node.to_owned()).or_default().push((entry, Arc::clone(&mine)));
+        let _one_by_one = api::waiting(|| locked(self.lock(node)));
+        if let Some(result) = locked(&mine).take() {
+            return result;
+        }
+        // Nobody has taken mine, so it is among these.
+        let taken = locked(&self.waiting).remove(node).unwrap_or_default();
+        let entries: Vec<Entry> = taken.iter().map(|(entry, _)| entry.clone()).collect();
+        let (snapshot, bound) = {
+            let account = locked(account);
+            (account.snapshot(node), account.bound_on(node))
+        };
+        let others = Pods { api, account, node };
+        match book::add(api, node, snapshot, &entries, &bound, &others) {
+            Ok((after, results)) => {
+                if let Some(object) = after {
+                    locked(account).see_node(&object, log);
+                }
+                for ((_, outcome), result) in taken.iter().zip(results) {
+                    *locked(outcome) = Some(result.map_err(|error| error.to_string()));
+                }
+            }
+            Err(error) => {
+                for (_, outcome) in &taken {
+                    *locked(outcome) = Some(Err(error.to_string()));
+                }
+            }
+        }
+        locked(&mine).take().unwrap_or_else(|| Err("the booking was not made".to_owned()))
     }
 
     /// Takes a booking off a node. If this fails, the booking is void, and cleared by the next one on that node.

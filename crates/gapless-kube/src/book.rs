@@ -16,6 +16,8 @@ use serde_json::{Map, Value, json};
 pub const BOOKINGS: &str = "gapless.dev/bookings";
 /// How often a change of the node is tried; kubelets change nodes all the time.
 const TRIES: usize = 20;
+/// If a node has more bookings, each is checked.
+const MOST_ENTRIES: usize = 256;
 
 /// A booking of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,37 +107,57 @@ pub fn first_full(node: &Node, others: &[Entry], entry: &Entry) -> Option<(u16, 
     })
 }
 
-/// Books `entry` on a node. `first` is what is known of the node; without it the node is read. `bound` are pods that
-/// are bound there: those that the annotation lacks, because somebody has edited it, are added. Gives the node as it is
-/// afterwards, or nothing if the booking was there already.
+/// Books `new` entries on a node, each if it has room. `first` is what is known of the node; without it the node is
+/// read. `bound` are pods that are bound there: those that the annotation lacks, because somebody has edited it, are
+/// added. Gives the node as it is afterwards, if it was changed, and what became of each entry.
 pub fn add(
     api: &Api,
     name: &str,
     first: Option<Snapshot>,
-    entry: &Entry,
+    new: &[Entry],
     bound: &[Entry],
     others: &dyn Others,
-) -> Result<Option<Value>, BookError> {
-    change(api, name, first, |now| {
-        if now.entries.iter().any(|other| other == entry) {
-            return Ok(None);
+) -> Result<(Option<Value>, Vec<Result<(), BookError>>), BookError> {
+    let mut results = Vec::new();
+    let after = change(api, name, first, |now, is_read| {
+        results = Vec::with_capacity(new.len());
+        if new.iter().all(|entry| now.entries.contains(entry)) {
+            results.extend(new.iter().map(|_| Ok(())));
+            return None;
         }
+        let is_new = |uid: &str| new.iter().any(|entry| entry.uid == uid);
         let mut all = now.entries.clone();
-        all.retain(|other| other.uid != entry.uid && !others.is_void(other, &now.version));
+        all.retain(|other| !is_new(&other.uid) && !others.is_void(other, &now.version));
         for known in bound {
-            if known.uid != entry.uid && all.iter().all(|other| other.uid != known.uid) {
+            if !is_new(&known.uid) && all.iter().all(|other| other.uid != known.uid) {
                 all.push(known.clone());
             }
         }
-        if first_full(&now.node, &all, entry).is_some() || all.len() > 256 {
-            all.retain(|other| !others.is_gone(other));
+        let mut is_changed = false;
+        for entry in new {
+            let mut full = first_full(&now.node, &all, entry);
+            // What was known may be old: only for a node that was just read it is worth asking for each pod.
+            if is_read && (full.is_some() || all.len() > MOST_ENTRIES) {
+                all.retain(|other| is_new(&other.uid) || !others.is_gone(other));
+                full = first_full(&now.node, &all, entry);
+            }
+            results.push(match full {
+                Some((gpu, left)) => {
+                    Err(BookError::NoRoom { node: name.to_owned(), gpu, left, asked: entry.units })
+                }
+                None => {
+                    all.push(entry.clone());
+                    is_changed = true;
+                    Ok(())
+                }
+            });
         }
-        if let Some((gpu, left)) = first_full(&now.node, &all, entry) {
-            return Err(BookError::NoRoom { node: name.to_owned(), gpu, left, asked: entry.units });
+        if !is_read && results.iter().any(Result::is_err) {
+            return None;
         }
-        all.push(entry.clone());
-        Ok(Some(written(&all)))
-    })
+        is_changed.then(|| written(&all))
+    })?;
+    Ok((after, results))
 }
 
 /// Takes the booking of a pod off a node. Gives the node as it is afterwards, or nothing if there was no booking.
@@ -145,36 +167,35 @@ pub fn remove(
     first: Option<Snapshot>,
     uid: &str,
 ) -> Result<Option<Value>, BookError> {
-    change(api, name, first, |now| {
+    change(api, name, first, |now, _| {
         let mut all = now.entries.clone();
         all.retain(|other| other.uid != uid);
-        Ok((all.len() < now.entries.len()).then(|| written(&all)))
+        (all.len() < now.entries.len()).then(|| written(&all))
     })
 }
 
-/// Makes the new list and writes it with the version that it was made from, until nobody came between.
+/// Makes the new list and writes it with the version that it was made from, until nobody came between. `make` hears
+/// whether the node was just read. Nothing to write counts only then.
 fn change(
     api: &Api,
     name: &str,
     first: Option<Snapshot>,
-    make: impl Fn(&Snapshot) -> Result<Option<String>, BookError>,
+    mut make: impl FnMut(&Snapshot, bool) -> Option<String>,
 ) -> Result<Option<Value>, BookError> {
     let path = format!("/api/v1/nodes/{name}");
     let wrong = |what| BookError::Node { node: name.to_owned(), what };
     let mut now = first;
     let mut last = None;
     for _ in 0..TRIES {
-        let is_old = now.is_some();
-        let snapshot = match now.take() {
-            Some(snapshot) => snapshot,
-            None => Snapshot::of(&api.get(&path)?).map_err(wrong)?,
+        let (snapshot, is_read) = match now.take() {
+            Some(snapshot) => (snapshot, false),
+            None => (Snapshot::of(&api.get(&path)?).map_err(wrong)?, true),
         };
-        let new = match make(&snapshot) {
-            // What was known may be old: only a node that was just read can refuse, or have the booking already.
-            Err(_) | Ok(None) if is_old => continue,
-            Err(error) => return Err(error),
-            Ok(None) => return Ok(None),
-            Ok(Some(new)) => new,
+        let Some(new) = make(&snapshot, is_read) else {
+            if is_read {
+                return Ok(None);
+            }
+            continue;
         };
         let body = json!({"metadata": {"resourceVersion": snapshot.version, "annotations": {BOOKINGS: new}}});
         match api.patch(&path, &body) {
