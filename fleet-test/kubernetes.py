@@ -296,10 +296,14 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
         until(lambda: kick() and "late" in places(api.pods()), "a place on the node that makes sense", 60, 0.5)
         check(places(api.pods())["late"][0] == "n1", "a node whose bookings were damaged gets no pods")
         api.patch("/api/v1/nodes/n0", {"metadata": {"annotations": {"gapless.dev/bookings": None}}})
-        # n0 has one free GPU. The other is stays1's, whose own annotation says nonsense: the booking is lost.
+        # n0 has one free GPU. The other is stays1's: its booking is lost, and its own annotation says nonsense.
         api.create_pods([pod("next", {"gapless.dev/gpu-memory": "70GiB"})])
+        until(lambda: kick() and bool(api.events("next")), "a refusal", 60, 0.5)
+        time.sleep(3)
+        check("next" not in places(api.pods()), "while nobody knows which GPU a pod on the node uses, the node gets none either")
+        api.delete_pod("stays1")
         until(lambda: kick() and "next" in places(api.pods()), "a place on the node that was mended", 60, 0.5)
-        check(places(api.pods())["next"][0] == "n0", "and gets some again when they are deleted")
+        check(places(api.pods())["next"][0] == "n0", "without that pod it gets some again")
         check(extender.is_running(), "the extender never ended by itself")
 
 

@@ -3,7 +3,8 @@
 //! Nodes and pods come from lists and watches. From them follows what each pod holds:
 //!
 //! ```text
-//! bound to a node         the node's booking of the pod; else what the pod's own annotations say; else only CPUs
+//! bound to a node         the node's booking of the pod; else what the pod's own annotations say; else only CPUs. If
+//!                         it asks for GPUs and nobody says which, the node gets no more pods
 //! not bound, assumed      the place that filter chose; it may expire
 //! not bound, booked       the booking that a replica has made, and is about to bind or never will
 //! finished or deleted     nothing
@@ -62,6 +63,8 @@ struct Hold {
     units: u64,
     cpu_milli: u64,
     memory: u64,
+    /// The pod uses GPUs, and nobody says which.
+    is_lost: bool,
 }
 
 /// The account.
@@ -200,6 +203,13 @@ impl Account {
         }
         if let Some(pod) = self.pods.get_mut(uid) {
             node.clone_into(&mut pod.node);
+            if let Some(Assumed { place, .. }) = self.assumed.get(uid)
+                && !place.gpus.is_empty()
+            {
+                // The pod's annotations say the same, once the event comes.
+                let Place { node, gpus, units } = place.clone();
+                pod.booked = Some(objects::Booked { node, gpus, units: Some(units) });
+            }
             self.bound.entry(node.to_owned()).or_default().insert(uid.to_owned());
             self.assumed.remove(uid);
             self.settle(uid);
@@ -385,8 +395,8 @@ impl Account {
             && let Some(pod) = self.pods.get(&uid)
         {
             log.write("error", "over-booked", json!({"pod": pod.full_name(), "node": pod.node,
-                "why": "the pod is bound to GPUs that have no room for it",
-                "help": "the node gets no more pods; delete one of the pods on this GPU"}));
+                "why": "the pod is bound to GPUs that have no room for it, or nothing says which GPUs it uses",
+                "help": "the node gets no more pods; delete this pod, or another one on its GPUs"}));
         }
     }
 
@@ -432,18 +442,21 @@ impl Account {
                 },
             };
             let Request { cpu_milli, memory, .. } = pod.plain;
-            return Some(Hold { node: pod.node.clone(), gpus, units, cpu_milli, memory });
+            let asks = !matches!(&pod.request, Ok(None)) && !matches!(&pod.request, Ok(Some(one)) if one.gpus == 0);
+            let is_lost = asks && gpus.is_empty();
+            return Some(Hold { node: pod.node.clone(), gpus, units, cpu_milli, memory, is_lost });
         }
         if let Some(Assumed { place, request, .. }) = self.assumed.get(uid) {
             self.nodes.get(&place.node)?;
             let Place { node, gpus, units } = place.clone();
-            return Some(Hold { node, gpus, units, cpu_milli: request.cpu_milli, memory: request.memory });
+            let (cpu_milli, memory) = (request.cpu_milli, request.memory);
+            return Some(Hold { node, gpus, units, cpu_milli, memory, is_lost: false });
         }
         let (pod, node) = (pod?, self.booked.get(uid)?.first()?);
         let entry = self.nodes.get(node)?.entries.iter().find(|entry| entry.uid == uid)?;
         let Request { cpu_milli, memory, .. } = pod.plain;
         let (node, gpus) = (node.clone(), entry.gpus.clone());
-        Some(Hold { node, gpus, units: entry.units, cpu_milli, memory })
+        Some(Hold { node, gpus, units: entry.units, cpu_milli, memory, is_lost: false })
     }
 
     /// Makes the desk agree with what a pod holds.
@@ -452,7 +465,8 @@ impl Account {
         let held = self.desk.find(uid);
         let is_held = match (&wanted, &held) {
             (Some(hold), Some(place)) => {
-                hold.node == place.node && hold.gpus == place.gpus && hold.units == place.units
+                hold.is_lost == self.is_over(uid, &hold.node)
+                    && hold.node == place.node && hold.gpus == place.gpus && hold.units == place.units
             }
             (None, None) => true,
             _ => false,
@@ -516,7 +530,7 @@ impl Account {
         }
         if is_held {
             self.unheld.remove(uid);
-            self.set_over(uid, None);
+            self.set_over(uid, hold.is_lost.then_some(hold.node.as_str()));
             return;
         }
         self.unheld.insert(uid.to_owned());
@@ -524,6 +538,10 @@ impl Account {
         if is_bound && !hold.gpus.is_empty() {
             self.set_over(uid, Some(&hold.node));
         }
+    }
+
+    fn is_over(&self, uid: &str, node: &str) -> bool {
+        self.nodes.get(node).is_some_and(|state| state.over.contains(uid))
     }
 
     /// Remembers whether a node has no room for a pod that is bound to it.

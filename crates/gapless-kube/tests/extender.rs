@@ -335,6 +335,134 @@ fn restarts_at_fifty_moments_lose_no_pod_and_book_no_gpu_twice() {
     fake.stop();
 }
 
+/// Writes annotations of an object by hand; null removes one.
+fn edit(fake: &Fake, path: &str, annotations: &Value) {
+    let address = Address { host: "127.0.0.1".to_owned(), port: fake.port, tls: None, token: None };
+    Api::new(address).patch(path, &json!({"metadata": {"annotations": annotations}})).expect("it is there");
+}
+
+fn bookings(fake: &Fake, node: &str) -> Value {
+    let object = fake.get(&format!("/api/v1/nodes/{node}")).expect("the node");
+    serde_json::from_str(object["metadata"]["annotations"]["gapless.dev/bookings"].as_str().unwrap_or("{}"))
+        .expect("JSON")
+}
+
+#[test]
+fn a_booking_that_was_never_bound_counts_until_its_pod_is_bound_elsewhere() {
+    let fake = Fake::start();
+    (0..2).for_each(|i| fake.node(&format!("n{i}"), 1, 80));
+    let left = fake.pod("left", &asks("60GiB"));
+    // A replica was killed between its two writes.
+    edit(
+        &fake,
+        "/api/v1/nodes/n0",
+        &json!({"gapless.dev/bookings": "{\"uid-left\": \"default/left 0 64424509440\"}"}),
+    );
+    let replica = Replica::start(&fake);
+    assert_eq!(replica.extender.gauges().pods, 1, "the booking counts");
+    let other = fake.pod("other", &asks("30GiB"));
+    assert_eq!(replica.filter(&fake, &other)["NodeNames"], json!(["n1"]), "it is not placed on booked bytes");
+    let large = fake.pod("large", &asks("70GiB"));
+    assert_eq!(replica.filter(&fake, &large)["NodeNames"], json!([]));
+    // The scheduler wants the pod on another node.
+    let names = json!({"Pod": left, "NodeNames": ["n1"]});
+    assert_eq!(replica.post("/filter", &names)["NodeNames"], json!([]), "30 GiB of n1 are assumed");
+    fake.delete("/api/v1/namespaces/default/pods/other");
+    replica.wait("other is gone", |replica| replica.extender.gauges().assumed == 0);
+    assert_eq!(replica.post("/filter", &names)["NodeNames"], json!(["n1"]));
+    assert_eq!(replica.bind(&left, "n1"), "");
+    assert_eq!(bookings(&fake, "n0"), json!({}), "what was left on the other node is cleared");
+    assert!(bookings(&fake, "n1")["uid-left"].is_string());
+    assert!(replica.schedule(&fake, &large).is_some());
+    none_is_over_booked(&fake, 80 * GIB);
+    replica.extender.check().expect("the account is right");
+    fake.stop();
+}
+
+#[test]
+fn annotations_that_were_edited_by_hand_free_no_gpu() {
+    let fake = Fake::start();
+    fake.node("n0", 2, 80);
+    let replica = Replica::start(&fake);
+    let pods: Vec<Value> = (0..2).map(|i| fake.pod(&format!("p{i}"), &asks("80GiB"))).collect();
+    assert!(pods.iter().all(|pod| replica.schedule(&fake, pod).is_some()));
+    let p0 = "/api/v1/namespaces/default/pods/p0";
+    edit(&fake, p0, &json!({"gapless.dev/gpu-booked": "5", "gapless.dev/gpu-memory": "1GiB"}));
+    edit(&fake, "/api/v1/namespaces/default/pods/p1", &json!({"gapless.dev/gpu-indices": "7;x"}));
+    let late = fake.pod("late", &asks("10GiB"));
+    for replica in [&replica, &Replica::start(&fake)] {
+        assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node's bookings count");
+    }
+    // Nonsense on the node closes it.
+    edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/bookings": "nonsense"}));
+    fake.delete(p0);
+    replica.wait("p0 is gone", |replica| replica.extender.gauges().pods == 1);
+    assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node is closed");
+    // Without bookings, nobody knows which GPU p1 uses.
+    edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/bookings": ""}));
+    replica.wait("p1 is suspicious", |replica| replica.extender.gauges().over_booked > 0);
+    assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node is still closed");
+    fake.delete("/api/v1/namespaces/default/pods/p1");
+    replica.wait("p1 is gone", |replica| replica.extender.gauges().pods == 0);
+    assert!(replica.schedule(&fake, &late).is_some(), "the node is open again");
+    fake.stop();
+}
+
+#[test]
+fn bookings_that_somebody_deleted_are_made_anew() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("p", &asks("30GiB"));
+    assert!(replica.schedule(&fake, &pod).is_some());
+    edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/bookings": ""}));
+    let next = fake.pod("q", &asks("30GiB"));
+    assert!(replica.schedule(&fake, &next).is_some());
+    let booked = bookings(&fake, "n0");
+    assert!(booked["uid-p"].is_string() && booked["uid-q"].is_string(), "{booked}");
+    // A pod that was deleted leaves its booking; the next one clears it.
+    fake.delete("/api/v1/namespaces/default/pods/p");
+    replica.wait("p is gone", |replica| replica.extender.gauges().pods == 1);
+    let last = fake.pod("r", &asks("50GiB"));
+    assert!(replica.schedule(&fake, &last).is_some());
+    let booked = bookings(&fake, "n0");
+    assert!(booked["uid-p"].is_null() && booked["uid-r"].is_string(), "{booked}");
+    fake.stop();
+}
+
+#[test]
+fn a_node_that_grows_takes_more_and_one_that_vanishes_takes_nothing() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let pods: Vec<Value> = (0..3).map(|i| fake.pod(&format!("p{i}"), &asks("80GiB"))).collect();
+    assert!(replica.schedule(&fake, &pods[0]).is_some());
+    assert!(replica.schedule(&fake, &pods[1]).is_none());
+    edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/gpus": "2"}));
+    replica.wait("it has grown", |replica| replica.extender.gauges().total_milli == 2000);
+    assert!(replica.schedule(&fake, &pods[1]).is_some(), "there is a second GPU now");
+    none_is_over_booked(&fake, 80 * GIB);
+    fake.delete("/api/v1/nodes/n0");
+    replica.wait("it is gone", |replica| replica.extender.gauges().total_milli == 0);
+    assert!(replica.schedule(&fake, &pods[2]).is_none());
+    replica.extender.check().expect("the account is right");
+    fake.stop();
+}
+
+#[test]
+fn pods_without_gpus_are_placed_by_the_policy_if_they_want() {
+    let fake = Fake::start();
+    (0..2).for_each(|i| fake.node(&format!("n{i}"), 1, 80));
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("p", &json!({"gapless.dev/gpus": "0"}));
+    let answer = replica.filter(&fake, &pod);
+    assert_eq!(answer["NodeNames"].as_array().map(Vec::len), Some(1), "{answer}");
+    assert_eq!(replica.bind(&pod, answer["NodeNames"][0].as_str().expect("a name")), "");
+    assert!(held(&fake).is_empty(), "nothing is booked");
+    assert_eq!(replica.extender.gauges().pods, 1, "its CPUs count");
+    fake.stop();
+}
+
 #[test]
 fn the_scheduler_is_served_over_tls() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");

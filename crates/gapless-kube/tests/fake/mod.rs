@@ -176,9 +176,9 @@ impl Fake {
                         object["metadata"]["annotations"][name] = value.clone();
                     }
                 }
-                store.write("MODIFIED", path, object.clone());
+                store.write("MODIFIED", path, object);
                 self.changed.notify_all();
-                (200, object)
+                (200, store.objects[path].clone())
             }
             ("POST", _) => {
                 let path = path.strip_suffix("/binding").unwrap_or(path);
