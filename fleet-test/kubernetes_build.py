@@ -36,8 +36,8 @@ def build(folder: Path) -> Path:
     tree = folder / "gopath" / "src" / "k8s.io" / "kubernetes"
     shutil.rmtree(folder / "gopath", ignore_errors=True)
     tree.parent.mkdir(parents=True)
-    source(folder / "source", tree)
-    compile_all(folder, unpacked / "usr" / "lib" / "go-1.19", tree, programs)
+    version = source(folder / "source", tree)
+    compile_all(folder, unpacked / "usr" / "lib" / "go-1.19", tree, programs, version)
     shutil.copy(unpacked / "usr" / "bin" / "etcd", programs / "etcd")
     # Half a gigabyte that nobody needs any more.
     for name in ["gopath", "cache", "unpacked", "packages", "source"]:
@@ -67,8 +67,8 @@ def packages(downloads: Path, unpacked: Path) -> None:
         run(["dpkg-deb", "-x", str(package), str(unpacked)], downloads)
 
 
-def source(downloads: Path, tree: Path) -> None:
-    """Unpacks the source package, from the servers that the machine has its binary packages from."""
+def source(downloads: Path, tree: Path) -> str:
+    """Unpacks the source package, from the servers that the machine has its binary packages from. Gives its version."""
     shutil.rmtree(downloads, ignore_errors=True)
     parts = downloads / "parts"
     (downloads / "lists" / "partial").mkdir(parents=True)
@@ -87,9 +87,11 @@ def source(downloads: Path, tree: Path) -> None:
     run(["apt-get", *options, "source", "-q", "--download-only", "kubernetes"], downloads)
     [description] = downloads.glob("*.dsc")
     run(["dpkg-source", "-x", str(description), str(tree)], downloads)
+    # Such as kubernetes_1.20.5+really1.20.2-1.1.dsc: the version that it really is.
+    return description.stem.split("_")[1].split("-")[0].split("really")[-1]
 
 
-def compile_all(folder: Path, goroot: Path, tree: Path, programs: Path) -> None:
+def compile_all(folder: Path, goroot: Path, tree: Path, programs: Path, version: str) -> None:
     """Makes the OpenAPI description, then the programs."""
     env = os.environ | {
         "GOROOT": str(goroot),
@@ -109,7 +111,8 @@ def compile_all(folder: Path, goroot: Path, tree: Path, programs: Path) -> None:
     generator = [f"{part}/openapi-gen", "-i", ",".join(inputs), "-p", f"k8s.io/kubernetes/{GENERATED}"]
     rest = ["-O", "zz_generated.openapi", "-h", "vendor/k8s.io/code-generator/hack/boilerplate.go.txt", "-r", f"{part}/violations"]
     run([*generator, *rest], tree, env)
-    run([*go, "-ldflags", "-s -w", "-o", f"{part}/", *[f"./cmd/{name}" for name in BUILT]], tree, env)
+    flags = f"-s -w -X k8s.io/kubernetes/vendor/k8s.io/component-base/version.gitVersion=v{version}"
+    run([*go, "-ldflags", flags, "-o", f"{part}/", *[f"./cmd/{name}" for name in BUILT]], tree, env)
     # The programs appear whole or not at all.
     programs.mkdir(exist_ok=True)
     for name in BUILT:

@@ -172,6 +172,13 @@ impl Account {
         }
     }
 
+    /// The size that `auto` stands for is known.
+    pub fn set_size(&mut self, uid: &str, size: Result<u64, String>) {
+        if let Some(pod) = self.pods.get_mut(uid) {
+            pod.set_size(size);
+        }
+    }
+
     /// Chooses a node for a pod that is not bound, and assumes the pod there.
     pub fn choose(&mut self, uid: &str, request: &Request, names: &[&str]) -> Result<Place, Cause> {
         // Asked again: the old place may not be among the candidates any more.
@@ -377,6 +384,9 @@ impl Account {
         }
         let uid = pod.uid.clone();
         if let Some(known) = self.pods.get(&uid) {
+            if known.auto.is_some() && known.auto == pod.auto && known.asked == pod.asked {
+                pod.request.clone_from(&known.request);
+            }
             // A pod is bound for good: an event that says otherwise is an old one.
             if pod.node.is_empty() {
                 known.node.clone_into(&mut pod.node);

@@ -5,6 +5,7 @@
 
 use crate::account::Account;
 use crate::api::Api;
+use crate::auto::{Sizer, Sizes};
 use crate::bind::{Binder, Target};
 use crate::log::Log;
 use crate::metrics::{Gauges, Metrics};
@@ -30,6 +31,7 @@ pub struct Extender {
     pub nodes: Progress,
     pub pods: Progress,
     log: Log,
+    sizes: Sizes,
 }
 
 impl Extender {
@@ -42,7 +44,15 @@ impl Extender {
             nodes: Progress::default(),
             pods: Progress::default(),
             log: Log::default(),
+            sizes: Sizes::default(),
         }
+    }
+
+    /// Knows what `gapless.dev/gpu-memory: auto` stands for.
+    #[must_use]
+    pub fn with_sizer(mut self, sizer: Box<dyn Sizer>) -> Extender {
+        self.sizes = Sizes::new(sizer);
+        self
     }
 
     /// Writes no log.
@@ -83,7 +93,12 @@ impl Extender {
     /// The answer to `filter`.
     pub fn filter(&self, args: &Value) -> Value {
         let names = node_names(args);
-        let pod = objects::pod(member(args, "Pod"));
+        let mut pod = objects::pod(member(args, "Pod"));
+        if let Some(auto) = &pod.auto {
+            let size = self.sizes.of(&self.api, auto);
+            self.account().set_size(&pod.uid, size.clone());
+            pod.set_size(size);
+        }
         let failed = |why: &str| {
             let all: serde_json::Map<String, Value> =
                 names.iter().map(|name| ((*name).to_owned(), json!(why))).collect();
@@ -127,6 +142,16 @@ impl Extender {
         let of = |name: &str| member(args, name).as_str().unwrap_or_default();
         let target =
             Target { namespace: of("PodNamespace"), name: of("PodName"), uid: of("PodUID"), node: of("Node") };
+        // After a restart, sizes have to be found again.
+        let auto = {
+            let account = self.account();
+            let is_open = account.assumption(target.uid).is_none();
+            account.pod(target.uid).filter(|_| is_open).and_then(|pod| pod.auto.clone())
+        };
+        if let Some(auto) = auto {
+            let size = self.sizes.of(&self.api, &auto);
+            self.account().set_size(target.uid, size);
+        }
         let result = self.binder.bind(&self.api, &self.account, &self.log, target, &why);
         let pod = format!("{}/{}", target.namespace, target.name);
         match result {

@@ -7,6 +7,7 @@
 
 pub mod account;
 pub mod api;
+pub mod auto;
 pub mod bind;
 pub mod book;
 pub mod extender;

@@ -5,6 +5,7 @@ mod fake;
 
 use fake::Fake;
 use gapless_kube::api::{Address, Api};
+use gapless_kube::auto::{Sizer, Wish};
 use gapless_kube::extender::Extender;
 use gapless_kube::{http, serve, tls};
 use serde_json::{Value, json};
@@ -25,12 +26,16 @@ struct Replica {
 
 impl Replica {
     fn start(fake: &Fake) -> Replica {
+        Replica::with(fake, |extender| extender)
+    }
+
+    fn with(fake: &Fake, more: impl FnOnce(Extender) -> Extender) -> Replica {
         let address = Address { host: "127.0.0.1".to_owned(), port: fake.port, tls: None, token: None };
         let api = Arc::new(Api::new(address));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let stop = Arc::new(AtomicBool::new(false));
-        let extender = Arc::new(Extender::new(Arc::clone(&api)));
+        let extender = Arc::new(more(Extender::new(Arc::clone(&api))));
         extender.silence();
         let (flag, shared) = (Arc::clone(&stop), Arc::clone(&extender));
         std::thread::spawn(move || serve::serve_with(&shared, &listener, None, &api, &flag));
@@ -165,7 +170,7 @@ fn what_makes_no_sense_is_told_in_the_event() {
     for (notes, part) in [
         (asks("90GiB"), "the largest GPU has 80"),
         (asks("lots"), "invalid size"),
-        (asks("auto"), "not supported"),
+        (asks("auto"), "not served here"),
         (json!({"gapless.dev/gpu-milli": "1001"}), "1001 thousandths"),
         (json!({"gapless.dev/gpus": "-1"}), "invalid number"),
         (json!({"gapless.dev/gpus": "0", "gapless.dev/gpu-milli": "5"}), "0 GPUs"),
@@ -460,6 +465,60 @@ fn pods_without_gpus_are_placed_by_the_policy_if_they_want() {
     assert_eq!(replica.bind(&pod, answer["NodeNames"][0].as_str().expect("a name")), "");
     assert!(held(&fake).is_empty(), "nothing is booked");
     assert_eq!(replica.extender.gauges().pods, 1, "its CPUs count");
+    fake.stop();
+}
+
+/// Answers with the length of what it is asked, in GiB.
+#[derive(Debug)]
+struct Lengths;
+
+impl Sizer for Lengths {
+    fn size(&self, wish: &Wish) -> Result<u64, String> {
+        match wish {
+            Wish::Fit(text) | Wish::Trace(text) => Ok(text.len() as u64 * GIB),
+            Wish::Config(config, run) => Ok((config.len() + run.len()) as u64 * GIB),
+        }
+    }
+}
+
+#[test]
+fn auto_asks_for_what_the_program_will_take() {
+    let fake = Fake::start();
+    fake.node("n0", 8, 80);
+    fake.config_map("model", &json!({"config.json": "{\"a\": 1}", "fit": "--batch 8"}));
+    let replica = Replica::with(&fake, |extender| extender.with_sizer(Box::new(Lengths)));
+    for (number, (notes, gib)) in [
+        (json!({"gapless.dev/fit": "llama"}), 5),
+        (json!({"gapless.dev/fit-config": "{}", "gapless.dev/fit": "--infer"}), 9),
+        (json!({"gapless.dev/fit-config-map": "model"}), 17),
+        (json!({"gapless.dev/trace": "run.pickle"}), 10),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let mut notes = notes.clone();
+        notes["gapless.dev/gpu-memory"] = json!("auto");
+        let pod = fake.pod(&format!("p{number}"), &notes);
+        let node = replica.filter(&fake, &pod)["NodeNames"][0].as_str().map(str::to_owned).expect("it fits");
+        // A restart between the two: the replica that binds finds the size by itself.
+        let other = Replica::with(&fake, |extender| extender.with_sizer(Box::new(Lengths)));
+        assert_eq!(other.bind(&pod, &node), "");
+        let object = fake.get(&format!("/api/v1/namespaces/default/pods/p{number}")).expect("the pod");
+        let booked = &object["metadata"]["annotations"]["gapless.dev/gpu-booked"];
+        assert_eq!(booked, &json!((gib * GIB).to_string()), "{notes}");
+    }
+    for (notes, part) in [
+        (json!({}), "auto needs"),
+        (json!({"gapless.dev/fit-config-map": "none"}), "ConfigMap default/none"),
+        (json!({"gapless.dev/fit-config-map": "../secrets"}), "invalid name"),
+        (json!({"gapless.dev/trace": "a", "gapless.dev/fit-config": "{}"}), "set one of"),
+    ] {
+        let mut notes = notes.clone();
+        notes["gapless.dev/gpu-memory"] = json!("auto");
+        let answer = replica.filter(&fake, &fake.pod("wrong", &notes));
+        let why = answer["FailedNodes"]["n0"].as_str().unwrap_or_default().to_owned();
+        assert!(why.contains(part), "{notes}: {why}");
+    }
     fake.stop();
 }
 

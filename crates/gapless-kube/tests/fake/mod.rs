@@ -87,6 +87,10 @@ impl Fake {
         self.get(&path).expect("it was put")
     }
 
+    pub(crate) fn config_map(&self, name: &str, data: &Value) {
+        self.put(&format!("/api/v1/namespaces/default/configmaps/{name}"), json!({"metadata": {"name": name}, "data": data}));
+    }
+
     fn put(&self, path: &str, object: Value) {
         let mut store = self.store.lock().expect("no panic");
         let kind = if store.objects.contains_key(path) { "MODIFIED" } else { "ADDED" };
