@@ -1,7 +1,7 @@
 """A real Kubernetes with `gapless fleet serve`: the stock scheduler, 1,213 nodes and 5,000 pods of a production cluster.
 
-1. The scheduler without and with the extender, on the same pods in the same order: pods a second, times of the extender,
-   and every placement equal to that of `gapless fleet sim --online`.
+1. The scheduler without and with the extender, on the same pods: pods a second, times of the extender, and every
+   placement equal to that of `gapless fleet sim --online` for the order in which the scheduler asked.
 2. A cluster that overflows: the share of GPUs that is allocated equals the simulation's, and refused pods say why.
 3. Pods that vanish between filter and bind, annotations edited by hand, requests larger than any GPU.
 4. Two schedulers with a replica of the extender each, killed at 50 random moments, while pods come and go: no GPU is
@@ -104,36 +104,46 @@ class Quiet:
 
 
 class Trace:
-    """Nodes, and pods in the order of their arrival, with what the simulation does with them."""
+    """Nodes and pods, with what the simulation does with them."""
 
     def __init__(self, gapless: Path, home: Path, nodes: list[dict[str, str]], level: float, most: int | None) -> None:
         self.nodes = nodes
         rows = {row["name"]: row for row in read("openb_pod_list_default")}
         home.mkdir(parents=True, exist_ok=True)
-        first = self.simulate(gapless, home, list(rows.values()), ["--arrivals", str(level), "--seed", "42"])
-        order = [rows[row["pod"].split("-tuned-")[0]] for row in self.log(home)][:most]
-        # The same arrivals as a list, in its order: names that sort as they arrive.
+        self.gapless, self.home = gapless, home
+        first = self.simulate(list(rows.values()), ["--arrivals", str(level), "--seed", "42"])
+        order = [rows[row["pod"].split("-tuned-")[0]] for row in self.log()][:most]
         self.pods = [row | {"name": f"p{number:05}"} for number, row in enumerate(order)]
-        timed = [row | {"creation_time": str(number), "deletion_time": ""} for number, row in enumerate(self.pods)]
-        self.result = self.simulate(gapless, home, timed, ["--times", "--online"])
-        self.placed = {row["pod"]: (row["node"], row["gpus"]) for row in self.log(home) if row["status"] == "placed"}
         self.known_mix_share = first["allocated_share"]
 
-    def simulate(self, gapless: Path, home: Path, pods: list[dict[str, str]], words: list[str]) -> Object:
+    def replay(self, log: Path) -> tuple[Object, dict[str, tuple[str, str]]]:
+        """The simulation of the order in which an extender was asked, and where it puts the pods."""
+        asked: dict[str, None] = {}
+        for line in log.read_text().splitlines():
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("event") in ("chosen", "refused"):
+                asked.setdefault(event["pod"].removeprefix("default/"))
+        rows = {row["name"]: row for row in self.pods}
+        timed = [rows[name] | {"creation_time": str(number), "deletion_time": ""} for number, name in enumerate(asked)]
+        result = self.simulate(timed, ["--times", "--online"])
+        return result, {row["pod"]: (row["node"], row["gpus"]) for row in self.log() if row["status"] == "placed"}
+
+    def simulate(self, pods: list[dict[str, str]], words: list[str]) -> Object:
+        home = self.home
         for name, rows in [("nodes", self.nodes), ("pods", pods)]:
             with (home / f"{name}.csv").open("w", newline="") as file:
                 writer = csv.DictWriter(file, list(rows[0]))
                 writer.writeheader()
                 writer.writerows(rows)
         lists = ["--nodes", str(home / "nodes.csv"), "--pods", str(home / "pods.csv"), "--log", str(home / "log.csv")]
-        done = subprocess.run([str(gapless), "fleet", "sim", *lists, *words, "--format", "json"], capture_output=True, text=True)
+        done = subprocess.run([str(self.gapless), "fleet", "sim", *lists, *words, "--format", "json"], capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"the simulation failed: {done.stderr}")
         result: Object = json.loads(done.stdout)
         return result
 
-    def log(self, home: Path) -> list[dict[str, str]]:
-        with (home / "log.csv").open(newline="") as file:
+    def log(self) -> list[dict[str, str]]:
+        with (self.home / "log.csv").open(newline="") as file:
             return list(csv.DictReader(file))
 
     def create(self, api: Api) -> None:
@@ -211,11 +221,12 @@ def speed(home: Path, programs: Path, gapless: Path, count: int) -> None:
             if extender is not None:
                 values = metrics(extender)
                 found = places(cluster.api.pods())
+                _, simulated = trace.replay(cluster.home / "extender.log")
     for verb in ["filter", "bind", "bind-own"]:
         figures = ", ".join(f"{bound} s: {within(values, verb, bound):.2%}" for bound in ["0.0005", "0.001", "0.0025", "0.005", "0.01", "0.025"])
         print(f"  {verb}: mean {mean(values, verb) * 1e3:.2f} ms; answers within {figures}")
-    wrong = [name for name in trace.placed if found.get(name) != trace.placed[name]]
-    check(len(found) == len(trace.placed), f"{len(found)} pods are bound, as in the simulation")
+    wrong = [name for name in simulated if found.get(name) != simulated[name]]
+    check(len(found) == len(simulated) == len(trace.pods), f"{len(found)} pods are bound, as in the simulation")
     check(not wrong, f"every pod is on the node and GPUs of the simulation (else: {len(wrong)}, first {wrong[:3]})")
     quiet.check(within(values, "filter", "0.005") >= 0.99, "99 % of the filter's answers within 5 ms")
     quiet.check(within(values, "bind-own", "0.005") >= 0.99, "99 % of binds within 5 ms, without the API server's part")
@@ -232,19 +243,27 @@ def overflow(home: Path, programs: Path, gapless: Path, every: int) -> None:
         _, extender = cluster.extender("extender")
         _, port = cluster.scheduler("gapless", extender)
         began = time.monotonic()
-        rate(port, len(trace.placed), 600)
-        # The last pods of the list are refused: wait until each was tried.
-        until(lambda: metrics(extender)["gapless_fleet_pods_refused_total"] >= len(trace.pods) - len(trace.placed), "refusals", 120)
+        # Pods that are refused are tried again and again; all were tried once if the scheduler has so many attempts.
+        rate(port, len(trace.pods), 600, all_fit=False)
+        log = cluster.home / "extender.log"
+
+        def is_calm() -> bool:
+            before = len(places(cluster.api.pods()))
+            time.sleep(3)
+            return len(places(cluster.api.pods())) == before
+
+        until(is_calm, "the last binds", 120)
+        result, simulated = trace.replay(log)
         pods = cluster.api.pods()
         events = cluster.api.events(next(one["metadata"]["name"] for one in pods if "nodeName" not in one["spec"]))
     found = places(pods)
     demand = {row["name"]: int(row["num_gpu"]) * int(row["gpu_milli"]) for row in trace.pods}
     share = sum(demand[name] for name in found) / (10.0 * gpus)
-    simulated = trace.result["allocated_share"]
-    print(f"  {time.monotonic() - began:.0f} s; {share:.3f} % of the GPUs allocated, simulated {simulated:.3f} %, with the mix known {trace.known_mix_share:.3f} %")
-    check(abs(share - simulated) < 0.001, "the share of GPUs that is allocated equals the simulation's")
-    wrong = [name for name in trace.placed if found.get(name) != trace.placed[name]]
-    check(found.keys() == trace.placed.keys() and not wrong, "and so does every single place")
+    wanted = result["allocated_share"]
+    print(f"  {time.monotonic() - began:.0f} s; {share:.3f} % of the GPUs allocated, simulated {wanted:.3f} %, with the mix known {trace.known_mix_share:.3f} %")
+    check(abs(share - wanted) < 0.001, "the share of GPUs that is allocated equals the simulation's")
+    wrong = [name for name in simulated if found.get(name) != simulated[name]]
+    check(found.keys() == simulated.keys() and not wrong, f"and so does every single place (else: {len(wrong)}, first {wrong[:3]})")
     check(any("Gapless" in event for event in events), f"a pod that was refused says why: {events[-1][:120] if events else None}")
 
 

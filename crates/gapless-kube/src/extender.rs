@@ -118,7 +118,12 @@ impl Extender {
         }
         let mut account = self.account();
         match account.choose(&pod.uid, request, &names) {
-            Ok(place) => keep(args, &[place.node.as_str()]),
+            Ok(place) => {
+                drop(account);
+                let members = json!({"pod": pod.full_name(), "node": place.node, "gpus": place.gpus});
+                self.log.write("info", "chosen", members);
+                keep(args, &[place.node.as_str()])
+            }
             Err(cause) => {
                 let why = why(&account, request, cause);
                 drop(account);

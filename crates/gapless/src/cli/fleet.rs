@@ -160,6 +160,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
+    /// A folder with traces of earlier runs, for pods with gapless.dev/gpu-memory: auto and gapless.dev/trace
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) traces: Option<PathBuf>,
+
     /// Serve TLS with this certificate
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
