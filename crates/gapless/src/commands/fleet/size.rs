@@ -107,3 +107,52 @@ fn with_margin(bytes: u64, share: f64) -> u64 {
     let bytes = Bytes(bytes).0 as f64 * (1.0 + share.max(0.0));
     (bytes.ceil() as u64).div_ceil(STEP) * STEP
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn programs() -> Programs {
+        Programs { traces: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces")) }
+    }
+
+    #[test]
+    fn a_model_takes_what_fit_says_and_its_error_bar() {
+        let size = |run: &str| programs().size(&Wish::Fit(run.to_owned()));
+        let small = size("llama-3.2-1b --batch 1 --memory 80GiB").expect("it fits");
+        let large = size("llama-3.2-1b --batch 2 --memory 80GiB").expect("it fits");
+        assert!(small > 16 << 30 && small < large && large < 80 << 30, "{small} {large}");
+        assert_eq!(small % STEP, 0);
+        let config = read::preset_config("llama-3.2-1b").expect("it is built in");
+        let same = Wish::Config(config.to_owned(), "--batch 1 --memory 80GiB".to_owned());
+        assert_eq!(programs().size(&same), Ok(small), "the configuration says the same");
+    }
+
+    #[test]
+    fn an_earlier_run_takes_its_peak_and_a_margin() {
+        let size = programs().size(&Wish::Trace("gpt2_train_stacks.pickle.gz".to_owned())).expect("a trace");
+        // The recording reserves 14.2 GiB at most.
+        assert!(size > 15 << 30 && size < 17 << 30, "{size}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_or_names_files_is_refused() {
+        for (wish, part) in [
+            (Wish::Fit("/etc/passwd".to_owned()), "is a path"),
+            (Wish::Fit("src".to_owned()), "is a path"),
+            (Wish::Fit("no-such-model".to_owned()), "no-such-model"),
+            (Wish::Fit("llama-3.2-1b --output x".to_owned()), "--output"),
+            (Wish::Fit("--batch 8".to_owned()), "which model"),
+            (Wish::Fit("llama-3.2-1b --batch many".to_owned()), "many"),
+            (Wish::Fit("llama-3.2-1b --batch 64 --memory 8GiB".to_owned()), "does not fit"),
+            (Wish::Config("{".to_owned(), String::new()), "gapless.dev/fit"),
+            (Wish::Trace("../secret".to_owned()), "invalid name"),
+            (Wish::Trace("none.pickle".to_owned()), "none.pickle"),
+        ] {
+            let why = programs().size(&wish).expect_err("it is refused");
+            assert!(why.contains(part), "{wish:?}: {why}");
+        }
+        let why = Programs { traces: None }.size(&Wish::Trace("a".to_owned())).expect_err("no folder");
+        assert!(why.contains("--traces"), "{why}");
+    }
+}
