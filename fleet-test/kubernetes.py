@@ -1,4 +1,4 @@
-"""A real Kubernetes with `gapless fleet serve`: the stock scheduler, 1,213 nodes and 5,000 pods of a production cluster.
+"""A real Kubernetes with `gapless fleet serve`: the stock scheduler, nodes and pods of a production cluster.
 
 1. The scheduler without and with the extender, on the same pods: pods a second, times of the extender, and every
    placement equal to that of `gapless fleet sim --online` for the order in which the scheduler asked.
@@ -22,10 +22,11 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 from kubernetes_build import build
-from kubernetes_cluster import Api, Cluster, Object, Refused, is_up, metrics, until
+from kubernetes_cluster import Api, Cluster, Object, is_up, metrics, until
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACE = ROOT / "testdata" / "fleet"
@@ -260,7 +261,8 @@ def overflow(home: Path, programs: Path, gapless: Path, every: int) -> None:
     demand = {row["name"]: int(row["num_gpu"]) * int(row["gpu_milli"]) for row in trace.pods}
     share = sum(demand[name] for name in found) / (10.0 * gpus)
     wanted = result["allocated_share"]
-    print(f"  {time.monotonic() - began:.0f} s; {share:.3f} % of the GPUs allocated, simulated {wanted:.3f} %, with the mix known {trace.known_mix_share:.3f} %")
+    known = trace.known_mix_share
+    print(f"  {time.monotonic() - began:.0f} s; {share:.3f} % of the GPUs allocated, simulated {wanted:.3f} %, with the mix known {known:.3f} %")
     check(abs(share - wanted) < 0.001, "the share of GPUs that is allocated equals the simulation's")
     wrong = [name for name in simulated if found.get(name) != simulated[name]]
     check(found.keys() == simulated.keys() and not wrong, f"and so does every single place (else: {len(wrong)}, first {wrong[:3]})")
@@ -268,7 +270,7 @@ def overflow(home: Path, programs: Path, gapless: Path, every: int) -> None:
 
 
 def judge(api: Api, gib: int, gpus: int) -> tuple[int, list[Object]]:
-    """No GPU is over-booked, by what the pods say and by what the nodes say. Gives the number of bound pods, and the pods."""
+    """No GPU is over-booked, by what the pods say. Gives the number of bound pods, and all pods."""
     pods = api.pods()
     held: dict[tuple[str, str], int] = defaultdict(int)
     bound = 0
@@ -289,6 +291,10 @@ def judge(api: Api, gib: int, gpus: int) -> tuple[int, list[Object]]:
     return bound, pods
 
 
+def has_event(api: Api, pod: str, part: str) -> bool:
+    return any(part in event for event in api.events(pod))
+
+
 def oddities(home: Path, programs: Path, gapless: Path) -> None:
     """Part 3."""
     print("bad input", flush=True)
@@ -306,7 +312,7 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
         }
         api.create_pods(pod(name, notes) for name, (notes, _) in wrong.items())
         for name, (_, part) in wrong.items():
-            until(lambda name=name, part=part: any(part in event for event in api.events(name)), f"{name}: an event with {part!r}", 60)
+            until(partial(has_event, api, name, part), f"{name}: an event with {part!r}", 60)
         message = next(event for event in api.events("toolarge") if "largest" in event)
         check(True, f"an event names the largest GPU: {message[:150]}")
         for name in wrong:
@@ -352,7 +358,7 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
 
 
 class Kick:
-    """Changes a label of a node, which makes the scheduler look at its refused pods again, as real clusters do all the time."""
+    """Changes a label of a node: the scheduler then looks at its refused pods again, as in a real cluster all the time."""
 
     def __init__(self, api: Api, name: str) -> None:
         self.api, self.name, self.count, self.last = api, name, 0, 0.0
@@ -404,7 +410,7 @@ def chaos(home: Path, programs: Path, gapless: Path, kills: int, seed: int) -> N
             if killed % 10 == 0:
                 print(f"  {killed} kills, {made} pods made, {judge(api, gib, gpus)[0]} bound", flush=True)
         for _, port in replicas:
-            until(lambda port=port: is_up(port), "the replicas", 60)
+            until(partial(is_up, port), "the replicas", 60)
 
         def calm() -> bool:
             kick()

@@ -1,8 +1,8 @@
 """Kubernetes from Debian's source package: kube-apiserver and kube-scheduler, and etcd from Debian's binary package.
 
 Nothing is installed: Go and etcd are unpacked below the folder, and Go builds in its old mode (GOPATH), with the
-libraries that lie in the source package. The one generated file that the package lacks, the OpenAPI description, is made
-first by the generator that lies there too. A build takes some minutes; a later one finds its result.
+libraries that lie in the source package. The one generated file that the package lacks, the OpenAPI description, is
+made first by the generator that lies there too. A build takes some minutes; a later one finds its result.
 """
 
 from __future__ import annotations

@@ -51,7 +51,11 @@ fn slurm(options: &[&str]) -> Result<()> {
 
 /// Builds Kubernetes the first time, from Debian's source package, which takes some minutes of processors.
 fn kubernetes(options: &[&str]) -> Result<()> {
-    shell::run(command(".", "cargo", &["build", "--release", "--quiet", "--locked", "--package", "gapless"]))?;
+    shell::run(command(
+        ".",
+        "cargo",
+        &["build", "--release", "--quiet", "--locked", "--package", "gapless"],
+    ))?;
     let gapless = shell::target().join("release/gapless").display().to_string();
     let test = ["fleet-test/kubernetes.py", &home("kubernetes"), "--gapless", &gapless];
     shell::run(command(".", "python3", &[&test[..], options].concat()))

@@ -5,8 +5,8 @@
 //! each pod once, however often it is asked for.
 
 use crate::error::Result;
-use crate::ledger::{Booking, Ledger};
 use crate::learn::Learner;
+use crate::ledger::{Booking, Ledger};
 use crate::mix::Mix;
 use crate::place::Placer;
 use crate::policy::Policy;

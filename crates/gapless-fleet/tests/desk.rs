@@ -81,7 +81,8 @@ fn the_desk_places_pods_as_the_simulation_that_learns() {
     let mut dice = Dice(3);
     let pods: Vec<Pod> = (0..400u64)
         .map(|number| {
-            let kinds = [(1, 1, 250, ""), (3, 1, 810, ""), (6, 2, 1000, "A"), (4, 1, 1000, ""), (2, 0, 0, "")];
+            let kinds =
+                [(1, 1, 250, ""), (3, 1, 810, ""), (6, 2, 1000, "A"), (4, 1, 1000, ""), (2, 0, 0, "")];
             let (cpus, gpus, milli, models) = kinds[dice.below(kinds.len() as u64) as usize];
             Pod {
                 name: format!("p{number:03}"),
@@ -106,7 +107,12 @@ fn the_desk_places_pods_as_the_simulation_that_learns() {
         let place = desk.create_among(&pod.name, &pod.request, &names);
         match (place, outcome) {
             (Ok(Place { node, gpus, .. }), Outcome::Placed { node: at, gpus: there, .. }) => {
-                assert_eq!((node.as_str(), &gpus), (nodes[*at as usize].name.as_str(), there), "{}", pod.name);
+                assert_eq!(
+                    (node.as_str(), &gpus),
+                    (nodes[*at as usize].name.as_str(), there),
+                    "{}",
+                    pod.name
+                );
             }
             (Err(cause), Outcome::Failed(why)) => {
                 assert_eq!(cause, *why);

@@ -447,12 +447,15 @@ impl Account {
             let (gpus, units) = match state.entries.iter().find(|entry| entry.uid == uid) {
                 Some(entry) => (entry.gpus.clone(), entry.units),
                 None => match &pod.booked {
-                    Some(booked) if booked.node == pod.node => (booked.gpus.clone(), booked.units_on(state, pod)),
+                    Some(booked) if booked.node == pod.node => {
+                        (booked.gpus.clone(), booked.units_on(state, pod))
+                    }
                     _ => (Vec::new(), 0),
                 },
             };
             let Request { cpu_milli, memory, .. } = pod.plain;
-            let asks = !matches!(&pod.request, Ok(None)) && !matches!(&pod.request, Ok(Some(one)) if one.gpus == 0);
+            let asks =
+                !matches!(&pod.request, Ok(None)) && !matches!(&pod.request, Ok(Some(one)) if one.gpus == 0);
             let is_lost = asks && gpus.is_empty();
             return Some(Hold { node: pod.node.clone(), gpus, units, cpu_milli, memory, is_lost });
         }
@@ -476,7 +479,9 @@ impl Account {
         let is_held = match (&wanted, &held) {
             (Some(hold), Some(place)) => {
                 hold.is_lost == self.is_over(uid, &hold.node)
-                    && hold.node == place.node && hold.gpus == place.gpus && hold.units == place.units
+                    && hold.node == place.node
+                    && hold.gpus == place.gpus
+                    && hold.units == place.units
             }
             (None, None) => true,
             _ => false,

@@ -81,7 +81,8 @@ impl Sizes {
 
 impl Auto {
     fn wish(&self, api: &Api) -> Result<Wish, String> {
-        let given = [&self.config, &self.config_map, &self.trace].iter().filter(|text| !text.is_empty()).count();
+        let given =
+            [&self.config, &self.config_map, &self.trace].iter().filter(|text| !text.is_empty()).count();
         if given > 1 {
             return Err(format!("set one of {FIT_CONFIG}, {FIT_CONFIG_MAP} and {TRACE}"));
         }

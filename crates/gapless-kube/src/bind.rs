@@ -129,7 +129,7 @@ impl Binder {
         };
         let others = Pods { api, account, node };
         match book::add(api, node, snapshot, &entries, &bound, &others) {
-            Ok((after, results)) => {
+            Ok(book::Booked { after, results }) => {
                 if let Some(object) = after {
                     locked(account).see_node(&object, log);
                 }
@@ -196,11 +196,7 @@ fn place(
     let mut account = locked(account);
     let Some(pod) = account.pod(uid) else { return Err(format!("pod {namespace}/{name} has finished")) };
     if !pod.node.is_empty() {
-        return if pod.node == node {
-            Ok(None)
-        } else {
-            Err(format!("it is bound to {} already", pod.node))
-        };
+        return if pod.node == node { Ok(None) } else { Err(format!("it is bound to {} already", pod.node)) };
     }
     let Some(request) = pod.request.clone()? else {
         // Not for us: there is nothing to book.

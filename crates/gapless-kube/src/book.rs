@@ -58,6 +58,15 @@ impl Snapshot {
     }
 }
 
+/// What became of bookings.
+#[derive(Debug)]
+pub struct Booked {
+    /// The node as it is afterwards, if it was changed.
+    pub after: Option<Value>,
+    /// One for each entry.
+    pub results: Vec<Result<(), BookError>>,
+}
+
 /// What a booking knows of other pods.
 pub trait Others {
     /// Whether this booking is certainly void: its pod is deleted, finished or bound to another node.
@@ -109,7 +118,7 @@ pub fn first_full(node: &Node, others: &[Entry], entry: &Entry) -> Option<(u16, 
 
 /// Books `new` entries on a node, each if it has room. `first` is what is known of the node; without it the node is
 /// read. `bound` are pods that are bound there: those that the annotation lacks, because somebody has edited it, are
-/// added. Gives the node as it is afterwards, if it was changed, and what became of each entry.
+/// added.
 pub fn add(
     api: &Api,
     name: &str,
@@ -117,7 +126,7 @@ pub fn add(
     new: &[Entry],
     bound: &[Entry],
     others: &dyn Others,
-) -> Result<(Option<Value>, Vec<Result<(), BookError>>), BookError> {
+) -> Result<Booked, BookError> {
     let mut results = Vec::new();
     let after = change(api, name, first, |now, is_read| {
         results = Vec::with_capacity(new.len());
@@ -157,16 +166,11 @@ pub fn add(
         }
         is_changed.then(|| written(&all))
     })?;
-    Ok((after, results))
+    Ok(Booked { after, results })
 }
 
 /// Takes the booking of a pod off a node. Gives the node as it is afterwards, or nothing if there was no booking.
-pub fn remove(
-    api: &Api,
-    name: &str,
-    first: Option<Snapshot>,
-    uid: &str,
-) -> Result<Option<Value>, BookError> {
+pub fn remove(api: &Api, name: &str, first: Option<Snapshot>, uid: &str) -> Result<Option<Value>, BookError> {
     change(api, name, first, |now, _| {
         let mut all = now.entries.clone();
         all.retain(|other| other.uid != uid);

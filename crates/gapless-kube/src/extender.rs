@@ -145,8 +145,12 @@ impl Extender {
     /// The answer to `bind`.
     pub fn bind(&self, args: &Value) -> Value {
         let of = |name: &str| member(args, name).as_str().unwrap_or_default();
-        let target =
-            Target { namespace: of("PodNamespace"), name: of("PodName"), uid: of("PodUID"), node: of("Node") };
+        let target = Target {
+            namespace: of("PodNamespace"),
+            name: of("PodName"),
+            uid: of("PodUID"),
+            node: of("Node"),
+        };
         // After a restart, sizes have to be found again.
         let auto = {
             let account = self.account();
@@ -166,7 +170,11 @@ impl Extender {
             }
             Err(what) => {
                 self.metrics.conflicts.fetch_add(1, Ordering::Relaxed);
-                self.log.write("warning", "bind failed", json!({"pod": pod, "node": target.node, "why": what}));
+                self.log.write(
+                    "warning",
+                    "bind failed",
+                    json!({"pod": pod, "node": target.node, "why": what}),
+                );
                 // The pod is scheduled again, on what is true then.
                 self.account().drop_assumption(target.uid);
                 json!({"Error": what})

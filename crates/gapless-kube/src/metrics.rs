@@ -61,7 +61,12 @@ impl Metrics {
         let mut out = String::new();
         out.push_str("# HELP gapless_fleet_request_seconds Time to answer the scheduler; bind-own: bind without the API server's part.\n");
         out.push_str("# TYPE gapless_fleet_request_seconds histogram\n");
-        let verbs = [("filter", &self.filter), ("prioritize", &self.prioritize), ("bind", &self.bind), ("bind-own", &self.bind_own)];
+        let verbs = [
+            ("filter", &self.filter),
+            ("prioritize", &self.prioritize),
+            ("bind", &self.bind),
+            ("bind-own", &self.bind_own),
+        ];
         for (name, verb) in verbs {
             let mut sum = 0;
             for (end, bucket) in BUCKETS.iter().zip(&verb.buckets) {
@@ -90,7 +95,12 @@ impl Metrics {
             ("pods_refused_total", "counter", "Pods that fitted nowhere.", value(&self.refused)),
             ("assumptions_expired_total", "counter", "Places that were never bound.", value(&self.expired)),
             ("conflicts_total", "counter", "Bookings that others had made first.", value(&self.conflicts)),
-            ("over_booked_total", "counter", "Bound pods found on GPUs without room for them.", now.over_booked),
+            (
+                "over_booked_total",
+                "counter",
+                "Bound pods found on GPUs without room for them.",
+                now.over_booked,
+            ),
             ("gpu_free_milli", "gauge", "Free thousandths of GPUs.", now.free_milli),
             ("gpu_total_milli", "gauge", "All thousandths of GPUs.", now.total_milli),
             ("pods", "gauge", "Pods in the account.", now.pods),

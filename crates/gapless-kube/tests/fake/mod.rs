@@ -88,7 +88,10 @@ impl Fake {
     }
 
     pub(crate) fn config_map(&self, name: &str, data: &Value) {
-        self.put(&format!("/api/v1/namespaces/default/configmaps/{name}"), json!({"metadata": {"name": name}, "data": data}));
+        self.put(
+            &format!("/api/v1/namespaces/default/configmaps/{name}"),
+            json!({"metadata": {"name": name}, "data": data}),
+        );
     }
 
     fn put(&self, path: &str, object: Value) {

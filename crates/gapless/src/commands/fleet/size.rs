@@ -63,15 +63,16 @@ fn fit(text: &str, config: Option<&str>) -> Result<u64, String> {
             )));
         }
         (Some(name), None) => (name.as_str(), read::open(name)),
-        (None, None) => return Err(wrong("which model? give a built-in name, such as llama-3.2-1b".to_owned())),
+        (None, None) => {
+            return Err(wrong("which model? give a built-in name, such as llama-3.2-1b".to_owned()));
+        }
     };
     let model = model.map_err(|error| wrong(error.to_string()))?;
     let question = Question::about(name, model, &asked).map_err(|error| wrong(error.what))?;
-    let answer = ask::ask(&question, &Wishes { top: 1, ..Wishes::default() }).map_err(|error| wrong(error.what))?;
+    let answer =
+        ask::ask(&question, &Wishes { top: 1, ..Wishes::default() }).map_err(|error| wrong(error.what))?;
     match answer.estimate {
-        Some(estimate) if !answer.is_plan => {
-            Ok(with_margin(estimate.process_total().0, estimate.error))
-        }
+        Some(estimate) if !answer.is_plan => Ok(with_margin(estimate.process_total().0, estimate.error)),
         _ => Err(wrong(format!(
             "the run does not fit on a GPU of {}: name a larger one with --gpu or --memory, or change the run",
             question.memory()
@@ -87,7 +88,9 @@ impl Programs {
         };
         // One plain name: no folder above or below, no absolute path.
         if Path::new(name).file_name() != Some(OsStr::new(name)) {
-            return Err(wrong(format!("invalid name {name:?}: use the name of a file in the folder of traces")));
+            return Err(wrong(format!(
+                "invalid name {name:?}: use the name of a file in the folder of traces"
+            )));
         }
         let path = folder.join(name);
         let trace = load::trace_quietly(&path).map_err(|error| wrong(error.to_string()))?;
