@@ -209,7 +209,7 @@ def speed(home: Path, programs: Path, gapless: Path, count: int) -> None:
     print(f"{len(trace.nodes)} nodes, {len(trace.pods)} pods", flush=True)
     rates = {}
     quiet = Quiet()
-    for name, with_extender in [("without", False), ("with", True)]:
+    for name, with_extender in [("with", True), ("without", False)]:
         with Cluster(home / name, programs, gapless) as cluster:
             trace.create(cluster.api)
             extender = cluster.extender("extender")[1] if with_extender else None
@@ -358,7 +358,7 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
 
 
 class Kick:
-    """Changes a label of a node: the scheduler then looks at its refused pods again, as in a real cluster all the time."""
+    """Changes a label of a node: the scheduler then looks at its refused pods again."""
 
     def __init__(self, api: Api, name: str) -> None:
         self.api, self.name, self.count, self.last = api, name, 0, 0.0
