@@ -175,12 +175,18 @@ def attempts(port: int) -> dict[str, int]:
     return found
 
 
-def rate(port: int, wanted: int, seconds: float, all_fit: bool = True) -> float:
+def rate(api: Api, port: int, wanted: int, seconds: float, all_fit: bool = True) -> float:
     """Waits until a scheduler has bound `wanted` pods, or tried so many; pods a second from the first to the last."""
     began = None
     end = time.monotonic() + seconds
     count = 0
+    looked = time.monotonic()
     while count < wanted:
+        if time.monotonic() > looked + 15:
+            # On a busy machine the scheduler gives up binds that the extender then completes: the pods tell.
+            looked = time.monotonic()
+            if len(places(api.pods())) >= wanted:
+                break
         if time.monotonic() > end:
             sys.exit(f"the scheduler has bound {count} of {wanted} pods in {seconds:.0f} s: {attempts(port)}")
         time.sleep(0.1)
@@ -215,7 +221,7 @@ def speed(home: Path, programs: Path, gapless: Path, count: int) -> None:
             extender = cluster.extender("extender")[1] if with_extender else None
             _, port = cluster.scheduler("gapless", extender)
             # Alone, it spreads pods over all nodes, and has no room for some large ones at the end.
-            rates[name] = rate(port, len(trace.pods), 600, all_fit=with_extender)
+            rates[name] = rate(cluster.api, port, len(trace.pods), 600, all_fit=with_extender)
             used = ", ".join(f"{one.log.stem} {one.processor_seconds():.1f}" for one in cluster.daemons)
             print(f"  {name} the extender: {rates[name]:.0f} pods a second; seconds of processors: {used}", flush=True)
             quiet.add(cluster)
@@ -245,7 +251,7 @@ def overflow(home: Path, programs: Path, gapless: Path, every: int) -> None:
         _, port = cluster.scheduler("gapless", extender)
         began = time.monotonic()
         # Pods that are refused are tried again and again; all were tried once if the scheduler has so many attempts.
-        rate(port, len(trace.pods), 600, all_fit=False)
+        rate(cluster.api, port, len(trace.pods), 600, all_fit=False)
         log = cluster.home / "extender.log"
 
         def is_calm() -> bool:
