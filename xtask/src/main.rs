@@ -20,7 +20,8 @@ cargo xtask test            install what the tests need, then run all of them
 cargo xtask test rust       only the Rust tests (also: lint, python, web)
 cargo xtask test-torch      the allocator's model against stock libraries of torch (versions and options may follow)
 cargo xtask test-torch python   only the Python package on stock torch (`--torch 2.15.0`, arguments for pytest)
-cargo xtask test-fleet      the fleet's parts on real schedulers: slurm (needs root; installs Debian's packages)
+cargo xtask test-fleet      the fleet's parts on real schedulers: slurm (needs root; installs Debian's packages),
+                            kubernetes (builds Debian's source package once; options may follow)
 cargo xtask torch-table VERSION   what the overlay has to know of a release of torch, from its wheel
 cargo xtask dist            what a release holds, in target/dist: built, installed into an empty environment, used
 cargo xtask dist try WHEEL  only check and use a wheel

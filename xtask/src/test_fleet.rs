@@ -7,14 +7,34 @@ use anyhow::{Result, bail};
 /// What Slurm's daemons and commands come in, on Debian.
 const SLURM: [&str; 4] = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins"];
 
-pub(crate) fn run(names: &[&str]) -> Result<()> {
-    if let Some(unknown) = names.iter().find(|name| **name != "slurm") {
-        bail!("no cluster is called {unknown:?}: there is slurm");
+/// The clusters by name.
+type Cluster = fn(&[&str]) -> Result<()>;
+const CLUSTERS: [(&str, Cluster); 2] = [("slurm", slurm), ("kubernetes", kubernetes)];
+
+/// Runs the clusters that are named, all of them for `all` or if none is named. Options go to the test of the cluster.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
+    let first_option = words.iter().position(|word| word.starts_with('-')).unwrap_or(words.len());
+    let (names, options) = words.split_at(first_option);
+    let known = CLUSTERS.map(|(name, _)| name);
+    if let Some(unknown) = names.iter().find(|name| **name != "all" && !known.contains(name)) {
+        bail!("no cluster is called {unknown:?}: use {} or all", known.join(", "));
     }
-    slurm()
+    if !options.is_empty() && names.len() != 1 {
+        bail!("options are for one cluster: name it first, as in `test-fleet kubernetes --kills 10`");
+    }
+    for (name, cluster) in CLUSTERS {
+        if names.is_empty() || names.contains(&"all") || names.contains(&name) {
+            cluster(options)?;
+        }
+    }
+    Ok(())
 }
 
-fn slurm() -> Result<()> {
+fn home(name: &str) -> String {
+    shell::target().join("fleet-test").join(name).display().to_string()
+}
+
+fn slurm(options: &[&str]) -> Result<()> {
     // The daemons do not know `--version`.
     if shell::output(command(
         ".",
@@ -26,6 +46,17 @@ fn slurm() -> Result<()> {
         let install = ["install", "--yes", "--no-install-recommends"];
         shell::run(command(".", "apt-get", &[&install[..], &SLURM].concat()))?;
     }
-    let home = shell::target().join("fleet-test/slurm").display().to_string();
-    shell::run(command(".", "python3", &["fleet-test/slurm.py", &home]))
+    shell::run(command(".", "python3", &[&["fleet-test/slurm.py", &home("slurm")], options].concat()))
+}
+
+/// Builds Kubernetes the first time, from Debian's source package, which takes some minutes of processors.
+fn kubernetes(options: &[&str]) -> Result<()> {
+    shell::run(command(
+        ".",
+        "cargo",
+        &["build", "--release", "--quiet", "--locked", "--package", "gapless"],
+    ))?;
+    let gapless = shell::target().join("release/gapless").display().to_string();
+    let test = ["fleet-test/kubernetes.py", &home("kubernetes"), "--gapless", &gapless];
+    shell::run(command(".", "python3", &[&test[..], options].concat()))
 }

@@ -21,6 +21,15 @@ pub struct Arrivals {
     pub random: GoRandom,
 }
 
+impl Arrivals {
+    /// Ranks nodes by their names, as the extender for Kubernetes does.
+    pub fn rank_by_name(&mut self, nodes: &[Node]) {
+        for (rank, node) in by_name(nodes.iter().map(|node| node.name.as_str())).into_iter().enumerate() {
+            self.ranks[node as usize] = rank as u32;
+        }
+    }
+}
+
 /// One arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -42,8 +51,7 @@ impl Arrival {
 pub fn shuffled(pods: &[Pod], nodes: &[Node], units: u64, level: Option<f64>, seed: i64) -> Result<Arrivals> {
     let mut random = GoRandom::new(seed);
     random.draw();
-    let mut by_name: Vec<u32> = (0..pods.len() as u32).collect();
-    by_name.sort_by(|&a, &b| pods[a as usize].name.as_bytes().cmp(pods[b as usize].name.as_bytes()));
+    let by_name = by_name(pods.iter().map(|pod| pod.name.as_str()));
     let mut order: Vec<Arrival> = by_name.iter().map(|&pod| Arrival { pod, copy: None }).collect();
     random.shuffle(&mut order);
     if let Some(level) = level {
@@ -70,9 +78,15 @@ pub fn listed(pods: &[Pod], nodes: &[Node], seed: i64) -> Arrivals {
     Arrivals { order, ranks, random }
 }
 
+/// Indices in the order of the names' bytes.
+fn by_name<'a>(names: impl Iterator<Item = &'a str>) -> Vec<u32> {
+    let mut all: Vec<(&str, u32)> = names.zip(0..).collect();
+    all.sort_unstable();
+    all.into_iter().map(|(_, index)| index).collect()
+}
+
 fn ranks(nodes: &[Node], random: &mut GoRandom) -> Vec<u32> {
-    let mut by_name: Vec<u32> = (0..nodes.len() as u32).collect();
-    by_name.sort_by(|&a, &b| nodes[a as usize].name.as_bytes().cmp(nodes[b as usize].name.as_bytes()));
+    let by_name = by_name(nodes.iter().map(|node| node.name.as_str()));
     let permutation = random.permutation(nodes.len());
     let mut ranks = vec![0; nodes.len()];
     for (place, &node) in by_name.iter().enumerate() {

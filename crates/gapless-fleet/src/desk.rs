@@ -1,9 +1,11 @@
 //! A cluster that many callers share: pods are created and deleted by their unique ids, at any time, from any thread.
 //!
 //! A create with an id that is already placed gives the same place again, and a delete of an unknown id changes
-//! nothing, so callers may repeat themselves. Nodes may come, go and come back.
+//! nothing, so callers may repeat themselves. Nodes may come, go and come back. The mix is learned from the requests,
+//! each pod once, however often it is asked for.
 
 use crate::error::Result;
+use crate::learn::Learner;
 use crate::ledger::{Booking, Ledger};
 use crate::mix::Mix;
 use crate::place::Placer;
@@ -11,7 +13,7 @@ use crate::policy::Policy;
 use crate::policy::value::Value;
 use crate::sim::{Cause, cause};
 use crate::words::{Node, Request};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where a pod is.
@@ -34,30 +36,29 @@ struct State {
     placer: Placer,
     nodes: FxHashMap<String, u32>,
     held: FxHashMap<String, (Booking, Request)>,
-    /// Requests of late, for the mix; the oldest are overwritten.
-    recent: Vec<Request>,
-    next_recent: usize,
-    since_learned: usize,
+    learner: Learner,
+    /// Pods whose requests were learned.
+    learned: FxHashSet<String>,
 }
 
-/// Requests that the mix is learned from.
-const RECENT: usize = 20_000;
-/// The policy learns again after this many new requests.
-const LEARN_EVERY: usize = 2_000;
-
 impl Desk {
+    /// Of equal nodes, the first one wins.
     pub fn new(nodes: Vec<Node>) -> Desk {
+        Desk::with(nodes, Learner::default(), FxHashSet::default())
+    }
+
+    /// An empty desk with other nodes, and what was learned so far.
+    pub fn rebuilt(&self, nodes: Vec<Node>) -> Desk {
+        let state = self.state();
+        Desk::with(nodes, state.learner.clone(), state.learned.clone())
+    }
+
+    fn with(nodes: Vec<Node>, learner: Learner, learned: FxHashSet<String>) -> Desk {
         let names = nodes.iter().enumerate().map(|(at, node)| (node.name.clone(), at as u32)).collect();
         let ledger = Ledger::new(nodes);
-        let policy = Policy::Value(Box::new(Value::new(&ledger, &Mix::default())));
-        let state = State {
-            placer: Placer::new(ledger, policy),
-            nodes: names,
-            held: FxHashMap::default(),
-            recent: Vec::new(),
-            next_recent: 0,
-            since_learned: 0,
-        };
+        let policy = Policy::Value(Box::new(Value::new(&ledger, &learner.mix())));
+        let placer = Placer::new(ledger, policy);
+        let state = State { placer, nodes: names, held: FxHashMap::default(), learner, learned };
         Desk { state: Mutex::new(state) }
     }
 
@@ -72,7 +73,7 @@ impl Desk {
         if let Some((booking, _)) = state.held.get(id) {
             return Ok(state.place(booking));
         }
-        state.learn(request);
+        state.learn(id, request);
         let Some(booking) = state.placer.place(request) else {
             return Err(cause(&state.placer, request).unwrap_or(Cause::Pods));
         };
@@ -92,7 +93,7 @@ impl Desk {
         if let Some((booking, _)) = state.held.get(id) {
             return Ok(state.place(booking));
         }
-        state.learn(request);
+        state.learn(id, request);
         let mut allowed = vec![false; state.placer.ledger().len()];
         for name in names {
             if let Some(&index) = state.nodes.get(*name) {
@@ -131,9 +132,20 @@ impl Desk {
             return Err(crate::Error::NoRoom { node: node.to_owned(), what: "there is no such node" });
         };
         let booking = state.placer.book(index, request, gpus)?;
-        state.learn(request);
+        state.learn(id, request);
         state.held.insert(id.to_owned(), (booking, request.clone()));
         Ok(())
+    }
+
+    /// Learns what a pod asks for, unless it is known.
+    pub fn learn(&self, id: &str, request: &Request) {
+        self.state().learn(id, request);
+    }
+
+    /// Frees what a pod holds, and forgets that it was there.
+    pub fn forget(&self, id: &str) {
+        self.delete(id);
+        self.state().learned.remove(id);
     }
 
     /// Frees what a pod holds; false if it holds nothing.
@@ -152,7 +164,7 @@ impl Desk {
             return is_same;
         }
         let name = node.name.clone();
-        let mix = Mix::of(state.recent.iter());
+        let mix: Mix = state.learner.mix();
         let index = state.placer.add_node(node, |ledger| Policy::Value(Box::new(Value::new(ledger, &mix))));
         state.nodes.insert(name, index);
         true
@@ -160,9 +172,16 @@ impl Desk {
 
     /// Gives a node nothing more. Pods on it keep what they have.
     pub fn close_node(&self, name: &str) -> bool {
+        self.set_open(name, false)
+    }
+
+    /// Closes a node, or opens it again. False if there is no such node.
+    pub fn set_open(&self, name: &str, open: bool) -> bool {
         let mut state = self.state();
         let Some(&index) = state.nodes.get(name) else { return false };
-        state.placer.set_open(index, false);
+        if state.placer.ledger().slot(index).open != open {
+            state.placer.set_open(index, open);
+        }
         true
     }
 
@@ -190,19 +209,12 @@ impl State {
     }
 
     /// Learns the mix from requests as they come.
-    fn learn(&mut self, request: &Request) {
-        if self.recent.len() < RECENT {
-            self.recent.push(request.clone());
-        } else {
-            self.recent[self.next_recent] = request.clone();
-            self.next_recent = (self.next_recent + 1) % RECENT;
+    fn learn(&mut self, id: &str, request: &Request) {
+        if self.learned.contains(id) {
+            return;
         }
-        self.since_learned += 1;
-        // Early requests teach most: after 1, 2, 4, 8 ... requests, then at equal distances.
-        let is_early = self.recent.len() < LEARN_EVERY && self.recent.len().is_power_of_two();
-        if is_early || self.since_learned >= LEARN_EVERY {
-            self.since_learned = 0;
-            let mix = Mix::of(self.recent.iter());
+        self.learned.insert(id.to_owned());
+        if let Some(mix) = self.learner.see(request) {
             let value = Value::new(self.placer.ledger(), &mix);
             self.placer.set_policy(Policy::Value(Box::new(value)));
         }

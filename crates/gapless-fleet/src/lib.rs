@@ -12,6 +12,7 @@ pub mod check;
 pub mod desk;
 pub mod error;
 pub mod go_random;
+pub mod learn;
 pub mod ledger;
 pub mod log;
 pub mod mix;

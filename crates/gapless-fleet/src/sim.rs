@@ -2,11 +2,13 @@
 
 use crate::arrivals::Arrivals;
 use crate::go_random::GoRandom;
+use crate::learn::Learner;
 use crate::ledger::{Booking, Ledger};
 use crate::mix::{Mix, common_units, demand};
 use crate::place::Placer;
 use crate::policy::Policy;
 use crate::policy::fragment::Fragments;
+use crate::policy::value::Value;
 use crate::repack::{Movable, Move, make_room};
 use crate::words::{Node, Pod, Request};
 use serde::Serialize;
@@ -143,6 +145,8 @@ pub struct Options {
     pub moves: usize,
     /// Moves for one such pod.
     pub moves_for_one: usize,
+    /// The default policy does not know the mix: it learns from the arrivals, as [`crate::desk::Desk`] does.
+    pub learn: bool,
 }
 
 /// Runs `arrivals` of `pods` over `nodes`. `policy` makes the policy from the ranked ledger.
@@ -165,9 +169,11 @@ pub fn run(
     let fragments = options.fragments.then(|| Fragments::new(&ledger, &mix));
     let cost = fragments.as_ref().map_or(0, Fragments::requests) * nodes.len();
     let distance = if cost > 2_000_000 { 10.0 } else { 1.0 };
-    let policy = policy(&ledger, &mix, &arrivals.random);
+    let known = if options.learn { &Mix::default() } else { &mix };
+    let policy = policy(&ledger, known, &arrivals.random);
     let mut simulation = Simulation {
         placer: Placer::new(ledger, policy),
+        learner: Learner::default(),
         by_rank,
         units,
         fragments,
@@ -199,6 +205,7 @@ pub fn run(
 
 struct Simulation {
     placer: Placer,
+    learner: Learner,
     by_rank: Vec<u32>,
     units: u64,
     fragments: Option<Fragments>,
@@ -257,6 +264,9 @@ impl Simulation {
     /// Places one pod, or a gang.
     fn arrive(&mut self, members: &[&Pod]) {
         let began = Instant::now();
+        if self.options.learn {
+            members.iter().for_each(|pod| self.learn(&pod.request));
+        }
         let mut bookings: Option<Vec<Booking>> = match members {
             [pod] => self.placer.place(&pod.request).map(|booking| vec![booking]),
             _ => {
@@ -286,6 +296,13 @@ impl Simulation {
                     self.sample();
                 }
             }
+        }
+    }
+
+    fn learn(&mut self, request: &Request) {
+        if let Some(mix) = self.learner.see(request) {
+            let value = Value::new(self.placer.ledger(), &mix);
+            self.placer.set_policy(Policy::Value(Box::new(value)));
         }
     }
 

@@ -2,8 +2,11 @@
 
 mod support;
 
-use gapless_fleet::desk::Desk;
-use gapless_fleet::words::Request;
+use gapless_fleet::arrivals;
+use gapless_fleet::desk::{Desk, Place};
+use gapless_fleet::policy::Policy;
+use gapless_fleet::sim::{self, Options, Outcome};
+use gapless_fleet::words::{Pod, Request};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use support::{Dice, node, request};
 
@@ -68,5 +71,58 @@ fn nodes_go_and_come_back_with_what_they_hold() {
     assert_eq!(desk.create("r", &request(1, 1, 500, "A")).expect("it fits").node, "a");
     assert!(desk.create("s", &request(1, 1, 500, "A")).is_err(), "p still holds its half");
     assert!(desk.restore("t", "a", &request(1, 1, 1, ""), &[0]).is_err(), "nothing is left there");
+    desk.check().expect("the account is right");
+}
+
+#[test]
+fn the_desk_places_pods_as_the_simulation_that_learns() {
+    let nodes: Vec<_> =
+        (0..30).map(|i| node(&format!("n{i:02}"), 24, 4, if i % 4 == 0 { "A" } else { "B" })).collect();
+    let mut dice = Dice(3);
+    let pods: Vec<Pod> = (0..400u64)
+        .map(|number| {
+            let kinds =
+                [(1, 1, 250, ""), (3, 1, 810, ""), (6, 2, 1000, "A"), (4, 1, 1000, ""), (2, 0, 0, "")];
+            let (cpus, gpus, milli, models) = kinds[dice.below(kinds.len() as u64) as usize];
+            Pod {
+                name: format!("p{number:03}"),
+                request: request(cpus, gpus, milli, models),
+                created: Some(number),
+                deleted: None,
+                priority: 0,
+                gang: String::new(),
+            }
+        })
+        .collect();
+    let mut arrivals = arrivals::listed(&pods, &nodes, 1);
+    arrivals.rank_by_name(&nodes);
+    let options = Options { learn: true, ..Options::default() };
+    let run = sim::run(&nodes, &pods, &arrivals, options, |ledger, mix, random| {
+        Policy::named("gapless", ledger, mix, random).expect("a policy")
+    });
+    let desk = Desk::new(nodes.clone());
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let mut refused = 0;
+    for (pod, outcome) in pods.iter().zip(&run.outcomes) {
+        let place = desk.create_among(&pod.name, &pod.request, &names);
+        match (place, outcome) {
+            (Ok(Place { node, gpus, .. }), Outcome::Placed { node: at, gpus: there, .. }) => {
+                assert_eq!(
+                    (node.as_str(), &gpus),
+                    (nodes[*at as usize].name.as_str(), there),
+                    "{}",
+                    pod.name
+                );
+            }
+            (Err(cause), Outcome::Failed(why)) => {
+                assert_eq!(cause, *why);
+                refused += 1;
+                // Asked again, it teaches nothing new.
+                assert!(desk.create_among(&pod.name, &pod.request, &names).is_err());
+            }
+            (place, outcome) => panic!("{}: {place:?}, {outcome:?}", pod.name),
+        }
+    }
+    assert!(refused > 20 && refused < 200, "{refused}");
     desk.check().expect("the account is right");
 }

@@ -4,11 +4,12 @@ use crate::http::{self, Connection};
 use crate::tls;
 use rustls::ClientConfig;
 use serde_json::Value;
+use std::cell::Cell;
 use std::io::{BufReader, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where the API server is, and how to talk to it.
 #[derive(Clone, Debug)]
@@ -47,6 +48,24 @@ const SILENCE: Duration = Duration::from_secs(330);
 const MOST_IDLE: usize = 32;
 /// The longest event of a watch.
 const MOST_EVENT: usize = 16 << 20;
+
+thread_local! {
+    /// Time that this thread has spent on waiting for the API server.
+    static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Time that this thread has waited for the API server, since it was last asked for.
+pub fn take_waited() -> Duration {
+    WAITED.take()
+}
+
+/// Does something that counts as waiting for the API server.
+pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = wait();
+    WAITED.set(WAITED.get() + began.elapsed());
+    result
+}
 
 /// The client.
 pub struct Api {
@@ -106,6 +125,16 @@ impl Api {
 
     /// Calls the API server and gives the object that it answers.
     pub fn call(
+        &self,
+        method: &str,
+        path: &str,
+        kind: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Value, ApiError> {
+        waiting(|| self.call_now(method, path, kind, body))
+    }
+
+    fn call_now(
         &self,
         method: &str,
         path: &str,

@@ -4,17 +4,20 @@
 //! gapless.dev/bookings: {"UID": "NAMESPACE/NAME 0;1 19327352832", ...}      pod, GPUs, units of each
 //! ```
 //!
-//! A booking reads the node, adds up what is booked on each GPU, and writes the new list with the version that it read.
-//! If anybody has changed the node since, the API server refuses the change, and the booking starts again. So no GPU is
-//! booked twice, whatever the replicas believe.
+//! A booking adds up what is booked on each GPU of the node, and writes the new list with the version that it knows. If
+//! anybody has changed the node since, the API server refuses the change, and the booking reads the node and starts
+//! again. So no GPU is booked twice, whatever the replicas believe.
 
 use crate::api::{Api, ApiError};
-use crate::objects::{KubeNode, node, parse_indices, text};
+use crate::objects::{node, parse_indices, text};
+use gapless_fleet::words::Node;
 use serde_json::{Map, Value, json};
 
 pub const BOOKINGS: &str = "gapless.dev/bookings";
 /// How often a change of the node is tried; kubelets change nodes all the time.
 const TRIES: usize = 20;
+/// If a node has more bookings, each is checked.
+const MOST_ENTRIES: usize = 256;
 
 /// A booking of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,14 +42,46 @@ pub enum BookError {
     Api(#[from] ApiError),
 }
 
+/// A node at some version.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub version: String,
+    pub node: Node,
+    pub entries: Vec<Entry>,
+}
+
+impl Snapshot {
+    /// Reads a node object.
+    pub fn of(object: &Value) -> Result<Snapshot, String> {
+        let version = text(object, &["metadata", "resourceVersion"]).to_owned();
+        Ok(Snapshot { version, node: node(object)?.node, entries: entries(object)? })
+    }
+}
+
+/// What became of bookings.
+#[derive(Debug)]
+pub struct Booked {
+    /// The node as it is afterwards, if it was changed.
+    pub after: Option<Value>,
+    /// One for each entry.
+    pub results: Vec<Result<(), BookError>>,
+}
+
+/// What a booking knows of other pods.
+pub trait Others {
+    /// Whether this booking is certainly void: its pod is deleted, finished or bound to another node.
+    fn is_void(&self, entry: &Entry, at: &str) -> bool;
+    /// The same, and the API server may be asked.
+    fn is_gone(&self, entry: &Entry) -> bool;
+}
+
 /// The bookings in a node's annotation; an error if somebody has edited it into nonsense.
 pub fn entries(object: &Value) -> Result<Vec<Entry>, String> {
     let Some(written) = object["metadata"]["annotations"][BOOKINGS].as_str().filter(|text| !text.is_empty())
     else {
         return Ok(Vec::new());
     };
-    let wrong =
-        || format!("the annotation {BOOKINGS} is damaged: delete it if no pod uses a GPU of the node");
+    let wrong = || format!("the annotation {BOOKINGS} is damaged: delete it, and Gapless makes it anew");
     let members: Map<String, Value> = serde_json::from_str(written).map_err(|_| wrong())?;
     let entry = |(uid, value): (&String, &Value)| {
         let mut words = value.as_str()?.split(' ');
@@ -69,75 +104,109 @@ fn written(entries: &[Entry]) -> String {
 }
 
 /// The first GPU on which `entry` has no room beside `others`, with what is left there.
-pub fn first_full(node: &KubeNode, others: &[Entry], entry: &Entry) -> Option<(u16, u64)> {
+pub fn first_full(node: &Node, others: &[Entry], entry: &Entry) -> Option<(u16, u64)> {
     entry.gpus.iter().find_map(|&gpu| {
-        if u32::from(gpu) >= node.node.gpus {
+        if u32::from(gpu) >= node.gpus {
             return Some((gpu, 0));
         }
         let on_it = others.iter().filter(|other| other.uid != entry.uid && other.gpus.contains(&gpu));
         let used = on_it.fold(0u64, |sum, other| sum.saturating_add(other.units));
-        let left = node.node.units().saturating_sub(used);
+        let left = node.units().saturating_sub(used);
         (left < entry.units).then_some((gpu, left))
     })
 }
 
-/// Books `entry` on a node. `is_gone` tells, by its name and id, whether a pod of an older booking is gone for good.
+/// Books `new` entries on a node, each if it has room. `first` is what is known of the node; without it the node is
+/// read. `bound` are pods that are bound there: those that the annotation lacks, because somebody has edited it, are
+/// added.
 pub fn add(
     api: &Api,
     name: &str,
-    entry: &Entry,
-    is_gone: &dyn Fn(&str, &str) -> bool,
-) -> Result<(), BookError> {
-    change(api, name, |object| {
-        let kube = node(object).map_err(|what| BookError::Node { node: name.to_owned(), what })?;
-        let mut all = entries(object).map_err(|what| BookError::Node { node: name.to_owned(), what })?;
-        if all.iter().any(|other| other == entry) {
-            return Ok(None);
+    first: Option<Snapshot>,
+    new: &[Entry],
+    bound: &[Entry],
+    others: &dyn Others,
+) -> Result<Booked, BookError> {
+    let mut results = Vec::new();
+    let after = change(api, name, first, |now, is_read| {
+        results = Vec::with_capacity(new.len());
+        if new.iter().all(|entry| now.entries.contains(entry)) {
+            results.extend(new.iter().map(|_| Ok(())));
+            return None;
         }
-        all.retain(|other| other.uid != entry.uid);
-        if first_full(&kube, &all, entry).is_some() || all.len() > 256 {
-            // Bookings of pods that are gone are cleared only when they are in the way.
-            all.retain(|other| !is_gone(&other.pod, &other.uid));
+        let is_new = |uid: &str| new.iter().any(|entry| entry.uid == uid);
+        let mut all = now.entries.clone();
+        all.retain(|other| !is_new(&other.uid) && !others.is_void(other, &now.version));
+        for known in bound {
+            if !is_new(&known.uid) && all.iter().all(|other| other.uid != known.uid) {
+                all.push(known.clone());
+            }
         }
-        if let Some((gpu, left)) = first_full(&kube, &all, entry) {
-            return Err(BookError::NoRoom { node: name.to_owned(), gpu, left, asked: entry.units });
+        let mut is_changed = false;
+        for entry in new {
+            let mut full = first_full(&now.node, &all, entry);
+            // What was known may be old: only for a node that was just read it is worth asking for each pod.
+            if is_read && (full.is_some() || all.len() > MOST_ENTRIES) {
+                all.retain(|other| is_new(&other.uid) || !others.is_gone(other));
+                full = first_full(&now.node, &all, entry);
+            }
+            results.push(match full {
+                Some((gpu, left)) => {
+                    Err(BookError::NoRoom { node: name.to_owned(), gpu, left, asked: entry.units })
+                }
+                None => {
+                    all.push(entry.clone());
+                    is_changed = true;
+                    Ok(())
+                }
+            });
         }
-        all.push(entry.clone());
-        Ok(Some(written(&all)))
-    })
+        if !is_read && results.iter().any(Result::is_err) {
+            return None;
+        }
+        is_changed.then(|| written(&all))
+    })?;
+    Ok(Booked { after, results })
 }
 
-/// Takes the booking of a pod off a node.
-pub fn remove(api: &Api, name: &str, uid: &str) -> Result<(), BookError> {
-    change(api, name, |object| {
-        let mut all = entries(object).map_err(|what| BookError::Node { node: name.to_owned(), what })?;
-        let before = all.len();
+/// Takes the booking of a pod off a node. Gives the node as it is afterwards, or nothing if there was no booking.
+pub fn remove(api: &Api, name: &str, first: Option<Snapshot>, uid: &str) -> Result<Option<Value>, BookError> {
+    change(api, name, first, |now, _| {
+        let mut all = now.entries.clone();
         all.retain(|other| other.uid != uid);
-        Ok((all.len() < before).then(|| written(&all)))
+        (all.len() < now.entries.len()).then(|| written(&all))
     })
 }
 
-/// Reads the node, makes the new list and writes it with the version that was read, until nobody came between.
+/// Makes the new list and writes it with the version that it was made from, until nobody came between. `make` hears
+/// whether the node was just read. Nothing to write counts only then.
 fn change(
     api: &Api,
     name: &str,
-    make: impl Fn(&Value) -> Result<Option<String>, BookError>,
-) -> Result<(), BookError> {
+    first: Option<Snapshot>,
+    mut make: impl FnMut(&Snapshot, bool) -> Option<String>,
+) -> Result<Option<Value>, BookError> {
     let path = format!("/api/v1/nodes/{name}");
+    let wrong = |what| BookError::Node { node: name.to_owned(), what };
+    let mut now = first;
     let mut last = None;
     for _ in 0..TRIES {
-        let object = api.get(&path)?;
-        let Some(new) = make(&object)? else { return Ok(()) };
-        let version = text(&object, &["metadata", "resourceVersion"]);
-        let body = json!({"metadata": {"resourceVersion": version, "annotations": {BOOKINGS: new}}});
+        let (snapshot, is_read) = match now.take() {
+            Some(snapshot) => (snapshot, false),
+            None => (Snapshot::of(&api.get(&path)?).map_err(wrong)?, true),
+        };
+        let Some(new) = make(&snapshot, is_read) else {
+            if is_read {
+                return Ok(None);
+            }
+            continue;
+        };
+        let body = json!({"metadata": {"resourceVersion": snapshot.version, "annotations": {BOOKINGS: new}}});
         match api.patch(&path, &body) {
-            Ok(_) => return Ok(()),
+            Ok(object) => return Ok(Some(object)),
             Err(error) if error.status() == Some(409) => last = Some(error),
             Err(error) => return Err(error.into()),
         }
     }
-    Err(last.map_or_else(
-        || BookError::Node { node: name.to_owned(), what: "it cannot be changed".to_owned() },
-        BookError::Api,
-    ))
+    Err(last.map_or_else(|| wrong("it cannot be changed".to_owned()), BookError::Api))
 }

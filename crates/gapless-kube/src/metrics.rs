@@ -36,6 +36,8 @@ pub struct Metrics {
     pub filter: Verb,
     pub prioritize: Verb,
     pub bind: Verb,
+    /// What of the time for binds was not spent on waiting for the API server.
+    pub bind_own: Verb,
     pub refused: AtomicU64,
     pub expired: AtomicU64,
     pub conflicts: AtomicU64,
@@ -48,6 +50,7 @@ pub struct Gauges {
     pub total_milli: u64,
     pub pods: u64,
     pub assumed: u64,
+    pub over_booked: u64,
     pub lists: u64,
     pub troubles: u64,
 }
@@ -56,9 +59,14 @@ impl Metrics {
     /// The text format of Prometheus.
     pub fn text(&self, now: Gauges) -> String {
         let mut out = String::new();
-        out.push_str("# HELP gapless_fleet_request_seconds Time to answer the scheduler.\n");
+        out.push_str("# HELP gapless_fleet_request_seconds Time to answer the scheduler; bind-own: bind without the API server's part.\n");
         out.push_str("# TYPE gapless_fleet_request_seconds histogram\n");
-        let verbs = [("filter", &self.filter), ("prioritize", &self.prioritize), ("bind", &self.bind)];
+        let verbs = [
+            ("filter", &self.filter),
+            ("prioritize", &self.prioritize),
+            ("bind", &self.bind),
+            ("bind-own", &self.bind_own),
+        ];
         for (name, verb) in verbs {
             let mut sum = 0;
             for (end, bucket) in BUCKETS.iter().zip(&verb.buckets) {
@@ -87,6 +95,12 @@ impl Metrics {
             ("pods_refused_total", "counter", "Pods that fitted nowhere.", value(&self.refused)),
             ("assumptions_expired_total", "counter", "Places that were never bound.", value(&self.expired)),
             ("conflicts_total", "counter", "Bookings that others had made first.", value(&self.conflicts)),
+            (
+                "over_booked_total",
+                "counter",
+                "Bound pods found on GPUs without room for them.",
+                now.over_booked,
+            ),
             ("gpu_free_milli", "gauge", "Free thousandths of GPUs.", now.free_milli),
             ("gpu_total_milli", "gauge", "All thousandths of GPUs.", now.total_milli),
             ("pods", "gauge", "Pods in the account.", now.pods),

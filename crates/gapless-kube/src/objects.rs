@@ -1,5 +1,6 @@
 //! What Gapless reads of nodes and pods. Objects are untrusted: anybody may edit an annotation.
 
+use crate::auto::{Auto, FIT, FIT_CONFIG, FIT_CONFIG_MAP, TRACE};
 use crate::quantity;
 use gapless_fleet::words::{MAX_PODS, Node, Request, Share, WHOLE};
 use gapless_trace::Bytes;
@@ -37,10 +38,43 @@ pub struct KubePod {
     pub finished: bool,
     /// What it asks for; `None` if it says nothing about GPU memory, an error if what it says makes no sense.
     pub request: Result<Option<Request>, String>,
+    /// Where the size comes from, if the pod says `auto`. Until it is known, `request` is an error.
+    pub auto: Option<Auto>,
     /// CPUs and memory only, for pods of others.
     pub plain: Request,
+    pub asked: Asked,
     /// The node and GPUs that were booked for it.
-    pub booked: Option<(String, Vec<u16>)>,
+    pub booked: Option<Booked>,
+}
+
+/// What a pod's annotations say that it got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Booked {
+    pub node: String,
+    pub gpus: Vec<u16>,
+    /// Units of each GPU, if the annotation has a number.
+    pub units: Option<u64>,
+}
+
+impl KubePod {
+    /// `NAMESPACE/NAME`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// The size that `auto` stands for is known.
+    pub fn set_size(&mut self, size: Result<u64, String>) {
+        self.request = size.and_then(|bytes| sized_request(&self.asked, &self.plain, Some(bytes)));
+    }
+}
+
+/// What a pod's annotations ask for, as they are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    memory: Option<String>,
+    milli: Option<String>,
+    gpus: Option<String>,
+    models: String,
 }
 
 /// A text at a path of member names; empty if it is not there.
@@ -96,8 +130,18 @@ pub fn pod(object: &Value) -> KubePod {
     let node = note(object, &[NODE]).unwrap_or_default().to_owned();
     let indices = note(object, &[INDICES]).map(parse_indices);
     let booked = match indices {
-        Some(Ok(gpus)) if !node.is_empty() => Some((node, gpus)),
+        Some(Ok(gpus)) if !node.is_empty() && !gpus.is_empty() => {
+            let units = note(object, &[BOOKED]).and_then(|units| units.trim().parse().ok());
+            Some(Booked { node, gpus, units })
+        }
         _ => None,
+    };
+    let own = |names: &[&str]| note(object, names).map(str::to_owned);
+    let asked = Asked {
+        memory: own(&[GPU_MEMORY]),
+        milli: own(&[GPU_MILLI]),
+        gpus: own(&[GPUS]),
+        models: own(&[GPU_MODELS]).unwrap_or_default(),
     };
     KubePod {
         uid: text(object, &["metadata", "uid"]).to_owned(),
@@ -105,7 +149,15 @@ pub fn pod(object: &Value) -> KubePod {
         name: text(object, &["metadata", "name"]).to_owned(),
         node: text(object, &["spec", "nodeName"]).to_owned(),
         finished: phase == "Succeeded" || phase == "Failed",
-        request: gpu_request(object, &plain),
+        request: sized_request(&asked, &plain, None),
+        auto: (asked.memory.as_deref() == Some("auto")).then(|| Auto {
+            fit: own(&[FIT]).unwrap_or_default(),
+            config: own(&[FIT_CONFIG]).unwrap_or_default(),
+            config_map: own(&[FIT_CONFIG_MAP]).unwrap_or_default(),
+            trace: own(&[TRACE]).unwrap_or_default(),
+            namespace: text(object, &["metadata", "namespace"]).to_owned(),
+        }),
+        asked,
         plain,
         booked,
     }
@@ -146,17 +198,24 @@ fn plain_request(object: &Value) -> Request {
     }
 }
 
-fn gpu_request(object: &Value, plain: &Request) -> Result<Option<Request>, String> {
-    let (memory, milli, gpus) =
-        (note(object, &[GPU_MEMORY]), note(object, &[GPU_MILLI]), note(object, &[GPUS]));
+fn sized_request(asked: &Asked, plain: &Request, size: Option<u64>) -> Result<Option<Request>, String> {
+    let (memory, milli, gpus) = (asked.memory.as_deref(), asked.milli.as_deref(), asked.gpus.as_deref());
     if memory.is_none() && milli.is_none() && gpus.is_none() {
         return Ok(None);
     }
+    if gpus.is_some_and(|count| count.trim() == "0") {
+        // The pod only uses CPUs beside GPUs, and wants to be where it strands none.
+        return match (memory, milli) {
+            (None, None) => Ok(Some(plain.clone())),
+            _ => Err(format!("{GPUS}: 0 GPUs, but a part of each: use 1 or more, or remove the part")),
+        };
+    }
     let share = match (memory, milli) {
         (Some(_), Some(_)) => return Err(format!("both {GPU_MEMORY} and {GPU_MILLI}: set one of them")),
-        (Some("auto"), None) => {
-            return Err(format!("{GPU_MEMORY}: auto is not supported yet; set a size such as 18GiB"));
-        }
+        (Some("auto"), None) => match size {
+            Some(bytes) => Share::Bytes(bytes),
+            None => return Err(format!("{GPU_MEMORY}: the size that auto stands for is not known yet")),
+        },
         (Some(size), None) => {
             Share::Bytes(size.parse::<Bytes>().map_err(|error| format!("{GPU_MEMORY}: {error}"))?.0)
         }
@@ -166,13 +225,10 @@ fn gpu_request(object: &Value, plain: &Request) -> Result<Option<Request>, Strin
         }
         (None, None) => Share::Milli(WHOLE),
     };
-    let wrong = |_| format!("{GPUS}: invalid number {:?}: use 1 or more", gpus.unwrap_or_default());
+    let wrong = |_| format!("{GPUS}: invalid number {:?}: use a whole number", gpus.unwrap_or_default());
     let count: u32 = gpus.unwrap_or("1").trim().parse().map_err(wrong)?;
-    let models = note(object, &[GPU_MODELS]).unwrap_or_default().to_owned();
+    let models = asked.models.clone();
     let request = Request { gpus: count, share, models, ..plain.clone() };
-    if count == 0 {
-        return Err(format!("{GPUS}: 0 GPUs: remove the annotations, or use 1 or more"));
-    }
     request.check()?;
     Ok(Some(request))
 }

@@ -1,13 +1,13 @@
 //! The server: connections from the scheduler, probes and Prometheus; threads that follow the API server.
 
-use crate::api::Api;
+use crate::api::{self, Api};
 use crate::extender::Extender;
 use crate::http::{self, Connection};
 use crate::{tls, watch};
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 use std::io::{self, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub fn serve_with(
     api: &Arc<Api>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
     let busy = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let (nodes, pods) = (extender.node_listener(), extender.pod_listener());
@@ -51,16 +51,23 @@ pub fn serve_with(
             }
             watch::follow(api, "/api/v1/pods", &pods, &extender.pods, stop);
         });
-        let mut next_expiry = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            if Instant::now() >= next_expiry {
-                extender.expire(Instant::now());
-                next_expiry = Instant::now() + Duration::from_secs(5);
+        scope.spawn(move || {
+            let mut next_expiry = Instant::now();
+            while !stop.load(Ordering::Relaxed) {
+                if Instant::now() >= next_expiry {
+                    extender.expire(Instant::now());
+                    next_expiry = Instant::now() + Duration::from_secs(5);
+                }
+                std::thread::sleep(Duration::from_millis(20));
             }
+            // The thread below waits for a connection, and looks at the flag then.
+            let _ = TcpStream::connect_timeout(&reachable(address), Duration::from_secs(1));
+        });
+        while !stop.load(Ordering::Relaxed) {
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(_) => {
-                    // Nobody is there, or too many files are open.
+                    // Too many files are open, or the connection is gone already.
                     std::thread::sleep(Duration::from_millis(2));
                     continue;
                 }
@@ -82,13 +89,23 @@ pub fn serve_with(
     Ok(())
 }
 
+/// An address under which this machine reaches a listener of its own.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
 fn connection(
     extender: &Extender,
     stream: TcpStream,
     secure: Option<&Arc<ServerConfig>>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(Duration::from_secs(10)))?;
@@ -152,13 +169,18 @@ fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, V
                     (200, JSON, error.to_string().into_bytes())
                 };
             }
+            api::take_waited();
             let value = match path {
                 "/filter" => extender.filter(&args),
                 "/prioritize" => extender.prioritize(&args),
                 _ => extender.bind(&args),
             };
             let ok = value["Error"].as_str().unwrap_or_default().is_empty();
-            verb.note(began.elapsed(), ok);
+            let took = began.elapsed();
+            verb.note(took, ok);
+            if path == "/bind" {
+                extender.metrics.bind_own.note(took.saturating_sub(api::take_waited()), ok);
+            }
             (200, JSON, value.to_string().into_bytes())
         }
         (_, "/filter" | "/prioritize" | "/bind") => (405, PLAIN, b"use POST".to_vec()),

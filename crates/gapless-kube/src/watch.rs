@@ -12,6 +12,8 @@ pub trait Listener {
     fn replace(&self, objects: &[Value]);
     fn changed(&self, object: &Value);
     fn deleted(&self, object: &Value);
+    /// All changes up to this version were told.
+    fn reached(&self, version: &str);
     /// Something went wrong, and is tried again.
     fn trouble(&self, what: &str);
 }
@@ -40,6 +42,7 @@ pub fn follow(api: &Api, path: &str, listener: &dyn Listener, progress: &Progres
         let mut version = match list(api, path) {
             Ok((objects, version)) => {
                 listener.replace(&objects);
+                listener.reached(&version);
                 progress.listed.store(true, Ordering::Release);
                 progress.lists.fetch_add(1, Ordering::Relaxed);
                 version
@@ -73,6 +76,7 @@ pub fn follow(api: &Api, path: &str, listener: &dyn Listener, progress: &Progres
                 // An object without a version keeps the last one: the server will say 410 if that is too old.
                 if let Some(new) = object["metadata"]["resourceVersion"].as_str() {
                     new.clone_into(&mut version);
+                    listener.reached(&version);
                 }
                 !stop.load(Ordering::Relaxed)
             });

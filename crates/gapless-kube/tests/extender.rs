@@ -5,6 +5,7 @@ mod fake;
 
 use fake::Fake;
 use gapless_kube::api::{Address, Api};
+use gapless_kube::auto::{Sizer, Wish};
 use gapless_kube::extender::Extender;
 use gapless_kube::{http, serve, tls};
 use serde_json::{Value, json};
@@ -25,12 +26,16 @@ struct Replica {
 
 impl Replica {
     fn start(fake: &Fake) -> Replica {
+        Replica::with(fake, |extender| extender)
+    }
+
+    fn with(fake: &Fake, more: impl FnOnce(Extender) -> Extender) -> Replica {
         let address = Address { host: "127.0.0.1".to_owned(), port: fake.port, tls: None, token: None };
         let api = Arc::new(Api::new(address));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let stop = Arc::new(AtomicBool::new(false));
-        let extender = Arc::new(Extender::new(Arc::clone(&api)));
+        let extender = Arc::new(more(Extender::new(Arc::clone(&api))));
         extender.silence();
         let (flag, shared) = (Arc::clone(&stop), Arc::clone(&extender));
         std::thread::spawn(move || serve::serve_with(&shared, &listener, None, &api, &flag));
@@ -165,10 +170,10 @@ fn what_makes_no_sense_is_told_in_the_event() {
     for (notes, part) in [
         (asks("90GiB"), "the largest GPU has 80"),
         (asks("lots"), "invalid size"),
-        (asks("auto"), "not supported"),
+        (asks("auto"), "not served here"),
         (json!({"gapless.dev/gpu-milli": "1001"}), "1001 thousandths"),
         (json!({"gapless.dev/gpus": "-1"}), "invalid number"),
-        (json!({"gapless.dev/gpus": "0"}), "0 GPUs"),
+        (json!({"gapless.dev/gpus": "0", "gapless.dev/gpu-milli": "5"}), "0 GPUs"),
         (json!({"gapless.dev/gpu-memory": "1GiB", "gapless.dev/gpu-models": "T4"}), "model"),
     ] {
         let pod = fake.pod("wrong", &notes);
@@ -332,6 +337,188 @@ fn restarts_at_fifty_moments_lose_no_pod_and_book_no_gpu_twice() {
         "{} thousandths, {exact} by the pods",
         gauges.free_milli
     );
+    fake.stop();
+}
+
+/// Writes annotations of an object by hand; null removes one.
+fn edit(fake: &Fake, path: &str, annotations: &Value) {
+    let address = Address { host: "127.0.0.1".to_owned(), port: fake.port, tls: None, token: None };
+    Api::new(address).patch(path, &json!({"metadata": {"annotations": annotations}})).expect("it is there");
+}
+
+fn bookings(fake: &Fake, node: &str) -> Value {
+    let object = fake.get(&format!("/api/v1/nodes/{node}")).expect("the node");
+    serde_json::from_str(object["metadata"]["annotations"]["gapless.dev/bookings"].as_str().unwrap_or("{}"))
+        .expect("JSON")
+}
+
+#[test]
+fn a_booking_that_was_never_bound_counts_until_its_pod_is_bound_elsewhere() {
+    let fake = Fake::start();
+    (0..2).for_each(|i| fake.node(&format!("n{i}"), 1, 80));
+    let left = fake.pod("left", &asks("60GiB"));
+    // A replica was killed between its two writes.
+    edit(
+        &fake,
+        "/api/v1/nodes/n0",
+        &json!({"gapless.dev/bookings": "{\"uid-left\": \"default/left 0 64424509440\"}"}),
+    );
+    let replica = Replica::start(&fake);
+    assert_eq!(replica.extender.gauges().pods, 1, "the booking counts");
+    let other = fake.pod("other", &asks("30GiB"));
+    assert_eq!(replica.filter(&fake, &other)["NodeNames"], json!(["n1"]), "it is not placed on booked bytes");
+    let large = fake.pod("large", &asks("70GiB"));
+    assert_eq!(replica.filter(&fake, &large)["NodeNames"], json!([]));
+    // The scheduler wants the pod on another node.
+    let names = json!({"Pod": left, "NodeNames": ["n1"]});
+    assert_eq!(replica.post("/filter", &names)["NodeNames"], json!([]), "30 GiB of n1 are assumed");
+    fake.delete("/api/v1/namespaces/default/pods/other");
+    replica.wait("other is gone", |replica| replica.extender.gauges().assumed == 0);
+    assert_eq!(replica.post("/filter", &names)["NodeNames"], json!(["n1"]));
+    assert_eq!(replica.bind(&left, "n1"), "");
+    assert_eq!(bookings(&fake, "n0"), json!({}), "what was left on the other node is cleared");
+    assert!(bookings(&fake, "n1")["uid-left"].is_string());
+    assert!(replica.schedule(&fake, &large).is_some());
+    none_is_over_booked(&fake, 80 * GIB);
+    replica.extender.check().expect("the account is right");
+    fake.stop();
+}
+
+#[test]
+fn annotations_that_were_edited_by_hand_free_no_gpu() {
+    let fake = Fake::start();
+    fake.node("n0", 2, 80);
+    let replica = Replica::start(&fake);
+    let pods: Vec<Value> = (0..2).map(|i| fake.pod(&format!("p{i}"), &asks("80GiB"))).collect();
+    assert!(pods.iter().all(|pod| replica.schedule(&fake, pod).is_some()));
+    let p0 = "/api/v1/namespaces/default/pods/p0";
+    edit(&fake, p0, &json!({"gapless.dev/gpu-booked": "5", "gapless.dev/gpu-memory": "1GiB"}));
+    edit(&fake, "/api/v1/namespaces/default/pods/p1", &json!({"gapless.dev/gpu-indices": "7;x"}));
+    let late = fake.pod("late", &asks("10GiB"));
+    for replica in [&replica, &Replica::start(&fake)] {
+        assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node's bookings count");
+    }
+    // Nonsense on the node closes it.
+    edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/bookings": "nonsense"}));
+    fake.delete(p0);
+    replica.wait("p0 is gone", |replica| replica.extender.gauges().pods == 1);
+    assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node is closed");
+    // Without bookings, nobody knows which GPU p1 uses.
+    edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/bookings": ""}));
+    replica.wait("p1 is suspicious", |replica| replica.extender.gauges().over_booked > 0);
+    assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node is still closed");
+    fake.delete("/api/v1/namespaces/default/pods/p1");
+    replica.wait("p1 is gone", |replica| replica.extender.gauges().pods == 0);
+    assert!(replica.schedule(&fake, &late).is_some(), "the node is open again");
+    fake.stop();
+}
+
+#[test]
+fn bookings_that_somebody_deleted_are_made_anew() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("p", &asks("30GiB"));
+    assert!(replica.schedule(&fake, &pod).is_some());
+    edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/bookings": ""}));
+    let next = fake.pod("q", &asks("30GiB"));
+    assert!(replica.schedule(&fake, &next).is_some());
+    let booked = bookings(&fake, "n0");
+    assert!(booked["uid-p"].is_string() && booked["uid-q"].is_string(), "{booked}");
+    // A pod that was deleted leaves its booking; the next one clears it.
+    fake.delete("/api/v1/namespaces/default/pods/p");
+    replica.wait("p is gone", |replica| replica.extender.gauges().pods == 1);
+    let last = fake.pod("r", &asks("50GiB"));
+    assert!(replica.schedule(&fake, &last).is_some());
+    let booked = bookings(&fake, "n0");
+    assert!(booked["uid-p"].is_null() && booked["uid-r"].is_string(), "{booked}");
+    fake.stop();
+}
+
+#[test]
+fn a_node_that_grows_takes_more_and_one_that_vanishes_takes_nothing() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let pods: Vec<Value> = (0..3).map(|i| fake.pod(&format!("p{i}"), &asks("80GiB"))).collect();
+    assert!(replica.schedule(&fake, &pods[0]).is_some());
+    assert!(replica.schedule(&fake, &pods[1]).is_none());
+    edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/gpus": "2"}));
+    replica.wait("it has grown", |replica| replica.extender.gauges().total_milli == 2000);
+    assert!(replica.schedule(&fake, &pods[1]).is_some(), "there is a second GPU now");
+    none_is_over_booked(&fake, 80 * GIB);
+    fake.delete("/api/v1/nodes/n0");
+    replica.wait("it is gone", |replica| replica.extender.gauges().total_milli == 0);
+    assert!(replica.schedule(&fake, &pods[2]).is_none());
+    replica.extender.check().expect("the account is right");
+    fake.stop();
+}
+
+#[test]
+fn pods_without_gpus_are_placed_by_the_policy_if_they_want() {
+    let fake = Fake::start();
+    (0..2).for_each(|i| fake.node(&format!("n{i}"), 1, 80));
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("p", &json!({"gapless.dev/gpus": "0"}));
+    let answer = replica.filter(&fake, &pod);
+    assert_eq!(answer["NodeNames"].as_array().map(Vec::len), Some(1), "{answer}");
+    assert_eq!(replica.bind(&pod, answer["NodeNames"][0].as_str().expect("a name")), "");
+    assert!(held(&fake).is_empty(), "nothing is booked");
+    assert_eq!(replica.extender.gauges().pods, 1, "its CPUs count");
+    fake.stop();
+}
+
+/// Answers with the length of what it is asked, in GiB.
+#[derive(Debug)]
+struct Lengths;
+
+impl Sizer for Lengths {
+    fn size(&self, wish: &Wish) -> Result<u64, String> {
+        match wish {
+            Wish::Fit(text) | Wish::Trace(text) => Ok(text.len() as u64 * GIB),
+            Wish::Config(config, run) => Ok((config.len() + run.len()) as u64 * GIB),
+        }
+    }
+}
+
+#[test]
+fn auto_asks_for_what_the_program_will_take() {
+    let fake = Fake::start();
+    fake.node("n0", 8, 80);
+    fake.config_map("model", &json!({"config.json": "{\"a\": 1}", "fit": "--batch 8"}));
+    let replica = Replica::with(&fake, |extender| extender.with_sizer(Box::new(Lengths)));
+    for (number, (notes, gib)) in [
+        (json!({"gapless.dev/fit": "llama"}), 5),
+        (json!({"gapless.dev/fit-config": "{}", "gapless.dev/fit": "--infer"}), 9),
+        (json!({"gapless.dev/fit-config-map": "model"}), 17),
+        (json!({"gapless.dev/trace": "run.pickle"}), 10),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let mut notes = notes.clone();
+        notes["gapless.dev/gpu-memory"] = json!("auto");
+        let pod = fake.pod(&format!("p{number}"), &notes);
+        let node = replica.filter(&fake, &pod)["NodeNames"][0].as_str().map(str::to_owned).expect("it fits");
+        // A restart between the two: the replica that binds finds the size by itself.
+        let other = Replica::with(&fake, |extender| extender.with_sizer(Box::new(Lengths)));
+        assert_eq!(other.bind(&pod, &node), "");
+        let object = fake.get(&format!("/api/v1/namespaces/default/pods/p{number}")).expect("the pod");
+        let booked = &object["metadata"]["annotations"]["gapless.dev/gpu-booked"];
+        assert_eq!(booked, &json!((gib * GIB).to_string()), "{notes}");
+    }
+    for (notes, part) in [
+        (json!({}), "auto needs"),
+        (json!({"gapless.dev/fit-config-map": "none"}), "ConfigMap default/none"),
+        (json!({"gapless.dev/fit-config-map": "../secrets"}), "invalid name"),
+        (json!({"gapless.dev/trace": "a", "gapless.dev/fit-config": "{}"}), "set one of"),
+    ] {
+        let mut notes = notes.clone();
+        notes["gapless.dev/gpu-memory"] = json!("auto");
+        let answer = replica.filter(&fake, &fake.pod("wrong", &notes));
+        let why = answer["FailedNodes"]["n0"].as_str().unwrap_or_default().to_owned();
+        assert!(why.contains(part), "{notes}: {why}");
+    }
     fake.stop();
 }
 

@@ -62,6 +62,14 @@ impl Question {
                 "`gapless fit --help` shows what a MODEL can be, `gapless fit --list` the built-in ones",
             )
         })?;
+        Question::about(path, model, asked)
+    }
+
+    /// The question about a model that was read already, under this name.
+    ///
+    /// # Errors
+    /// When what is asked contradicts itself, or when the model cannot take it.
+    pub fn about(path: &str, model: Model, asked: &Asked) -> Result<Question, AskError> {
         let Some(architecture) = model.architecture.clone() else { return Err(weights_alone(path, &model)) };
         let mut notes = model.notes.clone();
         let mode = if asked.infer { Mode::Infer } else { Mode::Train };

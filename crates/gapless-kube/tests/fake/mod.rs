@@ -87,6 +87,13 @@ impl Fake {
         self.get(&path).expect("it was put")
     }
 
+    pub(crate) fn config_map(&self, name: &str, data: &Value) {
+        self.put(
+            &format!("/api/v1/namespaces/default/configmaps/{name}"),
+            json!({"metadata": {"name": name}, "data": data}),
+        );
+    }
+
     fn put(&self, path: &str, object: Value) {
         let mut store = self.store.lock().expect("no panic");
         let kind = if store.objects.contains_key(path) { "MODIFIED" } else { "ADDED" };
@@ -176,9 +183,9 @@ impl Fake {
                         object["metadata"]["annotations"][name] = value.clone();
                     }
                 }
-                store.write("MODIFIED", path, object.clone());
+                store.write("MODIFIED", path, object);
                 self.changed.notify_all();
-                (200, object)
+                (200, store.objects[path].clone())
             }
             ("POST", _) => {
                 let path = path.strip_suffix("/binding").unwrap_or(path);
@@ -191,6 +198,12 @@ impl Fake {
                     return (409, json!({"message": "another pod, or bound already"}));
                 }
                 object["spec"]["nodeName"] = body["target"]["name"].clone();
+                // As the real one: the binding's annotations become the pod's.
+                if let Some(annotations) = body["metadata"]["annotations"].as_object() {
+                    for (name, value) in annotations {
+                        object["metadata"]["annotations"][name] = value.clone();
+                    }
+                }
                 store.write("MODIFIED", path, object);
                 self.changed.notify_all();
                 (201, json!({"status": "Success"}))

@@ -69,6 +69,11 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "N", default_value_t = 42, allow_negative_numbers = true)]
     pub(crate) seed: i64,
 
+    /// Place pods as `fleet serve` does: the policy learns the mix from the arrivals, and of equal nodes the one whose
+    /// name comes first wins
+    #[arg(long)]
+    pub(crate) online: bool,
+
     /// Move at most this many pods in the whole run to make room for pods that fit nowhere
     #[arg(long, value_name = "MOVES", default_value_t = 0)]
     pub(crate) repack: usize,
@@ -154,6 +159,10 @@ pub(crate) struct ServeArgs {
     /// A file with a bearer token for the API server
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+
+    /// A folder with traces of earlier runs, for pods with gapless.dev/gpu-memory: auto and gapless.dev/trace
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) traces: Option<PathBuf>,
 
     /// Serve TLS with this certificate
     #[arg(long, value_name = "FILE", requires = "tls_key")]

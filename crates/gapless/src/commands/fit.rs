@@ -3,7 +3,7 @@
 //! Flags become a question ([`flags`]), `gapless_fit::ask` answers it, `gapless_report::fit` has the words.
 
 mod emit;
-mod flags;
+pub(super) mod flags;
 mod lists;
 mod page;
 mod versus;

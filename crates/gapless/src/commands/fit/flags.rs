@@ -15,7 +15,7 @@ use gapless_fit::search::space::Offload;
 use gapless_fit::settings::{Checkpointing, Engine, Lora, LoraTargets, Optimizer, Precision};
 use gapless_trace::Bytes;
 
-pub(super) fn asked(settings: &Settings) -> Result<Asked> {
+pub(in crate::commands) fn asked(settings: &Settings) -> Result<Asked> {
     let parse = |flag, text: &Option<String>| text.as_deref().map(|text| bytes(flag, text)).transpose();
     Ok(Asked {
         infer: settings.infer,

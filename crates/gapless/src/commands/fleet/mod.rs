@@ -4,6 +4,7 @@ mod advise;
 mod check_log;
 mod serve;
 mod sim;
+mod size;
 
 use crate::Answer;
 use crate::cli::fleet::{FleetArgs, FleetCommand, Workload};

@@ -1,10 +1,12 @@
 //! `gapless fleet serve`: the scheduler extender.
 
+use super::size::Programs;
 use crate::Answer;
 use crate::cli::fleet::ServeArgs;
 use crate::failure::Failure;
 use anyhow::Result;
 use gapless_kube::api::{Address, Api};
+use gapless_kube::extender::Extender;
 use gapless_kube::{serve, tls};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -42,7 +44,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
             std::process::exit(0);
         });
     });
-    serve::serve(&listener, secure, &api, &stop)?;
+    let sizer = Programs { traces: args.traces.clone() };
+    let extender = Extender::new(Arc::clone(&api)).with_sizer(Box::new(sizer));
+    serve::serve_with(&extender, &listener, secure.as_ref(), &api, &stop)?;
     Ok(Answer::Yes)
 }
 

@@ -17,12 +17,20 @@ const MOVES_FOR_ONE: usize = 3;
 pub(super) fn run(args: &SimArgs) -> Result<Answer> {
     let policies = policies(&args.policy)?;
     let (nodes, pods) = lists(&args.workload)?;
-    let arrivals = arrivals(&args.workload, &nodes, &pods, args.seed)?;
+    let mut arrivals = arrivals(&args.workload, &nodes, &pods, args.seed)?;
+    if args.online {
+        if policies != ["gapless"] {
+            let what = format!("--online: the policy {:?} does not run on a cluster", args.policy);
+            return Err(Failure::new(what, "use --policy gapless, or leave out --online").into());
+        }
+        arrivals.rank_by_name(&nodes);
+    }
     let options = Options {
         fragments: true,
         departures: args.workload.times,
         moves: args.repack,
         moves_for_one: MOVES_FOR_ONE,
+        learn: args.online,
     };
     let mut runs = Vec::new();
     for policy in policies {

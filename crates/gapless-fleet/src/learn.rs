@@ -1,0 +1,61 @@
+//! Learns the mix of requests as they come, for policies that have to work without a list of what will arrive.
+
+use crate::mix::Mix;
+use crate::words::Request;
+
+/// Requests that the mix is learned from.
+const RECENT: usize = 20_000;
+/// The mix is learned again after this many new requests.
+const LEARN_EVERY: usize = 2_000;
+
+/// The requests of late.
+#[derive(Clone, Debug, Default)]
+pub struct Learner {
+    /// The oldest are overwritten.
+    recent: Vec<Request>,
+    next: usize,
+    since_learned: usize,
+}
+
+impl Learner {
+    /// Takes note of a request. A mix if it is time for a new one.
+    pub fn see(&mut self, request: &Request) -> Option<Mix> {
+        if self.recent.len() < RECENT {
+            self.recent.push(request.clone());
+        } else {
+            self.recent[self.next] = request.clone();
+            self.next = (self.next + 1) % RECENT;
+        }
+        self.since_learned += 1;
+        // Early requests teach most: after 1, 2, 4, 8 ... requests, then at equal distances.
+        let is_early = self.recent.len() < LEARN_EVERY && self.recent.len().is_power_of_two();
+        if !is_early && self.since_learned < LEARN_EVERY {
+            return None;
+        }
+        self.since_learned = 0;
+        Some(self.mix())
+    }
+
+    /// The mix of all that it remembers.
+    pub fn mix(&self) -> Mix {
+        Mix::of(self.recent.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::Share;
+
+    #[test]
+    fn early_requests_teach_at_once_and_later_ones_at_equal_distances() {
+        let request =
+            Request { cpu_milli: 1, memory: 0, gpus: 1, share: Share::Milli(500), models: String::new() };
+        let mut learner = Learner::default();
+        let learned: Vec<usize> = (1..=6_000).filter(|_| learner.see(&request).is_some()).collect();
+        assert_eq!(learned, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 3024, 5024]);
+        assert_eq!(learner.mix().total, 6_000);
+        (0..RECENT).for_each(|_| drop(learner.see(&request)));
+        assert_eq!(learner.mix().total, RECENT as u64, "the oldest are forgotten");
+    }
+}

@@ -1,0 +1,595 @@
+//! What is known of the cluster, and what is taken of it.
+//!
+//! Nodes and pods come from lists and watches. From them follows what each pod holds:
+//!
+//! ```text
+//! bound to a node         the node's booking of the pod; else what the pod's own annotations say; else only CPUs. If
+//!                         it asks for GPUs and nobody says which, the node gets no more pods
+//! not bound, assumed      the place that filter chose; it may expire
+//! not bound, booked       the booking that a replica has made, and is about to bind or never will
+//! finished or deleted     nothing
+//! ```
+//!
+//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern. If the nodes
+//! themselves change, the desk is built anew. Nodes stand in the order of their names, so that every replica breaks
+//! ties in the same way.
+
+use crate::book::{Entry, Snapshot};
+use crate::log::Log;
+use crate::objects::{self, KubeNode, KubePod};
+use gapless_fleet::desk::{Desk, Place};
+use gapless_fleet::sim::Cause;
+use gapless_fleet::words::{Node, Request, Share};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// A pod that is assumed on a node and not bound for so long is forgotten. The clock is monotonic.
+pub const ASSUMED_FOR: Duration = Duration::from_secs(300);
+/// Ids of deleted pods that are remembered, to clear their bookings without asking.
+const MOST_DEAD: usize = 100_000;
+
+/// A pod that has a place and is not bound yet.
+#[derive(Clone, Debug)]
+pub struct Assumed {
+    pub place: Place,
+    pub request: Request,
+    pub when: Instant,
+}
+
+#[derive(Debug)]
+struct NodeState {
+    kube: KubeNode,
+    version: String,
+    entries: Vec<Entry>,
+    /// Why it gets no more pods, if the object makes no sense.
+    fault: Option<String>,
+    /// Pods that are bound there and for which it has no room.
+    over: FxHashSet<String>,
+}
+
+impl NodeState {
+    fn is_open(&self) -> bool {
+        self.kube.schedulable && self.fault.is_none() && self.over.is_empty()
+    }
+}
+
+/// What a pod holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hold {
+    node: String,
+    gpus: Vec<u16>,
+    units: u64,
+    cpu_milli: u64,
+    memory: u64,
+    /// The pod uses GPUs, and nobody says which.
+    is_lost: bool,
+}
+
+/// The account.
+#[derive(Debug)]
+pub struct Account {
+    desk: Desk,
+    nodes: BTreeMap<String, NodeState>,
+    /// All pods that are not finished, by their id.
+    pods: FxHashMap<String, KubePod>,
+    /// Pods that are bound to a node.
+    bound: FxHashMap<String, FxHashSet<String>>,
+    /// Nodes on which a pod is booked.
+    booked: FxHashMap<String, Vec<String>>,
+    assumed: FxHashMap<String, Assumed>,
+    /// Pods that hold something by the table and found no room in the desk: tried again when something is freed.
+    unheld: FxHashSet<String>,
+    dead: FxHashSet<String>,
+    /// The version up to which pods are known.
+    reached: u64,
+    /// Bound pods that were found to share a GPU that cannot hold both.
+    pub conflicts: u64,
+}
+
+impl Default for Account {
+    fn default() -> Account {
+        Account {
+            desk: Desk::new(Vec::new()),
+            nodes: BTreeMap::new(),
+            pods: FxHashMap::default(),
+            bound: FxHashMap::default(),
+            booked: FxHashMap::default(),
+            assumed: FxHashMap::default(),
+            unheld: FxHashSet::default(),
+            dead: FxHashSet::default(),
+            reached: 0,
+            conflicts: 0,
+        }
+    }
+}
+
+impl Account {
+    pub fn desk(&self) -> &Desk {
+        &self.desk
+    }
+
+    pub fn assumed(&self) -> usize {
+        self.assumed.len()
+    }
+
+    pub fn pod(&self, uid: &str) -> Option<&KubePod> {
+        self.pods.get(uid)
+    }
+
+    pub fn assumption(&self, uid: &str) -> Option<&Assumed> {
+        self.assumed.get(uid)
+    }
+
+    /// The node as it was last seen, if it makes sense.
+    pub fn snapshot(&self, name: &str) -> Option<Snapshot> {
+        let state = self.nodes.get(name).filter(|state| state.fault.is_none())?;
+        Some(Snapshot {
+            version: state.version.clone(),
+            node: state.kube.node.clone(),
+            entries: state.entries.clone(),
+        })
+    }
+
+    /// The names of GPUs of a node.
+    pub fn uuids(&self, place: &Place) -> Vec<String> {
+        let all = self.nodes.get(&place.node).map(|state| state.kube.uuids.as_slice()).unwrap_or_default();
+        place.gpus.iter().filter_map(|&gpu| all.get(gpu as usize).cloned()).collect()
+    }
+
+    /// The bookings of pods that are bound to a node.
+    pub fn bound_on(&self, name: &str) -> Vec<Entry> {
+        let Some(uids) = self.bound.get(name) else { return Vec::new() };
+        let entry = |uid: &String| {
+            let hold = self.wanted(uid)?;
+            let pod = self.pods.get(uid)?;
+            (!hold.gpus.is_empty()).then(|| Entry {
+                uid: uid.clone(),
+                pod: pod.full_name(),
+                gpus: hold.gpus,
+                units: hold.units,
+            })
+        };
+        uids.iter().filter_map(entry).collect()
+    }
+
+    /// Other nodes on which a pod is booked.
+    pub fn booked_elsewhere(&self, uid: &str, node: &str) -> Vec<String> {
+        let all = self.booked.get(uid).map(Vec::as_slice).unwrap_or_default();
+        all.iter().filter(|name| *name != node).cloned().collect()
+    }
+
+    /// Whether a booking on a node is void for certain. `at` is the version of the node: a pod that is booked there is
+    /// older than that, so if pods are known up to it and this one is not among them, it is deleted.
+    pub fn is_void(&self, entry: &Entry, node: &str, at: &str) -> bool {
+        match self.pods.get(&entry.uid) {
+            Some(pod) => !pod.node.is_empty() && pod.node != node,
+            None => {
+                self.dead.contains(&entry.uid)
+                    || (!self.assumed.contains_key(&entry.uid) && number(at) <= self.reached)
+            }
+        }
+    }
+
+    /// The size that `auto` stands for is known.
+    pub fn set_size(&mut self, uid: &str, size: Result<u64, String>) {
+        if let Some(pod) = self.pods.get_mut(uid) {
+            pod.set_size(size);
+        }
+    }
+
+    /// Chooses a node for a pod that is not bound, and assumes the pod there.
+    pub fn choose(&mut self, uid: &str, request: &Request, names: &[&str]) -> Result<Place, Cause> {
+        // Asked again: the old place may not be among the candidates any more.
+        self.assumed.remove(uid);
+        self.desk.delete(uid);
+        let result = self.desk.create_among(uid, request, names);
+        match &result {
+            Ok(place) => {
+                let (place, request) = (place.clone(), request.clone());
+                self.assumed.insert(uid.to_owned(), Assumed { place, request, when: Instant::now() });
+            }
+            // A booking that is left of an earlier attempt counts again.
+            Err(_) => self.settle(uid),
+        }
+        result
+    }
+
+    /// Drops the assumption about a pod.
+    pub fn drop_assumption(&mut self, uid: &str) {
+        if self.assumed.remove(uid).is_some() {
+            self.settle(uid);
+        }
+    }
+
+    /// A bind has worked.
+    pub fn bound(&mut self, uid: &str, node: &str) {
+        if let Some(assumed) = self.assumed.get_mut(uid) {
+            assumed.when = Instant::now();
+        }
+        if let Some(pod) = self.pods.get_mut(uid) {
+            node.clone_into(&mut pod.node);
+            if let Some(Assumed { place, .. }) = self.assumed.get(uid)
+                && !place.gpus.is_empty()
+            {
+                // The pod's annotations say the same, once the event comes.
+                let Place { node, gpus, units } = place.clone();
+                pod.booked = Some(objects::Booked { node, gpus, units: Some(units) });
+            }
+            self.bound.entry(node.to_owned()).or_default().insert(uid.to_owned());
+            self.assumed.remove(uid);
+            self.settle(uid);
+        }
+    }
+
+    /// Drops assumptions that were not bound in time, and says how many.
+    pub fn expire(&mut self, now: Instant) -> u64 {
+        let is_old = |assumed: &Assumed| now.saturating_duration_since(assumed.when) > ASSUMED_FOR;
+        let old: Vec<String> =
+            self.assumed.iter().filter(|(_, one)| is_old(one)).map(|(uid, _)| uid.clone()).collect();
+        old.iter().for_each(|uid| self.drop_assumption(uid));
+        old.len() as u64
+    }
+
+    /// All nodes that there are.
+    pub fn replace_nodes(&mut self, objects: &[Value], log: &Log) {
+        let there: FxHashSet<&str> =
+            objects.iter().map(|node| objects::text(node, &["metadata", "name"])).collect();
+        let gone: Vec<String> =
+            self.nodes.keys().filter(|name| !there.contains(name.as_str())).cloned().collect();
+        let mut is_other = false;
+        for name in &gone {
+            is_other |= self.take_node(name);
+        }
+        for object in objects {
+            is_other |= self.put_node(object, true, log);
+        }
+        if is_other {
+            self.rebuild();
+        }
+        for state in self.nodes.values() {
+            self.desk.set_open(&state.kube.node.name, state.is_open());
+        }
+        self.settle_all();
+    }
+
+    /// A node is new or has changed.
+    pub fn see_node(&mut self, object: &Value, log: &Log) {
+        let name = objects::text(object, &["metadata", "name"]).to_owned();
+        let before: Vec<Entry> = self.nodes.get(&name).map(|state| state.entries.clone()).unwrap_or_default();
+        if self.put_node(object, false, log) {
+            self.rebuild();
+            return;
+        }
+        let Some(state) = self.nodes.get(&name) else { return };
+        self.desk.set_open(&name, state.is_open());
+        let after = &state.entries;
+        let changed = before.iter().filter(|entry| !after.contains(entry));
+        let mut uids: Vec<String> = changed.map(|entry| entry.uid.clone()).collect();
+        uids.extend(after.iter().filter(|entry| !before.contains(entry)).map(|entry| entry.uid.clone()));
+        uids.iter().for_each(|uid| self.settle(uid));
+    }
+
+    /// A node is gone.
+    pub fn forget_node(&mut self, name: &str) {
+        if self.take_node(name) {
+            self.rebuild();
+        }
+    }
+
+    /// Takes note of a node. True if the desk has to be built anew. A list is believed even if its versions are lower:
+    /// the API server may have been restored from a backup.
+    fn put_node(&mut self, object: &Value, is_listed: bool, log: &Log) -> bool {
+        let name = objects::text(object, &["metadata", "name"]).to_owned();
+        let version = objects::text(object, &["metadata", "resourceVersion"]).to_owned();
+        if let Some(known) = self.nodes.get(&name)
+            && (known.version == version || (!is_listed && number(&version) < number(&known.version)))
+        {
+            return false;
+        }
+        let refused = |what: &str| log.write("warning", "node refused", json!({"node": name, "why": what}));
+        let kube = match objects::node(object) {
+            Ok(kube) => kube,
+            Err(what) => {
+                // What it had before still holds pods, but it gets no more of them.
+                match self.nodes.get_mut(&name) {
+                    Some(state) => {
+                        if state.fault.as_ref() != Some(&what) {
+                            refused(&what);
+                        }
+                        (state.version, state.fault) = (version, Some(what));
+                    }
+                    None => refused(&what),
+                }
+                return false;
+            }
+        };
+        let (entries, fault) = match crate::book::entries(object) {
+            Ok(entries) => (entries, None),
+            Err(what) => (Vec::new(), Some(what)),
+        };
+        let before = self.nodes.remove(&name);
+        let old_fault = before.as_ref().and_then(|state| state.fault.clone());
+        if let Some(what) = &fault
+            && old_fault != fault
+        {
+            refused(what);
+        }
+        for entry in before.iter().flat_map(|state| &state.entries) {
+            if let Some(names) = self.booked.get_mut(&entry.uid) {
+                names.retain(|other| *other != name);
+                if names.is_empty() {
+                    self.booked.remove(&entry.uid);
+                }
+            }
+        }
+        for entry in &entries {
+            self.booked.entry(entry.uid.clone()).or_default().push(name.clone());
+        }
+        let is_other = before.as_ref().is_none_or(|state| state.kube.node != kube.node);
+        let over = before.map(|state| state.over).unwrap_or_default();
+        self.nodes.insert(name, NodeState { kube, version, entries, fault, over });
+        is_other
+    }
+
+    fn take_node(&mut self, name: &str) -> bool {
+        let Some(state) = self.nodes.remove(name) else { return false };
+        for entry in &state.entries {
+            if let Some(names) = self.booked.get_mut(&entry.uid) {
+                names.retain(|other| other != name);
+            }
+        }
+        true
+    }
+
+    /// A desk with the nodes that there are now.
+    fn rebuild(&mut self) {
+        let nodes: Vec<Node> = self.nodes.values().map(|state| state.kube.node.clone()).collect();
+        self.desk = self.desk.rebuilt(nodes);
+        for state in self.nodes.values() {
+            self.desk.set_open(&state.kube.node.name, state.is_open());
+        }
+        self.settle_all();
+    }
+
+    fn settle_all(&mut self) {
+        // Bound pods first: they are facts.
+        let bound: Vec<String> = self.bound.values().flatten().cloned().collect();
+        let booked: Vec<String> = self.booked.keys().cloned().collect();
+        let assumed: Vec<String> = self.assumed.keys().cloned().collect();
+        for uid in bound.iter().chain(&booked).chain(&assumed) {
+            self.settle(uid);
+        }
+    }
+
+    /// All pods that there are.
+    pub fn replace_pods(&mut self, objects: &[Value], log: &Log) {
+        let there: FxHashSet<&str> =
+            objects.iter().map(|pod| objects::text(pod, &["metadata", "uid"])).collect();
+        let gone: Vec<String> =
+            self.pods.keys().filter(|uid| !there.contains(uid.as_str())).cloned().collect();
+        gone.iter().for_each(|uid| self.forget_pod(uid));
+        objects.iter().for_each(|object| self.see_pod(objects::pod(object), log));
+    }
+
+    /// A pod is new or has changed.
+    pub fn see_pod(&mut self, mut pod: KubePod, log: &Log) {
+        if pod.uid.is_empty() || self.dead.contains(&pod.uid) {
+            return;
+        }
+        if pod.finished {
+            self.forget_pod(&pod.uid);
+            return;
+        }
+        let uid = pod.uid.clone();
+        if let Some(known) = self.pods.get(&uid) {
+            if known.auto.is_some() && known.auto == pod.auto && known.asked == pod.asked {
+                pod.request.clone_from(&known.request);
+            }
+            // A pod is bound for good: an event that says otherwise is an old one.
+            if pod.node.is_empty() {
+                known.node.clone_into(&mut pod.node);
+                pod.booked.clone_from(&known.booked);
+            }
+        }
+        if !pod.node.is_empty() {
+            self.bound.entry(pod.node.clone()).or_default().insert(uid.clone());
+            // The assumption has come true, or something else has.
+            self.assumed.remove(&uid);
+        }
+        let conflicts = self.conflicts;
+        self.pods.insert(uid.clone(), pod);
+        self.settle(&uid);
+        if self.conflicts > conflicts
+            && let Some(pod) = self.pods.get(&uid)
+        {
+            log.write("error", "over-booked", json!({"pod": pod.full_name(), "node": pod.node,
+                "why": "the pod is bound to GPUs that have no room for it, or nothing says which GPUs it uses",
+                "help": "the node gets no more pods; delete this pod, or another one on its GPUs"}));
+        }
+    }
+
+    /// A pod is deleted or finished.
+    pub fn forget_pod(&mut self, uid: &str) {
+        if let Some(pod) = self.pods.remove(uid)
+            && let Some(uids) = self.bound.get_mut(&pod.node)
+        {
+            uids.remove(uid);
+            if uids.is_empty() {
+                self.bound.remove(&pod.node);
+            }
+        }
+        if self.dead.len() >= MOST_DEAD {
+            self.dead.clear();
+        }
+        self.dead.insert(uid.to_owned());
+        self.assumed.remove(uid);
+        self.settle(uid);
+        self.desk.forget(uid);
+    }
+
+    /// Pods are known up to this version.
+    pub fn reach(&mut self, version: &str) {
+        self.reached = version.parse().unwrap_or(0);
+    }
+
+    /// What a pod holds by the table above.
+    fn wanted(&self, uid: &str) -> Option<Hold> {
+        if self.dead.contains(uid) {
+            return None;
+        }
+        let pod = self.pods.get(uid);
+        if let Some(pod) = pod
+            && !pod.node.is_empty()
+        {
+            let state = self.nodes.get(&pod.node)?;
+            let (gpus, units) = match state.entries.iter().find(|entry| entry.uid == uid) {
+                Some(entry) => (entry.gpus.clone(), entry.units),
+                None => match &pod.booked {
+                    Some(booked) if booked.node == pod.node => {
+                        (booked.gpus.clone(), booked.units_on(state, pod))
+                    }
+                    _ => (Vec::new(), 0),
+                },
+            };
+            let Request { cpu_milli, memory, .. } = pod.plain;
+            let asks =
+                !matches!(&pod.request, Ok(None)) && !matches!(&pod.request, Ok(Some(one)) if one.gpus == 0);
+            let is_lost = asks && gpus.is_empty();
+            return Some(Hold { node: pod.node.clone(), gpus, units, cpu_milli, memory, is_lost });
+        }
+        if let Some(Assumed { place, request, .. }) = self.assumed.get(uid) {
+            self.nodes.get(&place.node)?;
+            let Place { node, gpus, units } = place.clone();
+            let (cpu_milli, memory) = (request.cpu_milli, request.memory);
+            return Some(Hold { node, gpus, units, cpu_milli, memory, is_lost: false });
+        }
+        let (pod, node) = (pod?, self.booked.get(uid)?.first()?);
+        let entry = self.nodes.get(node)?.entries.iter().find(|entry| entry.uid == uid)?;
+        let Request { cpu_milli, memory, .. } = pod.plain;
+        let (node, gpus) = (node.clone(), entry.gpus.clone());
+        Some(Hold { node, gpus, units: entry.units, cpu_milli, memory, is_lost: false })
+    }
+
+    /// Makes the desk agree with what a pod holds.
+    fn settle(&mut self, uid: &str) {
+        let wanted = self.wanted(uid);
+        let held = self.desk.find(uid);
+        let is_held = match (&wanted, &held) {
+            (Some(hold), Some(place)) => {
+                hold.is_lost == self.is_over(uid, &hold.node)
+                    && hold.node == place.node
+                    && hold.gpus == place.gpus
+                    && hold.units == place.units
+            }
+            (None, None) => true,
+            _ => false,
+        };
+        if is_held {
+            return;
+        }
+        let freed = held.is_some() && self.desk.delete(uid);
+        self.unheld.remove(uid);
+        self.set_over(uid, None);
+        if let Some(hold) = &wanted {
+            self.hold(uid, hold);
+        }
+        if freed && !self.unheld.is_empty() {
+            let waiting: Vec<String> = self.unheld.iter().filter(|other| *other != uid).cloned().collect();
+            for other in waiting {
+                if let Some(hold) = self.wanted(&other) {
+                    self.hold(&other, &hold);
+                } else {
+                    self.unheld.remove(&other);
+                }
+            }
+        }
+    }
+
+    /// Holds a place in the desk for a pod.
+    fn hold(&mut self, uid: &str, hold: &Hold) {
+        let Some(state) = self.nodes.get(&hold.node) else { return };
+        if let Some(pod) = self.pods.get(uid) {
+            let asked = pod.request.as_ref().ok().and_then(Option::as_ref).unwrap_or(&pod.plain);
+            self.desk.learn(uid, asked);
+        }
+        let share = match (hold.gpus.len(), state.kube.node.gpu_memory) {
+            (0, _) => Share::Milli(0),
+            (_, Some(_)) => Share::Bytes(hold.units),
+            (_, None) => Share::Milli(u32::try_from(hold.units).unwrap_or(u32::MAX)),
+        };
+        let request = Request {
+            cpu_milli: hold.cpu_milli,
+            memory: hold.memory,
+            gpus: hold.gpus.len() as u32,
+            share,
+            models: String::new(),
+        };
+        // Others may use more CPUs than a node says it has: then the GPUs are counted without them.
+        let bare = Request { cpu_milli: 0, memory: 0, ..request.clone() };
+        let fits = |desk: &Desk| {
+            desk.restore(uid, &hold.node, &request, &hold.gpus).is_ok()
+                || desk.restore(uid, &hold.node, &bare, &hold.gpus).is_ok()
+        };
+        let mut is_held = fits(&self.desk);
+        if !is_held && !self.assumed.contains_key(uid) {
+            // A fact beats what this replica only assumes.
+            let here = self.assumed.iter().filter(|(_, one)| one.place.node == hold.node);
+            let dropped: Vec<String> = here.map(|(uid, _)| uid.clone()).collect();
+            for other in &dropped {
+                self.assumed.remove(other);
+                self.desk.delete(other);
+            }
+            is_held = fits(&self.desk);
+        }
+        if is_held {
+            self.unheld.remove(uid);
+            self.set_over(uid, hold.is_lost.then_some(hold.node.as_str()));
+            return;
+        }
+        self.unheld.insert(uid.to_owned());
+        let is_bound = self.pods.get(uid).is_some_and(|pod| !pod.node.is_empty());
+        if is_bound && !hold.gpus.is_empty() {
+            self.set_over(uid, Some(&hold.node));
+        }
+    }
+
+    fn is_over(&self, uid: &str, node: &str) -> bool {
+        self.nodes.get(node).is_some_and(|state| state.over.contains(uid))
+    }
+
+    /// Remembers whether a node has no room for a pod that is bound to it.
+    fn set_over(&mut self, uid: &str, node: Option<&str>) {
+        if let Some(name) = node
+            && let Some(state) = self.nodes.get_mut(name)
+        {
+            if state.over.insert(uid.to_owned()) {
+                self.conflicts += 1;
+            }
+            self.desk.set_open(name, false);
+            return;
+        }
+        for state in self.nodes.values_mut().filter(|state| !state.over.is_empty()) {
+            if state.over.remove(uid) {
+                self.desk.set_open(&state.kube.node.name, state.is_open());
+            }
+        }
+    }
+}
+
+impl objects::Booked {
+    /// The units that it says, or those that follow from the request.
+    fn units_on(&self, state: &NodeState, pod: &KubePod) -> u64 {
+        let of_request = || {
+            let request = pod.request.as_ref().ok().and_then(Option::as_ref);
+            request.map_or(0, |request| request.units_of(state.kube.node.units()))
+        };
+        self.units.unwrap_or_else(of_request)
+    }
+}
+
+/// A version as a number. Versions of one API server grow; others are not compared.
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(u64::MAX)
+}

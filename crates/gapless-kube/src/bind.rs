@@ -1,0 +1,255 @@
+//! Makes a place true: books the GPUs on the node object, then binds the pod, with its GPUs in annotations.
+//!
+//! Both writes are made for the pod with this id only. If the second one fails, the first is undone; if that fails too,
+//! or the process is killed between the two, the booking waits until the pod is bound somewhere, finished or deleted.
+
+use crate::account::Account;
+use crate::api::{self, Api, ApiError};
+use crate::book::{self, Entry, Others};
+use crate::log::Log;
+use crate::objects::{self, BOOKED, INDICES, NODE, UUIDS};
+use gapless_fleet::desk::Place;
+use gapless_fleet::sim::Cause;
+use gapless_fleet::words::Request;
+use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Binds of one node wait for each other here rather than at the API server.
+const LOCKS: usize = 64;
+
+/// A pod that is to be bound, as the scheduler names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub uid: &'a str,
+    pub node: &'a str,
+}
+
+impl Target<'_> {
+    fn path(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
+    }
+}
+
+/// Binds pods. Bookings of one node that come while another one is on its way go together in the next write: a policy
+/// that fills one node after the other has many of them.
+#[derive(Debug)]
+pub struct Binder {
+    locks: [Mutex<()>; LOCKS],
+    waiting: Mutex<FxHashMap<String, Vec<(Entry, Outcome)>>>,
+}
+
+/// What became of a booking, once somebody has made it.
+type Outcome = Arc<Mutex<Option<Result<(), String>>>>;
+
+impl Default for Binder {
+    fn default() -> Binder {
+        Binder { locks: std::array::from_fn(|_| Mutex::new(())), waiting: Mutex::default() }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says why a request fits nowhere.
+pub type Why<'a> = &'a dyn Fn(&Account, &Request, Cause) -> String;
+
+impl Binder {
+    /// Books and binds. An error leaves no booking, as far as the API server can be reached.
+    pub fn bind(
+        &self,
+        api: &Api,
+        account: &Mutex<Account>,
+        log: &Log,
+        target: Target<'_>,
+        why: Why<'_>,
+    ) -> Result<(), String> {
+        let Some(place) = place(api, account, log, target, why)? else { return Ok(()) };
+        if place.gpus.is_empty() {
+            bind_object(api, target, &json!({}))?;
+            locked(account).bound(target.uid, target.node);
+            return Ok(());
+        }
+        let entry = Entry {
+            uid: target.uid.to_owned(),
+            pod: format!("{}/{}", target.namespace, target.name),
+            gpus: place.gpus.clone(),
+            units: place.units,
+        };
+        self.book(api, account, log, target.node, entry)?;
+        let (uuids, elsewhere) = {
+            let account = locked(account);
+            (account.uuids(&place).join(","), account.booked_elsewhere(target.uid, target.node))
+        };
+        let indices: Vec<String> = place.gpus.iter().map(u16::to_string).collect();
+        let notes = json!({
+            NODE: place.node,
+            INDICES: indices.join(";"),
+            BOOKED: place.units.to_string(),
+            UUIDS: uuids,
+        });
+        if let Err(what) = bind_object(api, target, &notes) {
+            // Without the booking the GPU is free for others at once.
+            self.unbook(api, account, log, target.node, target.uid);
+            return Err(what);
+        }
+        locked(account).bound(target.uid, target.node);
+        // What an attempt that was cut off has left on other nodes.
+        for node in elsewhere {
+            self.unbook(api, account, log, &node, target.uid);
+        }
+        Ok(())
+    }
+
+    /// Books on a node, with all that wait for the same node.
+    fn book(
+        &self,
+        api: &Api,
+        account: &Mutex<Account>,
+        log: &Log,
+        node: &str,
+        entry: Entry,
+    ) -> Result<(), String> {
+        let mine = Outcome::default();
+        locked(&self.waiting).entry(node.to_owned()).or_default().push((entry, Arc::clone(&mine)));
+        let _one_by_one = api::waiting(|| locked(self.lock(node)));
+        if let Some(result) = locked(&mine).take() {
+            return result;
+        }
+        // Nobody has taken mine, so it is among these.
+        let taken = locked(&self.waiting).remove(node).unwrap_or_default();
+        let entries: Vec<Entry> = taken.iter().map(|(entry, _)| entry.clone()).collect();
+        let (snapshot, bound) = {
+            let account = locked(account);
+            (account.snapshot(node), account.bound_on(node))
+        };
+        let others = Pods { api, account, node };
+        match book::add(api, node, snapshot, &entries, &bound, &others) {
+            Ok(book::Booked { after, results }) => {
+                if let Some(object) = after {
+                    locked(account).see_node(&object, log);
+                }
+                for ((_, outcome), result) in taken.iter().zip(results) {
+                    *locked(outcome) = Some(result.map_err(|error| error.to_string()));
+                }
+            }
+            Err(error) => {
+                for (_, outcome) in &taken {
+                    *locked(outcome) = Some(Err(error.to_string()));
+                }
+            }
+        }
+        locked(&mine).take().unwrap_or_else(|| Err("the booking was not made".to_owned()))
+    }
+
+    /// Takes a booking off a node. If this fails, the booking is void, and cleared by the next one on that node.
+    fn unbook(&self, api: &Api, account: &Mutex<Account>, log: &Log, node: &str, uid: &str) {
+        let _one_by_one = locked(self.lock(node));
+        let snapshot = locked(account).snapshot(node);
+        if let Ok(Some(object)) = book::remove(api, node, snapshot, uid) {
+            locked(account).see_node(&object, log);
+        }
+    }
+
+    fn lock(&self, node: &str) -> &Mutex<()> {
+        let hash = rustc_hash::FxBuildHasher.hash_one(node);
+        &self.locks[hash as usize % LOCKS]
+    }
+}
+
+/// The place of a pod on the node that the scheduler names; nothing if it is bound there already.
+fn place(
+    api: &Api,
+    account: &Mutex<Account>,
+    log: &Log,
+    target: Target<'_>,
+    why: Why<'_>,
+) -> Result<Option<Place>, String> {
+    let Target { namespace, name, uid, node } = target;
+    let is_known = {
+        let account = locked(account);
+        if let Some(assumed) = account.assumption(uid)
+            && account.pod(uid).is_some_and(|pod| pod.node.is_empty())
+        {
+            return if assumed.place.node == node {
+                Ok(Some(assumed.place.clone()))
+            } else {
+                Err(format!("Gapless has assumed it on {}, not on {node}", assumed.place.node))
+            };
+        }
+        account.pod(uid).is_some_and(|pod| pod.node.is_empty())
+    };
+    // After a restart the assumption is lost, but the node is the scheduler's choice. A pod that the watch does not
+    // know, or knows as bound, is read.
+    if !is_known {
+        let object = api.get(&target.path()).map_err(|error| error.to_string())?;
+        let pod = objects::pod(&object);
+        if pod.uid != uid {
+            return Err(format!("pod {namespace}/{name} was deleted and made anew since it was scheduled"));
+        }
+        locked(account).see_pod(pod, log);
+    }
+    let mut account = locked(account);
+    let Some(pod) = account.pod(uid) else { return Err(format!("pod {namespace}/{name} has finished")) };
+    if !pod.node.is_empty() {
+        return if pod.node == node { Ok(None) } else { Err(format!("it is bound to {} already", pod.node)) };
+    }
+    let Some(request) = pod.request.clone()? else {
+        // Not for us: there is nothing to book.
+        return Ok(Some(Place { node: node.to_owned(), gpus: Vec::new(), units: 0 }));
+    };
+    match account.choose(uid, &request, &[node]) {
+        Ok(place) => Ok(Some(place)),
+        Err(cause) => Err(why(&account, &request, cause)),
+    }
+}
+
+fn bind_object(api: &Api, target: Target<'_>, notes: &Value) -> Result<(), String> {
+    let Target { namespace, name, uid, node } = target;
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": notes},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    });
+    let path = target.path();
+    match api.post(&format!("{path}/binding"), &body) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            // An answer that was lost on its way, or a bind that came first.
+            let object = api.get(&path).map_err(|_| error.to_string())?;
+            let is_ours = objects::text(&object, &["metadata", "uid"]) == uid
+                && objects::text(&object, &["spec", "nodeName"]) == node;
+            if is_ours { Ok(()) } else { Err(error.to_string()) }
+        }
+    }
+}
+
+/// What is known of the pods of other bookings.
+struct Pods<'a> {
+    api: &'a Api,
+    account: &'a Mutex<Account>,
+    node: &'a str,
+}
+
+impl Others for Pods<'_> {
+    fn is_void(&self, entry: &Entry, at: &str) -> bool {
+        locked(self.account).is_void(entry, self.node, at)
+    }
+
+    fn is_gone(&self, entry: &Entry) -> bool {
+        let Some((namespace, name)) = entry.pod.split_once('/') else { return false };
+        match self.api.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}")) {
+            Ok(object) => {
+                let now = objects::pod(&object);
+                now.uid != entry.uid || now.finished || (!now.node.is_empty() && now.node != self.node)
+            }
+            Err(ApiError::Status { status: 404, .. }) => true,
+            Err(_) => false,
+        }
+    }
+}
