@@ -152,13 +152,7 @@ mod tests {
     }
 
     fn gib(gib: u64) -> Request {
-        Request {
-            cpu_milli: 0,
-            memory: 0,
-            gpus: 1,
-            share: Share::Bytes(gib * GIB),
-            models: String::new(),
-        }
+        Request { cpu_milli: 0, memory: 0, gpus: 1, share: Share::Bytes(gib * GIB), models: String::new() }
     }
 
     fn placed(asked: &Asked) -> bool {

@@ -1,4 +1,4 @@
-//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet advise`.
+//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet place`, `fleet advise`.
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ pub(crate) enum FleetCommand {
     CheckLog(CheckLogArgs),
     /// Serve the Kubernetes scheduler: an extender that places pods by GPU memory
     Serve(ServeArgs),
+    /// Place jobs for another program: one JSON object a line in, one a line out
+    Place(PlaceArgs),
     /// Find requests for GPU memory that could be lower, from recorded peaks
     Advise(AdviseArgs),
 }
@@ -194,4 +196,22 @@ pub(crate) struct AdviseArgs {
 pub(crate) enum AdviseFormat {
     Text,
     Json,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet place --nodes nodes.json
+  echo '{\"op\": \"ask\", \"pod\": {\"name\": \"p\", \"gpus\": 1, \"gpu_memory\": \"18GiB\"}}' |
+    gapless fleet place --nodes nodes.json
+
+Lines in:  node, close, ask, free, find, restore, state, check; docs/fleet.md describes them.
+Lines out: where a pod is placed, that it waits, or why it can never be placed. What is freed goes to those who wait,
+and the answer names them. The command ends when its standard input does.
+
+Exit code: 0 success, 2 an error.")]
+pub(crate) struct PlaceArgs {
+    /// Nodes to begin with: CSV or JSON, as for fleet sim
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nodes: Option<PathBuf>,
 }

@@ -1,7 +1,9 @@
-//! `gapless fleet`: policies on a simulated cluster, the judge of their logs, and the extender for Kubernetes.
+//! `gapless fleet`: policies on a simulated cluster, the judge of their logs, the extender for Kubernetes, and the placement
+//! for other programs.
 
 mod advise;
 mod check_log;
+mod place;
 mod serve;
 mod sim;
 
@@ -23,6 +25,7 @@ pub(crate) fn run(args: &FleetArgs) -> Result<Answer> {
         FleetCommand::Sim(args) => sim::run(args),
         FleetCommand::CheckLog(args) => check_log::run(args),
         FleetCommand::Serve(args) => serve::run(args),
+        FleetCommand::Place(args) => place::run(args),
         FleetCommand::Advise(args) => advise::run(args),
     }
 }
@@ -44,6 +47,7 @@ pub(super) fn files(args: &FleetArgs) -> (Vec<&Path>, Vec<&Path>) {
             (read, Vec::new())
         }
         FleetCommand::Serve(_) => (Vec::new(), Vec::new()),
+        FleetCommand::Place(args) => (args.nodes.iter().map(PathBuf::as_path).collect(), Vec::new()),
         FleetCommand::Advise(args) => (vec![&args.file], args.output.iter().map(PathBuf::as_path).collect()),
     }
 }
