@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 GIB = 1 << 30
 # The GPUs of each node and their memory, in GiB.
 NODES = [(1, 80), (2, 80), (4, 24), (1, 141), (2, 141), (4, 80), (2, 24), (1, 48)]
-HOME = "127.0.0.1"
 # Workers find the package and the program by these.
 os.environ["PYTHONPATH"] = str(ROOT / "python")
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -232,10 +231,10 @@ def main() -> None:
     began = time.monotonic()
     cluster = Cluster()
     try:
-        small = {"node_ip_address": HOME, "object_store_memory": 80 << 20, "include_dashboard": False}
+        small = {"object_store_memory": 80 << 20, "include_dashboard": False}
         for gpus, gib in NODES:
             cluster.add_node(num_cpus=16, num_gpus=0, resources={f"gmem_{gpu}": gib * GIB for gpu in range(gpus)}, **small)
-        ray.init(address=cluster.address, _node_ip_address=HOME, log_to_driver=True, logging_level="warning")
+        ray.init(address=cluster.address, log_to_driver=True, logging_level="warning")
         print(f"ray {ray.__version__}: {len(ray.nodes())} raylets after {time.monotonic() - began:.0f} s", flush=True)
         gapless.ray.state()
         check = Check()

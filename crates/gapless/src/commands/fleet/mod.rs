@@ -1,7 +1,8 @@
-//! `gapless fleet`: policies on a simulated cluster, the judge of their logs, the extender for Kubernetes, and the placement
-//! for other programs.
+//! `gapless fleet`: policies on a simulated cluster, the judge of their logs, the extender for Kubernetes, the agent on a
+//! node, and the placement for other programs.
 
 mod advise;
+mod agent;
 mod check_log;
 mod place;
 mod serve;
@@ -26,6 +27,7 @@ pub(crate) fn run(args: &FleetArgs) -> Result<Answer> {
         FleetCommand::CheckLog(args) => check_log::run(args),
         FleetCommand::Serve(args) => serve::run(args),
         FleetCommand::Place(args) => place::run(args),
+        FleetCommand::Agent(args) => agent::run(args),
         FleetCommand::Advise(args) => advise::run(args),
     }
 }
@@ -47,6 +49,7 @@ pub(super) fn files(args: &FleetArgs) -> (Vec<&Path>, Vec<&Path>) {
             (read, Vec::new())
         }
         FleetCommand::Serve(_) => (Vec::new(), Vec::new()),
+        FleetCommand::Agent(args) => (args.bookings.iter().map(PathBuf::as_path).collect(), Vec::new()),
         FleetCommand::Place(args) => (args.nodes.iter().map(PathBuf::as_path).collect(), Vec::new()),
         FleetCommand::Advise(args) => (vec![&args.file], args.output.iter().map(PathBuf::as_path).collect()),
     }
