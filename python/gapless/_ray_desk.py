@@ -74,10 +74,12 @@ class Desk:
         self._beginning = asyncio.Lock()
         self._tending: Optional[asyncio.Task[None]] = None
 
-    async def place(self, pod: dict[str, Any]) -> dict[str, Any]:
-        """The place of `pod`, as soon as there is one; {"never": why} if there cannot be one."""
+    async def ask(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """The place of `pod`; {"waits": ...} if it waits for one, {"never": why} if there cannot be one.
+
+        The answer comes at once: a caller that reads it before it asks again keeps the order of its requests, which
+        Ray does not promise for the calls of an asynchronous actor."""
         await self._begin()
-        name = str(pod["name"])
         answer = self._placing.ask("ask", pod=pod)
         if "never" in answer:
             # A node may have joined just now.
@@ -87,8 +89,14 @@ class Desk:
             return {"never": answer["why"], "nodes": len(self._gpus)}
         if "place" in answer:
             return self._given(answer["place"])
-        future = self._waiting.setdefault(name, asyncio.get_running_loop().create_future())
-        return await future
+        self._waiting[str(pod["name"])] = asyncio.get_running_loop().create_future()
+        return {"waits": answer["waits"], "why": answer["why"]}
+
+    async def wait(self, name: str) -> dict[str, Any]:
+        """The place of a request that waits, as soon as there is one."""
+        place = await self._waiting[name]
+        self._waiting.pop(name, None)
+        return place
 
     async def claim(self, name: str, task: Optional[list[Any]] = None, actor: Optional[str] = None) -> None:
         """Says who holds a place: a task, by a list with one of its references, or an actor, by its id."""
@@ -133,7 +141,7 @@ class Desk:
     def _served(self, answer: dict[str, Any]) -> None:
         """Wakes those who were placed because something became free."""
         for place in answer["placed"]:
-            future = self._waiting.pop(place["id"], None)
+            future = self._waiting.get(place["id"])
             given = self._given(place)
             if future is not None and not future.done():
                 future.set_result(given)

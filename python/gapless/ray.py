@@ -123,14 +123,14 @@ class _Remote:
         """Starts it, as Ray's remote() does. If no GPU has the memory now, this waits for one, at most `timeout`
         seconds."""
         self._signature.bind(*args, **kwargs)
-        name = _name()
-        desk = _desk()
-        asked = desk.place.remote(self._request.pod(name))
+        name, desk = _name(), _desk()
         try:
-            place = ray.get(asked, timeout=self._request.timeout)
+            place = ray.get(desk.ask.remote(self._request.pod(name)))
+            if "waits" in place:
+                place = ray.get(desk.wait.remote(name), timeout=self._request.timeout)
         except ray.exceptions.GetTimeoutError:
             desk.free.remote(name)
-            what = f"no GPU had {self._request.bytes} bytes free for {self._request.timeout} s"
+            what = f"no GPU had {self._request.bytes} bytes free for {self._request.timeout} s ({place['why']})"
             raise TimeoutError(f"{what}: wait longer with timeout=, or ask for less than gpu_memory={self._options['gpu_memory']!r}") from None
         except BaseException:
             # Interrupted while it waited: nobody will come for the place.
@@ -142,23 +142,33 @@ class _Remote:
         """As remote(), without waiting: a future of what remote() would return. For programs that start more than
         fits at once, and for asynchronous actors."""
         self._signature.bind(*args, **kwargs)
-        name = _name()
-        desk = _desk()
+        name, desk = _name(), _desk()
         started: Future[Any] = Future()
 
-        def placed(asked: "Future[dict[str, Any]]") -> None:
+        def start(place: dict[str, Any]) -> None:
             try:
-                started.set_result(self._start(desk, name, asked.result(), args, kwargs))
-            except BaseException as error:  # noqa: BLE001 (the future's reader gets it)
+                started.set_result(self._start(desk, name, place, args, kwargs))
+            except BaseException as error:
                 started.set_exception(error)
 
-        desk.place.remote(self._request.pod(name)).future().add_done_callback(placed)
+        def placed(waited: "Future[dict[str, Any]]") -> None:
+            error = waited.exception()
+            if error is not None:
+                started.set_exception(error)
+            else:
+                start(waited.result())
+
+        place = ray.get(desk.ask.remote(self._request.pod(name)))
+        if "waits" in place:
+            desk.wait.remote(name).future().add_done_callback(placed)
+        else:
+            start(place)
         return started
 
     def _start(self, desk: Any, name: str, place: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if "never" in place:
             if not place["nodes"]:
-                raise GaplessError(f"no node of the cluster has resources {PREFIX}0, ...: start nodes with --resources=\"$(python -m gapless.ray)\"")
+                raise GaplessError(f'no node of the cluster has resources {PREFIX}0, ...: start nodes with --resources="$(python -m gapless.ray)"')
             raise GaplessError(f"{self._request.gpus} x {self._options['gpu_memory']} can never be placed: {place['never']}")
         try:
             started = self._held.options(**self._request.for_ray(place)).remote((name, place["gpus"], place["bytes"]), *args, **kwargs)
