@@ -145,9 +145,10 @@ class Check:
     def end(self, numbers: list[int]) -> None:
         """Ends actors, one after the other if somebody waits, because then their order decides who gets what."""
         for number in numbers:
+            does_wait = len(self.twin.places) < len(self.alive)
             ray.kill(self.alive.pop(number).handle)
             self.twin.free(number)
-            if len(self.twin.places) < len(self.alive) or number == numbers[-1]:
+            if does_wait or number == numbers[-1]:
                 pods, waiting = len(self.twin.places), len(self.alive) - len(self.twin.places)
                 until(lambda: told() == (pods, waiting), f"{pods} pods, {waiting} waiting")  # noqa: B023
                 self.settle()
