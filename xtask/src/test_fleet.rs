@@ -8,10 +8,18 @@ use anyhow::{Result, bail};
 const SLURM: [&str; 4] = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins"];
 
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    if let Some(unknown) = names.iter().find(|name| **name != "slurm") {
-        bail!("no cluster is called {unknown:?}: there is slurm");
+    let known = ["slurm", "ray"];
+    if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
+        bail!("no cluster is called {unknown:?}: there are {}", known.join(", "));
     }
-    slurm()
+    let wanted = |name: &str| names.is_empty() || names.contains(&name);
+    if wanted("slurm") {
+        slurm()?;
+    }
+    if wanted("ray") {
+        crate::test_fleet_ray::run()?;
+    }
+    Ok(())
 }
 
 fn slurm() -> Result<()> {
