@@ -37,8 +37,8 @@ class Placing:
             except (OSError, ValueError):
                 line = ""
         if not line:
-            code = process.poll()
-            said = message(process.stderr.read()) if code is not None else ""
+            code = process.wait(10)
+            said = "" if process.stderr.closed else message(process.stderr.read())
             raise GaplessError(f"`gapless fleet place` ended with {code}: {said or 'it said nothing'}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:

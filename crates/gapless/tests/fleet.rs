@@ -162,6 +162,10 @@ fn an_agent_tells_what_is_wrong_with_its_options() {
         assert_eq!(done.code, 2, "{}", done.out);
         assert!(done.err.contains(part), "{}", done.err);
     }
+    let done = run(&["fleet", "agent", "--once", "--format", "json"]);
+    assert!(done.code < 2, "{}", done.err);
+    let json: Value = serde_json::from_str(&done.out).expect("JSON");
+    assert_eq!(schema::against("fleet-agent", &json), [""; 0]);
     let done = run(&["fleet", "agent", "--format", "json"]);
     assert!(done.code == 2 && done.err.contains("--format needs --once"), "{}", done.err);
 }
