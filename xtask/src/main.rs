@@ -7,6 +7,7 @@ mod shell;
 mod skips;
 mod test;
 mod test_fleet;
+mod test_fleet_ray;
 mod test_python;
 mod test_torch;
 mod tools;
@@ -20,7 +21,7 @@ cargo xtask test            install what the tests need, then run all of them
 cargo xtask test rust       only the Rust tests (also: lint, python, web)
 cargo xtask test-torch      the allocator's model against stock libraries of torch (versions and options may follow)
 cargo xtask test-torch python   only the Python package on stock torch (`--torch 2.15.0`, arguments for pytest)
-cargo xtask test-fleet      the fleet's parts on real schedulers: slurm (needs root; installs Debian's packages),
+cargo xtask test-fleet      the fleet's parts on real schedulers: slurm, ray (need root; install their packages),
                             kubernetes (builds Debian's source package once; options may follow)
 cargo xtask torch-table VERSION   what the overlay has to know of a release of torch, from its wheel
 cargo xtask dist            what a release holds, in target/dist: built, installed into an empty environment, used

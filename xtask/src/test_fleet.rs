@@ -9,7 +9,7 @@ const SLURM: [&str; 4] = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basi
 
 /// The clusters by name.
 type Cluster = fn(&[&str]) -> Result<()>;
-const CLUSTERS: [(&str, Cluster); 2] = [("slurm", slurm), ("kubernetes", kubernetes)];
+const CLUSTERS: [(&str, Cluster); 3] = [("slurm", slurm), ("ray", ray), ("kubernetes", kubernetes)];
 
 /// Runs the clusters that are named, all of them for `all` or if none is named. Options go to the test of the cluster.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
@@ -28,6 +28,13 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn ray(options: &[&str]) -> Result<()> {
+    if !options.is_empty() {
+        bail!("invalid option {:?}: `test-fleet ray` has none", options[0]);
+    }
+    crate::test_fleet_ray::run()
 }
 
 fn home(name: &str) -> String {

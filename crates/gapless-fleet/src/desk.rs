@@ -74,12 +74,12 @@ impl Desk {
             return Ok(state.place(booking));
         }
         state.learn(id, request);
-        let Some(booking) = state.placer.place(request) else {
-            return Err(cause(&state.placer, request).unwrap_or(Cause::Pods));
-        };
-        let place = state.place(&booking);
-        state.held.insert(id.to_owned(), (booking, request.clone()));
-        Ok(place)
+        state.create(id, request)
+    }
+
+    /// Why a pod could not be placed now; `None` if it could.
+    pub fn refusal(&self, request: &Request) -> Option<Cause> {
+        cause(&self.state().placer, request)
     }
 
     /// Places a pod on one of these nodes; nodes that are not known do not count.
@@ -203,6 +203,15 @@ impl Desk {
 }
 
 impl State {
+    fn create(&mut self, id: &str, request: &Request) -> std::result::Result<Place, Cause> {
+        let Some(booking) = self.placer.place(request) else {
+            return Err(cause(&self.placer, request).unwrap_or(Cause::Pods));
+        };
+        let place = self.place(&booking);
+        self.held.insert(id.to_owned(), (booking, request.clone()));
+        Ok(place)
+    }
+
     fn place(&self, booking: &Booking) -> Place {
         let node = self.placer.ledger().node(booking.node).name.clone();
         Place { node, gpus: booking.gpus.clone(), units: booking.units }

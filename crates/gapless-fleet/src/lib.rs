@@ -3,21 +3,25 @@
 //!
 //! [`words`] has the vocabulary: nodes, requests, pods. [`ledger`] keeps account of what is free and never books more
 //! than there is. [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`]
-//! and [`check`] are the simulator and an independent judge of its log; [`repack`] moves pods; [`desk`] serves many
-//! callers; [`show`] renders runs.
+//! and [`check`] are the simulator and an independent judge of its log; [`repack`] and [`exchange`]
+//! move pods; [`desk`] serves many
+//! callers, [`queue`] lets them wait, and [`lines`] opens both to other programs; [`show`] renders runs.
 
 pub mod advise;
 pub mod arrivals;
 pub mod check;
 pub mod desk;
 pub mod error;
+pub mod exchange;
 pub mod go_random;
 pub mod learn;
 pub mod ledger;
+pub mod lines;
 pub mod log;
 pub mod mix;
 pub mod place;
 pub mod policy;
+pub mod queue;
 pub mod read;
 pub mod repack;
 pub mod show;

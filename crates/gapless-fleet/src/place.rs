@@ -180,6 +180,11 @@ impl Placer {
         scores.filter(|&(_, &score)| score != NO).map(|(node, _)| node as u32).collect()
     }
 
+    /// A number that is another one after every booking and release.
+    pub fn version(&self) -> u64 {
+        self.first_change + self.changes.len() as u64
+    }
+
     fn changed(&mut self, node: u32, free_before: u32) {
         let now = self.ledger.slot(node).free;
         self.free = self.free + u64::from(now) - u64::from(free_before);

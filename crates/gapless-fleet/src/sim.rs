@@ -9,8 +9,10 @@ use crate::place::Placer;
 use crate::policy::Policy;
 use crate::policy::fragment::Fragments;
 use crate::policy::value::Value;
-use crate::repack::{Movable, Move, make_room};
+use crate::repack::{Movable, Move};
 use crate::words::{Node, Pod, Request};
+use crate::{exchange, repack};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -180,6 +182,7 @@ pub fn run(
         departures: BinaryHeap::new(),
         held: Vec::new(),
         on_node: vec![Vec::new(); nodes.len()],
+        hopeless: FxHashMap::default(),
         options,
         run: Run {
             outcomes: Vec::with_capacity(arrivals.order.len()),
@@ -214,6 +217,8 @@ struct Simulation {
     /// What every arrival holds, if pods may leave or move.
     held: Vec<Option<Movable>>,
     on_node: Vec<Vec<u32>>,
+    /// Requests for which moves were sought in vain, and the version of the cluster then.
+    hopeless: FxHashMap<Request, u64>,
     options: Options,
     run: Run,
     /// Sum and number of shares, by rounded arrived per cent.
@@ -311,7 +316,20 @@ impl Simulation {
         let left = self.options.moves - self.run.moves.len().min(self.options.moves);
         let most = left.min(self.options.moves_for_one);
         let before = self.placer.free();
-        let (booking, moves) = make_room(&mut self.placer, &mut self.held, &mut self.on_node, request, most)?;
+        // Nothing has changed since the same request was tried: the answer is the same.
+        let version = self.placer.version();
+        if most == 0 || self.hopeless.get(request) == Some(&version) {
+            return None;
+        }
+        let (placer, held, on_node) = (&mut self.placer, &mut self.held, &mut self.on_node);
+        // One move that is enough is the cheapest; exchanges find the most on a full cluster.
+        let found = repack::make_room(placer, held, on_node, request, 1)
+            .or_else(|| exchange::make_room(placer, held, on_node, request, most))
+            .or_else(|| repack::make_room(placer, held, on_node, request, most));
+        let Some((booking, moves)) = found else {
+            self.hopeless.insert(request.clone(), self.placer.version());
+            return None;
+        };
         let number = self.run.outcomes.len();
         for mut one in moves {
             one.from = self.by_rank[one.from as usize];

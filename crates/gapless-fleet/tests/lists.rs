@@ -94,6 +94,45 @@ fn moves_make_room_and_are_judged_right() {
     assert_eq!(checked.allocated_milli, moved.allocated_milli);
 }
 
+/// Node a has a free GPU and no CPU, node b has CPUs and no GPU: nothing can move, but two pods can change places.
+#[test]
+fn pods_are_exchanged_where_none_can_move() {
+    let nodes = vec![node("a", 8, 2, "A"), node("b", 12, 1, "B")];
+    let pods = [
+        pod("heavy", request(8, 1, 1000, "A|B")),
+        pod("light", request(2, 1, 1000, "A|B")),
+        pod("last", request(5, 1, 1000, "A")),
+    ];
+    // Placed by hand where they are in each other's way.
+    let ledger = gapless_fleet::ledger::Ledger::new(nodes.clone());
+    let policy = gapless_fleet::policy::Policy::BestFit;
+    let mut placer = gapless_fleet::place::Placer::new(ledger, policy);
+    let mut held = Vec::new();
+    for (at, pod) in pods[..2].iter().enumerate() {
+        let booking = placer.book(at as u32, &pod.request, &[0]).expect("it fits");
+        held.push(Some(gapless_fleet::repack::Movable { booking, request: pod.request.clone() }));
+    }
+    let mut on_node = vec![vec![0], vec![1]];
+    assert!(placer.choose(&pods[2].request).is_none(), "a has no CPU left");
+    let request = &pods[2].request;
+    let one_way = gapless_fleet::repack::make_room(&mut placer, &mut held, &mut on_node, request, 4);
+    assert!(one_way.is_none(), "neither has another place");
+    assert!(
+        gapless_fleet::exchange::make_room(&mut placer, &mut held, &mut on_node, request, 1).is_none(),
+        "an exchange is two moves"
+    );
+    let (booking, moves) =
+        gapless_fleet::exchange::make_room(&mut placer, &mut held, &mut on_node, request, 4)
+            .expect("one exchange");
+    assert_eq!((booking.node, booking.gpus.as_slice()), (0, &[1][..]));
+    let shown: Vec<(usize, u32, u32, u64)> =
+        moves.iter().map(|one| (one.pod, one.from, one.to, one.gained_milli)).collect();
+    assert_eq!(shown, [(0, 0, 1, 500), (1, 1, 0, 500)]);
+    assert_eq!(on_node, [vec![1], vec![0]]);
+    let out: Vec<_> = held.iter().flatten().map(|pod| pod.booking.clone()).chain([booking]).collect();
+    placer.ledger().check(out.iter()).expect("the account is right");
+}
+
 #[test]
 fn gangs_are_placed_together_or_not_at_all() {
     let nodes = vec![node("a", 8, 2, "A")];

@@ -114,3 +114,58 @@ fn requests_are_right_sized_from_recorded_peaks() {
     let done = ask(&[]);
     assert!(done.code == 2 && done.err.contains("line 2: column requested_mib"), "{}", done.err);
 }
+
+#[test]
+fn other_programs_place_by_lines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nodes =
+        r#"{"nodes": [{"name": "a", "cpus": 8, "memory": "64GiB", "gpus": 2, "gpu_memory": "80GiB"}]}"#;
+    fs::write(folder.path().join("nodes.json"), nodes).expect("written");
+    let ask = |name: &str, size: &str| {
+        format!(
+            "{{\"op\": \"ask\", \"pod\": {{\"name\": \"{name}\", \"gpus\": 1, \"gpu_memory\": \"{size}\"}}}}\n"
+        )
+    };
+    let long = format!("{}\n", "x".repeat(3 << 20));
+    let lines = [
+        ask("p", "60GiB"),
+        ask("q", "60GiB"),
+        ask("r", "60GiB"),
+        "\n".to_owned(),
+        long,
+        "{\"op\": \"free\", \"id\": \"p\"}\n".to_owned(),
+        "{\"op\": \"state\"}".to_owned(),
+    ];
+    let input = lines.concat();
+    let done = run_in(folder.path(), &["fleet", "place", "--nodes", "nodes.json"], Some(input.as_bytes()));
+    assert_eq!(done.code, 0, "{}", done.err);
+    let answers: Vec<Value> =
+        done.out.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    assert_eq!(answers.len(), 6, "an empty line has no answer: {}", done.out);
+    assert_ne!(answers[0]["place"]["gpus"], answers[1]["place"]["gpus"], "each has a GPU of its own");
+    assert_eq!(answers[2]["waits"], 0);
+    assert!(answers[3]["error"].as_str().is_some_and(|error| error.contains("bytes")));
+    assert_eq!(answers[4]["placed"][0]["id"], "r");
+    assert_eq!((&answers[5]["pods"], &answers[5]["waiting"]), (&2.into(), &0.into()));
+    let missing = run_in(folder.path(), &["fleet", "place", "--nodes", "nowhere.json"], None);
+    assert_eq!(missing.code, 2);
+}
+
+#[test]
+fn an_agent_tells_what_is_wrong_with_its_options() {
+    for (words, part) in [
+        (&["--node", "a b"][..], "--node: invalid name"),
+        (&["--api", "ftp://x:1"], "--api: invalid address"),
+        (&["--bookings", "/nowhere"], "cannot read /nowhere"),
+    ] {
+        let done = run(&[&["fleet", "agent", "--once"], words].concat());
+        assert_eq!(done.code, 2, "{}", done.out);
+        assert!(done.err.contains(part), "{}", done.err);
+    }
+    let done = run(&["fleet", "agent", "--once", "--format", "json"]);
+    assert!(done.code < 2, "{}", done.err);
+    let json: Value = serde_json::from_str(&done.out).expect("JSON");
+    assert_eq!(schema::against("fleet-agent", &json), [""; 0]);
+    let done = run(&["fleet", "agent", "--format", "json"]);
+    assert!(done.code == 2 && done.err.contains("--format needs --once"), "{}", done.err);
+}

@@ -53,23 +53,42 @@ struct PodRow {
 }
 
 pub(super) fn nodes(input: &mut dyn Read) -> Result<Vec<Node>> {
-    rows(input, "nodes", |row: NodeRow| {
-        let node = Node {
-            cpu_milli: cpus(row.cpus)?,
-            memory: bytes("memory", &row.memory)?,
-            gpus: row.gpus,
-            model: row.model,
-            gpu_memory: row.gpu_memory.map(|value| bytes("gpu_memory", &value)).transpose()?,
-            max_pods: row.max_pods.unwrap_or(MAX_PODS),
-            name: row.name,
-        };
-        node.check()?;
-        Ok(node)
-    })
+    rows(input, "nodes", NodeRow::node)
 }
 
 pub(super) fn pods(input: &mut dyn Read) -> Result<Vec<Pod>> {
-    rows(input, "pods", |row: PodRow| {
+    rows(input, "pods", PodRow::pod)
+}
+
+/// One node, as in a list.
+pub(super) fn node(value: Value) -> std::result::Result<Node, String> {
+    serde_json::from_value::<NodeRow>(value).map_err(|error| error.to_string())?.node()
+}
+
+/// One pod, as in a list.
+pub(super) fn pod(value: Value) -> std::result::Result<Pod, String> {
+    serde_json::from_value::<PodRow>(value).map_err(|error| error.to_string())?.pod()
+}
+
+impl NodeRow {
+    fn node(self) -> std::result::Result<Node, String> {
+        let node = Node {
+            cpu_milli: cpus(self.cpus)?,
+            memory: bytes("memory", &self.memory)?,
+            gpus: self.gpus,
+            model: self.model,
+            gpu_memory: self.gpu_memory.map(|value| bytes("gpu_memory", &value)).transpose()?,
+            max_pods: self.max_pods.unwrap_or(MAX_PODS),
+            name: self.name,
+        };
+        node.check()?;
+        Ok(node)
+    }
+}
+
+impl PodRow {
+    fn pod(self) -> std::result::Result<Pod, String> {
+        let row = self;
         let share = match (row.gpu_milli, &row.gpu_memory) {
             (Some(_), Some(_)) => return Err("both gpu_milli and gpu_memory: give one".to_owned()),
             (Some(milli), None) => Share::Milli(milli),
@@ -98,7 +117,7 @@ pub(super) fn pods(input: &mut dyn Read) -> Result<Vec<Pod>> {
         }
         let (created, priority, gang) = (row.created, row.priority, row.gang);
         Ok(Pod { name: row.name, request, created, deleted, priority, gang })
-    })
+    }
 }
 
 fn rows<Row: for<'de> Deserialize<'de>, T>(

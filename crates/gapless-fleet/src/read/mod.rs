@@ -34,6 +34,16 @@ pub fn pods(input: &mut (dyn Read + Send)) -> Result<Vec<Pod>> {
     Ok(pods)
 }
 
+/// One node, from an object as in a JSON list.
+pub fn node(value: serde_json::Value) -> std::result::Result<Node, String> {
+    json::node(value)
+}
+
+/// One pod, from an object as in a JSON list.
+pub fn pod(value: serde_json::Value) -> std::result::Result<Pod, String> {
+    json::pod(value)
+}
+
 type Parse<T> = fn(&mut dyn Read) -> Result<Vec<T>>;
 
 fn opened<T: Send>(input: &mut (dyn Read + Send), csv: Parse<T>, json: Parse<T>) -> Result<Vec<T>> {

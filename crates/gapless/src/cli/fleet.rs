@@ -1,4 +1,5 @@
-//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet advise`.
+//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet agent`, `fleet place`,
+//! `fleet advise`.
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -17,6 +18,10 @@ pub(crate) enum FleetCommand {
     CheckLog(CheckLogArgs),
     /// Serve the Kubernetes scheduler: an extender that places pods by GPU memory
     Serve(ServeArgs),
+    /// Report a node's GPUs, give containers their tenants, and mark those who use more than was promised
+    Agent(AgentArgs),
+    /// Place jobs for another program: one JSON object a line in, one a line out
+    Place(PlaceArgs),
     /// Find requests for GPU memory that could be lower, from recorded peaks
     Advise(AdviseArgs),
 }
@@ -203,4 +208,93 @@ pub(crate) struct AdviseArgs {
 pub(crate) enum AdviseFormat {
     Text,
     Json,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet place --nodes nodes.json
+  echo '{\"op\": \"ask\", \"pod\": {\"name\": \"p\", \"gpus\": 1, \"gpu_memory\": \"18GiB\"}}' |
+    gapless fleet place --nodes nodes.json
+
+Lines in:  node, close, ask, free, find, restore, state, check; docs/fleet.md describes them.
+Lines out: where a pod is placed, that it waits, or why it can never be placed. What is freed goes to those who wait,
+and the answer names them. The command ends when its standard input does.
+
+Exit code: 0 success, 2 an error.")]
+pub(crate) struct PlaceArgs {
+    /// Nodes to begin with: CSV or JSON, as for fleet sim
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nodes: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet agent --once                             who was promised what, and uses how much
+  gapless fleet agent --once --format json
+  gapless fleet agent --in-cluster --cdi-dir /var/run/cdi --listen 0.0.0.0:9755      in a DaemonSet
+  gapless fleet agent --bookings jobs.json --cdi-dir /etc/cdi
+
+The agent ends no process. A pod's processes are found by their cgroup. Tenants that are no pod's (Slurm, Ray) are
+promised their share. With an API server it writes the node's GPUs to its annotations, and for each pod with booked
+GPUs a CDI file that gives its containers GAPLESS_TENANT and NVIDIA_VISIBLE_DEVICES. If the kernel has the cgroup
+controller dmem, it sets dmem.max too. Over-use is a line on standard error and a metric.
+
+Exit code with --once: 0 nobody uses more than promised, 1 somebody does, 2 an error.")]
+pub(crate) struct AgentArgs {
+    /// Look once, print, and exit
+    #[arg(long, conflicts_with = "listen")]
+    pub(crate) once: bool,
+
+    /// The output format with --once
+    #[arg(long, value_enum, default_value_t = AgentFormat::Text)]
+    pub(crate) format: AgentFormat,
+
+    /// The address to serve /metrics on
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9755")]
+    pub(crate) listen: std::net::SocketAddr,
+
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = super::live::seconds)]
+    pub(crate) interval: f64,
+
+    /// The name of this node [default: NODE_NAME, or the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+
+    /// Promises from a file: [{\"id\": \"job-1\", \"gpus\": [0], \"bytes\": \"18GiB\"}]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) bookings: Option<PathBuf>,
+
+    /// Write a CDI file for each pod to this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) cdi_dir: Option<PathBuf>,
+
+    /// The root of the cgroups
+    #[arg(long, value_name = "FOLDER", default_value = "/sys/fs/cgroup", hide = true)]
+    pub(crate) cgroups: PathBuf,
+
+    /// Use the API server and the service account of this pod
+    #[arg(long, conflicts_with_all = ["api", "ca", "token_file"])]
+    pub(crate) in_cluster: bool,
+
+    /// The API server: http://HOST:PORT or https://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    pub(crate) api: Option<String>,
+
+    /// The authorities that sign the API server's certificate
+    #[arg(long, value_name = "FILE", requires = "api")]
+    pub(crate) ca: Option<PathBuf>,
+
+    /// A file with a bearer token for the API server
+    #[arg(long, value_name = "FILE", requires = "api")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AgentFormat {
+    Text,
+    Json,
+    Prometheus,
 }

@@ -45,7 +45,7 @@ pub(crate) enum LiveFormat {
     Json,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("use a number of seconds from 0.1 to 3600".to_owned()),

@@ -1,8 +1,8 @@
 //! `gapless metrics`: what `gapless top` shows, for Prometheus: served over HTTP, or written once for node_exporter's
 //! textfile collector.
 
-mod exposition;
-mod server;
+pub(super) mod exposition;
+pub(super) mod server;
 
 use crate::Answer;
 use crate::cli::live::MetricsArgs;

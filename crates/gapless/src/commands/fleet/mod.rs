@@ -1,7 +1,10 @@
-//! `gapless fleet`: policies on a simulated cluster, the judge of their logs, and the extender for Kubernetes.
+//! `gapless fleet`: policies on a simulated cluster, the judge of their logs, the extender for Kubernetes, the agent on a
+//! node, and the placement for other programs.
 
 mod advise;
+mod agent;
 mod check_log;
+mod place;
 mod serve;
 mod sim;
 mod size;
@@ -24,6 +27,8 @@ pub(crate) fn run(args: &FleetArgs) -> Result<Answer> {
         FleetCommand::Sim(args) => sim::run(args),
         FleetCommand::CheckLog(args) => check_log::run(args),
         FleetCommand::Serve(args) => serve::run(args),
+        FleetCommand::Place(args) => place::run(args),
+        FleetCommand::Agent(args) => agent::run(args),
         FleetCommand::Advise(args) => advise::run(args),
     }
 }
@@ -45,6 +50,8 @@ pub(super) fn files(args: &FleetArgs) -> (Vec<&Path>, Vec<&Path>) {
             (read, Vec::new())
         }
         FleetCommand::Serve(_) => (Vec::new(), Vec::new()),
+        FleetCommand::Agent(args) => (args.bookings.iter().map(PathBuf::as_path).collect(), Vec::new()),
+        FleetCommand::Place(args) => (args.nodes.iter().map(PathBuf::as_path).collect(), Vec::new()),
         FleetCommand::Advise(args) => (vec![&args.file], args.output.iter().map(PathBuf::as_path).collect()),
     }
 }

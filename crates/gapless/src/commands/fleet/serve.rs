@@ -2,7 +2,7 @@
 
 use super::size::Programs;
 use crate::Answer;
-use crate::cli::fleet::ServeArgs;
+use crate::cli::fleet::{AgentArgs, ServeArgs};
 use crate::failure::Failure;
 use anyhow::Result;
 use gapless_kube::api::{Address, Api};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
-    let api = Arc::new(Api::new(address(args)?));
+    let api = Arc::new(Api::new(address(&Server::of(args))?));
     let secure = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(
             tls::server(certificate, key)
@@ -50,7 +50,31 @@ pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-fn address(args: &ServeArgs) -> Result<Address> {
+/// Where a user says that the API server is.
+struct Server<'a> {
+    in_cluster: bool,
+    api: Option<&'a str>,
+    ca: Option<&'a Path>,
+    token_file: Option<&'a Path>,
+}
+
+impl<'a> Server<'a> {
+    fn of(args: &'a ServeArgs) -> Server<'a> {
+        let (ca, token_file) = (args.ca.as_deref(), args.token_file.as_deref());
+        Server { in_cluster: args.in_cluster, api: args.api.as_deref(), ca, token_file }
+    }
+}
+
+/// The API server that an agent is to use, if it is to use one.
+pub(super) fn optional_address(args: &AgentArgs) -> Result<Option<Address>> {
+    if !args.in_cluster && args.api.is_none() {
+        return Ok(None);
+    }
+    let (ca, token_file) = (args.ca.as_deref(), args.token_file.as_deref());
+    address(&Server { in_cluster: args.in_cluster, api: args.api.as_deref(), ca, token_file }).map(Some)
+}
+
+fn address(args: &Server<'_>) -> Result<Address> {
     let trust = |path: &Path| {
         tls::client(path).map_err(|what| Failure::new(what, "name a PEM file with the authorities with --ca"))
     };
@@ -71,7 +95,7 @@ fn address(args: &ServeArgs) -> Result<Address> {
         let tls = Some(trust(&account.join("ca.crt"))?);
         return Ok(Address { host, port, tls, token: Some(account.join("token")) });
     }
-    let url = args.api.as_deref().unwrap_or_default();
+    let url = args.api.unwrap_or_default();
     let wrong = || {
         Failure::new(format!("--api: invalid address {url:?}"), "use http://HOST:PORT or https://HOST:PORT")
     };
@@ -79,7 +103,7 @@ fn address(args: &ServeArgs) -> Result<Address> {
     let (host, port) = rest.trim_end_matches('/').rsplit_once(':').ok_or_else(wrong)?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let port = port.parse().map_err(|_| wrong())?;
-    let tls = match (scheme, &args.ca) {
+    let tls = match (scheme, args.ca) {
         ("http", None) => None,
         ("http", Some(_)) => {
             return Err(Failure::new("--ca has no meaning with http", "use https, or leave out --ca").into());
@@ -92,5 +116,5 @@ fn address(args: &ServeArgs) -> Result<Address> {
         }
         _ => return Err(wrong().into()),
     };
-    Ok(Address { host, port, tls, token: args.token_file.clone() })
+    Ok(Address { host, port, tls, token: args.token_file.map(Path::to_owned) })
 }

@@ -12,7 +12,7 @@ use gapless_fleet::sim::{self, Options};
 use std::path::{Path, PathBuf};
 
 /// Pods that may move for one that fits nowhere.
-const MOVES_FOR_ONE: usize = 3;
+const MOVES_FOR_ONE: usize = 4;
 
 pub(super) fn run(args: &SimArgs) -> Result<Answer> {
     let policies = policies(&args.policy)?;

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 /// What a family counts: a value that goes up and down, or one that only goes up.
 #[derive(Clone, Copy)]
-enum Kind {
+pub(crate) enum Kind {
     Gauge,
     Counter,
 }
@@ -196,7 +196,7 @@ pub(super) fn text(machine: &Machine) -> String {
     out.text
 }
 
-fn gpu_labels<'a>(gpu: &'a Gpu, host: &'a str) -> Vec<(&'static str, String)> {
+pub(crate) fn gpu_labels<'a>(gpu: &'a Gpu, host: &'a str) -> Vec<(&'static str, String)> {
     let mut labels = vec![
         ("gpu", gpu.index.to_string()),
         ("UUID", gpu.uuid.clone().unwrap_or_default()),
@@ -234,7 +234,7 @@ fn program(command: &str) -> String {
     }
 }
 
-fn labels<N: AsRef<str>, V: AsRef<str>>(pairs: &[(N, V)]) -> String {
+pub(crate) fn labels<N: AsRef<str>, V: AsRef<str>>(pairs: &[(N, V)]) -> String {
     let mut out = String::from("{");
     for (name, value) in pairs {
         if out.len() > 1 {
@@ -256,14 +256,14 @@ fn labels<N: AsRef<str>, V: AsRef<str>>(pairs: &[(N, V)]) -> String {
 }
 
 #[derive(Default)]
-struct Text {
-    text: String,
+pub(crate) struct Text {
+    pub(crate) text: String,
     /// Series that are there: a scrape with one twice is refused as a whole.
     seen: HashSet<String>,
 }
 
 impl Text {
-    fn family(&mut self, name: &str, kind: Kind, help: &str) {
+    pub(crate) fn family(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
             Gauge => "gauge",
             Counter => "counter",
@@ -271,7 +271,7 @@ impl Text {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn sample(&mut self, name: &str, labels: &str, value: f64) {
+    pub(crate) fn sample(&mut self, name: &str, labels: &str, value: f64) {
         let series = format!("{name}{labels}");
         if self.seen.insert(series.clone()) {
             let _ = writeln!(self.text, "{series} {value}");

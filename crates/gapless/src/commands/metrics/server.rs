@@ -23,7 +23,7 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 type Source<'a> = &'a (dyn Fn() -> Result<String> + Sync);
 
 /// Serves for good.
-pub(super) fn serve(listener: &TcpListener, source: Source<'_>) -> Result<Answer> {
+pub(crate) fn serve(listener: &TcpListener, source: Source<'_>) -> Result<Answer> {
     let busy = &AtomicUsize::new(0);
     std::thread::scope(|scope| {
         loop {
@@ -73,7 +73,7 @@ fn handle(stream: &TcpStream, source: Source<'_>) -> std::io::Result<()> {
             Ok(text) => answer(stream, 200, EXPOSITION, &text, with_body),
             Err(error) => answer(stream, 500, PLAIN, &format!("{error:#}"), with_body),
         },
-        "/" => answer(stream, 200, PLAIN, "gapless metrics: see /metrics", with_body),
+        "/" => answer(stream, 200, PLAIN, "gapless: see /metrics", with_body),
         _ => answer(stream, 404, PLAIN, "see /metrics", with_body),
     }
 }

@@ -1,0 +1,255 @@
+//! A desk at which requests wait: what does not fit now is placed as soon as something that is freed makes room.
+//!
+//! Those who wait are tried in the order in which they asked. A younger one may go first if it fits and an older one
+//! does not, but an older one is passed at most [`MOST_PASSED`] times: then everybody behind it waits until it is
+//! placed. So nobody starves, and the order of placements depends on nothing but the order of calls.
+
+use crate::desk::{Desk, Place};
+use crate::error::Result;
+use crate::sim::Cause;
+use crate::words::{Node, Request};
+
+/// How many requests may be placed before an older one that waits.
+pub const MOST_PASSED: u32 = 64;
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Placed(Place),
+    /// It waits behind so many others, for this reason.
+    Waits(usize, Cause),
+    /// No node is large enough, even if it is empty: waiting would not help.
+    Never(Cause),
+}
+
+/// A cluster and those who wait for it.
+#[derive(Debug)]
+pub struct Queue {
+    desk: Desk,
+    /// The oldest first.
+    waiting: Vec<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    id: String,
+    request: Request,
+    /// Younger requests that were placed meanwhile.
+    passed: u32,
+}
+
+impl Queue {
+    pub fn new(nodes: Vec<Node>) -> Queue {
+        Queue { desk: Desk::new(nodes), waiting: Vec::new() }
+    }
+
+    pub fn desk(&self) -> &Desk {
+        &self.desk
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Places a request, or lets it wait. Who asks again with the same id gets the same answer.
+    pub fn ask(&mut self, id: &str, request: &Request) -> Asked {
+        if let Some(place) = self.desk.find(id) {
+            return Asked::Placed(place);
+        }
+        if let Some(at) = self.waiting.iter().position(|one| one.id == id) {
+            let cause = self.desk.refusal(&self.waiting[at].request).unwrap_or(Cause::Pods);
+            return Asked::Waits(at, cause);
+        }
+        let is_barred = self.waiting.iter().any(|one| one.passed >= MOST_PASSED);
+        let tried = if is_barred {
+            self.desk.learn(id, request);
+            Err(self.desk.refusal(request).unwrap_or(Cause::Pods))
+        } else {
+            self.desk.create(id, request)
+        };
+        match tried {
+            Ok(place) => {
+                for one in &mut self.waiting {
+                    one.passed += 1;
+                }
+                Asked::Placed(place)
+            }
+            Err(cause @ (Cause::Model | Cause::TooLarge)) => Asked::Never(cause),
+            Err(cause) => {
+                self.waiting.push(Waiting { id: id.to_owned(), request: request.clone(), passed: 0 });
+                Asked::Waits(self.waiting.len() - 1, cause)
+            }
+        }
+    }
+
+    /// Frees what `id` holds, or takes it out of the queue, and places those who fit now. False if `id` is unknown.
+    pub fn free(&mut self, id: &str) -> (bool, Vec<(String, Place)>) {
+        let waited = self.waiting.len();
+        self.waiting.retain(|one| one.id != id);
+        let known = self.desk.delete(id) || self.waiting.len() < waited;
+        self.desk.forget(id);
+        (known, self.serve())
+    }
+
+    /// Adds a node, or opens it again, and places those who fit now. False if a node of this name has other capacities.
+    pub fn add_node(&mut self, node: Node) -> (bool, Vec<(String, Place)>) {
+        let is_same = self.desk.add_node(node);
+        (is_same, self.serve())
+    }
+
+    /// Gives a node nothing more. False if there is no such node.
+    pub fn close_node(&mut self, name: &str) -> bool {
+        self.desk.close_node(name)
+    }
+
+    /// Books what is there already, as after a restart.
+    pub fn restore(&mut self, id: &str, node: &str, request: &Request, gpus: &[u16]) -> Result<()> {
+        self.desk.restore(id, node, request, gpus)
+    }
+
+    /// Places everybody who fits, the oldest first.
+    fn serve(&mut self) -> Vec<(String, Place)> {
+        let mut placed = Vec::new();
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let one = &self.waiting[at];
+            match self.desk.create(&one.id, &one.request) {
+                Ok(place) => {
+                    let one = self.waiting.remove(at);
+                    for older in &mut self.waiting[..at] {
+                        older.passed += 1;
+                    }
+                    placed.push((one.id, place));
+                    // An older one may have reached its limit just now.
+                    if self.waiting[..at].iter().any(|older| older.passed >= MOST_PASSED) {
+                        break;
+                    }
+                }
+                Err(_) if one.passed >= MOST_PASSED => break,
+                Err(_) => at += 1,
+            }
+        }
+        placed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::Share;
+
+    const GIB: u64 = 1 << 30;
+
+    fn node(name: &str, gpus: u32) -> Node {
+        Node {
+            name: name.to_owned(),
+            cpu_milli: 64_000,
+            memory: 64 * GIB,
+            gpus,
+            model: "H200".to_owned(),
+            gpu_memory: Some(80 * GIB),
+            max_pods: 1000,
+        }
+    }
+
+    fn gib(gib: u64) -> Request {
+        Request { cpu_milli: 0, memory: 0, gpus: 1, share: Share::Bytes(gib * GIB), models: String::new() }
+    }
+
+    fn placed(asked: &Asked) -> bool {
+        matches!(asked, Asked::Placed(_))
+    }
+
+    #[test]
+    fn what_does_not_fit_waits_until_something_is_freed() {
+        let mut queue = Queue::new(vec![node("a", 1)]);
+        assert!(placed(&queue.ask("x", &gib(50))));
+        assert_eq!(queue.ask("y", &gib(60)), Asked::Waits(0, Cause::GpusFull));
+        assert_eq!(queue.ask("y", &gib(60)), Asked::Waits(0, Cause::GpusFull), "asked again");
+        assert!(placed(&queue.ask("z", &gib(30))), "it fits beside x");
+        assert_eq!(queue.free("z"), (true, Vec::new()), "y needs more than that");
+        let (known, served) = queue.free("x");
+        assert!(known);
+        assert_eq!(served.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["y"]);
+        assert_eq!(queue.free("nobody"), (false, Vec::new()));
+        queue.desk().check().expect("the account is right");
+    }
+
+    #[test]
+    fn what_can_never_fit_does_not_wait() {
+        let mut queue = Queue::new(vec![node("a", 1)]);
+        assert_eq!(queue.ask("x", &gib(81)), Asked::Never(Cause::TooLarge));
+        let other = Request { models: "A100".to_owned(), ..gib(1) };
+        assert_eq!(queue.ask("y", &other), Asked::Never(Cause::Model));
+        assert_eq!(queue.waiting(), 0);
+    }
+
+    #[test]
+    fn who_waits_is_passed_a_bounded_number_of_times() {
+        let mut queue = Queue::new(vec![node("a", 1)]);
+        assert!(placed(&queue.ask("first", &gib(40))));
+        assert!(!placed(&queue.ask("large", &gib(80))));
+        let mut passed = 0;
+        for turn in 0..1000 {
+            let id = format!("small{turn}");
+            if !placed(&queue.ask(&id, &gib(1))) {
+                break;
+            }
+            passed += 1;
+            queue.free(&id);
+        }
+        assert_eq!(passed, MOST_PASSED);
+        assert!(!placed(&queue.ask("behind", &gib(1))), "everybody waits behind it now");
+        let (_, served) = queue.free("first");
+        assert_eq!(served.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["large"]);
+        let (_, served) = queue.free("large");
+        let names: Vec<&str> = served.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(names, ["small64", "behind"], "in the order in which they asked");
+    }
+
+    #[test]
+    fn a_new_node_serves_those_who_wait_and_a_closed_one_does_not() {
+        let mut queue = Queue::new(vec![node("a", 1)]);
+        assert!(placed(&queue.ask("x", &gib(80))));
+        assert!(!placed(&queue.ask("y", &gib(80))));
+        let (is_new, served) = queue.add_node(node("b", 1));
+        assert!(is_new);
+        assert_eq!((served[0].0.as_str(), served[0].1.node.as_str()), ("y", "b"));
+        assert!(queue.close_node("a") && !queue.close_node("nowhere"));
+        assert_eq!(queue.free("x").1.len(), 0);
+        assert!(!placed(&queue.ask("z", &gib(80))), "a is closed, b is full");
+    }
+
+    /// Random asks and frees: the account holds, nobody who fits is left waiting unless somebody older bars the way.
+    #[test]
+    fn random_programs_keep_the_account_and_leave_nobody_out() {
+        for seed in 1..=20u64 {
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut dice = |below: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % below
+            };
+            let mut queue = Queue::new(vec![node("a", 2), node("b", 1), node("c", 4)]);
+            let mut known: Vec<String> = Vec::new();
+            for turn in 0..400 {
+                if dice(3) == 0 && !known.is_empty() {
+                    let id = known.swap_remove(dice(known.len() as u64) as usize);
+                    assert!(queue.free(&id).0);
+                } else {
+                    let id = format!("p{turn}");
+                    let request = Request { gpus: 1 + dice(2) as u32, ..gib(1 + dice(80)) };
+                    assert!(!matches!(queue.ask(&id, &request), Asked::Never(_)));
+                    known.push(id);
+                }
+                queue.desk().check().expect("the account is right");
+                assert_eq!(queue.desk().pods() + queue.waiting(), known.len());
+                for one in &queue.waiting {
+                    if one.passed >= MOST_PASSED {
+                        break;
+                    }
+                    assert!(queue.desk.refusal(&one.request).is_some(), "{} fits and waits", one.id);
+                }
+            }
+        }
+    }
+}
