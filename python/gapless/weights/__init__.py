@@ -9,6 +9,7 @@ Files are .safetensors, packed by `gapless weights pack` or not, or folders with
 
 from ._errors import DamagedError, FormatError, NamesError, ReadError, WeightsError
 from ._load import Loaded, load, load_into
+from ._pretrained import from_pretrained
 from ._save import save
 
-__all__ = ["DamagedError", "FormatError", "Loaded", "NamesError", "ReadError", "WeightsError", "load", "load_into", "save"]
+__all__ = ["DamagedError", "FormatError", "Loaded", "NamesError", "ReadError", "WeightsError", "from_pretrained", "load", "load_into", "save"]
