@@ -58,6 +58,7 @@ def test_bytes_arrive_on_the_card_and_come_back(real, tmp_path):
             again = weights.load(path + ".again.safetensors", device="cpu")
             assert all(torch.equal(again[name].view(torch.uint8), tensor.view(torch.uint8)) for name, tensor in tensors.items())
             del found
+        weights.release()
         assert card.card_pinned() == 0
         rows = weights.load(path + ".again.safetensors", names=["ints"], rank=1, world=4, threads=1)
         assert torch.equal(on_host(rows["ints"]), tensors["ints"].chunk(4)[1])

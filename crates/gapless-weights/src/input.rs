@@ -1,10 +1,13 @@
 //! A file that is read by ranges, never mapped: a file that gets shorter is an error, not a signal.
 
 use crate::error::{Error, Result};
+use crate::pace::Pace;
+use crate::patience::Patience;
 use gapless_formats::safetensors::{self, Header};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// An open file, and what it was like when it was opened.
@@ -14,6 +17,8 @@ pub struct Input {
     file: File,
     pub size: u64,
     changed: Option<SystemTime>,
+    /// How fast it may be read; none: as fast as it can be.
+    pub pace: Option<Arc<Pace>>,
 }
 
 impl Input {
@@ -28,19 +33,24 @@ impl Input {
                 "give a file or a folder with .safetensors files",
             );
         }
-        Ok(Input { path: path.to_owned(), size: meta.len(), changed: meta.modified().ok(), file })
+        Ok(Input { path: path.to_owned(), size: meta.len(), changed: meta.modified().ok(), file, pace: None })
     }
 
-    /// Reads exactly `out.len()` bytes from `at`.
+    /// Reads exactly `out.len()` bytes from `at`. Failures that may pass are tried again for a while.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        read_exact_at(&self.file, out, at).map_err(|source| {
-            let source = if source.kind() == io::ErrorKind::UnexpectedEof {
-                io::Error::new(source.kind(), "it became shorter while it was read")
-            } else {
-                source
-            };
-            Error::Read { path: self.path.clone(), source }
-        })
+        if let Some(pace) = &self.pace {
+            pace.wait(out.len() as u64, || false);
+        }
+        self.read_patiently(at, out, Patience::default())
+    }
+
+    /// As `read`, at once, with the caller's patience.
+    pub fn read_patiently(&self, at: u64, out: &mut [u8], patience: Patience) -> Result<()> {
+        let size = || self.file.metadata().map(|meta| meta.len());
+        let mut read = |part: &mut [u8], at: u64| read_at(&self.file, part, at);
+        patience
+            .fill(at, out, &mut read, &size)
+            .map_err(|source| Error::Read { path: self.path.clone(), source })
     }
 
     /// The bytes of a range.
@@ -80,13 +90,13 @@ impl Input {
 }
 
 #[cfg(unix)]
-fn read_exact_at(file: &File, out: &mut [u8], at: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, out, at)
+fn read_at(file: &File, out: &mut [u8], at: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, out, at)
 }
 
 #[cfg(not(unix))]
-fn read_exact_at(mut file: &File, out: &mut [u8], at: u64) -> io::Result<()> {
+fn read_at(mut file: &File, out: &mut [u8], at: u64) -> io::Result<usize> {
     use std::io::{Read, Seek, SeekFrom};
     file.seek(SeekFrom::Start(at))?;
-    file.read_exact(out)
+    file.read(out)
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .._errors import OptionError
+from . import _ways
 from ._distributed import SHARDING, VERSION, WORLD, Whole, rows_of, wholes
 from ._errors import FormatError, NamesError
 from ._native import Bar, Catalogue, Progress, Settings
@@ -97,13 +98,25 @@ def choose(known: Iterable[str], names: Any) -> "list[str]":
 class Filler:
     """Fills tensors from a catalogue. Conversions go through a buffer of at most 64 MiB."""
 
-    def __init__(self, catalogue: Catalogue, device: "torch.device", threads: Optional[int], progress: Optional[bool], kernel: bool = True) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        device: "torch.device",
+        threads: Optional[int],
+        progress: Optional[bool],
+        kernel: bool = True,
+        *,
+        limit_rate: "Optional[Union[int, float, str]]" = None,
+        timeout: Optional[float] = None,
+        shared: bool = False,
+    ) -> None:
         import torch
 
         self._catalogue, self._device = catalogue, device
         is_card = device.type == "cuda"
         count = _threads(threads, is_card)
         self._settings = Settings(device=-1, threads=count)
+        _ways.apply(self._settings, limit_rate, timeout, shared)
         self._staging = None
         if is_card:
             with torch.cuda.device(device):
@@ -191,11 +204,17 @@ def load(
     *,
     threads: Optional[int] = None,
     progress: Optional[bool] = None,
+    limit_rate: "Optional[Union[int, float, str]]" = None,
+    timeout: Optional[float] = None,
+    shared: bool = False,
 ) -> "dict[str, torch.Tensor]":
     """The tensors of a .safetensors file or of a folder with shards, packed or not.
 
     `dtype` converts floating-point tensors on the way. Rank r of `world` gets its rows of every tensor (dimension 0,
     cut as torch.chunk does) and reads only those; scalars are whole. `names` are exact names, or patterns with *.
+    `limit_rate` is the most bytes of files a second, such as "500MB". A read that fails for a moment is tried again for
+    `timeout` seconds (30). `shared` reads cold files through the page cache: processes that want the same bytes then
+    read them from the disk once.
     """
     import torch
 
@@ -208,7 +227,7 @@ def load(
         other_names = aliases(catalogue)
         known = wholes(catalogue)
         wanted = choose([*known, *other_names], names)
-        filler = Filler(catalogue, target_device, threads, progress)
+        filler = Filler(catalogue, target_device, threads, progress, limit_rate=limit_rate, timeout=timeout, shared=shared)
         found: dict[str, torch.Tensor] = {}
         for name in dict.fromkeys(other_names.get(name, name) for name in wanted):
             stored, shape = torch_dtype(known[name].dtype), known[name].shape
@@ -238,6 +257,9 @@ def load_into(
     device: "Optional[str | torch.device]" = None,
     threads: Optional[int] = None,
     progress: Optional[bool] = None,
+    limit_rate: "Optional[Union[int, float, str]]" = None,
+    timeout: Optional[float] = None,
+    shared: bool = False,
 ) -> Loaded:
     """Fills a model's parameters and buffers, where they are and in their types.
 
@@ -288,7 +310,7 @@ def load_into(
                 copies.append((data, whole))
                 data = whole
             if data.device not in fillers:
-                fillers[data.device] = Filler(catalogue, data.device, threads, progress)
+                fillers[data.device] = Filler(catalogue, data.device, threads, progress, limit_rate=limit_rate, timeout=timeout, shared=shared)
             fillers[data.device].add_rows(stored_as[source], 0, data, stored)
             total += data.numel() * stored.itemsize
         for filler in fillers.values():
