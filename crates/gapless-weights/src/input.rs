@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// An open file, and what it was like when it was opened.
@@ -19,6 +20,7 @@ pub struct Input {
     changed: Option<SystemTime>,
     /// How fast it may be read; none: as fast as it can be.
     pub pace: Option<Arc<Pace>>,
+    read: AtomicU64,
 }
 
 impl Input {
@@ -33,7 +35,7 @@ impl Input {
                 "give a file or a folder with .safetensors files",
             );
         }
-        Ok(Input { path: path.to_owned(), size: meta.len(), changed: meta.modified().ok(), file, pace: None })
+        Ok(Input { path: path.to_owned(), size: meta.len(), changed: meta.modified().ok(), file, pace: None, read: AtomicU64::new(0) })
     }
 
     /// Reads exactly `out.len()` bytes from `at`. Failures that may pass are tried again for a while.
@@ -46,6 +48,7 @@ impl Input {
 
     /// As `read`, at once, with the caller's patience.
     pub fn read_patiently(&self, at: u64, out: &mut [u8], patience: Patience) -> Result<()> {
+        self.read.fetch_add(out.len() as u64, Ordering::Relaxed);
         let size = || self.file.metadata().map(|meta| meta.len());
         let mut read = |part: &mut [u8], at: u64| read_at(&self.file, part, at);
         patience
@@ -71,6 +74,11 @@ impl Input {
             );
         }
         Ok(())
+    }
+
+    /// Bytes that were read so far, but for the header.
+    pub fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
     }
 
     /// When the file was last changed.
