@@ -195,7 +195,8 @@ impl Cached {
 #[cfg(target_os = "linux")]
 fn open_direct(input: &Input) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    let direct = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&input.path).ok()?;
+    let direct =
+        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&input.path).ok()?;
     // The path may lead to another file by now.
     is_same(&direct, input.file()).then_some(direct)
 }

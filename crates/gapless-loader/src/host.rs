@@ -121,7 +121,8 @@ fn one(
                 shard.cached.read_plain(input, job.at, out, reading)?;
             }
             if let Some((sum, part)) = sum {
-                sum.add(*part, out, true, || shared.is_over()).map_err(|damage| shared.damaged(job, damage))?;
+                sum.add(*part, out, true, || shared.is_over())
+                    .map_err(|damage| shared.damaged(job, damage))?;
             }
             shared.done.fetch_add(job.length as u64, Ordering::Relaxed);
         }

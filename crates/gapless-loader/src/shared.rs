@@ -103,7 +103,12 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     /// Jobs for `threads` threads.
-    pub(crate) fn new(catalogue: Arc<Catalogue>, jobs: Vec<Job>, threads: usize, settings: Settings) -> Shared {
+    pub(crate) fn new(
+        catalogue: Arc<Catalogue>,
+        jobs: Vec<Job>,
+        threads: usize,
+        settings: Settings,
+    ) -> Shared {
         Shared {
             catalogue,
             jobs,

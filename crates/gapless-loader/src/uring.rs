@@ -41,13 +41,7 @@ impl Uring {
     /// Reads a range of the file from `at`; gives how many bytes of it are there from its beginning: fewer than wanted
     /// where the file ends. Returns when the kernel has no part of `out` any more. After `timeout` without any byte,
     /// the reads are cancelled and it is an error; one that the kernel cannot cancel is waited for.
-    pub fn read(
-        &mut self,
-        file: &File,
-        at: u64,
-        out: &mut [u8],
-        timeout: Duration,
-    ) -> io::Result<usize> {
+    pub fn read(&mut self, file: &File, at: u64, out: &mut [u8], timeout: Duration) -> io::Result<usize> {
         let mut parts: Vec<Part> = (0..out.len())
             .step_by(PART)
             .map(|start| Part { done: start, end: (start + PART).min(out.len()), is_over: false })
@@ -95,8 +89,7 @@ impl Uring {
                     failed.get_or_insert(io::Error::new(ErrorKind::TimedOut, what));
                     is_cancelled = true;
                     for (number, _) in parts.iter().enumerate().filter(|(_, part)| !part.is_over) {
-                        let cancel =
-                            opcode::AsyncCancel::new(number as u64).build().user_data(u64::MAX);
+                        let cancel = opcode::AsyncCancel::new(number as u64).build().user_data(u64::MAX);
                         // SAFETY: the entry holds no pointer. A full queue means that it is waited for.
                         let _ = unsafe { self.0.submission().push(&cancel) };
                     }

@@ -126,11 +126,18 @@ fn a_limited_rate_is_kept_and_a_cancelled_loading_does_not_wait_for_it() {
     let least = (progress.read - (2 << 20)) as f64 / f64::from(20 << 20);
     assert!(began.elapsed().as_secs_f64() >= 0.9 * least, "{:?} is less than {least} s", began.elapsed());
     let mut target = vec![0u8; 5_000_000];
-    let random = catalogue.tensors.iter().position(|place| catalogue.tensor(*place).name == "random").unwrap();
-    let piece = gapless_loader::Piece { tensor: random as u64, begin: 0, end: 5_000_000, target: target.as_mut_ptr() as u64 };
+    let random =
+        catalogue.tensors.iter().position(|place| catalogue.tensor(*place).name == "random").unwrap();
+    let piece = gapless_loader::Piece {
+        tensor: random as u64,
+        begin: 0,
+        end: 5_000_000,
+        target: target.as_mut_ptr() as u64,
+    };
     // SAFETY: the target lives until the loading is dropped.
     let load = unsafe {
-        gapless_loader::Load::start(&catalogue, &[piece], Settings { limit_rate: 1, ..whole(1) }, None).unwrap()
+        gapless_loader::Load::start(&catalogue, &[piece], Settings { limit_rate: 1, ..whole(1) }, None)
+            .unwrap()
     };
     load.cancel();
     drop(load);

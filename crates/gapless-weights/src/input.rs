@@ -35,7 +35,14 @@ impl Input {
                 "give a file or a folder with .safetensors files",
             );
         }
-        Ok(Input { path: path.to_owned(), size: meta.len(), changed: meta.modified().ok(), file, pace: None, read: AtomicU64::new(0) })
+        Ok(Input {
+            path: path.to_owned(),
+            size: meta.len(),
+            changed: meta.modified().ok(),
+            file,
+            pace: None,
+            read: AtomicU64::new(0),
+        })
     }
 
     /// Reads exactly `out.len()` bytes from `at`. Failures that may pass are tried again for a while.

@@ -11,8 +11,8 @@ use crate::input::Input;
 use crate::output::Output;
 use crate::packed::{self, LONGEST, Placed, Stored, Written};
 use crate::pipeline;
-use crate::work::Work;
 use crate::stream::{Directory, Entry, chunks_of, directory_bytes};
+use crate::work::Work;
 use gapless_formats::safetensors::{Header, Tensor};
 use std::collections::HashMap;
 use std::path::Path;
@@ -179,7 +179,16 @@ impl<'a> Writer<'a> {
                 "split the file into shards with fewer tensors",
             );
         }
-        Ok(Writer { input, header, output, reserved, at: 0, placed: Vec::new(), plain: Vec::new(), written: HashMap::new() })
+        Ok(Writer {
+            input,
+            header,
+            output,
+            reserved,
+            at: 0,
+            placed: Vec::new(),
+            plain: Vec::new(),
+            written: HashMap::new(),
+        })
     }
 
     fn data(&self) -> u64 {
@@ -253,7 +262,9 @@ impl<'a> Writer<'a> {
         let tensor = &self.header.tensors[index];
         for other in self.written.get(&sum).into_iter().flatten() {
             let first = &self.header.tensors[*other];
-            if (&first.dtype, &first.shape) == (&tensor.dtype, &tensor.shape) && self.is_equal(first, tensor)? {
+            if (&first.dtype, &first.shape) == (&tensor.dtype, &tensor.shape)
+                && self.is_equal(first, tensor)?
+            {
                 return Ok(Some(*other));
             }
         }
@@ -265,7 +276,9 @@ impl<'a> Writer<'a> {
         let (data, mut at) = (self.header.data(), 0);
         while at < a.bytes() {
             let length = COPY.min((a.bytes() - at) as usize);
-            if bytes_of(self.input, data + a.begin + at, length)? != bytes_of(self.input, data + b.begin + at, length)? {
+            if bytes_of(self.input, data + a.begin + at, length)?
+                != bytes_of(self.input, data + b.begin + at, length)?
+            {
                 return Ok(false);
             }
             at += length as u64;
@@ -289,7 +302,9 @@ impl<'a> Writer<'a> {
                 done += part.len() as u64;
             }
             let sum = sum.digest();
-            if done > 0 && let Some(other) = self.same(index, sum)? {
+            if done > 0
+                && let Some(other) = self.same(index, sum)?
+            {
                 self.placed.push((index, Written::Same(other), self.at, self.at));
                 continue;
             }

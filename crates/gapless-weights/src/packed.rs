@@ -94,11 +94,17 @@ impl Packed {
         for tensor in &original.tensors {
             // A tensor with another one's bytes is stored where that one is.
             let mut tensor = tensor;
-            if let Some(same) = kinds.get(&tensor.name).and_then(|kind| kind.get("same")).and_then(Value::as_str) {
+            if let Some(same) =
+                kinds.get(&tensor.name).and_then(|kind| kind.get("same")).and_then(Value::as_str)
+            {
                 let other = places.get(same).map(|at| &original.tensors[*at]);
-                let is_like = |other: &&Tensor| (&other.dtype, &other.shape) == (&tensor.dtype, &tensor.shape);
+                let is_like =
+                    |other: &&Tensor| (&other.dtype, &other.shape) == (&tensor.dtype, &tensor.shape);
                 let Some(other) = other.filter(is_like) else {
-                    return refuse(&format!("tensor {:?} is said to be that of {same:?}, which differs", tensor.name));
+                    return refuse(&format!(
+                        "tensor {:?} is said to be that of {same:?}, which differs",
+                        tensor.name
+                    ));
                 };
                 tensor = other;
             }
@@ -162,7 +168,9 @@ fn kind(original: &Header, tensor: &Tensor, written: Written) -> Value {
 /// A tensor's own entry in the header.
 fn entry(tensor: &Tensor, written: Written, begin: u64, end: u64) -> Value {
     match written {
-        Written::As(Stored::Stream) | Written::Same(_) => json!({"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}),
+        Written::As(Stored::Stream) | Written::Same(_) => {
+            json!({"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]})
+        }
         Written::As(Stored::Plain(_)) => {
             json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end]})
         }

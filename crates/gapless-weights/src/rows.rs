@@ -65,8 +65,18 @@ pub struct Cut {
 
 enum Job {
     /// A chunk of a stream, of which the bytes `wanted` of the tensor go to `at` of the data.
-    Chunk { tensor: usize, directory: Arc<Directory>, chunk: usize, bytes: Vec<u8>, wanted: Range<u64>, at: u64 },
-    Plain { bytes: Vec<u8>, at: u64 },
+    Chunk {
+        tensor: usize,
+        directory: Arc<Directory>,
+        chunk: usize,
+        bytes: Vec<u8>,
+        wanted: Range<u64>,
+        at: u64,
+    },
+    Plain {
+        bytes: Vec<u8>,
+        at: u64,
+    },
 }
 
 /// Writes the rank's rows of `from` as `to`, which appears whole or not at all. The metadata says whose rows they are.
@@ -104,8 +114,7 @@ fn header_text(reader: &Reader, rank: Rank, begins: &[u64]) -> Vec<u8> {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let mine = ("gapless_rank".to_owned(), format!("{} of {}", rank.rank, rank.world));
     let pairs = reader.header.metadata.iter().filter(|(key, _)| *key != mine.0).chain(std::iter::once(&mine));
-    let pairs: Vec<String> =
-        pairs.map(|(key, value)| format!("{}:{}", quoted(key), quoted(value))).collect();
+    let pairs: Vec<String> = pairs.map(|(key, value)| format!("{}:{}", quoted(key), quoted(value))).collect();
     let mut entries = vec![format!("\"__metadata__\":{{{}}}", pairs.join(","))];
     for (tensor, begin) in reader.header.tensors.iter().zip(begins) {
         let bytes = rank.bytes(tensor);

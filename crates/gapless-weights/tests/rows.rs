@@ -75,7 +75,10 @@ fn ranks_get_their_rows_and_together_read_each_byte_about_once() {
                 let row = if length == 0 { 0 } else { bytes.len() as u64 / length };
                 assert_eq!(found[0], rows.end - rows.start, "{name}");
                 assert_eq!(found[1..], shape[1..]);
-                assert!(mine == bytes[(rows.start * row) as usize..(rows.end * row) as usize], "{name} of {rank}");
+                assert!(
+                    mine == bytes[(rows.start * row) as usize..(rows.end * row) as usize],
+                    "{name} of {rank}"
+                );
             }
         }
         let size = fs::metadata(&from).unwrap().len();
@@ -117,7 +120,8 @@ fn equal_tensors_are_stored_once_and_come_back() {
     for lie in ["other shape", "nosuch", "second"] {
         let length = u64::from_le_bytes(*good.first_chunk().unwrap()) as usize;
         let header = String::from_utf8(good[8..8 + length].to_vec()).unwrap();
-        let mut changed = header.replace(same, &format!("\\\"same\\\":\\\"{lie}\\\"")).trim_end().as_bytes().to_vec();
+        let mut changed =
+            header.replace(same, &format!("\\\"same\\\":\\\"{lie}\\\"")).trim_end().as_bytes().to_vec();
         changed.resize(length.max(changed.len()), b' ');
         let mut bad = (changed.len() as u64).to_le_bytes().to_vec();
         bad.extend_from_slice(&changed);

@@ -55,8 +55,7 @@ impl Card {
     /// Lets a stream's work follow what the caller's stream had to do.
     pub(super) fn follow(&self, stream: Handle) -> Result<()> {
         // SAFETY: the event was recorded.
-        self.driver
-            .check("cuStreamWaitEvent", unsafe { (self.driver.stream_wait)(stream, self.before, 0) })
+        self.driver.check("cuStreamWaitEvent", unsafe { (self.driver.stream_wait)(stream, self.before, 0) })
     }
 
     /// A new stream whose work follows what the caller's stream had to do.

@@ -70,8 +70,7 @@ impl<'a> Worker<'a> {
     fn chunks(&mut self, job: &'a Job) -> Result<()> {
         let slot = self.next(false)?;
         self.shared.pace(job.length);
-        let chunks =
-            packed(self.shared, &mut self.ring, slot, job, &mut self.decoding, &mut self.reading)?;
+        let chunks = packed(self.shared, &mut self.ring, slot, job, &mut self.decoding, &mut self.reading)?;
         self.given[slot] = (!chunks.is_empty()).then_some((job, chunks));
         self.ring.hand_over(slot)
     }
@@ -100,8 +99,7 @@ impl<'a> Worker<'a> {
             let slot = self.next(true)?;
             self.shared.pace(length);
             let (_, mut read, _) = self.ring.slots[slot].parts();
-            let at =
-                shard.cached.read(input, job.at + begin as u64, length, &mut read, &mut self.reading)?;
+            let at = shard.cached.read(input, job.at + begin as u64, length, &mut read, &mut self.reading)?;
             let bytes = &read.shared()[at..at + length];
             if let Some((sum, part)) = sum {
                 let is_last = begin + length == job.length;

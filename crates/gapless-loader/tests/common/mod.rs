@@ -189,8 +189,7 @@ pub fn read_with(catalogue: &Arc<Catalogue>, pieces: &[Piece], settings: Setting
         .map(|(piece, target)| Piece { target: target.as_mut_ptr() as u64 + MARGIN as u64, ..*piece })
         .collect();
     let mut staging = vec![0u64; threads as usize * gapless_loader::cuda::STAGING / 8];
-    let settings =
-        Settings { staging: if kernel { staging.as_mut_ptr() as u64 } else { 0 }, ..settings };
+    let settings = Settings { staging: if kernel { staging.as_mut_ptr() as u64 } else { 0 }, ..settings };
     let library = CString::new(if is_card { driver() } else { "" }).unwrap();
     // SAFETY: targets and staging live until the loading is dropped below.
     let mut load = unsafe { Load::start(catalogue, &pieces, settings, is_card.then_some(&library)) }?;
