@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
 /// The release whose wheel is imported when none is named.
-const USUAL: &str = "2.11.0";
+pub(crate) const USUAL: &str = "2.11.0";
 
 /// Others that share the pool with torch, and the CUDA runtime that Numba looks for.
 const OTHERS: [&str; 4] =
@@ -98,7 +98,7 @@ impl Bench {
 }
 
 /// The interpreter of an environment with torch and pytest in it; made where there is none.
-fn environment(folder: &Path, release: &str) -> Result<String> {
+pub(crate) fn environment(folder: &Path, release: &str) -> Result<String> {
     let packages = [&format!("torch=={release}"), "numpy", "pytest", "pytest-xdist"];
     tools::environment(folder, &packages, &packages.join(" "))
 }
