@@ -96,7 +96,9 @@ def test_the_next_save_comes_after_the_one_before(tmp_path, tensors):
 
 def test_a_folder_in_the_background_gets_its_index_last(tmp_path, tensors, monkeypatch):
     order, plain = [], _native.save
-    monkeypatch.setattr(_native, "save", lambda path, *rest: (order.append((os.path.basename(path), (tmp_path / "m" / _save.INDEX).exists())), plain(path, *rest))[1])
+    monkeypatch.setattr(
+        _native, "save", lambda path, *rest: (order.append((os.path.basename(path), (tmp_path / "m" / _save.INDEX).exists())), plain(path, *rest))[1]
+    )
     files = weights.save(tensors, tmp_path / "m", shard_size=50_000, asynchronous=True).wait()
     assert len(files) > 1 and not any(there for _, there in order)
     assert (tmp_path / "m" / _save.INDEX).exists() and same(weights.load(tmp_path / "m", device="cpu"), tensors)

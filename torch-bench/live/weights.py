@@ -27,11 +27,11 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import numpy as np
+import torch
 
-from gapless import weights  # noqa: E402
-from gapless.weights import _load, _native  # noqa: E402
+from gapless import weights
+from gapless.weights import _load, _native
 
 ROWS, COLUMNS = 8192, 32768  # 512 MiB of bf16
 FIGURES = {}
@@ -68,9 +68,7 @@ def write_model(path, count):
             buffer = pinned[number % 2]
             buffer.copy_(make_tensor(number).view(torch.uint8).view(-1))
             view, part = memoryview(buffer.numpy()), size // 16
-            waiting[number % 2] = [
-                pool.submit(os.pwrite, file.fileno(), view[k * part : (k + 1) * part], base + number * size + k * part) for k in range(16)
-            ]
+            waiting[number % 2] = [pool.submit(os.pwrite, file.fileno(), view[k * part : (k + 1) * part], base + number * size + k * part) for k in range(16)]
         for done in waiting[0] + waiting[1]:
             done.result()
     return count * size

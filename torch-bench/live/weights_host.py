@@ -52,13 +52,11 @@ def by_runai(path):
     from runai_model_streamer import SafetensorsStreamer
 
     def load():
-        total = 0
         with SafetensorsStreamer() as streamer:
             streamer.stream_file(path)
             # The memory of a tensor is used again for the next one: it is copied to its place.
             kept = {name: tensor.clone() for name, tensor in streamer.get_tensors()}
-        total = touched(kept.values())
-        return total
+        return touched(kept.values())
 
     return load
 
@@ -98,11 +96,17 @@ def by_direct_reads(path):
     return load
 
 
-PEERS = {"safetensors": by_safetensors, "gapless": by_gapless, "runai streamer": by_runai, "fastsafetensors": by_fastsafetensors, "direct reads": by_direct_reads}
+PEERS = {
+    "safetensors": by_safetensors,
+    "gapless": by_gapless,
+    "runai streamer": by_runai,
+    "fastsafetensors": by_fastsafetensors,
+    "direct reads": by_direct_reads,
+}
 
 
 def one(peer, path):
-    """In a process of its own: seconds, CPU seconds, the most resident MiB above the start, and the sum of what was touched."""
+    """In a process of its own: seconds, CPU seconds, resident MiB above the start, and the sum of what was touched."""
     import torch
 
     torch.set_num_threads(1)

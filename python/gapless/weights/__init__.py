@@ -14,4 +14,17 @@ from ._native import release
 from ._pretrained import from_pretrained
 from ._save import save
 
-__all__ = ["DamagedError", "FormatError", "Loaded", "NamesError", "ReadError", "Saving", "WeightsError", "from_pretrained", "load", "load_into", "release", "save"]
+__all__ = [
+    "DamagedError",
+    "FormatError",
+    "Loaded",
+    "NamesError",
+    "ReadError",
+    "Saving",
+    "WeightsError",
+    "from_pretrained",
+    "load",
+    "load_into",
+    "release",
+    "save",
+]

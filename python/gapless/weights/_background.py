@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 _last: "Optional[Saving]" = None
 
@@ -39,7 +39,7 @@ class Saving:
         return self._ended.is_set()
 
     def wait(self, timeout: Optional[float] = None) -> "list[str]":
-        """Waits until the files are there, and returns them; raises what went wrong. TimeoutError after `timeout` seconds."""
+        """Waits until the files are there, and returns them; raises what went wrong, or TimeoutError."""
         if not self._ended.wait(timeout):
             raise TimeoutError(f"{self.files[0]} is not written after {timeout} s: wait longer, the save goes on")
         self._thread.join()

@@ -159,9 +159,9 @@ class Filler:
                 of_row *= length
             rows = target[begin - first : end - first]
             if part.shape[1:] != whole.shape[1:]:
-                place = tuple(slice(offset, offset + length) for offset, length in zip(part.offsets[1:], part.shape[1:]))
+                place = (slice(begin - first, end - first), *(slice(offset, offset + length) for offset, length in zip(part.offsets[1:], part.shape[1:])))
                 rows = torch.empty([end - begin, *part.shape[1:]], dtype=target.dtype, device=target.device)
-                self._copies.append((target[(slice(begin - first, end - first), *place)], rows))
+                self._copies.append((target[place], rows))
             self.add(part.number, (begin - part.offsets[0]) * of_row, rows, stored)
 
     def run(self) -> Progress:

@@ -158,7 +158,7 @@ def _part(tensor: "torch.Tensor", index: "tuple[Any, ...]") -> "torch.Tensor":
 
 @contextlib.contextmanager
 def from_pretrained(device: "Optional[Union[str, torch.device]]" = None, *, threads: Optional[int] = None) -> Iterator[None]:
-    """Within the block, libraries that read .safetensors files with `safetensors` read them with Gapless, packed or not.
+    """Within the block, libraries that read files with `safetensors` read them with Gapless, packed or not.
 
         with gapless.weights.from_pretrained(device="cuda"):
             model = AutoModel.from_pretrained("packed/", device_map="cuda")

@@ -100,8 +100,8 @@ def save(
     else:
         for name, tensor in state.items():
             _check(name, tensor)
-        tensors, told, file = shard_of(state, rank, world)
-        files = [File(os.path.join(place, file), tensors, {"format": "pt", **(metadata or {}), **told})]
+        tensors, told, file_name = shard_of(state, rank, world)
+        files = [File(os.path.join(place, file_name), tensors, {"format": "pt", **(metadata or {}), **told})]
     for one in files:
         _one_card(one)
     if not asynchronous:
