@@ -1,15 +1,13 @@
 //! Ranges of a file: through the page cache where it has them, past it where the file is cold.
 
 use crate::error::Result;
+pub use crate::residency::PAGE;
 use crate::residency::Residency;
 use gapless_weights::Error;
 use gapless_weights::input::Input;
 use gapless_weights::patience::Patience;
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Direct reads begin and end on boundaries of this many bytes, and so does the memory that they go to.
-pub const PAGE: usize = 4096;
 
 /// Memory of a reader: as long as its largest range and two pages.
 #[derive(Debug)]

@@ -8,7 +8,8 @@ use gapless_weights::input::Input;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const PAGE: usize = crate::file::PAGE;
+/// Direct reads begin and end on boundaries of this many bytes, and so does the memory that they go to.
+pub const PAGE: usize = 4096;
 
 #[derive(Debug)]
 struct Map {

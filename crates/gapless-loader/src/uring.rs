@@ -2,7 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-use crate::file::PAGE;
+use crate::residency::PAGE;
 use io_uring::{IoUring, Probe, opcode, types};
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -139,9 +139,7 @@ impl Uring {
 
 #[cfg(test)]
 mod tests {
-    use super::Uring;
-    use crate::file::PAGE;
-    use crate::host::Pages;
+    use super::{PAGE, Uring};
     use std::io::Write;
     use std::time::Duration;
 
@@ -152,18 +150,17 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let bytes: Vec<u8> = (0..3_000_001u32).map(|k| (k.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         file.write_all(&bytes).unwrap();
-        let mut pages = Pages::new(4 << 20).unwrap();
-        let mut buffer = pages.buffer();
+        let mut buffer = vec![0; 4 << 20];
         let wait = Duration::from_secs(60);
         for (at, length) in [(0, 4096), (0, 3 << 20), (4096, 2 << 20), (1 << 20, 2 << 20), (4 << 20, 4096)] {
-            let out = &mut buffer.bytes()[..length];
+            let out = &mut buffer[..length];
             let got = ring.read(file.as_file(), at as u64, out, wait).unwrap();
             let wanted = &bytes[at.min(bytes.len())..(at + length).min(bytes.len())];
             assert_eq!(got, wanted.len());
             assert!(out[..got] == *wanted, "{length} from {at}");
         }
         let folder = std::fs::File::open(std::env::temp_dir()).unwrap();
-        assert!(ring.read(&folder, 0, &mut buffer.bytes()[..PAGE], wait).is_err(), "a folder has no bytes");
+        assert!(ring.read(&folder, 0, &mut buffer[..PAGE], wait).is_err(), "a folder has no bytes");
     }
 
     #[test]

@@ -72,7 +72,7 @@ fn ranks_get_their_rows_and_together_read_each_byte_about_once() {
                     continue;
                 };
                 let rows = Rank::new(rank, 8).unwrap().rows(length);
-                let row = if length == 0 { 0 } else { bytes.len() as u64 / length };
+                let row = (bytes.len() as u64).checked_div(length).unwrap_or(0);
                 assert_eq!(found[0], rows.end - rows.start, "{name}");
                 assert_eq!(found[1..], shape[1..]);
                 assert!(

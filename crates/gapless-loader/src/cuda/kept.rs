@@ -4,7 +4,7 @@
 //! if the settings say so, until `release`. Nothing is given back at the process's end: the driver may be gone then.
 
 use super::driver::{Driver, Handle};
-use super::ring::Pinned;
+use super::pinned::Pinned;
 use crate::error::Result;
 use crate::shared::locked;
 use std::ffi::{CStr, CString, c_int};

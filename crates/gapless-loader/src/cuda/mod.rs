@@ -14,6 +14,7 @@ mod chunk;
 mod driver;
 mod kept;
 mod measure;
+mod pinned;
 mod ring;
 mod window;
 mod worker;
@@ -23,7 +24,8 @@ pub use chunk::Chunk;
 pub use driver::Driver;
 pub use kept::release;
 pub use measure::{Measured, measure};
-pub use ring::{SLOTS, STAGING};
+pub use pinned::SLOTS;
+pub use ring::STAGING;
 pub use worker::work;
 
 use crate::plan::JOB;

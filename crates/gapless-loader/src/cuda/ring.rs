@@ -3,16 +3,13 @@
 
 use super::card::Card;
 use super::chunk::CHUNK;
-use super::driver::{self, Driver, Handle};
+use super::driver::Handle;
+use super::pinned::{Memory, Pinned, SLOTS};
 use crate::error::Result;
 use crate::file::{Buffer, PAGE};
 use crate::plan::JOB;
 use crate::shared::locked;
-use std::ffi::c_void;
-use std::ptr::null_mut;
 
-/// Slots of a thread: one is filled while the other is copied.
-pub const SLOTS: usize = 2;
 /// Chunks that the kernel decodes at a time, at most; a job has about 24 of them.
 pub const MOST_CHUNKS: usize = 64;
 pub(super) const HEADS: usize = (MOST_CHUNKS * CHUNK).next_multiple_of(PAGE);
@@ -22,115 +19,9 @@ pub(super) const DECODED: usize = 1 << 20;
 /// A slot of a loading whose tensors are all plain, and one with room for decoded chunks.
 const PLAIN: usize = HEADS + READ + PAGE;
 const ON_HOST: usize = HEADS + READ + DECODED + PAGE;
-const HUGE_PAGE: usize = 2 << 20;
 const ON_CARD: usize = HEADS + READ;
 /// Staging memory on the card for each thread.
 pub const STAGING: usize = SLOTS * ON_CARD;
-
-/// A stream, its events, and pinned memory, which may be kept for another loading.
-#[derive(Debug)]
-pub(super) struct Pinned {
-    stream: Handle,
-    events: [Handle; SLOTS],
-    memory: Option<Memory>,
-}
-
-/// Pinned memory: the driver's own, or huge pages that were pinned (`mapped` is then where they were mapped).
-#[derive(Debug)]
-struct Memory {
-    at: *mut c_void,
-    length: usize,
-    mapped: Option<(*mut c_void, usize)>,
-}
-
-impl Memory {
-    fn new(driver: &Driver, length: usize, is_huge: bool) -> Result<Memory> {
-        if is_huge && let Some(memory) = Memory::huge(driver, length) {
-            return Ok(memory);
-        }
-        let mut at = null_mut();
-        // SAFETY: a pointer to a value that lives through the call.
-        let status = unsafe { (driver.host_alloc)(&raw mut at, length, driver::PORTABLE) };
-        driver.check("cuMemHostAlloc", status)?;
-        Ok(Memory { at, length, mapped: None })
-    }
-
-    /// Few pages are pinned faster than many. None where that cannot be done.
-    #[cfg(target_os = "linux")]
-    fn huge(driver: &Driver, length: usize) -> Option<Memory> {
-        let length = length.next_multiple_of(HUGE_PAGE);
-        let whole = length + HUGE_PAGE;
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory of nobody else, a part of which is advised, touched by the driver, and pinned.
-        unsafe {
-            let map = libc::mmap(null_mut(), whole, access, kind, -1, 0);
-            if map == libc::MAP_FAILED {
-                return None;
-            }
-            let at = (map as usize).next_multiple_of(HUGE_PAGE) as *mut c_void;
-            // Where the kernel has no huge pages, these are small ones.
-            libc::madvise(at, length, libc::MADV_HUGEPAGE);
-            if (driver.host_register)(at, length, driver::PORTABLE) != 0 {
-                libc::munmap(map, whole);
-                return None;
-            }
-            Some(Memory { at, length, mapped: Some((map, whole)) })
-        }
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn huge(_: &Driver, _: usize) -> Option<Memory> {
-        None
-    }
-
-    /// Gives the memory back. The card does not use it any more.
-    fn end(self, driver: &Driver) {
-        // SAFETY: the memory is this value's own.
-        unsafe {
-            match self.mapped {
-                None => {
-                    (driver.host_free)(self.at);
-                }
-                Some((map, whole)) => {
-                    (driver.host_unregister)(self.at);
-                    #[cfg(target_os = "linux")]
-                    libc::munmap(map, whole);
-                    #[cfg(not(target_os = "linux"))]
-                    let _ = (map, whole);
-                }
-            }
-        }
-    }
-}
-
-impl Pinned {
-    fn new(card: &Card) -> Result<Pinned> {
-        let mut pinned = Pinned { stream: card.stream()?, events: [null_mut(); SLOTS], memory: None };
-        for event in &mut pinned.events {
-            // SAFETY: a pointer to a value that lives through the call.
-            let status = unsafe { (card.driver.event)(event, driver::SLEEPING) };
-            if let Err(error) = card.driver.check("cuEventCreate", status) {
-                pinned.end(&card.driver);
-                return Err(error);
-            }
-        }
-        Ok(pinned)
-    }
-
-    /// Gives all of it back. Nothing is under way on the stream, and the card's context is current.
-    pub(super) fn end(self, driver: &Driver) {
-        // SAFETY: all of it is this value's own.
-        unsafe {
-            for event in self.events.into_iter().filter(|event| !event.is_null()) {
-                (driver.end_event)(event);
-            }
-            (driver.end_stream)(self.stream);
-        }
-        if let Some(memory) = self.memory {
-            memory.end(driver);
-        }
-    }
-}
 
 /// A slot. Invariant: while `is_busy`, the card may read it.
 #[derive(Debug)]
@@ -165,7 +56,7 @@ impl<'a> Ring<'a> {
                 }
                 pinned
             }
-            None => Pinned::new(card)?,
+            None => Pinned::new(&card.driver, card.stream()?)?,
         };
         Ok(Ring { card, stream: pinned.stream, thread, pinned: Some(pinned), slots: Vec::new() })
     }

@@ -2,7 +2,8 @@
 
 use super::card::Card;
 use super::chunk::{CHUNK, Chunk, Room};
-use super::ring::{DECODED, HEADS, MOST_CHUNKS, READ, Ring, SLOTS};
+use super::pinned::SLOTS;
+use super::ring::{DECODED, HEADS, MOST_CHUNKS, READ, Ring};
 use super::window::{self, Windows};
 use crate::error::Result;
 use crate::file::{PAGE, Reading};
