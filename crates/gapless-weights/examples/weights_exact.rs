@@ -47,14 +47,14 @@ fn fill(out: &mut [u8], kind: Kind, rule: u64, random: &mut Random) {
                 }
             }
             3 => {
-                if any % 10 == 0 {
+                if any.is_multiple_of(10) {
                     any >> 8
                 } else {
                     0
                 }
             }
             4 => {
-                if any % 3 == 0 {
+                if any.is_multiple_of(3) {
                     1 << (8 * width - 1)
                 } else {
                     any & 3
@@ -63,21 +63,21 @@ fn fill(out: &mut [u8], kind: Kind, rule: u64, random: &mut Random) {
             // Denormals, and NaNs with payloads.
             5 => match kind {
                 Kind::Bf16 => {
-                    if any % 2 == 0 {
+                    if any.is_multiple_of(2) {
                         any >> 9 & 0x807f
                     } else {
                         any >> 9 & 0x807f | 0x7f80
                     }
                 }
                 Kind::Fp16 => {
-                    if any % 2 == 0 {
+                    if any.is_multiple_of(2) {
                         any >> 9 & 0x83ff
                     } else {
                         any >> 9 & 0x83ff | 0x7c00
                     }
                 }
                 Kind::Fp32 => {
-                    if any % 2 == 0 {
+                    if any.is_multiple_of(2) {
                         any >> 9 & 0x807f_ffff
                     } else {
                         any >> 9 & 0x807f_ffff | 0x7f80_0000
@@ -102,7 +102,8 @@ fn one(number: u64) -> Result<u64, String> {
     let kind = KINDS[(number % 7) as usize];
     let mut random = Random(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     // Mostly whole chunks; some are shorter.
-    let count = if number % 5 == 0 { 1 + random.next() as usize % kind.chunk() } else { kind.chunk() };
+    let count =
+        if number.is_multiple_of(5) { 1 + random.next() as usize % kind.chunk() } else { kind.chunk() };
     let rule = random.next() % RULES;
     let mut values = vec![0; count * kind.width()];
     fill(&mut values, kind, rule, &mut random);
@@ -116,7 +117,7 @@ fn one(number: u64) -> Result<u64, String> {
             return Err(format!("chunk {number}, {kind:?}, rule {rule}: {path:?} writes other bytes"));
         }
         out.fill(0xa5);
-        let decoded = Decoder::new(kind, path, number % 2 == 0).chunk(packed, &mut out);
+        let decoded = Decoder::new(kind, path, number.is_multiple_of(2)).chunk(packed, &mut out);
         if decoded.is_err() || out != values {
             return Err(format!(
                 "chunk {number}, {kind:?}, rule {rule}: {path:?} gives other values ({decoded:?})"
