@@ -38,7 +38,7 @@ fn manner(asked: Option<u16>, limit: Option<&str>) -> Result<gapless_weights::Wo
     let pace = match limit {
         None => None,
         Some(text) => {
-            let rate: Bytes = text.parse().map_err(|error| {
+            let rate = text.parse::<Bytes>().map_err(|error| {
                 Failure::new(format!("--limit-rate: {error}"), "for example --limit-rate 500MB")
             })?;
             if rate.0 == 0 {
