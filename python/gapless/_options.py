@@ -20,6 +20,7 @@ _OTHER_VARIABLES = (
     "DRIVER",
     "LIBRARY",
     "LOADER",
+    "WEIGHTS",
     "PROGRAM",
     "RUN",
     "RUN_DIR",

@@ -286,6 +286,53 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path):
         assert same(found, old) or same(found, new)
 
 
+def test_a_limit_and_a_time_out_are_numbers_and_the_ways_are_known(tmp_path, tensors, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    weights.save(tensors, path)
+    for limit in (10**9, "1GB", "900 MiB", 5e8):
+        assert same(weights.load(path, device="cpu", limit_rate=limit, timeout=5, shared=True)["wide"], tensors["wide"])
+    for arguments in ({"limit_rate": 0}, {"limit_rate": "fast"}, {"limit_rate": "5XB"}, {"timeout": 0}, {"timeout": -1}):
+        with pytest.raises(OptionError, match="invalid"):
+            weights.load(path, device="cpu", **arguments)
+    for ways in ("plain=map", "ring=driver,keep=no,piece=256K", "direct=threads", "direct=no"):
+        monkeypatch.setenv("GAPLESS_WEIGHTS", ways)
+        assert same(weights.load(path, device="cpu")["full"], tensors["full"])
+    for ways in ("plain=fast", "quick", "piece=", "piece=x"):
+        monkeypatch.setenv("GAPLESS_WEIGHTS", ways)
+        with pytest.raises(OptionError, match="invalid GAPLESS_WEIGHTS"):
+            weights.load(path, device="cpu")
+
+
+def test_processes_that_share_read_each_byte_from_the_disk_once(tmp_path):
+    """Four processes that want a whole file: `read_bytes` of the kernel counts what came from the disk for each."""
+    path = tmp_path / "model.safetensors"
+    weights.save({"a": torch.randint(0, 255, (24 << 20,), dtype=torch.uint8)}, path, pack=False)
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    program = """
+        import os, sys, torch
+        from gapless import weights
+        def disk():
+            return int(open("/proc/self/io").read().split("read_bytes: ")[1].split()[0])
+        # Pages of libraries are read from the disk too: this load finds them all.
+        weights.load(sys.argv[2], device="cpu", shared=True, threads=2)
+        sys.stdin.readline()
+        before = disk()
+        weights.load(sys.argv[1], device="cpu", shared=True, threads=2)
+        print(disk() - before)
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    weights.save({"a": torch.randint(0, 255, (6 << 20,), dtype=torch.uint8)}, tmp_path / "small.safetensors", pack=False)
+    words = [sys.executable, "-c", textwrap.dedent(program), str(path), str(tmp_path / "small.safetensors")]
+    ranks = [subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for rank in ranks:
+        rank.stdin.write("go\n")
+        rank.stdin.flush()
+    read = sum(int(rank.communicate(timeout=300)[0]) for rank in ranks)
+    assert read <= 1.02 * path.stat().st_size
+
+
 def test_importing_the_package_does_not_load_torch_or_the_library():
     program = "import sys, gapless.weights; sys.exit('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}

@@ -58,12 +58,60 @@ def test_bytes_arrive_on_the_card_and_come_back(real, tmp_path):
             again = weights.load(path + ".again.safetensors", device="cpu")
             assert all(torch.equal(again[name].view(torch.uint8), tensor.view(torch.uint8)) for name, tensor in tensors.items())
             del found
+        weights.release()
         assert card.card_pinned() == 0
         rows = weights.load(path + ".again.safetensors", names=["ints"], rank=1, world=4, threads=1)
         assert torch.equal(on_host(rows["ints"]), tensors["ints"].chunk(4)[1])
+        # In the background, through pinned memory. torch's own copies move no bytes on this card: shapes are compared.
+        found = weights.load(path + ".again.safetensors", names=["ints", "full"], threads=1)
+        weights.save(found, path + ".later.safetensors", asynchronous=True).wait()
+        again = weights.load(path + ".later.safetensors", device="cpu")
+        assert {name: tensor.shape for name, tensor in again.items()} == {name: tensors[name].shape for name in ("ints", "full")}
         print("same")
         """,
         GAPLESS_LOADER=str(loader),
         MODEL=str(tmp_path / "m.safetensors"),
     )
     assert done.out == "same\n" and os.path.isfile(tmp_path / "m.safetensors")
+
+
+def test_from_pretrained_reads_straight_to_the_card(real, tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    loader = Path(real.library).with_name(NAME)
+    if not loader.is_file():
+        pytest.skip(f"{NAME} is not built: run `cargo build -p gapless-loader`")
+    done = real.passes(
+        """
+        import ctypes, os, torch, transformers, gapless
+        gapless.enable()
+        from gapless import weights
+        from gapless.weights import _pretrained
+
+        folder = os.environ["MODEL"]
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                                          num_key_value_heads=2, tie_word_embeddings=True)
+        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+        model.save_pretrained(folder, max_shard_size="60KB")
+        devices = []
+        plain = _pretrained.Opened.__init__
+        _pretrained.Opened.__init__ = lambda self, file, device, threads: (devices.append(str(device)), plain(self, file, device, threads))[1]
+        with weights.from_pretrained(device="cuda", threads=1):
+            found = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map="cuda")
+        assert len(devices) > 2 and set(devices) == {"cuda"}, devices
+        card = ctypes.CDLL("libcuda.so.1")
+        for name, tensor in model.state_dict().items():
+            there = found.state_dict()[name]
+            assert there.device.type == "cuda" and there.dtype == tensor.dtype
+            out = torch.empty(tensor.shape, dtype=tensor.dtype)
+            size = ctypes.c_size_t(out.numel() * out.dtype.itemsize)
+            assert card.cuMemcpyDtoHAsync_v2(ctypes.c_void_p(out.data_ptr()), ctypes.c_uint64(there.data_ptr()), size, None) == 0
+            assert torch.equal(out.view(torch.uint8), tensor.view(torch.uint8)), name
+        assert found.lm_head.weight is found.model.embed_tokens.weight
+        print("same")
+        """,
+        GAPLESS_LOADER=str(loader),
+        MODEL=str(tmp_path / "model"),
+        HF_HUB_OFFLINE="1",
+    )
+    assert done.out == "same\n"

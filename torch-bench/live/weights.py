@@ -1,10 +1,12 @@
 """gapless.weights on a GPU: loading plain and packed weights from memory, and the kernel that decodes them.
 
 usage: GAPLESS_LOADER=FILE python torch-bench/live/weights.py [--gigabytes 32] [--folder /dev/shm] [--bench FILE] [--json FILE]
+                                                             [--alternatives ROUNDS] [--only-alternatives]
 
 Makes a model of bf16 weights with normal distributions in a folder of the host's memory, packs it, loads both several
 times, and prints each figure beside what is wanted. Needs torch and numpy, and room for 1.7 times the model in the
-folder. `--bench` names the program `weights_bench` (an example of the crate gapless-weights), for the codec on the CPU.
+folder. `--alternatives 3` compares the ways in which a plain file can be read (GAPLESS_WEIGHTS): GB/s, CPU seconds a
+GB, and the share of a pinned copy in the same rounds. `--bench` names the program `weights_bench` (an example of the crate gapless-weights), for the codec on the CPU.
 Exit 1 if the loaded tensors differ from those that were made; figures that miss their goal are printed as missed.
 """
 
@@ -25,11 +27,11 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import numpy as np
+import torch
 
-from gapless import weights  # noqa: E402
-from gapless.weights import _load, _native  # noqa: E402
+from gapless import weights
+from gapless.weights import _load, _native
 
 ROWS, COLUMNS = 8192, 32768  # 512 MiB of bf16
 FIGURES = {}
@@ -66,9 +68,7 @@ def write_model(path, count):
             buffer = pinned[number % 2]
             buffer.copy_(make_tensor(number).view(torch.uint8).view(-1))
             view, part = memoryview(buffer.numpy()), size // 16
-            waiting[number % 2] = [
-                pool.submit(os.pwrite, file.fileno(), view[k * part : (k + 1) * part], base + number * size + k * part) for k in range(16)
-            ]
+            waiting[number % 2] = [pool.submit(os.pwrite, file.fileno(), view[k * part : (k + 1) * part], base + number * size + k * part) for k in range(16)]
         for done in waiting[0] + waiting[1]:
             done.result()
     return count * size
@@ -165,6 +165,55 @@ def sweep(name, path, size):
         say(f"{name}: {threads} threads", size / took / 1e9, f"GB/s, CPU {spent / (size / 1e9):.3f} s a GB")
 
 
+# Ways of reading a cached plain file to a card, beside one another: GAPLESS_WEIGHTS, and threads.
+ALTERNATIVES = [
+    (f"plain=copy,ring={ring},keep={keep},piece={piece}", threads)
+    for ring, keep, piece, threads in [
+        ("driver", "no", "2M", 12),
+        ("driver", "yes", "2M", 12),
+        ("huge", "no", "2M", 12),
+        ("huge", "yes", "2M", 12),
+        ("huge", "yes", "1M", 12),
+        ("huge", "yes", "512K", 12),
+        ("huge", "yes", "256K", 12),
+        ("huge", "yes", "128K", 12),
+        ("huge", "yes", "512K", 8),
+        ("huge", "yes", "512K", 16),
+    ]
+] + [(f"plain=map,piece={piece}", threads) for piece in ("8M", "32M", "128M", "512M") for threads in (2, 4, 8, 12)]
+
+
+def alternatives(path, size, repeats):
+    """Each way in turn, several rounds: GB/s, CPU and the share of a pinned copy that is measured in the same round."""
+    rows = {way: ([], []) for way in ALTERNATIVES}
+    copies = []
+    before = os.environ.get("GAPLESS_WEIGHTS")
+    try:
+        for _ in range(repeats):
+            copies.append(pinned_speed())
+            for way in ALTERNATIVES:
+                os.environ["GAPLESS_WEIGHTS"] = way[0]
+                # The first load after a change pins; what is kept is found by the second one.
+                attempt(one_load, path, way[1])
+                tensors, took, spent = one_load(path, way[1])
+                del tensors
+                rows[way][0].append(size / took / 1e9)
+                rows[way][1].append(spent / (size / 1e9))
+                weights.release()
+    finally:
+        os.environ.pop("GAPLESS_WEIGHTS", None)
+        if before is not None:
+            os.environ["GAPLESS_WEIGHTS"] = before
+    copied = statistics.median(copies)
+    print(f"a pinned copy in these rounds: {copied:.1f} GB/s; wanted: 0.95 of it, CPU 0.05 s a GB")
+    print(f"  {'GAPLESS_WEIGHTS':<44} threads   GB/s  of copy  CPU s/GB")
+    for (way, threads), (speeds, used) in sorted(rows.items(), key=lambda row: -statistics.median(row[1][0]) if row[1][0] else 0):
+        if speeds:
+            speed, spent = statistics.median(speeds), statistics.median(used)
+            print(f"  {way:<44} {threads:>7} {speed:>6.1f} {speed / copied:>8.3f} {spent:>9.3f}", flush=True)
+            FIGURES[f"{way} with {threads} threads"] = {"gigabytes_a_second": speed, "of_copy": speed / copied, "cpu_seconds_a_gigabyte": spent}
+
+
 def without_kernel(path, size):
     with _native.Catalogue(path) as catalogue:
         filler = _load.Filler(catalogue, torch.device("cuda"), None, False, kernel=False)
@@ -259,6 +308,8 @@ def main():
     parser.add_argument("--gigabytes", type=float, default=32)
     parser.add_argument("--folder", default="/dev/shm")
     parser.add_argument("--bench")
+    parser.add_argument("--alternatives", type=int, default=0, metavar="ROUNDS", help="compare the ways of GAPLESS_WEIGHTS in so many rounds")
+    parser.add_argument("--only-alternatives", action="store_true", help="nothing else but the plain file's exactness")
     parser.add_argument("--json")
     args = parser.parse_args()
     folder = pathlib.Path(args.folder) / f"gapless-weights-{os.getpid()}"
@@ -293,8 +344,16 @@ def measure(args, folder):
     if spent is not None:
         say("plain: CPU", spent, "s a GB", "0.05", spent <= 0.05)
     attempt(fixed_cost, plain)
+    if args.alternatives:
+        attempt(alternatives, plain, size, args.alternatives)
+        os.environ["GAPLESS_WEIGHTS"] = "plain=map"
+        mapped = attempt(exact, plain, count)
+        del os.environ["GAPLESS_WEIGHTS"]
+        print(f"mapped: {'failed' if mapped is None else count - len(mapped)} of {count} tensors bit for bit", flush=True)
     bad = exact(plain, count)
     print(f"plain: {count - len(bad)} of {count} tensors bit for bit", flush=True)
+    if args.only_alternatives:
+        return not bad and (not args.alternatives or mapped == [])
     attempt(sweep, "plain", plain, size)
 
     began = time.perf_counter()

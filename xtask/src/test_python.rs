@@ -13,14 +13,20 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
 /// The release whose wheel is imported when none is named.
-const USUAL: &str = "2.11.0";
+pub(crate) const USUAL: &str = "2.11.0";
 
 /// Others that share the pool with torch, and the CUDA runtime that Numba looks for.
 const OTHERS: [&str; 4] =
     ["cupy-cuda13x==14.2.0", "numba==0.68.1", "numba-cuda==0.30.4", "nvidia-cuda-runtime>=13,<14"];
 
-/// Trainers whose callbacks we have. They come beside torch, where they can be had.
-const TRAINERS: [&str; 3] = ["transformers==5.22.2", "accelerate==1.15.0", "lightning==2.6.6"];
+/// Trainers whose callbacks we have, and libraries whose files we read. They come beside torch, where they can be had.
+const TRAINERS: [&str; 5] = [
+    "transformers==5.22.2",
+    "accelerate==1.15.0",
+    "lightning==2.6.6",
+    "diffusers==0.42.1",
+    "safetensors==0.8.0",
+];
 
 /// `args`: `--torch` and a release, where another than the usual one is wanted; the others go to pytest.
 pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
@@ -92,7 +98,7 @@ impl Bench {
 }
 
 /// The interpreter of an environment with torch and pytest in it; made where there is none.
-fn environment(folder: &Path, release: &str) -> Result<String> {
+pub(crate) fn environment(folder: &Path, release: &str) -> Result<String> {
     let packages = [&format!("torch=={release}"), "numpy", "pytest", "pytest-xdist"];
     tools::environment(folder, &packages, &packages.join(" "))
 }

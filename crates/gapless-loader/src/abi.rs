@@ -182,6 +182,15 @@ pub unsafe extern "C" fn gapless_loader_measure(
     if result.is_some() { 0 } else { 1 }
 }
 
+/// Gives back pinned memory, streams and kernels that were kept for the next loading.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_loader_release() {
+    guarded(|| {
+        cuda::release();
+        Ok(())
+    });
+}
+
 /// Bytes of staging memory on a card for each thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_loader_staging() -> u64 {

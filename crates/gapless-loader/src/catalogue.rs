@@ -25,7 +25,10 @@ pub struct Place {
     pub index: usize,
 }
 
-/// All tensors of a model. Invariant: names are unique.
+/// The metadata key of a checkpoint of several ranks: the files hold parts of tensors, with their offsets.
+const SHARDED: &str = "DCP_SHARDING_INFO";
+
+/// All tensors of a model. Invariant: names are unique, but for parts of tensors in the files of several ranks.
 #[derive(Debug)]
 pub struct Catalogue {
     pub shards: Vec<Shard>,
@@ -45,8 +48,11 @@ impl Catalogue {
         let (mut shards, mut tensors, mut seen) = (Vec::new(), Vec::new(), HashMap::new());
         for (shard, file) in files.iter().enumerate() {
             let reader = Reader::open(file)?;
+            let is_parts = reader.header.value(SHARDED).is_some();
             for (index, tensor) in reader.header.tensors.iter().enumerate() {
-                if let Some(first) = seen.insert(tensor.name.clone(), shard) {
+                if let Some((first, are_parts)) = seen.insert(tensor.name.clone(), (shard, is_parts))
+                    && !(is_parts && are_parts)
+                {
                     let first: &Path = &files[first];
                     return Err(Error::Refused {
                         path: file.clone(),
@@ -94,6 +100,7 @@ impl Catalogue {
                     "bytes": tensor.bytes(),
                     "stored": range.end - range.start,
                     "packed": stored == Some(Stored::Stream),
+                    "file": place.shard,
                 })
             })
             .collect();

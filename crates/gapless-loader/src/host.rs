@@ -1,7 +1,7 @@
 //! Jobs whose target is host memory: cached bytes are read straight to their place, chunks are decoded to it.
 
 use crate::error::Result;
-use crate::file::{Buffer, PAGE};
+use crate::file::{Buffer, PAGE, Reading};
 use crate::plan::{JOB, Job, Work};
 use crate::shared::Shared;
 use gapless_weights::codec::{Decoder, Kind, Path as Instructions};
@@ -88,36 +88,46 @@ pub fn work(shared: &Shared) -> Result<()> {
     let mut pages = Pages::new(JOB + 2 * PAGE).ok_or_else(no_memory)?;
     let mut buffer = pages.buffer();
     let mut decoding = Decoding::default();
+    let mut reading = shared.settings.reading();
     while let Some(job) = shared.take() {
         if job.length + 2 * PAGE > buffer.shared().len() {
             pages = Pages::new(job.length + 2 * PAGE).ok_or_else(no_memory)?;
             buffer = pages.buffer();
         }
-        one(shared, job, &mut buffer, &mut decoding)?;
+        shared.pace(job.length);
+        one(shared, job, &mut buffer, &mut decoding, &mut reading)?;
     }
     Ok(())
 }
 
-fn one(shared: &Shared, job: &Job, buffer: &mut Buffer, decoding: &mut Decoding) -> Result<()> {
+fn one(
+    shared: &Shared,
+    job: &Job,
+    buffer: &mut Buffer,
+    decoding: &mut Decoding,
+    reading: &mut Reading,
+) -> Result<()> {
     let shard = &shared.catalogue.shards[job.shard];
     match &job.work {
         Work::Plain { target, sum } => {
             // SAFETY: `Load::start` was promised that the target has the piece's bytes, for this loading alone; jobs
             // of one piece do not overlap.
             let out = unsafe { std::slice::from_raw_parts_mut(*target as *mut u8, job.length) };
-            if shard.cached.is_cold(job.at, job.length) {
-                let at = shard.cached.read(&shard.reader.input, job.at, job.length, buffer)?;
+            let input = &shard.reader.input;
+            if shard.cached.is_cold(input, job.at, job.length, reading) {
+                let at = shard.cached.read(input, job.at, job.length, buffer, reading)?;
                 out.copy_from_slice(&buffer.shared()[at..at + job.length]);
             } else {
-                shard.cached.read_plain(&shard.reader.input, job.at, out)?;
+                shard.cached.read_plain(input, job.at, out, reading)?;
             }
             if let Some((sum, part)) = sum {
-                sum.add(*part, out, || shared.is_over()).map_err(|damage| shared.damaged(job, damage))?;
+                sum.add(*part, out, true, || shared.is_over())
+                    .map_err(|damage| shared.damaged(job, damage))?;
             }
             shared.done.fetch_add(job.length as u64, Ordering::Relaxed);
         }
         Work::Chunks { directory, chunks, wanted, target } => {
-            let mut at = shard.cached.read(&shard.reader.input, job.at, job.length, buffer)?;
+            let mut at = shard.cached.read(&shard.reader.input, job.at, job.length, buffer, reading)?;
             for chunk in chunks.clone() {
                 let bytes = &buffer.shared()[at..at + directory.entries[chunk].length];
                 at += bytes.len();

@@ -1,12 +1,12 @@
 //! Weights from files to a GPU or to host memory, in bounded memory: the library behind `gapless.weights` in Python.
 //!
 //! A [`catalogue`] lists the tensors of a file or a folder. A [`plan`] turns the parts that a caller wants into jobs of
-//! a few megabytes. Threads ([`load`]) take jobs in order, read them ([`file`](mod@file)), check them, and hand them to
-//! a target: host memory ([`host`]), or a card ([`cuda`]) through a small ring of pinned memory. Packed chunks are
+//! a few megabytes. Threads ([`load`]) take jobs in order, read them ([`file`](mod@file), past the page cache by
+//! [`uring`] if [`residency`] says that they are cold), check them, and hand them to a target: host memory ([`host`]), or a card ([`cuda`]) through a small ring of pinned memory. Packed chunks are
 //! decoded on the card where its kernel can, on the reading thread elsewhere. [`mod@save`] is the way back. [`abi`] is
 //! the C ABI.
 //!
-//! Files are read, never mapped into what is read: a truncated file is an error, not a signal.
+//! No thread reads a mapped file: a truncated file is an error, not a signal.
 
 pub mod abi;
 pub mod catalogue;
@@ -16,8 +16,11 @@ pub mod file;
 pub mod host;
 pub mod load;
 pub mod plan;
+pub mod residency;
 pub mod save;
 pub mod shared;
+#[cfg(target_os = "linux")]
+pub mod uring;
 
 pub use catalogue::Catalogue;
 pub use error::{LoadError, Result};

@@ -58,9 +58,9 @@ impl Load {
             Ok(device) => Some(Arc::new(Card::open(device, settings, driver)?)),
             Err(_) => None,
         };
-        let (jobs, total) = plan::jobs(catalogue, pieces)?;
+        let (jobs, total) = plan::jobs(catalogue, pieces, cuda::piece(&settings))?;
         let threads = (settings.threads.max(1) as usize).min(jobs.len().max(1));
-        let shared = Arc::new(Shared::new(Arc::clone(catalogue), jobs, threads));
+        let shared = Arc::new(Shared::new(Arc::clone(catalogue), jobs, threads, settings));
         let mut handles = Vec::with_capacity(threads);
         for number in 0..threads {
             let (ending, card) = (Ending(Arc::clone(&shared)), card.clone());
@@ -124,6 +124,8 @@ impl Load {
             cold: sum(|cached| &cached.cold),
             on_card: self.shared.on_card.load(Ordering::Relaxed),
             on_host: self.shared.on_host.load(Ordering::Relaxed),
+            mapped: self.shared.mapped.load(Ordering::Relaxed),
+            queued: sum(|cached| &cached.queued),
         }
     }
 

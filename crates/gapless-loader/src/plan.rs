@@ -2,6 +2,7 @@
 
 use crate::catalogue::Catalogue;
 use crate::error::{LoadError, Result};
+use crate::file::PAGE;
 use gapless_weights::packed::Stored;
 use gapless_weights::stream::{Directory, StreamError};
 use std::ops::Range;
@@ -62,11 +63,13 @@ impl std::fmt::Debug for Sum {
 }
 
 impl Sum {
-    /// Adds a part in its turn. An error after the last part if the checksum differs. False if `is_over` became true.
+    /// Adds bytes of a part in its turn; `is_last` if they are the part's last. An error after the last part if the
+    /// checksum differs. False if `is_over` became true.
     pub fn add(
         &self,
         part: usize,
         bytes: &[u8],
+        is_last: bool,
         is_over: impl Fn() -> bool,
     ) -> std::result::Result<bool, StreamError> {
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -79,6 +82,9 @@ impl Sum {
             state = self.turn.wait_timeout(state, tick).unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
         state.1.update(bytes);
+        if !is_last {
+            return Ok(true);
+        }
         state.0 += 1;
         self.turn.notify_all();
         if state.0 == self.parts && state.1.digest() != self.wanted {
@@ -89,7 +95,8 @@ impl Sum {
 }
 
 /// The jobs of all pieces, and the bytes of tensors that they give.
-pub fn jobs(catalogue: &Catalogue, pieces: &[Piece]) -> Result<(Vec<Job>, u64)> {
+/// A job of bytes that are copied as they are has `piece_bytes` of them, at most.
+pub fn jobs(catalogue: &Catalogue, pieces: &[Piece], piece_bytes: usize) -> Result<(Vec<Job>, u64)> {
     let mut order: Vec<(&Piece, crate::catalogue::Place)> = Vec::with_capacity(pieces.len());
     for piece in pieces {
         let place = usize::try_from(piece.tensor).ok().and_then(|tensor| catalogue.tensors.get(tensor));
@@ -124,7 +131,8 @@ pub fn jobs(catalogue: &Catalogue, pieces: &[Piece]) -> Result<(Vec<Job>, u64)> 
             continue;
         }
         let length = piece.end - piece.begin;
-        let parts = length.div_ceil(JOB as u64) as usize;
+        let step = piece_bytes.max(PAGE) as u64;
+        let parts = length.div_ceil(step) as usize;
         let whole = length == catalogue.tensor(place).bytes();
         let sum = match stored {
             Some(Stored::Plain(wanted)) if whole => Some(Arc::new(Sum {
@@ -137,12 +145,12 @@ pub fn jobs(catalogue: &Catalogue, pieces: &[Piece]) -> Result<(Vec<Job>, u64)> 
             _ => None,
         };
         for part in 0..parts {
-            let from = part as u64 * JOB as u64;
+            let from = part as u64 * step;
             jobs.push(Job {
                 shard: place.shard,
                 index: place.index,
                 at: range.start + piece.begin + from,
-                length: (JOB as u64).min(length - from) as usize,
+                length: step.min(length - from) as usize,
                 work: Work::Plain { target: piece.target + from, sum: sum.clone().map(|sum| (sum, part)) },
             });
         }

@@ -2,9 +2,13 @@
 
 use crate::catalogue::Catalogue;
 use crate::error::LoadError;
+use crate::file::Reading;
 use crate::plan::Job;
+use gapless_weights::pace::Pace;
+use gapless_weights::patience::Patience;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Where the bytes go, and with how many threads.
 #[repr(C)]
@@ -18,6 +22,43 @@ pub struct Settings {
     pub stream: u64,
     /// Memory on the device for packed chunks: `threads * cuda::STAGING` bytes. 0: chunks are decoded on the host.
     pub staging: u64,
+    /// Bytes of files that are read in a second, at most. 0: no limit.
+    pub limit_rate: u64,
+    /// Bytes of a job that copies bytes as they are. 0: the usual.
+    pub piece: u64,
+    /// Milliseconds that a read is tried again, or waited for. 0: the usual.
+    pub timeout: u32,
+    /// How bytes are read and copied: bits of `ways`.
+    pub ways: u32,
+}
+
+/// How bytes are read and copied.
+pub mod ways {
+    /// Cached bytes go to a card from the mapped file, which is pinned a window at a time: no CPU copies them.
+    pub const MAPPED: u32 = 1;
+    /// The ring is memory in huge pages that is pinned, instead of memory of the driver.
+    pub const HUGE: u32 = 2;
+    /// Pinned memory, streams and the kernel are kept for the next loading.
+    pub const KEPT: u32 = 4;
+    /// Cold files are read through the page cache: processes that want the same bytes read them once.
+    pub const CACHED: u32 = 8;
+    /// Direct reads do not use io_uring.
+    pub const THREADS: u32 = 16;
+}
+
+impl Settings {
+    pub fn has(&self, way: u32) -> bool {
+        self.ways & way != 0
+    }
+
+    /// What a thread reads with.
+    pub fn reading(&self) -> Reading {
+        let patience = match self.timeout {
+            0 => Patience::default(),
+            milliseconds => Patience { timeout: Duration::from_millis(u64::from(milliseconds)) },
+        };
+        Reading::new(patience, !self.has(ways::CACHED), !self.has(ways::THREADS))
+    }
 }
 
 /// What was done so far.
@@ -33,6 +74,9 @@ pub struct Progress {
     /// Chunks that the card decoded, and those that the host did.
     pub on_card: u64,
     pub on_host: u64,
+    /// Bytes that a card copied from the mapped file, and bytes that were read by io_uring.
+    pub mapped: u64,
+    pub queued: u64,
 }
 
 /// What the threads share.
@@ -44,6 +88,9 @@ pub struct Shared {
     pub done: AtomicU64,
     pub on_card: AtomicU64,
     pub on_host: AtomicU64,
+    pub mapped: AtomicU64,
+    pub settings: Settings,
+    pace: Option<Pace>,
     stop: AtomicBool,
     pub(crate) error: Mutex<Option<LoadError>>,
     pub(crate) running: Mutex<usize>,
@@ -56,7 +103,12 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     /// Jobs for `threads` threads.
-    pub(crate) fn new(catalogue: Arc<Catalogue>, jobs: Vec<Job>, threads: usize) -> Shared {
+    pub(crate) fn new(
+        catalogue: Arc<Catalogue>,
+        jobs: Vec<Job>,
+        threads: usize,
+        settings: Settings,
+    ) -> Shared {
         Shared {
             catalogue,
             jobs,
@@ -64,6 +116,9 @@ impl Shared {
             done: AtomicU64::new(0),
             on_card: AtomicU64::new(0),
             on_host: AtomicU64::new(0),
+            mapped: AtomicU64::new(0),
+            settings,
+            pace: (settings.limit_rate > 0).then(|| Pace::new(settings.limit_rate)),
             stop: AtomicBool::new(false),
             error: Mutex::new(None),
             running: Mutex::new(threads),
@@ -77,6 +132,13 @@ impl Shared {
             return None;
         }
         self.jobs.get(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Waits until so many bytes may be read.
+    pub fn pace(&self, bytes: usize) {
+        if let Some(pace) = &self.pace {
+            pace.wait(bytes as u64, || self.is_over());
+        }
     }
 
     pub fn is_over(&self) -> bool {

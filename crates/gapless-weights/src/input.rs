@@ -1,10 +1,14 @@
 //! A file that is read by ranges, never mapped: a file that gets shorter is an error, not a signal.
 
 use crate::error::{Error, Result};
+use crate::pace::Pace;
+use crate::patience::Patience;
 use gapless_formats::safetensors::{self, Header};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// An open file, and what it was like when it was opened.
@@ -14,6 +18,9 @@ pub struct Input {
     file: File,
     pub size: u64,
     changed: Option<SystemTime>,
+    /// How fast it may be read; none: as fast as it can be.
+    pub pace: Option<Arc<Pace>>,
+    read: AtomicU64,
 }
 
 impl Input {
@@ -28,19 +35,32 @@ impl Input {
                 "give a file or a folder with .safetensors files",
             );
         }
-        Ok(Input { path: path.to_owned(), size: meta.len(), changed: meta.modified().ok(), file })
+        Ok(Input {
+            path: path.to_owned(),
+            size: meta.len(),
+            changed: meta.modified().ok(),
+            file,
+            pace: None,
+            read: AtomicU64::new(0),
+        })
     }
 
-    /// Reads exactly `out.len()` bytes from `at`.
+    /// Reads exactly `out.len()` bytes from `at`. Failures that may pass are tried again for a while.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        read_exact_at(&self.file, out, at).map_err(|source| {
-            let source = if source.kind() == io::ErrorKind::UnexpectedEof {
-                io::Error::new(source.kind(), "it became shorter while it was read")
-            } else {
-                source
-            };
-            Error::Read { path: self.path.clone(), source }
-        })
+        if let Some(pace) = &self.pace {
+            pace.wait(out.len() as u64, || false);
+        }
+        self.read_patiently(at, out, Patience::default())
+    }
+
+    /// As `read`, at once, with the caller's patience.
+    pub fn read_patiently(&self, at: u64, out: &mut [u8], patience: Patience) -> Result<()> {
+        self.read.fetch_add(out.len() as u64, Ordering::Relaxed);
+        let size = || self.file.metadata().map(|meta| meta.len());
+        let mut read = |part: &mut [u8], at: u64| read_at(&self.file, part, at);
+        patience
+            .fill(at, out, &mut read, &size)
+            .map_err(|source| Error::Read { path: self.path.clone(), source })
     }
 
     /// The bytes of a range.
@@ -63,6 +83,11 @@ impl Input {
         Ok(())
     }
 
+    /// Bytes that were read so far, but for the header.
+    pub fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
     /// When the file was last changed.
     pub fn modified(&self) -> Option<SystemTime> {
         self.changed
@@ -80,13 +105,13 @@ impl Input {
 }
 
 #[cfg(unix)]
-fn read_exact_at(file: &File, out: &mut [u8], at: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, out, at)
+fn read_at(file: &File, out: &mut [u8], at: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, out, at)
 }
 
 #[cfg(not(unix))]
-fn read_exact_at(mut file: &File, out: &mut [u8], at: u64) -> io::Result<()> {
+fn read_at(mut file: &File, out: &mut [u8], at: u64) -> io::Result<usize> {
     use std::io::{Read, Seek, SeekFrom};
     file.seek(SeekFrom::Start(at))?;
-    file.read_exact(out)
+    file.read(out)
 }

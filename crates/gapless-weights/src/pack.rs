@@ -9,10 +9,12 @@ use crate::dtype::kind_of;
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::output::Output;
-use crate::packed::{self, LONGEST, Placed, Stored};
+use crate::packed::{self, LONGEST, Placed, Stored, Written};
 use crate::pipeline;
 use crate::stream::{Directory, Entry, chunks_of, directory_bytes};
+use crate::work::Work;
 use gapless_formats::safetensors::{Header, Tensor};
+use std::collections::HashMap;
 use std::path::Path;
 
 /// Tensors of fewer bytes are stored as they are.
@@ -30,6 +32,8 @@ pub struct Done {
     pub tensors: usize,
     /// Those that became streams.
     pub streams: usize,
+    /// Those whose bytes another tensor has: they are stored once.
+    pub same: usize,
     /// Bytes of the file before and after.
     pub before: u64,
     pub after: u64,
@@ -66,13 +70,15 @@ fn bytes_of(input: &dyn Source, at: u64, length: usize) -> Result<Vec<u8>> {
 }
 
 /// Packs `from` as `to`, which appears whole or not at all. A file that does not get smaller is copied as it is.
-pub fn pack(from: &Path, to: &Path, threads: usize) -> Result<Done> {
-    let input = Input::open(from)?;
+pub fn pack(from: &Path, to: &Path, work: impl Into<Work>) -> Result<Done> {
+    let work = work.into();
+    let mut input = Input::open(from)?;
+    input.pace = work.pace;
     let header = input.header()?;
     if packed::is_packed(&header) {
         return Error::refused(from, "this file is packed already", "unpack it first, or use it as it is");
     }
-    let (done, output) = pack_to(&input, &header, to, threads)?;
+    let (done, output) = pack_to(&input, &header, to, work.threads)?;
     input.check_unchanged()?;
     output.put_in_place()?;
     Ok(done)
@@ -87,7 +93,7 @@ pub fn save(input: &dyn Source, header: &Header, to: &Path, threads: usize, is_p
         let output = Output::create(to)?;
         copy(input, &output)?;
         let (size, tensors) = (input.size(), header.tensors.len());
-        (Done { tensors, streams: 0, before: size, after: size }, output)
+        (Done { tensors, streams: 0, same: 0, before: size, after: size }, output)
     };
     output.put_in_place()?;
     Ok(done)
@@ -100,13 +106,15 @@ fn pack_to(input: &dyn Source, header: &Header, to: &Path, threads: usize) -> Re
     let mut writer = Writer::new(input, header, &output, &compressed)?;
     writer.streams(threads)?;
     writer.plain()?;
-    let streams = writer.placed.iter().filter(|placed| placed.1 == Stored::Stream).count();
-    let mut after = writer.finish(&compressed)?;
-    if streams == 0 || after >= input.size() {
+    let streams = writer.placed.iter().filter(|placed| placed.1 == Written::As(Stored::Stream)).count();
+    let same = writer.placed.iter().filter(|placed| matches!(placed.1, Written::Same(_))).count();
+    let after = writer.finish(&compressed)?;
+    let mut done = Done { tensors: header.tensors.len(), streams, same, before: input.size(), after };
+    if streams + same == 0 || after >= input.size() {
         copy(input, &output)?;
-        after = input.size();
+        done = Done { streams: 0, same: 0, after: input.size(), ..done };
     }
-    Ok((Done { tensors: header.tensors.len(), streams, before: input.size(), after }, output))
+    Ok((done, output))
 }
 
 /// The input, byte for byte.
@@ -148,6 +156,8 @@ struct Writer<'a> {
     placed: Vec<Placed>,
     /// Tensors that are stored as they are.
     plain: Vec<usize>,
+    /// Tensors that were written, by a checksum of what was written for them.
+    written: HashMap<u64, Vec<usize>>,
 }
 
 impl<'a> Writer<'a> {
@@ -169,7 +179,16 @@ impl<'a> Writer<'a> {
                 "split the file into shards with fewer tensors",
             );
         }
-        Ok(Writer { input, header, output, reserved, at: 0, placed: Vec::new(), plain: Vec::new() })
+        Ok(Writer {
+            input,
+            header,
+            output,
+            reserved,
+            at: 0,
+            placed: Vec::new(),
+            plain: Vec::new(),
+            written: HashMap::new(),
+        })
     }
 
     fn data(&self) -> u64 {
@@ -224,12 +243,47 @@ impl<'a> Writer<'a> {
             // The next stream is written over this one.
             self.plain.push(batch.tensor);
         } else {
-            self.output.write(self.data() + self.at, &directory.to_bytes())?;
-            self.placed.push((batch.tensor, Stored::Stream, self.at, self.at + length));
-            self.at += length;
+            let head = directory.to_bytes();
+            if let Some(other) = self.same(batch.tensor, checksum(&head))? {
+                // As above.
+                self.placed.push((batch.tensor, Written::Same(other), self.at, self.at));
+            } else {
+                self.output.write(self.data() + self.at, &head)?;
+                self.placed.push((batch.tensor, Written::As(Stored::Stream), self.at, self.at + length));
+                self.at += length;
+            }
         }
         *open = None;
         Ok(())
+    }
+
+    /// The tensor with the same type, shape and bytes that was written before; `sum` is of what was written for both.
+    fn same(&mut self, index: usize, sum: u64) -> Result<Option<usize>> {
+        let tensor = &self.header.tensors[index];
+        for other in self.written.get(&sum).into_iter().flatten() {
+            let first = &self.header.tensors[*other];
+            if (&first.dtype, &first.shape) == (&tensor.dtype, &tensor.shape)
+                && self.is_equal(first, tensor)?
+            {
+                return Ok(Some(*other));
+            }
+        }
+        self.written.entry(sum).or_default().push(index);
+        Ok(None)
+    }
+
+    fn is_equal(&self, a: &Tensor, b: &Tensor) -> Result<bool> {
+        let (data, mut at) = (self.header.data(), 0);
+        while at < a.bytes() {
+            let length = COPY.min((a.bytes() - at) as usize);
+            if bytes_of(self.input, data + a.begin + at, length)?
+                != bytes_of(self.input, data + b.begin + at, length)?
+            {
+                return Ok(false);
+            }
+            at += length as u64;
+        }
+        Ok(true)
     }
 
     /// What is stored as it is.
@@ -247,7 +301,14 @@ impl<'a> Writer<'a> {
                 self.output.write(self.data() + self.at + done, part)?;
                 done += part.len() as u64;
             }
-            self.placed.push((index, Stored::Plain(sum.digest()), self.at, self.at + done));
+            let sum = sum.digest();
+            if done > 0
+                && let Some(other) = self.same(index, sum)?
+            {
+                self.placed.push((index, Written::Same(other), self.at, self.at));
+                continue;
+            }
+            self.placed.push((index, Written::As(Stored::Plain(sum)), self.at, self.at + done));
             self.at += done;
         }
         Ok(())

@@ -5,7 +5,8 @@
 //! * `gapless.format`: "1".
 //! * `gapless.header`: the original header, byte for byte, compressed with zstd, in base64.
 //! * `gapless.tensors`: JSON, for each tensor either `{"dtype": "BF16", "shape": [..], "codec": "GWS1"}`, a stream
-//!   (see `stream`), or `{"xxh3": ".."}`, stored as it was.
+//!   (see `stream`), or `{"xxh3": ".."}`, stored as it was, or `{"dtype": .., "shape": .., "same": "other"}`: its bytes
+//!   are those of another tensor, and its own entry has none.
 //!
 //! Streams stand first, each on a boundary of 64 bytes; the others follow.
 
@@ -87,8 +88,26 @@ impl Packed {
         if by_name.len() != original.tensors.len() {
             return refuse("it has other tensors than its original header says");
         }
+        let places: HashMap<&str, usize> =
+            original.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.as_str(), at)).collect();
         let mut tensors = Vec::with_capacity(original.tensors.len());
         for tensor in &original.tensors {
+            // A tensor with another one's bytes is stored where that one is.
+            let mut tensor = tensor;
+            if let Some(same) =
+                kinds.get(&tensor.name).and_then(|kind| kind.get("same")).and_then(Value::as_str)
+            {
+                let other = places.get(same).map(|at| &original.tensors[*at]);
+                let is_like =
+                    |other: &&Tensor| (&other.dtype, &other.shape) == (&tensor.dtype, &tensor.shape);
+                let Some(other) = other.filter(is_like) else {
+                    return refuse(&format!(
+                        "tensor {:?} is said to be that of {same:?}, which differs",
+                        tensor.name
+                    ));
+                };
+                tensor = other;
+            }
             let (Some(holder), Some(kind)) = (by_name.get(tensor.name.as_str()), kinds.get(&tensor.name))
             else {
                 return refuse(&format!("it does not say how tensor {:?} is stored", tensor.name));
@@ -124,22 +143,35 @@ fn original_data(text: &[u8]) -> u64 {
     ends.max().unwrap_or(0)
 }
 
-/// A tensor as it is written: its place in the original, how it is stored, and the range of its data.
-pub(crate) type Placed = (usize, Stored, u64, u64);
+/// How a tensor is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    As(Stored),
+    /// Its bytes are those of another tensor of the original.
+    Same(usize),
+}
+
+/// A tensor as it is written: its place in the original, how it is written, and the range of its data.
+pub(crate) type Placed = (usize, Written, u64, u64);
 
 /// What `gapless.tensors` says of a tensor.
-fn kind(tensor: &Tensor, stored: Stored) -> Value {
-    match stored {
-        Stored::Stream => json!({"dtype": tensor.dtype, "shape": tensor.shape, "codec": CODEC}),
-        Stored::Plain(sum) => json!({"xxh3": format!("{sum:016x}")}),
+fn kind(original: &Header, tensor: &Tensor, written: Written) -> Value {
+    match written {
+        Written::Same(other) => {
+            json!({"dtype": tensor.dtype, "shape": tensor.shape, "same": original.tensors[other].name})
+        }
+        Written::As(Stored::Stream) => json!({"dtype": tensor.dtype, "shape": tensor.shape, "codec": CODEC}),
+        Written::As(Stored::Plain(sum)) => json!({"xxh3": format!("{sum:016x}")}),
     }
 }
 
 /// A tensor's own entry in the header.
-fn entry(tensor: &Tensor, stored: Stored, begin: u64, end: u64) -> Value {
-    match stored {
-        Stored::Stream => json!({"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}),
-        Stored::Plain(_) => {
+fn entry(tensor: &Tensor, written: Written, begin: u64, end: u64) -> Value {
+    match written {
+        Written::As(Stored::Stream) | Written::Same(_) => {
+            json!({"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]})
+        }
+        Written::As(Stored::Plain(_)) => {
             json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end]})
         }
     }
@@ -150,7 +182,7 @@ pub(crate) fn header_text(original: &Header, compressed: &str, tensors: &[Placed
     let mut kinds = Map::new();
     for (index, stored, _, _) in tensors {
         let tensor = &original.tensors[*index];
-        kinds.insert(tensor.name.clone(), kind(tensor, *stored));
+        kinds.insert(tensor.name.clone(), kind(original, tensor, *stored));
     }
     let mut metadata = Map::new();
     for (key, value) in &original.metadata {
@@ -175,15 +207,18 @@ pub(crate) fn header_text(original: &Header, compressed: &str, tensors: &[Placed
 
 /// The longest header that a packed file can have whose data ends before `end`.
 pub(crate) fn longest_header(original: &Header, compressed: &str, end: u64) -> u64 {
+    let names = original.tensors.iter().enumerate();
+    let longest = names.max_by_key(|(_, tensor)| Value::from(tensor.name.as_str()).to_string().len());
+    let other = longest.map_or(0, |(at, _)| at);
     let longer = |index: usize| {
         let tensor = &original.tensors[index];
         // Quotes of the inner JSON are escaped in the outer one.
-        let length = |stored: Stored| {
-            let kind = kind(tensor, stored).to_string();
-            kind.len() + kind.matches('"').count() + entry(tensor, stored, 0, end).to_string().len()
+        let length = |written: &Written| {
+            let kind = kind(original, tensor, *written).to_string();
+            kind.len() + kind.matches(['"', '\\']).count() + entry(tensor, *written, 0, end).to_string().len()
         };
-        let stored =
-            if length(Stored::Stream) > length(Stored::Plain(0)) { Stored::Stream } else { Stored::Plain(0) };
+        let all = [Written::As(Stored::Stream), Written::As(Stored::Plain(0)), Written::Same(other)];
+        let stored = all.into_iter().max_by_key(length).unwrap_or(all[0]);
         // A begin as long as the end; the shape of a stream is their difference.
         (index, stored, end, 2 * end)
     };

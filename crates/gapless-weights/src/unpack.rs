@@ -7,6 +7,7 @@ use crate::packed::Stored;
 use crate::pipeline;
 use crate::reader::Reader;
 use crate::stream::{Directory, StreamError};
+use crate::work::Work;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,13 +30,15 @@ pub struct Checked {
 
 /// Unpacks `from` as `to`, which appears whole or not at all. With `keep_going`, damaged parts become zeros and are
 /// told; without it, the first of them is the error. A file that is not packed is copied.
-pub fn unpack(from: &Path, to: &Path, threads: usize, keep_going: bool) -> Result<Checked> {
-    let reader = Reader::open(from)?;
+pub fn unpack(from: &Path, to: &Path, work: impl Into<Work>, keep_going: bool) -> Result<Checked> {
+    let work = work.into();
+    let mut reader = Reader::open(from)?;
+    reader.input.pace = work.pace;
     let output = Output::create(to)?;
     output.write(0, &(reader.header.text.len() as u64).to_le_bytes())?;
     output.write(8, &reader.header.text)?;
     let data = reader.header.data();
-    let checked = walk(&reader, threads, keep_going, |at, bytes| output.write(data + at, bytes))?;
+    let checked = walk(&reader, work.threads, keep_going, |at, bytes| output.write(data + at, bytes))?;
     output.set_length(checked.original)?;
     reader.input.check_unchanged()?;
     output.put_in_place()?;
@@ -43,9 +46,11 @@ pub fn unpack(from: &Path, to: &Path, threads: usize, keep_going: bool) -> Resul
 }
 
 /// Reads every tensor of `path`, checks every chunk and decodes it; writes nothing. All damage is told.
-pub fn verify(path: &Path, threads: usize) -> Result<Checked> {
-    let reader = Reader::open(path)?;
-    let checked = walk(&reader, threads, true, |_, _| Ok(()))?;
+pub fn verify(path: &Path, work: impl Into<Work>) -> Result<Checked> {
+    let work = work.into();
+    let mut reader = Reader::open(path)?;
+    reader.input.pace = work.pace;
+    let checked = walk(&reader, work.threads, true, |_, _| Ok(()))?;
     reader.input.check_unchanged()?;
     Ok(checked)
 }

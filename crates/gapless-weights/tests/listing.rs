@@ -137,7 +137,9 @@ fn what_packing_leaves_counts_tensors_by_their_bytes() {
 
 #[test]
 fn mutated_files_are_errors_or_lists() {
-    let folder = tempfile::tempdir().unwrap();
+    // In memory, where there is such a folder: a disk would take most of the time.
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let path = folder.path().join("bad.onnx");
     let mut state = 12345u64;
     let mut random = |limit: usize| {
@@ -146,9 +148,13 @@ fn mutated_files_are_errors_or_lists() {
         state ^= state << 17;
         (state >> 11) as usize % limit
     };
-    for name in ["tiny.pt", "tiny.npz", "tiny_deflated.npz", "tiny.onnx"] {
-        let good = fs::read(data(name)).unwrap();
-        for _ in 0..2500 {
+    let names = ["tiny.pt", "tiny.npz", "tiny_deflated.npz", "tiny.onnx"];
+    let mut files: Vec<Vec<u8>> = names.iter().map(|name| fs::read(data(name)).unwrap()).collect();
+    fs::write(&path, gguf()).unwrap();
+    assert_eq!(list(&path).unwrap().tensors.len(), 2, "the GGUF file is a good one");
+    files.push(gguf());
+    for good in files {
+        for _ in 0..10_000 {
             let mut bad = good.clone();
             for _ in 0..1 + random(4) {
                 let at = random(bad.len());
@@ -165,6 +171,22 @@ fn mutated_files_are_errors_or_lists() {
             }
         }
     }
+}
+
+/// A GGUF file of two tensors.
+fn gguf() -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let word = |word: u32| word.to_le_bytes().to_vec();
+    let long = |long: u64| long.to_le_bytes().to_vec();
+    let mut file = [b"GGUF".to_vec(), word(3), long(2), long(3)].concat();
+    file.extend([text("general.architecture"), word(8), text("llama")].concat());
+    file.extend([text("general.alignment"), word(4), word(32)].concat());
+    file.extend([text("some.list"), word(9), word(5), long(3), word(1), word(2), word(3)].concat());
+    file.extend([text("a.weight"), word(2), long(8), long(4), word(0), long(0)].concat());
+    file.extend([text("b.weight"), word(1), long(64), word(2), long(128)].concat());
+    file.resize(file.len().next_multiple_of(32), 0);
+    file.resize(file.len() + 128 + 36, 0x3c);
+    file
 }
 
 /// A pickle that is a tower of tuples, one that refers to itself, and one that asks for a memo without end.

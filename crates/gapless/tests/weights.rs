@@ -77,6 +77,37 @@ fn a_folder_is_packed_resumed_checked_and_restored() {
 }
 
 #[test]
+fn a_rank_gets_its_rows_of_every_shard() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("model")).expect("made");
+    let first = shard(&at("model/model-1.safetensors"), "a", 100_001);
+    shard(&at("model/model-2.safetensors"), "b", 70_000);
+    let map = json!({"a": "model-1.safetensors", "b": "model-2.safetensors"});
+    let index = json!({"metadata": {"total_size": 346_002}, "weight_map": map}).to_string();
+    fs::write(at("model/model.safetensors.index.json"), index).expect("written");
+    assert_eq!(run_in(folder.path(), &["weights", "pack", "model", "-o", "packed"]).code, 0);
+    let args =
+        ["weights", "unpack", "packed", "-o", "mine", "--rank", "3", "--world", "4", "--limit-rate", "1GB"];
+    let done = run_in(folder.path(), &args);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.contains("model-1.safetensors  rank 3 of 4  2 tensors"), "{}", done.out);
+    let mine = fs::read(at("mine/model-1.safetensors")).expect("there");
+    let header = u64::from_le_bytes(*mine.first_chunk().expect("a length")) as usize;
+    let told: Value = serde_json::from_slice(&mine[8..8 + header]).expect("JSON");
+    // 100,001 rows for 4 ranks: 25,001 each, and the last has the 24,998 that are left.
+    assert_eq!((&told["a"]["shape"], &told["a.packed"]["shape"]), (&json!([24_998]), &json!([750])));
+    let data = 8 + u64::from_le_bytes(*first.first_chunk().expect("a length")) as usize;
+    let [from, to] = [0, 1].map(|k| told["a"]["data_offsets"][k].as_u64().expect("a number") as usize);
+    assert!(mine[8 + header + from..8 + header + to] == first[data + 2 * 75_003..data + 2 * 100_001]);
+    let index: Value =
+        serde_json::from_slice(&fs::read(at("mine/model.safetensors.index.json")).expect("there"))
+            .expect("JSON");
+    assert_eq!(index["metadata"]["total_size"], json!(2 * 24_998 + 750 + 2 * 17_500 + 750));
+    assert_eq!(index["weight_map"]["b"], json!("model-2.safetensors"));
+}
+
+#[test]
 fn info_is_a_table_and_json() {
     let folder = tempfile::tempdir().expect("a folder");
     shard(&folder.path().join("a.safetensors"), "w", 50_000);
@@ -110,6 +141,15 @@ fn bad_input_is_told_in_words() {
         (&["verify", "cut.safetensors"], "promises"),
         (&["info", "text.safetensors"], "limit"),
         (&["pack", "a.safetensors", "-o", "x", "--threads", "0"], "--threads"),
+        (&["pack", "a.safetensors", "-o", "x", "--limit-rate", "fast"], "--limit-rate: invalid size"),
+        (&["unpack", "a.safetensors", "-o", "x", "--limit-rate", "0"], "invalid --limit-rate 0"),
+        (&["unpack", "a.safetensors", "-o", "x", "--rank", "2", "--world", "2"], "invalid --rank 2"),
+        (&["unpack", "a.safetensors", "-o", "x", "--rank", "2"], "--world"),
+        (&["unpack", "cut.safetensors", "-o", "x", "--rank", "0", "--world", "2"], "promises"),
+        (
+            &["unpack", "a.safetensors", "-o", "a.safetensors", "--rank", "0", "--world", "2"],
+            "it is the input",
+        ),
     ];
     for (args, wanted) in cases {
         let args: Vec<&str> = [&["weights"], *args].concat();

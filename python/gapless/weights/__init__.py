@@ -7,8 +7,24 @@
 Files are .safetensors, packed by `gapless weights pack` or not, or folders with shards. See docs/weights.md.
 """
 
+from ._background import Saving
 from ._errors import DamagedError, FormatError, NamesError, ReadError, WeightsError
 from ._load import Loaded, load, load_into
+from ._native import release
+from ._pretrained import from_pretrained
 from ._save import save
 
-__all__ = ["DamagedError", "FormatError", "Loaded", "NamesError", "ReadError", "WeightsError", "load", "load_into", "save"]
+__all__ = [
+    "DamagedError",
+    "FormatError",
+    "Loaded",
+    "NamesError",
+    "ReadError",
+    "Saving",
+    "WeightsError",
+    "from_pretrained",
+    "load",
+    "load_into",
+    "release",
+    "save",
+]

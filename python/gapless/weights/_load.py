@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .._errors import OptionError
+from . import _ways
+from ._distributed import SHARDING, VERSION, WORLD, Whole, rows_of, wholes
 from ._errors import FormatError, NamesError
 from ._native import Bar, Catalogue, Progress, Settings
 
@@ -42,12 +44,6 @@ DTYPES = {
 CONVERTED = 64 << 20
 
 
-def rows_of(shape: "list[int]", rank: int, world: int) -> tuple[int, int]:
-    """The rows of a rank: as torch.chunk and DTensor's Shard(0) cut, so the last ranks may have fewer or none."""
-    each = -(-shape[0] // world)
-    return min(rank * each, shape[0]), min((rank + 1) * each, shape[0])
-
-
 def torch_dtype(name: str) -> "torch.dtype":
     import torch
 
@@ -72,7 +68,7 @@ def aliases(catalogue: Catalogue) -> "dict[str, str]":
     names = {tensor["name"] for tensor in catalogue.tensors}
     found: dict[str, str] = {}
     for file in catalogue.files:
-        found.update({key: value for key, value in file["metadata"] if value in names and key not in names})
+        found.update({key: value for key, value in file["metadata"] if value in names and key not in names and key not in (SHARDING, VERSION, WORLD)})
     return found
 
 
@@ -102,13 +98,25 @@ def choose(known: Iterable[str], names: Any) -> "list[str]":
 class Filler:
     """Fills tensors from a catalogue. Conversions go through a buffer of at most 64 MiB."""
 
-    def __init__(self, catalogue: Catalogue, device: "torch.device", threads: Optional[int], progress: Optional[bool], kernel: bool = True) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        device: "torch.device",
+        threads: Optional[int],
+        progress: Optional[bool],
+        kernel: bool = True,
+        *,
+        limit_rate: "Optional[Union[int, float, str]]" = None,
+        timeout: Optional[float] = None,
+        shared: bool = False,
+    ) -> None:
         import torch
 
         self._catalogue, self._device = catalogue, device
         is_card = device.type == "cuda"
         count = _threads(threads, is_card)
         self._settings = Settings(device=-1, threads=count)
+        _ways.apply(self._settings, limit_rate, timeout, shared)
         self._staging = None
         if is_card:
             with torch.cuda.device(device):
@@ -122,6 +130,8 @@ class Filler:
         self._told = Bar() if progress or (progress is None and sys.stderr.isatty()) else None
         self._pieces: list[tuple[int, int, int, int]] = []
         self._convert: list[tuple[int, int, Any, Any]] = []
+        # Parts that are no rows: they are loaded, then copied to their place.
+        self._copies: list[tuple[Any, Any]] = []
         self.last = Progress()
 
     def add(self, at: int, begin: int, target: Any, stored: "torch.dtype") -> None:
@@ -131,6 +141,28 @@ class Filler:
             self._pieces.append((at, begin, begin + length, target.data_ptr()))
         else:
             self._convert.append((at, begin, target, stored))
+
+    def add_rows(self, whole: Whole, first: int, target: Any, stored: "torch.dtype") -> None:
+        """The rows of a tensor from `first` into a contiguous tensor, out of all parts that it is stored in."""
+        import torch
+
+        for part in whole.parts:
+            if not part.shape:
+                self.add(part.number, 0, target, stored)
+                continue
+            begin = max(first, part.offsets[0])
+            end = min(first + target.shape[0], part.offsets[0] + part.shape[0])
+            if begin >= end:
+                continue
+            of_row = stored.itemsize
+            for length in part.shape[1:]:
+                of_row *= length
+            rows = target[begin - first : end - first]
+            if part.shape[1:] != whole.shape[1:]:
+                place = (slice(begin - first, end - first), *(slice(offset, offset + length) for offset, length in zip(part.offsets[1:], part.shape[1:])))
+                rows = torch.empty([end - begin, *part.shape[1:]], dtype=target.dtype, device=target.device)
+                self._copies.append((target[place], rows))
+            self.add(part.number, (begin - part.offsets[0]) * of_row, rows, stored)
 
     def run(self) -> Progress:
         import torch
@@ -156,6 +188,9 @@ class Filler:
                 self.last = self._catalogue.load([(at, from_byte, from_byte + part.numel() * width, buffer.data_ptr())], self._settings)
                 with torch.no_grad():
                     part.copy_(buffer[: part.numel() * width].view(stored))
+        with torch.no_grad():
+            for to, part in self._copies:
+                to.copy_(part)
         return self.last
 
 
@@ -169,11 +204,17 @@ def load(
     *,
     threads: Optional[int] = None,
     progress: Optional[bool] = None,
+    limit_rate: "Optional[Union[int, float, str]]" = None,
+    timeout: Optional[float] = None,
+    shared: bool = False,
 ) -> "dict[str, torch.Tensor]":
     """The tensors of a .safetensors file or of a folder with shards, packed or not.
 
     `dtype` converts floating-point tensors on the way. Rank r of `world` gets its rows of every tensor (dimension 0,
     cut as torch.chunk does) and reads only those; scalars are whole. `names` are exact names, or patterns with *.
+    `limit_rate` is the most bytes of files a second, such as "500MB". A read that fails for a moment is tried again for
+    `timeout` seconds (30). `shared` reads cold files through the page cache: processes that want the same bytes then
+    read them from the disk once.
     """
     import torch
 
@@ -184,18 +225,16 @@ def load(
     target_device = torch.device(device)
     with Catalogue(path) as catalogue:
         other_names = aliases(catalogue)
-        numbers = {tensor["name"]: at for at, tensor in enumerate(catalogue.tensors)}
-        wanted = choose([*numbers, *other_names], names)
-        filler = Filler(catalogue, target_device, threads, progress)
+        known = wholes(catalogue)
+        wanted = choose([*known, *other_names], names)
+        filler = Filler(catalogue, target_device, threads, progress, limit_rate=limit_rate, timeout=timeout, shared=shared)
         found: dict[str, torch.Tensor] = {}
         for name in dict.fromkeys(other_names.get(name, name) for name in wanted):
-            tensor = catalogue.tensors[numbers[name]]
-            stored, shape = torch_dtype(tensor["dtype"]), tensor["shape"]
+            stored, shape = torch_dtype(known[name].dtype), known[name].shape
             first, last = rows_of(shape, rank, world) if shape else (0, 0)
-            of_row = tensor["bytes"] // shape[0] if shape and shape[0] else 0
             final = dtype if dtype is not None and stored.is_floating_point else stored
             found[name] = torch.empty([last - first, *shape[1:]] if shape else [], dtype=final, device=target_device)
-            filler.add(numbers[name], first * of_row, found[name], stored)
+            filler.add_rows(known[name], first, found[name], stored)
         filler.run()
     return {name: found[other_names.get(name, name)] for name in wanted}
 
@@ -218,6 +257,9 @@ def load_into(
     device: "Optional[str | torch.device]" = None,
     threads: Optional[int] = None,
     progress: Optional[bool] = None,
+    limit_rate: "Optional[Union[int, float, str]]" = None,
+    timeout: Optional[float] = None,
+    shared: bool = False,
 ) -> Loaded:
     """Fills a model's parameters and buffers, where they are and in their types.
 
@@ -228,7 +270,7 @@ def load_into(
 
     state = model.state_dict(keep_vars=True)
     with Catalogue(path) as catalogue:
-        numbers = {tensor["name"]: at for at, tensor in enumerate(catalogue.tensors)}
+        stored_as = wholes(catalogue)
         other_names = aliases(catalogue)
         loadable = {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
         groups: dict[Any, list[str]] = {}
@@ -237,17 +279,17 @@ def load_into(
         chosen: dict[str, str] = {}
         missing: list[str] = []
         for tied in groups.values():
-            source = next((found for name in tied for found in (name, other_names.get(name, "")) if found in numbers), None)
+            source = next((found for name in tied for found in (name, other_names.get(name, "")) if found in stored_as), None)
             if source is None:
                 missing.extend(tied)
             else:
                 chosen[tied[0]] = source
         known = {*loadable, *(other_names.get(name, name) for name in loadable)}
-        unexpected = [name for name in numbers if name not in known]
+        unexpected = [name for name in stored_as if name not in known]
         shapes = [
-            f"{name}: {list(loadable[name].shape)} in the model, {catalogue.tensors[numbers[source]]['shape']} in the file"
+            f"{name}: {list(loadable[name].shape)} in the model, {stored_as[source].shape} in the file"
             for name, source in chosen.items()
-            if list(loadable[name].shape) != catalogue.tensors[numbers[source]]["shape"]
+            if list(loadable[name].shape) != stored_as[source].shape
         ]
         if shapes or (strict and (missing or unexpected)):
             raise NamesError(_mismatch(missing if strict else [], unexpected if strict else [], shapes), tuple(missing), tuple(unexpected), tuple(shapes))
@@ -257,7 +299,7 @@ def load_into(
         total = 0
         for name, source in chosen.items():
             tensor = loadable[name]
-            stored = torch_dtype(catalogue.tensors[numbers[source]]["dtype"])
+            stored = torch_dtype(stored_as[source].dtype)
             if tensor.is_meta:
                 if place is None:
                     raise OptionError(f"{name} is on the meta device: say where it goes, such as device='cuda'")
@@ -268,8 +310,8 @@ def load_into(
                 copies.append((data, whole))
                 data = whole
             if data.device not in fillers:
-                fillers[data.device] = Filler(catalogue, data.device, threads, progress)
-            fillers[data.device].add(numbers[source], 0, data, stored)
+                fillers[data.device] = Filler(catalogue, data.device, threads, progress, limit_rate=limit_rate, timeout=timeout, shared=shared)
+            fillers[data.device].add_rows(stored_as[source], 0, data, stored)
             total += data.numel() * stored.itemsize
         for filler in fillers.values():
             filler.run()

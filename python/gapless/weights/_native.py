@@ -25,19 +25,27 @@ class Piece(ctypes.Structure):
 
 
 class Settings(ctypes.Structure):
-    _fields_ = [("device", ctypes.c_int32), ("threads", ctypes.c_uint32), ("stream", ctypes.c_uint64), ("staging", ctypes.c_uint64)]
+    _fields_ = [
+        ("device", ctypes.c_int32),
+        ("threads", ctypes.c_uint32),
+        *((name, ctypes.c_uint64) for name in ("stream", "staging", "limit_rate", "piece")),
+        ("timeout", ctypes.c_uint32),
+        ("ways", ctypes.c_uint32),
+    ]
 
 
 class Progress(ctypes.Structure):
     """What was done so far. `read` are bytes of files, `cold` those that were read past the page cache."""
 
-    _fields_ = [(name, ctypes.c_uint64) for name in ("done", "total", "read", "cold", "on_card", "on_host")]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("done", "total", "read", "cold", "on_card", "on_host", "mapped", "queued")]
     done: int
     total: int
     read: int
     cold: int
     on_card: int
     on_host: int
+    mapped: int
+    queued: int
 
 
 class Held(ctypes.Structure):
@@ -85,6 +93,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         ],
     ),
     "staging": (ctypes.c_uint64, []),
+    "release": (None, []),
     "last_error": (ctypes.c_char_p, []),
 }
 
@@ -197,6 +206,11 @@ def save(destination: "os.PathLike[str] | str", header: bytes, held: Sequence[tu
     entries = (Held * max(len(held), 1))(*(Held(*one) for one in held))
     if functions["save"](os.fsencode(destination), header, len(header), entries, len(held), ctypes.byref(settings), int(is_packed)):
         raise _failed(functions)
+
+
+def release() -> None:
+    """Gives back pinned memory, streams and kernels that are kept for the next load."""
+    _library(path())["release"]()
 
 
 class Bar:

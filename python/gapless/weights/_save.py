@@ -1,48 +1,123 @@
-"""save: a model's tensors as safetensors files, streamed from where they are."""
+"""save: a model's tensors as safetensors files, streamed from where they are, or in the background."""
 
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Optional, Union
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from .._errors import OptionError
 from . import _native
+from ._background import Saving, copied, settle
+from ._distributed import shard_of
 from ._load import DTYPES, _identity, _threads
 
 if TYPE_CHECKING:
     import torch
 
 Path = Union[str, "os.PathLike[str]"]
+Model = Union["torch.nn.Module", "Mapping[str, torch.Tensor]"]
 NAMES = {torch_name: name for name, torch_name in DTYPES.items()}
 INDEX = "model.safetensors.index.json"
 
 
+@dataclass
+class File:
+    """One file that is to be written."""
+
+    path: str
+    tensors: "dict[str, Any]"
+    metadata: "dict[str, str]"
+
+
+@overload
 def save(
-    model: "Union[torch.nn.Module, Mapping[str, torch.Tensor]]",
+    model: Model,
+    path: Path,
+    pack: bool = True,
+    *,
+    shard_size: int = ...,
+    metadata: "Optional[Mapping[str, str]]" = None,
+    rank: Optional[int] = None,
+    world: Optional[int] = None,
+    threads: Optional[int] = None,
+    asynchronous: Literal[False] = False,
+) -> "list[str]": ...
+
+
+@overload
+def save(
+    model: Model,
+    path: Path,
+    pack: bool = True,
+    *,
+    shard_size: int = ...,
+    metadata: "Optional[Mapping[str, str]]" = None,
+    rank: Optional[int] = None,
+    world: Optional[int] = None,
+    threads: Optional[int] = None,
+    asynchronous: Literal[True],
+) -> Saving: ...
+
+
+def save(
+    model: Model,
     path: Path,
     pack: bool = True,
     *,
     shard_size: int = 5_000_000_000,
     metadata: "Optional[Mapping[str, str]]" = None,
+    rank: Optional[int] = None,
+    world: Optional[int] = None,
     threads: Optional[int] = None,
-) -> "list[str]":
+    asynchronous: bool = False,
+) -> "Union[list[str], Saving]":
     """Writes a model's state_dict, or a mapping of tensors; returns the files.
 
     A path that ends in .safetensors is one file. Any other is a folder: one file, or shards of at most `shard_size`
     bytes with an index. Each file appears whole or not at all, the index last. Tensors of a GPU are read a megabyte at
     a time. Names that are one tensor are stored once; the metadata says which, as safetensors does.
-    """
-    import torch
 
-    state = model if isinstance(model, Mapping) else model.state_dict()
+    With `rank` and `world` each rank calls this with the same folder and writes one file of its own, in the layout of
+    torch.distributed.checkpoint's HuggingFaceStorageWriter: its part of each DTensor, its rows of other tensors.
+
+    `asynchronous=True` copies the tensors to host memory (those of a GPU to pinned memory, on a stream of its own) and
+    returns a Saving: the files are written in the background while training goes on. A failure is raised by its
+    wait(), or else by the next save.
+    """
     if shard_size < 1:
         raise OptionError(f"invalid shard_size={shard_size}: use a number of bytes, such as 5_000_000_000")
-    kept: dict[str, torch.Tensor] = {}
+    state = model if isinstance(model, Mapping) else model.state_dict()
+    place = os.fspath(path)
+    count = _threads(threads, is_card=False)
+    settle()
+    if rank is None and world is None:
+        files = _files(state, place, shard_size, metadata)
+    elif rank is None or world is None or world < 1 or not 0 <= rank < world:
+        raise OptionError(f"invalid rank={rank}, world={world}: give both; ranks are 0 to world - 1")
+    elif place.endswith(".safetensors"):
+        raise OptionError(f"invalid path {place!r}: ranks write to a folder; name one")
+    else:
+        for name, tensor in state.items():
+            _check(name, tensor)
+        tensors, told, file_name = shard_of(state, rank, world)
+        files = [File(os.path.join(place, file_name), tensors, {"format": "pt", **(metadata or {}), **told})]
+    for one in files:
+        _one_card(one)
+    if not asynchronous:
+        _write(files, place, pack, count)
+        return [file.path for file in files]
+    kept, is_copied = copied([file.tensors for file in files])
+    for file, tensors in zip(files, kept):
+        file.tensors = tensors
+    return Saving([file.path for file in files], is_copied, lambda: _write(files, place, pack, count))
+
+
+def _files(state: "Mapping[str, Any]", place: str, shard_size: int, metadata: "Optional[Mapping[str, str]]") -> "list[File]":
+    kept: dict[str, Any] = {}
     tied: dict[str, str] = {}
     seen: dict[Any, str] = {}
     for name, tensor in state.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise OptionError(f"{name!r} is {type(tensor).__name__}, not a tensor: save tensors alone")
         _check(name, tensor)
         first = seen.setdefault(_identity(tensor), name)
         if first == name:
@@ -50,21 +125,28 @@ def save(
         else:
             tied[name] = first
     told = {"format": "pt", **(metadata or {}), **tied}
-    place = os.fspath(path)
     if place.endswith(".safetensors"):
-        _file(place, kept, told, pack, threads)
-        return [place]
-    os.makedirs(place, exist_ok=True)
+        return [File(place, kept, told)]
     shards = _shards(kept, shard_size)
     if len(shards) == 1:
-        files = [os.path.join(place, "model.safetensors")]
+        names = ["model.safetensors"]
     else:
-        files = [os.path.join(place, f"model-{n + 1:05}-of-{len(shards):05}.safetensors") for n in range(len(shards))]
-    for file, shard in zip(files, shards):
-        _file(file, shard, {key: value for key, value in told.items() if key not in tied or value in shard}, pack, threads)
-    if len(shards) > 1:
-        weight_map = {name: os.path.basename(file) for file, shard in zip(files, shards) for name in shard}
-        total = sum(tensor.numel() * tensor.dtype.itemsize for tensor in kept.values())
+        names = [f"model-{n + 1:05}-of-{len(shards):05}.safetensors" for n in range(len(shards))]
+    return [
+        File(os.path.join(place, name), shard, {key: value for key, value in told.items() if key not in tied or value in shard})
+        for name, shard in zip(names, shards)
+    ]
+
+
+def _write(files: "list[File]", place: str, pack: bool, threads: int) -> None:
+    """Writes files, and the index of a folder that has several."""
+    if not place.endswith(".safetensors"):
+        os.makedirs(place, exist_ok=True)
+    for file in files:
+        _file(file, pack, threads)
+    if len(files) > 1:
+        weight_map = {name: os.path.basename(file.path) for file in files for name in file.tensors}
+        total = sum(tensor.numel() * tensor.dtype.itemsize for file in files for tensor in file.tensors.values())
         index = os.path.join(place, INDEX)
         part = f"{index}.{os.getpid()}.part"
         with open(part, "w", encoding="utf-8") as out:
@@ -72,13 +154,16 @@ def save(
             out.flush()
             os.fsync(out.fileno())
         os.replace(part, index)
-    return files
 
 
 def _check(name: str, tensor: Any) -> None:
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise OptionError(f"{name!r} is {type(tensor).__name__}, not a tensor: save tensors alone")
     if tensor.is_meta:
         raise OptionError(f"{name!r} is on the meta device and has no values: load the model first")
-    if tensor.layout is not _strided():
+    if tensor.layout is not torch.strided:
         raise OptionError(f"{name!r} has the layout {tensor.layout}: safetensors stores dense tensors alone")
     if str(tensor.dtype).partition(".")[2] not in NAMES:
         raise OptionError(f"{name!r} has the type {tensor.dtype}, which safetensors does not have")
@@ -86,10 +171,10 @@ def _check(name: str, tensor: Any) -> None:
         raise OptionError(f"{name!r} is on {tensor.device}: move it to the CPU first")
 
 
-def _strided() -> Any:
-    import torch
-
-    return torch.strided
+def _one_card(file: File) -> None:
+    devices = {tensor.device for tensor in file.tensors.values() if tensor.device.type == "cuda"}
+    if len(devices) > 1:
+        raise OptionError(f"the tensors of one file are on {len(devices)} GPUs: save each GPU's tensors to a file of their own")
 
 
 def _shards(tensors: "dict[str, Any]", size: int) -> "list[dict[str, Any]]":
@@ -106,16 +191,14 @@ def _shards(tensors: "dict[str, Any]", size: int) -> "list[dict[str, Any]]":
     return shards
 
 
-def _file(path: str, tensors: "dict[str, Any]", metadata: "dict[str, str]", pack: bool, threads: Optional[int]) -> None:
+def _file(file: File, pack: bool, threads: int) -> None:
     import torch
 
+    tensors = file.tensors
     # Wide types first, as safetensors does: then every tensor is aligned to its type.
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": metadata}
+    header: dict[str, Any] = {"__metadata__": file.metadata}
     held, kept, end = [], [], 0
-    devices = {tensors[name].device for name in order if tensors[name].device.type == "cuda"}
-    if len(devices) > 1:
-        raise OptionError(f"the tensors of one file are on {len(devices)} GPUs: save each GPU's tensors to a file of their own")
     for name in order:
         # A view that is not contiguous is copied where it is; the copy lives until the file is written.
         tensor = tensors[name].contiguous()
@@ -127,9 +210,9 @@ def _file(path: str, tensors: "dict[str, Any]", metadata: "dict[str, str]", pack
         end += length
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    settings = _native.Settings(device=-1, threads=_threads(threads, is_card=False))
-    for device in devices:
+    settings = _native.Settings(device=-1, threads=threads)
+    for device in {tensor.device for tensor in kept if tensor.device.type == "cuda"}:
         with torch.cuda.device(device):
             settings.device = torch.cuda.current_device()
             settings.stream = torch.cuda.current_stream().cuda_stream
-    _native.save(path, text, held, settings, pack)
+    _native.save(file.path, text, held, settings, pack)

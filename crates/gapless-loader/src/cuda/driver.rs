@@ -14,6 +14,8 @@ pub const SLEEPING: c_uint = 3;
 pub const TIMED: c_uint = 0;
 /// `CU_MEMHOSTALLOC_PORTABLE`.
 pub const PORTABLE: c_uint = 1;
+/// `CU_MEMHOSTREGISTER_READ_ONLY`: the card does not write to these pages.
+pub const READ_ONLY: c_uint = 8;
 /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
 pub const SHARED_AT_MOST: c_int = 97;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
@@ -62,6 +64,8 @@ functions! {
     pop c"cuCtxPopCurrent_v2" (*mut Handle);
     host_alloc c"cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
     host_free c"cuMemFreeHost" (*mut c_void);
+    host_register c"cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
+    host_unregister c"cuMemHostUnregister" (*mut c_void);
     stream c"cuStreamCreate" (*mut Handle, c_uint);
     end_stream c"cuStreamDestroy_v2" (Handle);
     stream_wait c"cuStreamWaitEvent" (Handle, Handle, c_uint);

@@ -58,12 +58,12 @@ pub unsafe fn measure(
         driver.check("cuMemcpyHtoDAsync", status).and_then(|()| sync())
     };
     let mut pages = Pages::new(4 * JOB + 2 * PAGE).ok_or(LoadError::Argument("no host memory".into()))?;
-    let mut buffer = pages.buffer();
+    let (mut buffer, mut reading) = (pages.buffer(), settings.reading());
     let (mut heads, mut needs, mut at, mut measured) = (Vec::new(), Room::default(), 0, Measured::default());
-    for job in plan::jobs(catalogue, pieces)?.0 {
+    for job in plan::jobs(catalogue, pieces, JOB)?.0 {
         let Work::Chunks { directory, chunks, wanted, target } = &job.work else { continue };
         let shard = &catalogue.shards[job.shard];
-        let from = shard.cached.read(&shard.reader.input, job.at, job.length, &mut buffer)?;
+        let from = shard.cached.read(&shard.reader.input, job.at, job.length, &mut buffer, &mut reading)?;
         if at + job.length as u64 > room {
             return Err(LoadError::Argument(format!("{room} bytes of staging memory are not enough")));
         }

@@ -1,7 +1,7 @@
 //! Jobs whose target is a card's memory.
 //!
 //! Each thread has a stream and two slots of pinned memory. It reads a job into one slot while the card copies from the
-//! other. Packed chunks go to the card as they are, and the kernel decodes them from a staging area there into their
+//! other. Or cached bytes that are copied as they are go to the card from the mapped file (`window`). Packed chunks go to the card as they are, and the kernel decodes them from a staging area there into their
 //! place. Chunks that the kernel does not know (rANS, other types than bf16) are decoded by the thread into the slot.
 //!
 //! ```text
@@ -12,13 +12,34 @@
 mod card;
 mod chunk;
 mod driver;
+mod kept;
 mod measure;
+mod pinned;
 mod ring;
+mod window;
 mod worker;
 
 pub use card::Card;
 pub use chunk::Chunk;
 pub use driver::Driver;
+pub use kept::release;
 pub use measure::{Measured, measure};
-pub use ring::{SLOTS, STAGING};
+pub use pinned::SLOTS;
+pub use ring::STAGING;
 pub use worker::work;
+
+use crate::plan::JOB;
+use crate::shared::{Settings, ways};
+
+/// Bytes of a window of the mapped file.
+const WINDOW: usize = 32 << 20;
+
+/// Bytes of a job that copies bytes as they are, on a card or on the host.
+pub fn piece(settings: &Settings) -> usize {
+    let most = if settings.device >= 0 && settings.has(ways::MAPPED) { 1 << 30 } else { JOB };
+    match settings.piece {
+        0 if most > JOB => WINDOW,
+        0 => JOB,
+        piece => usize::try_from(piece).unwrap_or(most).clamp(64 << 10, most),
+    }
+}

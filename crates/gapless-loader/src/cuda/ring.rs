@@ -1,23 +1,23 @@
 //! A thread's slots of pinned memory, with a stream of their own. Dropping the ring waits for the stream: no copy is
-//! under way afterwards.
+//! under way afterwards. Memory is pinned when the first slot is needed.
 
 use super::card::Card;
 use super::chunk::CHUNK;
-use super::driver::{self, Handle};
+use super::driver::Handle;
+use super::pinned::{Memory, Pinned, SLOTS};
 use crate::error::Result;
 use crate::file::{Buffer, PAGE};
 use crate::plan::JOB;
-use std::ffi::c_void;
-use std::ptr::null_mut;
+use crate::shared::locked;
 
-/// Slots of a thread: one is filled while the other is copied.
-pub const SLOTS: usize = 2;
 /// Chunks that the kernel decodes at a time, at most; a job has about 24 of them.
 pub const MOST_CHUNKS: usize = 64;
 pub(super) const HEADS: usize = (MOST_CHUNKS * CHUNK).next_multiple_of(PAGE);
 pub(super) const READ: usize = JOB + 2 * PAGE;
 /// Room for decoded chunks: two of the longest that Gapless writes.
 pub(super) const DECODED: usize = 1 << 20;
+/// A slot of a loading whose tensors are all plain, and one with room for decoded chunks.
+const PLAIN: usize = HEADS + READ + PAGE;
 const ON_HOST: usize = HEADS + READ + DECODED + PAGE;
 const ON_CARD: usize = HEADS + READ;
 /// Staging memory on the card for each thread.
@@ -27,6 +27,7 @@ pub const STAGING: usize = SLOTS * ON_CARD;
 #[derive(Debug)]
 pub(super) struct Slot {
     at: *mut u8,
+    length: usize,
     /// Its staging on the card; 0 where there is none.
     pub(super) staging: u64,
     event: Handle,
@@ -37,31 +38,59 @@ pub(super) struct Slot {
 pub(super) struct Ring<'a> {
     pub(super) card: &'a Card,
     pub(super) stream: Handle,
-    pinned: *mut c_void,
+    thread: usize,
+    /// Taken when the ring is dropped.
+    pinned: Option<Pinned>,
+    /// Empty until memory is pinned.
     pub(super) slots: Vec<Slot>,
 }
 
 impl<'a> Ring<'a> {
     pub(super) fn new(card: &'a Card, thread: usize) -> Result<Ring<'a>> {
-        let mut ring = Ring { card, stream: card.stream()?, pinned: null_mut(), slots: Vec::new() };
-        let driver = &card.driver;
-        // SAFETY: pointers to values that live through each call.
-        unsafe {
-            let status = (driver.host_alloc)(&raw mut ring.pinned, SLOTS * ON_HOST, driver::PORTABLE);
-            driver.check("cuMemHostAlloc", status)?;
-            for slot in 0..SLOTS {
-                let mut event = null_mut();
-                driver.check("cuEventCreate", (driver.event)(&raw mut event, driver::SLEEPING))?;
-                let staging = match card.staging {
-                    0 => 0,
-                    staging => staging + (thread * STAGING + slot * ON_CARD) as u64,
-                };
-                let at = ring.pinned.cast::<u8>().add(slot * ON_HOST);
-                at.add(ON_HOST - PAGE).cast::<u32>().write(0);
-                ring.slots.push(Slot { at, staging, event, is_busy: false });
+        let kept = locked(&card.base.rings).pop();
+        let pinned = match kept {
+            Some(pinned) => {
+                if let Err(error) = card.follow(pinned.stream) {
+                    pinned.end(&card.driver);
+                    return Err(error);
+                }
+                pinned
             }
+            None => Pinned::new(&card.driver, card.stream()?)?,
+        };
+        Ok(Ring { card, stream: pinned.stream, thread, pinned: Some(pinned), slots: Vec::new() })
+    }
+
+    /// Pins the slots' memory, if that was not done yet: with room for decoded chunks, or without.
+    pub(super) fn pin(&mut self, is_plain: bool) -> Result<()> {
+        let length = if is_plain { PLAIN } else { ON_HOST };
+        if self.slots.first().is_some_and(|slot| slot.length >= length) {
+            return Ok(());
         }
-        Ok(ring)
+        self.sync()?;
+        let Some(pinned) = &mut self.pinned else { return Ok(()) };
+        self.slots.clear();
+        if pinned.memory.as_ref().is_none_or(|memory| memory.length < SLOTS * length) {
+            if let Some(memory) = pinned.memory.take() {
+                memory.end(&self.card.driver);
+            }
+            pinned.memory = Some(Memory::new(&self.card.driver, SLOTS * length, self.card.is_huge)?);
+        }
+        let Some(memory) = &pinned.memory else { return Ok(()) };
+        for slot in 0..SLOTS {
+            let staging = match self.card.staging {
+                0 => 0,
+                staging => staging + (self.thread * STAGING + slot * ON_CARD) as u64,
+            };
+            // SAFETY: the memory has room for all slots; the word of errors stands on a boundary of a page.
+            let at = unsafe {
+                let at = memory.at.cast::<u8>().add(slot * length);
+                at.add(length - PAGE).cast::<u32>().write(0);
+                at
+            };
+            self.slots.push(Slot { at, length, staging, event: pinned.events[slot], is_busy: false });
+        }
+        Ok(())
     }
 
     /// Waits until the card has read a slot; gives what its kernel found damaged: 1 + the number of a chunk.
@@ -111,7 +140,7 @@ impl Slot {
             (
                 Buffer::over(self.at, HEADS),
                 Buffer::over(self.at.add(HEADS), READ),
-                Buffer::over(self.at.add(HEADS + READ), DECODED),
+                Buffer::over(self.at.add(HEADS + READ), self.length - PLAIN),
             )
         }
     }
@@ -124,23 +153,19 @@ impl Slot {
 
     pub(super) fn error(&self) -> *mut u32 {
         // SAFETY: inside the slot.
-        unsafe { self.at.add(ON_HOST - PAGE).cast() }
+        unsafe { self.at.add(self.length - PAGE).cast() }
     }
 }
 
 impl Drop for Ring<'_> {
     fn drop(&mut self) {
-        let driver = &self.card.driver;
-        // SAFETY: all of it is this ring's, and nothing is under way after the wait.
-        unsafe {
-            (driver.stream_sync)(self.stream);
-            for slot in &self.slots {
-                (driver.end_event)(slot.event);
-            }
-            if !self.pinned.is_null() {
-                (driver.host_free)(self.pinned);
-            }
-            (driver.end_stream)(self.stream);
+        let Some(pinned) = self.pinned.take() else { return };
+        // SAFETY: the stream is this ring's.
+        let status = unsafe { (self.card.driver.stream_sync)(self.stream) };
+        if self.card.is_kept && status == 0 {
+            locked(&self.card.base.rings).push(pinned);
+        } else {
+            pinned.end(&self.card.driver);
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use super::card::Card;
 use super::chunk::{CHUNK, Chunk, Room};
-use super::ring::{DECODED, HEADS, MOST_CHUNKS, READ, Ring, SLOTS};
+use super::pinned::SLOTS;
+use super::ring::{DECODED, HEADS, MOST_CHUNKS, READ, Ring};
+use super::window::{self, Windows};
 use crate::error::Result;
-use crate::file::PAGE;
+use crate::file::{PAGE, Reading};
 use crate::host::{Decoding, part};
-use crate::plan::{Job, Work};
-use crate::shared::Shared;
+use crate::plan::{JOB, Job, Work};
+use crate::shared::{Shared, ways};
 use gapless_weights::codec::{Damage, stored};
 use gapless_weights::stream::StreamError;
 use std::sync::atomic::Ordering;
@@ -17,29 +19,100 @@ const ESCAPES: Damage = Damage("a cascade has other escapes than its header coun
 /// What the kernel works on in a slot: the job, and the chunk of each descriptor.
 type Given<'a> = Option<(&'a Job, Vec<usize>)>;
 
+/// One thread: its ring, its windows, and which slot is next.
+struct Worker<'a> {
+    shared: &'a Shared,
+    // Dropped before the ring, whose stream they wait for.
+    windows: Windows<'a>,
+    ring: Ring<'a>,
+    slot: usize,
+    given: [Given<'a>; SLOTS],
+    decoding: Decoding,
+    reading: Reading,
+    is_mapped: bool,
+}
+
 /// Takes jobs until there are none. Returns after the last copy and kernel.
 pub fn work(shared: &Shared, card: &Card, thread: usize) -> Result<()> {
     let _current = card.current()?;
-    let mut ring = Ring::new(card, thread)?;
-    let mut given: [Given<'_>; SLOTS] = [const { None }; SLOTS];
-    let mut decoding = Decoding::default();
-    let mut slot = 0;
+    let ring = Ring::new(card, thread)?;
+    let mut worker = Worker {
+        shared,
+        windows: Windows::new(card, ring.stream),
+        ring,
+        slot: 0,
+        given: [const { None }; SLOTS],
+        decoding: Decoding::default(),
+        reading: shared.settings.reading(),
+        is_mapped: shared.settings.has(ways::MAPPED),
+    };
     while let Some(job) = shared.take() {
-        settle(shared, &mut ring, slot, &mut given[slot])?;
         match &job.work {
-            Work::Plain { .. } => plain(shared, &ring, slot, job)?,
-            Work::Chunks { .. } => {
-                let chunks = packed(shared, &mut ring, slot, job, &mut decoding)?;
-                given[slot] = (!chunks.is_empty()).then_some((job, chunks));
+            Work::Plain { .. } => worker.plain(job)?,
+            Work::Chunks { .. } => worker.chunks(job)?,
+        }
+    }
+    for slot in 0..worker.ring.slots.len() {
+        settle(shared, &mut worker.ring, slot, &mut worker.given[slot])?;
+    }
+    worker.ring.sync()
+}
+
+impl<'a> Worker<'a> {
+    /// The next slot, which the card does not use any more.
+    fn next(&mut self, is_plain: bool) -> Result<usize> {
+        self.ring.pin(is_plain)?;
+        let slot = self.slot;
+        self.slot = (slot + 1) % SLOTS;
+        settle(self.shared, &mut self.ring, slot, &mut self.given[slot])?;
+        Ok(slot)
+    }
+
+    fn chunks(&mut self, job: &'a Job) -> Result<()> {
+        let slot = self.next(false)?;
+        self.shared.pace(job.length);
+        let chunks = packed(self.shared, &mut self.ring, slot, job, &mut self.decoding, &mut self.reading)?;
+        self.given[slot] = (!chunks.is_empty()).then_some((job, chunks));
+        self.ring.hand_over(slot)
+    }
+
+    fn plain(&mut self, job: &Job) -> Result<()> {
+        let Work::Plain { target, sum } = &job.work else { return Ok(()) };
+        let shard = &self.shared.catalogue.shards[job.shard];
+        let input = &shard.reader.input;
+        // A checksum is the CPU's work, and a cold range is not in the page cache.
+        if self.is_mapped
+            && sum.is_none()
+            && job.length >= window::LEAST
+            && !shard.cached.is_cold(input, job.at, job.length, &self.reading)
+        {
+            self.shared.pace(job.length);
+            self.is_mapped = self.windows.copy(input, job.at, job.length, *target)?;
+            if self.is_mapped {
+                shard.cached.read.fetch_add(job.length as u64, Ordering::Relaxed);
+                self.shared.mapped.fetch_add(job.length as u64, Ordering::Relaxed);
+                self.shared.done.fetch_add(job.length as u64, Ordering::Relaxed);
+                return Ok(());
             }
         }
-        ring.hand_over(slot)?;
-        slot = (slot + 1) % SLOTS;
+        for begin in (0..job.length).step_by(JOB) {
+            let length = JOB.min(job.length - begin);
+            let slot = self.next(true)?;
+            self.shared.pace(length);
+            let (_, mut read, _) = self.ring.slots[slot].parts();
+            let at = shard.cached.read(input, job.at + begin as u64, length, &mut read, &mut self.reading)?;
+            let bytes = &read.shared()[at..at + length];
+            if let Some((sum, part)) = sum {
+                let is_last = begin + length == job.length;
+                sum.add(*part, bytes, is_last, || self.shared.is_over())
+                    .map_err(|damage| self.shared.damaged(job, damage))?;
+            }
+            self.ring.copy(*target + begin as u64, bytes)?;
+            self.ring.hand_over(slot)?;
+            self.shared.done.fetch_add(length as u64, Ordering::Relaxed);
+        }
+        Ok(())
     }
-    for (slot, given) in given.iter_mut().enumerate() {
-        settle(shared, &mut ring, slot, given)?;
-    }
-    ring.sync()
 }
 
 /// Waits for a slot; an error where the kernel found one of its chunks damaged.
@@ -54,20 +127,6 @@ fn settle(shared: &Shared, ring: &mut Ring<'_>, slot: usize, given: &mut Given<'
     Err(shared.damaged(job, StreamError::Chunk { chunk, bytes: directory.range(chunk), damage: ESCAPES }))
 }
 
-fn plain(shared: &Shared, ring: &Ring<'_>, slot: usize, job: &Job) -> Result<()> {
-    let Work::Plain { target, sum } = &job.work else { return Ok(()) };
-    let shard = &shared.catalogue.shards[job.shard];
-    let (_, mut read, _) = ring.slots[slot].parts();
-    let at = shard.cached.read(&shard.reader.input, job.at, job.length, &mut read)?;
-    let bytes = &read.shared()[at..at + job.length];
-    if let Some((sum, part)) = sum {
-        sum.add(*part, bytes, || shared.is_over()).map_err(|damage| shared.damaged(job, damage))?;
-    }
-    ring.copy(*target, bytes)?;
-    shared.done.fetch_add(job.length as u64, Ordering::Relaxed);
-    Ok(())
-}
-
 /// The chunks of a job; gives those that the kernel decodes, in the order of their descriptors.
 fn packed(
     shared: &Shared,
@@ -75,6 +134,7 @@ fn packed(
     slot: usize,
     job: &Job,
     decoding: &mut Decoding,
+    reading: &mut Reading,
 ) -> Result<Vec<usize>> {
     let Work::Chunks { directory, chunks, wanted, target } = &job.work else { return Ok(Vec::new()) };
     let shard = &shared.catalogue.shards[job.shard];
@@ -85,7 +145,7 @@ fn packed(
     if let Some(own) = &mut own {
         read = own.buffer();
     }
-    let mut at = shard.cached.read(&shard.reader.input, job.at, job.length, &mut read)?;
+    let mut at = shard.cached.read(&shard.reader.input, job.at, job.length, &mut read, reading)?;
     let end = at + job.length;
     let shared_memory = if own.is_some() { 0 } else { ring.card.shared() };
     let staging = ring.slots[slot].staging;

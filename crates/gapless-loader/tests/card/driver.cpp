@@ -9,6 +9,7 @@
 #include <functional>
 #include <mutex>
 #include <setjmp.h>
+#include <sys/mman.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -129,7 +130,7 @@ static unsigned char shared_memory[256 << 10] __attribute__((aligned(64)));
 
 static std::mutex lock;
 static unsigned long copies, launches;
-static size_t pinned, most_pinned;
+static size_t pinned, most_pinned, registered, most_registered;
 static std::vector<std::pair<void *, size_t>> pins;
 
 extern "C" {
@@ -159,6 +160,28 @@ int cuMemFreeHost(void *at) {
             pin = pins.back();
             pins.pop_back();
             free(at);
+            return 0;
+        }
+    return 1;
+}
+int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
+    std::lock_guard<std::mutex> held(lock);
+    if (getenv("TEST_NO_REGISTER") || (uintptr_t)at % 4096 || !size) return 1;
+    // As a driver pins pages: those of a file past its end cannot be had.
+    std::vector<unsigned char> there(size / 4096 + 1);
+    if (mincore(at, size, there.data())) return 1;
+    pins.push_back({at, size});
+    registered += size;
+    if (flags & 8) most_registered = registered > most_registered ? registered : most_registered;
+    return 0;
+}
+int cuMemHostUnregister(void *at) {
+    std::lock_guard<std::mutex> held(lock);
+    for (auto &pin : pins)
+        if (pin.first == at) {
+            registered -= pin.second;
+            pin = pins.back();
+            pins.pop_back();
             return 0;
         }
     return 1;
@@ -201,6 +224,8 @@ int cuLaunchKernel(void *, unsigned grid, unsigned, unsigned, unsigned block, un
     }
     return 0;
 }
+size_t test_registered(void) { return registered; }
+size_t test_most_registered(void) { return most_registered; }
 size_t test_most_pinned(void) { return most_pinned; }
 size_t test_pinned(void) { return pinned; }
 unsigned long test_launches(void) { return launches; }

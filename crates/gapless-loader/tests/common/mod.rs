@@ -169,6 +169,13 @@ pub fn read_all(
     threads: u32,
     kernel: bool,
 ) -> Loaded {
+    let device = if is_card { 0 } else { -1 };
+    read_with(catalogue, pieces, Settings { device, ..whole(threads) }, kernel)
+}
+
+/// As `read_all`, with settings.
+pub fn read_with(catalogue: &Arc<Catalogue>, pieces: &[Piece], settings: Settings, kernel: bool) -> Loaded {
+    let (is_card, threads) = (settings.device >= 0, settings.threads);
     const MARGIN: usize = 256;
     let mut targets: Vec<Vec<u64>> = pieces
         .iter()
@@ -182,11 +189,7 @@ pub fn read_all(
         .map(|(piece, target)| Piece { target: target.as_mut_ptr() as u64 + MARGIN as u64, ..*piece })
         .collect();
     let mut staging = vec![0u64; threads as usize * gapless_loader::cuda::STAGING / 8];
-    let settings = Settings {
-        device: if is_card { 0 } else { -1 },
-        staging: if kernel { staging.as_mut_ptr() as u64 } else { 0 },
-        ..whole(threads)
-    };
+    let settings = Settings { staging: if kernel { staging.as_mut_ptr() as u64 } else { 0 }, ..settings };
     let library = CString::new(if is_card { driver() } else { "" }).unwrap();
     // SAFETY: targets and staging live until the loading is dropped below.
     let mut load = unsafe { Load::start(catalogue, &pieces, settings, is_card.then_some(&library)) }?;
@@ -210,7 +213,7 @@ pub fn read_all(
     Ok((found.collect(), progress))
 }
 
-fn all(catalogue: &Catalogue) -> Vec<Piece> {
+pub fn all(catalogue: &Catalogue) -> Vec<Piece> {
     let piece = |(at, place): (usize, &gapless_loader::catalogue::Place)| Piece {
         tensor: at as u64,
         begin: 0,
@@ -228,14 +231,22 @@ pub fn card(catalogue: &Arc<Catalogue>, threads: u32, kernel: bool) -> Loaded {
     read_all(catalogue, &all(catalogue), true, threads, kernel)
 }
 
-/// Pinned bytes of this process: now, and at most.
-pub fn pinned() -> (usize, usize) {
+fn ask(name: &std::ffi::CStr) -> usize {
     let library = gapless_cuda::library::Library::open(&CString::new(driver()).unwrap()).unwrap();
     // SAFETY: functions of the driver above.
-    let ask = |name| unsafe {
+    unsafe {
         std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn() -> usize>(library.find(name).unwrap())()
-    };
+    }
+}
+
+/// Pinned bytes of this process that the driver allocated: now, and at most.
+pub fn pinned() -> (usize, usize) {
     (ask(c"test_pinned"), ask(c"test_most_pinned"))
+}
+
+/// Bytes of this process's own memory that are pinned now, and of files at most.
+pub fn registered() -> (usize, usize) {
+    (ask(c"test_registered"), ask(c"test_most_registered"))
 }
 
 /// A copy of a packed file in which one tensor's planes disagree with its header, behind right checksums.

@@ -12,6 +12,7 @@ Examples:
   gapless weights pack model/ -o packed/                     all shards; run again to go on after a stop
   gapless weights verify packed/                             every chunk against its checksum
   gapless weights unpack packed/ -o model-again/             byte for byte what was packed
+  gapless weights unpack packed/ -o mine/ --rank 3 --world 8 the rows of rank 3, and nothing else
   gapless weights quantize model/ -o model-fp8/ --scheme fp8 as compressed-tensors writes it
 
 Exit code: 0 success, 2 an error or damage.")]
@@ -72,6 +73,10 @@ pub(crate) struct PackArgs {
     /// Of a folder: go on with the other shards after an error
     #[arg(long)]
     pub(crate) keep_going: bool,
+
+    /// Read at most so many bytes a second, such as 500MB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) limit_rate: Option<String>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -88,8 +93,20 @@ pub(crate) struct UnpackArgs {
     pub(crate) threads: Option<u16>,
 
     /// Write zeros for damaged parts, list them, and go on
-    #[arg(long)]
+    #[arg(long, conflicts_with = "rank")]
     pub(crate) keep_going: bool,
+
+    /// Write only this rank's rows of each tensor: ranks are 0 to world - 1
+    #[arg(long, value_name = "R", requires = "world")]
+    pub(crate) rank: Option<u64>,
+
+    /// How many ranks share the rows
+    #[arg(long, value_name = "N", requires = "rank", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) world: Option<u64>,
+
+    /// Read at most so many bytes a second, such as 500MB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) limit_rate: Option<String>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -100,6 +117,10 @@ pub(crate) struct VerifyArgs {
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+
+    /// Read at most so many bytes a second, such as 500MB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) limit_rate: Option<String>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -8,9 +8,12 @@ use crate::cli::weights::{PackArgs, UnpackArgs, VerifyArgs, WeightsArgs, Weights
 use crate::failure::{self, Failure};
 use anyhow::Result;
 use gapless_trace::Bytes;
+use gapless_weights::pace::Pace;
+use gapless_weights::rows::{self, Rank};
 use gapless_weights::{Checked, Error, folder};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub(crate) fn run(args: &WeightsArgs) -> Result<Answer> {
     match &args.command {
@@ -28,6 +31,24 @@ pub(super) fn failed(error: &Error) -> anyhow::Error {
 
 fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+}
+
+/// Threads, and how fast files may be read.
+fn manner(asked: Option<u16>, limit: Option<&str>) -> Result<gapless_weights::Work> {
+    let pace = match limit {
+        None => None,
+        Some(text) => {
+            let rate = text.parse::<Bytes>().map_err(|error| {
+                Failure::new(format!("--limit-rate: {error}"), "for example --limit-rate 500MB")
+            })?;
+            if rate.0 == 0 {
+                let what = "invalid --limit-rate 0: nothing could be read";
+                return Err(Failure::new(what.to_owned(), "for example --limit-rate 500MB").into());
+            }
+            Some(Arc::new(Pace::new(rate.0)))
+        }
+    };
+    Ok(gapless_weights::Work { threads: threads(asked), pace })
 }
 
 /// What a verb works on: files with their names, and what is copied beside them.
@@ -103,6 +124,7 @@ fn end(failures: usize, of: usize) -> Result<Answer> {
 }
 
 fn pack(args: &PackArgs) -> Result<Answer> {
+    let manner = manner(args.threads, args.limit_rate.as_deref())?;
     let work = work(&args.input, Some(&args.output))?;
     let (mut before, mut after, mut failures) = (0, 0, 0);
     for (from, to) in &work.files {
@@ -110,11 +132,16 @@ fn pack(args: &PackArgs) -> Result<Answer> {
             say(&format!("{}  packed before", name(from)))?;
             continue;
         }
-        match gapless_weights::pack(from, to, threads(args.threads)) {
+        match gapless_weights::pack(from, to, manner.clone()) {
             Ok(done) => {
                 let what = shrunk(done.before, done.after);
+                let same = if done.same > 0 {
+                    format!(", {} equal to others and stored once", done.same)
+                } else {
+                    String::new()
+                };
                 say(&format!(
-                    "{}  {what}  {} of {} tensors compressed",
+                    "{}  {what}  {} of {} tensors compressed{same}",
                     name(from),
                     done.streams,
                     done.tensors
@@ -143,11 +170,42 @@ fn told(path: &Path, checked: &Checked, verb: &str) -> Result<()> {
     say(&format!("{}  {verb}  {counts}  {sizes}", name(path)))
 }
 
+/// The rows of one rank: each file's tensors keep their names, and the index its entries.
+fn unpack_rows(args: &UnpackArgs, rank: u64, world: u64) -> Result<Answer> {
+    let Some(cut) = Rank::new(rank, world) else {
+        let what = format!("invalid --rank {rank} with --world {world}");
+        return Err(Failure::new(what, "ranks are 0 to world - 1").into());
+    };
+    let manner = manner(args.threads, args.limit_rate.as_deref())?;
+    let work = work(&args.input, Some(&args.output))?;
+    let mut data = 0;
+    for (from, to) in &work.files {
+        let done = rows::unpack_rows(from, to, cut, manner.clone()).map_err(|error| failed(&error))?;
+        data += done.data;
+        let what = format!("{} written, {} read", Bytes(done.written), Bytes(done.read));
+        say(&format!("{}  rank {rank} of {world}  {} tensors  {what}", name(from), done.tensors))?;
+    }
+    let (indexes, others): (Vec<_>, Vec<_>) = work
+        .copies
+        .iter()
+        .cloned()
+        .partition(|(from, _)| from.to_string_lossy().ends_with(".safetensors.index.json"));
+    for (from, to) in &indexes {
+        rows::write_index(from, to, data).map_err(|error| failed(&error))?;
+    }
+    copy_others(&Work { copies: others, ..work })?;
+    Ok(Answer::Yes)
+}
+
 fn unpack(args: &UnpackArgs) -> Result<Answer> {
+    if let (Some(rank), Some(world)) = (args.rank, args.world) {
+        return unpack_rows(args, rank, world);
+    }
+    let manner = manner(args.threads, args.limit_rate.as_deref())?;
     let work = work(&args.input, Some(&args.output))?;
     let mut failures = 0;
     for (from, to) in &work.files {
-        match gapless_weights::unpack(from, to, threads(args.threads), args.keep_going) {
+        match gapless_weights::unpack(from, to, manner.clone(), args.keep_going) {
             Ok(checked) if checked.damage.is_empty() => told(from, &checked, "restored")?,
             Ok(checked) => {
                 failures += 1;
@@ -168,10 +226,11 @@ fn unpack(args: &UnpackArgs) -> Result<Answer> {
 }
 
 fn verify(args: &VerifyArgs) -> Result<Answer> {
+    let manner = manner(args.threads, args.limit_rate.as_deref())?;
     let work = work(&args.input, None)?;
     let mut failures = 0;
     for (path, _) in &work.files {
-        match gapless_weights::verify(path, threads(args.threads)) {
+        match gapless_weights::verify(path, manner.clone()) {
             Ok(checked) if checked.damage.is_empty() && checked.is_packed => told(path, &checked, "whole")?,
             Ok(checked) if checked.damage.is_empty() => {
                 told(path, &checked, "not packed: the header is sound, but there are no checksums")?;

@@ -1,0 +1,145 @@
+//! The ways in which bytes are read and copied give the same bytes: from the mapped file, through rings of both kinds,
+//! kept and not, in pieces of many sizes, past the page cache by io_uring and by threads, at a limited rate.
+
+mod common;
+
+use common::{Model, all, read_with, registered, whole};
+use gapless_loader::shared::ways;
+use gapless_loader::{Catalogue, LoadError, Settings};
+use std::fs;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The card counts pinned memory of the process: tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn on_card(ways: u32) -> Settings {
+    Settings { device: 0, ways, ..whole(3) }
+}
+
+#[test]
+fn every_way_gives_the_same_bytes_and_gives_back_what_it_pinned() {
+    let _turn = turn();
+    let model = Model::new();
+    for path in [model.plain(), model.packed()] {
+        for ways in 0..8 {
+            // Pieces are those of plain tensors; the kernel on the CPU takes its time.
+            let pieces = if path == model.plain() { &[0, 64 << 10, 300_000, 16 << 20][..] } else { &[0] };
+            for piece in pieces.iter().copied() {
+                let catalogue = Arc::new(Catalogue::open(&path).unwrap());
+                let settings = Settings { piece, ..on_card(ways) };
+                let (found, progress) = read_with(&catalogue, &all(&catalogue), settings, true).unwrap();
+                for (place, found) in catalogue.tensors.iter().zip(&found) {
+                    let name = &catalogue.tensor(*place).name;
+                    assert!(*found == model.bytes(name), "{name} by ways {ways}, pieces of {piece}");
+                }
+                assert_eq!(progress.done, progress.total);
+                let is_long = piece == 0 || piece >= 1 << 20;
+                let is_mapped = path == model.plain() && ways & ways::MAPPED != 0 && is_long;
+                assert_eq!(progress.mapped > 0, is_mapped, "ways {ways}, pieces of {piece}: {progress:?}");
+            }
+        }
+    }
+    assert!(registered().1 > 0, "files were pinned");
+    gapless_loader::cuda::release();
+    assert_eq!((registered().0, common::pinned().0), (0, 0));
+}
+
+#[test]
+fn rings_are_kept_for_the_next_loading_and_no_more_than_were_used() {
+    let _turn = turn();
+    let model = Model::new();
+    let catalogue = Arc::new(Catalogue::open(&model.packed()).unwrap());
+    let load = || read_with(&catalogue, &all(&catalogue), on_card(ways::KEPT), true).unwrap();
+    gapless_loader::cuda::release();
+    load();
+    let kept = common::pinned().0;
+    assert!(kept > 0 && kept <= 3 * (7 << 20), "{kept}");
+    for _ in 0..3 {
+        load();
+    }
+    assert!(common::pinned().0 <= 3 * (7 << 20));
+    gapless_loader::cuda::release();
+    assert_eq!(common::pinned().0, 0);
+}
+
+#[test]
+fn a_mapped_file_that_gets_shorter_is_an_error_and_not_a_signal() {
+    let _turn = turn();
+    let model = Model::new();
+    let path = model.folder().join("cut.safetensors");
+    fs::copy(model.plain(), &path).unwrap();
+    let catalogue = Arc::new(Catalogue::open(&path).unwrap());
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(fs::metadata(&path).unwrap().len() / 2).unwrap();
+    let result = read_with(&catalogue, &all(&catalogue), on_card(ways::MAPPED), false);
+    assert!(matches!(result, Err(LoadError::Weights(_))), "{result:?}");
+    assert_eq!(registered().0, 0);
+}
+
+/// Drops what the page cache has of a file; false where it keeps it, as a file system in memory does.
+fn cool(path: &std::path::Path) -> bool {
+    use std::os::fd::AsRawFd;
+    let file = fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: advice on an open file.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let input = gapless_weights::input::Input::open(path).unwrap();
+    !gapless_loader::residency::Residency::default().is_cached(&input, 0, input.size as usize)
+}
+
+#[test]
+fn cold_files_are_read_past_the_cache_by_io_uring_or_by_threads() {
+    let _turn = turn();
+    let model = Model::new();
+    for path in [model.plain(), model.packed()] {
+        for (ways, is_card) in [(0, false), (0, true), (ways::THREADS, false), (ways::CACHED, false)] {
+            let is_cold = cool(&path);
+            let catalogue = Arc::new(Catalogue::open(&path).unwrap());
+            let settings = Settings { device: if is_card { 0 } else { -1 }, ways, ..whole(2) };
+            let (found, progress) = read_with(&catalogue, &all(&catalogue), settings, true).unwrap();
+            for (place, found) in catalogue.tensors.iter().zip(&found) {
+                assert!(*found == model.bytes(&catalogue.tensor(*place).name), "ways {ways}");
+            }
+            // Of the packed file, the look at the streams' heads may have cached what follows.
+            if is_cold && path == model.plain() {
+                assert_eq!(progress.cold > 0, ways != ways::CACHED, "{progress:?}");
+                let is_queued = ways == 0 && gapless_loader::uring::Uring::new().is_some();
+                assert_eq!(progress.queued > 0, is_queued, "{progress:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_limited_rate_is_kept_and_a_cancelled_loading_does_not_wait_for_it() {
+    let model = Model::new();
+    let catalogue = Arc::new(Catalogue::open(&model.plain()).unwrap());
+    // 8 MB in jobs of 2 MiB: the last of them begins after three quarters of the time.
+    let began = Instant::now();
+    let settings = Settings { limit_rate: 20 << 20, ..whole(2) };
+    let (_, progress) = read_with(&catalogue, &all(&catalogue), settings, false).unwrap();
+    let least = (progress.read - (2 << 20)) as f64 / f64::from(20 << 20);
+    assert!(began.elapsed().as_secs_f64() >= 0.9 * least, "{:?} is less than {least} s", began.elapsed());
+    let mut target = vec![0u8; 5_000_000];
+    let random =
+        catalogue.tensors.iter().position(|place| catalogue.tensor(*place).name == "random").unwrap();
+    let piece = gapless_loader::Piece {
+        tensor: random as u64,
+        begin: 0,
+        end: 5_000_000,
+        target: target.as_mut_ptr() as u64,
+    };
+    // SAFETY: the target lives until the loading is dropped.
+    let load = unsafe {
+        gapless_loader::Load::start(&catalogue, &[piece], Settings { limit_rate: 1, ..whole(1) }, None)
+            .unwrap()
+    };
+    load.cancel();
+    drop(load);
+    assert!(began.elapsed() < Duration::from_secs(600), "a byte a second would take weeks");
+}

@@ -1,0 +1,67 @@
+"""How files are read: a limit, time-outs, and GAPLESS_WEIGHTS, which chooses among ways that give the same bytes.
+
+GAPLESS_WEIGHTS is a list such as "plain=map,piece=64M,ring=huge". It is for measurements on a machine: the defaults
+are what is best on the machines that were measured.
+"""
+
+import os
+import re
+from typing import Any, Optional, Union
+
+from .._errors import OptionError
+
+VARIABLE = "GAPLESS_WEIGHTS"
+# Bits of `ways` in crates/gapless-loader/src/shared.rs.
+MAPPED, HUGE, KEPT, CACHED, THREADS = 1, 2, 4, 8, 16
+CHOICES: "dict[str, dict[str, int]]" = {
+    # Cached bytes that go to a GPU as they are: copied to pinned memory, or from the mapped file, pinned in place.
+    "plain": {"copy": 0, "map": MAPPED},
+    # Pinned memory: the driver's, or huge pages that are pinned.
+    "ring": {"driver": 0, "huge": HUGE},
+    # Whether pinned memory, streams and the kernel are kept for the next load.
+    "keep": {"no": 0, "yes": KEPT},
+    # Direct reads of cold files.
+    "direct": {"uring": 0, "threads": THREADS, "no": CACHED},
+}
+DEFAULTS = {"plain": "copy", "ring": "huge", "keep": "yes", "direct": "uring"}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+def rate(given: "Optional[Union[int, float, str]]") -> int:
+    """Bytes a second; 0 for no limit."""
+    if given is None:
+        return 0
+    found = size(given) if isinstance(given, str) else int(given)
+    if found is None or found < 1:
+        raise OptionError(f"invalid limit_rate={given!r}: use bytes a second, such as 500_000_000 or '500MB'")
+    return found
+
+
+def size(text: str) -> Optional[int]:
+    """Bytes of a number with a unit; none where it is not one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        return None
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def apply(settings: Any, limit_rate: "Optional[Union[int, float, str]]", timeout: Optional[float], shared: bool) -> None:
+    """Writes all of it into the settings of a load."""
+    settings.limit_rate = rate(limit_rate)
+    if timeout is not None:
+        if not 0 < timeout <= 86_400:
+            raise OptionError(f"invalid timeout={timeout!r}: use seconds, such as 30")
+        settings.timeout = max(1, int(timeout * 1000))
+    chosen = dict(DEFAULTS)
+    for part in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        key, _, value = part.strip().partition("=")
+        if key == "piece" and (length := size(value)):
+            settings.piece = length
+        elif value in CHOICES.get(key, {}):
+            chosen[key] = value
+        else:
+            known = ", ".join(f"{name}={'|'.join(values)}" for name, values in CHOICES.items())
+            raise OptionError(f"invalid {VARIABLE}: {part!r}: use {known}, piece=2M")
+    settings.ways = sum(CHOICES[key][value] for key, value in chosen.items())
+    if shared:
+        settings.ways |= CACHED
