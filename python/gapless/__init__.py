@@ -6,6 +6,7 @@
 Importing this package does nothing: no torch, no library, no environment variable is looked at before enable().
 """
 
+from ._asleep import AsleepError, guard_sleeping
 from ._available import available
 from ._budget import budget, tenant
 from ._elastic import BlockTable, Elastic, ElasticPool, elastic, elastic_pool
@@ -24,6 +25,7 @@ from ._version import __version__ as __version__
 from ._version import version
 
 __all__ = [
+    "AsleepError",
     "Attached",
     "BlockTable",
     "Check",
@@ -52,6 +54,7 @@ __all__ = [
     "enable",
     "enabled",
     "estimate",
+    "guard_sleeping",
     "include_dir",
     "is_asleep",
     "library_dir",

@@ -54,6 +54,7 @@ _OPTIONAL: dict[str, tuple[Any, list[Any]]] = {
     "gapless_region_prepare": (ctypes.c_int, [ctypes.c_int, ctypes.c_uint64]),
     "gapless_region_read": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]),
     "gapless_regions_json": (ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
+    "gapless_asleep_json": (ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
     "gapless_is_asleep": (ctypes.c_int, [ctypes.c_uint64]),
     "gapless_mem_alloc": (ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]),
     "gapless_mem_free": (ctypes.c_int, [ctypes.c_void_p]),

@@ -12,6 +12,7 @@ The bookkeeping and the copies are the library's; see docs/serving.md for what i
 import functools
 import inspect
 import json
+import os
 import re
 import threading
 import time
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, TypeVar, Union, cast
 
-from . import _options, _session
+from . import _asleep, _options, _session
 from ._errors import GaplessError, OptionError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -158,24 +159,55 @@ def _raise(code: int, message: str) -> None:
     raise GaplessError(message)
 
 
-def sleep(name: str, verify: bool = False) -> Moved:
+def _is_guarded(guard: Optional[bool]) -> bool:
+    if guard is not None:
+        return guard
+    text = os.environ.get("GAPLESS_SLEEP_GUARD", "1").strip().lower()
+    if text not in ("0", "1", "on", "off"):
+        raise OptionError(f"invalid GAPLESS_SLEEP_GUARD={text!r}: write 1 or 0")
+    return text in ("1", "on")
+
+
+def _guard(name: str) -> None:
+    """Torch functions of this thread that would touch the region raise from now on."""
+    library = _session._on()
+    if _session.enabled() and library.has("gapless_asleep_json"):
+        _asleep.changed(library, fell_asleep=name)
+
+
+def sleep(name: str, verify: bool = False, guard: Optional[bool] = None) -> Moved:
     """A region falls asleep: its work is waited for, its bytes are kept as it was opened to, and its memory goes back
     to the card. Its tensors keep their addresses and may be freed; nothing else may touch them until wake().
 
     verify  sums the bytes up and compares them, on the host and on the card, when the region wakes
+    guard   torch functions that would touch the region raise gapless.AsleepError, in this thread and in its backward
+            passes, for as long as it sleeps (True, or what GAPLESS_SLEEP_GUARD says)
     """
-    return _moved("gapless_region_sleep", (name,), int(verify))[0]
+    guard = _is_guarded(guard)
+    moved = _moved("gapless_region_sleep", (name,), int(verify))[0]
+    if guard:
+        _guard(name)
+    return moved
 
 
 def wake(name: str) -> Moved:
     """A region wakes up, with its bytes where they were. torch.OutOfMemoryError where the card has too little memory:
     the region sleeps on then, and is whole."""
-    return _moved("gapless_region_wake", (name,))[0]
+    moved = _moved("gapless_region_wake", (name,))[0]
+    _asleep.changed(_session._on())
+    return moved
 
 
-def switch(sleep: str, wake: str, verify: bool = False) -> tuple[Moved, Moved]:
+def switch(sleep: str, wake: str, verify: bool = False, guard: Optional[bool] = None) -> tuple[Moved, Moved]:
     """One region falls asleep while another wakes up: both directions at once where the card has room for both."""
-    slept, woke = _moved("gapless_region_switch", (sleep, wake), int(verify))
+    guard = _is_guarded(guard)
+    try:
+        slept, woke = _moved("gapless_region_switch", (sleep, wake), int(verify))
+    finally:
+        # Also after a failure: the first may sleep, and the message says so.
+        _asleep.changed(_session._on())
+        if guard and any(found.name == sleep and found.asleep for found in regions()):
+            _guard(sleep)
     return slept, woke
 
 

@@ -106,7 +106,7 @@ class Saver:
         """The memory of a tag, or of all tags, goes back to the card. One that is paused already stays so."""
         for found in self._named(tag):
             if found.live and not found.asleep:
-                _regions.sleep(found.name)
+                _regions.sleep(found.name, guard=False)
 
     def resume(self, tag: Optional[str] = None) -> None:
         """The memory of a tag, or of all tags, is there again, at the same addresses."""

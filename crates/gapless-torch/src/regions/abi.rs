@@ -1,6 +1,6 @@
 //! The C functions of regions, which Python calls.
 
-use super::{Failure, Keep, Moved, close, open, prepare, read_kept, shown, sleep, switch, wake};
+use super::{Failure, Keep, Moved, close, open, prepare, read_kept, shown, sleep, sleeping, switch, wake};
 use crate::hooks::{guarded, set_error};
 use crate::state;
 use std::ffi::{CStr, c_char};
@@ -182,7 +182,25 @@ pub unsafe extern "C" fn gapless_region_read(pointer: u64, size: usize, out: *mu
 /// `text` is valid for `room` writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_regions_json(text: *mut c_char, room: usize) -> usize {
-    let json = if state::is_forked() { "[]".to_owned() } else { guarded("[]".to_owned(), json) };
+    // SAFETY: as the caller says.
+    unsafe { write_json(json, text, room) }
+}
+
+/// The addresses that sleep as JSON: each region's name, and its ranges as address and size. As
+/// [`gapless_regions_json`].
+///
+/// # Safety
+/// `text` is valid for `room` writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_asleep_json(text: *mut c_char, room: usize) -> usize {
+    // SAFETY: as the caller says.
+    unsafe { write_json(asleep_json, text, room) }
+}
+
+/// # Safety
+/// `text` is valid for `room` writes.
+unsafe fn write_json(make: fn() -> String, text: *mut c_char, room: usize) -> usize {
+    let json = if state::is_forked() { "[]".to_owned() } else { guarded("[]".to_owned(), make) };
     if json.len() < room {
         // SAFETY: as the caller says.
         unsafe {
@@ -196,11 +214,7 @@ pub unsafe extern "C" fn gapless_regions_json(text: *mut c_char, room: usize) ->
 fn json() -> String {
     let mut text = "[".to_owned();
     for region in shown() {
-        let keep = match region.keep {
-            Keep::Host => "host",
-            Keep::Discard => "discard",
-            Keep::Disk => "disk",
-        };
+        let keep = region.keep.name();
         let separator = if text.len() > 1 { "," } else { "" };
         // Names are checked when a region is opened: nothing in them needs escaping.
         let _ = write!(
@@ -208,6 +222,16 @@ fn json() -> String {
             "{separator}{{\"name\":\"{}\",\"keep\":\"{keep}\",\"live\":{},\"held\":{},\"asleep\":{},\"host\":{}}}",
             region.name, region.live, region.held, region.asleep, region.host
         );
+    }
+    text + "]"
+}
+
+fn asleep_json() -> String {
+    let mut text = "[".to_owned();
+    for (name, ranges) in sleeping() {
+        let separator = if text.len() > 1 { "," } else { "" };
+        let ranges: Vec<String> = ranges.iter().map(|(addr, size)| format!("[{addr},{size}]")).collect();
+        let _ = write!(text, "{separator}[\"{name}\",[{}]]", ranges.join(","));
     }
     text + "]"
 }

@@ -13,8 +13,9 @@ mod moving;
 mod store;
 
 use crate::budgets;
-use crate::state::CARDS;
+use crate::state::{CARDS, Card};
 use gapless_pool::PoolKey;
+use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::Store;
@@ -35,6 +36,17 @@ pub(crate) enum Keep {
     Discard,
     /// Written to a file.
     Disk,
+}
+
+impl Keep {
+    /// As Python calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Keep::Host => "host",
+            Keep::Discard => "discard",
+            Keep::Disk => "disk",
+        }
+    }
 }
 
 /// The number of the newest open region, from 1 on; 0: none is open.
@@ -219,26 +231,62 @@ pub(crate) struct Shown {
     pub(crate) host: u64,
 }
 
+/// Every region as one card has it. The caller has the card's lock: it comes before that of the regions.
+pub(crate) fn on_card(device: i32, card: &Card) -> Vec<Shown> {
+    let regions = regions();
+    let of = |(at, region): (usize, &Region)| {
+        let pools = regions.pools(at, device);
+        let (live, held) = card.pool.awake_in(&pools);
+        let kept = region.asleep.iter().filter(|(on, _)| *on == device);
+        Shown {
+            name: region.name.clone(),
+            keep: region.keep,
+            live,
+            held,
+            asleep: card.pool.asleep_in(&pools),
+            host: kept.map(|(_, store)| store.host_bytes()).sum(),
+        }
+    };
+    regions.all.iter().enumerate().map(of).collect()
+}
+
 /// Every region, on all cards.
 pub(crate) fn shown() -> Vec<Shown> {
-    let count = regions().all.len();
-    let of = |at: usize| {
-        let mut shown = {
-            let regions = regions();
-            let region = &regions.all[at];
-            let host = region.asleep.iter().map(|(_, store)| store.host_bytes()).sum();
-            Shown { name: region.name.clone(), keep: region.keep, live: 0, held: 0, asleep: 0, host }
-        };
-        for device in 0..CARDS as i32 {
-            if let Some(card) = crate::state::existing(device) {
-                let pools = regions().pools(at, device);
-                let (live, held) = card.pool.awake_in(&pools);
-                shown.live += live;
-                shown.held += held;
-                shown.asleep += card.pool.asleep_in(&pools);
+    let new = |region: &Region| {
+        let (name, keep) = (region.name.clone(), region.keep);
+        Shown { name, keep, live: 0, held: 0, asleep: 0, host: 0 }
+    };
+    let mut all: Vec<Shown> = regions().all.iter().map(new).collect();
+    for device in 0..CARDS as i32 {
+        if let Some(card) = crate::state::existing(device) {
+            // Regions are never removed: those that came since are at the end.
+            for (sum, one) in all.iter_mut().zip(on_card(device, &card)) {
+                sum.live += one.live;
+                sum.held += one.held;
+                sum.asleep += one.asleep;
+                sum.host += one.host;
             }
         }
-        shown
+    }
+    all
+}
+
+/// Statistics of a card: what each region has there. The caller has the card's lock.
+pub(crate) fn write_json(out: &mut String, device: i32, card: &Card) {
+    for Shown { name, live, held, asleep, host, .. } in on_card(device, card) {
+        for (figure, bytes) in [("live", live), ("held", held), ("asleep", asleep), ("host", host)] {
+            let _ = write!(out, "\"gapless.region.{name}.{figure}\":{bytes},");
+        }
+    }
+}
+
+/// The addresses that sleep, by region: what no work may touch now.
+pub(crate) fn sleeping() -> Vec<(String, Vec<(u64, u64)>)> {
+    let regions = regions();
+    let sleeping = regions.all.iter().filter(|region| !region.asleep.is_empty());
+    let of = |region: &Region| {
+        let ranges = region.asleep.iter().flat_map(|(_, store)| store.all()).collect();
+        (region.name.clone(), ranges)
     };
-    (0..count).map(of).collect()
+    sleeping.map(of).collect()
 }

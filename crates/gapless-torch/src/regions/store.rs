@@ -157,7 +157,8 @@ impl Store {
         Ok(pieces)
     }
 
-    fn all(&self) -> Vec<(u64, u64)> {
+    /// Everything that is kept, as address and size on the card.
+    pub(super) fn all(&self) -> Vec<(u64, u64)> {
         self.ranges.iter().map(|range| (range.addr, range.size)).collect()
     }
 
