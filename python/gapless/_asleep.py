@@ -94,7 +94,31 @@ def changed(library: Any, *, fell_asleep: Optional[str] = None) -> None:
         sleeping = read(library)
         _guarded.intersection_update(name for name, _ in sleeping)
         _ranges = _Ranges([(name, ranges) for name, ranges in sleeping if name in _guarded])
+    _name_when_printed(bool(_guarded))
     watch_this_thread(bool(_guarded))
+
+
+_printed: Any = None
+
+
+def _name_when_printed(wanted: bool) -> None:
+    """While something sleeps, a sleeping tensor is printed without its bytes: torch switches all modes off to print."""
+    global _printed
+    import torch
+
+    module: Any = torch._tensor_str
+    if wanted and _printed is None:
+        before = _printed = module._str
+
+        def text(self: Any, *, tensor_contents: Any = None) -> Any:
+            name = _ranges.region_at(self.data_ptr()) if self.is_cuda and tensor_contents is None else None
+            if name is None:
+                return before(self, tensor_contents=tensor_contents)
+            return f"tensor(asleep in region {name!r}, size={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"
+
+        module._str = text
+    elif not wanted and _printed is not None:
+        module._str, _printed = _printed, None
 
 
 def watch_this_thread(wanted: bool) -> None:

@@ -386,3 +386,161 @@ other = torch.empty(700 * MIB, dtype=torch.uint8, device="cuda")
 """,
         STANDIN_CAPACITY=str(1 << 30),
     )
+
+
+def test_a_torch_function_that_touches_a_sleeping_tensor_raises(bench):
+    bench.passes(
+        START
+        + """
+from torch.utils import _python_dispatch as dispatch
+
+def raises(call, *texts):
+    try:
+        call()
+    except gapless.AsleepError as error:
+        assert all(text in str(error) for text in texts), error
+    else:
+        raise SystemExit(f"nothing was raised where {texts} was wanted")
+
+with gapless.region("weights"):
+    weight = torch.nn.Parameter(torch.empty(64, 64, device="cuda"))
+    bias = torch.empty(64, device="cuda")
+outside = torch.empty(64, 64, device="cuda")
+product = torch.empty(64, 64, device="cuda", requires_grad=True) @ weight
+assert dispatch._len_torch_dispatch_stack() == 0
+gapless.sleep("weights")
+assert dispatch._len_torch_dispatch_stack() == 1
+raises(lambda: outside @ weight, "aten.mm", "'weights'", "gapless.wake('weights')")
+raises(lambda: torch.nn.functional.linear(outside, weight, bias), "'weights'")
+raises(lambda: torch.cat([outside, weight.detach()]), "aten.cat")
+raises(lambda: torch.add(outside, 1, out=weight.detach()), "aten.add")
+raises(lambda: weight.cpu(), "_to_copy")
+raises(lambda: bias.zero_(), "zero_")
+raises(lambda: bias[3:].fill_(1), "fill_")
+assert str(bias) == "tensor(asleep in region 'weights', size=(64,), dtype=torch.float32, device='cuda:0')", str(bias)
+# The backward pass runs in a thread of its own.
+raises(lambda: product.sum().backward(), "'weights'")
+# What needs no bytes is fine, and so is everything that is awake.
+view, like = weight.detach()[3:].view(-1), torch.empty_like(weight)
+assert view.shape == (61 * 64,) and like.shape == (64, 64) and gapless.is_asleep(view)
+assert (outside + like).shape == (64, 64)
+# Modes of the program lie above, and end in any order.
+class Count(dispatch.TorchDispatchMode):
+    seen = 0
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        Count.seen += 1
+        return func(*args, **(kwargs or {}))
+with Count():
+    outside + 1
+    gapless.wake("weights")
+    outside + 1
+    gapless.sleep("weights")
+    raises(lambda: outside @ weight, "aten.mm")
+assert Count.seen == 3 and dispatch._len_torch_dispatch_stack() == 1
+gapless.wake("weights")
+assert dispatch._len_torch_dispatch_stack() == 0
+outside @ weight
+# Other threads have the guard where they open it.
+import threading
+gapless.sleep("weights")
+found = []
+def other():
+    with gapless.guard_sleeping():
+        try:
+            outside @ weight
+        except gapless.AsleepError:
+            found.append(dispatch._len_torch_dispatch_stack())
+    found.append(dispatch._len_torch_dispatch_stack())
+thread = threading.Thread(target=other)
+thread.start()
+thread.join()
+assert found == [1, 0], found
+gapless.wake("weights")
+# It can be off.
+gapless.sleep("weights", guard=False)
+assert dispatch._len_torch_dispatch_stack() == 0
+gapless.wake("weights")
+os.environ["GAPLESS_SLEEP_GUARD"] = "0"
+gapless.sleep("weights")
+assert dispatch._len_torch_dispatch_stack() == 0
+gapless.wake("weights")
+os.environ["GAPLESS_SLEEP_GUARD"] = "maybe"
+try:
+    gapless.sleep("weights")
+    raise SystemExit("it was taken")
+except gapless.OptionError as error:
+    assert "GAPLESS_SLEEP_GUARD" in str(error), error
+"""
+    )
+
+
+def test_a_sleeping_tensor_has_no_stream_and_is_not_shared(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    weight = make(3 * MIB, 1)
+stream = torch.cuda.Stream()
+weight.record_stream(stream)
+gapless.sleep("weights", guard=False)
+for call, text in [(lambda: weight.record_stream(stream), "sleeps: wake its region"), (lambda: gapless.share({"weight": weight}), "sleeps")]:
+    try:
+        call()
+        raise SystemExit("it was taken: " + text)
+    except RuntimeError as error:
+        assert text in str(error), error
+# Freeing it is fine: it has been counted out.
+del weight
+assert one("weights").asleep == 0
+gapless.wake("weights")
+assert one("weights").held == 0
+"""
+    )
+
+
+def test_compiled_functions_stay_compiled_while_something_sleeps(bench):
+    bench.passes(
+        START
+        + """
+import torch._dynamo
+from torch._dynamo.testing import CompileCounter
+with gapless.region("weights"):
+    weight = make(3 * MIB, 1)
+count = CompileCounter()
+@torch.compile(backend=count)
+def function(x):
+    return x + 1
+cold = torch.empty(16)
+gapless.sleep("weights")
+function(cold)
+assert count.frame_count == 1, count.frame_count
+gapless.wake("weights")
+function(cold)
+assert count.frame_count == 1, count.frame_count
+""",
+        cold=True,
+    )
+
+
+def test_regions_are_part_of_the_statistics(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    weight = make(30 * MIB, 1)
+with gapless.region("cache/a", keep="discard"):
+    cache = make(10 * MIB, 2)
+found = gapless.stats()
+assert found["gapless.region.weights.live"] == 30 * MIB and found["gapless.region.weights.asleep"] == 0, found
+assert found["gapless.region.weights.held"] >= 30 * MIB and found["gapless.region.cache/a.live"] == 10 * MIB
+gapless.sleep("weights")
+gapless.sleep("cache/a")
+found = gapless.stats()
+assert [found[f"gapless.region.weights.{figure}"] for figure in ("live", "held", "asleep", "host")] == [0, 0, 30 * MIB, 30 * MIB]
+assert [found[f"gapless.region.cache/a.{figure}"] for figure in ("live", "held", "asleep", "host")] == [0, 0, 10 * MIB, 0]
+# What sleeps is neither allocated nor reserved, and not stranded.
+assert found["allocated_bytes.all.current"] == 0 and found["reserved_bytes.all.current"] == 0 and found["gapless.stranded_bytes"] == 0
+gapless.wake("weights")
+assert gapless.stats()["gapless.region.weights.live"] == 30 * MIB
+"""
+    )
