@@ -17,7 +17,7 @@ from ._offload import offload
 from ._paths import include_dir, library_dir
 from ._pin import pin_batch, pin_memory
 from ._plan import plan
-from ._regions import Moved, Region, is_asleep, kept_bytes, move_to_region, no_region, prepare_host, region, regions, sleep, switch, wake
+from ._regions import Moved, Region, is_asleep, kept_bytes, move_to_region, no_region, prepare_host, region, regions, retain, sleep, switch, wake
 from ._report import Check, Device, Diff, Finding, Holder, Report, check, diff, report
 from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
 from ._share import Attached, attach, share, unshare
@@ -71,6 +71,7 @@ __all__ = [
     "regions",
     "report",
     "reserve",
+    "retain",
     "share",
     "sleep",
     "snapshot",

@@ -237,18 +237,56 @@ def regions() -> list[Region]:
         room = 2 * length
 
 
+def sleeps(name: str) -> bool:
+    """Whether a region sleeps, also where none of its tensors is left."""
+    return any(found == name for found, _ in _asleep.read(_session._on()))
+
+
 def is_asleep(tensor: Any) -> bool:
     """Whether a tensor lies in memory that sleeps."""
     return bool(_session._on().optional("gapless_is_asleep", tensor.untyped_storage().data_ptr()))
 
 
-def kept_bytes(tensor: Any) -> Any:
-    """The bytes of a contiguous tensor that sleeps, as a new tensor on the host; None where none are kept."""
+def retain(name: str, kept: bool = True) -> None:
+    """Whether the host keeps a region's bytes when it wakes: at the same place, for the next sleep. kept_bytes() reads
+    them, as they were when the region last slept. Only with keep="host"."""
+    _retain(name, int(kept))
+
+
+def _retain(name: str, how: int) -> None:
+    library = _session._on()
+    if library.optional("gapless_region_retain", name.encode(), how) != 0:
+        raise GaplessError(library.last_error())
+
+
+def drop_kept(name: str) -> None:
+    """Drops the bytes that retain() kept of a region which is awake."""
+    _retain(name, -1)
+
+
+def show_files_in(folder: Optional[str]) -> None:
+    """Regions with keep="disk" write files with names into this folder from now on; None: files without names."""
+    _session._on().optional("gapless_region_files", os.fsencode(folder) if folder is not None else None)
+
+
+def kept_bytes(tensor: Any, copy: bool = True) -> Any:
+    """The bytes of a contiguous tensor that sleeps, as a new tensor on the host; None where none are kept.
+
+    copy  False: where they lie side by side on the host, the tensor is that very memory, and valid until the region
+          wakes, or sleeps again where its bytes are retained
+    """
     from . import _torch
 
     torch = _torch.import_torch()
     if not tensor.is_contiguous():
         raise GaplessError("only the bytes of a contiguous tensor can be read while it sleeps")
+    if not copy and tensor.nbytes:
+        at = _session._on().optional("gapless_region_kept_at", tensor.data_ptr(), tensor.nbytes)
+        if at:
+            import ctypes
+
+            memory = (ctypes.c_uint8 * tensor.nbytes).from_address(at)
+            return torch.frombuffer(memory, dtype=torch.uint8).view(tensor.dtype).view(tensor.shape)
     found = torch.empty(tensor.shape, dtype=tensor.dtype)
     library = _session._on()
     code = library.optional("gapless_region_read", tensor.data_ptr(), found.nbytes, found.data_ptr())

@@ -544,3 +544,167 @@ gapless.wake("weights")
 assert gapless.stats()["gapless.region.weights.live"] == 30 * MIB
 """
     )
+
+
+def test_retained_bytes_stay_at_their_place_on_the_host(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    a, b = make(30 * MIB, 1), make(3 * MIB, 2)
+gapless.sleep("weights")
+first = gapless.kept_bytes(a, copy=False).data_ptr()
+assert bytes(gapless.kept_bytes(a, copy=False).numpy()) == pattern(1, 30 * MIB)
+gapless.retain("weights")
+gapless.wake("weights")
+assert holds(a, 1) and one("weights").host >= 33 * MIB
+assert gapless.kept_bytes(a, copy=False).data_ptr() == first
+assert bytes(gapless.kept_bytes(b).numpy()) == pattern(2, 3 * MIB)
+# The next sleep writes there, also where less is left.
+card.card_poke(a.data_ptr(), pattern(7, 30 * MIB), 30 * MIB)
+del b
+gapless.retain("weights", False)
+gapless.sleep("weights")
+assert gapless.kept_bytes(a, copy=False).data_ptr() == first
+assert bytes(gapless.kept_bytes(a, copy=False).numpy()) == pattern(7, 30 * MIB)
+gapless.wake("weights")
+assert holds(a, 7) and gapless.kept_bytes(a) is None and one("weights").host == 0
+# What does not fit any more gets another place.
+gapless.sleep("weights")
+gapless.retain("weights")
+gapless.wake("weights")
+with gapless.region("weights"):
+    c = make(50 * MIB, 3)
+gapless.sleep("weights", verify=True)
+gapless.wake("weights")
+assert holds(a, 7) and holds(c, 3)
+"""
+    )
+
+
+def test_two_regions_that_do_not_fit_together_change_places(bench):
+    bench.passes(
+        START
+        + """
+import random
+dice = random.Random(3)
+MOST = 600 * MIB
+def fill(name, seed):
+    with gapless.region(name):
+        sizes = [dice.randrange(20 * MIB, 90 * MIB) for _ in range(8)] + [900, 5000]
+        while sum(sizes) > MOST:
+            sizes.pop(0)
+        return {seed + at: make(size, seed + at) for at, size in enumerate(sizes)}
+def whole(tensors):
+    return all(holds(tensor, seed) for seed, tensor in tensors.items())
+a = fill("a", 10)
+gapless.sleep("a")
+b = fill("b", 40)
+places = {seed: tensor.data_ptr() for seed, tensor in {**a, **b}.items()}
+for turn in range(6):
+    down, up = ("b", "a") if turn % 2 == 0 else ("a", "b")
+    slept, woke = gapless.switch(sleep=down, wake=up, verify=turn > 3)
+    assert slept.copied_bytes > 100 * MIB and woke.copied_bytes > 100 * MIB
+    assert one(down).held == 0 and one(up).asleep == 0
+    assert whole(a if up == "a" else b), turn
+# A failure of any copy leaves each region whole: awake or asleep.
+for at in range(40):
+    down, up = ("b", "a") if one("b").live else ("a", "b")
+    card.card_fail_copy(at)
+    try:
+        gapless.switch(sleep=down, wake=up)
+        failed = False
+    except gapless.GaplessError:
+        failed = True
+    card.card_fail_copy(-1)
+    for name, tensors in (("a", a), ("b", b)):
+        found = one(name)
+        assert bool(found.live) != bool(found.asleep), (at, found)
+        if found.live:
+            assert whole(tensors), (at, name)
+    if failed and one("a").asleep and one("b").asleep:
+        gapless.wake(up)
+        assert whole(a if up == "a" else b), at
+    elif not failed:
+        assert one(up).live
+    if not failed and at > 3:
+        break
+else:
+    raise SystemExit("every copy failed")
+if one("a").live:
+    gapless.sleep("a")
+    gapless.wake("b") if one("b").asleep else None
+    assert whole(b)
+    gapless.sleep("b")
+    gapless.wake("a")
+    assert whole(a)
+assert places == {seed: tensor.data_ptr() for seed, tensor in {**a, **b}.items()}
+# What does not fit even alone is said before anything changes.
+""",
+        STANDIN_CAPACITY=str(1 << 30),
+    )
+
+
+def test_what_torch_memory_savers_examples_demand(bench, tmp_path):
+    """The steps of its cpu_backup.py and disk_backup.py, with bytes that the stand-in card can have."""
+    bench.passes(
+        START
+        + f"""
+folder = {str(tmp_path)!r}
+from gapless.integrations.torch_memory_saver import Saver, _Below
+from gapless.integrations import torch_memory_saver as module
+saver = module.torch_memory_saver
+below = _Below(saver)
+assert saver.retain_cpu_backup is False and below.tms_get_cpu_backup_backend() == b"pinned"
+# Retained: one place on the host over many pauses, with new bytes each time.
+with saver.region(tag="retained", enable_cpu_backup=True, cpu_backup_backend="mmap"):
+    assert below.tms_get_cpu_backup_backend() == b"mmap"
+    tensor = make(4096, 1)
+saver.pause("retained")
+first = saver.get_cpu_backup(tensor, zero_copy=True).data_ptr()
+saver.retain_cpu_backup = True
+saver.resume("retained")
+for seed in (2, 3):
+    assert saver.get_cpu_backup(tensor, zero_copy=True).data_ptr() == first
+    card.card_poke(tensor.data_ptr(), pattern(seed, 4096), 4096)
+    saver.pause("retained")
+    backup = saver.get_cpu_backup(tensor, zero_copy=True)
+    assert backup.data_ptr() == first and bytes(backup.numpy()) == pattern(seed, 4096)
+    saver.retain_cpu_backup = seed == 2
+    del backup
+    saver.resume("retained")
+    assert holds(tensor, seed)
+assert saver.get_cpu_backup(tensor) is None
+# A backup goes with its allocation, awake or paused: its memory is not pinned any more.
+for paused in (False, True):
+    tag = "free_" + str(paused)
+    with saver.region(tag=tag, enable_cpu_backup=True):
+        tensor = make(4096, 5)
+    saver.retain_cpu_backup = True
+    saver.pause(tag)
+    if not paused:
+        saver.resume(tag)
+    backup = saver.get_cpu_backup(tensor, zero_copy=True)
+    assert bytes(backup.numpy()) == pattern(5, 4096)
+    pool = below._mem_pools.pop((tag, True, False, "pinned", 0))
+    del backup
+    with below._with_region_config(tag=tag, enable_cpu_backup=True, cpu_backup_backend="pinned"):
+        del tensor, pool
+    assert card.card_pinned() == 0, card.card_pinned()
+    saver.retain_cpu_backup = False
+# On disk: files with names, as many bytes each time, gone when resumed.
+below.tms_set_disk_backup_dir(folder.encode())
+with saver.region(enable_disk_backup=True):
+    big, small = make(13 * MIB + 12345, 6), make(7, 7)
+sizes = set()
+for _ in range(3):
+    saver.pause()
+    files = os.listdir(folder)
+    total = sum(os.path.getsize(os.path.join(folder, name)) for name in files)
+    assert len(files) >= 2 and total >= 13 * MIB + 12345, files
+    sizes.add(total)
+    saver.resume()
+    assert holds(big, 6) and holds(small, 7) and os.listdir(folder) == []
+assert len(sizes) == 1
+"""
+    )
