@@ -588,10 +588,10 @@ def test_two_regions_that_do_not_fit_together_change_places(bench):
         + """
 import random
 dice = random.Random(3)
-MOST = 600 * MIB
+MOST = 70 * MIB
 def fill(name, seed):
     with gapless.region(name):
-        sizes = [dice.randrange(20 * MIB, 90 * MIB) for _ in range(8)] + [900, 5000]
+        sizes = [dice.randrange(2 * MIB, 9 * MIB) for _ in range(12)] + [900, 5000]
         while sum(sizes) > MOST:
             sizes.pop(0)
         return {seed + at: make(size, seed + at) for at, size in enumerate(sizes)}
@@ -604,7 +604,7 @@ places = {seed: tensor.data_ptr() for seed, tensor in {**a, **b}.items()}
 for turn in range(6):
     down, up = ("b", "a") if turn % 2 == 0 else ("a", "b")
     slept, woke = gapless.switch(sleep=down, wake=up, verify=turn > 3)
-    assert slept.copied_bytes > 100 * MIB and woke.copied_bytes > 100 * MIB
+    assert slept.copied_bytes > 40 * MIB and woke.copied_bytes > 40 * MIB
     assert one(down).held == 0 and one(up).asleep == 0
     assert whole(a if up == "a" else b), turn
 # A failure of any copy leaves each region whole: awake or asleep.
@@ -639,9 +639,8 @@ if one("a").live:
     gapless.wake("a")
     assert whole(a)
 assert places == {seed: tensor.data_ptr() for seed, tensor in {**a, **b}.items()}
-# What does not fit even alone is said before anything changes.
 """,
-        STANDIN_CAPACITY=str(1 << 30),
+        STANDIN_CAPACITY=str(100 << 20),
     )
 
 

@@ -41,6 +41,8 @@ pub enum SleepError {
     Already,
     /// It has an allocator of its own, which owns the memory.
     Supplied,
+    /// Another process has pages of it, which would not follow.
+    Shared,
     /// Memory that was given back is still used by this stream, or by one that cannot be told.
     InUse(Option<StreamHandle>),
     /// There is no memory to wake up in: how much is missing, and what the device said.
@@ -183,6 +185,10 @@ impl<D: Device> Pool<D> {
         }
         if pools.iter().any(|pool| self.supplied.has(*pool)) {
             return Err(SleepError::Supplied);
+        }
+        let is_shared = |page: PageHandle| self.device.is_shared(page);
+        if !mutants::is(Mutant::SleepShared) && self.pages_of(pools).any(is_shared) {
+            return Err(SleepError::Shared);
         }
         self.wait_for_pending();
         if !mutants::is(Mutant::SleepUnderWork) {

@@ -97,6 +97,10 @@ impl Mover {
             SleepError::Supplied => format!(
                 "region {name:?} cannot {what}: a torch.cuda.MemPool with an allocator of its own was used in it"
             ),
+            SleepError::Shared => format!(
+                "region {name:?} cannot {what}: other processes have memory of it (CUDA IPC), which would not follow. Let \
+                 them drop it, or keep what is shared outside of the region"
+            ),
             SleepError::InUse(Some(stream)) => format!(
                 "region {name:?} cannot {what}: stream {:#x} still uses memory of it, and its work cannot be waited for",
                 stream.0
@@ -163,13 +167,6 @@ impl Half {
     pub(super) fn begin_sleep(mover: &Mover, device: i32) -> Result<Half, Failure> {
         let (pools, copies) = (mover.pools(device), copies(device)?);
         let ranges = on(device, |card| {
-            if card.has_shared(&pools) {
-                return Err(Failure::Other(format!(
-                    "region {:?} cannot sleep: other processes have memory of it (CUDA IPC), which would not follow. Let \
-                     them drop it, or keep what is shared outside of the region",
-                    mover.name
-                )));
-            }
             let begun = card.pool.begin_sleep(&pools);
             card.note_changes(device, None);
             begun.map_err(|error| mover.failure("sleep", &error, device))

@@ -17,8 +17,10 @@ use super::regions;
 use super::store::Store;
 use std::collections::VecDeque;
 
-/// What is copied out before pages are given back, and the largest page that is put in their place.
-const STEP: u64 = 256 << 20;
+/// What is copied out before pages are given back, and the largest page that is put in their place: this part of what
+/// falls asleep, within bounds. Copies of less than the smaller one are slow, and steps beyond the larger gain nothing.
+const PART: u64 = 32;
+const STEP: std::ops::RangeInclusive<u64> = (2 << 20)..=(256 << 20);
 
 /// One region falls asleep while another wakes up. What fell asleep, and what woke up.
 ///
@@ -94,6 +96,7 @@ struct Steps<'a> {
     down: &'a Mover,
     up: &'a Mover,
     sinking: Half,
+    step: u64,
     /// What the bytes of the one are copied to, and the pages that are still to be copied, by address.
     to: Store,
     held: VecDeque<(u64, u64)>,
@@ -117,15 +120,16 @@ impl<'a> Steps<'a> {
         let pools = up.pools(device);
         let planned = on(device, |card| {
             let held = card.pool.sleeping_pages(&sinking.pools);
-            let spare = held.iter().map(|page| page.1).sum();
-            let empty = card.pool.plan_wake(&pools, spare, STEP);
-            empty.map(|empty| (held, empty)).map_err(|error| up.failure("wake", &error, device))
+            let spare: u64 = held.iter().map(|page| page.1).sum();
+            let step = (spare / PART).clamp(*STEP.start(), *STEP.end());
+            let empty = card.pool.plan_wake(&pools, spare, step);
+            empty.map(|empty| (held, empty, step)).map_err(|error| up.failure("wake", &error, device))
         });
         let store = || take_store(up.at, device).ok_or_else(|| Failure::Other("nothing is kept".to_owned()));
         match planned.and_then(|planned| planned).and_then(|planned| Ok((planned, store()?))) {
-            Ok(((held, empty), from)) => {
+            Ok(((held, empty, step), from)) => {
                 let (held, empty) = (held.into(), empty.into());
-                Ok(Steps { down, up, sinking, to, held, given: 0, from, empty })
+                Ok(Steps { down, up, sinking, step, to, held, given: 0, from, empty })
             }
             Err(failure) => {
                 sinking.end_awake();
@@ -190,7 +194,7 @@ impl<'a> Steps<'a> {
     fn copy_out(&mut self) -> Result<bool, String> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(&(addr, size)) = self.held.front() {
-            if bytes >= STEP {
+            if bytes >= self.step {
                 break;
             }
             self.held.pop_front();
