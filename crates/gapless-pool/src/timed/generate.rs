@@ -326,9 +326,21 @@ impl Generator {
             let op = match self.random.below(8) {
                 0 => Op::UsePool { pool, again: self.random.one_in(2) },
                 1 | 2 => Op::Sleep { pool },
-                5 | 6 if !self.live.is_empty() => {
+                5 if !self.live.is_empty() => {
                     let id = self.live[self.random.below(self.live.len() as u64) as usize].0;
                     self.shared.push(id);
+                    Op::Share { id }
+                }
+                6 => {
+                    // In the pool that may sleep.
+                    let (id, size) = (self.next, MIB * (1 + self.random.below(4)));
+                    self.next += 1;
+                    let stream = self.random.pick(&self.streams.clone());
+                    self.live.push((id, size, stream));
+                    self.bytes += size;
+                    self.shared.push(id);
+                    self.ops.push(Op::UsePool { pool, again: true });
+                    self.ops.push(Op::Alloc { id, stream, pool, size, budget: None });
                     Op::Share { id }
                 }
                 7 if !self.shared.is_empty() => {
