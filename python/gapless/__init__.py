@@ -14,6 +14,7 @@ from ._errors import GaplessError, GaplessWarning, OptionError
 from ._estimate.answer import Estimate
 from ._estimate.api import estimate
 from ._offload import offload
+from ._others import Suspended, resume_others, suspend_others
 from ._paths import include_dir, library_dir
 from ._pin import pin_batch, pin_memory
 from ._plan import plan
@@ -43,6 +44,7 @@ __all__ = [
     "Pressure",
     "Region",
     "Report",
+    "Suspended",
     "attach",
     "available",
     "budget",
@@ -71,12 +73,14 @@ __all__ = [
     "regions",
     "report",
     "reserve",
+    "resume_others",
     "retain",
     "share",
     "sleep",
     "snapshot",
     "stats",
     "step",
+    "suspend_others",
     "switch",
     "tenant",
     "trim",
