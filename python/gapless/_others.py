@@ -86,7 +86,9 @@ def resume_others() -> int:
         assert nccl is not None
         code = nccl.ncclCommResume(ctypes.c_void_p(address))
         if code != 0:
-            raise GaplessError(f"ncclCommResume failed with {code}; {len(_suspended)} communicators are still suspended: free memory of the card and call it again")
+            raise GaplessError(
+                f"ncclCommResume failed with {code}; {len(_suspended)} communicators are still suspended: free memory of the card and call it again"
+            )
         _suspended.pop()
         del keeper
         count += 1

@@ -43,8 +43,10 @@ const KEEP: usize = 16;
 const HEADER: usize = 24;
 const FOOTER: usize = 16;
 /// No page is larger.
-pub const LARGEST: usize =
-    HEADER + FOOTER + 2048 + CARDS * (512 + 2 * TEXT + LANES * 48 + HOLDERS * (24 + TEXT) + REGIONS * REGION + SAMPLES * 32);
+pub const LARGEST: usize = HEADER
+    + FOOTER
+    + 2048
+    + CARDS * (512 + 2 * TEXT + LANES * 48 + HOLDERS * (24 + TEXT) + REGIONS * REGION + SAMPLES * 32);
 /// The bytes of one region.
 const REGION: usize = 36 + TEXT + KEEP;
 

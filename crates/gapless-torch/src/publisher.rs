@@ -11,7 +11,8 @@ use crate::state::{self, CARDS, Card};
 use crate::{background, holders, regions};
 use gapless_cuda::{Meter, identity};
 use gapless_page::{
-    Counters, Folder, Holder, Lane, Page, Process, Region, Sample, Tenant, Writer, folder, layout, process, reader,
+    Counters, Folder, Holder, Lane, Page, Process, Region, Sample, Tenant, Writer, folder, layout, process,
+    reader,
 };
 use gapless_pool::{AllocationView, LaneView};
 use std::path::PathBuf;

@@ -469,5 +469,7 @@ pub fn record_stream(addr: u64, stream: StreamHandle) -> Used {
 /// What is said where work would use memory that sleeps.
 #[must_use]
 pub fn asleep_text(addr: u64) -> String {
-    format!("the memory at {addr:#x} sleeps: wake its region (gapless.regions() lists them) before it is used")
+    format!(
+        "the memory at {addr:#x} sleeps: wake its region (gapless.regions() lists them) before it is used"
+    )
 }

@@ -18,7 +18,8 @@ pub(crate) fn run() -> Result<()> {
     for program in PROGRAMS {
         let mut python = command(".", "python3", &[program]);
         python.env("GAPLESS_LIBRARY", &library).env("PYTHONPATH", "python");
-        shell::run(python).with_context(|| format!("{program}: a figure is not what is wanted, or it failed"))?;
+        shell::run(python)
+            .with_context(|| format!("{program}: a figure is not what is wanted, or it failed"))?;
     }
     Ok(())
 }

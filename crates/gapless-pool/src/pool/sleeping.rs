@@ -280,7 +280,9 @@ impl<D: Device> Pool<D> {
     /// side by side, whose bytes the caller has copied. The bytes; what the device does not take away stays held.
     pub fn give_up(&mut self, pools: &[PoolKey], addr: u64, size: u64) -> u64 {
         self.sleepers.set(pools, Phase::Asleep);
-        let has = |heap: &u32| self.heap(*heap).sleeping_pages(true).iter().any(|r| r.0 <= addr && addr < r.0 + r.1);
+        let has = |heap: &u32| {
+            self.heap(*heap).sleeping_pages(true).iter().any(|r| r.0 <= addr && addr < r.0 + r.1)
+        };
         let heap = self.heaps_of(pools).into_iter().find(has);
         heap.map_or(0, |heap| self.take_away(heap, addr, size))
     }

@@ -769,7 +769,8 @@ impl Runner {
 
     /// Brings a private pool back to what was saved. The program has synchronised: what is freed is not in use.
     fn restore(&mut self, slot: u8) {
-        let is_shared = |key| self.shared.keys().any(|id| self.held.get(id).is_some_and(|held| held.pool == key));
+        let is_shared =
+            |key| self.shared.keys().any(|id| self.held.get(id).is_some_and(|held| held.pool == key));
         let private = self.private.get(&slot);
         let private = private.filter(|p| p.is_used && self.capture.is_none() && !is_shared(p.key));
         let Some((key, (saved, before))) = private.and_then(|p| Some((p.key, p.saved.clone()?))) else {

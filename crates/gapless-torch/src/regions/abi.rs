@@ -1,8 +1,8 @@
 //! The C functions of regions, which Python calls.
 
 use super::{
-    Failure, Keep, Moved, close, forget_kept, kept_at, open, prepare, read_kept, retain, show_files_in, shown, sleep,
-    sleeping, switch, wake,
+    Failure, Keep, Moved, close, forget_kept, kept_at, open, prepare, read_kept, retain, show_files_in,
+    shown, sleep, sleeping, switch, wake,
 };
 use crate::hooks::{guarded, set_error};
 use crate::state;

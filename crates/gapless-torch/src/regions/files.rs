@@ -97,9 +97,8 @@ impl Files {
     /// # Errors
     /// When they are not there any more.
     pub(super) fn read(&self, into: &mut [u8], at: u64) -> Result<(), String> {
-        self.each(at, into.len(), |file, place, part| file.read_exact_at(&mut into[part], place)).map_err(|error| {
-            format!("the file that a sleeping region is kept in cannot be read ({error})")
-        })
+        self.each(at, into.len(), |file, place, part| file.read_exact_at(&mut into[part], place))
+            .map_err(|error| format!("the file that a sleeping region is kept in cannot be read ({error})"))
     }
 }
 

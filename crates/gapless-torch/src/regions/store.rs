@@ -86,7 +86,6 @@ pub(crate) fn prepare(device: i32, bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-
 impl Store {
     /// A store for these ranges of a card, with nothing in it yet.
     ///
@@ -253,7 +252,8 @@ impl Store {
     pub(super) fn verify_kept(&self) -> Result<(), String> {
         match self.sum {
             Some(before) if self.sum_of_kept()? != Some(before) => {
-                Err("the bytes that were kept on the host have changed since the region fell asleep".to_owned())
+                Err("the bytes that were kept on the host have changed since the region fell asleep"
+                    .to_owned())
             }
             _ => Ok(()),
         }
@@ -316,7 +316,10 @@ impl Store {
     pub(super) fn read_at(&self, addr: u64, into: &mut [u8]) -> Result<bool, String> {
         let size = into.len() as u64;
         match self.range_of(addr, size) {
-            Some(at) if !matches!(self.place, Place::Nowhere) && overlaps(&self.on_card, &[(addr, size)]).is_empty() => {
+            Some(at)
+                if !matches!(self.place, Place::Nowhere)
+                    && overlaps(&self.on_card, &[(addr, size)]).is_empty() =>
+            {
                 self.read(into, at)?;
                 Ok(true)
             }

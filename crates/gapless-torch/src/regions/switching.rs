@@ -11,7 +11,8 @@
 
 use super::Keep;
 use super::moving::{
-    Failure, Half, Moved, Mover, alone, finish_sleep, finish_wake, keep_asleep, on, sleep, take_store, wake, wake_on,
+    Failure, Half, Moved, Mover, alone, finish_sleep, finish_wake, keep_asleep, on, sleep, take_store, wake,
+    wake_on,
 };
 use super::regions;
 use super::store::Store;
@@ -114,7 +115,10 @@ impl<'a> Steps<'a> {
             Ok(store) => store,
             Err(error) => {
                 sinking.end_awake();
-                return Err(Failure::Other(format!("region {:?} cannot sleep: {error}. It is awake", down.name)));
+                return Err(Failure::Other(format!(
+                    "region {:?} cannot sleep: {error}. It is awake",
+                    down.name
+                )));
             }
         };
         let pools = up.pools(device);
@@ -172,10 +176,13 @@ impl<'a> Steps<'a> {
         }
         let copies = self.sinking.copies;
         // Also after a failure: copies that are queued write to memory that goes away.
-        let waited = copies.wait_back().map_err(|error| Failure::Other(format!("a copy to the card failed ({error:?})")));
+        let waited = copies
+            .wait_back()
+            .map_err(|error| Failure::Other(format!("a copy to the card failed ({error:?})")));
         match woken.and(waited).and_then(|()| Half::begin_wake(up, device)) {
             Ok(rising) => {
-                let woke = finish_wake(up, &rising, self.from, Ok(())).map_err(|failure| also(failure, &down.name))?;
+                let woke = finish_wake(up, &rising, self.from, Ok(()))
+                    .map_err(|failure| also(failure, &down.name))?;
                 Ok((slept, woke))
             }
             Err(failure) => {
@@ -202,7 +209,8 @@ impl<'a> Steps<'a> {
             bytes += size;
         }
         let copies = self.sinking.copies;
-        let queued = batch.iter().try_for_each(|&(addr, size)| self.to.fill_part(copies, &self.to.within(addr, size)));
+        let queued =
+            batch.iter().try_for_each(|&(addr, size)| self.to.fill_part(copies, &self.to.within(addr, size)));
         // Also after a failure: copies that are queued write to the store.
         let waited = copies.wait_out().map_err(|error| format!("a copy to the host failed ({error:?})"));
         if let Err(error) = queued.and(waited) {

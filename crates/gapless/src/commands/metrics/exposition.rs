@@ -2,8 +2,8 @@
 //! the labels of DCGM's exporter.
 
 use crate::machine::{Gpu, Machine, Process, Use};
-use gapless_page::{Card, Region};
 use gapless_page::host::Figures;
+use gapless_page::{Card, Region};
 use std::collections::HashSet;
 use std::fmt::Write;
 

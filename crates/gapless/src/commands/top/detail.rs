@@ -44,8 +44,7 @@ pub(super) fn draw(
                 .areas(below);
         let rows = (card.regions.len() as u16 + 2).min(lanes.height / 2);
         let rows = if card.regions.is_empty() { 0 } else { rows };
-        let [lanes, regions] =
-            Layout::vertical([Constraint::Fill(1), Constraint::Length(rows)]).areas(lanes);
+        let [lanes, regions] = Layout::vertical([Constraint::Fill(1), Constraint::Length(rows)]).areas(lanes);
         frame.render_widget(Paragraph::new(lane_lines(card, lanes, palette)), lanes);
         frame.render_widget(Paragraph::new(region_lines(card, regions, palette)), regions);
         frame.render_widget(Paragraph::new(holder_lines(card, holders, palette)), holders);
@@ -229,11 +228,18 @@ fn lane_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> 
 fn region_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> {
     let room = usize::from(place.height).saturating_sub(1);
     let mut lines = vec![Line::styled(
-        format!(" {} {} {} {}", left("REGION", 15), right("ON CARD", 8), right("ASLEEP", 8), right("HOST", 8)),
+        format!(
+            " {} {} {} {}",
+            left("REGION", 15),
+            right("ON CARD", 8),
+            right("ASLEEP", 8),
+            right("HOST", 8)
+        ),
         palette.quiet(),
     )];
     for region in &card.regions {
-        let figures = [region.held, region.asleep, region.host].map(|count| right(&bytes(count), 8)).join(" ");
+        let figures =
+            [region.held, region.asleep, region.host].map(|count| right(&bytes(count), 8)).join(" ");
         lines.push(Line::raw(format!(" {} {figures}", left(&region.name, 15))));
     }
     shorten(lines, room, 0, palette)
