@@ -84,7 +84,7 @@ def read(library: Any) -> list[tuple[str, list[tuple[int, int]]]]:
 
 
 def changed(library: Any, *, fell_asleep: Optional[str] = None) -> None:
-    """A region has fallen asleep, to be guarded, or one has woken: the guard is on or off in this thread from now on."""
+    """A region has fallen asleep, to be guarded, or one has woken: the guard of this thread is on or off now."""
     global _ranges
     if fell_asleep is None and not _guarded:
         return

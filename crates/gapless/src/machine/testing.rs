@@ -2,7 +2,7 @@
 
 use super::{CardReading, Machine};
 use gapless_cuda::nvml::Memory;
-use gapless_page::{Card, Counters, Holder, Lane, Page, Process, Region, Sample};
+use gapless_page::{Card, Counters, Holder, Lane, Page, Process, Sample};
 
 pub(crate) const GIB: u64 = 1 << 30;
 /// When all of it happens: a second after the pages were written.
@@ -78,10 +78,6 @@ fn samples(live: u64, reserved: u64) -> Vec<Sample> {
 fn busy(index: u32, live: u64, reserved: u64) -> Card {
     let lane = |stream, pool, live, reserved| Lane { stream, pool, blocks: 40, live, reserved };
     let holder = |what: &str, bytes, blocks| Holder { what: what.to_owned(), bytes, blocks };
-    let region = |name: &str, live, held, asleep, host| {
-        let (name, keep) = (name.to_owned(), "host".to_owned());
-        Region { name, keep, live, held, asleep, host }
-    };
     Card {
         stranded: 300 << 20,
         blocks: 1834,
@@ -108,10 +104,6 @@ fn busy(index: u32, live: u64, reserved: u64) -> Card {
             holder("train.py:31 build", 7 * GIB, 291),
             holder("adamw.py:88 step", 6 * GIB, 582),
             holder("24 blocks of 96.0 MiB", 2304 << 20, 24),
-        ],
-        regions: vec![
-            region("rollout", 0, 0, 12 * GIB, 12 * GIB),
-            region("trainer/weights", 7 * GIB, 7 * GIB + (2 << 20), 0, 0),
         ],
         samples: samples(live, reserved),
         ..card(index, live, reserved)

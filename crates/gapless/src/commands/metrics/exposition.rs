@@ -338,6 +338,32 @@ mod tests {
     }
 
     #[test]
+    fn regions_are_told_with_their_names() {
+        let mut machine = machine();
+        let region = Region { name: "weights".to_owned(), held: 3, asleep: 5, ..Region::default() };
+        let card = machine
+            .processes
+            .iter_mut()
+            .flat_map(|process| &mut process.uses)
+            .find_map(|one| one.card.as_mut());
+        card.expect("a process that tells").regions = vec![region];
+        let text = text(&machine);
+        let line = |name: &str, value: u64| {
+            let of = |line: &&str| {
+                line.starts_with(&format!("{name}{{gpu=")) && line.contains(",region=\"weights\"}")
+            };
+            assert_eq!(
+                text.lines().find(of).and_then(|line| line.rsplit_once(' ')).map(|(_, v)| v),
+                Some(&*value.to_string())
+            );
+        };
+        line("gapless_region_live_bytes", 0);
+        line("gapless_region_held_bytes", 3);
+        line("gapless_region_asleep_bytes", 5);
+        line("gapless_region_host_bytes", 0);
+    }
+
+    #[test]
     fn programs_are_named_without_their_arguments() {
         let of = |command: &str| program(command);
         assert_eq!(of("/usr/bin/python3 -u /home/a/train.py --token secret"), "python3 train.py");

@@ -274,3 +274,34 @@ fn shorten(mut lines: Vec<Line<'static>>, room: usize, more: usize, palette: Pal
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_page::Region;
+
+    #[test]
+    fn regions_with_what_of_them_sleeps() {
+        let region = |name: &str, held, asleep| Region {
+            name: name.to_owned(),
+            held,
+            asleep,
+            host: asleep,
+            ..Region::default()
+        };
+        let card = Card {
+            regions: vec![region("rollout", 0, 12 << 30), region("trainer/weights", 7 << 30, 0)],
+            ..Card::default()
+        };
+        let lines = region_lines(&card, Rect::new(0, 0, 46, 4), Palette::new(false));
+        let text: Vec<String> = lines.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            [
+                " REGION           ON CARD   ASLEEP     HOST",
+                " rollout              0 B 12.0 GiB 12.0 GiB",
+                " trainer/weights 7.00 GiB      0 B      0 B",
+            ]
+        );
+    }
+}
