@@ -6,6 +6,7 @@
 Importing this package does nothing: no torch, no library, no environment variable is looked at before enable().
 """
 
+from ._asleep import AsleepError, guard_sleeping
 from ._available import available
 from ._budget import budget, tenant
 from ._elastic import BlockTable, Elastic, ElasticPool, elastic, elastic_pool
@@ -13,10 +14,11 @@ from ._errors import GaplessError, GaplessWarning, OptionError
 from ._estimate.answer import Estimate
 from ._estimate.api import estimate
 from ._offload import offload
+from ._others import Suspended, resume_others, suspend_others
 from ._paths import include_dir, library_dir
 from ._pin import pin_batch, pin_memory
 from ._plan import plan
-from ._regions import Moved, Region, is_asleep, kept_bytes, move_to_region, no_region, prepare_host, region, regions, sleep, switch, wake
+from ._regions import Moved, Region, is_asleep, kept_bytes, move_to_region, no_region, prepare_host, region, regions, retain, sleep, switch, wake
 from ._report import Check, Device, Diff, Finding, Holder, Report, check, diff, report
 from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
 from ._share import Attached, attach, share, unshare
@@ -24,6 +26,7 @@ from ._version import __version__ as __version__
 from ._version import version
 
 __all__ = [
+    "AsleepError",
     "Attached",
     "BlockTable",
     "Check",
@@ -41,6 +44,7 @@ __all__ = [
     "Pressure",
     "Region",
     "Report",
+    "Suspended",
     "attach",
     "available",
     "budget",
@@ -52,6 +56,7 @@ __all__ = [
     "enable",
     "enabled",
     "estimate",
+    "guard_sleeping",
     "include_dir",
     "is_asleep",
     "library_dir",
@@ -68,11 +73,14 @@ __all__ = [
     "regions",
     "report",
     "reserve",
+    "resume_others",
+    "retain",
     "share",
     "sleep",
     "snapshot",
     "stats",
     "step",
+    "suspend_others",
     "switch",
     "tenant",
     "trim",

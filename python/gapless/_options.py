@@ -25,6 +25,7 @@ _OTHER_VARIABLES = (
     "RUN",
     "RUN_DIR",
     "SLEEP_DIR",
+    "SLEEP_GUARD",
     "RECORD_OWNER",
     "CARD",
     "CARDS",

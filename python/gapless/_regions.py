@@ -12,6 +12,7 @@ The bookkeeping and the copies are the library's; see docs/serving.md for what i
 import functools
 import inspect
 import json
+import os
 import re
 import threading
 import time
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, TypeVar, Union, cast
 
-from . import _options, _session
+from . import _asleep, _options, _session
 from ._errors import GaplessError, OptionError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -158,24 +159,55 @@ def _raise(code: int, message: str) -> None:
     raise GaplessError(message)
 
 
-def sleep(name: str, verify: bool = False) -> Moved:
+def _is_guarded(guard: Optional[bool]) -> bool:
+    if guard is not None:
+        return guard
+    text = os.environ.get("GAPLESS_SLEEP_GUARD", "1").strip().lower()
+    if text not in ("0", "1", "on", "off"):
+        raise OptionError(f"invalid GAPLESS_SLEEP_GUARD={text!r}: write 1 or 0")
+    return text in ("1", "on")
+
+
+def _guard(name: str) -> None:
+    """Torch functions of this thread that would touch the region raise from now on."""
+    library = _session._on()
+    if _session.enabled() and library.has("gapless_asleep_json"):
+        _asleep.changed(library, fell_asleep=name)
+
+
+def sleep(name: str, verify: bool = False, guard: Optional[bool] = None) -> Moved:
     """A region falls asleep: its work is waited for, its bytes are kept as it was opened to, and its memory goes back
     to the card. Its tensors keep their addresses and may be freed; nothing else may touch them until wake().
 
     verify  sums the bytes up and compares them, on the host and on the card, when the region wakes
+    guard   torch functions that would touch the region raise gapless.AsleepError, in this thread and in its backward
+            passes, for as long as it sleeps (True, or what GAPLESS_SLEEP_GUARD says)
     """
-    return _moved("gapless_region_sleep", (name,), int(verify))[0]
+    guard = _is_guarded(guard)
+    moved = _moved("gapless_region_sleep", (name,), int(verify))[0]
+    if guard:
+        _guard(name)
+    return moved
 
 
 def wake(name: str) -> Moved:
     """A region wakes up, with its bytes where they were. torch.OutOfMemoryError where the card has too little memory:
     the region sleeps on then, and is whole."""
-    return _moved("gapless_region_wake", (name,))[0]
+    moved = _moved("gapless_region_wake", (name,))[0]
+    _asleep.changed(_session._on())
+    return moved
 
 
-def switch(sleep: str, wake: str, verify: bool = False) -> tuple[Moved, Moved]:
+def switch(sleep: str, wake: str, verify: bool = False, guard: Optional[bool] = None) -> tuple[Moved, Moved]:
     """One region falls asleep while another wakes up: both directions at once where the card has room for both."""
-    slept, woke = _moved("gapless_region_switch", (sleep, wake), int(verify))
+    guard = _is_guarded(guard)
+    try:
+        slept, woke = _moved("gapless_region_switch", (sleep, wake), int(verify))
+    finally:
+        # Also after a failure: the first may sleep, and the message says so.
+        _asleep.changed(_session._on())
+        if guard and any(found.name == sleep and found.asleep for found in regions()):
+            _guard(sleep)
     return slept, woke
 
 
@@ -205,18 +237,56 @@ def regions() -> list[Region]:
         room = 2 * length
 
 
+def sleeps(name: str) -> bool:
+    """Whether a region sleeps, also where none of its tensors is left."""
+    return any(found == name for found, _ in _asleep.read(_session._on()))
+
+
 def is_asleep(tensor: Any) -> bool:
     """Whether a tensor lies in memory that sleeps."""
     return bool(_session._on().optional("gapless_is_asleep", tensor.untyped_storage().data_ptr()))
 
 
-def kept_bytes(tensor: Any) -> Any:
-    """The bytes of a contiguous tensor that sleeps, as a new tensor on the host; None where none are kept."""
+def retain(name: str, kept: bool = True) -> None:
+    """Whether the host keeps a region's bytes when it wakes: at the same place, for the next sleep. kept_bytes() reads
+    them, as they were when the region last slept. Only with keep="host"."""
+    _retain(name, int(kept))
+
+
+def _retain(name: str, how: int) -> None:
+    library = _session._on()
+    if library.optional("gapless_region_retain", name.encode(), how) != 0:
+        raise GaplessError(library.last_error())
+
+
+def drop_kept(name: str) -> None:
+    """Drops the bytes that retain() kept of a region which is awake."""
+    _retain(name, -1)
+
+
+def show_files_in(folder: Optional[str]) -> None:
+    """Regions with keep="disk" write files with names into this folder from now on; None: files without names."""
+    _session._on().optional("gapless_region_files", os.fsencode(folder) if folder is not None else None)
+
+
+def kept_bytes(tensor: Any, copy: bool = True) -> Any:
+    """The bytes of a contiguous tensor that sleeps, as a new tensor on the host; None where none are kept.
+
+    copy  False: where they lie side by side on the host, the tensor is that very memory, and valid until the region
+          wakes, or sleeps again where its bytes are retained
+    """
     from . import _torch
 
     torch = _torch.import_torch()
     if not tensor.is_contiguous():
         raise GaplessError("only the bytes of a contiguous tensor can be read while it sleeps")
+    if not copy and tensor.nbytes:
+        at = _session._on().optional("gapless_region_kept_at", tensor.data_ptr(), tensor.nbytes)
+        if at:
+            import ctypes
+
+            memory = (ctypes.c_uint8 * tensor.nbytes).from_address(at)
+            return torch.frombuffer(memory, dtype=torch.uint8).view(tensor.dtype).view(tensor.shape)
     found = torch.empty(tensor.shape, dtype=tensor.dtype)
     library = _session._on()
     code = library.optional("gapless_region_read", tensor.data_ptr(), found.nbytes, found.data_ptr())

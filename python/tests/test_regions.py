@@ -386,3 +386,357 @@ other = torch.empty(700 * MIB, dtype=torch.uint8, device="cuda")
 """,
         STANDIN_CAPACITY=str(1 << 30),
     )
+
+
+def test_a_torch_function_that_touches_a_sleeping_tensor_raises(bench):
+    bench.passes(
+        START
+        + """
+from torch.utils import _python_dispatch as dispatch
+
+def raises(call, *texts):
+    try:
+        call()
+    except gapless.AsleepError as error:
+        assert all(text in str(error) for text in texts), error
+    else:
+        raise SystemExit(f"nothing was raised where {texts} was wanted")
+
+with gapless.region("weights"):
+    weight = torch.nn.Parameter(torch.empty(64, 64, device="cuda"))
+    bias = torch.empty(64, device="cuda")
+outside = torch.empty(64, 64, device="cuda")
+product = torch.empty(64, 64, device="cuda", requires_grad=True) @ weight
+assert dispatch._len_torch_dispatch_stack() == 0
+gapless.sleep("weights")
+assert dispatch._len_torch_dispatch_stack() == 1
+raises(lambda: outside @ weight, "aten.mm", "'weights'", "gapless.wake('weights')")
+raises(lambda: torch.nn.functional.linear(outside, weight, bias), "'weights'")
+raises(lambda: torch.cat([outside, weight.detach()]), "aten.cat")
+raises(lambda: torch.add(outside, 1, out=weight.detach()), "aten.add")
+raises(lambda: weight.cpu(), "_to_copy")
+raises(lambda: bias.zero_(), "zero_")
+raises(lambda: bias[3:].fill_(1), "fill_")
+assert str(bias) == "tensor(asleep in region 'weights', size=(64,), dtype=torch.float32, device='cuda:0')", str(bias)
+# The backward pass runs in a thread of its own.
+raises(lambda: product.sum().backward(), "'weights'")
+# What needs no bytes is fine, and so is everything that is awake.
+view, like = weight.detach()[3:].view(-1), torch.empty_like(weight)
+assert view.shape == (61 * 64,) and like.shape == (64, 64) and gapless.is_asleep(view)
+assert (outside + like).shape == (64, 64)
+# Modes of the program lie above, and end in any order.
+class Count(dispatch.TorchDispatchMode):
+    seen = 0
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        Count.seen += 1
+        return func(*args, **(kwargs or {}))
+with Count():
+    outside + 1
+    gapless.wake("weights")
+    outside + 1
+    gapless.sleep("weights")
+    raises(lambda: outside @ weight, "aten.mm")
+assert Count.seen == 3 and dispatch._len_torch_dispatch_stack() == 1
+gapless.wake("weights")
+assert dispatch._len_torch_dispatch_stack() == 0
+outside @ weight
+# Other threads have the guard where they open it.
+import threading
+gapless.sleep("weights")
+found = []
+def other():
+    with gapless.guard_sleeping():
+        try:
+            outside @ weight
+        except gapless.AsleepError:
+            found.append(dispatch._len_torch_dispatch_stack())
+    found.append(dispatch._len_torch_dispatch_stack())
+thread = threading.Thread(target=other)
+thread.start()
+thread.join()
+assert found == [1, 0], found
+gapless.wake("weights")
+# It can be off.
+gapless.sleep("weights", guard=False)
+assert dispatch._len_torch_dispatch_stack() == 0
+gapless.wake("weights")
+os.environ["GAPLESS_SLEEP_GUARD"] = "0"
+gapless.sleep("weights")
+assert dispatch._len_torch_dispatch_stack() == 0
+gapless.wake("weights")
+os.environ["GAPLESS_SLEEP_GUARD"] = "maybe"
+try:
+    gapless.sleep("weights")
+    raise SystemExit("it was taken")
+except gapless.OptionError as error:
+    assert "GAPLESS_SLEEP_GUARD" in str(error), error
+"""
+    )
+
+
+def test_a_sleeping_tensor_has_no_stream_and_is_not_shared(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    weight = make(3 * MIB, 1)
+stream = torch.cuda.Stream()
+weight.record_stream(stream)
+gapless.sleep("weights", guard=False)
+for call, text in [(lambda: weight.record_stream(stream), "sleeps: wake its region"), (lambda: gapless.share({"weight": weight}), "sleeps")]:
+    try:
+        call()
+        raise SystemExit("it was taken: " + text)
+    except RuntimeError as error:
+        assert text in str(error), error
+# Freeing it is fine: it has been counted out.
+del weight
+assert one("weights").asleep == 0
+gapless.wake("weights")
+assert one("weights").held == 0
+"""
+    )
+
+
+def test_compiled_functions_stay_compiled_while_something_sleeps(bench):
+    bench.passes(
+        START
+        + """
+import torch._dynamo
+from torch._dynamo.testing import CompileCounter
+with gapless.region("weights"):
+    weight = make(3 * MIB, 1)
+count = CompileCounter()
+@torch.compile(backend=count)
+def function(x):
+    return x + 1
+cold = torch.empty(16)
+gapless.sleep("weights")
+function(cold)
+assert count.frame_count == 1, count.frame_count
+gapless.wake("weights")
+function(cold)
+assert count.frame_count == 1, count.frame_count
+""",
+        cold=True,
+    )
+
+
+def test_regions_are_part_of_the_statistics(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    weight = make(30 * MIB, 1)
+with gapless.region("cache/a", keep="discard"):
+    cache = make(10 * MIB, 2)
+found = gapless.stats()
+assert found["gapless.region.weights.live"] == 30 * MIB and found["gapless.region.weights.asleep"] == 0, found
+assert found["gapless.region.weights.held"] >= 30 * MIB and found["gapless.region.cache/a.live"] == 10 * MIB
+gapless.sleep("weights")
+gapless.sleep("cache/a")
+found = gapless.stats()
+assert [found[f"gapless.region.weights.{figure}"] for figure in ("live", "held", "asleep", "host")] == [0, 0, 30 * MIB, 30 * MIB]
+assert [found[f"gapless.region.cache/a.{figure}"] for figure in ("live", "held", "asleep", "host")] == [0, 0, 10 * MIB, 0]
+# What sleeps is neither allocated nor reserved, and not stranded.
+assert found["allocated_bytes.all.current"] == 0 and found["reserved_bytes.all.current"] == 0 and found["gapless.stranded_bytes"] == 0
+gapless.wake("weights")
+assert gapless.stats()["gapless.region.weights.live"] == 30 * MIB
+"""
+    )
+
+
+def test_retained_bytes_stay_at_their_place_on_the_host(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("weights"):
+    a, b = make(30 * MIB, 1), make(3 * MIB, 2)
+gapless.sleep("weights")
+first = gapless.kept_bytes(a, copy=False).data_ptr()
+assert bytes(gapless.kept_bytes(a, copy=False).numpy()) == pattern(1, 30 * MIB)
+gapless.retain("weights")
+gapless.wake("weights")
+assert holds(a, 1) and one("weights").host >= 33 * MIB
+assert gapless.kept_bytes(a, copy=False).data_ptr() == first
+assert bytes(gapless.kept_bytes(b).numpy()) == pattern(2, 3 * MIB)
+# The next sleep writes there, also where less is left.
+card.card_poke(a.data_ptr(), pattern(7, 30 * MIB), 30 * MIB)
+del b
+gapless.retain("weights", False)
+gapless.sleep("weights")
+assert gapless.kept_bytes(a, copy=False).data_ptr() == first
+assert bytes(gapless.kept_bytes(a, copy=False).numpy()) == pattern(7, 30 * MIB)
+gapless.wake("weights")
+assert holds(a, 7) and gapless.kept_bytes(a) is None and one("weights").host == 0
+# What does not fit any more gets another place.
+gapless.sleep("weights")
+gapless.retain("weights")
+gapless.wake("weights")
+with gapless.region("weights"):
+    c = make(50 * MIB, 3)
+gapless.sleep("weights", verify=True)
+gapless.wake("weights")
+assert holds(a, 7) and holds(c, 3)
+"""
+    )
+
+
+def test_two_regions_that_do_not_fit_together_change_places(bench):
+    bench.passes(
+        START
+        + """
+import random
+dice = random.Random(3)
+MOST = 24 * MIB
+def fill(name, seed):
+    with gapless.region(name):
+        sizes = [dice.randrange(MIB, 4 * MIB) for _ in range(12)] + [900, 5000]
+        while sum(sizes) > MOST:
+            sizes.pop(0)
+        return {seed + at: make(size, seed + at) for at, size in enumerate(sizes)}
+def whole(tensors):
+    return all(holds(tensor, seed) for seed, tensor in tensors.items())
+a = fill("a", 10)
+gapless.sleep("a")
+b = fill("b", 40)
+places = {seed: tensor.data_ptr() for seed, tensor in {**a, **b}.items()}
+for turn in range(6):
+    down, up = ("b", "a") if turn % 2 == 0 else ("a", "b")
+    slept, woke = gapless.switch(sleep=down, wake=up, verify=turn > 3)
+    assert slept.copied_bytes > 12 * MIB and woke.copied_bytes > 12 * MIB
+    assert one(down).held == 0 and one(up).asleep == 0
+    assert whole(a if up == "a" else b), turn
+# A failure of any copy, and of any driver call, leaves each region whole: awake or asleep.
+card.card_fail_in.argtypes = [ctypes.c_int64]
+failures = 0
+for fail in [lambda at=at: card.card_fail_copy(at) for at in range(0, 24, 3)] + [lambda at=at: card.card_fail_in(at) for at in range(0, 90, 7)]:
+    down, up = ("b", "a") if one("b").live else ("a", "b")
+    fail()
+    try:
+        gapless.switch(sleep=down, wake=up)
+        failed = False
+    except gapless.GaplessError:
+        failed = True
+    except torch.OutOfMemoryError:
+        failed = True
+    card.card_fail_copy(-1)
+    card.card_fail_in(-1)
+    failures += failed
+    for name, tensors in (("a", a), ("b", b)):
+        found = one(name)
+        assert bool(found.live) != bool(found.asleep), found
+        if found.live:
+            assert whole(tensors), name
+    if one("a").asleep and one("b").asleep:
+        gapless.wake(down)
+        assert whole(b if down == "b" else a)
+assert failures > 8, failures
+down, up = ("b", "a") if one("b").live else ("a", "b")
+gapless.switch(sleep=down, wake=up)
+assert whole(a if up == "a" else b)
+assert places == {seed: tensor.data_ptr() for seed, tensor in {**a, **b}.items()}
+""",
+        STANDIN_CAPACITY=str(38 << 20),
+    )
+
+
+def test_what_torch_memory_savers_examples_demand(bench, tmp_path):
+    """The steps of its cpu_backup.py and disk_backup.py, with bytes that the stand-in card can have."""
+    bench.passes(
+        START
+        + f"""
+folder = {str(tmp_path)!r}
+from gapless.integrations.torch_memory_saver import Saver, _Below
+from gapless.integrations import torch_memory_saver as module
+saver = module.torch_memory_saver
+below = _Below(saver)
+assert saver.retain_cpu_backup is False and below.tms_get_cpu_backup_backend() == b"pinned"
+# Retained: one place on the host over many pauses, with new bytes each time.
+with saver.region(tag="retained", enable_cpu_backup=True, cpu_backup_backend="mmap"):
+    assert below.tms_get_cpu_backup_backend() == b"mmap"
+    tensor = make(4096, 1)
+saver.pause("retained")
+first = saver.get_cpu_backup(tensor, zero_copy=True).data_ptr()
+saver.retain_cpu_backup = True
+saver.resume("retained")
+for seed in (2, 3):
+    assert saver.get_cpu_backup(tensor, zero_copy=True).data_ptr() == first
+    card.card_poke(tensor.data_ptr(), pattern(seed, 4096), 4096)
+    saver.pause("retained")
+    backup = saver.get_cpu_backup(tensor, zero_copy=True)
+    assert backup.data_ptr() == first and bytes(backup.numpy()) == pattern(seed, 4096)
+    saver.retain_cpu_backup = seed == 2
+    del backup
+    saver.resume("retained")
+    assert holds(tensor, seed)
+assert saver.get_cpu_backup(tensor) is None
+# A backup goes with its allocation, awake or paused: its memory is not pinned any more.
+for paused in (False, True):
+    tag = "free_" + str(paused)
+    with saver.region(tag=tag, enable_cpu_backup=True):
+        tensor = make(4096, 5)
+    saver.retain_cpu_backup = True
+    saver.pause(tag)
+    if not paused:
+        saver.resume(tag)
+    backup = saver.get_cpu_backup(tensor, zero_copy=True)
+    assert bytes(backup.numpy()) == pattern(5, 4096)
+    pool = below._mem_pools.pop((tag, True, False, "pinned", 0))
+    del backup
+    with below._with_region_config(tag=tag, enable_cpu_backup=True, cpu_backup_backend="pinned"):
+        del tensor, pool
+    assert card.card_pinned() == 0, card.card_pinned()
+    saver.retain_cpu_backup = False
+# On disk: files with names, as many bytes each time, gone when resumed.
+below.tms_set_disk_backup_dir(folder.encode())
+with saver.region(enable_disk_backup=True):
+    big, small = make(13 * MIB + 12345, 6), make(7, 7)
+sizes = set()
+for _ in range(3):
+    saver.pause()
+    files = os.listdir(folder)
+    total = sum(os.path.getsize(os.path.join(folder, name)) for name in files)
+    assert len(files) >= 2 and total >= 13 * MIB + 12345, files
+    sizes.add(total)
+    saver.resume()
+    assert holds(big, 6) and holds(small, 7) and os.listdir(folder) == []
+assert len(sizes) == 1
+"""
+    )
+
+
+def test_others_give_their_memory_back(bench):
+    bench.passes(
+        START
+        + """
+from gapless import _others
+class Group: pass
+class Nccl:
+    calls = []
+    def ncclCommSuspend(self, comm, flags):
+        Nccl.calls.append(("suspend", comm.value, flags.value))
+        return 0 if comm.value != 7 else 5
+    def ncclCommResume(self, comm):
+        Nccl.calls.append(("resume", comm.value))
+        return 0
+found = gapless.suspend_others()
+assert (found.communicators, found.nccl_bytes, found.notes) == (0, 0, ()), found
+_others._communicators = lambda torch, device: [(5, Group()), (7, Group())]
+_others._nccl = lambda: Nccl()
+found = gapless.suspend_others()
+assert found.communicators == 1 and "failed with 5" in found.notes[0] and "1 communicators" in str(found), found
+assert Nccl.calls == [("suspend", 5, 1), ("suspend", 7, 1)]
+assert gapless.resume_others() == 1 and Nccl.calls[-1] == ("resume", 5) and gapless.resume_others() == 0
+# A library without the function is told, and nothing is changed.
+_others._nccl = lambda: object()
+found = gapless.suspend_others()
+assert found.communicators == 0 and "ncclCommSuspend" in found.notes[0], found
+# Workspaces are torch's tensors: they go, and their memory is the card's.
+left, right = torch.empty(8, 8, device="cuda"), torch.empty(8, 8, device="cuda")
+left @ right
+before = torch.cuda.memory_allocated()
+found = gapless.suspend_others()
+assert found.cublas_bytes == before - torch.cuda.memory_allocated() and found.cublas_bytes >= 0
+"""
+    )

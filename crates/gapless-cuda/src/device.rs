@@ -442,6 +442,10 @@ impl Device for CudaDevice {
         check(unsafe { (self.driver.event_wait)(event.0 as Handle) })
     }
 
+    fn is_shared(&self, page: PageHandle) -> bool {
+        CudaDevice::is_shared(self, page)
+    }
+
     fn discard(&mut self, event: EventHandle) {
         let event = event.0 as Handle;
         if let Some(at) = self.foreign.iter().position(|&foreign| foreign == event) {

@@ -12,6 +12,7 @@
 //!             u64 live, peak_live, requested, active, reserved, peak_reserved, stranded, blocks, u64 for each counter,
 //!             u16 lanes, u32 more, each u64 stream, pool a, pool b, blocks, live, reserved,
 //!             u16 holders, each text what, u64 bytes, blocks,
+//!             u16 regions, each text name, text keep, u64 live, held, asleep, host,
 //!             u16 samples, each u64 time, live, reserved, allocations
 //!     24 + length  u64 sequence again, u64 checksum of sequence, length and body (FNV-1a)
 //! ```
@@ -21,26 +22,33 @@
 //! last card is damaged.
 
 use crate::error::PageError;
-use crate::page::{Card, Counters, Holder, Lane, Page, Sample, Tenant};
+use crate::page::{Card, Counters, Holder, Lane, Page, Region, Sample, Tenant};
 use crate::process::Process;
 
 pub const MAGIC: [u8; 8] = *b"GAPLPAGE";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The most that a page has of each.
 pub const CARDS: usize = 64;
 pub const LANES: usize = 32;
 pub const HOLDERS: usize = 16;
+pub const REGIONS: usize = 32;
 pub const SAMPLES: usize = 240;
 /// Bytes of a command line, and of any other text.
 pub const COMMAND: usize = 512;
 pub const TEXT: usize = 120;
+/// Bytes of the word for what a region keeps.
+const KEEP: usize = 16;
 
 const HEADER: usize = 24;
 const FOOTER: usize = 16;
 /// No page is larger.
-pub const LARGEST: usize =
-    HEADER + FOOTER + 2048 + CARDS * (512 + 2 * TEXT + LANES * 48 + HOLDERS * (24 + TEXT) + SAMPLES * 32);
+pub const LARGEST: usize = HEADER
+    + FOOTER
+    + 2048
+    + CARDS * (512 + 2 * TEXT + LANES * 48 + HOLDERS * (24 + TEXT) + REGIONS * REGION + SAMPLES * 32);
+/// The bytes of one region.
+const REGION: usize = 36 + TEXT + KEEP;
 
 /// A page as bytes. Lists that are too long lose their end, texts too.
 #[must_use]
@@ -223,6 +231,13 @@ fn put_card(out: &mut Put, card: &Card) {
         out.u64(holder.bytes);
         out.u64(holder.blocks);
     });
+    out.list(&card.regions, REGIONS, |out, region| {
+        out.text(&region.name, TEXT);
+        out.text(&region.keep, KEEP);
+        for value in [region.live, region.held, region.asleep, region.host] {
+            out.u64(value);
+        }
+    });
     // The newest are those that matter.
     let samples = &card.samples[card.samples.len().saturating_sub(SAMPLES)..];
     out.list(samples, SAMPLES, |out, sample| {
@@ -369,6 +384,16 @@ fn take_card(take: &mut Take<'_>) -> Result<Card, PageError> {
     }
     for _ in 0..take.count(HOLDERS)? {
         card.holders.push(Holder { what: take.text(TEXT)?, bytes: take.number()?, blocks: take.number()? });
+    }
+    for _ in 0..take.count(REGIONS)? {
+        card.regions.push(Region {
+            name: take.text(TEXT)?,
+            keep: take.text(KEEP)?,
+            live: take.number()?,
+            held: take.number()?,
+            asleep: take.number()?,
+            host: take.number()?,
+        });
     }
     for _ in 0..take.count(SAMPLES)? {
         card.samples.push(Sample {

@@ -21,7 +21,7 @@ pub mod writer;
 pub use error::PageError;
 pub use folder::{Folder, FolderError};
 pub use host::{HostPage, read_hosts};
-pub use page::{Card, Counters, Holder, Lane, Page, Sample, Tenant};
+pub use page::{Card, Counters, Holder, Lane, Page, Region, Sample, Tenant};
 pub use process::Process;
 pub use reader::{Readings, read_all};
 pub use writer::Writer;

@@ -68,6 +68,8 @@ pub struct Card {
     pub more_lanes: u32,
     /// The largest holders, the most bytes first; at most [`crate::layout::HOLDERS`].
     pub holders: Vec<Holder>,
+    /// Memory that sleeps and wakes by name, the most bytes first; at most [`crate::layout::REGIONS`].
+    pub regions: Vec<Region>,
     /// The last minutes, oldest first; at most [`crate::layout::SAMPLES`].
     pub samples: Vec<Sample>,
 }
@@ -131,6 +133,20 @@ pub struct Holder {
     pub what: String,
     pub bytes: u64,
     pub blocks: u64,
+}
+
+/// A named part of the program's memory that sleeps and wakes. What sleeps is part of neither `live` nor `reserved`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Region {
+    pub name: String,
+    /// What becomes of its bytes while it sleeps: `host`, `disk`, `discard` or `compressed`.
+    pub keep: String,
+    /// Blocks that are awake, and device memory behind the region.
+    pub live: u64,
+    pub held: u64,
+    /// Blocks that sleep, and host memory that keeps their bytes.
+    pub asleep: u64,
+    pub host: u64,
 }
 
 /// The card at one time.

@@ -84,10 +84,15 @@ fn card(index: u32) -> Card {
         lanes: vec![Lane { stream: 0x7f00, pool: (0, 4), blocks: 2, live: 3, reserved: 4 }; 3],
         more_lanes: 5,
         holders: vec![Holder { what: "model.py:3 forward".to_owned(), bytes: 9, blocks: 1 }],
+        regions: vec![region("weights"), region("cache")],
         samples: (0..9)
             .map(|t| Sample { time: t, live: t + 1, reserved: t + 2, allocations: t * t })
             .collect(),
     }
+}
+
+fn region(name: &str) -> Region {
+    Region { name: name.to_owned(), keep: "host".to_owned(), live: 1, held: 2, asleep: 3, host: 4 }
 }
 
 fn page() -> Page {
@@ -124,6 +129,7 @@ fn what_is_too_long_for_a_page_loses_its_end() {
     page.process.command = "é".repeat(2000);
     page.cards[0].lanes = vec![Lane::default(); layout::LANES + 7];
     page.cards[0].holders = vec![Holder { what: "x".repeat(500), ..Holder::default() }; 99];
+    page.cards[0].regions = vec![region(&"y".repeat(500)); 99];
     page.cards[0].samples = (0..1000).map(|time| Sample { time, ..Sample::default() }).collect();
     page.cards.resize(100, Card::default());
     let bytes = encode(&page, 1);
@@ -134,6 +140,8 @@ fn what_is_too_long_for_a_page_loses_its_end() {
     assert_eq!(read.cards[0].more_lanes, 5 + 7);
     assert_eq!(read.cards[0].holders.len(), layout::HOLDERS);
     assert_eq!(read.cards[0].holders[0].what, "x".repeat(layout::TEXT));
+    assert_eq!(read.cards[0].regions.len(), layout::REGIONS);
+    assert_eq!(read.cards[0].regions[0].name, "y".repeat(layout::TEXT));
     let samples = &read.cards[0].samples;
     assert_eq!((samples.len(), samples.last().map(|s| s.time)), (layout::SAMPLES, Some(999)), "the newest");
 }
@@ -148,7 +156,8 @@ fn the_largest_page_fits() {
         name: text.clone(),
         limit: Some(1),
         lanes: vec![Lane::default(); layout::LANES],
-        holders: vec![Holder { what: text, ..Holder::default() }; layout::HOLDERS],
+        holders: vec![Holder { what: text.clone(), ..Holder::default() }; layout::HOLDERS],
+        regions: vec![Region { name: text.clone(), keep: text, ..Region::default() }; layout::REGIONS],
         samples: vec![Sample::default(); layout::SAMPLES],
         ..Card::default()
     };

@@ -97,6 +97,12 @@ pub trait Device {
     /// context it does not cover.
     fn is_fenced(&self, stream: StreamHandle) -> bool;
 
+    /// Whether another process was given a page: it may have it mapped.
+    fn is_shared(&self, page: PageHandle) -> bool {
+        let _ = page;
+        false
+    }
+
     /// Forgets an event.
     fn discard(&mut self, event: EventHandle);
 

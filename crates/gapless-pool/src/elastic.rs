@@ -8,6 +8,7 @@
 //! Invariants, after every call: pages = free + here + in work; pages <= limit; a page is in one place.
 
 use crate::device::{Device, DeviceError, EventHandle, PageHandle, Refusal};
+use crate::mutants::{self, Mutant};
 use std::collections::BTreeMap;
 
 /// How much a slot is wanted.
@@ -344,6 +345,10 @@ impl Book {
 
     /// Pages that are not wanted go: a fence, then a look whether it has passed, then the calls.
     fn unmap(&mut self) -> Option<Job> {
+        if mutants::is(Mutant::ShrinkUnderWork) && self.leaving().next().is_some() {
+            self.mark_leaving();
+            self.is_done = true;
+        }
         if self.is_done {
             self.is_done = false;
             let slots: Vec<_> = self
@@ -367,6 +372,12 @@ impl Book {
         if self.is_quiet || self.leaving().next().is_none() {
             return None;
         }
+        self.mark_leaving();
+        Some(Job::Fence)
+    }
+
+    /// The next fence is behind all work that uses what is not wanted now.
+    fn mark_leaving(&mut self) {
         for slot in self.ranges.values_mut().flat_map(|range| &mut range.slots) {
             if slot.want == Want::No
                 && let State::Here { fenced, .. } = &mut slot.state
@@ -374,7 +385,6 @@ impl Book {
                 *fenced = true;
             }
         }
-        Some(Job::Fence)
     }
 
     fn tidy(&mut self) -> Option<Job> {

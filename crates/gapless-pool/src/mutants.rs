@@ -38,10 +38,14 @@ pub enum Mutant {
     AddressesCreep,
     /// Memory falls asleep under work that uses it.
     SleepUnderWork,
+    /// Memory falls asleep that another process maps.
+    SleepShared,
+    /// What an elastic range gives up is unmapped under work that uses it.
+    ShrinkUnderWork,
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 14] = [
+    pub const ALL: [Mutant; 16] = [
         Mutant::LendUnsettled,
         Mutant::ReturnUnsettled,
         Mutant::MoveUnderWork,
@@ -56,6 +60,8 @@ impl Mutant {
         Mutant::AddressesLeak,
         Mutant::AddressesCreep,
         Mutant::SleepUnderWork,
+        Mutant::SleepShared,
+        Mutant::ShrinkUnderWork,
     ];
 }
 

@@ -179,8 +179,8 @@ impl Shard {
     pub(crate) fn record_stream(&mut self, addr: u64, stream: StreamHandle) -> bool {
         let Some(slot) = self.allocations.find(addr) else { return false };
         let allocation = &mut self.allocations[slot];
-        // Another lane's: only the pool knows its stream.
-        if allocation.lane != self.lane {
+        // Another lane's: only the pool knows its stream. What sleeps: the pool refuses it.
+        if allocation.lane != self.lane || allocation.is_asleep() {
             return false;
         }
         if stream != self.stream && !allocation.uses.contains(&stream) {

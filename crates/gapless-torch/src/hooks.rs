@@ -5,13 +5,15 @@
 //! PyTorch's own functions throw goes through.
 
 use crate::cxx::Function;
+use crate::exception::{self, Kind};
 use crate::foreign::{Barred, Filter};
 use crate::oom::tail;
 use crate::quota::{admission, ticker};
 use crate::recorder::{self, Config};
 use crate::routing::{self, MempoolId};
+use crate::serve::{self, Used};
 use crate::state::{self, Card, CardError};
-use crate::{budgets, options, overlay, pressure, serve, stats};
+use crate::{budgets, options, overlay, pressure, stats};
 use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
@@ -319,10 +321,18 @@ pub unsafe extern "C" fn gapless_base_alloc(pointer: *mut c_void, size: *mut usi
     base as *mut c_void
 }
 
-/// Another stream uses a block.
+/// Another stream uses a block. Throws where it sleeps.
+///
+/// # Safety
+/// Called as PyTorch calls an allocator: from C++ that may be thrown through.
 #[unsafe(no_mangle)]
-pub extern "C" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_void) {
-    serve::record_stream(pointer as u64, StreamHandle(stream as u64));
+pub unsafe extern "C-unwind" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_void) {
+    if serve::record_stream(pointer as u64, StreamHandle(stream as u64)) == Used::Asleep {
+        let message = format!("gapless: {}", serve::asleep_text(pointer as u64));
+        set_error(&message);
+        // SAFETY: as the caller says; no card is locked.
+        unsafe { exception::throw(Kind::Error, message) };
+    }
 }
 
 /// A capture, or a memory pool, begins to take requests.

@@ -8,10 +8,11 @@
 //! is removed by readers. What fails here is silent: nobody's training ends for its statistics.
 
 use crate::state::{self, CARDS, Card};
-use crate::{background, holders};
+use crate::{background, holders, regions};
 use gapless_cuda::{Meter, identity};
 use gapless_page::{
-    Counters, Folder, Holder, Lane, Page, Process, Sample, Tenant, Writer, folder, layout, process, reader,
+    Counters, Folder, Holder, Lane, Page, Process, Region, Sample, Tenant, Writer, folder, layout, process,
+    reader,
 };
 use gapless_pool::{AllocationView, LaneView};
 use std::path::PathBuf;
@@ -166,7 +167,7 @@ impl Publisher {
         count(&card, page);
         let quota = card.pool.device().quota().clone();
         let began = Instant::now();
-        let walked = (began >= kept.next_walk).then(|| walk(&card));
+        let walked = (began >= kept.next_walk).then(|| walk(device, &card));
         drop(card);
         if let Some(tenant) = quota.figures().tenant {
             self.page.tenant = Some(Tenant { name: tenant.name, limit: Some(tenant.limit) });
@@ -220,14 +221,21 @@ struct Walked {
     stranded: u64,
     lanes: Vec<LaneView>,
     live: Vec<AllocationView>,
+    regions: Vec<regions::Shown>,
 }
 
-fn walk(card: &Card) -> Walked {
+fn walk(device: i32, card: &Card) -> Walked {
     Walked {
+        regions: regions::on_card(device, card),
         stranded: card.pool.stranded().iter().map(|(_, bytes)| bytes).sum(),
         lanes: card.pool.lanes(),
         live: card.pool.live().collect(),
     }
+}
+
+fn region(shown: regions::Shown) -> Region {
+    let regions::Shown { name, keep, live, held, asleep, host } = shown;
+    Region { name, keep: keep.name().to_owned(), live, held, asleep, host }
 }
 
 fn show(walked: Walked, device: i32, page: &mut gapless_page::Card) {
@@ -248,6 +256,8 @@ fn show(walked: Walked, device: i32, page: &mut gapless_page::Card) {
     page.more_lanes = lanes.len().saturating_sub(layout::LANES) as u32;
     lanes.truncate(layout::LANES);
     page.lanes = lanes;
+    page.regions = walked.regions.into_iter().map(region).collect();
+    page.regions.sort_by_key(|region| std::cmp::Reverse(region.held + region.asleep));
     let holder =
         |found: holders::Holder| Holder { what: found.what, bytes: found.bytes, blocks: found.blocks };
     page.holders =

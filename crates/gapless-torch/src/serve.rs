@@ -24,7 +24,7 @@ use crate::state::{self, CARDS, Card};
 use crate::suppliers::{self, Refused};
 use crate::traced::{self, Event};
 use gapless_cuda::streams;
-use gapless_pool::{AllocError, Device, DeviceError, PoolKey, StreamHandle};
+use gapless_pool::{AllocError, Device, DeviceError, FreeError, PoolKey, StreamHandle};
 use gapless_trace::Action;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -429,25 +429,47 @@ fn given_back(pointer: *mut c_void, device: Option<i32>, stack: Option<&Stack>) 
     })
 }
 
-/// Another stream uses what is at `addr`. Whether something is there.
-pub fn record_stream(addr: u64, stream: StreamHandle) -> bool {
+/// What is at an address that another stream uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Used {
+    Here,
+    Nothing,
+    /// It sleeps: no work can use it.
+    Asleep,
+}
+
+/// Another stream uses what is at `addr`.
+pub fn record_stream(addr: u64, stream: StreamHandle) -> Used {
     if state::is_forked() {
-        return false;
+        return Used::Nothing;
     }
-    guarded(false, || {
+    guarded(Used::Nothing, || {
         let is_at_front =
             |&card: &i32| state::fronts(card).is_some_and(|fronts| fronts.record_stream(addr, stream));
         let mut found = (0..CARDS as i32).find(is_at_front);
+        let mut is_asleep = false;
         if found.is_none() {
-            state::for_each(|index, card| {
-                if card.pool.record_stream(addr, stream).is_ok() {
-                    found = Some(index);
-                }
+            state::for_each(|index, card| match card.pool.record_stream(addr, stream) {
+                Ok(()) => found = Some(index),
+                Err(FreeError::Asleep { .. }) => is_asleep = true,
+                Err(_) => {}
             });
         }
-        if let Some(card) = found {
-            streams::note(card, stream.0);
+        match found {
+            Some(card) => {
+                streams::note(card, stream.0);
+                Used::Here
+            }
+            None if is_asleep => Used::Asleep,
+            None => Used::Nothing,
         }
-        found.is_some()
     })
+}
+
+/// What is said where work would use memory that sleeps.
+#[must_use]
+pub fn asleep_text(addr: u64) -> String {
+    format!(
+        "the memory at {addr:#x} sleeps: wake its region (gapless.regions() lists them) before it is used"
+    )
 }

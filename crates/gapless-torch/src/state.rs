@@ -328,13 +328,6 @@ impl Card {
         spare.iter().find_map(|&other| self.pool.alloc_for(size, stream, other, budget).ok())
     }
 
-    /// Whether other processes were told of pages of these pools.
-    #[must_use]
-    pub fn has_shared(&self, pools: &[PoolKey]) -> bool {
-        let device = self.pool.device();
-        self.pool.pages_of(pools).any(|page| device.is_shared(page))
-    }
-
     /// Pools that let others have what is free in them.
     #[must_use]
     pub fn spare(&self) -> &[PoolKey] {

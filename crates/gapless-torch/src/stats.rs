@@ -9,6 +9,7 @@ use crate::checked;
 use crate::hooks::guarded;
 use crate::overlay::This;
 use crate::overlay::layout::{self, DeviceStats, Stat, StatArray};
+use crate::regions;
 use crate::sharing;
 use crate::state::{self, Card, Since};
 use gapless_pool::{BlockState, ClassStats, Gauge, PoolKey, Rung, SegmentView, Stats};
@@ -236,6 +237,7 @@ pub fn json(card: &mut Card) -> String {
     let mut out = String::from("{");
     checked::write_json(&mut out, card.device);
     sharing::write_json(&mut out);
+    regions::write_json(&mut out, card.device, card);
     for (name, array) in [
         ("allocation", stats.allocation),
         ("segment", stats.segment),

@@ -10,6 +10,7 @@ Beneath is memory of Gapless: it sleeps in large pieces, keeps its addresses, an
 """
 
 import contextlib
+import ctypes
 import importlib
 import os
 import re
@@ -31,15 +32,18 @@ def _region_name(tag: str, kind: str) -> str:
 class Saver:
     """What torch_memory_saver's object does.
 
-    Three of its settings are accepted and change nothing: retain_cpu_backup, as host memory stays pinned for the next
-    pause here, while the bytes are dropped by a resume; memory_margin_bytes; and cpu_backup_backend, as a backup is
-    always pinned. Scopes are of the process, where the package's are of a thread.
+    memory_margin_bytes is accepted and changes nothing. A backup is always pinned; with cpu_backup_backend="mmap" its
+    memory goes back to the host with a resume that does not retain it. Scopes are of the process, where the package's
+    are of a thread.
     """
 
     def __init__(self) -> None:
         self.hook_mode = "gapless"
-        self.retain_cpu_backup = False
+        self.retain_cpu_backup = os.environ.get("TMS_RETAIN_CPU_BACKUP", "0") in ("1", "true", "True")
         self.memory_margin_bytes = 0
+        self._backend = os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"
+        # Regions whose host memory goes back with a resume.
+        self._unpinned: set[str] = set()
         # What the open scopes are, oldest first: the tag, what is kept and where it was asked for,
         # or None where a scope is in no region.
         self._open: list[Optional[tuple[str, str, str]]] = []
@@ -58,7 +62,9 @@ class Saver:
         if cpu_backup_backend is not None and not enable_cpu_backup:
             raise ValueError("cpu_backup_backend needs enable_cpu_backup=True")
         keep = "host" if enable_cpu_backup else "disk" if enable_disk_backup else "discard"
-        with _regions.region(_region_name(tag, keep), keep=keep), self._scope((tag, keep, cpu_backup_backend or "pinned")):
+        backend, name = cpu_backup_backend or self._backend, _region_name(tag, keep)
+        (self._unpinned.add if backend == "mmap" else self._unpinned.discard)(name)
+        with _regions.region(name, keep=keep), self._scope((tag, keep, backend)):
             yield
 
     @contextlib.contextmanager
@@ -106,17 +112,37 @@ class Saver:
         """The memory of a tag, or of all tags, goes back to the card. One that is paused already stays so."""
         for found in self._named(tag):
             if found.live and not found.asleep:
-                _regions.sleep(found.name)
+                _regions.sleep(found.name, guard=False)
 
     def resume(self, tag: Optional[str] = None) -> None:
         """The memory of a tag, or of all tags, is there again, at the same addresses."""
-        for found in self._named(tag):
-            if found.asleep:
-                _regions.wake(found.name)
+        woken = [found.name for found in self._named(tag) if found.asleep]
+        for name in woken:
+            _regions.retain(name, self.retain_cpu_backup and name.startswith(_PREFIX + "/host/"))
+            _regions.wake(name)
+        if not self.retain_cpu_backup and self._unpinned.intersection(woken):
+            _session._on().optional("gapless_host_trim")
 
     def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
-        """The bytes of a paused tensor, as a tensor on the host of their own; None where none are kept."""
-        return _regions.kept_bytes(x)
+        """The bytes of a paused tensor, or of one whose backup was retained, as a tensor on the host; None where none
+        are kept. With zero_copy it is the backup itself, if that lies side by side."""
+        return _regions.kept_bytes(x, copy=not zero_copy)
+
+    def set_disk_backup_dir(self, path: str) -> None:
+        """Where backups on disk are: files with names, which are removed when their region is resumed."""
+        os.makedirs(path, exist_ok=True)
+        _regions.show_files_in(path)
+
+    def _drop(self, tag: str, kind: str) -> None:
+        """Nothing of a tag is allocated any more: what the host keeps for it goes, pinned memory too."""
+        for found in _regions.regions():
+            if found.name == _region_name(tag, kind):
+                if found.live or found.asleep:
+                    return
+                if _regions.sleeps(found.name):
+                    _regions.wake(found.name)
+                _regions.drop_kept(found.name)
+        _session._on().optional("gapless_host_trim")
 
     def configure_subprocess(self) -> Any:
         """Nothing needs to be preloaded."""
@@ -125,6 +151,28 @@ class Saver:
 
 torch_memory_saver = Saver()
 _lasting: list[Any] = []
+
+
+class _Pool:
+    """Stands for the memory pool of a tag. When it goes, what the host keeps for the tag goes, if nothing is left of
+    it."""
+
+    def __init__(self, saver: Saver, tag: str, kind: str) -> None:
+        self._saver, self._tag, self._kind = saver, tag, kind
+
+    def __del__(self) -> None:
+        self._saver._drop(self._tag, self._kind)
+
+
+class _Pools:
+    """The memory pools of the package's object: by tag, backups, backend and card."""
+
+    def __init__(self, saver: Saver) -> None:
+        self._saver = saver
+
+    def pop(self, key: tuple[str, bool, bool, str, int]) -> _Pool:
+        tag, on_host, on_disk, *_ = key
+        return _Pool(self._saver, tag, "host" if on_host else "disk" if on_disk else "discard")
 
 
 class _Below:
@@ -136,8 +184,12 @@ class _Below:
         self._saver = saver
         self._binary_wrapper = self
         self.cdll = self
+        self._mem_pools = _Pools(saver)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("cuda"):
+            # Functions of CUDA's runtime, which the package's own library is linked with, as torch is.
+            return getattr(ctypes.CDLL(None), name)
         return getattr(self._saver, name)
 
     def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
@@ -147,7 +199,10 @@ class _Below:
         self._saver.memory_margin_bytes = value
 
     def _current(self) -> tuple[str, str, str]:
-        return (self._saver._open[-1] if self._saver._open else None) or ("default", "", "pinned")
+        return (self._saver._open[-1] if self._saver._open else None) or ("default", "", self._saver._backend)
+
+    def _with_region_config(self, tag: str, enable_cpu_backup: bool, cpu_backup_backend: Optional[str] = None, enable_disk_backup: bool = False) -> Any:
+        return self._saver.region(tag, enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
 
     def tms_get_interesting_region(self) -> bool:
         return bool(self._saver._open and self._saver._open[-1])
@@ -165,7 +220,7 @@ class _Below:
         return self._current()[2].encode()
 
     def tms_set_disk_backup_dir(self, path: bytes) -> None:
-        os.environ["GAPLESS_SLEEP_DIR"] = path.decode()
+        self._saver.set_disk_backup_dir(path.decode())
 
     def tms_get_retain_cpu_backup(self) -> bool:
         return self._saver.retain_cpu_backup

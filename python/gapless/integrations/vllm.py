@@ -54,7 +54,7 @@ class CuMemAllocator:
                 # What is kept is a matter of each sleep here, not of the region.
                 with _regions.region(found.name, keep="host" if found.name in kept else "discard"):
                     pass
-                _regions.sleep(found.name)
+                _regions.sleep(found.name, guard=False)
 
     def wake_up(self, tags: Optional[list[str]] = None) -> None:
         """The memory of these tags, or of all, is there again."""

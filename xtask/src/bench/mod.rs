@@ -14,6 +14,7 @@ mod quantize;
 mod ranks;
 mod replay;
 mod report;
+mod serving;
 mod weights;
 
 use anyhow::{Result, bail};
@@ -29,7 +30,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     let known = [
         "report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate", "fleet", "weights",
-        "host", "quantize",
+        "host", "serving", "quantize",
     ];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
@@ -67,6 +68,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("weights") {
         weights::run()?;
+    }
+    if wanted("serving") {
+        serving::run()?;
     }
     // Its peer needs torch, which is large.
     if names.contains(&"quantize") {

@@ -113,6 +113,8 @@ pub enum FreeError {
     Unknown { addr: u64 },
     /// It was given back already and waits for other streams.
     Twice { addr: u64 },
+    /// It sleeps: there is no memory that work could use.
+    Asleep { addr: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -378,6 +380,9 @@ impl<D: Device> Pool<D> {
     /// Another stream uses what is at `addr`: its block is free only when that stream's present work is done.
     pub fn record_stream(&mut self, addr: u64, stream: StreamHandle) -> Result<(), FreeError> {
         let id = self.find(addr).ok_or(FreeError::Unknown { addr })?;
+        if self.allocation(id).is_asleep() {
+            return Err(FreeError::Asleep { addr });
+        }
         let own = self.lanes[self.allocation(id).lane as usize].stream;
         let uses = &mut self.allocation_mut(id).uses;
         if stream != own && !uses.contains(&stream) {

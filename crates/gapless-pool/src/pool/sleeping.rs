@@ -10,6 +10,9 @@
 //!    allows, and says which bytes the caller copies back.
 //! 2. [`Pool::finish_wake`] opens the heaps. [`Pool::finish_sleep`] instead undoes the first step.
 //!
+//! Two pools that do not fit side by side change places page by page: [`Pool::give_up`] lets pages of the one go as
+//! soon as they are copied, and [`Pool::plan_wake`] and [`Pool::fill_page`] put pages of the other in their place.
+//!
 //! Between two steps allocations may be given back, and requests come: those are served from new pages, which are
 //! awake. What sleeps is not counted as allocated, active or reserved.
 //!
@@ -38,6 +41,8 @@ pub enum SleepError {
     Already,
     /// It has an allocator of its own, which owns the memory.
     Supplied,
+    /// Another process has pages of it, which would not follow.
+    Shared,
     /// Memory that was given back is still used by this stream, or by one that cannot be told.
     InUse(Option<StreamHandle>),
     /// There is no memory to wake up in: how much is missing, and what the device said.
@@ -181,6 +186,10 @@ impl<D: Device> Pool<D> {
         if pools.iter().any(|pool| self.supplied.has(*pool)) {
             return Err(SleepError::Supplied);
         }
+        let is_shared = |page: PageHandle| self.device.is_shared(page);
+        if !mutants::is(Mutant::SleepShared) && self.pages_of(pools).any(is_shared) {
+            return Err(SleepError::Shared);
+        }
         self.wait_for_pending();
         if !mutants::is(Mutant::SleepUnderWork) {
             self.settle_now().map_err(SleepError::Device)?;
@@ -234,20 +243,120 @@ impl<D: Device> Pool<D> {
         let mut given = 0;
         for heap in self.heaps_of(pools) {
             for (addr, size) in self.heap(heap).sleeping_pages(true) {
-                if self.device.unmap(addr, size).is_err() {
-                    continue;
-                }
-                self.log_pages(heap, addr, size, false);
-                for (page, bytes) in self.heap_mut(heap).take_handles(addr, size) {
-                    self.device.release(page, bytes);
-                    self.count_page_out(heap, bytes);
-                    given += bytes;
-                }
-                self.stats.device_frees += 1;
+                given += self.take_away(heap, addr, size);
             }
         }
         self.sleepers.set(pools, Phase::Asleep);
         given
+    }
+
+    /// Unmaps and releases sleeping pages that are side by side. The bytes; none where the device refuses.
+    fn take_away(&mut self, heap: u32, addr: u64, size: u64) -> u64 {
+        if self.device.unmap(addr, size).is_err() {
+            return 0;
+        }
+        self.log_pages(heap, addr, size, false);
+        let mut given = 0;
+        for (page, bytes) in self.heap_mut(heap).take_handles(addr, size) {
+            self.device.release(page, bytes);
+            self.count_page_out(heap, bytes);
+            given += bytes;
+        }
+        self.stats.device_frees += 1;
+        given
+    }
+
+    /// The pages of pools that fall asleep whose memory is still there, by address.
+    pub fn sleeping_pages(&self, pools: &[PoolKey]) -> Vec<(u64, u64)> {
+        let heaps = self.heaps_of(pools).into_iter();
+        let pages = heaps.flat_map(|heap| self.heap(heap).pages());
+        let held = pages.filter(|page| page.is_asleep && page.handle.is_some());
+        let mut pages: Vec<(u64, u64)> = held.map(|page| (page.addr, page.size)).collect();
+        pages.sort_unstable();
+        pages
+    }
+
+    /// Gives sleeping pages back to the device before the others of their pools, which sleep from now on: whole pages
+    /// side by side, whose bytes the caller has copied. The bytes; what the device does not take away stays held.
+    pub fn give_up(&mut self, pools: &[PoolKey], addr: u64, size: u64) -> u64 {
+        self.sleepers.set(pools, Phase::Asleep);
+        let has = |heap: &u32| {
+            self.heap(*heap).sleeping_pages(true).iter().any(|r| r.0 <= addr && addr < r.0 + r.1)
+        };
+        let heap = self.heaps_of(pools).into_iter().find(has);
+        heap.map_or(0, |heap| self.take_away(heap, addr, size))
+    }
+
+    /// Prepares a waking that puts its pages in place one by one ([`Pool::fill_page`]): the pages without memory, by
+    /// address, each of at most `most` bytes. [`Pool::begin_wake`] follows when all of them are filled;
+    /// [`Pool::finish_sleep`] ends it before. `spare`: what the caller will give back meanwhile.
+    ///
+    /// # Errors
+    /// When there is not enough even with that. Nothing has changed then.
+    pub fn plan_wake(
+        &mut self,
+        pools: &[PoolKey],
+        spare: u64,
+        most: u64,
+    ) -> Result<Vec<(u64, u64)>, SleepError> {
+        if self.is_quiet() {
+            return Err(SleepError::Captured);
+        }
+        if pools.iter().any(|pool| self.sleepers.phase(*pool) != Some(Phase::Asleep)) {
+            return Err(SleepError::Already);
+        }
+        let heaps = self.heaps_of(pools);
+        for &heap in &heaps {
+            if !self.is_kept_whole(heap) {
+                self.let_go_of_free(heap);
+            }
+        }
+        let wanted: u64 = self.stretches(&heaps).iter().map(|(_, _, size)| size).sum();
+        self.make_room(wanted.saturating_sub(spare))?;
+        let page = (wanted / PART).clamp(GRANULE, LARGEST_PAGE).min(most.max(GRANULE));
+        for (heap, addr, size) in self.stretches(&heaps) {
+            self.recut(heap, addr, size, 1 << page.ilog2());
+        }
+        let pages = heaps.iter().flat_map(|&heap| self.heap(heap).pages());
+        let empty = pages.filter(|page| page.is_asleep && page.handle.is_none());
+        let mut pages: Vec<(u64, u64)> = empty.map(|page| (page.addr, page.size)).collect();
+        pages.sort_unstable();
+        Ok(pages)
+    }
+
+    /// Puts memory behind one page that [`Pool::plan_wake`] told. Whether there was room: nothing has changed where
+    /// not.
+    ///
+    /// # Errors
+    /// When the device refuses: the page may be there, and is not granted.
+    pub fn fill_page(&mut self, pools: &[PoolKey], addr: u64, size: u64) -> Result<bool, SleepError> {
+        if self.room() < size {
+            return Ok(false);
+        }
+        let is_here = |heap: &u32| {
+            self.heap(*heap).pages().iter().any(|p| p.addr == addr && p.is_asleep && p.handle.is_none())
+        };
+        // It is gone where its allocations were given back meanwhile.
+        let Some(heap) = self.heaps_of(pools).into_iter().find(is_here) else { return Ok(true) };
+        match self.put_memory(heap, addr, size).and_then(|()| self.device.grant(addr, size)) {
+            Ok(()) => {
+                self.stats.device_allocs += 1;
+                Ok(true)
+            }
+            Err(DeviceError::OutOfMemory) => Ok(false),
+            Err(device @ DeviceError::Driver(_)) => Err(SleepError::Device(device)),
+            Err(device) => Err(SleepError::OutOfMemory { missing: size, device }),
+        }
+    }
+
+    /// Creates and maps a sleeping page.
+    fn put_memory(&mut self, heap: u32, addr: u64, size: u64) -> Result<(), DeviceError> {
+        let page: PageHandle = self.device.create(size)?;
+        self.device.map(addr, size, page).inspect_err(|_| self.device.release(page, size))?;
+        self.heap_mut(heap).put_handle(addr, page);
+        self.count_page_in(heap, size);
+        self.log_pages(heap, addr, size, true);
+        Ok(())
     }
 
     /// Puts new memory behind the addresses of pools that sleep. The bytes to copy back, as address and size.
@@ -340,11 +449,7 @@ impl<D: Device> Pool<D> {
             pages.filter(|page| page.is_asleep && page.handle.is_none()).map(|p| (p.addr, p.size)).collect()
         };
         for (addr, size) in empty {
-            let page: PageHandle = self.device.create(size)?;
-            self.device.map(addr, size, page).inspect_err(|_| self.device.release(page, size))?;
-            self.heap_mut(heap).put_handle(addr, page);
-            self.count_page_in(heap, size);
-            self.log_pages(heap, addr, size, true);
+            self.put_memory(heap, addr, size)?;
         }
         // Also what the device did not take away: it may never have been granted.
         for (addr, size) in self.heap(heap).sleeping_pages(true) {

@@ -205,6 +205,10 @@ impl Device for TimedDevice {
         world.line_of(stream.0).is_none_or(|line| world.streams.line(line).context == OWN_CONTEXT)
     }
 
+    fn is_shared(&self, page: PageHandle) -> bool {
+        self.0.borrow().memory.is_exported(page.0)
+    }
+
     fn discard(&mut self, event: EventHandle) {
         let mut world = self.0.borrow_mut();
         if world.events.remove(&event.0).is_none() {

@@ -82,6 +82,8 @@ pub fn generate(seed: u64) -> Program {
         has_faults: false,
         // By the seed, so that all other programs are what they were.
         has_sleep: seed % 4 == 3,
+        has_elastic: seed % 4 == 1,
+        shared: Vec::new(),
     };
     generator.program();
     Program { seed, config, ops: generator.ops }
@@ -110,6 +112,10 @@ struct Generator {
     has_faults: bool,
     /// Private pools sleep and wake.
     has_sleep: bool,
+    /// Elastic ranges grow and shrink.
+    has_elastic: bool,
+    /// What another process should map.
+    shared: Vec<u32>,
 }
 
 impl Generator {
@@ -317,10 +323,41 @@ impl Generator {
         let stream = self.random.below(SLOTS as u64) as u8;
         let pool = 1 + self.random.below(2) as u8;
         if self.has_sleep && self.random.one_in(4) {
-            let op = match self.random.below(5) {
+            let op = match self.random.below(8) {
                 0 => Op::UsePool { pool, again: self.random.one_in(2) },
                 1 | 2 => Op::Sleep { pool },
+                5 if !self.live.is_empty() => {
+                    let id = self.live[self.random.below(self.live.len() as u64) as usize].0;
+                    self.shared.push(id);
+                    Op::Share { id }
+                }
+                6 => {
+                    // In the pool that may sleep.
+                    let (id, size) = (self.next, MIB * (1 + self.random.below(4)));
+                    self.next += 1;
+                    let stream = self.random.pick(&self.streams.clone());
+                    self.live.push((id, size, stream));
+                    self.bytes += size;
+                    self.shared.push(id);
+                    self.ops.push(Op::UsePool { pool, again: true });
+                    self.ops.push(Op::Alloc { id, stream, pool, size, budget: None });
+                    Op::Share { id }
+                }
+                7 if !self.shared.is_empty() => {
+                    let at = self.random.below(self.shared.len() as u64) as usize;
+                    Op::Unshare { id: self.shared.swap_remove(at) }
+                }
                 _ => Op::Wake { pool },
+            };
+            self.ops.push(op);
+            return;
+        }
+        if self.has_elastic && self.random.one_in(2) {
+            let range = self.random.below(2) as u8;
+            let op = match self.random.below(6) {
+                0 | 1 => Op::Resize { range, slots: self.random.below(9) as u8, stream },
+                2..=4 => Op::TouchRange { range, stream },
+                _ => Op::ElasticWork,
             };
             self.ops.push(op);
             return;

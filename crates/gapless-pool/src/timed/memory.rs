@@ -23,6 +23,8 @@ pub(crate) type Broken = (Rule, String);
 struct Page {
     size: u64,
     mapped: u32,
+    /// Allocations in it that another process maps.
+    exported: u32,
     owners: BTreeMap<u64, (u64, OwnerId)>,
 }
 
@@ -33,8 +35,9 @@ struct Mapping {
     page: u64,
     is_granted: bool,
     is_mapped: bool,
-    /// Live allocations and graphs that lie in it.
+    /// Live allocations and graphs that lie in it, and those that another process maps.
     users: u32,
+    exported: u32,
     uses: Uses,
 }
 
@@ -188,7 +191,7 @@ impl Memory {
         }
         self.used += size;
         self.next_page += 1;
-        self.pages.insert(self.next_page, Page { size, mapped: 0, owners: BTreeMap::new() });
+        self.pages.insert(self.next_page, Page { size, mapped: 0, exported: 0, owners: BTreeMap::new() });
         Some(self.next_page)
     }
 
@@ -196,12 +199,15 @@ impl Memory {
         let Some(known) = self.pages.get(&page).filter(|known| known.size == size) else {
             return Err((Rule::BadRange, format!("no page {page} of {size} bytes is there to be released")));
         };
-        let is_mapped = known.mapped > 0;
+        let (is_mapped, is_exported) = (known.mapped > 0, known.exported > 0);
         let late = known.owners.values().find_map(|&(_, owner)| {
             let owner = &self.owners[owner as usize];
             Some((owner.name, owner.uses.not_before(host)?))
         });
         self.used -= size;
+        if is_exported {
+            return Err((Rule::Exported, format!("page {page} is released, and another process maps it")));
+        }
         if is_mapped {
             return Err((Rule::ReleaseMapped, format!("page {page} is released and mapped")));
         }
@@ -242,6 +248,7 @@ impl Memory {
             is_granted: false,
             is_mapped: true,
             users: 0,
+            exported: 0,
             uses: Uses::default(),
         });
         touched
@@ -283,11 +290,15 @@ impl Memory {
             mapping.is_mapped = false;
             self.mapped_now -= mapping.size;
             let (at, page) = (mapping.addr, mapping.page);
+            if mapping.exported > 0 {
+                let text = format!("{at:#x} is unmapped, and another process maps its page");
+                broken = Some((Rule::Exported, text));
+            }
             if let Some(moment) = mapping.uses.not_before(host) {
                 let Moment { line, tick } = moment;
                 let text =
                     format!("{at:#x} is unmapped before work {tick} of timeline {line} is known to be done");
-                broken = Some((Rule::UnmapInUse, text));
+                broken = broken.or(Some((Rule::UnmapInUse, text)));
             } else if mapping.users > 0 {
                 let text = format!("{at:#x} is unmapped under a live allocation or a graph");
                 broken = broken.or(Some((Rule::UnmapLive, text)));
@@ -337,6 +348,22 @@ impl Memory {
             let users = &mut self.mappings[id as usize].users;
             *users = if is_held { *users + 1 } else { *users - 1 };
         }
+    }
+
+    /// Notes that another process maps the pages behind these mappings, or does no more.
+    pub(crate) fn export(&mut self, maps: &[MapId], is_exported: bool) {
+        let change = |count: &mut u32| *count = if is_exported { *count + 1 } else { *count - 1 };
+        for &id in maps {
+            let mapping = &mut self.mappings[id as usize];
+            change(&mut mapping.exported);
+            if let Some(page) = self.pages.get_mut(&mapping.page) {
+                change(&mut page.exported);
+            }
+        }
+    }
+
+    pub(crate) fn is_exported(&self, page: u64) -> bool {
+        self.pages.get(&page).is_some_and(|page| page.exported > 0)
     }
 
     /// Notes a use through these mappings.

@@ -21,6 +21,7 @@ mod device;
 mod driver;
 mod generate;
 mod graphs;
+mod growing;
 mod memory;
 mod ops;
 mod planner;

@@ -157,6 +157,27 @@ pub enum Op {
     Wake {
         pool: u8,
     },
+    /// Another process maps the pages of an allocation, which its owner holds meanwhile.
+    Share {
+        id: u32,
+    },
+    /// It has them no more. What was given back since then goes now.
+    Unshare {
+        id: u32,
+    },
+    /// An elastic range has so many slots from now on: it grows or shrinks, and writes what is new.
+    Resize {
+        range: u8,
+        slots: u8,
+        stream: u8,
+    },
+    /// A kernel uses all of an elastic range.
+    TouchRange {
+        range: u8,
+        stream: u8,
+    },
+    /// The thread of the elastic ranges does what it has to.
+    ElasticWork,
     /// The device call after `after` others fails.
     Fault {
         after: u16,

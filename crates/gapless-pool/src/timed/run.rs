@@ -7,6 +7,7 @@ use super::clock::{Clock, Line};
 use super::device::TimedDevice;
 use super::driver::Driver;
 use super::graphs::Graph;
+use super::growing::Growing;
 use super::memory::OwnerId;
 use super::ops::{
     DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Plans, Program, SLOTS, UNHEARD_SLOT,
@@ -19,7 +20,7 @@ use super::world::{Call, DEFAULT_STREAM, Handing, PER_THREAD, THREADS, World};
 use crate::budget::Budget;
 use crate::device::StreamHandle;
 use crate::fronts::SharedPool;
-use crate::pool::{Pool, PoolKey, Saved, UNIT};
+use crate::pool::{Pool, PoolKey, Saved, SleepError, UNIT};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -98,6 +99,9 @@ struct Runner {
     held: FxHashMap<u32, Held>,
     /// What the program holds and may not use: it sleeps.
     asleep: FxHashMap<u32, Held>,
+    /// What another process maps, and the thread that gave it back since: the owner holds it for the other.
+    shared: FxHashMap<u32, Option<u8>>,
+    growing: Growing,
     private: FxHashMap<u8, Private>,
     graph_pools: FxHashMap<u8, Private>,
     graphs: FxHashMap<u32, (u8, Graph)>,
@@ -136,6 +140,7 @@ impl Runner {
             Plans::AtOnce => pool.set_planner(Some(Box::new(AtOnce))),
             Plans::Later => pool.set_planner(Some(Box::new(later.clone()))),
         }
+        let growing = Growing::new(world.clone());
         let driver = if config.is_shared {
             Driver::Shared(Box::new(SharedPool::new(pool)))
         } else {
@@ -148,6 +153,8 @@ impl Runner {
             slots,
             held: FxHashMap::default(),
             asleep: FxHashMap::default(),
+            shared: FxHashMap::default(),
+            growing,
             private: FxHashMap::default(),
             graph_pools: FxHashMap::default(),
             graphs: FxHashMap::default(),
@@ -277,6 +284,16 @@ impl Runner {
             Op::Restore { pool } => self.restore(pool),
             Op::Sleep { pool } => drop(self.sleep(pool)),
             Op::Wake { pool } => drop(self.wake(pool)),
+            Op::Share { id } => self.share(id),
+            Op::Unshare { id } => self.unshare(id),
+            Op::Resize { range, slots, stream } => drop(self.resize(range, slots, stream)),
+            Op::TouchRange { range, stream } => {
+                if let Some(line) = self.usable(stream).filter(|_| stream != FOREIGN_SLOT) {
+                    self.totals.touched_ranges += 1;
+                    self.growing.touch(range as usize % 2, line);
+                }
+            }
+            Op::ElasticWork => self.growing.work(),
             Op::Fault { after } => self.world.borrow_mut().fail_in = Some(u32::from(after)),
         }
     }
@@ -529,6 +546,10 @@ impl Runner {
     }
 
     fn free(&mut self, id: u32, thread: u8) {
+        if let Some(given_back) = self.shared.get_mut(&id) {
+            *given_back = Some(thread);
+            return;
+        }
         if let Some(held) = self.asleep.remove(&id) {
             self.totals.freed_asleep += 1;
             self.world.borrow_mut().call = Call { name: "free", ..Call::default() };
@@ -560,6 +581,45 @@ impl Runner {
         if let Err(error) = result {
             world.broken((Rule::FreeRefused, format!("free of allocation {id}: {error:?}")));
         }
+    }
+
+    // ---- other processes ----
+
+    /// Another process maps an allocation. That of a graph, or of a pool that is brought back to an earlier state, is
+    /// not shared.
+    fn share(&mut self, id: u32) {
+        let is_saved = |pool| self.private.values().any(|p| p.key == pool && p.saved.is_some());
+        let Some(held) = self.held.get(&id) else { return };
+        if self.last_replay(held.pool).is_some() || is_saved(held.pool) || self.shared.contains_key(&id) {
+            return;
+        }
+        let maps = self.world.borrow().memory.owner(held.owner).maps.clone();
+        self.world.borrow_mut().memory.export(&maps, true);
+        self.shared.insert(id, None);
+        self.totals.shared += 1;
+    }
+
+    fn unshare(&mut self, id: u32) {
+        let Some(given_back) = self.shared.remove(&id) else { return };
+        if let Some(held) = self.held.get(&id) {
+            let maps = self.world.borrow().memory.owner(held.owner).maps.clone();
+            self.world.borrow_mut().memory.export(&maps, false);
+        }
+        if let Some(thread) = given_back {
+            self.free(id, thread);
+        }
+    }
+
+    // ---- elastic ranges ----
+
+    fn resize(&mut self, range: u8, slots: u8, slot: u8) -> Option<()> {
+        let line = self.usable(slot).filter(|_| slot != FOREIGN_SLOT && slot != UNHEARD_SLOT)?;
+        self.pay(line);
+        match self.growing.resize(range as usize % 2, slots as usize, line)? {
+            true => self.totals.resized += 1,
+            false => self.totals.not_grown += 1,
+        }
+        Some(())
     }
 
     // ---- private pools and graphs ----
@@ -709,7 +769,10 @@ impl Runner {
 
     /// Brings a private pool back to what was saved. The program has synchronised: what is freed is not in use.
     fn restore(&mut self, slot: u8) {
-        let private = self.private.get(&slot).filter(|private| private.is_used && self.capture.is_none());
+        let is_shared =
+            |key| self.shared.keys().any(|id| self.held.get(id).is_some_and(|held| held.pool == key));
+        let private = self.private.get(&slot);
+        let private = private.filter(|p| p.is_used && self.capture.is_none() && !is_shared(p.key));
         let Some((key, (saved, before))) = private.and_then(|p| Some((p.key, p.saved.clone()?))) else {
             return;
         };
@@ -769,6 +832,7 @@ impl Runner {
         }
         let call = Call { name: "begin_sleep", may_wait: true, ..Call::default() };
         let begun = self.call(call, |pool| pool.begin_sleep(&[key]));
+        self.totals.refused_shared += u64::from(begun == Err(SleepError::Shared));
         if begun.is_err() {
             for (_, held) in &live {
                 self.world.borrow_mut().set_live(held.owner, true);
@@ -824,6 +888,9 @@ impl Runner {
         let mut graphs: Vec<u32> = self.graphs.keys().copied().collect();
         graphs.sort_unstable();
         graphs.into_iter().for_each(|graph| self.drop_graph(graph));
+        let mut shared: Vec<u32> = self.shared.keys().copied().collect();
+        shared.sort_unstable();
+        shared.into_iter().for_each(|id| self.unshare(id));
         let mut held: Vec<u32> = self.held.keys().chain(self.asleep.keys()).copied().collect();
         held.sort_unstable();
         held.into_iter().for_each(|id| self.free(id, 0));
@@ -832,6 +899,7 @@ impl Runner {
         }
         self.check();
         self.world.borrow_mut().synchronise(true);
+        self.growing.end();
         self.trim();
         self.check();
         let (left, failures) = (self.world.borrow().memory.used, self.world.borrow().counts.failures);

@@ -22,6 +22,8 @@ pub enum Rule {
     MapOverMapped,
     /// Ranges are those that were reserved, created and mapped.
     BadRange,
+    /// Pages that another process maps stay mapped here, and are not released.
+    Exported,
     /// Work uses addresses that are mapped and granted when it is queued.
     Access,
     /// The mapping that work was queued with is there when it runs.
@@ -63,7 +65,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 27] = [
+    pub const ALL: [Rule; 28] = [
         Rule::HandOut,
         Rule::SharedBytes,
         Rule::UnmapInUse,
@@ -72,6 +74,7 @@ impl Rule {
         Rule::ReleaseMapped,
         Rule::MapOverMapped,
         Rule::BadRange,
+        Rule::Exported,
         Rule::Access,
         Rule::StaleRun,
         Rule::RecordInCapture,

@@ -1,6 +1,9 @@
 //! The C functions of regions, which Python calls.
 
-use super::{Failure, Keep, Moved, close, open, prepare, read_kept, shown, sleep, switch, wake};
+use super::{
+    Failure, Keep, Moved, close, forget_kept, kept_at, open, prepare, read_kept, retain, show_files_in,
+    shown, sleep, sleeping, switch, wake,
+};
 use crate::hooks::{guarded, set_error};
 use crate::state;
 use std::ffi::{CStr, c_char};
@@ -175,6 +178,41 @@ pub unsafe extern "C" fn gapless_region_read(pointer: u64, size: usize, out: *mu
     }
 }
 
+/// Where the host keeps the bytes of `size` bytes of sleeping memory at `pointer`, side by side; null where it does not.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_region_kept_at(pointer: u64, size: u64) -> *const u8 {
+    if state::is_forked() {
+        return std::ptr::null();
+    }
+    guarded(None, || kept_at(pointer, size)).map_or(std::ptr::null(), |at| at as *const u8)
+}
+
+/// Whether the host keeps a region's bytes when it wakes (1), at the same place for the next sleep, or not (0); -1 drops
+/// those that it kept. 0, or -1 with a message in `gapless_last_error`.
+///
+/// # Safety
+/// `name` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_region_retain(name: *const c_char, how: i32) -> i32 {
+    // SAFETY: as the caller says.
+    let name = unsafe { text_of(name) }.unwrap_or_default();
+    code_of(in_this_process(|| {
+        let done = if how < 0 { forget_kept(&name) } else { retain(&name, how != 0) };
+        done.map_err(Failure::Other)
+    }))
+}
+
+/// Files of regions that are kept on disk have names in this folder from now on; null: they have none.
+///
+/// # Safety
+/// `folder` is null, or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_region_files(folder: *const c_char) {
+    // SAFETY: as the caller says.
+    let folder = unsafe { text_of(folder) };
+    guarded((), || show_files_in(folder.map(Into::into)));
+}
+
 /// Every region as JSON, in `text`, which has `room` bytes. The length, without the end mark; nothing is written where
 /// the room is too small.
 ///
@@ -182,7 +220,25 @@ pub unsafe extern "C" fn gapless_region_read(pointer: u64, size: usize, out: *mu
 /// `text` is valid for `room` writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_regions_json(text: *mut c_char, room: usize) -> usize {
-    let json = if state::is_forked() { "[]".to_owned() } else { guarded("[]".to_owned(), json) };
+    // SAFETY: as the caller says.
+    unsafe { write_json(json, text, room) }
+}
+
+/// The addresses that sleep as JSON: each region's name, and its ranges as address and size. As
+/// [`gapless_regions_json`].
+///
+/// # Safety
+/// `text` is valid for `room` writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_asleep_json(text: *mut c_char, room: usize) -> usize {
+    // SAFETY: as the caller says.
+    unsafe { write_json(asleep_json, text, room) }
+}
+
+/// # Safety
+/// `text` is valid for `room` writes.
+unsafe fn write_json(make: fn() -> String, text: *mut c_char, room: usize) -> usize {
+    let json = if state::is_forked() { "[]".to_owned() } else { guarded("[]".to_owned(), make) };
     if json.len() < room {
         // SAFETY: as the caller says.
         unsafe {
@@ -196,11 +252,7 @@ pub unsafe extern "C" fn gapless_regions_json(text: *mut c_char, room: usize) ->
 fn json() -> String {
     let mut text = "[".to_owned();
     for region in shown() {
-        let keep = match region.keep {
-            Keep::Host => "host",
-            Keep::Discard => "discard",
-            Keep::Disk => "disk",
-        };
+        let keep = region.keep.name();
         let separator = if text.len() > 1 { "," } else { "" };
         // Names are checked when a region is opened: nothing in them needs escaping.
         let _ = write!(
@@ -208,6 +260,16 @@ fn json() -> String {
             "{separator}{{\"name\":\"{}\",\"keep\":\"{keep}\",\"live\":{},\"held\":{},\"asleep\":{},\"host\":{}}}",
             region.name, region.live, region.held, region.asleep, region.host
         );
+    }
+    text + "]"
+}
+
+fn asleep_json() -> String {
+    let mut text = "[".to_owned();
+    for (name, ranges) in sleeping() {
+        let separator = if text.len() > 1 { "," } else { "" };
+        let ranges: Vec<String> = ranges.iter().map(|(addr, size)| format!("[{addr},{size}]")).collect();
+        let _ = write!(text, "{separator}[\"{name}\",[{}]]", ranges.join(","));
     }
     text + "]"
 }

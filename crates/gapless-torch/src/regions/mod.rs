@@ -9,18 +9,22 @@
 //! asleep and whole. One region is moved at a time, or two against each other ([`switch`]).
 
 mod abi;
+mod files;
 mod moving;
 mod store;
+mod switching;
 
 use crate::budgets;
-use crate::state::CARDS;
+use crate::state::{CARDS, Card};
 use gapless_pool::PoolKey;
+use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::Store;
 
-pub(crate) use moving::{Failure, Moved, sleep, switch, wake};
+pub(crate) use moving::{Failure, Moved, sleep, wake};
 pub(crate) use store::prepare;
+pub(crate) use switching::switch;
 
 /// The first half of every region's pool: PyTorch counts its own from 0.
 const MARK: u64 = 0x0067_6170_6c65_7373;
@@ -37,6 +41,17 @@ pub(crate) enum Keep {
     Disk,
 }
 
+impl Keep {
+    /// As Python calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Keep::Host => "host",
+            Keep::Discard => "discard",
+            Keep::Disk => "disk",
+        }
+    }
+}
+
 /// The number of the newest open region, from 1 on; 0: none is open.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 static REGIONS: Mutex<Regions> = Mutex::new(Regions { all: Vec::new(), open: Vec::new(), count: 0 });
@@ -51,6 +66,9 @@ struct Region {
     graphs: Vec<(i32, PoolKey)>,
     /// What sleeps of it, by card.
     asleep: Vec<(i32, Store)>,
+    /// Whether the host's bytes outlive a waking, and those that did, by card: the next sleep writes over them.
+    is_retained: bool,
+    retained: Vec<(i32, Store)>,
 }
 
 /// Region `n` is `all[n - 1]`.
@@ -127,6 +145,11 @@ impl Regions {
         std::iter::once(key_of(at as u32 + 1)).chain(graphs).collect()
     }
 
+    /// What is kept for regions that sleep, and what was retained of others.
+    fn stores(&self) -> impl Iterator<Item = &(i32, Store)> {
+        self.all.iter().flat_map(|region| region.asleep.iter().chain(&region.retained))
+    }
+
     fn publish(&self) {
         OPEN.store(self.open.last().map_or(0, |(_, number)| *number), Ordering::Relaxed);
     }
@@ -150,7 +173,14 @@ pub(crate) fn open(name: Option<&str>, keep: Keep) -> Result<i64, String> {
                 Ok(at) => at,
                 Err(_) if regions.all.len() < MOST_REGIONS => {
                     let name = name.to_owned();
-                    regions.all.push(Region { name, keep, graphs: Vec::new(), asleep: Vec::new() });
+                    regions.all.push(Region {
+                        name,
+                        keep,
+                        graphs: Vec::new(),
+                        asleep: Vec::new(),
+                        is_retained: false,
+                        retained: Vec::new(),
+                    });
                     regions.all.len() - 1
                 }
                 Err(_) => {
@@ -199,12 +229,48 @@ pub(crate) fn awake_on(device: i32, asking: PoolKey) -> Vec<(String, u64)> {
 /// When they cannot be read.
 pub(crate) fn read_kept(addr: u64, into: &mut [u8]) -> Result<bool, String> {
     let regions = regions();
-    for (_, store) in regions.all.iter().flat_map(|region| &region.asleep) {
+    for (_, store) in regions.stores() {
         if store.read_at(addr, into)? {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Where the host keeps the bytes of `[addr, addr + size)` side by side; they stay there until the region wakes, or,
+/// where they are retained, until it sleeps again or is told to forget them.
+pub(crate) fn kept_at(addr: u64, size: u64) -> Option<u64> {
+    regions().stores().find_map(|(_, store)| store.address_of(addr, size))
+}
+
+/// Whether the host keeps a region's bytes when it wakes, at the same place for the next sleep.
+///
+/// # Errors
+/// When there is no such region.
+pub(crate) fn retain(name: &str, is_retained: bool) -> Result<(), String> {
+    let mut regions = regions();
+    let at = regions.find(name)?;
+    regions.all[at].is_retained = is_retained;
+    Ok(())
+}
+
+/// Drops what the host kept of a region when it woke.
+///
+/// # Errors
+/// When there is no such region.
+pub(crate) fn forget_kept(name: &str) -> Result<(), String> {
+    let dropped = {
+        let mut regions = regions();
+        let at = regions.find(name)?;
+        std::mem::take(&mut regions.all[at].retained)
+    };
+    drop(dropped);
+    Ok(())
+}
+
+/// Files of regions that are kept on disk have names in this folder from now on; `None`: they have none.
+pub(crate) fn show_files_in(folder: Option<std::path::PathBuf>) {
+    files::show_in(folder);
 }
 
 /// One region as it is shown.
@@ -219,26 +285,62 @@ pub(crate) struct Shown {
     pub(crate) host: u64,
 }
 
+/// Every region as one card has it. The caller has the card's lock: it comes before that of the regions.
+pub(crate) fn on_card(device: i32, card: &Card) -> Vec<Shown> {
+    let regions = regions();
+    let of = |(at, region): (usize, &Region)| {
+        let pools = regions.pools(at, device);
+        let (live, held) = card.pool.awake_in(&pools);
+        let kept = region.asleep.iter().chain(&region.retained).filter(|(on, _)| *on == device);
+        Shown {
+            name: region.name.clone(),
+            keep: region.keep,
+            live,
+            held,
+            asleep: card.pool.asleep_in(&pools),
+            host: kept.map(|(_, store)| store.host_bytes()).sum(),
+        }
+    };
+    regions.all.iter().enumerate().map(of).collect()
+}
+
 /// Every region, on all cards.
 pub(crate) fn shown() -> Vec<Shown> {
-    let count = regions().all.len();
-    let of = |at: usize| {
-        let mut shown = {
-            let regions = regions();
-            let region = &regions.all[at];
-            let host = region.asleep.iter().map(|(_, store)| store.host_bytes()).sum();
-            Shown { name: region.name.clone(), keep: region.keep, live: 0, held: 0, asleep: 0, host }
-        };
-        for device in 0..CARDS as i32 {
-            if let Some(card) = crate::state::existing(device) {
-                let pools = regions().pools(at, device);
-                let (live, held) = card.pool.awake_in(&pools);
-                shown.live += live;
-                shown.held += held;
-                shown.asleep += card.pool.asleep_in(&pools);
+    let new = |region: &Region| {
+        let (name, keep) = (region.name.clone(), region.keep);
+        Shown { name, keep, live: 0, held: 0, asleep: 0, host: 0 }
+    };
+    let mut all: Vec<Shown> = regions().all.iter().map(new).collect();
+    for device in 0..CARDS as i32 {
+        if let Some(card) = crate::state::existing(device) {
+            // Regions are never removed: those that came since are at the end.
+            for (sum, one) in all.iter_mut().zip(on_card(device, &card)) {
+                sum.live += one.live;
+                sum.held += one.held;
+                sum.asleep += one.asleep;
+                sum.host += one.host;
             }
         }
-        shown
+    }
+    all
+}
+
+/// Statistics of a card: what each region has there. The caller has the card's lock.
+pub(crate) fn write_json(out: &mut String, device: i32, card: &Card) {
+    for Shown { name, live, held, asleep, host, .. } in on_card(device, card) {
+        for (figure, bytes) in [("live", live), ("held", held), ("asleep", asleep), ("host", host)] {
+            let _ = write!(out, "\"gapless.region.{name}.{figure}\":{bytes},");
+        }
+    }
+}
+
+/// The addresses that sleep, by region: what no work may touch now.
+pub(crate) fn sleeping() -> Vec<(String, Vec<(u64, u64)>)> {
+    let regions = regions();
+    let sleeping = regions.all.iter().filter(|region| !region.asleep.is_empty());
+    let of = |region: &Region| {
+        let ranges = region.asleep.iter().flat_map(|(_, store)| store.all()).collect();
+        (region.name.clone(), ranges)
     };
-    (0..count).map(of).collect()
+    sleeping.map(of).collect()
 }

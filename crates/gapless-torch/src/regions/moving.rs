@@ -26,34 +26,34 @@ pub(crate) struct Moved {
     pub(crate) pages: u64,
 }
 
-fn alone() -> MutexGuard<'static, ()> {
+pub(super) fn alone() -> MutexGuard<'static, ()> {
     MOVING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A region as it is moved.
-struct Mover {
-    name: String,
-    at: usize,
-    keep: Keep,
+pub(super) struct Mover {
+    pub(super) name: String,
+    pub(super) at: usize,
+    pub(super) keep: Keep,
 }
 
 impl Mover {
-    fn new(name: &str) -> Result<Mover, Failure> {
+    pub(super) fn new(name: &str) -> Result<Mover, Failure> {
         let regions = regions();
         let at = regions.find(name).map_err(Failure::Other)?;
         Ok(Mover { name: name.to_owned(), at, keep: regions.all[at].keep })
     }
 
-    fn pools(&self, device: i32) -> Vec<PoolKey> {
+    pub(super) fn pools(&self, device: i32) -> Vec<PoolKey> {
         regions().pools(self.at, device)
     }
 
-    fn sleeps(&self) -> bool {
+    pub(super) fn sleeps(&self) -> bool {
         !regions().all[self.at].asleep.is_empty()
     }
 
     /// Cards that have memory of it.
-    fn cards(&self) -> Vec<i32> {
+    pub(super) fn cards(&self) -> Vec<i32> {
         let has = |device: &i32| {
             state::existing(*device).is_some_and(|card| {
                 let pools = self.pools(*device);
@@ -63,7 +63,31 @@ impl Mover {
         (0..CARDS as i32).filter(has).collect()
     }
 
-    fn failure(&self, what: &str, error: &SleepError, device: i32) -> Failure {
+    /// Room for these ranges of a card: where it was before, if the host kept them.
+    pub(super) fn new_store(&self, device: i32, ranges: &[(u64, u64)]) -> Result<Store, String> {
+        let before = {
+            let mut regions = regions();
+            let retained = &mut regions.all[self.at].retained;
+            let place = retained.iter().position(|(card, _)| *card == device);
+            place.map(|place| retained.swap_remove(place).1)
+        };
+        let before = before.filter(|_| self.keep == Keep::Host).and_then(|store| store.again(ranges));
+        before.map_or_else(|| Store::new(device, ranges, self.keep), Ok)
+    }
+
+    /// A region is awake: its bytes on the host are dropped, or retained.
+    fn let_go(&self, device: i32, store: Store) {
+        let mut regions = regions();
+        let region = &mut regions.all[self.at];
+        if region.is_retained && store.is_on_host() {
+            region.retained.push((device, store));
+        } else {
+            drop(regions);
+            drop(store);
+        }
+    }
+
+    pub(super) fn failure(&self, what: &str, error: &SleepError, device: i32) -> Failure {
         let name = &self.name;
         let text = match *error {
             SleepError::Captured => {
@@ -72,6 +96,10 @@ impl Mover {
             SleepError::Already => format!("region {name:?} cannot {what}: it does so already"),
             SleepError::Supplied => format!(
                 "region {name:?} cannot {what}: a torch.cuda.MemPool with an allocator of its own was used in it"
+            ),
+            SleepError::Shared => format!(
+                "region {name:?} cannot {what}: other processes have memory of it (CUDA IPC), which would not follow. Let \
+                 them drop it, or keep what is shared outside of the region"
             ),
             SleepError::InUse(Some(stream)) => format!(
                 "region {name:?} cannot {what}: stream {:#x} still uses memory of it, and its work cannot be waited for",
@@ -105,7 +133,7 @@ impl Mover {
 }
 
 /// Runs `work` on a card that was used before, under its lock.
-fn on<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T, Failure> {
+pub(super) fn on<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T, Failure> {
     let gone = || Failure::Other(format!("cuda:{device} was not used yet"));
     let done = guarded(None, || state::existing(device).map(|mut card| work(&mut card)));
     done.ok_or_else(gone)
@@ -126,26 +154,19 @@ fn copies(device: i32) -> Result<&'static Copies, Failure> {
 }
 
 /// A region on one card that is between sleep and waking.
-struct Half {
-    device: i32,
-    pools: Vec<PoolKey>,
-    copies: &'static Copies,
+pub(super) struct Half {
+    pub(super) device: i32,
+    pub(super) pools: Vec<PoolKey>,
+    pub(super) copies: &'static Copies,
     /// What is to be copied.
-    ranges: Vec<(u64, u64)>,
+    pub(super) ranges: Vec<(u64, u64)>,
 }
 
 impl Half {
     /// Closes the region on a card.
-    fn begin_sleep(mover: &Mover, device: i32) -> Result<Half, Failure> {
+    pub(super) fn begin_sleep(mover: &Mover, device: i32) -> Result<Half, Failure> {
         let (pools, copies) = (mover.pools(device), copies(device)?);
         let ranges = on(device, |card| {
-            if card.has_shared(&pools) {
-                return Err(Failure::Other(format!(
-                    "region {:?} cannot sleep: other processes have memory of it (CUDA IPC), which would not follow. Let \
-                     them drop it, or keep what is shared outside of the region",
-                    mover.name
-                )));
-            }
             let begun = card.pool.begin_sleep(&pools);
             card.note_changes(device, None);
             begun.map_err(|error| mover.failure("sleep", &error, device))
@@ -154,7 +175,7 @@ impl Half {
     }
 
     /// Puts memory behind the region on a card.
-    fn begin_wake(mover: &Mover, device: i32) -> Result<Half, Failure> {
+    pub(super) fn begin_wake(mover: &Mover, device: i32) -> Result<Half, Failure> {
         let (pools, copies) = (mover.pools(device), copies(device)?);
         let ranges = on(device, |card| {
             let begun = card.pool.begin_wake(&pools);
@@ -165,7 +186,7 @@ impl Half {
     }
 
     /// Gives the region's memory back to the card. The bytes.
-    fn end_asleep(&self) -> u64 {
+    pub(super) fn end_asleep(&self) -> u64 {
         let end = |card: &mut Card| {
             let given = card.pool.finish_sleep(&self.pools);
             card.note_changes(self.device, None);
@@ -175,7 +196,7 @@ impl Half {
     }
 
     /// Opens the region. The bytes that it holds.
-    fn end_awake(&self) -> u64 {
+    pub(super) fn end_awake(&self) -> u64 {
         let end = |card: &mut Card| {
             let woken = card.pool.finish_wake(&self.pools);
             card.note_changes(self.device, None);
@@ -193,11 +214,11 @@ impl Half {
     }
 }
 
-fn keep_asleep(at: usize, device: i32, store: Store) {
+pub(super) fn keep_asleep(at: usize, device: i32, store: Store) {
     regions().all[at].asleep.push((device, store));
 }
 
-fn take_store(at: usize, device: i32) -> Option<Store> {
+pub(super) fn take_store(at: usize, device: i32) -> Option<Store> {
     let mut regions = regions();
     let asleep = &mut regions.all[at].asleep;
     let place = asleep.iter().position(|(card, _)| *card == device)?;
@@ -236,9 +257,9 @@ fn sleep_on(mover: &Mover, device: i32, verify: bool) -> Result<Moved, Failure> 
 }
 
 /// Copies a region out, and gives its memory back.
-fn finish_sleep(mover: &Mover, half: &Half, verify: bool) -> Result<Moved, Failure> {
+pub(super) fn finish_sleep(mover: &Mover, half: &Half, verify: bool) -> Result<Moved, Failure> {
     let device = half.device;
-    let stored = Store::new(device, &half.ranges, mover.keep).and_then(|mut store| {
+    let stored = mover.new_store(device, &half.ranges).and_then(|mut store| {
         let filled = store.fill(device, half.copies);
         // Also after a failure: copies that are queued write to the store.
         store.filled(half.copies, verify && filled.is_ok())?;
@@ -282,7 +303,7 @@ fn wake_all(mover: &Mover) -> Result<Moved, Failure> {
     Ok(moved)
 }
 
-fn wake_on(mover: &Mover, device: i32) -> Result<Moved, Failure> {
+pub(super) fn wake_on(mover: &Mover, device: i32) -> Result<Moved, Failure> {
     let half = Half::begin_wake(mover, device)?;
     let Some(store) = take_store(mover.at, device) else {
         half.end_asleep();
@@ -293,7 +314,7 @@ fn wake_on(mover: &Mover, device: i32) -> Result<Moved, Failure> {
 }
 
 /// Waits for the copies of a waking, and opens the region.
-fn finish_wake(
+pub(super) fn finish_wake(
     mover: &Mover,
     half: &Half,
     store: Store,
@@ -311,74 +332,14 @@ fn finish_wake(
     match done {
         Ok(()) => {
             let copied = if mover.keep == Keep::Discard { 0 } else { half.ranges.iter().map(|r| r.1).sum() };
-            Ok(Moved { copied, pages: half.end_awake() })
+            let moved = Moved { copied, pages: half.end_awake() };
+            mover.let_go(device, store);
+            Ok(moved)
         }
         Err(error) => {
             half.end_asleep();
             keep_asleep(mover.at, device, store);
             Err(Failure::Other(format!("region {:?} cannot wake: {error}. It sleeps on", mover.name)))
         }
-    }
-}
-
-/// One region falls asleep while another wakes up: both ways of the link at once where the card has room for both.
-/// What fell asleep, and what woke up.
-///
-/// # Errors
-/// When one cannot. Where the first sleeps and the second cannot wake, the message says so.
-pub(crate) fn switch(falling: &str, waking: &str, verify: bool) -> Result<(Moved, Moved), Failure> {
-    let guard = alone();
-    let (down, up) = (Mover::new(falling)?, Mover::new(waking)?);
-    if down.at == up.at || down.sleeps() || !up.sleeps() {
-        return Err(Failure::Other(format!(
-            "to switch, region {falling:?} must be awake and region {waking:?} must sleep"
-        )));
-    }
-    let cards = down.cards();
-    let both = if let [device] = cards[..]
-        && regions().all[up.at].asleep.len() == 1
-    {
-        at_once(&down, &up, device, verify)?
-    } else {
-        None
-    };
-    drop(guard);
-    if let Some(both) = both {
-        return Ok(both);
-    }
-    let slept = sleep(falling, verify)?;
-    let woke = wake(waking).map_err(|failure| {
-        let also = |text: String| format!("{text} (region {falling:?} sleeps)");
-        match failure {
-            Failure::OutOfMemory(text) => Failure::OutOfMemory(also(text)),
-            Failure::Other(text) => Failure::Other(also(text)),
-        }
-    })?;
-    Ok((slept, woke))
-}
-
-/// Both at once; `None`: there is no room for both, and nothing has changed.
-fn at_once(down: &Mover, up: &Mover, device: i32, verify: bool) -> Result<Option<(Moved, Moved)>, Failure> {
-    if !regions().all[up.at].asleep.iter().any(|(card, store)| *card == device && store.is_queued()) {
-        return Ok(None);
-    }
-    // First: it waits for all work, and would wait for the copies of the other.
-    let sinking = Half::begin_sleep(down, device)?;
-    let rising = Half::begin_wake(up, device);
-    let Ok(rising) = rising else {
-        sinking.end_awake();
-        return Ok(None);
-    };
-    let Some(store) = take_store(up.at, device) else {
-        rising.end_asleep();
-        sinking.end_awake();
-        return Ok(None);
-    };
-    let begun = store.empty(device, rising.copies, &rising.ranges);
-    let slept = finish_sleep(down, &sinking, verify);
-    let woke = finish_wake(up, &rising, store, begun);
-    match (slept, woke) {
-        (Ok(slept), Ok(woke)) => Ok(Some((slept, woke))),
-        (Err(failure), _) | (_, Err(failure)) => Err(failure),
     }
 }

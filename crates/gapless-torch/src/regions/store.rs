@@ -4,11 +4,10 @@
 //! process's pinned pool and stay pinned for the next sleep.
 
 use super::Keep;
+use super::files::Files;
 use crate::offload;
 use gapless_cuda::Copies;
 use gapless_pool::DeviceError;
-use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 /// Chunks of host memory, and pieces of a file that pass through it.
 const CHUNK: u64 = 1 << 30;
@@ -35,7 +34,7 @@ enum Place {
     Nowhere,
     /// Addresses of chunks, each of [`CHUNK`] bytes but the last.
     Host(Vec<u64>),
-    File(File),
+    Files(Files),
 }
 
 /// What sleeps of a region on one card.
@@ -46,6 +45,8 @@ pub(crate) struct Store {
     place: Place,
     /// Of all bytes, where they are to be verified.
     sum: Option<u64>,
+    /// Ranges that the card still has, because they were never copied out and their pages were not taken away.
+    on_card: Vec<(u64, u64)>,
 }
 
 impl Drop for Store {
@@ -85,24 +86,6 @@ pub(crate) fn prepare(device: i32, bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// A file that no other process finds, and that is gone when this one ends.
-fn unnamed_file() -> Result<File, String> {
-    let folder =
-        std::env::var_os("GAPLESS_SLEEP_DIR").map_or_else(std::env::temp_dir, std::path::PathBuf::from);
-    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let path = folder.join(format!("gapless-sleep-{}-{number}", std::process::id()));
-    let open = std::fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-    let file = open.map_err(|error| {
-        format!(
-            "no file can be made in {} ({error}): set GAPLESS_SLEEP_DIR to a folder with room",
-            folder.display()
-        )
-    })?;
-    let _ = std::fs::remove_file(&path);
-    Ok(file)
-}
-
 impl Store {
     /// A store for these ranges of a card, with nothing in it yet.
     ///
@@ -118,34 +101,64 @@ impl Store {
         let place = match keep {
             Keep::Discard => Place::Nowhere,
             Keep::Host => Place::Host(chunks(device, total)?),
-            Keep::Disk => Place::File(unnamed_file()?),
+            Keep::Disk => Place::Files(Files::new(ranges.iter().map(|range| range.at))?),
         };
-        Ok(Store { ranges, total, place, sum: None })
+        Ok(Store { ranges, total, place, sum: None, on_card: Vec::new() })
     }
 
+    /// The same host memory for these ranges, each where it was: `None` where one was not kept before.
+    pub(super) fn again(mut self, kept: &[(u64, u64)]) -> Option<Store> {
+        let place = |&(addr, size): &(u64, u64)| {
+            let at = self.range_of(addr, size)?;
+            Some(Range { addr, size, at })
+        };
+        let ranges = kept.iter().map(place).collect::<Option<Vec<Range>>>()?;
+        self.ranges = ranges;
+        self.sum = None;
+        Some(self)
+    }
+
+    /// Where in the store a part of a range is.
+    fn range_of(&self, addr: u64, size: u64) -> Option<u64> {
+        let found = self.ranges.partition_point(|range| range.addr <= addr).checked_sub(1)?;
+        let range = self.ranges[found];
+        (addr + size <= range.addr + range.size).then(|| range.at + (addr - range.addr))
+    }
+
+    /// The bytes that are kept.
     pub(super) fn total(&self) -> u64 {
-        self.total
+        self.ranges.iter().map(|range| range.size).sum()
+    }
+
+    /// Whether its bytes can stay on the host after a waking.
+    pub(super) fn is_on_host(&self) -> bool {
+        matches!(self.place, Place::Host(_))
+    }
+
+    /// Where the kept bytes of `[addr, addr + size)` lie side by side on the host; `None`: they do not.
+    pub(super) fn address_of(&self, addr: u64, size: u64) -> Option<u64> {
+        let (Place::Host(chunks), at) = (&self.place, self.range_of(addr, size)?) else { return None };
+        let is_one = at / CHUNK == (at + size.max(1) - 1) / CHUNK;
+        is_one.then(|| chunks[(at / CHUNK) as usize] + at % CHUNK)
     }
 
     pub(super) fn host_bytes(&self) -> u64 {
-        if matches!(self.place, Place::Host(_)) { self.total } else { 0 }
+        if self.is_on_host() { self.total } else { 0 }
     }
 
     /// Whether copies need no host thread: all of them are queued at once.
     pub(super) fn is_queued(&self) -> bool {
-        !matches!(self.place, Place::File(_))
+        !matches!(self.place, Place::Files(_))
     }
 
     /// The copies for ranges that are still there, cut where chunks of `most` bytes end.
     fn pieces(&self, wanted: &[(u64, u64)], most: u64) -> Result<Vec<Piece>, String> {
         let mut pieces = Vec::new();
         for &(addr, size) in wanted {
-            let found = self.ranges.partition_point(|range| range.addr <= addr).checked_sub(1);
-            let range = found.map(|at| self.ranges[at]).filter(|r| addr + size <= r.addr + r.size);
-            let Some(range) = range else {
+            let Some(mut at) = self.range_of(addr, size) else {
                 return Err(format!("{size} bytes at {addr:#x} were never kept; please report it"));
             };
-            let (mut addr, mut at, mut left) = (addr, range.at + (addr - range.addr), size);
+            let (mut addr, mut left) = (addr, size);
             while left > 0 {
                 let bytes = left.min(most - at % most);
                 pieces.push(Piece { addr, at, size: bytes });
@@ -157,7 +170,8 @@ impl Store {
         Ok(pieces)
     }
 
-    fn all(&self) -> Vec<(u64, u64)> {
+    /// Everything that is kept, as address and size on the card.
+    pub(super) fn all(&self) -> Vec<(u64, u64)> {
         self.ranges.iter().map(|range| (range.addr, range.size)).collect()
     }
 
@@ -168,26 +182,57 @@ impl Store {
     pub(super) fn fill(&mut self, device: i32, copies: &Copies) -> Result<(), String> {
         match &self.place {
             Place::Nowhere => Ok(()),
-            Place::Host(chunks) => {
-                for Piece { addr, at, size } in self.pieces(&self.all(), CHUNK)? {
-                    let to = chunks[(at / CHUNK) as usize] + at % CHUNK;
-                    // SAFETY: the chunk has room, is the store's own and pinned; the range stays mapped while the
-                    // region falls asleep, and `filled` is called before either ends.
-                    unsafe { copies.out(to, addr, size) }.map_err(failed)?;
-                }
-                Ok(())
-            }
-            Place::File(file) => {
+            Place::Host(_) => self.fill_part(copies, &self.all()),
+            Place::Files(files) => {
                 let staging = Staging::new(device)?;
                 for Piece { addr, at, size } in self.pieces(&self.all(), PIECE)? {
                     // SAFETY: the staging memory has room, and nobody else uses it; the copy is over below.
                     unsafe { copies.out(staging.at, addr, size) }.map_err(failed)?;
                     copies.wait_out().map_err(failed)?;
-                    file.write_all_at(staging.bytes(size), at).map_err(|error| full(&error))?;
+                    files.write(staging.bytes(size), at)?;
                 }
                 Ok(())
             }
         }
+    }
+
+    /// Begins to copy parts of what is kept out, where the host keeps it; where nothing is kept, nothing happens.
+    ///
+    /// # Errors
+    /// When a copy fails.
+    pub(super) fn fill_part(&self, copies: &Copies, parts: &[(u64, u64)]) -> Result<(), String> {
+        let Place::Host(chunks) = &self.place else { return Ok(()) };
+        for Piece { addr, at, size } in self.pieces(parts, CHUNK)? {
+            let to = chunks[(at / CHUNK) as usize] + at % CHUNK;
+            // SAFETY: the chunk has room, is the store's own and pinned; the range stays mapped while the region falls
+            // asleep, and the copies are waited for before either ends.
+            unsafe { copies.out(to, addr, size) }.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to copy parts back, where the host keeps them.
+    ///
+    /// # Errors
+    /// When a copy fails.
+    pub(super) fn empty_part(&self, copies: &Copies, parts: &[(u64, u64)]) -> Result<(), String> {
+        let Place::Host(chunks) = &self.place else { return Ok(()) };
+        for Piece { addr, at, size } in self.pieces(parts, CHUNK)? {
+            let from = chunks[(at / CHUNK) as usize] + at % CHUNK;
+            // SAFETY: as in `fill_part`, the other way round.
+            unsafe { copies.back(addr, from, size) }.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// What is kept of `[addr, addr + size)`.
+    pub(super) fn within(&self, addr: u64, size: u64) -> Vec<(u64, u64)> {
+        overlaps(&self.all(), &[(addr, size)])
+    }
+
+    /// These ranges were not copied out: the card still has them.
+    pub(super) fn leave_on_card(&mut self, ranges: Vec<(u64, u64)>) {
+        self.on_card = ranges;
     }
 
     /// Waits for the copies of [`Store::fill`], and sums the bytes up where they will be verified.
@@ -200,34 +245,34 @@ impl Store {
         Ok(())
     }
 
+    /// Compares the kept bytes with their sum, where they are to be verified.
+    ///
+    /// # Errors
+    /// When they have changed.
+    pub(super) fn verify_kept(&self) -> Result<(), String> {
+        match self.sum {
+            Some(before) if self.sum_of_kept()? != Some(before) => {
+                Err("the bytes that were kept on the host have changed since the region fell asleep"
+                    .to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Begins to copy these ranges back; they are there when [`Store::emptied`] has returned.
     ///
     /// # Errors
     /// When a copy fails, or the bytes are not what they were.
     pub(super) fn empty(&self, device: i32, copies: &Copies, wanted: &[(u64, u64)]) -> Result<(), String> {
-        if let Some(before) = self.sum
-            && self.sum_of_kept()? != Some(before)
-        {
-            return Err(
-                "the bytes that were kept on the host have changed since the region fell asleep".to_owned()
-            );
-        }
+        self.verify_kept()?;
+        let wanted = &self.copied(wanted)[..];
         match &self.place {
             Place::Nowhere => Ok(()),
-            Place::Host(chunks) => {
-                for Piece { addr, at, size } in self.pieces(wanted, CHUNK)? {
-                    let from = chunks[(at / CHUNK) as usize] + at % CHUNK;
-                    // SAFETY: as in `fill`, the other way round; `emptied` is called before either ends.
-                    unsafe { copies.back(addr, from, size) }.map_err(failed)?;
-                }
-                Ok(())
-            }
-            Place::File(file) => {
+            Place::Host(_) => self.empty_part(copies, wanted),
+            Place::Files(files) => {
                 let staging = Staging::new(device)?;
                 for Piece { addr, at, size } in self.pieces(wanted, PIECE)? {
-                    file.read_exact_at(staging.bytes_mut(size), at).map_err(|error| {
-                        format!("the file that a sleeping region is kept in cannot be read ({error})")
-                    })?;
+                    files.read(staging.bytes_mut(size), at)?;
                     // SAFETY: as in `fill`, the other way round.
                     unsafe { copies.back(addr, staging.at, size) }.map_err(failed)?;
                     copies.wait_back().map_err(failed)?;
@@ -248,7 +293,7 @@ impl Store {
             return Ok(());
         }
         let (card, kept) = (Staging::new(device)?, Staging::new(device)?);
-        for Piece { addr, at, size } in self.pieces(wanted, PIECE)? {
+        for Piece { addr, at, size } in self.pieces(&self.copied(wanted), PIECE)? {
             // SAFETY: the staging memory has room, and nobody else uses it; the copy is over below.
             unsafe { copies.out(card.at, addr, size) }.map_err(failed)?;
             copies.wait_out().map_err(failed)?;
@@ -262,13 +307,20 @@ impl Store {
         Ok(())
     }
 
+    /// What of these ranges was copied out.
+    fn copied(&self, wanted: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        without(wanted, &self.on_card)
+    }
+
     /// Copies the kept bytes of `[addr, addr + into.len())` on the card. Whether they are kept here.
     pub(super) fn read_at(&self, addr: u64, into: &mut [u8]) -> Result<bool, String> {
-        let found = self.ranges.partition_point(|range| range.addr <= addr).checked_sub(1);
-        let fits = |r: &Range| addr + into.len() as u64 <= r.addr + r.size;
-        match found.map(|at| self.ranges[at]).filter(fits) {
-            Some(range) if !matches!(self.place, Place::Nowhere) => {
-                self.read(into, range.at + (addr - range.addr))?;
+        let size = into.len() as u64;
+        match self.range_of(addr, size) {
+            Some(at)
+                if !matches!(self.place, Place::Nowhere)
+                    && overlaps(&self.on_card, &[(addr, size)]).is_empty() =>
+            {
+                self.read(into, at)?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -291,9 +343,7 @@ impl Store {
                     done += size;
                 }
             }
-            Place::File(file) => file.read_exact_at(into, at).map_err(|error| {
-                format!("the file that a sleeping region is kept in cannot be read ({error})")
-            })?,
+            Place::Files(files) => files.read(into, at)?,
         }
         Ok(())
     }
@@ -354,8 +404,49 @@ fn failed(error: DeviceError) -> String {
     }
 }
 
-fn full(error: &std::io::Error) -> String {
-    format!(
-        "the file that the region would be kept in cannot be written ({error}): set GAPLESS_SLEEP_DIR to a folder with room"
-    )
+/// The parts of `ranges` that lie in one of `others`. Both are in order of address, and none overlaps its neighbour.
+fn overlaps(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    for &(addr, size) in ranges {
+        for &(other, bytes) in others {
+            let (start, end) = (addr.max(other), (addr + size).min(other + bytes));
+            if start < end {
+                found.push((start, end - start));
+            }
+        }
+    }
+    found
+}
+
+/// The parts of `ranges` that lie in none of `others`.
+fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut left = ranges.to_vec();
+    for &(other, bytes) in others {
+        left = left
+            .into_iter()
+            .flat_map(|(addr, size)| {
+                let end = addr + size;
+                let before = (addr, other.clamp(addr, end) - addr);
+                let behind = ((other + bytes).clamp(addr, end), end - (other + bytes).clamp(addr, end));
+                let is_apart = other >= end || other + bytes <= addr;
+                if is_apart { vec![(addr, size)] } else { vec![before, behind] }
+            })
+            .filter(|(_, size)| *size > 0)
+            .collect();
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_ranges() {
+        let ranges = [(10, 10), (30, 5)];
+        assert_eq!(overlaps(&ranges, &[(0, 12), (15, 17)]), [(10, 2), (15, 5), (30, 2)]);
+        assert_eq!(without(&ranges, &[(0, 12), (15, 17)]), [(12, 3), (32, 3)]);
+        assert_eq!(without(&ranges, &[]), ranges);
+        assert_eq!(without(&ranges, &[(0, 99)]), []);
+    }
 }

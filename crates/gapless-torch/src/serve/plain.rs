@@ -8,7 +8,7 @@
 //! * A memory pool of PyTorch's (`use_mem_pool`) takes PyTorch's requests alone. A request on a captured stream goes
 //!   to the pool of that capture, which the driver is asked about.
 
-use super::{Failure, Request, explained, from_front, given_back, record_stream};
+use super::{Failure, Request, Used, asleep_text, explained, from_front, given_back, record_stream};
 use crate::checked;
 use crate::history;
 use crate::hooks::guarded;
@@ -103,10 +103,13 @@ pub fn give_back(addr: u64, stream: Option<u64>) -> Result<(), Refused> {
 /// # Errors
 /// When nothing is there.
 pub fn use_on(addr: u64, stream: u64) -> Result<(), Refused> {
-    if state::is_forked() || record_stream(addr, StreamHandle(stream)) {
-        Ok(())
-    } else {
-        Err(not_there(addr))
+    if state::is_forked() {
+        return Ok(());
+    }
+    match record_stream(addr, StreamHandle(stream)) {
+        Used::Here => Ok(()),
+        Used::Nothing => Err(not_there(addr)),
+        Used::Asleep => Err(Refused::Argument(asleep_text(addr))),
     }
 }
 

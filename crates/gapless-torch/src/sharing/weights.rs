@@ -138,6 +138,9 @@ fn laid_out(card: &state::Card, storages: &[(u64, u64)]) -> Result<Layout, Refus
             continue;
         }
         let refused = |why: &str| Refused { at: Some(at), why: why.to_owned() };
+        if card.pool.is_asleep(addr) {
+            return Err(refused("it sleeps; wake its region before it is shared"));
+        }
         match card.pool.behind(addr) {
             Some(Behind::Pages { offset, pages }) => {
                 let mapped: u64 = pages.iter().map(|page| page.1).sum();

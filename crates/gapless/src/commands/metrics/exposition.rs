@@ -2,8 +2,8 @@
 //! the labels of DCGM's exporter.
 
 use crate::machine::{Gpu, Machine, Process, Use};
-use gapless_page::Card;
 use gapless_page::host::Figures;
+use gapless_page::{Card, Region};
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -115,6 +115,16 @@ const GPU: &[(&str, &str, OfGpu)] = &[
     }),
 ];
 
+type OfRegion = fn(&Region) -> u64;
+
+/// Of each region of a process on a card, with the region's name as a label.
+const REGION: &[(&str, &str, OfRegion)] = &[
+    ("gapless_region_live_bytes", "Bytes in blocks of a region that are awake.", |r| r.live),
+    ("gapless_region_held_bytes", "Device memory that a region holds.", |r| r.held),
+    ("gapless_region_asleep_bytes", "Bytes in blocks of a region that sleep.", |r| r.asleep),
+    ("gapless_region_host_bytes", "Host memory that keeps the bytes of a region that sleeps.", |r| r.host),
+];
+
 /// The names of all metrics.
 #[cfg(test)]
 fn names() -> Vec<&'static str> {
@@ -130,6 +140,7 @@ fn names() -> Vec<&'static str> {
         .map(|(name, ..)| *name)
         .chain(GPU.iter().map(|(name, ..)| *name))
         .chain(hosts)
+        .chain(REGION.iter().map(|(name, ..)| *name))
         .chain(single)
         .collect()
 }
@@ -164,6 +175,14 @@ pub(super) fn text(machine: &Machine) -> String {
         for (one, labels) in &uses {
             if let Some(value) = one.card.as_ref().and_then(of) {
                 out.sample(name, labels, value);
+            }
+        }
+    }
+    for (name, help, of) in REGION {
+        out.family(name, Gauge, help);
+        for (one, labels) in &uses {
+            for region in one.card.iter().flat_map(|card| &card.regions) {
+                out.sample(name, &with_label(labels, "region", &region.name), of(region) as f64);
             }
         }
     }
@@ -232,6 +251,12 @@ fn program(command: &str) -> String {
         Some(script) if is_interpreter => format!("{name} {}", base(script)),
         _ => name,
     }
+}
+
+/// Labels with one more.
+fn with_label(all: &str, name: &str, value: &str) -> String {
+    let more = labels(&[(name, value)]);
+    format!("{},{}", all.trim_end_matches('}'), more.trim_start_matches('{'))
 }
 
 pub(crate) fn labels<N: AsRef<str>, V: AsRef<str>>(pairs: &[(N, V)]) -> String {
@@ -310,6 +335,32 @@ mod tests {
             assert!(seen.insert(series.to_owned()), "{series}");
             assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
         }
+    }
+
+    #[test]
+    fn regions_are_told_with_their_names() {
+        let mut machine = machine();
+        let region = Region { name: "weights".to_owned(), held: 3, asleep: 5, ..Region::default() };
+        let card = machine
+            .processes
+            .iter_mut()
+            .flat_map(|process| &mut process.uses)
+            .find_map(|one| one.card.as_mut());
+        card.expect("a process that tells").regions = vec![region];
+        let text = text(&machine);
+        let line = |name: &str, value: u64| {
+            let of = |line: &&str| {
+                line.starts_with(&format!("{name}{{gpu=")) && line.contains(",region=\"weights\"}")
+            };
+            assert_eq!(
+                text.lines().find(of).and_then(|line| line.rsplit_once(' ')).map(|(_, v)| v),
+                Some(&*value.to_string())
+            );
+        };
+        line("gapless_region_live_bytes", 0);
+        line("gapless_region_held_bytes", 3);
+        line("gapless_region_asleep_bytes", 5);
+        line("gapless_region_host_bytes", 0);
     }
 
     #[test]

@@ -25,7 +25,10 @@ pub(super) fn draw(
         Some(card) => head.extend(figures(card, one.and_then(|one| one.used), palette)),
         None => head.extend(driver_only(process, palette)),
     }
-    let tables = card.map_or(0, |card| card.lanes.len().max(card.holders.len()) as u16 + 2);
+    let tables = card.map_or(0, |card| {
+        let lanes = card.lanes.len() + if card.regions.is_empty() { 0 } else { card.regions.len() + 2 };
+        lanes.max(card.holders.len()) as u16 + 2
+    });
     let [top, chart, below, bottom] = Layout::vertical([
         Constraint::Length(head.len() as u16 + 1),
         Constraint::Min(if card.is_some() { 6 } else { 0 }),
@@ -39,7 +42,11 @@ pub(super) fn draw(
         let [lanes, holders] =
             Layout::horizontal([Constraint::Length((area.width / 2).min(46)), Constraint::Fill(1)])
                 .areas(below);
+        let rows = (card.regions.len() as u16 + 2).min(lanes.height / 2);
+        let rows = if card.regions.is_empty() { 0 } else { rows };
+        let [lanes, regions] = Layout::vertical([Constraint::Fill(1), Constraint::Length(rows)]).areas(lanes);
         frame.render_widget(Paragraph::new(lane_lines(card, lanes, palette)), lanes);
+        frame.render_widget(Paragraph::new(region_lines(card, regions, palette)), regions);
         frame.render_widget(Paragraph::new(holder_lines(card, holders, palette)), holders);
     }
     let mut hints = keys(&[("esc", "back")], palette);
@@ -217,6 +224,27 @@ fn lane_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> 
     shorten(lines, room, card.more_lanes as usize, palette)
 }
 
+/// Regions with what of them is on the card and what sleeps.
+fn region_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> {
+    let room = usize::from(place.height).saturating_sub(1);
+    let mut lines = vec![Line::styled(
+        format!(
+            " {} {} {} {}",
+            left("REGION", 15),
+            right("ON CARD", 8),
+            right("ASLEEP", 8),
+            right("HOST", 8)
+        ),
+        palette.quiet(),
+    )];
+    for region in &card.regions {
+        let figures =
+            [region.held, region.asleep, region.host].map(|count| right(&bytes(count), 8)).join(" ");
+        lines.push(Line::raw(format!(" {} {figures}", left(&region.name, 15))));
+    }
+    shorten(lines, room, 0, palette)
+}
+
 fn holder_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> {
     let (room, width) = (usize::from(place.height), usize::from(place.width));
     let mut lines = vec![Line::styled(
@@ -245,4 +273,35 @@ fn shorten(mut lines: Vec<Line<'static>>, room: usize, more: usize, palette: Pal
         lines.push(Line::styled(format!(" and {left_out} more"), palette.quiet()));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_page::Region;
+
+    #[test]
+    fn regions_with_what_of_them_sleeps() {
+        let region = |name: &str, held, asleep| Region {
+            name: name.to_owned(),
+            held,
+            asleep,
+            host: asleep,
+            ..Region::default()
+        };
+        let card = Card {
+            regions: vec![region("rollout", 0, 12 << 30), region("trainer/weights", 7 << 30, 0)],
+            ..Card::default()
+        };
+        let lines = region_lines(&card, Rect::new(0, 0, 46, 4), Palette::new(false));
+        let text: Vec<String> = lines.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            [
+                " REGION           ON CARD   ASLEEP     HOST",
+                " rollout              0 B 12.0 GiB 12.0 GiB",
+                " trainer/weights 7.00 GiB      0 B      0 B",
+            ]
+        );
+    }
 }

@@ -116,6 +116,20 @@ fn of_card(card: &Card) -> Value {
         .iter()
         .map(|holder| json!({ "what": holder.what, "bytes": holder.bytes, "blocks": holder.blocks }))
         .collect();
+    let regions: Vec<Value> = card
+        .regions
+        .iter()
+        .map(|region| {
+            json!({
+                "name": region.name,
+                "keep": region.keep,
+                "live": region.live,
+                "held": region.held,
+                "asleep": region.asleep,
+                "host": region.host,
+            })
+        })
+        .collect();
     let samples: Vec<Value> = card
         .samples
         .iter()
@@ -150,6 +164,7 @@ fn of_card(card: &Card) -> Value {
         "streams": lanes,
         "more_streams": card.more_lanes,
         "holders": holders,
+        "regions": regions,
         "samples": samples,
     })
 }

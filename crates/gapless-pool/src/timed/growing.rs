@@ -1,0 +1,116 @@
+//! Elastic ranges of a program: they grow and shrink while work uses them, on pages of a book of their own.
+//!
+//! A slot that is wanted and there is an allocation like any other: it is written when it comes, and nobody's when it is
+//! not wanted any more. Work that is queued may still use it then.
+
+use super::clock::Line;
+use super::device::TimedDevice;
+use super::memory::OwnerId;
+use super::world::{Call, Handing, World};
+use crate::device::Device;
+use crate::elastic::{Book, RangeId};
+use crate::pool::PoolKey;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const PAGE: u64 = 2 << 20;
+const SLOTS: usize = 8;
+/// Pages of the book at most: two ranges have to share them.
+const MOST_PAGES: usize = 10;
+/// Jobs that are done at once.
+const MOST_JOBS: usize = 64;
+/// Allocations of the program have smaller names.
+const FIRST_NAME: u32 = 1 << 30;
+
+#[derive(Debug)]
+struct Range {
+    id: RangeId,
+    base: u64,
+    /// Of each slot that is in use.
+    owners: Vec<OwnerId>,
+}
+
+/// The ranges, by the program's numbers.
+#[derive(Debug)]
+pub(crate) struct Growing {
+    world: Rc<RefCell<World>>,
+    device: TimedDevice,
+    book: Book,
+    ranges: [Option<Range>; 2],
+}
+
+impl Growing {
+    pub(crate) fn new(world: Rc<RefCell<World>>) -> Growing {
+        let device = TimedDevice::new(world.clone());
+        Growing { world, device, book: Book::new(PAGE, Some(MOST_PAGES)), ranges: [None, None] }
+    }
+
+    /// A range has this many slots from now on, if it can; the new ones are written on a stream. Whether it could.
+    pub(crate) fn resize(&mut self, at: usize, slots: usize, line: Line) -> Option<bool> {
+        if self.ranges[at].is_none() {
+            let base = self.device.reserve(SLOTS as u64 * PAGE).ok()?;
+            self.ranges[at] = Some(Range { id: self.book.add(base, SLOTS), base, owners: Vec::new() });
+        }
+        let slots = slots.min(SLOTS);
+        let range = self.ranges[at].as_mut()?;
+        let (id, base, before) = (range.id, range.base, range.owners.len());
+        for owner in range.owners.drain(slots.min(before)..) {
+            self.world.borrow_mut().set_live(owner, false);
+        }
+        self.book.want(id, &[(0, slots)], &[(slots, slots + 1)]);
+        self.work();
+        let is_there = self.book.is_ready(id) && self.book.take_error(id).is_none();
+        if !is_there {
+            self.book.want(id, &[(0, before.min(slots))], &[]);
+            return Some(false);
+        }
+        for slot in before..slots {
+            let place = (base + slot as u64 * PAGE, PAGE);
+            let name = FIRST_NAME + (at * SLOTS + slot) as u32;
+            let pool = PoolKey(u64::MAX, at as u64);
+            let owner = self.world.borrow_mut().hand_out(name, place, pool, Handing::Written(line))?;
+            self.ranges[at].as_mut()?.owners.push(owner);
+        }
+        Some(true)
+    }
+
+    /// A kernel that uses all of a range.
+    pub(crate) fn touch(&mut self, at: usize, line: Line) {
+        for &owner in self.ranges[at].iter().flat_map(|range| &range.owners) {
+            self.world.borrow_mut().touch(line, owner);
+        }
+    }
+
+    /// What the pool's own thread does: until it has nothing to do, or can only wait.
+    pub(crate) fn work(&mut self) {
+        let is_capturing = {
+            let mut world = self.world.borrow_mut();
+            world.call = Call { name: "elastic", may_wait: true, ..Call::default() };
+            world.capture.is_some()
+        };
+        self.book.is_quiet = is_capturing;
+        for _ in 0..MOST_JOBS {
+            let Some(job) = self.book.next_job() else { break };
+            let done = job.run(&mut self.device);
+            if self.book.finish(done) {
+                break;
+            }
+        }
+        self.book.check();
+        self.world.borrow_mut().call = Call::default();
+    }
+
+    /// Everything goes back. The program has synchronised.
+    pub(crate) fn end(&mut self) {
+        for range in self.ranges.iter_mut().filter_map(Option::take) {
+            for owner in range.owners {
+                self.world.borrow_mut().set_live(owner, false);
+            }
+            self.book.end(range.id);
+        }
+        for _ in 0..4 {
+            self.book.give_back(MOST_PAGES);
+            self.work();
+        }
+    }
+}

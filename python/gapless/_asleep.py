@@ -1,0 +1,249 @@
+"""The guard of memory that sleeps: a torch function that would touch a sleeping tensor raises AsleepError.
+
+A kernel that touches memory which is not there ends the CUDA context. So while a region sleeps, torch's functions are
+looked at before they run. A TorchDispatchMode does that: it sees every operator of its thread and of the backward
+passes that the thread starts, and nothing is installed while nothing sleeps. It looks only at addresses that Python
+already has, so it takes no lock and makes no driver call.
+
+The mode lies at the bottom of its thread's stack of modes, below those of the program: these come and go in the order
+in which they were opened, whatever we do.
+"""
+
+import json
+import threading
+from bisect import bisect_right
+from typing import Any, Optional
+
+from ._errors import GaplessError
+
+# Operators that look at a tensor's shape alone.
+_SHAPES = frozenset(
+    {
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "new_empty",
+        "new_empty_strided",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "is_same_size",
+        "is_pinned",
+        "_has_same_storage_numel",
+        "sym_size",
+        "sym_stride",
+        "sym_numel",
+        "sym_storage_offset",
+        "set_",
+        "set_data",
+    }
+)
+
+
+class AsleepError(GaplessError):
+    """A tensor was used whose region sleeps; the message names the region."""
+
+
+class _Ranges:
+    """The addresses that sleep: sorted, so that one look is a bisection. Never changed, only replaced."""
+
+    def __init__(self, regions: list[tuple[str, list[tuple[int, int]]]]) -> None:
+        found = sorted((start, start + size, name) for name, ranges in regions for start, size in ranges)
+        self.starts = [start for start, _, _ in found]
+        self.ends = [end for _, end, _ in found]
+        self.names = [name for _, _, name in found]
+
+    def region_at(self, address: int) -> Optional[str]:
+        at = bisect_right(self.starts, address) - 1
+        return self.names[at] if at >= 0 and address < self.ends[at] else None
+
+
+_ranges = _Ranges([])
+# Regions whose sleep was asked to be guarded.
+_guarded: set[str] = set()
+_lock = threading.Lock()
+_of_thread = threading.local()
+_Mode: Any = None
+
+
+def read(library: Any) -> list[tuple[str, list[tuple[int, int]]]]:
+    """What sleeps, as the library knows it."""
+    import ctypes
+
+    room = 1 << 14
+    while True:
+        text = ctypes.create_string_buffer(room)
+        length = library.optional("gapless_asleep_json", text, room)
+        if length < room:
+            return [(name, [(start, size) for start, size in ranges]) for name, ranges in json.loads(text.raw[:length])]
+        room = 2 * length
+
+
+def changed(library: Any, *, fell_asleep: Optional[str] = None) -> None:
+    """A region has fallen asleep, to be guarded, or one has woken: the guard of this thread is on or off now."""
+    global _ranges
+    if fell_asleep is None and not _guarded:
+        return
+    with _lock:
+        if fell_asleep is not None:
+            _guarded.add(fell_asleep)
+        sleeping = read(library)
+        _guarded.intersection_update(name for name, _ in sleeping)
+        _ranges = _Ranges([(name, ranges) for name, ranges in sleeping if name in _guarded])
+    _name_when_printed(bool(_guarded))
+    watch_this_thread(bool(_guarded))
+
+
+_printed: Any = None
+
+
+def _name_when_printed(wanted: bool) -> None:
+    """While something sleeps, a sleeping tensor is printed without its bytes: torch switches all modes off to print."""
+    global _printed
+    import torch
+
+    module: Any = torch._tensor_str
+    if wanted and _printed is None:
+        before = _printed = module._str
+
+        def text(self: Any, *, tensor_contents: Any = None) -> Any:
+            name = _ranges.region_at(self.data_ptr()) if self.is_cuda and tensor_contents is None else None
+            if name is None:
+                return before(self, tensor_contents=tensor_contents)
+            return f"tensor(asleep in region {name!r}, size={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"
+
+        module._str = text
+    elif not wanted and _printed is not None:
+        module._str, _printed = _printed, None
+
+
+def watch_this_thread(wanted: bool) -> None:
+    """Puts the guard into this thread, or takes it away; where it is so already, nothing happens."""
+    mode = getattr(_of_thread, "mode", None)
+    if wanted and mode is None:
+        _of_thread.mode = _put_below(_mode_class()())
+    elif not wanted and mode is not None:
+        _of_thread.mode = None
+        _take_away(mode)
+
+
+class guard_sleeping:
+    """Looks at the torch functions of this thread: `with gapless.guard_sleeping():`. A function that would touch a
+    tensor of a sleeping region raises gapless.AsleepError.
+
+    The thread that calls gapless.sleep() has the guard by itself, for as long as something sleeps. Other threads open
+    it where they want it.
+    """
+
+    def __enter__(self) -> "guard_sleeping":
+        self._had = getattr(_of_thread, "mode", None) is not None
+        watch_this_thread(True)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if not self._had:
+            watch_this_thread(False)
+
+
+def _others() -> list[Any]:
+    """Takes all modes off this thread's stack, the newest first."""
+    from torch.utils import _python_dispatch as dispatch
+
+    return [dispatch._pop_mode() for _ in range(dispatch._len_torch_dispatch_stack())]
+
+
+def _put_below(mode: Any) -> Any:
+    """Opens a mode below all that are open."""
+    from torch.utils import _python_dispatch as dispatch
+
+    others = _others()
+    try:
+        mode.__enter__()
+    finally:
+        for other in reversed(others):
+            dispatch._push_mode(other)
+    return mode
+
+
+def _take_away(mode: Any) -> None:
+    """Closes a mode, wherever it lies in the stack."""
+    from torch.utils import _python_dispatch as dispatch
+
+    others = _others()
+    here = [other for other in others if other is not mode]
+    try:
+        if len(here) < len(others):
+            dispatch._push_mode(mode)
+            mode.__exit__(None, None, None)
+    finally:
+        for other in reversed(here):
+            dispatch._push_mode(other)
+
+
+def _mode_class() -> Any:
+    """Made when it is first needed: it takes torch."""
+    global _Mode
+    if _Mode is not None:
+        return _Mode
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    tensor_type = torch.Tensor
+
+    def sleeping_in(values: Any, ranges: _Ranges) -> Optional[str]:
+        for value in values:
+            if isinstance(value, tensor_type):
+                if not value.is_cuda:
+                    continue
+                try:
+                    address = value.data_ptr()
+                except RuntimeError:
+                    # It has no memory, like those that only stand for a tensor while a program is traced.
+                    continue
+                found = ranges.region_at(address)
+            elif isinstance(value, (list, tuple)):
+                found = sleeping_in(value, ranges)
+            else:
+                continue
+            if found is not None:
+                return found
+        return None
+
+    class SleepGuard(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            ranges = _ranges
+            if ranges.starts:
+                name = sleeping_in(args, ranges)
+                if name is None and kwargs:
+                    name = sleeping_in(kwargs.values(), ranges)
+                if name is not None and not _looks_only(func):
+                    raise AsleepError(
+                        f"{func} was called with a tensor of region {name!r}, which sleeps: call gapless.wake({name!r}) first "
+                        f"(gapless.kept_bytes(tensor) reads its bytes while it sleeps)"
+                    )
+            return func(*args, **kwargs)
+
+        # torch.compile would leave everything to eager execution below a mode of any other kind.
+        @classmethod
+        def is_infra_mode(cls) -> bool:
+            return True
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+        supports_higher_order_operators = True
+
+    _Mode = SleepGuard
+    return _Mode
+
+
+def _looks_only(func: Any) -> bool:
+    """Whether an operator needs no bytes of its tensors: it makes a view, or looks at shapes."""
+    packet = getattr(func, "overloadpacket", func)
+    return bool(getattr(func, "is_view", False)) or getattr(packet, "__name__", "") in _SHAPES
