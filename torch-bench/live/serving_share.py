@@ -7,6 +7,7 @@ the exit code is 1 where a line fails. GAPLESS_LIBRARY names the library.
 """
 
 import argparse
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -70,12 +71,14 @@ def nvml_used(pid):
     return next((row[1].strip() for row in rows if row[0].strip() == str(pid)), "not told")
 
 
-def owner(pipe, gigabytes):
+def owner(pipe, gigabytes, in_region):
     gapless.enable()
     generator = torch.Generator(device="cuda").manual_seed(7)
     tensors = {}
-    for name, shape in shapes(gigabytes):
-        tensors[name] = torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_(generator=generator)
+    # A region's memory comes in larger pages, so a reader has fewer of them to map.
+    with gapless.region("weights") if in_region else contextlib.nullcontext():
+        for name, shape in shapes(gigabytes):
+            tensors[name] = torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_(generator=generator)
     begun = time.perf_counter()
     handle = gapless.share(tensors)
     seconds = time.perf_counter() - begun
@@ -133,8 +136,9 @@ def ask(pipe, *message):
     return pipe.recv()
 
 
-def one_copy(gigabytes):
-    holder, to_holder = start(owner, gigabytes)
+def one_copy(gigabytes, in_region):
+    note("the owner's weights", "lie in a region" if in_region else "lie in ordinary memory")
+    holder, to_holder = start(owner, gigabytes, in_region)
     first, to_first = start(reader, True)
     second, to_second = start(reader, False)
     handle, sums, seconds, nbytes = to_holder.recv()
@@ -305,7 +309,7 @@ def main():
     parser.add_argument("--gigabytes", type=float, default=16)
     arguments = parser.parse_args()
     begun = time.perf_counter()
-    for work in (lambda: one_copy(arguments.gigabytes), elastic_here, between_processes):
+    for work in (lambda: one_copy(arguments.gigabytes, False), lambda: one_copy(arguments.gigabytes, True), elastic_here, between_processes):
         try:
             work()
         except Exception:
