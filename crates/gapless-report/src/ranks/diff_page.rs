@@ -1,8 +1,8 @@
 //! Two runs of many ranks as one HTML file: the peaks of every rank before and after, who is odd, what grew over all
 //! ranks, and below that the whole difference of the rank that matters most.
 //!
-//! All figures are complete without scripts, but for the flame graph of the one rank. Nothing that comes from a trace or
-//! a command line is written as markup.
+//! All figures are complete without scripts, but for the flame graph of the one rank. Nothing that comes from a trace
+//! or a command line is written as markup.
 
 use super::diff::{HolderChange, OddSide, RankDiff, RanksDiff, Sides};
 use super::text::ranges;

@@ -139,7 +139,7 @@ pub struct Group {
     /// Highest peak / mean peak - 1, within the group.
     pub imbalance: f64,
     pub step_us: Option<f64>,
-    /// Whether an odd one could be told: three replicas or more.
+    /// Whether there are three replicas or more. Of two, only one that fails, holds more or is slower is named.
     pub comparable: bool,
 }
 

@@ -296,7 +296,9 @@ impl View<'_> {
     /// The highest transient bytes of the run.
     fn larger_peak(&self) -> Option<(u64, f64, Option<u32>)> {
         let swing = self.against(|rank| transient(rank).0);
-        let floor = self.least().max(LARGER * swing.typical);
+        // Two peers that happen to agree tell no spread.
+        let share = if self.group.len() < 4 { 2.0 * LARGER } else { LARGER };
+        let floor = self.least().max(share * swing.typical);
         // More transient bytes show at the peak as well, unless steps were cut otherwise on this rank.
         let shows = self.against(|rank| rank.peak_live as f64).excess >= 0.5 * swing.excess;
         (shows && swing.excess > floor.max(swing.allowed)).then(|| {
