@@ -330,9 +330,12 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
             if number % 2:
                 time.sleep(random.Random(number).random() * 0.02)
             api.delete_pod(f"brief{number}")
-        api.create_pods(pod(f"stays{number}", {"gapless.dev/gpu-memory": size}) for number, size in enumerate(["80GiB"] * 2 + ["40GiB"] * 2))
         kick = Kick(api, "n0")
-        until(lambda: kick() and judge(api, 80, 2)[0] == 4, "four pods on the GPUs that brief ones had", 120, 0.5)
+        # The large ones first: a small one would take half of a large GPU.
+        api.create_pods(pod(f"stays{number}", {"gapless.dev/gpu-memory": "80GiB"}) for number in (0, 1))
+        until(lambda: kick() and judge(api, 80, 2)[0] == 2, "two pods on the large GPUs that brief ones had", 120, 0.5)
+        api.create_pods(pod(f"stays{number}", {"gapless.dev/gpu-memory": "40GiB"}) for number in (2, 3))
+        until(lambda: kick() and judge(api, 80, 2)[0] == 4, "two pods on the small GPUs that brief ones had", 120, 0.5)
         check(True, "200 pods that vanish leave nothing: the cluster can be filled to the last byte")
 
         # Annotations edited by hand.

@@ -1,9 +1,9 @@
 //! The Kubernetes scheduler extender: pods say how much GPU memory they need, and Gapless picks the GPU.
 //!
 //! The stock scheduler asks over HTTP ([`extender`]: filter, prioritize, bind). All state comes from the API server
-//! ([`watch`]: list and watch; [`account`]: what follows from it) and goes back to it ([`bind`]): a booking is written to
-//! the node with a precondition ([`book`]), so that two replicas or a restart cannot book one GPU twice. Plain threads,
-//! no runtime.
+//! ([`watch`]: list and watch; [`account`]: what follows from it) and goes back to it ([`bind`]): a booking is
+//! written to the node with a precondition ([`book`]), so that two replicas or a restart cannot book one GPU twice.
+//! Plain threads, no runtime.
 
 pub mod account;
 pub mod api;
