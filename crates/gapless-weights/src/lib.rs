@@ -3,8 +3,9 @@
 //! [`codec`] turns a chunk of values into fewer bytes and back, bit for bit. [`stream`] is a tensor: a directory of
 //! chunks, each with a checksum, so that any range of it can be read alone. [`packed`] is a file: safetensors whose
 //! tensors are streams. [`pack()`], [`unpack()`] and [`verify()`] work on files, [`folder`] on a model's shards, and
-//! [`Reader`] gives any range of any tensor; [`rows`] are those of one rank. [`mod@quantize`] makes a model smaller with a loss that it measures.
-//! Every file is hostile until it is decoded: damage is an error, never a panic and never a read out of bounds.
+//! [`Reader`] gives any range of any tensor; [`rows`] are those of one rank. [`mod@quantize`] makes a model smaller
+//! with a loss that it measures. Every file is hostile until it is decoded: damage is an error, never a panic and
+//! never a read out of bounds.
 
 pub mod checksum;
 pub mod codec;

@@ -1,8 +1,9 @@
 //! Jobs whose target is a card's memory.
 //!
-//! Each thread has a stream and two slots of pinned memory. It reads a job into one slot while the card copies from the
-//! other. Or cached bytes that are copied as they are go to the card from the mapped file (`window`). Packed chunks go to the card as they are, and the kernel decodes them from a staging area there into their
-//! place. Chunks that the kernel does not know (rANS, other types than bf16) are decoded by the thread into the slot.
+//! Each thread has a stream and two slots of pinned memory. It reads a job into one slot while the card copies from
+//! the other. Or cached bytes that are copied as they are go to the card from the mapped file (`window`). Packed
+//! chunks go to the card as they are, and the kernel decodes them from a staging area there into their place. Chunks
+//! that the kernel does not know (rANS, other types than bf16) are decoded by the thread into the slot.
 //!
 //! ```text
 //! slot on the host   | descriptors | bytes of the file        | decoded chunks | error |

@@ -1,8 +1,8 @@
 //! Windows of a mapped file that are pinned for a moment: the card copies straight from the page cache.
 //!
 //! No thread reads the mapping. Pages that a truncation takes from the file stay pinned until the copy is done; pages
-//! that it took before cannot be pinned, and then the range is read, which tells what is wrong. Short ranges are left to
-//! the ring: a driver may copy them with the CPU.
+//! that it took before cannot be pinned, and then the range is read, which tells what is wrong. Short ranges are left
+//! to the ring: a driver may copy them with the CPU.
 
 use super::card::Card;
 use super::driver::{self, Handle};
