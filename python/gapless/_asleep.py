@@ -213,33 +213,29 @@ def _mode_class() -> Any:
                 return found
         return None
 
-    class SleepGuard(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            ranges = _ranges
-            if ranges.starts:
-                name = sleeping_in(args, ranges)
-                if name is None and kwargs:
-                    name = sleeping_in(kwargs.values(), ranges)
-                if name is not None and not _looks_only(func):
-                    raise AsleepError(
-                        f"{func} was called with a tensor of region {name!r}, which sleeps: call gapless.wake({name!r}) first "
-                        f"(gapless.kept_bytes(tensor) reads its bytes while it sleeps)"
-                    )
-            return func(*args, **kwargs)
+    def look(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        ranges = _ranges
+        if ranges.starts:
+            name = sleeping_in(args, ranges)
+            if name is None and kwargs:
+                name = sleeping_in(kwargs.values(), ranges)
+            if name is not None and not _looks_only(func):
+                raise AsleepError(
+                    f"{func} was called with a tensor of region {name!r}, which sleeps: call gapless.wake({name!r}) first "
+                    f"(gapless.kept_bytes(tensor) reads its bytes while it sleeps)"
+                )
+        return func(*args, **kwargs)
 
+    yes = classmethod(lambda cls: True)
+    members = {
+        "__torch_dispatch__": look,
         # torch.compile would leave everything to eager execution below a mode of any other kind.
-        @classmethod
-        def is_infra_mode(cls) -> bool:
-            return True
-
-        @classmethod
-        def ignore_compile_internals(cls) -> bool:
-            return True
-
-        supports_higher_order_operators = True
-
-    _Mode = SleepGuard
+        "is_infra_mode": yes,
+        "ignore_compile_internals": yes,
+        "supports_higher_order_operators": True,
+    }
+    _Mode = type("SleepGuard", (TorchDispatchMode,), members)
     return _Mode
 
 

@@ -1,7 +1,7 @@
 //! Elastic ranges of a program: they grow and shrink while work uses them, on pages of a book of their own.
 //!
-//! A slot that is wanted and there is an allocation like any other: it is written when it comes, and nobody's when it is
-//! not wanted any more. Work that is queued may still use it then.
+//! A slot that is wanted and there is an allocation like any other: it is written when it comes, and nobody's when it
+//! is not wanted any more. Work that is queued may still use it then.
 
 use super::clock::Line;
 use super::device::TimedDevice;

@@ -178,7 +178,7 @@ pub unsafe extern "C" fn gapless_region_read(pointer: u64, size: usize, out: *mu
     }
 }
 
-/// Where the host keeps the bytes of `size` bytes of sleeping memory at `pointer`, side by side; null where it does not.
+/// Where the host keeps `size` bytes of sleeping memory at `pointer`, side by side; null where it does not.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_region_kept_at(pointer: u64, size: u64) -> *const u8 {
     if state::is_forked() {
@@ -187,8 +187,8 @@ pub extern "C" fn gapless_region_kept_at(pointer: u64, size: u64) -> *const u8 {
     guarded(None, || kept_at(pointer, size)).map_or(std::ptr::null(), |at| at as *const u8)
 }
 
-/// Whether the host keeps a region's bytes when it wakes (1), at the same place for the next sleep, or not (0); -1 drops
-/// those that it kept. 0, or -1 with a message in `gapless_last_error`.
+/// Whether the host keeps a region's bytes when it wakes (1), at the same place for the next sleep, or not (0); -1
+/// drops those that it kept. 0, or -1 with a message in `gapless_last_error`.
 ///
 /// # Safety
 /// `name` is a NUL-terminated string.
