@@ -4,7 +4,7 @@ use gapless_page::layout::{self, decode, encode};
 use gapless_page::process::{self, now};
 use gapless_page::reader::{read, read_all};
 use gapless_page::{
-    Card, Counters, Folder, FolderError, Holder, Lane, Page, PageError, Process, Sample, Writer,
+    Card, Counters, Folder, FolderError, Holder, Lane, Page, PageError, Process, Region, Sample, Writer,
 };
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -53,6 +53,7 @@ fn write_page(folder: &Path) -> Writer {
         more_lanes: 0,
         holders: vec![Holder { what: "24 blocks of 8.00 MiB".to_owned(), bytes: 192 * MIB, blocks: 24 }],
         samples: vec![sample(2, 1000), sample(1, 1500)],
+        regions: Vec::new(),
     };
     let page = Page { time: now, cards: vec![card], ..Page::new(own) }.with_tenant("team-a", Some(512 * MIB));
     writer.write(&page).expect("written");

@@ -132,7 +132,7 @@ impl Own {
     }
 
     /// This thread's cache. `None` while a thread ends, and without memory.
-    fn cache(&self) -> Option<&mut Cache> {
+    fn cache(&self) -> Option<&'static mut Cache> {
         // SAFETY: this thread's own variable.
         let local = unsafe { &mut *cache::get() };
         if local.own.is_null() && local.is_ending == 0 {

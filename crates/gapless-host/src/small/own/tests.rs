@@ -54,7 +54,7 @@ impl Block {
         block
     }
 
-    fn bytes(&self) -> &mut [u8] {
+    fn bytes(&self) -> &'static mut [u8] {
         // SAFETY: the block is this test's.
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.size) }
     }
