@@ -72,7 +72,7 @@ fn fit(text: &str, config: Option<&str>) -> Result<u64, String> {
     let answer =
         ask::ask(&question, &Wishes { top: 1, ..Wishes::default() }).map_err(|error| wrong(error.what))?;
     match answer.estimate {
-        Some(estimate) if !answer.is_plan => Ok(with_margin(estimate.process_total().0, estimate.error)),
+        Some(estimate) if answer.fits && !answer.is_plan => Ok(with_margin(estimate.process_total().0, estimate.error)),
         _ => Err(wrong(format!(
             "the run does not fit on a GPU of {}: name a larger one with --gpu or --memory, or change the run",
             question.memory()
@@ -124,7 +124,7 @@ mod tests {
         let size = |run: &str| programs().size(&Wish::Fit(run.to_owned()));
         let small = size("llama-3.2-1b --batch 1 --memory 80GiB").expect("it fits");
         let large = size("llama-3.2-1b --batch 2 --memory 80GiB").expect("it fits");
-        assert!(small > 16 << 30 && small < large && large < 80 << 30, "{small} {large}");
+        assert!(small > 15 << 30 && small < large && large < 80 << 30, "{small} {large}");
         assert_eq!(small % STEP, 0);
         let config = read::preset_config("llama-3.2-1b").expect("it is built in");
         let same = Wish::Config(config.to_owned(), "--batch 1 --memory 80GiB".to_owned());
