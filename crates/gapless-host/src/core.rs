@@ -14,6 +14,7 @@ use crate::small::{Mimalloc, Own, Small};
 use crate::sys;
 use crate::text::say;
 use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_ALIGNMENT};
+use crate::wrong::wrong_free;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -209,14 +210,6 @@ fn free_large(block: *mut u8) {
         wrong_free("free", block);
     }
     helper::ensure(&WORK);
-}
-
-pub(crate) fn wrong_free(what: &str, block: *mut u8) -> ! {
-    say(format_args!(
-        "gapless: {what}({block:p}): no block begins there: it was freed before, or the address is wrong\n  \
-         run the program with GAPLESS_HOST_CHECK=1 to see where it was allocated and freed\n"
-    ));
-    sys::abort()
 }
 
 /// # Safety

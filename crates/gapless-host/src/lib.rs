@@ -43,5 +43,6 @@ pub mod stats;
 pub mod sys;
 pub mod text;
 pub mod units;
+mod wrong;
 
 pub use global::Gapless;

@@ -274,7 +274,7 @@ fn counts_that_cannot_be_are_refused_before_anything_is_made_of_them() {
     let mut newer = empty;
     newer[8] = 9;
     let error = decode(&newer).expect_err("another version").to_string();
-    assert!(error.contains("version 9") && error.contains("version 1"), "{error}");
+    assert!(error.contains("version 9") && error.contains("version 2"), "{error}");
 }
 
 #[test]

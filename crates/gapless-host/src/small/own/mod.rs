@@ -407,7 +407,7 @@ impl Small for Own {
 
     unsafe fn free(&self, block: *mut u8) {
         match self.spans.class(block) {
-            Some(NONE) | None => crate::core::wrong_free("free", block),
+            Some(NONE) | None => crate::wrong::wrong_free("free", block),
             Some(WHOLE) => self.spans.end_whole(block),
             Some(class) => self.put(block, class),
         }
@@ -419,7 +419,7 @@ impl Small for Own {
             Some(WHOLE) => self.spans.whole_size(block),
             Some(class) => Some(CLASSES[class as usize].size as usize),
         }
-        .unwrap_or_else(|| crate::core::wrong_free("malloc_usable_size", block))
+        .unwrap_or_else(|| crate::wrong::wrong_free("malloc_usable_size", block))
     }
 
     fn collect(&self, all: bool) {

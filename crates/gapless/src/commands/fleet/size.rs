@@ -72,7 +72,9 @@ fn fit(text: &str, config: Option<&str>) -> Result<u64, String> {
     let answer =
         ask::ask(&question, &Wishes { top: 1, ..Wishes::default() }).map_err(|error| wrong(error.what))?;
     match answer.estimate {
-        Some(estimate) if answer.fits && !answer.is_plan => Ok(with_margin(estimate.process_total().0, estimate.error)),
+        Some(estimate) if answer.fits && !answer.is_plan => {
+            Ok(with_margin(estimate.process_total().0, estimate.error))
+        }
         _ => Err(wrong(format!(
             "the run does not fit on a GPU of {}: name a larger one with --gpu or --memory, or change the run",
             question.memory()
