@@ -4,7 +4,6 @@ Idle communicators hold gigabytes for each rank. NCCL 2.29.7 and later can give 
 communicator (ncclCommSuspend). cuBLAS's workspaces are tensors of torch, which makes new ones when they are needed.
 """
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -42,6 +41,8 @@ def suspend_others(device: Any = None) -> Suspended:
     resume_others() before the next collective; workspaces come back by themselves. A CUDA graph that was captured with
     a workspace keeps it in its own memory.
     """
+    import ctypes
+
     from . import _torch
 
     torch = _torch.import_torch()
@@ -79,6 +80,8 @@ def suspend_others(device: Any = None) -> Suspended:
 
 def resume_others() -> int:
     """Communicators that suspend_others() suspended get their memory again; how many. Every rank has to call it."""
+    import ctypes
+
     nccl = _nccl() if _suspended else None
     count = 0
     while _suspended:
@@ -97,6 +100,8 @@ def resume_others() -> int:
 
 def _nccl() -> Optional[Any]:
     """The library that torch has loaded."""
+    import ctypes
+
     try:
         return ctypes.CDLL("libnccl.so.2")
     except OSError:

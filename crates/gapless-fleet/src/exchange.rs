@@ -1,4 +1,5 @@
-//! Repacking by exchange: a node that has the GPUs for a request but too few CPUs, or too little host memory, swaps pods
+//! Repacking by exchange: a node that has the GPUs for a request but too few CPUs, or too little host memory, swaps
+//! pods
 //! for pods of the same GPU shape on other nodes that need less of what is short.
 //!
 //! On a full cluster hardly any pod has another place to go to, so moves in one direction find nothing. What is free

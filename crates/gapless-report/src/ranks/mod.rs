@@ -3,7 +3,8 @@
 //! [`Summary`] is all that is kept of one device of one rank; its size is bounded, whatever the trace's. [`Run`] has
 //! the summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and
 //! gives the JSON contract `gapless.ranks/1`. [`text`] and [`markdown`] show it, [`findings`] names what is odd.
-//! [`diff`] compares two such runs ([`diff_page`] shows that), [`check`] holds one against budgets, [`advice`] finds one setting for all. File
+//! [`diff`] compares two such runs ([`diff_page`] shows that), [`check`] holds one against budgets, [`advice`] finds
+//! one setting for all. File
 //! names become rank numbers in [`names`].
 
 pub mod advice;

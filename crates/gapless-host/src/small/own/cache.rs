@@ -1,7 +1,8 @@
 //! What a thread has for itself: a short list of free objects for each class. Nearly every `malloc` and `free` ends
 //! here, without a lock and without an atomic operation.
 //!
-//! A list knows how many more objects it may take (`room`). The lists of "no class" and of whole slices never have room.
+//! A list knows how many more objects it may take (`room`). The lists of "no class" and of whole slices never have
+//! room.
 
 use super::classes::{CLASSES, COUNT};
 use std::sync::atomic::{Ordering, compiler_fence};

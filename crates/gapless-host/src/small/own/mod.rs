@@ -7,7 +7,8 @@
 //!   classes   sizes
 //! ```
 //!
-//! An object may be freed by any thread: it goes into that thread's list, and a full list gives a batch to the shelf. So
+//! An object may be freed by any thread: it goes into that thread's list, and a full list gives a batch to the shelf.
+//! So
 //! a thread that only frees feeds one that only allocates, 64 objects at a time. An object above 32 KiB has slices of
 //! its own.
 //!
