@@ -32,7 +32,7 @@ def fresh(name, monkeypatch):
     """Imports a module of integrations anew, for the fakes of this test."""
     monkeypatch.delitem(sys.modules, f"gapless.integrations.{name}", raising=False)
     module = importlib.import_module(f"gapless.integrations.{name}")
-    monkeypatch.delitem(sys.modules, f"gapless.integrations.{name}")
+    sys.modules.pop(f"gapless.integrations.{name}")
     return module
 
 
