@@ -72,7 +72,11 @@ impl Uses {
 
     /// A use that did not happen before `clock`.
     pub(crate) fn not_before(&self, clock: &Clock) -> Option<Moment> {
-        self.0.iter().copied().find(|moment| !clock.covers(*moment))
+        self.all_not_before(clock).next()
+    }
+
+    pub(crate) fn all_not_before(&self, clock: &Clock) -> impl Iterator<Item = Moment> {
+        self.0.iter().copied().filter(|moment| !clock.covers(*moment))
     }
 }
 

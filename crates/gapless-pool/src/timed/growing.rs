@@ -1,7 +1,8 @@
 //! Elastic ranges of a program: they grow and shrink while work uses them, on pages of a book of their own.
 //!
 //! A slot that is wanted and there is an allocation like any other: it is written when it comes, and nobody's when it
-//! is not wanted any more. Work that is queued may still use it then.
+//! is not wanted any more. Work that is queued may still use it then. A range that wants a slot again before its page
+//! has gone has the same page with that work: the program orders what one tensor does.
 
 use super::clock::Line;
 use super::device::TimedDevice;
@@ -68,7 +69,7 @@ impl Growing {
             let place = (base + slot as u64 * PAGE, PAGE);
             let name = FIRST_NAME + (at * SLOTS + slot) as u32;
             let pool = PoolKey(u64::MAX, at as u64);
-            let owner = self.world.borrow_mut().hand_out(name, place, pool, Handing::Written(line))?;
+            let owner = self.world.borrow_mut().hand_out(name, place, pool, Handing::Grown(line))?;
             self.ranges[at].as_mut()?.owners.push(owner);
         }
         Some(true)

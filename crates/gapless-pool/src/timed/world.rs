@@ -38,6 +38,9 @@ pub(crate) struct Call {
 pub(crate) enum Handing {
     /// Its stream writes all of it at once.
     Written(Line),
+    /// Its stream writes it, and it may be a place that the same tensor let go of and has again: that tensor's own
+    /// earlier work there is the program's to order.
+    Grown(Line),
     /// In a capture: nothing runs before a replay.
     Captured,
     /// It was live before, and is again.
@@ -246,7 +249,7 @@ impl World {
         let earlier = self.memory.owners_of(&stretches);
         // The first work of the new owner.
         let clock = match handing {
-            Handing::Written(line) => {
+            Handing::Written(line) | Handing::Grown(line) => {
                 let moment = self.work(line, &maps);
                 debug_assert_eq!(moment.line, line);
                 self.streams.line(line).clock.clone()
@@ -254,29 +257,31 @@ impl World {
             Handing::Captured | Handing::Restored => self.host.clone(),
         };
         let mut uses = Uses::default();
-        if let Handing::Written(line) = handing {
+        if let Handing::Written(line) | Handing::Grown(line) = handing {
             uses.add(Moment { line, tick: clock.get(line) });
         }
         for id in earlier {
             let owner = self.memory.owner(id);
-            let (other, is_live, of) = (owner.name, owner.is_live, owner.pool);
-            let late = owner.uses.not_before(&clock);
+            let (other, is_live, of, was_at) = (owner.name, owner.is_live, owner.pool, owner.addr);
+            let late: Vec<Moment> = owner.uses.all_not_before(&clock).collect();
             if is_live {
                 self.broken((
                     Rule::SharedBytes,
                     format!("allocations {name} and {other} share bytes at {addr:#x}"),
                 ));
             }
-            // Graphs of one pool follow each other: that is the program's to see to.
-            let is_ordered = handing == Handing::Captured && of == pool;
-            if let Some(moment) = late {
-                if is_ordered {
-                    uses.add(moment);
-                } else {
-                    let work = work_of(other, moment);
-                    let text = format!("allocation {name} at {addr:#x} is handed out before {work} is done");
-                    self.broken((Rule::HandOut, text));
-                }
+            let is_ordered = match handing {
+                // Graphs of one pool follow each other: that is the program's to see to.
+                Handing::Captured => of == pool,
+                Handing::Grown(_) => of == pool && was_at == addr,
+                Handing::Written(_) | Handing::Restored => false,
+            };
+            if is_ordered {
+                late.iter().for_each(|&moment| uses.add(moment));
+            } else if let Some(&moment) = late.first() {
+                let work = work_of(other, moment);
+                let text = format!("allocation {name} at {addr:#x} is handed out before {work} is done");
+                self.broken((Rule::HandOut, text));
             }
         }
         let owner = Owner { name, pool, is_live: true, addr, size, maps: maps.clone(), uses };
@@ -384,6 +389,21 @@ mod tests {
         assert_eq!(world.create_stream(OWN_CONTEXT, true).0, handle);
         world.hand_out(1, place, POOL, Handing::Written(b));
         assert_eq!(rule(&world), None);
+    }
+
+    #[test]
+    fn a_tensor_that_grows_again_may_have_its_own_work_there_and_nobody_elses() {
+        let (mut world, [(_, a), (_, b)], place) = world();
+        let again = |world: &mut World, pool| {
+            let owner = world.hand_out(1, place, pool, Handing::Grown(b)).expect("memory");
+            world.set_live(owner, false);
+            rule(world)
+        };
+        let own = PoolKey(u64::MAX, 0);
+        let owner = world.hand_out(0, place, own, Handing::Grown(a)).expect("memory");
+        world.set_live(owner, false);
+        assert_eq!(again(&mut world, own), None);
+        assert_eq!(again(&mut world, PoolKey(u64::MAX, 1)), Some(Rule::HandOut));
     }
 
     #[test]
