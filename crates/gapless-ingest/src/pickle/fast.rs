@@ -130,25 +130,11 @@ impl Path<'_> {
     /// many keys were read. Straight-line code: every branch but the width of the size goes the same way nearly always.
     #[inline]
     fn usual(&mut self, draft: &mut EventDraft) -> usize {
-        const ROOM: usize = 256;
         let keys = &self.state.event_keys;
         let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<ROOM>()) else {
             return 0;
         };
-        // Seven keys of at most 7 bytes and values of at most 10: no place is past 119, and the mask says so.
-        let word = |at: usize| {
-            let at = at & 127;
-            u64::from_le_bytes([
-                bytes[at],
-                bytes[at + 1],
-                bytes[at + 2],
-                bytes[at + 3],
-                bytes[at + 4],
-                bytes[at + 5],
-                bytes[at + 6],
-                bytes[at + 7],
-            ])
-        };
+        let word = |at| word_at(bytes, at);
         let rows = &mut self.builder.rows;
         let memo = &mut self.builder.memo;
         let mut at = 0;
@@ -198,12 +184,16 @@ impl Path<'_> {
             done!(end, TIME);
 
             let value = key!(CompileContext);
-            if word(value) & 0xffff_ffff_ffff != NOT_APPLICABLE {
-                break 'usual;
-            }
-            memo.push(Packed::string(Name::NotApplicable.id()));
-            draft.compile_context = Name::NotApplicable.id();
-            done!(value + 6, COMPILE_CONTEXT);
+            let end = if word(value) & 0xffff_ffff_ffff == NOT_APPLICABLE {
+                memo.push(Packed::string(Name::NotApplicable.id()));
+                draft.compile_context = Name::NotApplicable.id();
+                value + 6
+            } else {
+                let Some((text, end)) = reference(word(value), value, memo) else { break 'usual };
+                draft.compile_context = text;
+                end
+            };
+            done!(end, COMPILE_CONTEXT);
 
             let value = key!(UserMetadata);
             let Some((text, end)) = reference(word(value), value, memo) else { break 'usual };
@@ -568,6 +558,26 @@ impl Path<'_> {
         };
         (index == self.builder.memo.len()).then(|| self.builder.memo.push(packed))
     }
+}
+
+/// Bytes that the usual fields of an event do not pass: seven keys of at most 7 bytes and values of at most 10 end
+/// before 120.
+const ROOM: usize = 256;
+
+/// Eight bytes at a place below 128; the mask says so, so that nothing is checked.
+#[inline(always)]
+fn word_at(bytes: &[u8; ROOM], at: usize) -> u64 {
+    let at = at & 127;
+    u64::from_le_bytes([
+        bytes[at],
+        bytes[at + 1],
+        bytes[at + 2],
+        bytes[at + 3],
+        bytes[at + 4],
+        bytes[at + 5],
+        bytes[at + 6],
+        bytes[at + 7],
+    ])
 }
 
 /// "N/A" with MEMOIZE: it stands in every event of a dump by Python, in full.

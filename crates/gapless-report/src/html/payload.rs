@@ -51,7 +51,7 @@
 use super::{Page, PageDevice};
 use gapless_trace::naming::Names;
 use gapless_trace::{History, SizeClass, StackId, StringId, Tick, Trace, scopes};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Of the layout above.
 pub const VERSION: u64 = 4;
@@ -307,6 +307,18 @@ impl<'a> Texts<'a> {
     }
 }
 
+/// Whether one in eight of the first values has been there before; true for a short column.
+fn comes_back(values: impl Iterator<Item = u64>) -> bool {
+    const LOOKED_AT: usize = 1 << 16;
+    let mut seen = FxHashSet::default();
+    let mut rows = 0;
+    for value in values.take(LOOKED_AT) {
+        rows += 1;
+        seen.insert(value);
+    }
+    rows < LOOKED_AT || (rows - seen.len()) * 8 >= rows
+}
+
 /// Bytes being written.
 #[derive(Default)]
 struct Bytes(Vec<u8>);
@@ -332,11 +344,28 @@ impl Bytes {
     }
 
     /// Addresses, places and sizes come back: training repeats itself. On recorded runs the distance to the last equal
-    /// value takes a third less than the values or their differences do.
-    fn recency(&mut self, values: impl Iterator<Item = u64>) {
+    /// value takes a third less than the values or their differences do. Where the first rows hardly repeat, each value
+    /// is written as a new one, which is shorter there and needs no table.
+    fn recency(&mut self, values: impl Iterator<Item = u64> + Clone) {
+        if !comes_back(values.clone()) {
+            for value in values {
+                self.number(0);
+                self.number(value);
+            }
+            return;
+        }
         let mut last: FxHashMap<u64, u64> = FxHashMap::default();
+        // The row before is not in the table yet: runs of one value cost nothing.
+        let mut before: Option<u64> = None;
         for (row, value) in (1u64..).zip(values) {
-            match last.insert(value, row) {
+            if before == Some(value) {
+                self.number(1);
+                continue;
+            }
+            if let Some(before) = before.replace(value) {
+                last.insert(before, row - 1);
+            }
+            match last.get(&value) {
                 Some(before) => self.number(row - before),
                 None => {
                     self.number(0);
