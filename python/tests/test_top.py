@@ -275,7 +275,8 @@ line = "ready"
     with top.running(program, STANDIN_INSTANCE="9", **{key: value for key, value in divided.items() if key == "STANDIN_MIG"}):
         for _ in range(200):
             shown = top.once(**divided)
-            if shown["processes"]:
+            # The first figures of a process may be older than its first tensor.
+            if any(gpu["allocated"] for gpu in shown["gpus"]):
                 break
             time.sleep(0.05)
     identities = [(gpu["index"], gpu["instance"], gpu["uuid"][-2:], gpu["total"] >> 30) for gpu in shown["gpus"]]
