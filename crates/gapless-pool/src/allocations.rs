@@ -95,7 +95,7 @@ impl Allocations {
         let record = &mut self.records[slot as usize];
         self.by_addr.remove(record.addr);
         self.unused.push(slot);
-        std::mem::replace(&mut record.place, Place::Home { heap: LaneId::NONE.small(), block: 0 })
+        std::mem::replace(&mut record.place, Place::Home { heap: LaneId::new(0).small(), block: 0 })
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -21,6 +21,7 @@ pub mod options;
 pub mod pool;
 mod ranges;
 mod shard;
+pub mod shared;
 pub mod sim;
 pub mod stats;
 pub mod steps;
@@ -31,13 +32,14 @@ pub mod timed;
 
 pub use budget::Budget;
 pub use device::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};
-pub use fronts::{Fronts, Gathered, SharedPool};
+pub use fronts::Fronts;
 pub use options::Options;
 pub use pool::{
     AllocError, AllocationView, Behind, BlockState, BlockView, Change, ExactError, FreeError, HeapWaste,
     Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView, SleepError,
     Waste,
 };
+pub use shared::{Keeper, Shared, SharedPool, Whole};
 pub use sim::SimDevice;
 pub use stats::{ClassStats, Gauge, Stats};
 pub use steps::{Period, PlanStats, Planner, Recurring, Spot, Ticket};

@@ -11,9 +11,10 @@ use super::layout::{
 };
 use super::{Refusal, This, answer};
 use crate::cxx::{CxxString, CxxVec, SharedPtr};
-use crate::history::{self, Action, Entry, Event, Stack};
+use crate::history::{self, Action, Entry};
 use crate::routing::MempoolId;
 use crate::state::{self, Card};
+use crate::watcher::{Event, Stack};
 use gapless_pool::{BlockState, PoolKey, SegmentView, StreamHandle};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
