@@ -60,6 +60,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// What a crate leaves to others: parts of file names that none of its sources has.
+const LEFT_TO_OTHERS: &[(&str, &[&str], &str)] = &[(
+    "gapless-plan",
+    &["baseline", "csv", "json", "onnx", "read", "generate."],
+    "it packs: gapless-problems reads and makes problems, examples/plan_bench has the planners of others",
+)];
+
 /// The libraries that live in a training process, and a crate that ships with each.
 const INSIDE: &[(&str, &str)] = &[("gapless-torch", "gapless-pool"), ("gapless-malloc", "gapless-host")];
 /// What must not come into that process with it: parsers, and tools of the command line.
@@ -113,6 +120,30 @@ fn the_list_of_arrows_has_no_cycle_and_no_strangers() {
         for used in *uses {
             let below = ALLOWED[..i].iter().any(|(name, _)| name == used);
             assert!(below, "{user} -> {used}: list a crate after those it uses");
+        }
+    }
+}
+
+fn sources_below(folder: &std::path::Path, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let entry = entry.expect("an entry");
+        if entry.path().is_dir() {
+            sources_below(&entry.path(), found);
+        }
+        found.push(entry.file_name().to_string_lossy().into_owned());
+    }
+}
+
+#[test]
+fn a_crate_does_not_take_over_what_it_leaves_to_others() {
+    for (of, parts, why) in LEFT_TO_OTHERS {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates").join(of).join("src");
+        let mut sources = Vec::new();
+        sources_below(&folder, &mut sources);
+        assert!(sources.len() > 5, "the walk finds the sources of {of}");
+        for source in sources {
+            let taken = parts.iter().find(|part| source.contains(**part));
+            assert_eq!(taken, None, "{of} has {source}: {why}");
         }
     }
 }

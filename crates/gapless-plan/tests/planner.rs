@@ -5,12 +5,12 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gapless_plan::generate::Layers;
 use gapless_plan::{
     Buffer, Error, Lifetime, Options, Plan, Problem, Progress, Solution, Tricks, Watch, bound, carry_over,
-    generate, replan, solve, validate, validate_chunks,
+    replan, solve, validate, validate_chunks,
 };
 use gapless_problems::csv::{self, OffsetColumn};
+use gapless_problems::generate::{self, Layers};
 use gapless_trace::Bytes;
 
 fn file(name: &str) -> Problem {

@@ -1,7 +1,7 @@
 //! Seeded instances of the kinds that planners are measured on. The same seed gives the same instance everywhere.
 
-use crate::problem::{Buffer, Problem};
-use crate::rng::Rng;
+use gapless_plan::rng::Rng;
+use gapless_plan::{Buffer, Problem};
 
 /// A random guillotine dissection of `time x memory` into `count` buffers: a perfect packing exists, with the peak
 /// `memory`. Each cut goes through the rectangle that comes next in a queue ordered by area, largest first.
