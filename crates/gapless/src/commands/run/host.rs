@@ -47,7 +47,7 @@ fn limit(text: &str) -> Result<String> {
     let help = "for example --host-limit 200GiB, or auto for 90 % of the cgroup's limit";
     let bytes: Bytes = text.parse().map_err(|error| Failure::new(format!("--host-limit: {error}"), help))?;
     if bytes.0 == 0 {
-        return Err(Failure::new("--host-limit: zero bytes are no budget", help).into());
+        return Err(Failure::new("--host-limit: invalid size \"0\": a limit is at least one byte", help).into());
     }
     Ok(bytes.0.to_string())
 }
