@@ -63,8 +63,11 @@ fn options() -> Result<Options, String> {
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
-        let number =
-            |text: String| text.replace('_', "").parse::<u64>().map_err(|_| format!("invalid number {text:?}: use digits, such as 1_000_000"));
+        let number = |text: String| {
+            text.replace('_', "")
+                .parse::<u64>()
+                .map_err(|_| format!("invalid number {text:?}: use digits, such as 1_000_000"))
+        };
         match arg.as_str() {
             "--driver" => options.driver = value()?.into(),
             "--version" => {
