@@ -601,8 +601,8 @@ impl Card {
 
     /// Which promise refused a request, as a sentence.
     pub fn refusal(&self, why: Refusal) -> String {
-        let by_ration = || self.pool.device().quota().sentence(why);
-        let said = if why == Refusal::Budget { budgets::sentence(self.device) } else { by_ration() };
+        let by_share = || self.pool.device().quota().sentence(why);
+        let said = if why == Refusal::Budget { budgets::sentence(self.device) } else { by_share() };
         said.unwrap_or_default()
     }
 
@@ -616,7 +616,7 @@ impl Card {
     }
 
     /// Budgets and shares as statistics, each with a comma behind it.
-    pub fn write_rations(&self, out: &mut String) {
+    pub fn write_shares(&self, out: &mut String) {
         self.pool.device().quota().figures().write_json(out);
         budgets::write_json(out, self.device);
     }

@@ -117,7 +117,7 @@ fn main() {
     }
     if wants("training") {
         for (kind, sizes) in
-            [("alike", Layers::Alike), ("apart", Layers::Apart), ("apart each step", Layers::ApartEachStep)]
+            [("alike", Layers::Alike), ("apart", Layers::Unlike), ("apart each step", Layers::UnlikeEachStep)]
         {
             let name = format!("training 100000, {kind}");
             if !picked(&name) {

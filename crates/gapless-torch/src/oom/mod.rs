@@ -55,7 +55,7 @@ pub struct Facts {
     /// A capture is open: nothing could be waited for.
     pub is_quiet: bool,
     /// Block bytes that callers have, those that other streams still use besides, and what is held for all of them.
-    pub live: u64,
+    pub allocated: u64,
     pub active: u64,
     pub reserved: u64,
     pub limit: Option<Limit>,
@@ -109,7 +109,7 @@ pub(crate) fn look(
         stream,
         pool,
         is_quiet: card.routings.has_capture(),
-        live: stats.allocated.current,
+        allocated: stats.allocated.current,
         active: stats.active.current,
         reserved: stats.reserved.current,
         limit: card.limit(),

@@ -119,7 +119,7 @@ type OfRegion = fn(&Region) -> u64;
 
 /// Of each region of a process on a card, with the region's name as a label.
 const REGION: &[(&str, &str, OfRegion)] = &[
-    ("gapless_region_live_bytes", "Bytes in blocks of a region that are awake.", |r| r.live),
+    ("gapless_region_allocated_bytes", "Bytes in blocks of a region that are awake.", |r| r.live),
     ("gapless_region_held_bytes", "Device memory that a region holds.", |r| r.held),
     ("gapless_region_asleep_bytes", "Bytes in blocks of a region that sleep.", |r| r.asleep),
     ("gapless_region_host_bytes", "Host memory that keeps the bytes of a region that sleeps.", |r| r.host),
@@ -358,7 +358,7 @@ mod tests {
                 Some(&*value.to_string())
             );
         };
-        line("gapless_region_live_bytes", 0);
+        line("gapless_region_allocated_bytes", 0);
         line("gapless_region_held_bytes", 3);
         line("gapless_region_asleep_bytes", 5);
         line("gapless_region_host_bytes", 0);

@@ -123,7 +123,7 @@ fn of_card(card: &Card) -> Value {
             json!({
                 "name": region.name,
                 "keep": region.keep,
-                "live": region.live,
+                "allocated": region.live,
                 "held": region.held,
                 "asleep": region.asleep,
                 "host": region.host,
