@@ -42,23 +42,19 @@ fn comment_sign(name: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Which lines of a Python file are within a docstring: a string in triple quotes that begins a line.
+/// Which lines of a Python file are within a docstring: a string in triple quotes that begins the file, or follows a
+/// line that ends with a colon.
 fn docstrings(text: &str) -> Vec<bool> {
-    let mut open: Option<&str> = None;
+    const QUOTES: &str = "\"\"\"";
+    let (mut is_open, mut may_begin) = (false, true);
     let mut lines = Vec::new();
     for line in text.lines() {
-        let begins = line.trim_start();
-        let quotes = ["\"\"\"", "'''"].into_iter().find(|quotes| begins.starts_with(quotes));
-        match (open, quotes) {
-            (Some(quotes), _) => {
-                lines.push(true);
-                open = Some(quotes).filter(|quotes| !line.contains(quotes));
-            }
-            (None, Some(quotes)) => {
-                lines.push(true);
-                open = Some(quotes).filter(|quotes| !begins[quotes.len()..].contains(quotes));
-            }
-            (None, None) => lines.push(false),
+        let begins = may_begin && line.trim_start().starts_with(QUOTES);
+        let rest = if begins { &line.trim_start()[QUOTES.len()..] } else { line };
+        lines.push(is_open || begins);
+        is_open = (is_open || begins) && !rest.contains(QUOTES);
+        if !line.trim().is_empty() && !line.starts_with('#') {
+            may_begin = line.trim_end().ends_with(':');
         }
     }
     lines
@@ -91,7 +87,7 @@ fn is_too_long(line: &str) -> bool {
 fn lines_of_docs_and_comments_end_by_column_120() {
     let mut wrong = Vec::new();
     for name in files() {
-        if name.contains("/dist/") {
+        if name.contains("/dist/") || name.contains("/templates/") || name.starts_with("testdata/") {
             continue;
         }
         if name.ends_with(".md") {
@@ -124,8 +120,8 @@ fn told<'a>(name: &str, line: &'a str) -> Option<(&'a str, &'a str)> {
     Some((&line[..at], &line[at..])).filter(|(_, text)| !text.trim().is_empty())
 }
 
-/// Whether a line is a stub that a mechanical wrap left: short, within a paragraph, after a full line, and the next word
-/// would fit behind it.
+/// Whether a line is a stub that a mechanical wrap left: short, within a paragraph, after a full line, and the next
+/// word would fit behind it.
 fn is_stub(name: &str, [before, line, after]: [&str; 3]) -> bool {
     let (Some((sign, text)), Some((_, next))) = (told(name, line), told(name, after)) else { return false };
     let is_same = |line: &str| told(name, line).is_some_and(|(other, _)| other == sign);

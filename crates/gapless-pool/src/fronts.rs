@@ -1,6 +1,6 @@
-//! The shards of a pool for many threads. Between calls they stand apart, each behind a lock of its own: what a shard can
-//! serve alone waits only for others of the same lane. Everything else takes the pool's own lock, gathers the shards
-//! into the pool, and is the plain machine again.
+//! The shards of a pool for many threads. Between calls they stand apart, each behind a lock of its own: what a shard
+//! can serve alone waits only for others of the same lane. Everything else takes the pool's own lock, gathers the
+//! shards into the pool, and is the plain machine again.
 //!
 //! Order of locks: the pool's, then the shards' by number. Who holds one shard's lock takes no other.
 

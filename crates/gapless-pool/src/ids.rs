@@ -1,9 +1,9 @@
-//! Numbers of the pool's parts, one type each. The compiler tells a lane from a heap, a heap from a page, and the number
-//! of a fence from bytes.
+//! Numbers of the pool's parts, one type each. The compiler tells a lane from a heap, a heap from a page, and the
+//! number of a fence from bytes.
 //!
-//! A lane has two heaps, so their numbers follow from each other: `lane.small() = 2 * lane`, `lane.large() = 2 * lane
-//! + 1`, and `heap.lane() = heap / 2`. A page's number is its place in its heap. It changes when pages before it are
-//! cut anew ([`PageId::moved`]); those of lanes and heaps never change.
+//! A lane has two heaps, so their numbers follow from each other: `lane.small() == 2 * lane`, `lane.large() == 2 * lane
+//! + 1` and `heap.lane() == heap / 2`. They never change. A page's number is its place in its heap, and changes when
+//! pages before it are cut anew ([`PageId::moved`]).
 
 /// A stream in a memory pool, in the order in which they came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,9 +1,9 @@
 //! The allocator that runs live, as a deterministic machine over a small [`device::Device`] trait: the code that serves
 //! a training process is the code that replays its trace.
 //!
-//! Read [`pool`] first: it has the vocabulary, and tells one request in numbered steps. [`heap`] is the hot path. [`ids`]
-//! has the numbers of lanes, heaps, pages and fences, one type each.
-//! [`host`] is another machine: pinned host memory for what leaves the device for a while.
+//! Read [`pool`] first: it has the vocabulary, and tells one request in numbered steps. [`heap`] is the hot path.
+//! [`ids`] has the numbers of lanes, heaps, pages and fences, one type each. [`host`] is another machine: pinned host
+//! memory for what leaves the device for a while.
 
 mod addresses;
 mod allocations;

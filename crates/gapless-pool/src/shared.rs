@@ -1,8 +1,8 @@
 //! A pool for many threads, behind one lock, with whatever its owner keeps beside it.
 //!
 //! Most requests and frees are served by [`Fronts`], without this lock. [`Shared::lock`] is the only way to the whole
-//! pool: it gathers the shards, and sets them apart again when the guard goes. The allocator below PyTorch and the tests
-//! of interleavings use the same type, so what those prove is what runs.
+//! pool: it gathers the shards, and sets them apart again when the guard goes. The allocator below PyTorch and the
+//! tests of interleavings use the same type, so what those prove is what runs.
 
 use crate::budget::Budget;
 use crate::device::{Device, StreamHandle};

@@ -1,8 +1,8 @@
 //! Who hears what a card's allocator does: the history that PyTorch asks for, and the flight recorder.
 //!
-//! Both are told by the same calls (`state.rs`), under the lock that orders what happened: the card's, or a lane's. A watcher never
-//! throws and takes no lock that somebody holds while asking for memory. What may throw (trackers, handlers, the
-//! sanitizer) is called after the lock is gone, in `serve.rs`.
+//! Both are told by the same calls (`state.rs`), under the lock that orders what happened: the card's, or a lane's. A
+//! watcher never throws and takes no lock that somebody holds while asking for memory. What may throw (trackers,
+//! handlers, the sanitizer) is called after the lock is gone, in `serve.rs`.
 
 use crate::cxx::SharedPtr;
 use gapless_pool::{Change, PoolKey, StreamHandle};

@@ -281,7 +281,7 @@ impl Numbers {
             stream: StreamHandle(self.next()),
             pool: self.pool(),
             is_quiet: self.below(2) == 0,
-            live: self.bytes(),
+            allocated: self.bytes(),
             active: self.bytes(),
             reserved: self.bytes(),
             limit: (self.below(2) == 0).then(|| Limit { bytes: self.bytes(), by }),

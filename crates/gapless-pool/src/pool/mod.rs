@@ -10,9 +10,9 @@
 //! * A **fence** is an event after the present work of every stream ([`fences`]). Memory is **settled** when a fence
 //!   shows that no work uses it. Only settled memory is **lent** to another lane.
 //!
-//! Lanes, heaps, pages, windows and fences have numbers of their own types (`ids.rs`). Sizes and addresses are `u64`, in
-//! bytes. [`Lanes`], [`Windows`], [`Pending`], [`Fences`] and [`Heap`] each state their invariants as equations and have
-//! a `check()`, which [`Pool::check`] calls.
+//! Lanes, heaps, pages, windows and fences have numbers of their own types (`ids.rs`). Sizes and addresses are `u64`,
+//! in bytes. [`Lanes`], [`Windows`], [`Pending`], [`Fences`] and [`Heap`] each state their invariants as equations and
+//! have a `check()`, which [`Pool::check`] calls.
 //!
 //! # One request
 //! 1. [`streams`]: the pool finds the stream's lane, or makes one.
@@ -23,8 +23,8 @@
 //! 5. [`growth`]: the heap grows, as long as little more is held than was ever in use. If memory is scarce, no more may
 //!    be held than that.
 //! 6. [`missing`]: another lane lends a settled block.
-//! 7. [`mapping`]: free pages are **harvested**: they are mapped a second time, side by side, in a new window. Only what
-//!    is then still missing comes from the device. Nothing is copied, and nothing waits.
+//! 7. [`mapping`]: free pages are **harvested**: they are mapped a second time, side by side, in a new window. Only
+//!    what is then still missing comes from the device. Nothing is copied, and nothing waits.
 //! 8. [`ladder`]: before the request fails, the pool does what is slow, from cheap to dear.
 //!
 //! A window stays mapped when its allocation is freed. In a loop of equal steps the next request of its size finds it,

@@ -1,5 +1,5 @@
-//! The set of windows: second ranges of addresses for free pages, side by side, kept for the next request of their size.
-//! How they are mapped and used is in [`mapping`](super::mapping).
+//! The set of windows: second ranges of addresses for free pages, side by side, kept for the next request of their
+//! size. How they are mapped and used is in [`mapping`](super::mapping).
 
 use crate::free_set::{Entry, FreeSet};
 use crate::ids::{HeapId, LaneId, PageId, WindowId};
