@@ -102,6 +102,12 @@ impl Compact {
         self.sections = if self.size.is_empty() { 0 } else { section as usize + 1 };
     }
 
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.size.is_empty()
+    }
+
+    #[must_use]
     pub fn len(&self) -> usize {
         self.size.len()
     }
