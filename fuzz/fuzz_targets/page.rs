@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use gapless_page::layout::{decode, seal};
+use gapless_stats::layout::{decode, seal};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -145,3 +145,17 @@ def command(bench):
     if not binary:
         pytest.skip("STANDIN_GAPLESS does not name the command")
     return binary
+
+
+@pytest.fixture
+def loader(monkeypatch):
+    """The library behind gapless.weights, built beside the one under test."""
+    from gapless.weights import _native
+
+    named = os.environ.get("STANDIN_LIBRARY")
+    folders = [Path(named).parent] if named else []
+    for folder in [*folders, Path(__file__).resolve().parents[2] / "target" / "debug"]:
+        if (folder / _native.FILE_NAME).is_file():
+            monkeypatch.setenv("GAPLESS_LOADER", str(folder / _native.FILE_NAME))
+            return
+    pytest.skip(f"{_native.FILE_NAME} is not built: run `cargo build -p gapless-loader`")

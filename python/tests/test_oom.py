@@ -60,7 +60,7 @@ def test_the_text_says_who_asked_what_is_held_and_what_is_left(real, tmp_path):
     assert lines[0] == "CUDA out of memory. Tried to allocate 48.00 MiB. GPU 0 has a total capacity of 128.00 MiB of which 28.00 MiB is free."
     said = fields(done.out)
     assert said["asked by"] == ["train.py:6 of, the default stream"]
-    assert said["held"] == ["100 MiB live, 100 MiB reserved, fragmentation 0.0 %"]
+    assert said["held"] == ["100 MiB allocated, 100 MiB reserved, fragmentation 0.0 %"]
     assert said["largest hole"] == ["none: nothing that is held is free"]
     assert said["holders"] == ["100 MiB  5 blocks of 20.0 MiB"]
     assert " ".join(said["would help"]).startswith("no setting; 20.0 MiB less must be live: a smaller batch")

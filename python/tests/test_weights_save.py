@@ -19,15 +19,7 @@ from gapless.weights import _native, _save  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(autouse=True)
-def library(monkeypatch):
-    named = os.environ.get("STANDIN_LIBRARY")
-    folders = [Path(named).parent] if named else []
-    for folder in [*folders, ROOT / "target" / "debug"]:
-        if (folder / _native.FILE_NAME).is_file():
-            monkeypatch.setenv("GAPLESS_LOADER", str(folder / _native.FILE_NAME))
-            return
-    pytest.skip(f"{_native.FILE_NAME} is not built: run `cargo build -p gapless-loader`")
+pytestmark = pytest.mark.usefixtures("loader")
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
     python torch-bench/estimate/cells.py [--set tuned|held|all] [--only NAME] [--cold]
 
 Cells run in forks of one process that has imported torch and the model libraries, as the measured ones did; with --cold
-each is a `gapless.estimate()` of its own, imports included. Every fourth module was set aside before anything was tuned.
-Needs the environment that `cargo xtask bench estimate` makes: torch, torchvision, transformers.
+each is a `gapless.estimate()` of its own, imports included. Every fourth module was set aside before anything was
+tuned. Needs the environment that `cargo xtask bench estimate` makes: torch, torchvision, transformers.
 """
 
 import argparse

@@ -2,8 +2,9 @@
 
     python torch-bench/estimate/estimates.py [--set tuned|held|all] [--only NAME] [--truth FILE] [--keep FOLDER]
 
-Cells run in forks of one process that has imported torch and the model libraries, two at a time. Each figure is compared
-with what an H200 measured, or with --truth, a result of modules.py. With --keep each run's snapshot stays in FOLDER.
+Cells run in forks of one process that has imported torch and the model libraries, two at a time. Each figure is
+compared with what an H200 measured, or with --truth, a result of modules.py. With --keep each run's snapshot stays in
+FOLDER.
 """
 
 import argparse

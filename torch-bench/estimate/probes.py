@@ -1,7 +1,7 @@
 """Single operators, and every allocation that each makes: what the rules in card/ are fitted to.
 
-`probes()` gives (name, run) pairs; `record(run)` runs one forward, backward and without gradients on the current device,
-and returns the sizes that it allocated in each, in order.
+`probes()` gives (name, run) pairs; `record(run)` runs one forward, backward and without gradients on the current
+device, and returns the sizes that it allocated in each, in order.
 """
 
 import itertools

@@ -1,6 +1,7 @@
 """Attack programs of a folder, many times and several at once, on native and on Gapless, as a table. Needs a GPU.
 
-usage: python torch-bench/live/attack.py [pattern ...] [--folder torch-bench/attack] [--runs 10] [--beside 5] [--limit 90]
+usage: python torch-bench/live/attack.py [pattern ...] [--folder torch-bench/attack] [--runs 10] [--beside 5] [--limit
+90]
 
 A program passes with exit code 0 and does not apply with 77. Everything else is a failure, also a run that is not over
 after --limit seconds. Such a run is asked for its stacks (faulthandler, by SIGABRT) and then killed; its output is

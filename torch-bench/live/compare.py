@@ -1,14 +1,17 @@
 """The allocators of PyTorch and Gapless on real workloads, on a GPU, as a table.
 
-usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--caps] [--steady] [--record a,b] [--losses a,b] [--json FILE]
+usage: python torch-bench/live/compare.py [--workloads a,b] [--repeats 3] [--caps] [--steady] [--record a,b] [--losses
+a,b] [--json FILE]
 
-Needs torch, transformers and torchvision, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/.
-Every figure is the run's own: torch.cuda.memory_stats and the clock around each step. Every run is a process of its own, and one at a time works: the
-allocators' runs of a workload take turns step by step, the first of each step another one each time, since a machine's pace changes by the second.
-They are forked from processes that have imported the libraries under the same settings and have not touched CUDA: importing takes longer than most runs.
-Peaks are the largest of the repeats. Times: for each step the median of the repeats, then the median of the steps; "against best" is the median over all
-steps of what one took, divided by what the better of native and expandable took for the same step in the same turn. The row "null" is native against
-native in the same turns: a ratio that is as near to 1 as that one is noise.
+Needs torch, transformers and torchvision, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and
+PYTHONPATH the folder python/. Every figure is the run's own: torch.cuda.memory_stats and the clock around each step.
+Every run is a process of its own, and one at a time works: the allocators' runs of a workload take turns step by step,
+the first of each step another one each time, since a machine's pace changes by the second. They are forked from
+processes that have imported the libraries under the same settings and have not touched CUDA: importing takes longer
+than most runs. Peaks are the largest of the repeats. Times: for each step the median of the repeats, then the median of
+the steps; "against best" is the median over all steps of what one took, divided by what the better of native and
+expandable took for the same step in the same turn. The row "null" is native against native in the same turns: a ratio
+that is as near to 1 as that one is noise.
 """
 
 import argparse
@@ -155,7 +158,8 @@ def ratios_of(runs, others):
 
 
 def against_best(results, workload, mode):
-    """A step against the better of native and expandable: whichever is better over all steps. The null line is against native alone."""
+    """A step against the better of native and expandable: whichever is better over all steps. The null line is against
+    native alone."""
     others = ("native",) if mode == "null" else ("native", "expandable")
     stock = (ratios_of(results[workload, mode], results[workload, m]) for m in others)
     return max((statistics.median(ratios) for ratios in stock if ratios), default=0)
@@ -183,7 +187,8 @@ def caps(results, folder):
 
 
 def losses(workloads, folder):
-    """Whether losses are the same bits on Gapless as on native, with the same seed, where kernels are asked to be deterministic."""
+    """Whether losses are the same bits on Gapless as on native, with the same seed, where kernels are asked to be
+    deterministic."""
     repeatable = {"DETERMINISTIC": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "STEPS": "4"}
     for workload in workloads:
         runs = [Run(workload, mode, folder, **repeatable) for mode in ("native", "native", "gapless")]

@@ -1,8 +1,8 @@
 """Imports what the workloads need and then forks a process for each line of its input:
 {"arguments": [...], "env": {...}, "turns": [FIFO, FIFO], "log": FILE}. compare.py starts it.
 
-CUDA is not touched here, so every run starts its own. A run waits for its turn before it sets itself up and before each step: it says so in the second
-FIFO and waits for a byte from the first. What it prints, errors too, goes to the log.
+CUDA is not touched here, so every run starts its own. A run waits for its turn before it sets itself up and before each
+step: it says so in the second FIFO and waits for a byte from the first. What it prints, errors too, goes to the log.
 """
 
 import json

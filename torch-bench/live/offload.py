@@ -1,11 +1,14 @@
-"""Offload on a GPU: a language model that needs 1.5 times a cap, without the cap and under it with gapless.offload. Losses have to be the same bits.
+"""Offload on a GPU: a language model that needs 1.5 times a cap, without the cap and under it with gapless.offload.
+Losses have to be the same bits.
 
-usage: python torch-bench/live/offload.py [--steps 6] [--batch 8] [--length 4096] [--layers 16] [--width 2048] [--compare] [--json FILE] [--dry]
+usage: python torch-bench/live/offload.py [--steps 6] [--batch 8] [--length 4096] [--layers 16] [--width 2048]
+[--compare] [--json FILE] [--dry]
 
-Needs torch, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/. One process a run: twice without a cap
-(whether the run repeats itself), once under two thirds of its peak. What PCIe alone would need for the bytes that were moved is measured in the same process
-as the run that moved them. --compare adds torch's own save_on_cpu. --dry is for a card that holds nothing (torch-bench/python): small, and with
-matrix products that only take memory. Exit 1 where losses differ or the cap was exceeded. Under 120 seconds on an H200.
+Needs torch, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/. One
+process a run: twice without a cap (whether the run repeats itself), once under two thirds of its peak. What PCIe alone
+would need for the bytes that were moved is measured in the same process as the run that moved them. --compare adds
+torch's own save_on_cpu. --dry is for a card that holds nothing (torch-bench/python): small, and with matrix products
+that only take memory. Exit 1 where losses differ or the cap was exceeded. Under 120 seconds on an H200.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python torch-bench/live/serving.py [--gigabytes 16] [--cycles 200] [--saver FOLDER]
 
-Every line of JSON is one figure with what is wanted beside it. Bytes are compared on the card. --saver names a folder that
-has torch_memory_saver unpacked; its run is a process of its own, with torch's own allocator below.
+Every line of JSON is one figure with what is wanted beside it. Bytes are compared on the card. --saver names a folder
+that has torch_memory_saver unpacked; its run is a process of its own, with torch's own allocator below.
 """
 
 import argparse

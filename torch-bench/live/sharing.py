@@ -156,8 +156,8 @@ def large():
 
 
 def kill_one(number, pause, victim):
-    """Kills one of a pair that exchanges tensors, the sender (0) or the reader (1), `pause` seconds after both are ready.
-    Whether the other one works on."""
+    """Kills one of a pair that exchanges tensors, the sender (0) or the reader (1), `pause` seconds after both are
+    ready. Whether the other one works on."""
     child = subprocess.Popen([sys.executable, __file__, "--exchange"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     pids = [int(word) for word in child.stdout.readline().split()]
     time.sleep(pause)
@@ -185,8 +185,8 @@ def kill_one(number, pause, victim):
 
 
 def kills(count, beside, seed=1):
-    """Sender or reader killed at random moments: the other one works on, and the card is empty in the end. `beside` pairs
-    use the card at once."""
+    """Sender or reader killed at random moments: the other one works on, and the card is empty in the end. `beside`
+    pairs use the card at once."""
     dice = random.Random(seed)
     before = used()
     moments = [(number, dice.random() * 0.4, dice.randrange(2)) for number in range(count)]

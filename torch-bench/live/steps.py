@@ -2,9 +2,9 @@
 
 usage: python torch-bench/live/steps.py [--steps 50] [--json FILE]
 
-Needs what compare.py needs. For each step: peak reserved over peak allocated within it, driver calls in it, requests that were served from the plan.
-Exit 1 where, from the fourth step on, the ratio exceeds 1.005 or a driver call is made: pages that a plan leaves over
-are given back during the third step, behind a fence.
+Needs what compare.py needs. For each step: peak reserved over peak allocated within it, driver calls in it, requests
+that were served from the plan. Exit 1 where, from the fourth step on, the ratio exceeds 1.005 or a driver call is made:
+pages that a plan leaves over are given back during the third step, behind a fence.
 """
 
 import argparse

@@ -1,12 +1,13 @@
-"""Two processes on one card with shares of 60 and 40 %, both asking for more: whether either ever exceeds its share, and how soon the share of one that is killed
-is back.
+"""Two processes on one card with shares of 60 and 40 %, both asking for more: whether either ever exceeds its share,
+and how soon the share of one that is killed is back.
 
 usage: python torch-bench/live/tenants.py [--seconds 15] [--shares 60,40] [--patience 40] [--json FILE]
 
-Needs torch with a GPU (or the stand-in card), and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/.
-Takes less than a minute. This process uses neither torch nor CUDA: it samples NVIDIA's management library (by ctypes) and the tenants' ledger 100
-times a second. Where the library does not know the processes by their numbers (in containers), what the whole card has in use is held against the sum
-of the shares, and what each process says of itself against its own. Exit code: 0 both promises were kept, 1 one was not, 2 it could not be measured.
+Needs torch with a GPU (or the stand-in card), and Gapless: installed, or with GAPLESS_LIBRARY naming the library and
+PYTHONPATH the folder python/. Takes less than a minute. This process uses neither torch nor CUDA: it samples NVIDIA's
+management library (by ctypes) and the tenants' ledger 100 times a second. Where the library does not know the processes
+by their numbers (in containers), what the whole card has in use is held against the sum of the shares, and what each
+process says of itself against its own. Exit code: 0 both promises were kept, 1 one was not, 2 it could not be measured.
 """
 
 import argparse

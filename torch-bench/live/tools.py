@@ -1,10 +1,12 @@
-"""torch's own tools and the hard cases on a real GPU, with Gapless as the allocator: one line a check, PASS or FAIL with the reason.
+"""torch's own tools and the hard cases on a real GPU, with Gapless as the allocator: one line a check, PASS or FAIL
+with the reason.
 
 usage: python torch-bench/live/tools.py [--native] [--no-values] [name ...]
 
-Needs torch, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/. With --native the same checks run on
-torch's own allocator: what fails there too is not about Gapless. With --no-values what memory holds is not looked at, for a card that
-holds nothing (torch-bench/python). Names choose checks. Exit 1 when one fails. Under 90 seconds.
+Needs torch, and Gapless: installed, or with GAPLESS_LIBRARY naming the library and PYTHONPATH the folder python/. With
+--native the same checks run on torch's own allocator: what fails there too is not about Gapless. With --no-values what
+memory holds is not looked at, for a card that holds nothing (torch-bench/python). Names choose checks. Exit 1 when one
+fails. Under 90 seconds.
 """
 
 import gc

@@ -23,7 +23,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("gapless-fit", "ask/plans", "exact plans are rows of the plans, which ask for them"),
     ("gapless-fit", "read/onnx/operators", "one inference of shapes, in three files that call each other"),
     ("gapless-ingest", "rows", "features are counted while rows are read, by the rows' own fields"),
-    ("gapless-page", "layout", "the layout gives errors, and one error names the layout's version"),
+    ("gapless-stats", "layout", "the layout gives errors, and one error names the layout's version"),
     ("gapless-plan", "core", "a part tries its core first, and a core is solved as parts"),
     (
         "gapless-plan",

@@ -30,12 +30,38 @@ fn read(name: &str) -> String {
 
 /// How a line comment begins in this kind of file.
 fn comment_sign(name: &str) -> Option<&'static [&'static str]> {
+    if SCRIPTS.contains(&name) {
+        return Some(&["# "]);
+    }
     match Path::new(name).extension()?.to_str()? {
-        "rs" | "ts" | "mjs" | "c" | "cpp" | "h" | "css" => Some(&["//", "* ", "/*"]),
-        "py" | "toml" | "sh" => Some(&["# "]),
+        "rs" | "ts" | "mjs" | "js" | "c" | "cc" | "cpp" | "cu" | "h" | "hpp" | "css" => {
+            Some(&["//", "* ", "/*"])
+        }
+        "py" | "toml" | "sh" | "yaml" | "yml" => Some(&["# "]),
         _ => None,
     }
 }
+
+/// Which lines of a Python file are within a docstring: a string in triple quotes that begins the file, or follows a
+/// line that ends with a colon.
+fn docstrings(text: &str) -> Vec<bool> {
+    const QUOTES: &str = "\"\"\"";
+    let (mut is_open, mut may_begin) = (false, true);
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let begins = may_begin && line.trim_start().starts_with(QUOTES);
+        let rest = if begins { &line.trim_start()[QUOTES.len()..] } else { line };
+        lines.push(is_open || begins);
+        is_open = (is_open || begins) && !rest.contains(QUOTES);
+        if !line.trim().is_empty() && !line.starts_with('#') {
+            may_begin = line.trim_end().ends_with(':');
+        }
+    }
+    lines
+}
+
+/// The scripts without an ending that have comments.
+const SCRIPTS: &[&str] = &[".ci/run"];
 
 /// The lines of a Markdown file that are prose: no rows of tables, no code, no lone link or picture.
 fn prose(text: &str) -> Vec<(usize, &str)> {
@@ -61,7 +87,7 @@ fn is_too_long(line: &str) -> bool {
 fn lines_of_docs_and_comments_end_by_column_120() {
     let mut wrong = Vec::new();
     for name in files() {
-        if name.contains("/dist/") {
+        if name.contains("/dist/") || name.contains("/templates/") || name.starts_with("testdata/") {
             continue;
         }
         if name.ends_with(".md") {
@@ -69,8 +95,11 @@ fn lines_of_docs_and_comments_end_by_column_120() {
             let long = prose(&text).into_iter().filter(|(_, line)| is_too_long(line));
             wrong.extend(long.map(|(number, _)| format!("{name}:{number}")));
         } else if let Some(signs) = comment_sign(&name) {
-            for (number, line) in read(&name).lines().enumerate() {
-                let is_comment = signs.iter().any(|sign| line.trim_start().starts_with(sign));
+            let text = read(&name);
+            let told = if name.ends_with(".py") { docstrings(&text) } else { Vec::new() };
+            for (number, line) in text.lines().enumerate() {
+                let is_comment = signs.iter().any(|sign| line.trim_start().starts_with(sign))
+                    || told.get(number).is_some_and(|is_told| *is_told);
                 if is_comment && is_too_long(line) {
                     wrong.push(format!("{name}:{}", number + 1));
                 }
@@ -78,6 +107,64 @@ fn lines_of_docs_and_comments_end_by_column_120() {
         }
     }
     assert!(wrong.is_empty(), "{} lines are longer than {WIDTH} columns:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A line of a comment or of prose: what stands before its text, and the text.
+fn told<'a>(name: &str, line: &'a str) -> Option<(&'a str, &'a str)> {
+    if name.ends_with(".md") {
+        let is_prose = !line.trim_start().starts_with(['|', '#', '`', '<']);
+        return Some(("", line.trim())).filter(|(_, text)| is_prose && !text.is_empty());
+    }
+    let sign = ["//! ", "/// ", "// ", "# "].into_iter().find(|sign| line.trim_start().starts_with(sign))?;
+    let at = line.len() - line.trim_start().len() + sign.len();
+    Some((&line[..at], &line[at..])).filter(|(_, text)| !text.trim().is_empty())
+}
+
+/// Whether a line is a stub that a mechanical wrap left: short, within a paragraph, after a full line, and the next
+/// word would fit behind it.
+fn is_stub(name: &str, [before, line, after]: [&str; 3]) -> bool {
+    let (Some((sign, text)), Some((_, next))) = (told(name, line), told(name, after)) else { return false };
+    let is_same = |line: &str| told(name, line).is_some_and(|(other, _)| other == sign);
+    let begins_anew = |text: &str| {
+        text.starts_with(['-', '*', '|', '`', '#', '[', ' ']) || text.starts_with(char::is_numeric)
+    };
+    let ends = text.trim_end().ends_with([':', '.', ';', ',', '|', '{', '}', ')']);
+    let next_word = next.split_whitespace().next().unwrap_or_default();
+    let fits = line.chars().count() + 1 + next_word.chars().count() <= WIDTH - 35;
+    is_same(before) && is_same(after) && fits && !ends && !begins_anew(next) && before.chars().count() > 95
+}
+
+#[test]
+fn no_paragraph_has_a_line_that_a_wrap_left_short() {
+    let mut wrong = Vec::new();
+    for name in files() {
+        let is_read = name.ends_with(".md") || comment_sign(&name).is_some();
+        if !is_read || name.contains("/dist/") || name.starts_with("testdata/") {
+            continue;
+        }
+        let text = read(&name);
+        let mut is_code = false;
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, window) in lines.windows(3).enumerate() {
+            if window[0].trim_start_matches(['/', '!', '#', ' ']).starts_with("```") {
+                is_code = !is_code;
+            }
+            if !is_code && is_stub(&name, [window[0], window[1], window[2]]) {
+                wrong.push(format!("{name}:{}: {}", at + 2, window[1].trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "wrap these paragraphs again:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_stub_is_told_from_the_end_of_a_sentence_and_from_a_list() {
+    let full = format!("//! {}", "word ".repeat(20));
+    let is_stub = |line: &str, after: &str| is_stub("a.rs", [&full, line, after]);
+    assert!(is_stub("//! So", "//! a thread that only frees feeds one that only allocates."));
+    assert!(!is_stub("//! It ends here.", "//! Another sentence."));
+    assert!(!is_stub("//! A list", "//! * has rows."));
+    assert!(!is_stub("//! So", "//!"));
 }
 
 /// A heading's anchor, as GitHub makes it.

@@ -1,6 +1,5 @@
 //! Repacking by exchange: a node that has the GPUs for a request but too few CPUs, or too little host memory, swaps
-//! pods
-//! for pods of the same GPU shape on other nodes that need less of what is short.
+//! pods for pods of the same GPU shape on other nodes that need less of what is short.
 //!
 //! On a full cluster hardly any pod has another place to go to, so moves in one direction find nothing. What is free
 //! there is spread: GPUs without CPUs on some nodes, a few CPUs on each of many others. An exchange needs room only for

@@ -3,9 +3,8 @@
 //!
 //! [`words`] has the vocabulary: nodes, requests, pods. [`ledger`] keeps account of what is free and never books more
 //! than there is. [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`]
-//! and [`check`] are the simulator and an independent judge of its log; [`repack`] and [`exchange`]
-//! move pods; [`desk`] serves many
-//! callers, [`queue`] lets them wait, and [`lines`] opens both to other programs; [`show`] renders runs.
+//! and [`check`] are the simulator and an independent judge of its log; [`repack`] and [`exchange`] move pods; [`desk`]
+//! serves many callers, [`queue`] lets them wait, and [`lines`] opens both to other programs; [`show`] renders runs.
 
 pub mod advise;
 pub mod arrivals;

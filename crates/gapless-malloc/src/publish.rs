@@ -2,8 +2,8 @@
 //! about twice a second, so it may allocate like any other code: it holds no lock of the allocator's.
 
 use gapless_host::stats;
-use gapless_page::host::{Figures, HostPage, HostWriter};
-use gapless_page::{Folder, Process, folder, process};
+use gapless_stats::host::{Figures, HostStatistics, HostWriter};
+use gapless_stats::{Folder, Process, folder, process};
 use std::sync::Mutex;
 
 struct Open {
@@ -24,8 +24,8 @@ pub(crate) fn publish() {
         *open = Some(create());
     }
     let Some(Some(Open { writer, process })) = open.as_mut() else { return };
-    let page = HostPage { process: process.clone(), time: process::now(), figures: figures() };
-    let _ = writer.write(&page);
+    let statistics = HostStatistics { process: process.clone(), time: process::now(), figures: figures() };
+    let _ = writer.write(&statistics);
 }
 
 fn create() -> Option<Open> {

@@ -27,7 +27,7 @@ pub fn lower_bound(problem: &Problem) -> Bytes {
 }
 
 /// The same for the compact form, in its units.
-pub(crate) fn live_peak(compact: &Compact) -> i64 {
+pub fn live_peak(compact: &Compact) -> i64 {
     compact.live().into_iter().max().unwrap_or(0)
 }
 

@@ -9,20 +9,20 @@ use crate::problem::{Lifetime, Problem};
 /// Invariants: `first[b] < last[b] <= sections`; `size[b] > 0`; `align` is empty (all 1) or one for each;
 /// `original[b]` is the position in the problem. Buffers of size 0 are left out: any place will do.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Compact {
-    pub(crate) first: Vec<u32>,
-    pub(crate) last: Vec<u32>,
-    pub(crate) size: Vec<i64>,
-    pub(crate) align: Vec<i64>,
-    pub(crate) original: Vec<u32>,
-    pub(crate) sections: usize,
-    pub(crate) unit: i64,
+pub struct Compact {
+    pub first: Vec<u32>,
+    pub last: Vec<u32>,
+    pub size: Vec<i64>,
+    pub align: Vec<i64>,
+    pub original: Vec<u32>,
+    pub sections: usize,
+    pub unit: i64,
 }
 
 impl Compact {
     /// Gaps are filled and fixed offsets forgotten: a solver that works on this form alone gives plans that are valid
     /// with gaps, and must not be asked where offsets are fixed.
-    pub(crate) fn of_problem(problem: &Problem) -> Compact {
+    pub fn of_problem(problem: &Problem) -> Compact {
         let items = problem.buffers().iter().enumerate().filter(|(_, buffer)| buffer.size.0 > 0);
         let mut compact = Compact::default();
         let mut moments: Vec<(i64, bool, u32)> = Vec::new();
@@ -59,7 +59,7 @@ impl Compact {
     }
 
     /// Bare spans of time with sizes, in their order and unscaled; a size of 0 is kept.
-    pub(crate) fn of_spans(spans: &[(Lifetime, i64)]) -> Compact {
+    pub fn of_spans(spans: &[(Lifetime, i64)]) -> Compact {
         let mut compact = Compact { unit: 1, ..Compact::default() };
         let mut moments: Vec<(i64, bool, u32)> = Vec::with_capacity(spans.len() * 2);
         for (slot, (span, size)) in spans.iter().enumerate() {
@@ -75,7 +75,7 @@ impl Compact {
     }
 
     /// Cuts time anew: after joins, sections in which no lifetime ends before the next begins are the same to all.
-    pub(crate) fn close_up(&mut self) {
+    pub fn close_up(&mut self) {
         let mut moments: Vec<(i64, bool, u32)> = Vec::with_capacity(self.len() * 2);
         for slot in 0..self.len() {
             moments.push((i64::from(self.first[slot]), true, slot as u32));
@@ -102,16 +102,22 @@ impl Compact {
         self.sections = if self.size.is_empty() { 0 } else { section as usize + 1 };
     }
 
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.size.is_empty()
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.size.len()
     }
 
-    pub(crate) fn align_of(&self, slot: usize) -> i64 {
+    pub fn align_of(&self, slot: usize) -> i64 {
         self.align.get(slot).copied().unwrap_or(1)
     }
 
     /// Bytes alive in each section, in units.
-    pub(crate) fn live(&self) -> Vec<i64> {
+    pub fn live(&self) -> Vec<i64> {
         let mut live = vec![0i64; self.sections + 1];
         for slot in 0..self.len() {
             live[self.first[slot] as usize] += self.size[slot];
@@ -127,7 +133,7 @@ impl Compact {
     }
 }
 
-pub(crate) fn gcd(a: i64, b: i64) -> i64 {
+pub fn gcd(a: i64, b: i64) -> i64 {
     let (mut a, mut b) = (a, b);
     while b != 0 {
         (a, b) = (b, a % b);

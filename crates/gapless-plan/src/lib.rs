@@ -3,41 +3,42 @@
 //!
 //! [`Problem`] in, [`solve`] with [`Options`], [`Solution`] out; [`validate`] judges any plan and shares no code with
 //! the solvers. [`solve_spaces`] says what lies in which of several memories, [`solve_sharing`] lets buffers take each
-//! other's places, [`replan`] follows small changes of a problem. `gapless-problems` reads problems from files.
-//! [`baseline`] has the planners that others ship, over the same tables; [`generate`] makes the instances that planners
-//! are measured on.
+//! other's places, [`replan`] follows small changes of a problem.
+//!
+//! This crate packs and nothing else. `gapless-problems` reads problems from files and makes random ones. The planners
+//! that others ship, to be measured against, are in `examples/plan_bench/baseline.rs`: they work over [`compact`] and
+//! [`shelves`], as the passes here do.
 
-pub mod baseline;
 pub mod bound;
+pub mod compact;
 pub mod error;
-pub mod generate;
 pub mod options;
 pub mod problem;
 pub mod repeated;
 pub mod replan;
+pub mod rng;
 pub mod sharing;
+pub mod shelves;
 pub mod solve;
 pub mod spaces;
 pub mod validate;
 pub mod watch;
 
-mod compact;
 mod conflict;
 mod core;
 mod exact;
 mod general;
+#[cfg(test)]
+mod generated;
 mod guess;
 mod improve;
 mod join;
 mod load;
 mod part;
 mod passes;
-mod rng;
-mod shelves;
 mod split;
 mod sweep;
 
-pub use baseline::Baseline;
 pub use error::{Error, Result};
 pub use options::{Options, Tricks};
 pub use problem::{Buffer, Lifetime, Plan, Problem};

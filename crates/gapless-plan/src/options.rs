@@ -11,7 +11,7 @@ pub struct Options {
     pub capacity: Option<Bytes>,
     /// Memory comes in heaps of at most this size, one after the other: no buffer may lie across a multiple of it.
     pub chunk: Option<Bytes>,
-    /// All chance comes from here: the same seed and effort give the same plan.
+    /// The random seed: the same seed and effort give the same plan.
     pub seed: u64,
     /// Cuts the work off; plans that were found before stay. The work itself is counted in steps, not in time.
     pub time_limit: Option<Duration>,

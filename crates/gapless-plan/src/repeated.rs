@@ -228,14 +228,14 @@ mod tests {
     fn random_steps_are_packed_without_overlap() {
         for seed in 0..60 {
             let mut rng = Rng::new(seed);
-            let length = 20 + (rng.next() % 60) as u32;
+            let length = 20 + (rng.next_u64() % 60) as u32;
             let requests: Vec<Request> = (0..length)
                 .map(|start| {
-                    let lived = 1 + (rng.next() % u64::from(length)) as u32;
-                    Request { size: 512 * (1 + rng.next() % 5000), start, end: start + lived }
+                    let lived = 1 + (rng.next_u64() % u64::from(length)) as u32;
+                    Request { size: 512 * (1 + rng.next_u64() % 5000), start, end: start + lived }
                 })
                 .collect();
-            let holes: Vec<u64> = (0..rng.next() % 5).map(|_| 512 * (1 + rng.next() % 9000)).collect();
+            let holes: Vec<u64> = (0..rng.next_u64() % 5).map(|_| 512 * (1 + rng.next_u64() % 9000)).collect();
             let options = Options { effort: Some(2000), ..Options::default() };
             let packed = pack(&requests, length, &holes, &options).expect("packed");
             check(&requests, length, &holes, &packed);

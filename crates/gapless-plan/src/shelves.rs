@@ -18,7 +18,7 @@ struct Entry {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Shelves {
+pub struct Shelves {
     /// Blocks of all levels, one level after the other.
     blocks: Vec<Vec<Entry>>,
     /// Where each level begins in `blocks`.
@@ -35,7 +35,7 @@ fn level_of(length: u32) -> usize {
 }
 
 impl Shelves {
-    pub(crate) fn new(sections: usize) -> Shelves {
+    pub fn new(sections: usize) -> Shelves {
         let mut base = vec![0];
         let mut count = 0;
         for level in 0..=level_of(sections.max(1) as u32) {
@@ -45,13 +45,13 @@ impl Shelves {
         Shelves { blocks: vec![Vec::new(); count], base, heads: Vec::new() }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         for block in &mut self.blocks {
             block.clear();
         }
     }
 
-    pub(crate) fn insert(&mut self, compact: &Compact, item: u32, offset: i64) {
+    pub fn insert(&mut self, compact: &Compact, item: u32, offset: i64) {
         let (first, last) = (compact.first[item as usize], compact.last[item as usize]);
         let entry = Entry { offset, end: offset + compact.size[item as usize], first, last, item };
         for at in self.home(first, last) {
@@ -61,7 +61,7 @@ impl Shelves {
         }
     }
 
-    pub(crate) fn remove(&mut self, compact: &Compact, item: u32, offset: i64) {
+    pub fn remove(&mut self, compact: &Compact, item: u32, offset: i64) {
         let (first, last) = (compact.first[item as usize], compact.last[item as usize]);
         for at in self.home(first, last) {
             let block = &mut self.blocks[at];
@@ -83,7 +83,7 @@ impl Shelves {
     }
 
     /// The placed buffers alive somewhere in `[first, last)`, as (offset, end, item) in order.
-    pub(crate) fn neighbours(&self, first: u32, last: u32, into: &mut Vec<(i64, i64, u32)>) {
+    pub fn neighbours(&self, first: u32, last: u32, into: &mut Vec<(i64, i64, u32)>) {
         into.clear();
         for level in 0..self.base.len() - 1 {
             let shift = level as u32 * STEP_BITS;
@@ -103,7 +103,7 @@ impl Shelves {
 
     /// The lowest offset at or above `from`, a multiple of `align`, at which `size` bytes are free throughout
     /// `[first, last)`; `None` where it would end above `limit`.
-    pub(crate) fn lowest(
+    pub fn lowest(
         &mut self,
         first: u32,
         last: u32,
@@ -158,7 +158,7 @@ impl Shelves {
     }
 }
 
-pub(crate) fn round_up(value: i64, align: i64) -> i64 {
+pub fn round_up(value: i64, align: i64) -> i64 {
     if align <= 1 { value } else { (value + align - 1) / align * align }
 }
 

@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn every_buffer_is_in_exactly_one_place() {
-        let problem = crate::generate::heavy_tailed(500, 1.1, 3.0, 9);
+        let problem = crate::generated::heavy_tailed(500, 1.1, 3.0, 9);
         let compact = Compact::of_problem(&problem);
         let split = Split::of(&compact);
         let mut seen = vec![0; compact.len()];

@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn the_sweep_is_valid_and_not_absurd() {
-        assert!(check(&crate::generate::heavy_tailed(2000, 1.3, 200.0, 1)) < 1.5);
-        assert!(check(&crate::generate::training(2000, 200, 1)) < 1.5);
-        assert!(check(&crate::generate::guillotine(500, 1 << 30, 1 << 30, 1)) < 3.0);
+        assert!(check(&crate::generated::heavy_tailed(2000, 1.3, 200.0, 1)) < 1.5);
+        assert!(check(&crate::generated::training(2000, 200, 1)) < 1.5);
+        assert!(check(&crate::generated::guillotine(500, 1 << 30, 1 << 30, 1)) < 3.0);
     }
 }

@@ -5,12 +5,12 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gapless_plan::generate::Layers;
 use gapless_plan::{
     Buffer, Error, Lifetime, Options, Plan, Problem, Progress, Solution, Tricks, Watch, bound, carry_over,
-    generate, replan, solve, validate, validate_chunks,
+    replan, solve, validate, validate_chunks,
 };
 use gapless_problems::csv::{self, OffsetColumn};
+use gapless_problems::generate::{self, Layers};
 use gapless_trace::Bytes;
 
 fn file(name: &str) -> Problem {
@@ -223,7 +223,7 @@ fn guillotine_dissections_with_times_that_many_share_do_too() {
 
 #[test]
 fn what_is_released_in_reverse_comes_to_its_bound_whatever_its_sizes() {
-    for sizes in [Layers::Alike, Layers::Apart, Layers::ApartEachStep] {
+    for sizes in [Layers::Alike, Layers::Unlike, Layers::UnlikeEachStep] {
         for seed in 1..4 {
             let problem = generate::training_of(8000, 1600, sizes, seed);
             let solution = planned(&problem, &effort(60_000));

@@ -1,9 +1,10 @@
 //! In-place reuse and threads: answers judged by the validator, and for small problems by trying every offset.
 
 use gapless_plan::{
-    Buffer, Invalid, Options, Plan, Problem, Progress, Shares, Watch, bound, generate, sharing_lower_bound,
-    solve, solve_sharing, validate, validate_sharing,
+    Buffer, Invalid, Options, Plan, Problem, Progress, Shares, Watch, bound, sharing_lower_bound, solve,
+    solve_sharing, validate, validate_sharing,
 };
+use gapless_problems::generate;
 use gapless_trace::Bytes;
 
 struct Dice(u64);

@@ -3,8 +3,9 @@
 
 use gapless_plan::{
     Accesses, Buffer, Error, Invalid, Lifetime, Options, Problem, Residence, Space, SpacePlan, SpaceProgress,
-    SpaceWatch, Spaces, Usage, Watch, generate, solve_spaces, solve_spaces_watched, validate_spaces,
+    SpaceWatch, Spaces, Usage, Watch, solve_spaces, solve_spaces_watched, validate_spaces,
 };
+use gapless_problems::generate;
 use gapless_trace::Bytes;
 
 struct Dice(u64);

@@ -3,17 +3,18 @@
 use crate::addresses::Addresses;
 use crate::budget::Budget;
 use crate::device::StreamHandle;
+use crate::ids::{HeapId, LaneId, WindowId};
 use crate::pool::SMALL;
 
 /// Where an allocation lies.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// In a block of a heap.
-    Home { heap: u32, block: u32 },
+    Home { heap: HeapId, block: u32 },
     /// In a window, over blocks of one or more heaps.
-    Window { window: u32, parts: Vec<(u32, u32)> },
+    Window { window: WindowId, parts: Vec<(HeapId, u32)> },
     /// In a block of a heap, whose memory sleeps.
-    Asleep { heap: u32, block: u32 },
+    Asleep { heap: HeapId, block: u32 },
     /// In the block at an address of supplied memory.
     Supplied { addr: u64, is_large: bool },
 }
@@ -35,7 +36,7 @@ pub(crate) struct Allocation {
     pub(crate) addr: u64,
     pub(crate) size: u64,
     pub(crate) requested: u64,
-    pub(crate) lane: u32,
+    pub(crate) lane: LaneId,
     pub(crate) place: Place,
     /// Other streams that use it.
     pub(crate) uses: Vec<StreamHandle>,
@@ -94,7 +95,7 @@ impl Allocations {
         let record = &mut self.records[slot as usize];
         self.by_addr.remove(record.addr);
         self.unused.push(slot);
-        std::mem::replace(&mut record.place, Place::Home { heap: 0, block: 0 })
+        std::mem::replace(&mut record.place, Place::Home { heap: LaneId::new(0).small(), block: 0 })
     }
 
     pub(crate) fn is_empty(&self) -> bool {

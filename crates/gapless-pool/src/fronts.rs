@@ -1,12 +1,12 @@
-//! The pool for many threads. Between calls its shards stand apart, each behind a lock of its own: what a shard can
-//! serve alone waits only for others of the same lane. Everything else takes the pool's own lock, gathers the shards
-//! into the pool, and is the plain machine again.
+//! The shards of a pool for many threads. Between calls they stand apart, each behind a lock of its own: what a shard
+//! can serve alone waits only for others of the same lane. Everything else takes the pool's own lock, gathers the
+//! shards into the pool, and is the plain machine again.
 //!
 //! Order of locks: the pool's, then the shards' by number. Who holds one shard's lock takes no other.
 
 use crate::budget::Budget;
 use crate::device::{Device, StreamHandle};
-use crate::pool::{AllocError, FreeError, Pool, PoolKey};
+use crate::pool::{Pool, PoolKey};
 use crate::shard::Shard;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::sync::OnceLock;
@@ -161,7 +161,7 @@ impl Fronts {
     }
 
     /// Puts the shards back into their pool, whose lock the caller holds, until [`Gathered::scatter`].
-    pub fn gather<D: Device>(&self, pool: &mut Pool<D>) -> Gathered<'_> {
+    pub(crate) fn gather<D: Device>(&self, pool: &mut Pool<D>) -> Gathered<'_> {
         self.gathers.fetch_add(1, Ordering::Relaxed);
         let fronts = self.fronts[..self.count()].iter();
         let mut held: Vec<MutexGuard<'_, Box<Shard>>> =
@@ -177,14 +177,14 @@ impl Fronts {
 /// The locks of all shards of a pool, which has them back.
 #[derive(Debug)]
 #[must_use = "the shards must be scattered again"]
-pub struct Gathered<'a> {
+pub(crate) struct Gathered<'a> {
     fronts: &'a Fronts,
     held: Vec<MutexGuard<'a, Box<Shard>>>,
 }
 
 impl Gathered<'_> {
     /// Sets the shards apart again. With `detour`, every request goes through the pool.
-    pub fn scatter<D: Device>(mut self, pool: &mut Pool<D>, detour: bool) {
+    pub(crate) fn scatter<D: Device>(mut self, pool: &mut Pool<D>, detour: bool) {
         self.fronts.detour.store(detour || pool.is_logged(), Ordering::Relaxed);
         pool.prepare_shards();
         // Lanes that are new since.
@@ -199,81 +199,5 @@ impl Gathered<'_> {
             }
         }
         self.fronts.count.store(self.held.len(), Ordering::Release);
-    }
-}
-
-/// A pool that any thread can use.
-#[derive(Debug)]
-pub struct SharedPool<D> {
-    pool: Mutex<Pool<D>>,
-    fronts: Fronts,
-}
-
-impl<D: Device> SharedPool<D> {
-    pub fn new(pool: Pool<D>) -> SharedPool<D> {
-        SharedPool { pool: Mutex::new(pool), fronts: Fronts::default() }
-    }
-
-    #[must_use]
-    pub fn fronts(&self) -> &Fronts {
-        &self.fronts
-    }
-
-    /// Runs `work` on the whole pool, while everybody else waits.
-    pub fn with<T>(&self, work: impl FnOnce(&mut Pool<D>) -> T) -> T {
-        let mut pool = lock(&self.pool);
-        let gathered = self.fronts.gather(&mut pool);
-        let result = work(&mut pool);
-        gathered.scatter(&mut pool, false);
-        result
-    }
-
-    /// [`Pool::alloc`].
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub fn alloc(&self, size: u64, stream: StreamHandle, key: PoolKey) -> Result<u64, AllocError> {
-        match self.fronts.alloc(size, stream, key) {
-            Some(addr) => Ok(addr),
-            None => self.with(|pool| pool.alloc(size, stream, key)),
-        }
-    }
-
-    /// [`Pool::alloc_for`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn alloc_for(
-        &self,
-        size: u64,
-        stream: StreamHandle,
-        key: PoolKey,
-        budget: Option<&'static Budget>,
-    ) -> Result<u64, AllocError> {
-        match self.fronts.alloc_for(size, stream, key, budget, |_| ()) {
-            Some(addr) => Ok(addr),
-            None => self.with(|pool| pool.alloc_for(size, stream, key, budget)),
-        }
-    }
-
-    /// [`Pool::free`].
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub fn free(&self, addr: u64) -> Result<(), FreeError> {
-        if self.fronts.free(addr) { Ok(()) } else { self.with(|pool| pool.free(addr)) }
-    }
-
-    /// [`Pool::record_stream`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn record_stream(&self, addr: u64, stream: StreamHandle) -> Result<(), FreeError> {
-        if self.fronts.record_stream(addr, stream) {
-            return Ok(());
-        }
-        self.with(|pool| pool.record_stream(addr, stream))
     }
 }

@@ -10,6 +10,7 @@ mod sleeping;
 use crate::blocks::{Block, Blocks, NONE, State};
 use crate::device::PageHandle;
 use crate::free_set::{Entry, FreeSet};
+use crate::ids::{Fence, PageId};
 
 /// The unit of pages and of reserved addresses.
 pub const GRANULE: u64 = 2 << 20;
@@ -27,7 +28,7 @@ pub struct Page {
     /// Windows that have it mapped as well.
     pub windows: u32,
     /// The fence after which no work uses what was freed of it: see [`Fences`](crate::pool).
-    pub freed: u64,
+    pub freed: Fence,
     /// A hole whose addresses are still mapped, since queued work may use them.
     pub is_leaving: bool,
     /// It sleeps, or is about to: its blocks keep their addresses. With a handle, its memory is still held.
@@ -63,9 +64,9 @@ pub struct Heap {
     /// The block that ends at `end`.
     last: u32,
     pages: Vec<Page>,
-    page_at: Vec<u32>,
+    page_at: Vec<PageId>,
     /// The fence that covers what is freed now.
-    fence: u64,
+    fence: Fence,
 }
 
 impl Heap {
@@ -81,12 +82,12 @@ impl Heap {
             last: NONE,
             pages: Vec::new(),
             page_at: Vec::new(),
-            fence: 0,
+            fence: Fence::PAST,
         }
     }
 
     /// What is freed from now on is covered by this fence.
-    pub(crate) fn set_fence(&mut self, fence: u64) {
+    pub(crate) fn set_fence(&mut self, fence: Fence) {
         self.fence = fence;
     }
 
@@ -95,8 +96,14 @@ impl Heap {
         &self.pages
     }
 
-    pub fn page_mut(&mut self, page: u32) -> &mut Page {
-        &mut self.pages[page as usize]
+    #[inline]
+    #[must_use]
+    pub fn page(&self, page: PageId) -> &Page {
+        &self.pages[page.index()]
+    }
+
+    pub fn page_mut(&mut self, page: PageId) -> &mut Page {
+        &mut self.pages[page.index()]
     }
 
     #[must_use]
@@ -158,7 +165,7 @@ impl Heap {
     #[inline]
     pub fn take_at(&mut self, addr: u64, size: u64) -> Option<u32> {
         let granule = (addr.checked_sub(self.start)? >> GRANULE_BITS) as usize;
-        let mut block = self.pages[*self.page_at.get(granule)? as usize].first;
+        let mut block = self.pages[self.page_at.get(granule)?.index()].first;
         let mut found = self.blocks[block];
         while found.addr + found.size <= addr {
             block = found.next;
@@ -241,7 +248,7 @@ impl Heap {
 
     /// [`Heap::release`]; no work uses the block after fence `fence`.
     #[inline]
-    pub(crate) fn release_behind(&mut self, block: u32, fence: u64) {
+    pub(crate) fn release_behind(&mut self, block: u32, fence: Fence) {
         debug_assert_eq!(self.blocks[block].state, State::Live);
         self.count_free(block, fence);
         self.blocks[block].state = State::Free;
@@ -302,7 +309,7 @@ impl Heap {
 
     #[inline]
     fn tell(&mut self, addr: u64, size: u64, block: u32) {
-        let mut page = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize] as usize;
+        let mut page = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize].index();
         if self.pages[page].addr < addr {
             page += 1;
         }
@@ -333,7 +340,7 @@ impl Heap {
 
     /// One live block less touches them; no work uses it after fence `fence`.
     #[inline]
-    fn count_free(&mut self, block: u32, fence: u64) {
+    fn count_free(&mut self, block: u32, fence: Fence) {
         self.for_pages_of(block, |page| {
             page.busy -= 1;
             page.freed = page.freed.max(fence);
@@ -344,7 +351,7 @@ impl Heap {
     fn for_pages_of(&mut self, block: u32, mut work: impl FnMut(&mut Page)) {
         let Block { addr, size, .. } = self.blocks[block];
         let last = addr + size - 1;
-        let mut page = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize] as usize;
+        let mut page = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize].index();
         loop {
             let p = &mut self.pages[page];
             work(p);
@@ -357,20 +364,20 @@ impl Heap {
 
     /// The pages that `[from, to)` touches, which lies in the heap.
     pub(crate) fn pages_between(&self, from: u64, to: u64) -> &[Page] {
-        let first = self.page_at[((from - self.start) >> GRANULE_BITS) as usize] as usize;
+        let first = self.page_at[((from - self.start) >> GRANULE_BITS) as usize].index();
         let count = self.pages[first..].iter().take_while(|page| page.addr < to).count();
         &self.pages[first..first + count]
     }
 
     /// Whether no work uses `[addr, addr + size)` any more, once the work before fence `done` is done. The range
     /// lies in the heap.
-    pub(crate) fn is_settled(&self, addr: u64, size: u64, done: u64) -> bool {
+    pub(crate) fn is_settled(&self, addr: u64, size: u64, done: Fence) -> bool {
         self.pages_between(addr, addr + size).iter().all(|page| page.freed <= done)
     }
 
     /// The smallest free block of at least `size` bytes whose front no work uses after fence `done`: its size and
     /// address. `tries` blocks are looked at.
-    pub(crate) fn fits_settled(&self, size: u64, done: u64, tries: usize) -> Option<(u64, u64)> {
+    pub(crate) fn fits_settled(&self, size: u64, done: Fence, tries: usize) -> Option<(u64, u64)> {
         let found =
             self.free.iter_from(size).take(tries).find(|entry| self.is_settled(entry.tie, size, done))?;
         Some((found.size, found.tie))
@@ -378,11 +385,11 @@ impl Heap {
 
     /// Puts a page that is mapped at `end` behind the range: free memory.
     pub fn grow(&mut self, handle: PageHandle, size: u64) {
-        self.grow_behind(handle, size, 0);
+        self.grow_behind(handle, size, Fence::PAST);
     }
 
     /// [`Heap::grow`] with a page that was used before: no work uses it after fence `freed`.
-    pub(crate) fn grow_behind(&mut self, handle: PageHandle, size: u64, freed: u64) {
+    pub(crate) fn grow_behind(&mut self, handle: PageHandle, size: u64, freed: Fence) {
         let page = Page {
             addr: self.end,
             size,
@@ -394,7 +401,7 @@ impl Heap {
             is_asleep: false,
             first: NONE,
         };
-        let id = self.pages.len() as u32;
+        let id = PageId::new(self.pages.len());
         self.pages.push(page);
         self.page_at.extend(std::iter::repeat_n(id, (size >> GRANULE_BITS) as usize));
         self.end += size;
@@ -408,7 +415,7 @@ impl Heap {
             self.last = block;
             self.put(block);
         }
-        self.pages[id as usize].first = self.last;
+        self.pages[id.index()].first = self.last;
     }
 
     /// Free blocks of at least `size` bytes, by address: to find the ones around pages.
@@ -448,12 +455,12 @@ impl Heap {
     }
 
     /// Gives a wholly free page up: its addresses become a hole. The caller unmaps and releases it.
-    pub fn give_up(&mut self, page: u32) -> Option<PageHandle> {
-        let Page { addr, size, handle, freed, .. } = self.pages[page as usize];
+    pub fn give_up(&mut self, page: PageId) -> Option<PageHandle> {
+        let Page { addr, size, handle, freed, .. } = self.pages[page.index()];
         let block = self.take_at(addr, size)?;
         self.count_free(block, freed);
         self.blocks[block].state = State::Hole;
-        self.pages[page as usize].handle = None;
+        self.pages[page.index()].handle = None;
         handle
     }
 
@@ -464,14 +471,14 @@ impl Heap {
         self.blocks[block].state = State::Hole;
         self.blocks.link(self.last, block, NONE);
         self.last = block;
-        let id = self.pages.len() as u32;
+        let id = PageId::new(self.pages.len());
         let page = Page {
             addr: self.end,
             size,
             handle: None,
             busy: 0,
             windows: 0,
-            freed: 0,
+            freed: Fence::PAST,
             is_leaving: true,
             is_asleep: false,
             first: block,
@@ -501,20 +508,20 @@ impl Heap {
     }
 
     /// The page that begins at `addr`.
-    pub(crate) fn page_of(&self, addr: u64) -> Option<u32> {
+    pub(crate) fn page_of(&self, addr: u64) -> Option<PageId> {
         let granule = (addr.checked_sub(self.start)? >> GRANULE_BITS) as usize;
         let page = *self.page_at.get(granule)?;
-        (self.pages[page as usize].addr == addr).then_some(page)
+        (self.pages[page.index()].addr == addr).then_some(page)
     }
 
     /// Puts a page that is mapped at a hole's addresses behind it again; no work uses it after fence `freed`.
-    pub fn refill(&mut self, page: u32, handle: PageHandle, freed: u64) {
-        let Page { addr, size, first: block, .. } = self.pages[page as usize];
+    pub fn refill(&mut self, page: PageId, handle: PageHandle, freed: Fence) {
+        let Page { addr, size, first: block, .. } = self.pages[page.index()];
         if self.blocks[block].state == State::Hole
             && (self.blocks[block].addr, self.blocks[block].size) == (addr, size)
         {
-            let filled = &mut self.pages[page as usize];
-            (filled.handle, filled.freed) = (Some(handle), 0);
+            let filled = &mut self.pages[page.index()];
+            (filled.handle, filled.freed) = (Some(handle), Fence::PAST);
             self.blocks[block].state = State::Live;
             self.count_live(block);
             self.release_behind(block, freed);
@@ -523,12 +530,12 @@ impl Heap {
 
     /// Makes `count` holes side by side, from a page on, into holes of other sizes, as many bytes in all. The numbers
     /// of all pages behind them change by the difference: the caller tells whoever knows them.
-    pub(crate) fn reshape_holes(&mut self, first: u32, count: usize, sizes: &[u64]) {
-        let from = first as usize;
+    pub(crate) fn reshape_holes(&mut self, first: PageId, count: usize, sizes: &[u64]) {
+        let from = first.index();
         let old = &self.pages[from..from + count];
         debug_assert!(old.iter().all(|page| page.is_hole() && page.windows == 0));
         debug_assert_eq!(old.iter().map(|page| page.size).sum::<u64>(), sizes.iter().sum::<u64>());
-        let freed = old.iter().map(|page| page.freed).max().unwrap_or(0);
+        let freed = old.iter().map(|page| page.freed).max().unwrap_or_default();
         let blocks: Vec<u32> = old.iter().map(|page| page.first).collect();
         let (prev, next) = (self.blocks[blocks[0]].prev, self.blocks[blocks[count - 1]].next);
         let mut addr = old[0].addr;
@@ -561,7 +568,7 @@ impl Heap {
         self.pages.splice(from..from + count, new);
         self.page_at.truncate(((self.pages[from].addr - self.start) >> GRANULE_BITS) as usize);
         for (id, page) in self.pages.iter().enumerate().skip(from) {
-            self.page_at.extend(std::iter::repeat_n(id as u32, (page.size >> GRANULE_BITS) as usize));
+            self.page_at.extend(std::iter::repeat_n(PageId::new(id), (page.size >> GRANULE_BITS) as usize));
         }
     }
 

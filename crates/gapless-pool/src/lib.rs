@@ -1,8 +1,9 @@
 //! The allocator that runs live, as a deterministic machine over a small [`device::Device`] trait: the code that serves
 //! a training process is the code that replays its trace.
 //!
-//! Read [`pool`] first: it says how requests are served and what happens when nothing fits. [`heap`] is the hot path.
-//! [`host`] is another machine: pinned host memory for what leaves the device for a while.
+//! Read [`pool`] first: it has the vocabulary, and tells one request in numbered steps. [`heap`] is the hot path.
+//! [`ids`] has the numbers of lanes, heaps, pages and fences, one type each. [`host`] is another machine: pinned host
+//! memory for what leaves the device for a while.
 
 mod addresses;
 mod allocations;
@@ -14,11 +15,13 @@ pub mod free_set;
 pub mod fronts;
 pub mod heap;
 pub mod host;
+pub mod ids;
 pub mod mutants;
 pub mod options;
 pub mod pool;
 mod ranges;
 mod shard;
+pub mod shared;
 pub mod sim;
 pub mod stats;
 pub mod steps;
@@ -29,13 +32,14 @@ pub mod timed;
 
 pub use budget::Budget;
 pub use device::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};
-pub use fronts::{Fronts, Gathered, SharedPool};
+pub use fronts::Fronts;
 pub use options::Options;
 pub use pool::{
     AllocError, AllocationView, Behind, BlockState, BlockView, Change, ExactError, FreeError, HeapWaste,
     Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView, SleepError,
     Waste,
 };
+pub use shared::{Keeper, Shared, SharedPool, Whole};
 pub use sim::SimDevice;
 pub use stats::{ClassStats, Gauge, Stats};
 pub use steps::{Period, PlanStats, Planner, Recurring, Spot, Ticket};

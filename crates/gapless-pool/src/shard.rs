@@ -5,6 +5,7 @@ use crate::allocations::{Allocation, Allocations, Place};
 use crate::budget::Budget;
 use crate::device::StreamHandle;
 use crate::heap::Heap;
+use crate::ids::LaneId;
 use crate::pool::{PoolKey, SMALL, UNIT};
 use crate::steps::{Steps, UNBORN};
 use crate::tally::Tally;
@@ -23,7 +24,7 @@ pub(crate) struct Ranges {
 #[derive(Debug)]
 pub(crate) struct Shard {
     /// Which lane it is.
-    pub(crate) lane: u32,
+    pub(crate) lane: LaneId,
     pub(crate) stream: StreamHandle,
     pub(crate) pool: PoolKey,
     /// Of small and of large requests: side by side.
@@ -46,7 +47,7 @@ pub(crate) fn rounded(size: u64) -> u64 {
 }
 
 impl Shard {
-    pub(crate) fn new(lane: u32, stream: StreamHandle, pool: PoolKey, start: u64, of: Ranges) -> Shard {
+    pub(crate) fn new(lane: LaneId, stream: StreamHandle, pool: PoolKey, start: u64, of: Ranges) -> Shard {
         Shard {
             lane,
             stream,
@@ -64,11 +65,11 @@ impl Shard {
     /// A place holder, for as long as the real one is elsewhere.
     pub(crate) fn nowhere() -> Shard {
         let none = Ranges { small: 0, large: 0 };
-        Shard::new(u32::MAX, StreamHandle(u64::MAX), PoolKey(u64::MAX, u64::MAX), 0, none)
+        Shard::new(LaneId::NONE, StreamHandle(u64::MAX), PoolKey(u64::MAX, u64::MAX), 0, none)
     }
 
     pub(crate) fn is_nowhere(&self) -> bool {
-        self.lane == u32::MAX
+        self.lane == LaneId::NONE
     }
 
     pub(crate) fn is_of(&self, stream: StreamHandle, pool: PoolKey) -> bool {
@@ -122,7 +123,7 @@ impl Shard {
             return None;
         }
         let addr = self.heaps[class].block(block).addr;
-        let place = Place::Home { heap: 2 * self.lane + class as u32, block };
+        let place = Place::Home { heap: self.lane.heap(class), block };
         let born = self.served(size, as_expected);
         self.allocations.add(Allocation {
             addr,
@@ -203,7 +204,7 @@ impl Shard {
         }
         before(requested, self.stream, self.pool);
         self.allocations.remove(slot);
-        let of = (heap & 1) as usize;
+        let of = heap.class();
         self.heaps[of].release(block);
         self.ended(size, born);
         self.tally.back(class, size, requested);

@@ -3,8 +3,8 @@
 
 #![cfg(feature = "shuttle")]
 
-use gapless_pool::{Budget, Options, Pool, PoolKey, SharedPool, SimDevice, StreamHandle};
-use shuttle::sync::Arc;
+use gapless_pool::{Budget, Keeper, Options, Pool, PoolKey, Shared, SharedPool, SimDevice, StreamHandle};
+use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
 const DEFAULT: PoolKey = PoolKey(0, 0);
@@ -74,6 +74,104 @@ fn charged() {
     }
     let stats = budget.stats();
     assert!(stats.live == 0 && stats.peak <= 8 << 20, "{stats:?}");
+}
+
+/// What a watcher is told of an address: that it was handed out, or given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Out(u64),
+    Back(u64),
+}
+
+/// A pool with what the allocator below PyTorch keeps beside it: every other time it is left, each request must come
+/// through the whole pool.
+struct Card {
+    pool: Pool<SimDevice>,
+    left: u32,
+}
+
+impl Keeper for Card {
+    type Device = SimDevice;
+
+    fn pool_mut(&mut self) -> &mut Pool<SimDevice> {
+        &mut self.pool
+    }
+
+    fn about_to_leave(&mut self) -> bool {
+        self.left += 1;
+        self.left.is_multiple_of(2)
+    }
+}
+
+/// What is told under the locks is told in the order in which it happened, whichever way a request went: no address is
+/// handed out twice before it is given back.
+fn told() {
+    let pool = Pool::new(SimDevice::new(256 << 20), Options::default());
+    let card = Arc::new(Shared::new(Card { pool, left: 0 }));
+    let list: Arc<Mutex<Vec<Told>>> = Arc::default();
+    let tell = |list: &Mutex<Vec<Told>>, what| list.lock().expect("no panic").push(what);
+    let workers: Vec<_> = (0..3u64)
+        .map(|worker| {
+            let (card, list) = (Arc::clone(&card), Arc::clone(&list));
+            thread::spawn(move || {
+                let ask = |size: u64, stream: StreamHandle| {
+                    let out = |addr| tell(&list, Told::Out(addr));
+                    let at_front = card.fronts().alloc_then(size, stream, DEFAULT, out);
+                    at_front.unwrap_or_else(|| {
+                        card.with(|card| {
+                            let addr = card.pool.alloc(size, stream, DEFAULT).expect("memory");
+                            tell(&list, Told::Out(addr));
+                            addr
+                        })
+                    })
+                };
+                let give = |addr: u64| {
+                    let is_done = card.fronts().free_after(addr, |_, _, _| tell(&list, Told::Back(addr)));
+                    if !is_done {
+                        card.with(|card| {
+                            assert_eq!(card.pool.free(addr), Ok(()));
+                            tell(&list, Told::Back(addr));
+                        });
+                    }
+                };
+                // A stream that all of them use, so that what one gives back another gets.
+                let first = ask(4096, StreamHandle(9));
+                give(first);
+                let second = ask(4096, StreamHandle(9));
+                let third = ask(2 << 20, StreamHandle(worker));
+                give(second);
+                third
+            })
+        })
+        .collect();
+    let mut left: Vec<u64> = workers.into_iter().map(|worker| worker.join().expect("no panic")).collect();
+    let mut live: Vec<u64> = Vec::new();
+    for &what in &*list.lock().expect("no panic") {
+        match what {
+            Told::Out(addr) => {
+                assert!(!live.contains(&addr), "{addr:#x} was handed out twice");
+                live.push(addr);
+            }
+            Told::Back(addr) => {
+                let at = live.iter().position(|&other| other == addr).expect("somebody had it");
+                live.swap_remove(at);
+            }
+        }
+    }
+    live.sort_unstable();
+    left.sort_unstable();
+    assert_eq!(live, left);
+    card.with(|card| card.pool.check()).expect("a whole state");
+}
+
+#[test]
+fn what_is_told_is_in_order_in_random_interleavings() {
+    shuttle::check_random(told, 2000);
+}
+
+#[test]
+fn what_is_told_is_in_order_with_few_switches() {
+    shuttle::check_pct(told, 1000, 3);
 }
 
 #[test]

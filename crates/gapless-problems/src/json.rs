@@ -145,7 +145,7 @@ fn gaps(value: &Value) -> std::result::Result<Vec<Lifetime>, String> {
     let Value::Array(list) = value else { return Err(format!("gaps is {}; {form}", brief(value))) };
     let gap = |gap: &Value| match gap.as_array().map(Vec::as_slice) {
         Some([start, end]) => Ok(Lifetime { start: time("a gap", start)?, end: time("a gap", end)? }),
-        _ => Err(format!("{} is no gap; {form}", brief(gap))),
+        _ => Err(format!("invalid gap {}: {form}", brief(gap))),
     };
     list.iter().map(gap).collect()
 }

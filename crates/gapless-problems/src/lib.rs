@@ -1,8 +1,10 @@
 //! Planning problems from files: MiniMalloc's CSV, buffer lists in JSON, and ONNX models. `gapless-formats` reads rows,
-//! `gapless-plan` packs; here the first become the second.
+//! `gapless-plan` packs; here the first become the second. [`generate`] makes the instances that planners are measured
+//! and tested on.
 
 pub mod csv;
 pub mod error;
+pub mod generate;
 pub mod json;
 pub mod onnx;
 

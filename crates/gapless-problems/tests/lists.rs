@@ -285,7 +285,7 @@ fn every_mistake_in_json_is_told_with_position_and_id() {
     assert!(with(r#""size": "16""#).ends_with("size is \"16\", not a whole number of bytes"));
     assert!(with(r#""size": 18446744073709551615"#).contains("2^60"));
     assert!(with(r#""size": 1, "size": 2"#).ends_with("the member \"size\" stands there twice"));
-    assert!(with(r#""size": 1, "gaps": [3, 4]"#).contains("3 is no gap; gaps have the form"));
+    assert!(with(r#""size": 1, "gaps": [3, 4]"#).contains("invalid gap 3: gaps have the form"));
     assert!(with(r#""size": 1, "gaps": [[3, 12]]"#).contains("past the end"));
     assert!(with(r#""size": 1, "alignment": 8, "offset": 4"#).contains("not a multiple of the alignment"));
     assert!(second(r#""lower": 0"#).starts_with("buffers[1] (no id): each buffer needs an id"));

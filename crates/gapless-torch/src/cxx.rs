@@ -108,7 +108,7 @@ impl<T> CxxVec<T> {
         build: impl FnMut(*mut T, I),
     ) -> CxxVec<T> {
         // SAFETY: as the caller says.
-        unsafe { CxxVec::build_apart(items, size_of::<T>(), build) }
+        unsafe { CxxVec::build_with_stride(items, size_of::<T>(), build) }
     }
 
     /// [`CxxVec::build`] where each item takes `stride` bytes: C++'s type is longer than ours, and `build` makes all of
@@ -116,7 +116,7 @@ impl<T> CxxVec<T> {
     ///
     /// # Safety
     /// As there; `stride` is at least the size of `T`, and keeps its alignment.
-    pub unsafe fn build_apart<I>(
+    pub unsafe fn build_with_stride<I>(
         items: impl ExactSizeIterator<Item = I>,
         stride: usize,
         mut build: impl FnMut(*mut T, I),

@@ -6,9 +6,9 @@
 //! are to hear is put down under the card's lock, in the order in which it happened, and told to them after it, before
 //! the request or free that it belongs to is over.
 
-use crate::cxx::SharedPtr;
 use crate::foreign::{self, Observer, Tracker};
 use crate::overlay::layout::{self, LongTraceEntry, TraceEntry};
+use crate::watcher::{Caller, Event, Stack, Watcher};
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
@@ -50,9 +50,6 @@ pub mod level {
     pub const ALLOC: u8 = 2;
     pub const ALL: u8 = 3;
 }
-
-/// A stack that PyTorch gathered: `std::shared_ptr<GatheredContext>`.
-pub type Stack = SharedPtr;
 
 static RECORDING: AtomicBool = AtomicBool::new(false);
 /// Recording, or somebody listens: whether the pools log what they do.
@@ -257,44 +254,9 @@ impl History {
         self.stacks.get(&addr)
     }
 
-    /// `at_address`: whether the program chose the address.
-    pub fn allocated(&mut self, device: i32, what: Event, stack: Option<Stack>, at_address: bool) {
-        if let Some(stack) = &stack {
-            self.stacks.insert(what.addr, stack.clone());
-        }
-        self.put(device, Entry { at_address, ..entry(Action::Alloc, what, stack) });
-    }
-
     /// A note about a live block.
     pub fn annotated(&mut self, device: i32, what: Event, note: &str, stack: Option<Stack>) {
         self.put(device, Entry { metadata: Some(Arc::from(note)), ..entry(Action::Annotate, what, stack) });
-    }
-
-    pub fn free_requested(&mut self, device: i32, what: Event, stack: Option<Stack>) {
-        let stack = stack.or_else(|| self.stacks.get(&what.addr).cloned());
-        self.add(device, Action::FreeRequested, what, stack);
-    }
-
-    /// What the pool did since it was last asked. `caller` is the stack of the request or free that had it done.
-    pub fn changed(&mut self, device: i32, changes: Vec<Change>, caller: Option<&Stack>) {
-        for change in changes {
-            match change {
-                Change::Completed { addr, requested, stream, pool } => {
-                    let allocated = self.stacks.remove(&addr);
-                    let stack = caller.cloned().or(allocated);
-                    let what = Event { addr, size: requested, stream, pool };
-                    self.add(device, Action::FreeCompleted, what, stack);
-                }
-                Change::Mapped { addr, size, stream, pool } => {
-                    let what = Event { addr, size, stream, pool };
-                    self.add(device, Action::SegmentMap, what, caller.cloned());
-                }
-                Change::Unmapped { addr, size, stream, pool } => {
-                    let what = Event { addr, size, stream, pool };
-                    self.add(device, Action::SegmentUnmap, what, caller.cloned());
-                }
-            }
-        }
     }
 
     /// Records one action, for the list and for the trackers.
@@ -309,6 +271,50 @@ impl History {
         if is_recording() && SKIPPED.load(Ordering::Relaxed) & (1 << entry.action as u16) == 0 {
             push(&mut self.entries, entry);
         }
+    }
+}
+
+impl Watcher for History {
+    fn is_on(&self) -> bool {
+        is_watched()
+    }
+
+    fn allocated(&mut self, device: i32, what: Event, by: &Caller<'_>) {
+        if let Some(stack) = by.stack {
+            self.stacks.insert(what.addr, stack.clone());
+        }
+        let at_address = by.at_address;
+        self.put(device, Entry { at_address, ..entry(Action::Alloc, what, by.stack.cloned()) });
+    }
+
+    fn given_back(&mut self, device: i32, what: Event, by: &Caller<'_>, _is_free: bool) {
+        let stack = by.stack.or_else(|| self.stacks.get(&what.addr)).cloned();
+        self.add(device, Action::FreeRequested, what, stack);
+    }
+
+    fn changed(&mut self, device: i32, changes: &[Change], by: &Caller<'_>) {
+        for change in changes {
+            match *change {
+                Change::Completed { addr, requested, stream, pool } => {
+                    let allocated = self.stacks.remove(&addr);
+                    let stack = by.stack.cloned().or(allocated);
+                    let what = Event { addr, size: requested, stream, pool };
+                    self.add(device, Action::FreeCompleted, what, stack);
+                }
+                Change::Mapped { addr, size, stream, pool } => {
+                    let what = Event { addr, size, stream, pool };
+                    self.add(device, Action::SegmentMap, what, by.stack.cloned());
+                }
+                Change::Unmapped { addr, size, stream, pool } => {
+                    let what = Event { addr, size, stream, pool };
+                    self.add(device, Action::SegmentUnmap, what, by.stack.cloned());
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, device: i32, what: Event, by: &Caller<'_>) {
+        self.add(device, Action::Oom, what, by.stack.cloned());
     }
 }
 
@@ -342,15 +348,6 @@ fn tell_later(device: i32, entry: Entry) {
 /// Something that only trackers hear of.
 pub fn announce(device: i32, action: Action, what: Event) {
     tell_later(device, entry(action, what, None));
-}
-
-/// Where and how much.
-#[derive(Clone, Copy, Debug)]
-pub struct Event {
-    pub addr: u64,
-    pub size: u64,
-    pub stream: StreamHandle,
-    pub pool: PoolKey,
 }
 
 /// Tells trackers what happened since they last heard. Where another thread does so, it tells this thread's part too:

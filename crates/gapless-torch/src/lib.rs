@@ -49,3 +49,4 @@ pub mod stats;
 mod suppliers;
 pub mod tensors;
 pub mod traced;
+mod watcher;

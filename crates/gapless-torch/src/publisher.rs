@@ -1,20 +1,20 @@
-//! The statistics page of this process, for `gapless top` and `gapless metrics` of the same user: written four times a
+//! The statistics file of this process, for `gapless top` and `gapless metrics` of the same user: written four times a
 //! second by a thread of its own.
 //!
 //! Requests know nothing of it. An update takes each card's lock for some microseconds, to copy its counters; what
 //! takes a walk over all live blocks (streams, holders, what is stranded) is looked up once a second, and less often
 //! where that would cost the program more than a thousandth of its time. How full the card is, is asked without its
-//! lock. A forked child has no page; at the end of the process the page is removed, and one that a killed process left
-//! is removed by readers. What fails here is silent: nobody's training ends for its statistics.
+//! lock. A forked child has no statistics file; at the end of the process the statistics file is removed, and one that
+//! a killed process left is removed by readers. What fails here is silent: nobody's training ends for its statistics.
 
 use crate::state::{self, CARDS, Card};
 use crate::{background, holders, regions};
 use gapless_cuda::{Meter, identity};
-use gapless_page::{
-    Counters, Folder, Holder, Lane, Page, Process, Region, Sample, Tenant, Writer, folder, layout, process,
-    reader,
-};
 use gapless_pool::{AllocationView, LaneView};
+use gapless_stats::{
+    Counters, Folder, Holder, Lane, Process, Region, Sample, Statistics, Tenant, Writer, folder, layout,
+    process, reader,
+};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Once, OnceLock};
@@ -31,7 +31,7 @@ const RARELY: u32 = 1000;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 static STARTED: Once = Once::new();
-/// The page's file, and whose it is.
+/// The statistics file, and whose it is.
 static PAGE: OnceLock<(u32, PathBuf)> = OnceLock::new();
 /// One of the numbers below. An update takes cards' locks and asks the driver: none may be under way when the process
 /// forks or ends.
@@ -41,7 +41,7 @@ const BEATING: u8 = 1;
 const FORKING: u8 = 2;
 const ENDED: u8 = 3;
 
-/// A card is there: the page is written from now on.
+/// A card is there: the statistics file is written from now on.
 pub fn start() {
     STARTED.call_once(|| {
         if background::spawn("gapless-stats", run).is_ok() {
@@ -58,7 +58,7 @@ fn run() {
         loop {
             if turn(RESTING, BEATING) {
                 publisher.update();
-                let written = writer.write(&publisher.page);
+                let written = writer.write(&publisher.statistics);
                 turn(BEATING, RESTING);
                 if written.is_err() {
                     return;
@@ -77,7 +77,7 @@ fn begin() -> Option<(Publisher, Writer)> {
     reader::sweep(&folder);
     let writer = Writer::create(&folder, &process).ok()?;
     PAGE.set((process.pid, writer.path().to_owned())).ok()?;
-    Some((Publisher { page: Page::new(process), cards: Vec::new(), updates: 0 }, writer))
+    Some((Publisher { statistics: Statistics::new(process), cards: Vec::new(), updates: 0 }, writer))
 }
 
 fn turn(from: u8, to: u8) -> bool {
@@ -108,7 +108,8 @@ extern "C" fn at_exit() {
     let _ = std::panic::catch_unwind(end);
 }
 
-/// Removes the page. The driver is about to end too: an update that asks it something is let finish, if that is soon.
+/// Removes the statistics file. The driver is about to end too: an update that asks it something is let finish, if that
+/// is soon.
 fn end() {
     let Some((owner, path)) = PAGE.get() else { return };
     // A forked child that ends by itself has its parent's list of things to do at the end.
@@ -120,8 +121,8 @@ fn end() {
 }
 
 struct Publisher {
-    page: Page,
-    /// What is kept of each card from update to update, as the page has them.
+    statistics: Statistics,
+    /// What is kept of each card from update to update, as the statistics file has them.
     cards: Vec<Kept>,
     updates: u32,
 }
@@ -136,7 +137,7 @@ struct Kept {
 
 impl Publisher {
     fn update(&mut self) {
-        self.page.time = process::now();
+        self.statistics.time = process::now();
         let samples = self.updates.is_multiple_of(SAMPLE);
         self.updates = self.updates.wrapping_add(1);
         for device in 0..CARDS as i32 {
@@ -152,7 +153,7 @@ impl Publisher {
             Some(at) => at,
             None => {
                 let identity = identity::of(device);
-                self.page.cards.push(gapless_page::Card {
+                self.statistics.cards.push(gapless_stats::Card {
                     index: device as u32,
                     uuid: identity.uuid.map(|uuid| uuid.0),
                     name: identity.name.unwrap_or_default(),
@@ -163,45 +164,49 @@ impl Publisher {
                 self.cards.len() - 1
             }
         };
-        let (page, kept) = (&mut self.page.cards[at], &mut self.cards[at]);
-        count(&card, page);
+        let (statistics, kept) = (&mut self.statistics.cards[at], &mut self.cards[at]);
+        count(&card, statistics);
         let quota = card.pool.device().quota().clone();
         let began = Instant::now();
         let walked = (began >= kept.next_walk).then(|| walk(device, &card));
         drop(card);
         if let Some(tenant) = quota.figures().tenant {
-            self.page.tenant = Some(Tenant { name: tenant.name, limit: Some(tenant.limit) });
+            self.statistics.tenant = Some(Tenant { name: tenant.name, limit: Some(tenant.limit) });
         }
         if let Some(walked) = walked {
-            show(walked, device, page);
+            show(walked, device, statistics);
             kept.next_walk = Instant::now() + (began.elapsed() * RARELY).max(WALK);
         }
         if let Some((free, total)) = kept.meter.memory() {
-            (page.free, page.total) = (free, total);
+            (statistics.free, statistics.total) = (free, total);
         }
-        kept.most_live = kept.most_live.max(page.live);
-        if samples || page.samples.is_empty() {
-            if page.samples.len() >= layout::SAMPLES {
-                page.samples.remove(0);
+        kept.most_live = kept.most_live.max(statistics.live);
+        if samples || statistics.samples.is_empty() {
+            if statistics.samples.len() >= layout::SAMPLES {
+                statistics.samples.remove(0);
             }
-            let allocations = page.counters.allocations;
-            let sample =
-                Sample { time: self.page.time, live: kept.most_live, reserved: page.reserved, allocations };
-            page.samples.push(sample);
+            let allocations = statistics.counters.allocations;
+            let sample = Sample {
+                time: self.statistics.time,
+                live: kept.most_live,
+                reserved: statistics.reserved,
+                allocations,
+            };
+            statistics.samples.push(sample);
             kept.most_live = 0;
         }
     }
 }
 
 /// What is counted anyway.
-fn count(card: &Card, page: &mut gapless_page::Card) {
+fn count(card: &Card, statistics: &mut gapless_stats::Card) {
     let (stats, device) = (card.pool.stats(), card.pool.device());
-    page.limit = card.most();
-    (page.live, page.peak_live) = (stats.allocated.current, stats.allocated.peak);
-    (page.reserved, page.peak_reserved) = (stats.reserved.current, stats.reserved.peak);
-    (page.requested, page.active) = (stats.requested.current, stats.active.current);
-    page.blocks = stats.allocations.current;
-    page.counters = Counters {
+    statistics.limit = card.most();
+    (statistics.live, statistics.peak_live) = (stats.allocated.current, stats.allocated.peak);
+    (statistics.reserved, statistics.peak_reserved) = (stats.reserved.current, stats.reserved.peak);
+    (statistics.requested, statistics.active) = (stats.requested.current, stats.active.current);
+    statistics.blocks = stats.allocations.current;
+    statistics.counters = Counters {
         allocations: stats.allocations.total,
         frees: stats.allocations.total - stats.allocations.current,
         ooms: card.failed,
@@ -238,8 +243,8 @@ fn region(shown: regions::Shown) -> Region {
     Region { name, keep: keep.name().to_owned(), live, held, asleep, host }
 }
 
-fn show(walked: Walked, device: i32, page: &mut gapless_page::Card) {
-    page.stranded = walked.stranded;
+fn show(walked: Walked, device: i32, statistics: &mut gapless_stats::Card) {
+    statistics.stranded = walked.stranded;
     let mut lanes: Vec<Lane> = walked
         .lanes
         .iter()
@@ -253,13 +258,13 @@ fn show(walked: Walked, device: i32, page: &mut gapless_page::Card) {
         .filter(|lane| lane.reserved > 0 || lane.live > 0)
         .collect();
     lanes.sort_by_key(|lane| std::cmp::Reverse((lane.reserved, lane.live)));
-    page.more_lanes = lanes.len().saturating_sub(layout::LANES) as u32;
+    statistics.more_lanes = lanes.len().saturating_sub(layout::LANES) as u32;
     lanes.truncate(layout::LANES);
-    page.lanes = lanes;
-    page.regions = walked.regions.into_iter().map(region).collect();
-    page.regions.sort_by_key(|region| std::cmp::Reverse(region.held + region.asleep));
+    statistics.lanes = lanes;
+    statistics.regions = walked.regions.into_iter().map(region).collect();
+    statistics.regions.sort_by_key(|region| std::cmp::Reverse(region.held + region.asleep));
     let holder =
         |found: holders::Holder| Holder { what: found.what, bytes: found.bytes, blocks: found.blocks };
-    page.holders =
+    statistics.holders =
         holders::of(walked.live.into_iter(), device, layout::HOLDERS).into_iter().map(holder).collect();
 }

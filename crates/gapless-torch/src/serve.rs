@@ -12,20 +12,20 @@ use crate::checked;
 use crate::checked::place::Place;
 use crate::exception::{self, Kind};
 use crate::foreign;
-use crate::history::{self, Stack, level};
+use crate::history::{self, level};
 use crate::hooks::{guarded, set_error};
 use crate::oom::{self, Seen};
 use crate::pressure::{self, Pressure};
-use crate::recorder;
+use crate::recorder::{self, Flight};
 use crate::regions;
 use crate::routing;
 use crate::sharing;
 use crate::state::{self, CARDS, Card};
 use crate::suppliers::{self, Refused};
-use crate::traced::{self, Event};
+use crate::traced;
+use crate::watcher::{Caller, Event, Stack};
 use gapless_cuda::streams;
 use gapless_pool::{AllocError, Device, DeviceError, FreeError, PoolKey, StreamHandle};
-use gapless_trace::Action;
 use std::cell::Cell;
 use std::ffi::c_void;
 
@@ -95,7 +95,7 @@ fn from_front(size: u64, device: i32, stream: *mut c_void, line: u32) -> Option<
         let (fronts, stream, pool) =
             (state::fronts(device)?, StreamHandle(stream as u64), regions::current());
         if is_recorded {
-            let tell = |addr| recorder::note(Action::Alloc, device, line, (addr, size), stream, pool);
+            let tell = |addr| Flight::allocated_at_front(device, Event { addr, size, stream, pool }, line);
             fronts.alloc_for(size, stream, pool, budget, tell)
         } else {
             fronts.alloc_for(size, stream, pool, budget, |_| ())
@@ -118,7 +118,7 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
         let data = Request { size: size as u64, device, stream, pool, stack, line, who }.serve();
         history::tell_trackers();
         if traced::is_on() {
-            traced::tell(Event::Allocated, data);
+            traced::tell(traced::Event::Allocated, data);
         }
         data
     }
@@ -143,11 +143,8 @@ pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address:
                 format!("gapless: {bytes} bytes at {addr:#x} cannot be allocated on cuda:{device}: {error}")
             })?;
             checked::handed_out(card, addr, who.as_ref())?;
-            if history::is_watched() {
-                card.note_alloc(device, addr, stack.clone(), true);
-            }
-            if recorder::is_on() {
-                card.record_alloc(device, addr, line);
+            if state::is_told() {
+                card.tell_alloc(addr, &Caller { stack: stack.as_ref(), line, at_address: true });
             }
             Ok(())
         };
@@ -159,7 +156,7 @@ pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address:
         match placed {
             Ok(()) => {
                 if traced::is_on() {
-                    traced::tell(Event::Allocated, address);
+                    traced::tell(traced::Event::Allocated, address);
                 }
                 address
             }
@@ -220,11 +217,8 @@ impl Request {
                     .alloc(self.size, self.stream, self.pool, budgets::open_on(self.device))
                     .map_err(|AllocError::OutOfMemory { device, .. }| Failure::OutOfMemory(device))?;
                 checked::handed_out(card, addr, self.who.as_ref()).map_err(Failure::Wrong)?;
-                if history::is_watched() {
-                    card.note_alloc(self.device, addr, self.stack.clone(), false);
-                }
-                if recorder::is_on() {
-                    card.record_alloc(self.device, addr, self.line);
+                if state::is_told() {
+                    card.tell_alloc(addr, &self.caller());
                 }
                 Ok(addr)
             };
@@ -319,13 +313,14 @@ impl Request {
         card.failed += 1;
         let seen = oom::look(card, (self.size, StreamHandle(self.stream as u64), self.pool), error);
         let free = seen.facts.free;
-        if history::is_watched() {
-            card.note_failure(self.device, self.size, self.stream, free, self.stack.clone());
-        }
-        if recorder::is_on() {
-            card.record_failure(self.device, free, self.size, self.stream, self.line);
+        if state::is_told() {
+            card.tell_failure(free, self.size, self.stream, &self.caller());
         }
         seen
+    }
+
+    fn caller(&self) -> Caller<'_> {
+        Caller { stack: self.stack.as_ref(), line: self.line, at_address: false }
     }
 }
 
@@ -367,7 +362,7 @@ pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
     let stack = if history::is_watched() { unsafe { history::stack(level::ALL) } } else { None };
     // Before it is free: another thread may get the address, and would be told first.
     if traced::is_on() {
-        traced::tell(Event::Freed, pointer);
+        traced::tell(traced::Event::Freed, pointer);
     }
     let given = given_back(pointer, device, stack.as_ref());
     // SAFETY: as the caller says.
@@ -388,7 +383,7 @@ fn given_back(pointer: *mut c_void, device: Option<i32>, stack: Option<&Stack>) 
                     return fronts.free(addr);
                 }
                 fronts.free_after(addr, |size, stream, pool| {
-                    recorder::note(Action::FreeCompleted, device, 0, (addr, size), stream, pool);
+                    Flight::freed_at_front(device, Event { addr, size, stream, pool });
                 })
             };
             if !history::is_watched() && who.is_none() && state::fronts(device).is_some_and(quick) {
@@ -396,16 +391,10 @@ fn given_back(pointer: *mut c_void, device: Option<i32>, stack: Option<&Stack>) 
             }
             let Some(mut card) = state::existing(device) else { return false };
             checked::about_to_free(&mut card, addr, who.as_ref());
-            if !history::is_watched() {
-                return if is_recorded { card.free_recorded(device, addr) } else { card.free(addr) };
+            if !state::is_told() {
+                return card.free(addr);
             }
-            if !card.pool.is_live(addr) {
-                return false;
-            }
-            card.note_free(device, addr, stack.cloned());
-            let freed = card.free(addr);
-            card.note_changes(device, stack);
-            freed
+            card.free_told(addr, &Caller { stack, ..Caller::NOBODY })
         };
         if let Some(device) = device {
             let freed = free_on(device);

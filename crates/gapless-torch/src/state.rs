@@ -2,27 +2,28 @@
 //! it.
 
 use crate::foreign::Barred;
-use crate::history::{self, Action, Event, History, Stack};
+use crate::history::{self, Action, History};
 use crate::oom::{Limit, LimitBy};
 use crate::options::Settings;
 use crate::planner::Background;
 use crate::quota::{QuotaDevice, admission};
-use crate::recorder;
 use crate::recorder::held::{Block, Picture, Piece};
+use crate::recorder::{self, Flight};
 use crate::routing::{Capture, Routing, Routings};
 use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
+use crate::watcher::{Caller, Event, Stack, Watcher};
 use crate::{background, budgets, checked, publisher, regions, sharing};
 use gapless_cuda::CudaDevice;
 use gapless_pool::{
-    AllocError, BlockState, Budget, Change, DeviceError, Fronts, Gathered, Pool, PoolKey, Refusal, Stats,
-    StreamHandle,
+    AllocError, AllocationView, BlockState, Budget, Change, DeviceError, Fronts, Keeper, Pool, PoolKey,
+    Refusal, Shared, Stats, StreamHandle, Whole,
 };
-use gapless_trace::{Action as Recorded, StackId};
+use gapless_trace::StackId;
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock};
+use std::sync::{Mutex, Once, OnceLock};
 
 /// Cards that a process may use.
 pub const CARDS: usize = 64;
@@ -65,9 +66,10 @@ pub struct Since {
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
-static CARD: [Mutex<Option<Box<Card>>>; CARDS] = [const { Mutex::new(None) }; CARDS];
-/// What serves requests while nobody has the whole card; set when the card is made.
-static FRONTS: [OnceLock<Fronts>; CARDS] = [const { OnceLock::new() }; CARDS];
+/// Set when a card is first used. Its fronts serve requests while nobody has the whole card.
+static CARD: [OnceLock<Shared<Card>>; CARDS] = [const { OnceLock::new() }; CARDS];
+/// Held while a card is made: one thread asks the driver, the others wait.
+static MAKING: [Mutex<()>; CARDS] = [const { Mutex::new(()) }; CARDS];
 /// Set in a forked child: CUDA does not survive a fork, so nothing may be touched there.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
@@ -140,65 +142,59 @@ impl std::fmt::Display for CardError {
 #[inline]
 #[must_use]
 pub fn fronts(device: i32) -> Option<&'static Fronts> {
-    FRONTS.get(usize::try_from(device).ok()?)?.get()
+    Some(CARD.get(usize::try_from(device).ok()?)?.get()?.fronts())
 }
 
 /// A whole card in one hand: its fronts wait.
 #[derive(Debug)]
 pub struct Locked {
-    device: i32,
-    card: MutexGuard<'static, Option<Box<Card>>>,
-    gathered: Option<Gathered<'static>>,
+    card: Whole<'static, Card>,
     _barred: Barred,
 }
 
 impl Locked {
-    /// Takes a card that is there.
-    fn new(
-        device: i32,
-        mut card: MutexGuard<'static, Option<Box<Card>>>,
-        fronts: &'static Fronts,
-    ) -> Option<Locked> {
-        let inner = card.as_mut()?;
-        let gathered = Some(fronts.gather(&mut inner.pool));
-        inner.watch_captures();
-        Some(Locked { device, card, gathered, _barred: Barred::new() })
+    fn new(card: &'static Shared<Card>) -> Locked {
+        Locked { card: card.lock(), _barred: Barred::new() }
     }
 }
 
 impl Deref for Locked {
     type Target = Card;
     fn deref(&self) -> &Card {
-        self.card.as_ref().expect("a card that is there")
+        &self.card
     }
 }
 
 impl DerefMut for Locked {
     fn deref_mut(&mut self) -> &mut Card {
-        self.card.as_mut().expect("a card that is there")
+        &mut self.card
     }
 }
 
-impl Drop for Locked {
-    fn drop(&mut self) {
-        if let (Some(gathered), Some(card)) = (self.gathered.take(), self.card.as_mut()) {
-            if recorder::is_set() {
-                card.note_changes(self.device, None);
-            }
-            // While a routing is open its filter must see each request.
-            let detour = !card.routings.is_empty();
-            gathered.scatter(&mut card.pool, detour);
+impl Keeper for Card {
+    type Device = QuotaDevice<CudaDevice>;
+
+    fn pool_mut(&mut self) -> &mut Pool<Self::Device> {
+        &mut self.pool
+    }
+
+    fn taken(&mut self) {
+        self.watch_captures();
+    }
+
+    fn about_to_leave(&mut self) -> bool {
+        if recorder::is_set() {
+            self.tell_changes(&Caller::NOBODY);
         }
+        // While a routing is open its filter must see each request.
+        !self.routings.is_empty()
     }
 }
 
 /// The locked allocator of a card, if it was used already.
 #[must_use]
 pub fn existing(device: i32) -> Option<Locked> {
-    let fronts = fronts(device)?;
-    let slot = CARD.get(usize::try_from(device).ok()?)?;
-    // A panic while the lock was held left the state as the last completed step had it.
-    Locked::new(device, slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner), fronts)
+    Some(Locked::new(CARD.get(usize::try_from(device).ok()?)?.get()?))
 }
 
 /// Runs `work` on a card's allocator, made on first use.
@@ -210,47 +206,55 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
         return Err(CardError::Forked);
     }
     let at = usize::try_from(device).ok().filter(|at| *at < CARDS).ok_or(CardError::NoSuchCard(device))?;
-    let slot = &CARD[at];
-    let mut guard = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if guard.is_none() {
-        let settings = SETTINGS.get().copied().unwrap_or_default();
-        let quota_device = checked::watched(admission::open(device, settings.budget)?);
-        // A child forked before this has no CUDA state of its parent's to spoil.
-        watch_forks();
-        let mut card = Box::new(Card {
-            pool: Pool::new(quota_device, settings.pool),
-            device,
-            routings: Routings::default(),
-            uses: Vec::new(),
-            fraction: 1.0,
-            allowed: settings.pool.limit,
-            spare: Vec::new(),
-            history: History::default(),
-            failed: 0,
-            helped: 0,
-            since: Since::default(),
-            shown: Shown::default(),
-            by_pool: ByPool::default(),
-            ages: Ages::default(),
-            announced: Announced::default(),
-        });
-        recorder::start();
-        card.pool.set_log(needs_log());
-        if !settings.unplanned {
-            card.pool.set_planner(Some(Box::new(Background { device })));
-        }
-        if settings.reserve > 0 {
-            // Less than asked for is no reason not to start.
-            let _ = card.pool.hold(settings.reserve, StreamHandle(0));
-        }
-        *guard = Some(card);
-        if !settings.hidden {
-            publisher::start();
-        }
+    let card = match CARD[at].get() {
+        Some(card) => card,
+        None => made(at, device)?,
+    };
+    Ok(work(&mut Locked::new(card)))
+}
+
+/// Makes a card's allocator, unless another thread just did.
+#[cold]
+fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
+    let _making = MAKING[at].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(card) = CARD[at].get() {
+        return Ok(card);
     }
-    let fronts = FRONTS[at].get_or_init(Fronts::default);
-    let mut card = Locked::new(device, guard, fronts).ok_or(CardError::NoSuchCard(device))?;
-    Ok(work(&mut card))
+    let settings = SETTINGS.get().copied().unwrap_or_default();
+    let quota_device = checked::watched(admission::open(device, settings.budget)?);
+    // A child forked before this has no CUDA state of its parent's to spoil.
+    watch_forks();
+    let mut card = Card {
+        pool: Pool::new(quota_device, settings.pool),
+        device,
+        routings: Routings::default(),
+        uses: Vec::new(),
+        fraction: 1.0,
+        allowed: settings.pool.limit,
+        spare: Vec::new(),
+        history: History::default(),
+        failed: 0,
+        helped: 0,
+        since: Since::default(),
+        shown: Shown::default(),
+        by_pool: ByPool::default(),
+        ages: Ages::default(),
+        announced: Announced::default(),
+    };
+    recorder::start();
+    card.pool.set_log(needs_log());
+    if !settings.unplanned {
+        card.pool.set_planner(Some(Box::new(Background { device })));
+    }
+    if settings.reserve > 0 {
+        // Less than asked for is no reason not to start.
+        let _ = card.pool.hold(settings.reserve, StreamHandle(0));
+    }
+    let card = CARD[at].get_or_init(|| Shared::new(card));
+    if !settings.hidden {
+        publisher::start();
+    }
+    Ok(card)
 }
 
 /// Whether somebody wants to know what pools do.
@@ -282,6 +286,27 @@ pub fn for_each(mut work: impl FnMut(i32, &mut Card)) {
             work(device, &mut card);
         }
     }
+}
+
+/// Whether a watcher hears requests.
+#[inline]
+#[must_use]
+pub fn is_told() -> bool {
+    history::is_watched() || recorder::is_on()
+}
+
+/// Those of a card's watchers that are on.
+fn watchers<'a>(
+    history: &'a mut History,
+    flight: &'a mut Flight,
+) -> impl Iterator<Item = &'a mut dyn Watcher> {
+    let both: [&mut dyn Watcher; 2] = [flight, history];
+    both.into_iter().filter(|watcher| watcher.is_on())
+}
+
+/// What a watcher hears of an allocation.
+fn event(AllocationView { addr, requested, stream, pool, .. }: AllocationView) -> Event {
+    Event { addr, size: requested, stream, pool }
 }
 
 impl Card {
@@ -359,7 +384,7 @@ impl Card {
             return 0;
         }
         let given = give(&mut self.pool);
-        self.note_changes(self.device, None);
+        self.tell_changes(&Caller::NOBODY);
         given
     }
 
@@ -480,53 +505,73 @@ impl Card {
         })
     }
 
-    // ---- the recording ----
+    // ---- what is told to watchers: only while one of them hears ----
 
     /// After a request was served.
-    pub fn record_alloc(&mut self, device: i32, addr: u64, stack: u32) {
-        self.note_changes(device, None);
-        self.tell_alloc(device, addr, stack);
-    }
-
-    fn tell_alloc(&self, device: i32, addr: u64, stack: u32) {
-        if let Some(a) = self.pool.allocation_at(addr) {
-            recorder::note(Recorded::Alloc, device, stack, (addr, a.requested), a.stream, a.pool);
+    #[cold]
+    pub fn tell_alloc(&mut self, addr: u64, by: &Caller<'_>) {
+        self.tell_changes(by);
+        if let Some(what) = self.pool.allocation_at(addr).map(event) {
+            let device = self.device;
+            watchers(&mut self.history, &mut Flight).for_each(|w| w.allocated(device, what, by));
         }
     }
 
-    /// [`Card::free`], recorded: as one event where the memory can be used again at once.
-    pub fn free_recorded(&mut self, device: i32, addr: u64) -> bool {
+    /// [`Card::free`], told.
+    #[cold]
+    pub fn free_told(&mut self, addr: u64, by: &Caller<'_>) -> bool {
         let before = self.pool.allocation_at(addr).filter(|a| a.is_live);
         let freed = self.free(addr);
         let changes = self.pool.take_changes();
-        let is_this =
-            |change: &Change| matches!(change, Change::Completed { addr: other, .. } if *other == addr);
-        if let Some(a) = before.filter(|_| freed && !changes.iter().any(is_this)) {
-            recorder::note(Recorded::FreeRequested, device, 0, (addr, a.requested), a.stream, a.pool);
+        if let Some(what) = before.filter(|_| freed).map(event) {
+            let is_this =
+                |change: &Change| matches!(change, Change::Completed { addr, .. } if *addr == what.addr);
+            let (device, is_free) = (self.device, changes.iter().any(is_this));
+            watchers(&mut self.history, &mut Flight).for_each(|w| w.given_back(device, what, by, is_free));
         }
-        recorder::note_changes(device, &changes);
+        self.tell(&changes, by);
         freed
     }
 
     /// A request failed: what the device has left, and what was asked for.
-    pub fn record_failure(&mut self, device: i32, free: u64, size: u64, stream: *mut c_void, stack: u32) {
-        self.note_changes(device, None);
-        let stream = StreamHandle(stream as u64);
-        recorder::note(Recorded::Oom, device, stack, (free, size), stream, PoolKey(0, 0));
+    #[cold]
+    pub fn tell_failure(&mut self, free: u64, size: u64, stream: *mut c_void, by: &Caller<'_>) {
+        self.tell_changes(&Caller::NOBODY);
+        let what = Event { addr: free, size, stream: StreamHandle(stream as u64), pool: PoolKey(0, 0) };
+        let device = self.device;
+        watchers(&mut self.history, &mut Flight).for_each(|w| w.failed(device, what, by));
     }
 
     /// Blocks that are live again without a request: a graph's pool is as it was.
-    pub fn record_restored(&mut self, device: i32, addrs: impl Iterator<Item = u64>) {
-        for addr in addrs {
-            self.tell_alloc(device, addr, 0);
+    pub fn tell_restored(&mut self, addrs: impl Iterator<Item = u64>) {
+        for what in addrs.filter_map(|addr| self.pool.allocation_at(addr)).map(event) {
+            let device = self.device;
+            watchers(&mut self.history, &mut Flight).for_each(|w| w.restored(device, what));
         }
+    }
+
+    /// What the pool did since.
+    #[cold]
+    pub fn tell_changes(&mut self, by: &Caller<'_>) {
+        let changes = self.pool.take_changes();
+        self.tell(&changes, by);
+    }
+
+    fn tell(&mut self, changes: &[Change], by: &Caller<'_>) {
+        let device = self.device;
+        if history::has_trackers() {
+            for Segment { addr, size, stream, pool } in self.announced.made(changes) {
+                history::announce(device, Action::SegmentAlloc, Event { addr, size, stream, pool });
+            }
+        }
+        watchers(&mut self.history, &mut Flight).for_each(|w| w.changed(device, changes, by));
     }
 
     pub(crate) fn picture(&mut self, device: i32) -> Picture {
         // What is in the log is in the picture too.
         let changes = self.pool.take_changes();
         if history::is_watched() {
-            self.history.changed(device, changes, None);
+            self.history.changed(device, &changes, &Caller::NOBODY);
         }
         let mut picture = Picture { device: device as u32, ..Picture::default() };
         for segment in self.pool.segments() {
@@ -541,62 +586,11 @@ impl Card {
         picture
     }
 
-    // ---- history: only while somebody records or listens ----
-
-    #[cold]
-    pub fn note_alloc(&mut self, device: i32, addr: u64, stack: Option<Stack>, at_address: bool) {
-        self.note_changes(device, stack.as_ref());
-        if let Some(a) = self.pool.allocation_at(addr) {
-            let what = Event { addr, size: a.requested, stream: a.stream, pool: a.pool };
-            self.history.allocated(device, what, stack, at_address);
-        }
-    }
-
     /// A note about what was allocated at `addr`. Whether somebody has it.
     pub fn annotate(&mut self, addr: u64, note: &str, stack: Option<Stack>) -> bool {
-        let Some(a) = self.pool.allocation_at(addr).filter(|a| a.is_live) else { return false };
-        let what = Event { addr, size: a.requested, stream: a.stream, pool: a.pool };
+        let Some(what) = self.pool.allocation_at(addr).filter(|a| a.is_live).map(event) else { return false };
         self.history.annotated(self.device, what, note, stack);
         true
-    }
-
-    /// Before the block goes.
-    #[cold]
-    pub fn note_free(&mut self, device: i32, addr: u64, stack: Option<Stack>) {
-        if let Some(a) = self.pool.allocation_at(addr).filter(|a| a.is_live) {
-            let what = Event { addr, size: a.requested, stream: a.stream, pool: a.pool };
-            self.history.free_requested(device, what, stack);
-            recorder::note(Recorded::FreeRequested, device, 0, (addr, a.requested), a.stream, a.pool);
-        }
-    }
-
-    /// What the pool did since.
-    #[cold]
-    pub fn note_changes(&mut self, device: i32, stack: Option<&Stack>) {
-        let changes = self.pool.take_changes();
-        recorder::note_changes(device, &changes);
-        if history::has_trackers() {
-            for Segment { addr, size, stream, pool } in self.announced.made(&changes) {
-                history::announce(device, Action::SegmentAlloc, Event { addr, size, stream, pool });
-            }
-        }
-        if history::is_watched() {
-            self.history.changed(device, changes, stack);
-        }
-    }
-
-    #[cold]
-    pub fn note_failure(
-        &mut self,
-        device: i32,
-        size: u64,
-        stream: *mut c_void,
-        free: u64,
-        stack: Option<Stack>,
-    ) {
-        self.note_changes(device, None);
-        let what = Event { addr: free, size, stream: StreamHandle(stream as u64), pool: PoolKey(0, 0) };
-        self.history.add(device, Action::Oom, what, stack);
     }
 
     /// The most that the pool may hold, by whatever limits it.
@@ -607,8 +601,8 @@ impl Card {
 
     /// Which promise refused a request, as a sentence.
     pub fn refusal(&self, why: Refusal) -> String {
-        let by_ration = || self.pool.device().quota().sentence(why);
-        let said = if why == Refusal::Budget { budgets::sentence(self.device) } else { by_ration() };
+        let by_share = || self.pool.device().quota().sentence(why);
+        let said = if why == Refusal::Budget { budgets::sentence(self.device) } else { by_share() };
         said.unwrap_or_default()
     }
 
@@ -622,7 +616,7 @@ impl Card {
     }
 
     /// Budgets and shares as statistics, each with a comma behind it.
-    pub fn write_rations(&self, out: &mut String) {
+    pub fn write_shares(&self, out: &mut String) {
         self.pool.device().quota().figures().write_json(out);
         budgets::write_json(out, self.device);
     }

@@ -290,7 +290,7 @@ pub fn json(card: &mut Card) -> String {
     for (rung, count) in Rung::ALL.iter().zip(pool.ladder) {
         let _ = write!(out, "\"gapless.ladder.{}\":{count},", rung.name());
     }
-    card.write_rations(&mut out);
+    card.write_shares(&mut out);
     out.pop();
     out.push('}');
     out

@@ -22,7 +22,7 @@ fn full() -> Facts {
     Facts {
         size: 2 * GIB,
         line: Some("train.py:88 step".to_owned()),
-        live: 77 * GIB,
+        allocated: 77 * GIB,
         active: 77 * GIB,
         reserved: 78 * GIB + 512 * MIB,
         free: 900 * MIB,
@@ -60,14 +60,14 @@ fn a_smaller_batch_helps() {
 fn a_budget_refused_it() {
     let refusal = "The budget \"eval\" allows 8192.00 MiB, of which 7900.00 MiB is live.".to_owned();
     let facts =
-        Facts { refusal: Some(refusal), free: 30 * GIB, live: 40 * GIB, reserved: 41 * GIB, ..full() };
+        Facts { refusal: Some(refusal), free: 30 * GIB, allocated: 40 * GIB, reserved: 41 * GIB, ..full() };
     insta::assert_snapshot!(text(&facts));
 }
 
 /// A process that may hold 8 GiB of a card that is nearly empty.
 fn capped(by: LimitBy) -> Facts {
     Facts {
-        live: 7 * GIB,
+        allocated: 7 * GIB,
         active: 7 * GIB,
         reserved: 7 * GIB + 100 * MIB,
         free: 72 * GIB,
@@ -113,7 +113,7 @@ fn what_is_advised_as_a_limit_is_enough() {
 #[test]
 fn other_processes() {
     let others = Some(vec![(4711, 12 * GIB), (4712, 400 * MIB), (99, 300 * MIB), (100, MIB), (101, MIB)]);
-    let facts = Facts { live: 63 * GIB, active: 63 * GIB, reserved: 65 * GIB, others, ..full() };
+    let facts = Facts { allocated: 63 * GIB, active: 63 * GIB, reserved: 65 * GIB, others, ..full() };
     insta::assert_snapshot!("other_processes", text(&facts));
     let others = Some(vec![(4711, 600 * MIB), (4712, 500 * MIB)]);
     insta::assert_snapshot!(
@@ -144,7 +144,7 @@ fn frees_that_wait_during_a_capture() {
         elsewhere: 4 * GIB,
         ..Holes::default()
     };
-    let facts = Facts { pool, is_quiet: true, holes, live: 74 * GIB, active: 74 * GIB, ..full() };
+    let facts = Facts { pool, is_quiet: true, holes, allocated: 74 * GIB, active: 74 * GIB, ..full() };
     insta::assert_snapshot!("cached_during_a_capture", text(&facts));
 }
 
@@ -153,7 +153,7 @@ fn private_pools_that_keep_what_is_free() {
     let private = |pool| PrivateFree { pool, free: 3 * GIB, pages: 3 * GIB, is_released: false };
     let of = |pool| Facts {
         holes: Holes { largest: hole(3 * GIB, 0, pool), private: vec![private(pool)], ..Holes::default() },
-        live: 74 * GIB,
+        allocated: 74 * GIB,
         active: 74 * GIB,
         ..full()
     };
@@ -172,7 +172,7 @@ fn free_in_pieces() {
         pinned: 2900 * MIB,
         ..Holes::default()
     };
-    let facts = Facts { holes, live: 75 * GIB, active: 75 * GIB, ..full() };
+    let facts = Facts { holes, allocated: 75 * GIB, active: 75 * GIB, ..full() };
     insta::assert_snapshot!("free_in_pieces", text(&facts));
     let tail = Tail::Recording("/home/me/run/run.gtrace".into());
     insta::assert_snapshot!(
@@ -185,7 +185,7 @@ fn free_in_pieces() {
 fn larger_than_the_card() {
     let facts = Facts {
         size: 100 * GIB,
-        live: 0,
+        allocated: 0,
         active: 0,
         reserved: 0,
         free: 79 * GIB,
@@ -281,7 +281,7 @@ impl Numbers {
             stream: StreamHandle(self.next()),
             pool: self.pool(),
             is_quiet: self.below(2) == 0,
-            live: self.bytes(),
+            allocated: self.bytes(),
             active: self.bytes(),
             reserved: self.bytes(),
             limit: (self.below(2) == 0).then(|| Limit { bytes: self.bytes(), by }),

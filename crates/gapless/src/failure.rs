@@ -30,8 +30,13 @@ pub(crate) fn print(error: &anyhow::Error) {
     let mut err = anstream::stderr().lock();
     // Standard error is the last resort: where it is closed too there is nobody to tell.
     let _ = writeln!(err, "\x1b[1;31merror\x1b[0m: {}", plain(error));
-    for cause in error.chain().skip(1) {
-        let _ = writeln!(err, "  caused by: {}", plain(cause));
+    let mut told = plain(error);
+    for cause in error.chain().skip(1).map(plain) {
+        // Some errors quote their cause: what was read once is not said again.
+        if !told.ends_with(&cause) {
+            let _ = writeln!(err, "  caused by: {cause}");
+            told = cause;
+        }
     }
     if let Some(help) = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()).map(|f| &f.help) {
         let _ = writeln!(err, "\x1b[1;36mhelp\x1b[0m: {}", plain(help));

@@ -172,3 +172,27 @@ fn one_file_is_not_two_ranks() {
     }
     assert_eq!(run(&["report", "a.pickle.gz", "b.pickle.gz"]).code, 0, "copies may be two ranks");
 }
+
+#[test]
+fn an_invalid_value_is_named_with_what_to_write() {
+    let folder = temp();
+    std::fs::write(folder.path().join("b.csv"), "id,lower,upper,size,shares\na,0,4,8,\nb,4,8,8,x\n")
+        .expect("written");
+    std::fs::write(folder.path().join("c.csv"), "id,lower,upper,size,accesses\na,0,4,8,often\n")
+        .expect("written");
+    std::fs::write(folder.path().join("s.toml"), "[[space]]\nname = \"one\"\ncost = 1\n").expect("written");
+    let run = in_folder(folder.path());
+    for (args, wanted) in [
+        (&["fit", "gpt2", "--lora", "r=x"][..], "invalid rank \"x\": use a whole number"),
+        (
+            &["run", "--host-limit", "0", "--host", "--", "true"],
+            "invalid size \"0\": a limit is at least one byte",
+        ),
+        (&["plan", "b.csv"], "invalid name \"x\" in its shares: no buffer has it"),
+        (&["plan", "c.csv", "--spaces", "s.toml"], "invalid count of accesses \"often\": use a whole number"),
+    ] {
+        let done = run(args);
+        assert_eq!(done.code, 2, "{args:?}: {}", done.out);
+        assert!(done.err.contains(wanted), "{args:?}: {}", done.err);
+    }
+}

@@ -1,9 +1,9 @@
-//! `gapless top --once` and `gapless metrics` as a user runs them, over the page of a process that lives: this test's
-//! own.
+//! `gapless top --once` and `gapless metrics` as a user runs them, over the statistics file of a process that lives:
+//! this test's own.
 
 mod support;
 
-use gapless_page::{Card, Counters, Folder, Holder, Lane, Page, Process, Sample, Writer, process};
+use gapless_stats::{Card, Counters, Folder, Holder, Lane, Process, Sample, Statistics, Writer, process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,11 +15,11 @@ use support::schema::against;
 const MIB: u64 = 1 << 20;
 pub(crate) const UUID: [u8; 16] = [0x6a, 0x70, 0xc0, 0xde, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 1];
 
-/// A page of this process in `folder`.
-fn write_page(folder: &Path) -> Writer {
-    let folder = Folder::make(&[folder.to_owned()]).expect("a folder of pages");
+/// A statistics file of this process in `folder`.
+fn write_statistics(folder: &Path) -> Writer {
+    let folder = Folder::make(&[folder.to_owned()]).expect("a folder");
     let own = Process::current("gapless test").expect("/proc");
-    let mut writer = Writer::create(&folder, &own).expect("a page");
+    let mut writer = Writer::create(&folder, &own).expect("a statistics file");
     let now = process::now();
     let sample = |age: u64, allocations| Sample {
         time: now - age * 1_000_000,
@@ -55,8 +55,9 @@ fn write_page(folder: &Path) -> Writer {
         samples: vec![sample(2, 1000), sample(1, 1500)],
         regions: Vec::new(),
     };
-    let page = Page { time: now, cards: vec![card], ..Page::new(own) }.with_tenant("team-a", Some(512 * MIB));
-    writer.write(&page).expect("written");
+    let statistics = Statistics { time: now, cards: vec![card], ..Statistics::new(own) }
+        .with_tenant("team-a", Some(512 * MIB));
+    writer.write(&statistics).expect("written");
     writer
 }
 
@@ -74,16 +75,16 @@ fn run(folder: &Path, args: &[&str]) -> (i32, String, String) {
 
 fn temp() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
-    let pages = folder.path().join("pages");
-    (folder, pages)
+    let files = folder.path().join("files");
+    (folder, files)
 }
 
 #[test]
 fn top_once_shows_a_process_as_text_and_as_json_by_the_schema() {
-    let (_temp, pages) = temp();
-    let _writer = write_page(&pages);
+    let (_temp, files) = temp();
+    let _writer = write_statistics(&files);
     let pid = std::process::id().to_string();
-    let (code, out, err) = run(&pages, &["top", "--once", "--format", "json", "--pid", &pid]);
+    let (code, out, err) = run(&files, &["top", "--once", "--format", "json", "--pid", &pid]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let value: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(against("top", &value), Vec::<String>::new());
@@ -100,40 +101,40 @@ fn top_once_shows_a_process_as_text_and_as_json_by_the_schema() {
     assert_eq!(memory["fragmentation"], 1.0 - 240.0 / 300.0);
     assert_eq!(memory["allocations_per_second"], 500.0);
     assert_eq!(memory["holders"][0]["what"], "24 blocks of 8.00 MiB");
-    let (code, out, _) = run(&pages, &["top", "--once", "--pid", &pid]);
+    let (code, out, _) = run(&files, &["top", "--once", "--pid", &pid]);
     assert_eq!(code, 0);
     let row = out.lines().find(|line| line.trim_start().starts_with(&pid)).expect("a row");
     for part in ["192 MiB", "256 MiB", "20 %", "500"] {
         assert!(row.contains(part), "{part} in {row}");
     }
     // Without a terminal there is nothing to draw on: the same, once.
-    assert_eq!(run(&pages, &["top", "--pid", &pid]).1.lines().count(), out.lines().count());
+    assert_eq!(run(&files, &["top", "--pid", &pid]).1.lines().count(), out.lines().count());
 }
 
 #[test]
 fn nobody_and_nothing_are_told_in_words() {
-    let (_temp, pages) = temp();
-    let (code, out, _) = run(&pages, &["top", "--once"]);
+    let (_temp, files) = temp();
+    let (code, out, _) = run(&files, &["top", "--once"]);
     assert_eq!(code, 0);
     // A machine with a driver may list others.
     assert!(out.contains("gapless run -- python train.py") || out.contains("COMMAND"), "{out}");
-    let (code, out, err) = run(&pages, &["top", "--once", "--pid", "4194305"]);
+    let (code, out, err) = run(&files, &["top", "--once", "--pid", "4194305"]);
     assert_eq!((code, out.as_str()), (2, ""));
     assert!(err.contains("no process 4194305") && err.contains("help"), "{err}");
-    let (code, _, err) = run(&pages, &["top", "--format", "json"]);
+    let (code, _, err) = run(&files, &["top", "--format", "json"]);
     assert!(code == 2 && err.contains("--once"), "{err}");
     for wrong in ["0", "-1", "nan", "1e9", "x"] {
-        assert_eq!(run(&pages, &["top", "--once", &format!("--interval={wrong}")]).0, 2, "{wrong}");
+        assert_eq!(run(&files, &["top", "--once", &format!("--interval={wrong}")]).0, 2, "{wrong}");
     }
 }
 
 #[test]
 fn a_folder_that_others_may_enter_is_refused() {
-    let (_temp, pages) = temp();
-    let _writer = write_page(&pages);
-    std::fs::set_permissions(&pages, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let (_temp, files) = temp();
+    let _writer = write_statistics(&files);
+    std::fs::set_permissions(&files, std::fs::Permissions::from_mode(0o755)).expect("its mode");
     for args in [&["top", "--once"][..], &["metrics", "--once"], &["metrics", "--listen", "127.0.0.1:0"]] {
-        let (code, out, err) = run(&pages, args);
+        let (code, out, err) = run(&files, args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
         assert!(err.contains("open to others (mode 755") && err.contains("GAPLESS_RUN_DIR"), "{err}");
     }
@@ -141,12 +142,12 @@ fn a_folder_that_others_may_enter_is_refused() {
 
 #[test]
 fn a_damaged_page_is_a_note_and_the_others_are_shown() {
-    let (_temp, pages) = temp();
-    let writer = write_page(&pages);
+    let (_temp, files) = temp();
+    let writer = write_statistics(&files);
     let own = Process::current("x").expect("/proc");
     let other = Process { namespace: own.namespace + 1, ..own };
-    std::fs::write(pages.join(other.file_name()), "garbage, and more of it").expect("a file");
-    let (code, out, _) = run(&pages, &["top", "--once", "--format", "json"]);
+    std::fs::write(files.join(other.file_name()), "garbage, and more of it").expect("a file");
+    let (code, out, _) = run(&files, &["top", "--once", "--format", "json"]);
     assert_eq!(code, 0);
     let value: Value = serde_json::from_str(&out).expect("JSON");
     assert!(value["notes"][0].as_str().is_some_and(|note| note.contains("not a statistics file")), "{out}");
@@ -158,9 +159,9 @@ fn a_damaged_page_is_a_note_and_the_others_are_shown() {
 
 #[test]
 fn metrics_are_printed_written_and_served() {
-    let (temp, pages) = temp();
-    let _writer = write_page(&pages);
-    let (code, printed, _) = run(&pages, &["metrics", "--once"]);
+    let (temp, files) = temp();
+    let _writer = write_statistics(&files);
+    let (code, printed, _) = run(&files, &["metrics", "--once"]);
     assert_eq!(code, 0);
     let series = |text: &str, name: &str| -> String {
         let of =
@@ -176,11 +177,11 @@ fn metrics_are_printed_written_and_served() {
     assert!(series(&printed, "gapless_driver_seconds_total{").ends_with(" 1.5"));
     let file = temp.path().join("gapless.prom");
     let name = file.to_str().expect("UTF-8");
-    let (code, out, _) = run(&pages, &["metrics", "-o", name]);
+    let (code, out, _) = run(&files, &["metrics", "-o", name]);
     assert_eq!((code, out.as_str()), (0, ""));
     assert_eq!(series(&std::fs::read_to_string(&file).expect("the file"), "gapless_allocated_bytes{"), live);
 
-    let mut server = gapless(&pages, &["metrics", "--listen", "127.0.0.1:0"])
+    let mut server = gapless(&files, &["metrics", "--listen", "127.0.0.1:0"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -199,7 +200,7 @@ fn metrics_are_printed_written_and_served() {
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     assert_eq!(series(&answer, "gapless_allocated_bytes{"), live);
     // The address is taken now.
-    let (code, _, err) = run(&pages, &["metrics", "--listen", address]);
+    let (code, _, err) = run(&files, &["metrics", "--listen", address]);
     assert!(code == 2 && err.contains("cannot be served") && err.contains("--listen"), "{err}");
     server.kill().expect("a signal");
     server.wait().expect("its end");

@@ -105,6 +105,7 @@ fn a_full_disk_is_told_with_the_name_of_the_file() {
         let done = run_in(folder.path(), &named, None);
         assert_eq!(done.code, 2, "{named:?}: {}", done.err);
         assert!(done.err.contains("cannot write /dev/full"), "{named:?}: {}", done.err);
+        assert_eq!(done.err.matches("No space left").count(), 1, "{named:?}: {}", done.err);
         let (code, err) = into_full(args, folder.path());
         assert_eq!(code, 2, "{args:?}: {err}");
         assert!(err.contains("cannot write to standard output"), "{args:?}: {err}");

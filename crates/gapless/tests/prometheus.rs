@@ -3,7 +3,7 @@
 //! PROMETHEUS names the folder with `prometheus` and `promtool`; `cargo xtask test` gets it and sets this. Without it,
 //! and with none on the path, the test says loudly that it did not run.
 
-use gapless_page::{Card, Counters, Folder, Page, Process, Writer, process};
+use gapless_stats::{Card, Counters, Folder, Process, Statistics, Writer, process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -29,10 +29,10 @@ fn programs() -> Option<[PathBuf; 2]> {
     folders.find_map(|folder| Some(both(folder)).filter(|both| both.iter().all(|path| path.is_file())))
 }
 
-fn write_page(folder: &Path) -> Writer {
-    let folder = Folder::make(&[folder.to_owned()]).expect("a folder of pages");
+fn write_statistics(folder: &Path) -> Writer {
+    let folder = Folder::make(&[folder.to_owned()]).expect("a folder");
     let own = Process::current("gapless test").expect("/proc");
-    let mut writer = Writer::create(&folder, &own).expect("a page");
+    let mut writer = Writer::create(&folder, &own).expect("a statistics file");
     let card = Card {
         uuid: Some([7; 16]),
         name: "Card \"with\" a\\name".to_owned(),
@@ -45,7 +45,9 @@ fn write_page(folder: &Path) -> Writer {
         counters: Counters { allocations: 42, ..Counters::default() },
         ..Card::default()
     };
-    writer.write(&Page { time: process::now(), cards: vec![card], ..Page::new(own) }).expect("written");
+    writer
+        .write(&Statistics { time: process::now(), cards: vec![card], ..Statistics::new(own) })
+        .expect("written");
     writer
 }
 
@@ -74,12 +76,12 @@ fn a_real_prometheus_scrapes_it() {
         return;
     };
     let temp = tempfile::tempdir().expect("a folder");
-    let pages = temp.path().join("pages");
-    let _writer = write_page(&pages);
+    let files = temp.path().join("files");
+    let _writer = write_statistics(&files);
     let mut command = Command::new(env!("CARGO_BIN_EXE_gapless"));
     command
         .args(["metrics", "--listen", "127.0.0.1:0"])
-        .env("GAPLESS_RUN_DIR", &pages)
+        .env("GAPLESS_RUN_DIR", &files)
         .stderr(Stdio::piped());
     let mut metrics = Running(command.spawn().expect("the binary starts"));
     let mut line = String::new();

@@ -1,4 +1,5 @@
-"""Whole loops that are more than a model: optimizers, scalers, averages, graphs, loaders. PROGRAMS[name]() runs three steps.
+"""Whole loops that are more than a model: optimizers, scalers, averages, graphs, loaders. PROGRAMS[name]() runs three
+steps.
 
 `python torch-bench/estimate/zoo/programs.py NAME` runs one, on a card or under `gapless estimate`.
 """

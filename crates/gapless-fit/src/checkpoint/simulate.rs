@@ -28,7 +28,7 @@ impl Meter {
         self.live -= bytes;
     }
 
-    fn pulse(&mut self, bytes: u64) {
+    fn reach(&mut self, bytes: u64) {
         self.add(bytes);
         self.free(bytes);
     }
@@ -42,15 +42,15 @@ pub fn chain(chain: &Chain, choices: &[usize]) -> Outcome {
     let chosen: Vec<_> =
         chain.blocks.iter().zip(choices).map(|(block, &choice)| block.choices[choice]).collect();
     for choice in &chosen {
-        meter.pulse(choice.forward_peak);
+        meter.reach(choice.forward_peak);
         meter.add(choice.retained);
     }
-    meter.pulse(chain.head_peak);
+    meter.reach(chain.head_peak);
     // A gradient is part of the peak of the backward that makes it, and counts by itself from then on.
     meter.live += chain.head_gradient;
     for (block, choice) in chain.blocks.iter().zip(&chosen).rev() {
         meter.free(choice.retained);
-        meter.pulse(choice.backward_peak);
+        meter.reach(choice.backward_peak);
         meter.live += block.gradient;
     }
     Outcome { peak: meter.peak, cost: chosen.iter().map(|choice| choice.cost).sum() }

@@ -1,8 +1,8 @@
 """Proves the optima that tests/checkpoint_milp.rs holds the planner against: solve.py QUESTIONS.json optima.csv
 
-QUESTIONS.json is what the example `checkpoint_questions` prints. Each question becomes an integer program of its own making, from
-the contract in the head of chain.rs alone, and is solved with HiGHS (scipy's). Rows: size, seed, budget, optimum (-1 where no choice
-fits).
+QUESTIONS.json is what the example `checkpoint_questions` prints. Each question becomes an integer program of its own
+making, from the contract in the head of chain.rs alone, and is solved with HiGHS (scipy's). Rows: size, seed, budget,
+optimum (-1 where no choice fits).
 """
 
 import json

@@ -7,6 +7,7 @@ use super::{GRANULE_BITS, Heap, Page};
 use crate::blocks::{Block, NONE, State};
 use crate::device::PageHandle;
 use crate::free_set::FreeSet;
+use crate::ids::{Fence, PageId};
 
 impl Heap {
     /// The numbers of all blocks, by address.
@@ -65,7 +66,7 @@ impl Heap {
     /// There is memory behind the sleeping page at `addr` again.
     pub(crate) fn put_handle(&mut self, addr: u64, handle: PageHandle) {
         if let Some(page) = self.page_of(addr) {
-            self.pages[page as usize].handle = Some(handle);
+            self.pages[page.index()].handle = Some(handle);
         }
     }
 
@@ -113,12 +114,12 @@ impl Heap {
 
     /// Cuts a stretch of sleeping pages without memory, which begins and ends with one, into pages of other sizes. The
     /// first page, and by how much the numbers of all pages behind the stretch change.
-    pub(crate) fn recut(&mut self, addr: u64, sizes: &[u64]) -> Option<(u32, i32)> {
+    pub(crate) fn recut(&mut self, addr: u64, sizes: &[u64]) -> Option<(PageId, i32)> {
         let end = addr + sizes.iter().sum::<u64>();
-        let first = self.page_of(addr)? as usize;
+        let first = self.page_of(addr)?.index();
         let old = &self.pages[first..first + self.pages[first..].iter().take_while(|p| p.addr < end).count()];
         debug_assert!(old.iter().all(|page| page.is_asleep && page.handle.is_none()));
-        let (count, freed) = (old.len(), old.iter().map(|page| page.freed).max().unwrap_or(0));
+        let (count, freed) = (old.len(), old.iter().map(|page| page.freed).max().unwrap_or_default());
         let mut block = old[0].first;
         let mut from = addr;
         let mut new = Vec::with_capacity(sizes.len());
@@ -149,9 +150,9 @@ impl Heap {
         self.pages.splice(first..first + count, new);
         self.page_at.truncate(((addr - self.start) >> GRANULE_BITS) as usize);
         for (id, page) in self.pages.iter().enumerate().skip(first) {
-            self.page_at.extend(std::iter::repeat_n(id as u32, (page.size >> GRANULE_BITS) as usize));
+            self.page_at.extend(std::iter::repeat_n(PageId::new(id), (page.size >> GRANULE_BITS) as usize));
         }
-        Some(((first + count) as u32, by))
+        Some((PageId::new(first + count), by))
     }
 
     /// What slept is awake: every page has its memory. What was closed is free.
@@ -170,7 +171,7 @@ impl Heap {
         for block in closed {
             self.blocks[block].state = State::Live;
             self.count_live(block);
-            self.release_behind(block, 0);
+            self.release_behind(block, Fence::PAST);
         }
     }
 }

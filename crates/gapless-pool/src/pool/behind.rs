@@ -31,10 +31,10 @@ impl<D: Device> Pool<D> {
             Place::Asleep { .. } => None,
             Place::Window { window, .. } => {
                 let window = self.windows.get(window);
-                let mut at = window.base;
+                let mut at = window.base();
                 let (mut first, mut pages) = (None, Vec::new());
                 for &(heap, page) in window.pages() {
-                    let page = self.heap(heap).pages()[page as usize];
+                    let page = self.heap(heap).page(page);
                     if at < end && at + page.size > start {
                         first.get_or_insert(at);
                         pages.push((page.handle?, page.size));

@@ -20,6 +20,7 @@ impl<D: Device> Pool<D> {
         }
         live += self.supplied.check()?;
         held += self.supplied.held();
+        self.lanes.check()?;
         self.fences.check()?;
         self.windows.check()?;
         self.pending.check()?;

@@ -5,6 +5,7 @@
 use super::{Place, Pool, PoolKey};
 use crate::budget::Budget;
 use crate::device::Device;
+use crate::ids::{HeapId, LaneId};
 
 /// One allocation as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,8 +13,8 @@ pub struct Saved {
     pub addr: u64,
     size: u64,
     requested: u64,
-    lane: u32,
-    heap: u32,
+    lane: LaneId,
+    heap: HeapId,
     budget: Option<&'static Budget>,
 }
 
@@ -35,7 +36,7 @@ impl<D: Device> Pool<D> {
             // Windows are not made in private pools.
             if let Place::Home { heap, .. } = a.place
                 && a.waits == 0
-                && self.lanes[a.lane as usize].pool == pool
+                && self.lanes[a.lane].pool == pool
             {
                 let (addr, size, requested, lane, budget) = (a.addr, a.size, a.requested, a.lane, a.budget);
                 saved.push(Saved { addr, size, requested, lane, heap, budget });
@@ -61,7 +62,7 @@ impl<D: Device> Pool<D> {
             let first = pages.partition_point(|p| p.addr + p.size <= s.addr);
             let under = pages[first..].iter().take_while(|p| p.addr < s.addr + s.size && p.handle.is_some());
             let end = under.last().map_or(0, |page| page.addr + page.size);
-            if self.lanes[s.lane as usize].pool != pool || end < s.addr + s.size {
+            if self.lanes[s.lane].pool != pool || end < s.addr + s.size {
                 return Err(RestoreError::Gone { addr: s.addr });
             }
         }
@@ -77,14 +78,15 @@ impl<D: Device> Pool<D> {
             self.uncharge(id);
             self.complete(id);
         }
-        let mut around: (u32, Vec<u32>) = (u32::MAX, Vec::new());
+        let mut around: Option<(HeapId, Vec<u32>)> = None;
         let mut in_order = saved.to_vec();
         in_order.sort_unstable_by_key(|s| (s.heap, s.addr));
         for s in in_order {
-            if around.0 != s.heap {
-                around = (s.heap, self.heap(s.heap).free_blocks(0));
+            if around.as_ref().is_none_or(|(of, _)| *of != s.heap) {
+                around = Some((s.heap, self.heap(s.heap).free_blocks(0)));
             }
-            let Some(block) = self.heap_mut(s.heap).carve(&around.1, s.addr, s.size) else {
+            let blocks = around.as_ref().map_or(&[][..], |(_, blocks)| blocks);
+            let Some(block) = self.heap_mut(s.heap).carve(blocks, s.addr, s.size) else {
                 return Err(RestoreError::Gone { addr: s.addr });
             };
             self.hand_out(s.lane, s.requested, s.size, Place::Home { heap: s.heap, block }, false, s.budget);

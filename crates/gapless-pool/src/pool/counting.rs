@@ -2,17 +2,21 @@
 //!
 //! A small block may be a **guest**: it lies in a heap of large ones. It counts as small, and so do the bytes behind
 //! it: views show it as a small segment of its own. So for each class, what is reserved is what its segments hold.
+//!
+//! Requests may be charged to a budget as well: whether there is room, and when the charge ends.
 
 use super::{AllocationId, Place, Pool};
 use crate::allocations::Allocation;
-use crate::device::Device;
+use crate::budget::{Budget, Room};
+use crate::device::{Device, DeviceError, Refusal};
+use crate::ids::{HeapId, LaneId};
 use crate::stats::{ClassStats, Gauge};
 
 impl<D: Device> Pool<D> {
     /// Bytes in heaps of large blocks that a small block takes.
     #[inline]
     fn guest_bytes(&self, place: &Place, size: u64) -> u64 {
-        let is_large = |heap: u32| heap & 1 == 1;
+        let is_large = HeapId::is_large;
         match place {
             _ if place.class(size) == 1 => 0,
             Place::Home { heap, .. } => {
@@ -32,10 +36,10 @@ impl<D: Device> Pool<D> {
 
     /// What was just put at `place`.
     #[inline]
-    pub(super) fn count_out(&mut self, lane: u32, place: &Place, requested: u64, size: u64) {
+    pub(super) fn count_out(&mut self, lane: LaneId, place: &Place, requested: u64, size: u64) {
         let (class, guest) = (place.class(size), self.guest_bytes(place, size));
         self.stats.move_reserved(guest, 1, 0);
-        self.shards[lane as usize].tally.took(class, size, requested);
+        self.lanes.shard_mut(lane).tally.took(class, size, requested);
         let s = &mut self.stats;
         s.allocations.add(1);
         s.allocated.add(size);
@@ -77,7 +81,7 @@ impl<D: Device> Pool<D> {
     #[inline]
     pub(super) fn count_completed(
         &mut self,
-        lane: u32,
+        lane: LaneId,
         place: &Place,
         requested: u64,
         size: u64,
@@ -85,7 +89,7 @@ impl<D: Device> Pool<D> {
     ) {
         let (class, guest) = (place.class(size), self.guest_bytes(place, size));
         self.stats.move_reserved(guest, 0, 1);
-        self.shards[lane as usize].tally.gave(class, size, requested);
+        self.lanes.shard_mut(lane).tally.gave(class, size, requested);
         let requested = if is_unrequested { 0 } else { requested };
         let s = &mut self.stats;
         s.requested.sub(requested);
@@ -98,8 +102,8 @@ impl<D: Device> Pool<D> {
     }
 
     /// A page came into a heap. Heaps come in pairs: small, large.
-    pub(super) fn count_page_in(&mut self, heap: u32, size: u64) {
-        self.count_held(heap as usize % 2, size);
+    pub(super) fn count_page_in(&mut self, heap: HeapId, size: u64) {
+        self.count_held(heap.class(), size);
     }
 
     /// More memory is held: a page, or a segment of a supplier.
@@ -113,8 +117,8 @@ impl<D: Device> Pool<D> {
         c.pages.add(1);
     }
 
-    pub(super) fn count_page_out(&mut self, heap: u32, size: u64) {
-        self.count_let_go(heap as usize % 2, size);
+    pub(super) fn count_page_out(&mut self, heap: HeapId, size: u64) {
+        self.count_let_go(heap.class(), size);
     }
 
     pub(super) fn count_let_go(&mut self, class: usize, size: u64) {
@@ -133,7 +137,7 @@ impl<D: Device> Pool<D> {
 
     /// Peaks start again from what is there now.
     pub fn reset_peaks(&mut self) {
-        for shard in &mut self.shards {
+        for shard in self.lanes.shards_mut() {
             shard.tally.reset();
             if let Some(steps) = &mut shard.steps {
                 steps.reset_peak();
@@ -158,6 +162,42 @@ impl<D: Device> Pool<D> {
             for gauge in [allocations, allocated, requested, active_blocks, active, reserved, pages] {
                 reset(gauge);
             }
+        }
+    }
+
+    // ---- budgets ----
+
+    /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free is given back to
+    /// the device first.
+    #[inline]
+    pub(super) fn ask(&mut self, budget: Option<&'static Budget>, size: u64) -> Result<(), DeviceError> {
+        budget.map_or(Ok(()), |budget| self.ask_for(budget, size))
+    }
+
+    #[cold]
+    fn ask_for(&mut self, budget: &'static Budget, size: u64) -> Result<(), DeviceError> {
+        match budget.room(size) {
+            Room::Enough => Ok(()),
+            Room::Pressed => {
+                // Giving back waits for streams, which a capture forbids.
+                if !self.is_quiet() {
+                    self.trim();
+                }
+                Ok(())
+            }
+            Room::None => {
+                self.stats.ooms += 1;
+                Err(DeviceError::Refused(Refusal::Budget))
+            }
+        }
+    }
+
+    /// The caller gave an allocation back: it is charged to nobody any more, though other streams may still use it.
+    pub(super) fn uncharge(&mut self, id: AllocationId) {
+        let allocation = self.allocation_mut(id);
+        let size = allocation.size;
+        if let Some(budget) = allocation.budget.take() {
+            budget.give(size);
         }
     }
 }

@@ -57,8 +57,7 @@ impl<D: Device> Pool<D> {
         }
         self.asking = None;
         let lane = asked.map_err(ExactError::Refused)?;
-        let own = &self.lanes[lane as usize];
-        let heap = if size_there <= SMALL { own.small } else { own.large };
+        let heap = lane.heap(usize::from(size_there > SMALL));
         let block = self.heap_mut(heap).take_at(addr, size_there).ok_or(ExactError::NotFree)?;
         Ok(self.hand_out(lane, size, size_there, Place::Home { heap, block }, false, budget))
     }

@@ -7,6 +7,7 @@
 
 use super::{AllocationId, Pool};
 use crate::device::{Device, DeviceError, EventHandle};
+use crate::ids::Fence;
 use crate::mutants::{self, Mutant};
 use std::collections::VecDeque;
 
@@ -16,32 +17,37 @@ const MOST: usize = 4;
 /// Invariants: `done < open`; the numbers of `under_way` rise and lie between them.
 #[derive(Debug)]
 pub(super) struct Fences {
-    open: u64,
-    done: u64,
-    under_way: VecDeque<(u64, EventHandle)>,
+    open: Fence,
+    done: Fence,
+    under_way: VecDeque<(Fence, EventHandle)>,
     /// Given back, and free behind a fence: lent memory, and what streams use that no event could be recorded on.
     /// Fences rise.
-    pub(super) waiting: VecDeque<(u64, AllocationId)>,
+    pub(super) waiting: VecDeque<(Fence, AllocationId)>,
 }
 
 impl Default for Fences {
     fn default() -> Fences {
-        Fences { open: 1, done: 0, under_way: VecDeque::new(), waiting: VecDeque::new() }
+        Fences {
+            open: Fence::PAST.next(),
+            done: Fence::PAST,
+            under_way: VecDeque::new(),
+            waiting: VecDeque::new(),
+        }
     }
 }
 
 impl Fences {
     /// The fence that covers all work that is queued now.
-    pub(super) fn open(&self) -> u64 {
+    pub(super) fn open(&self) -> Fence {
         self.open
     }
 
     /// The work before this fence, and before every earlier one, is done.
-    pub(super) fn done(&self) -> u64 {
-        if mutants::is(Mutant::LendUnsettled) { u64::MAX } else { self.done }
+    pub(super) fn done(&self) -> Fence {
+        if mutants::is(Mutant::LendUnsettled) { Fence::LAST } else { self.done }
     }
 
-    pub(super) fn is_done(&self, fence: u64) -> bool {
+    pub(super) fn is_done(&self, fence: Fence) -> bool {
         fence <= self.done
     }
 
@@ -80,12 +86,10 @@ impl<D: Device> Pool<D> {
     }
 
     /// What is freed from now on is covered by the next fence. The number of this one.
-    fn open_next(&mut self) -> u64 {
-        self.fences.open += 1;
-        for heap in self.shards.iter_mut().flat_map(|shard| &mut shard.heaps) {
-            heap.set_fence(self.fences.open);
-        }
-        self.fences.open - 1
+    fn open_next(&mut self) -> Fence {
+        let next = self.fences.open.next();
+        self.lanes.set_fence(next);
+        std::mem::replace(&mut self.fences.open, next)
     }
 
     /// Looks which fences are done, and does what waited for them.
@@ -99,13 +103,13 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    fn pass(&mut self, fence: u64, event: EventHandle) {
+    fn pass(&mut self, fence: Fence, event: EventHandle) {
         self.device.discard(event);
         self.reach(fence);
     }
 
     /// The work before a fence is done.
-    fn reach(&mut self, fence: u64) {
+    fn reach(&mut self, fence: Fence) {
         self.fences.done = fence;
         while let Some(&(due, id)) = self.fences.waiting.front()
             && due <= fence
@@ -150,8 +154,8 @@ impl<D: Device> Pool<D> {
             return Err(DeviceError::OutOfMemory);
         }
         if mutants::is(Mutant::DeadLane) {
-            for at in 0..self.lanes.len() {
-                if let Ok(event) = self.device.record(self.lanes[at].stream) {
+            for lane in self.lanes.ids() {
+                if let Ok(event) = self.device.record(self.lanes[lane].stream) {
                     self.device.discard(event);
                 }
             }

@@ -1,8 +1,8 @@
 //! Memory given back to the device, and private pools that end.
 
-use super::{Pool, PoolKey, lane_of};
+use super::{Pool, PoolKey};
 use crate::device::Device;
-use crate::heap::Page;
+use crate::ids::{HeapId, PageId};
 use crate::mutants::{self, Mutant};
 
 impl<D: Device> Pool<D> {
@@ -12,16 +12,15 @@ impl<D: Device> Pool<D> {
         self.trim_where(Self::is_trimmed)
     }
 
-    fn trim_where(&mut self, is_trimmed: impl Fn(&Self, u32) -> bool) -> u64 {
+    fn trim_where(&mut self, is_trimmed: impl Fn(&Self, HeapId) -> bool) -> u64 {
         if self.is_quiet() && !mutants::is(Mutant::TrimInCapture) {
             return 0;
         }
         let before = self.stats.reserved.current;
         self.wait_for_pending();
-        let heaps: Vec<u32> =
-            (0..2 * self.shards.len() as u32).filter(|&heap| is_trimmed(self, heap)).collect();
-        let is_empty = |&heap: &u32| {
-            let pool = self.lanes[lane_of(heap) as usize].pool;
+        let heaps: Vec<HeapId> = self.lanes.heap_ids().filter(|&heap| is_trimmed(self, heap)).collect();
+        let is_empty = |&heap: &HeapId| {
+            let pool = self.lanes[heap.lane()].pool;
             self.heap(heap).pages().is_empty() && !self.supplied.holds_of(pool)
         };
         if heaps.iter().all(is_empty) || self.settle_now().is_err() {
@@ -30,33 +29,30 @@ impl<D: Device> Pool<D> {
         self.give_back_supplied(&heaps);
         self.drop_all_idle_windows();
         for heap in heaps {
-            self.give_back_pages(heap as usize, u64::MAX);
+            self.give_back_pages(heap, u64::MAX);
         }
         before - self.stats.reserved.current
     }
 
     /// Whether what is free in a heap may be given back: a private pool that is used keeps it, since graphs remember
     /// addresses.
-    pub(super) fn is_trimmed(&self, heap: u32) -> bool {
-        let pool = self.lanes[lane_of(heap) as usize].pool;
+    pub(super) fn is_trimmed(&self, heap: HeapId) -> bool {
+        let pool = self.lanes[heap.lane()].pool;
         !pool.is_private() || self.released.contains(&pool)
     }
 
     /// Gives wholly free pages of a heap back, `most` bytes or a page more: at once where no work uses them. The
     /// bytes.
-    pub(super) fn give_back_pages(&mut self, at: usize, most: u64) -> u64 {
-        let heap = at as u32;
+    pub(super) fn give_back_pages(&mut self, heap: HeapId, most: u64) -> u64 {
         let mut given = 0;
-        for page in (0..self.heap(heap).pages().len() as u32).rev() {
+        for page in (0..self.heap(heap).pages().len()).rev().map(PageId::new) {
             if given >= most {
                 break;
             }
             // Pages at the end may have gone with the ones before.
-            let Some(&Page { size, windows, .. }) = self.heap(heap).pages().get(page as usize) else {
-                continue;
-            };
-            if windows == 0 && self.heap(heap).pages()[page as usize].is_free() {
-                given += size;
+            let Some(there) = self.heap(heap).pages().get(page.index()) else { continue };
+            if there.windows == 0 && there.is_free() {
+                given += there.size;
                 self.give_back_page(heap, page);
             }
         }
@@ -64,7 +60,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Gives a wholly free page back that no window has mapped.
-    pub(super) fn give_back_page(&mut self, heap: u32, page: u32) {
+    pub(super) fn give_back_page(&mut self, heap: HeapId, page: PageId) {
         if let Some(handle) = self.heap_mut(heap).give_up(page) {
             self.home_leaves(heap, page, Some(handle));
         }
@@ -75,7 +71,7 @@ impl<D: Device> Pool<D> {
         if !self.released.contains(&pool) && !mutants::is(Mutant::TrimPoolInUse) {
             return 0;
         }
-        self.trim_where(|this, heap| this.lanes[lane_of(heap) as usize].pool == pool)
+        self.trim_where(|this, heap| this.lanes[heap.lane()].pool == pool)
     }
 
     /// A private pool is used: what is in it stays.

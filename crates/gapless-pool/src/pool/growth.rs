@@ -1,16 +1,29 @@
-//! Pages taken from the device: at the end of a heap, in holes that were left, or beforehand.
+//! Pages taken from the device: at the end of a heap, in holes that were left, or beforehand; and what the pool does
+//! differently when memory is scarce, near the most that it may hold.
+//!
+//! What a page lacks to be wholly free cannot be mended when a request is about to fail, since live blocks do not move.
+//! So the pool begins before that: it takes **finer pages**, of which fewer bytes lie in pages that are free in part,
+//! and it **harvests at once** instead of growing a little beyond the peak. Both cost driver calls, which a program far
+//! below its limit need not pay.
 
 use super::{Pool, PoolKey};
 use crate::device::{Device, DeviceError, PageHandle, Refusal, StreamHandle};
 use crate::heap::{GRANULE, Page};
+use crate::ids::{Fence, HeapId, PageId};
 use crate::mutants::{self, Mutant};
 
 /// Memory that was needed before is taken in parts of this size of it.
 const CHUNK_PART: u64 = 64;
+/// Pages are at most this part of what may still be taken. With pages of 32 MiB that begins at 64 GiB.
+const ROOM_PART: u64 = 2048;
+/// Of a limit that somebody set, memory is scarce from half of it on. A card is there whether its memory is needed or
+/// not: of that it is scarce in the last eighth.
+const LIMIT_PART: u64 = 2;
+const CARD_PART: u64 = 8;
 
 impl<D: Device> Pool<D> {
     /// New pages at the end of a heap.
-    pub(super) fn grow(&mut self, heap: u32, bytes: u64) -> Result<(), DeviceError> {
+    pub(super) fn grow(&mut self, heap: HeapId, bytes: u64) -> Result<(), DeviceError> {
         if !self.may_grow(bytes) {
             return Err(DeviceError::Refused(Refusal::Limit));
         }
@@ -63,7 +76,7 @@ impl<D: Device> Pool<D> {
 
     /// New pages for a request of `size` bytes, in holes where a stretch is enough; else at the end, which misses
     /// `plain` bytes.
-    pub(super) fn grow_for(&mut self, heap: u32, size: u64, plain: u64) -> Result<(), DeviceError> {
+    pub(super) fn grow_for(&mut self, heap: HeapId, size: u64, plain: u64) -> Result<(), DeviceError> {
         let size = size.div_ceil(GRANULE) * GRANULE;
         if self.refill(heap, size, size) {
             return Ok(());
@@ -77,7 +90,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// New pages of `bytes` in all, wherever the heap has addresses for them: a window will put them side by side.
-    pub(super) fn grow_anywhere(&mut self, heap: u32, bytes: u64) -> Result<(), DeviceError> {
+    pub(super) fn grow_anywhere(&mut self, heap: HeapId, bytes: u64) -> Result<(), DeviceError> {
         if self.refill(heap, bytes, bytes) {
             return Ok(());
         }
@@ -104,7 +117,7 @@ impl<D: Device> Pool<D> {
 
     /// What to take where a heap of large requests misses `bytes`: more, where less is held than was active at once
     /// before. That much will be needed again, and few large pages come sooner than many small ones.
-    fn ahead(&self, heap: u32, bytes: u64) -> u64 {
+    fn ahead(&self, heap: HeapId, bytes: u64) -> u64 {
         if let Some(more) = self.region_growth(heap, bytes)
             && self.may_grow(more)
             && self.heap(heap).room() >= more
@@ -113,7 +126,7 @@ impl<D: Device> Pool<D> {
         }
         let more = bytes.next_multiple_of(self.chunk());
         let is_known = self.stats.reserved.current + more <= self.stats.active.peak;
-        if heap % 2 == 1 && is_known && self.may_grow(more) && self.heap(heap).room() >= more {
+        if heap.is_large() && is_known && self.may_grow(more) && self.heap(heap).room() >= more {
             more
         } else {
             bytes
@@ -128,7 +141,7 @@ impl<D: Device> Pool<D> {
 
     /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least `least`
     /// bytes: `most` bytes of the smallest that has as many, or all of the largest. Whether it did.
-    fn refill(&mut self, heap: u32, least: u64, most: u64) -> bool {
+    fn refill(&mut self, heap: HeapId, least: u64, most: u64) -> bool {
         let creeps = mutants::is(Mutant::AddressesCreep) && !self.may_grow(2 * most);
         if self.stats.device_frees == 0 || !self.may_grow(least) || creeps {
             return false;
@@ -152,17 +165,17 @@ impl<D: Device> Pool<D> {
             sizes.push(size);
             left -= size;
         }
-        let made = sizes.len() as u32;
+        let made = sizes.len();
         sizes.extend(Some(whole - bytes).filter(|rest| *rest > 0));
-        self.renumber_pages(heap, first + count as u32, sizes.len() as i32 - count as i32);
+        self.windows.renumber(heap, first.moved(count as i32), sizes.len() as i32 - count as i32);
         self.heap_mut(heap).reshape_holes(first, count, &sizes);
         self.stats.device_allocs += 1;
-        (first..first + made).all(|page| self.fill_hole(heap, page).is_ok())
+        (first.index()..first.index() + made).all(|page| self.fill_hole(heap, PageId::new(page)).is_ok())
     }
 
     /// Puts a new page behind a hole.
-    fn fill_hole(&mut self, heap: u32, page: u32) -> Result<(), DeviceError> {
-        let Page { addr, size, .. } = self.heap(heap).pages()[page as usize];
+    fn fill_hole(&mut self, heap: HeapId, page: PageId) -> Result<(), DeviceError> {
+        let Page { addr, size, .. } = *self.heap(heap).page(page);
         let handle = self.device.create(size)?;
         let mapped = self.device.map(addr, size, handle);
         if let Err(error) = mapped.and_then(|()| self.device.grant(addr, size)) {
@@ -174,14 +187,14 @@ impl<D: Device> Pool<D> {
             }
             return Err(error);
         }
-        self.heap_mut(heap).refill(page, handle, 0);
+        self.heap_mut(heap).refill(page, handle, Fence::PAST);
         self.count_page_in(heap, size);
         self.log_pages(heap, addr, size, true);
         Ok(())
     }
 
     /// The size of the next page when of `wanted` bytes `left` are still missing.
-    fn page_size(&self, heap: u32, wanted: u64, left: u64) -> u64 {
+    fn page_size(&self, heap: HeapId, wanted: u64, left: u64) -> u64 {
         if let Some(size) = self.region_page(heap, left) {
             return size;
         }
@@ -201,7 +214,7 @@ impl<D: Device> Pool<D> {
     pub fn grant_again(&mut self) -> Result<(), DeviceError> {
         let pages = self.heaps().flat_map(crate::heap::Heap::pages);
         let homes = pages.filter(|page| page.handle.is_some()).map(|page| (page.addr, page.size));
-        let windows = self.windows.mapped();
+        let windows = self.windows.iter().map(|window| (window.base(), window.mapped()));
         for (addr, size) in homes.chain(windows).collect::<Vec<_>>() {
             self.device.grant(addr, size)?;
         }
@@ -215,6 +228,31 @@ impl<D: Device> Pool<D> {
     pub fn hold(&mut self, bytes: u64, stream: StreamHandle) -> Result<(), DeviceError> {
         let lane = self.lane(stream, PoolKey(0, 0))?;
         let missing = bytes.saturating_sub(self.stats.reserved.current) / GRANULE * GRANULE;
-        if missing == 0 { Ok(()) } else { self.grow(self.lanes[lane as usize].large, missing) }
+        if missing == 0 { Ok(()) } else { self.grow(lane.large(), missing) }
+    }
+
+    // ---- scarce memory ----
+
+    /// Whether the pool comes near the most that it may hold. What other processes hold of a card does not count: a
+    /// driver takes too long to say it.
+    pub(super) fn is_scarce(&self) -> bool {
+        match self.options.limit {
+            Some(limit) => self.room_below(limit) < limit / LIMIT_PART,
+            None => self.room_below(self.card) < self.card / CARD_PART,
+        }
+    }
+
+    /// The largest page to take from the device now.
+    pub(super) fn largest_page(&self) -> u64 {
+        let largest = self.options.largest_page;
+        match self.options.limit {
+            Some(limit) => largest.min(self.room_below(limit) / ROOM_PART),
+            None if self.is_scarce() => largest.min(self.room_below(self.card) / ROOM_PART),
+            None => largest,
+        }
+    }
+
+    fn room_below(&self, most: u64) -> u64 {
+        most.saturating_sub(self.stats.reserved.current)
     }
 }

@@ -1,6 +1,6 @@
 //! What is free and where, for those who must say why a request failed.
 
-use super::{Lane, Pool, PoolKey, SMALL, lane_of};
+use super::{Lane, Pool, PoolKey, SMALL};
 use crate::blocks::State;
 use crate::device::{Device, StreamHandle};
 use crate::shard::rounded;
@@ -53,8 +53,8 @@ impl<D: Device> Pool<D> {
     #[must_use]
     pub fn holes_for(&self, pool: PoolKey) -> Holes {
         let mut found = Holes::default();
-        for heap in 0..2 * self.shards.len() as u32 {
-            let lane = self.lanes[lane_of(heap) as usize];
+        for heap in self.lanes.heap_ids() {
+            let lane = self.lanes[heap.lane()];
             let free: u64 = self
                 .heap(heap)
                 .blocks()
@@ -68,7 +68,7 @@ impl<D: Device> Pool<D> {
             let largest = self.heap(heap).largest_free();
             if largest > found.largest.map_or(0, |hole| hole.size) {
                 let Lane { stream, pool, .. } = lane;
-                found.largest = Some(Hole { size: largest, stream, pool, is_small: heap.is_multiple_of(2) });
+                found.largest = Some(Hole { size: largest, stream, pool, is_small: heap.is_small() });
             }
             if lane.pool == pool {
                 found.own += free;

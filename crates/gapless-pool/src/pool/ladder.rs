@@ -8,9 +8,10 @@
 //! after this, and is not the pool's business.
 
 use super::missing::{FRAGMENT, Whose};
-use super::{AllocationId, LARGEST, Place, Pool, PoolKey, SMALL, lane_of};
+use super::{AllocationId, LARGEST, Place, Pool, PoolKey, SMALL};
 use crate::device::{Device, DeviceError, StreamHandle};
 use crate::heap::GRANULE;
+use crate::ids::{HeapId, LaneId};
 use crate::shard::rounded;
 
 /// A rung of the ladder; [`Stats::ladder`](crate::Stats) counts the requests that each served.
@@ -39,8 +40,8 @@ impl Rung {
 /// A request on the ladder.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
-    lane: u32,
-    heap: u32,
+    lane: LaneId,
+    heap: HeapId,
     size: u64,
     is_private: bool,
 }
@@ -63,12 +64,12 @@ impl<D: Device> Pool<D> {
     #[cold]
     pub(super) fn climb(
         &mut self,
-        lane: u32,
-        heap: u32,
+        lane: LaneId,
+        heap: HeapId,
         size: u64,
         error: DeviceError,
     ) -> Result<Place, DeviceError> {
-        let is_private = self.lanes[lane as usize].pool.is_private();
+        let is_private = self.lanes[lane].pool.is_private();
         let asked = Asked { lane, heap, size, is_private };
         if let Some(place) = self.as_it_lies(asked) {
             return Ok(place);
@@ -96,7 +97,7 @@ impl<D: Device> Pool<D> {
         if let Ok(place) = self.at_home(heap, size) {
             return Some(place);
         }
-        let large = self.lanes[lane as usize].large;
+        let large = lane.large();
         if size <= SMALL
             && let Ok(place) = self.at_home(large, size)
         {
@@ -106,13 +107,13 @@ impl<D: Device> Pool<D> {
             return None;
         }
         if size <= SMALL {
-            if let Some(place) = self.lend_block(lane, size, |other| other.small, u64::MAX) {
+            if let Some(place) = self.lend_block(lane, size, LaneId::small, u64::MAX) {
                 return Some(place);
             }
         } else if let Some(place) = self.reuse_window(lane, size) {
             return Some(place);
         }
-        if let Some(place) = self.lend_block(lane, size, |other| other.large, u64::MAX) {
+        if let Some(place) = self.lend_block(lane, size, LaneId::large, u64::MAX) {
             return Some(place);
         }
         let mut pieces = self.free_pieces(lane, Whose::Own);
@@ -126,7 +127,7 @@ impl<D: Device> Pool<D> {
         let room = self.room();
         if is_private || size <= SMALL {
             // A heap of small requests may have no addresses left.
-            let heaps = [heap, self.lanes[lane as usize].large];
+            let heaps = [heap, lane.large()];
             return heaps[usize::from(heap == heaps[1])..].iter().find_map(|&heap| {
                 let missing = self.missing_at_home(heap, size);
                 if missing > room || self.grow_for(heap, size, missing).is_err() {
@@ -143,7 +144,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// What the end of a heap lacks for a request.
-    fn missing_at_home(&self, heap: u32, size: u64) -> u64 {
+    fn missing_at_home(&self, heap: HeapId, size: u64) -> u64 {
         (size - self.heap(heap).tail().min(size - 1)).div_ceil(GRANULE) * GRANULE
     }
 
@@ -156,7 +157,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// The most bytes that a window of a lane could hold now; or, with [`Whose::LentLater`], once all work is done.
-    fn in_reach(&self, lane: u32, lent: Whose) -> u64 {
+    fn in_reach(&self, lane: LaneId, lent: Whose) -> u64 {
         let mut pieces = self.pieces(lane, Whose::Own);
         pieces.add(self.pieces(lane, lent));
         pieces.most()
@@ -166,10 +167,9 @@ impl<D: Device> Pool<D> {
     pub fn shortfall(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> u64 {
         let size = rounded(size.min(LARGEST));
         let room = self.room();
-        let lane = self.lanes.iter().position(|lane| lane.stream == stream && lane.pool == pool);
-        let reached = match lane {
-            Some(lane) if pool.is_private() => self.heap(self.lanes[lane].large).largest_free(),
-            Some(lane) => self.in_reach(lane as u32, Whose::LentLater),
+        let reached = match self.lanes.find(stream, pool) {
+            Some(lane) if pool.is_private() => self.heap(lane.large()).largest_free(),
+            Some(lane) => self.in_reach(lane, Whose::LentLater),
             None => 0,
         };
         size.saturating_sub(reached + room).max(GRANULE)
@@ -213,7 +213,7 @@ impl<D: Device> Pool<D> {
         }
         let (now, later) = (self.in_reach(lane, Whose::Lent), self.in_reach(lane, Whose::LentLater));
         let is_small =
-            size <= SMALL && self.lanes.iter().any(|other| self.heap(other.small).fits(size).is_some());
+            size <= SMALL && self.lanes.ids().any(|other| self.heap(other.small()).fits(size).is_some());
         if !is_small && (now == later || later + self.room() < size) {
             return None;
         }
@@ -234,7 +234,7 @@ impl<D: Device> Pool<D> {
             pending.extend(queue.iter().map(|waiting| (waiting.order, waiting.id)));
         }
         // A fence is behind everything.
-        pending.extend(self.fences.waiting.iter().map(|&(fence, id)| (u64::MAX / 2 + fence, id)));
+        pending.extend(self.fences.waiting.iter().map(|&(fence, id)| (u64::MAX / 2 + fence.number(), id)));
         // Several streams may use one: it is as old as the newest of them.
         pending.sort_unstable_by_key(|&(order, id)| (id.shard, id.slot, std::cmp::Reverse(order)));
         pending.dedup_by_key(|&mut (_, id)| id);
@@ -256,7 +256,7 @@ impl<D: Device> Pool<D> {
 
     fn worth(&self, id: AllocationId, asked: Asked, now: u64) -> Worth {
         let allocation = self.allocation(id);
-        let is_home = |heap: u32| lane_of(heap) == asked.lane && (heap == asked.heap || asked.size <= SMALL);
+        let is_home = |heap: HeapId| heap.lane() == asked.lane && (heap == asked.heap || asked.size <= SMALL);
         match allocation.place {
             Place::Home { heap, .. } if is_home(heap) && allocation.size >= asked.size => Worth::Alone,
             _ if asked.is_private => Worth::Little,
@@ -279,8 +279,8 @@ impl<D: Device> Pool<D> {
     /// nobody uses.
     fn trim_for(&mut self, asked: Asked, shrink: bool) -> Option<Place> {
         let Asked { lane, heap, size, is_private } = asked;
-        let heaps: Vec<u32> =
-            (0..2 * self.shards.len() as u32).filter(|&other| self.may_give(other, asked, shrink)).collect();
+        let heaps: Vec<HeapId> =
+            self.lanes.heap_ids().filter(|&other| self.may_give(other, asked, shrink)).collect();
         let there: u64 = heaps.iter().map(|&other| self.free_pages(other)).sum();
         let reached = if is_private || size <= SMALL { 0 } else { self.in_reach(lane, Whose::Lent) };
         let wanted = if is_private || size <= SMALL { self.missing_at_home(heap, size) } else { size };
@@ -291,7 +291,7 @@ impl<D: Device> Pool<D> {
         self.stats.retries += 1;
         self.settle_now().ok()?;
         // Windows keep the pages of large requests.
-        if heaps.iter().any(|other| other % 2 == 1) {
+        if heaps.iter().any(|other| other.is_large()) {
             self.drop_all_idle_windows();
         }
         // Small pages rarely fill what is missing exactly.
@@ -300,7 +300,7 @@ impl<D: Device> Pool<D> {
             if left == 0 {
                 break;
             }
-            left = left.saturating_sub(self.give_back_pages(other as usize, left));
+            left = left.saturating_sub(self.give_back_pages(other, left));
         }
         self.with_new_memory(asked)
     }
@@ -310,7 +310,7 @@ impl<D: Device> Pool<D> {
     fn begin_anew(&mut self, asked: Asked) -> Option<Place> {
         let Asked { heap, size, .. } = asked;
         let missing = self.missing_at_home(heap, size);
-        let heaps = 0..2 * self.shards.len() as u32;
+        let heaps = self.lanes.heap_ids();
         let there: u64 =
             heaps.filter(|&other| self.is_trimmed(other)).map(|other| self.free_pages(other)).sum();
         if there == 0 || there + self.room() < missing {
@@ -325,17 +325,17 @@ impl<D: Device> Pool<D> {
     }
 
     /// Whether free pages of a heap may go for a request that cannot use them where they are.
-    fn may_give(&self, other: u32, asked: Asked, shrink: bool) -> bool {
-        let pool = self.lanes[lane_of(other) as usize].pool;
+    fn may_give(&self, other: HeapId, asked: Asked, shrink: bool) -> bool {
+        let pool = self.lanes[other.lane()].pool;
         if pool.is_private() {
-            return shrink && self.released.contains(&pool) && lane_of(other) != asked.lane;
+            return shrink && self.released.contains(&pool) && other.lane() != asked.lane;
         }
         // What is free in the default pool is in its own reach, but for pages of small requests.
-        asked.is_private || (asked.size > SMALL && other.is_multiple_of(2))
+        asked.is_private || (asked.size > SMALL && other.is_small())
     }
 
     /// Bytes of a heap in wholly free pages.
-    pub(super) fn free_pages(&self, heap: u32) -> u64 {
+    pub(super) fn free_pages(&self, heap: HeapId) -> u64 {
         self.heap(heap).pages().iter().filter(|page| page.is_free()).map(|page| page.size).sum()
     }
 }

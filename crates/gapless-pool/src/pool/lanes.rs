@@ -1,114 +1,163 @@
-//! Lanes: one for each stream of each pool, with addresses of its own for as long as it has memory.
+//! The list of lanes, one for each stream of each pool, with the shard of each. Who gets a lane is decided in
+//! [`streams`](super::streams).
 
-use super::{Lane, Pool, PoolKey};
-use crate::device::{Device, DeviceError, StreamHandle};
-use crate::heap::GRANULE;
-use crate::mutants::{self, Mutant};
+use super::PoolKey;
+use crate::device::StreamHandle;
+use crate::heap::Heap;
+use crate::ids::{Fence, HeapId, LaneId};
 use crate::shard::{Ranges, Shard};
+use crate::stats::Stats;
+use crate::tally;
 
-/// Lanes whose addresses are plentiful, and lanes with enough for the whole card: there are 128 TiB of addresses,
-/// and cards of 288 GiB.
-const PLENTY: usize = 32;
-const ENOUGH: usize = 128;
-/// From so many lanes on, those of streams that hold nothing are used for new ones.
-const MANY: usize = 64;
-/// The least that a lane's heap has.
-const LEAST: u64 = 1 << 30;
+/// Whose lane it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lane {
+    pub(super) stream: StreamHandle,
+    pub(super) pool: PoolKey,
+}
 
-impl<D: Device> Pool<D> {
-    /// The lane of a stream in a pool, made on first use.
-    pub(super) fn lane(&mut self, stream: StreamHandle, pool: PoolKey) -> Result<u32, DeviceError> {
-        if let Some(at) = self.lanes.iter().position(|l| l.stream == stream && l.pool == pool) {
-            return Ok(at as u32);
-        }
-        if let Some(at) = self.abandoned_lane() {
-            self.lanes[at as usize].stream = stream;
-            self.lanes[at as usize].pool = pool;
-            self.shards[at as usize].stream = stream;
-            self.shards[at as usize].pool = pool;
-            self.shards[at as usize].tally.reset();
-            self.set_steps(at as usize);
-            return Ok(at);
-        }
-        let (addr, ranges) = self.reserve_ranges()?;
-        let at = self.lanes.len() as u32;
-        let mut shard = Shard::new(at, stream, pool, addr, ranges);
-        for heap in &mut shard.heaps {
-            heap.set_fence(self.fences.open());
-        }
+/// All lanes of a pool, and their shards.
+///
+/// Invariants, while the shards are gathered:
+/// * `owners.len() == shards.len()`, and no two owners are equal;
+/// * `shards[i].lane == i` and `(shards[i].stream, shards[i].pool) == owners[i]`;
+/// * the addresses of two shards do not overlap.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    /// Apart from the shards: who looks for a lane reads one line of memory, not a kilobyte for each.
+    owners: Vec<Lane>,
+    /// Boxed, since threads' fronts exchange them.
+    #[allow(clippy::vec_box, reason = "a pointer is exchanged for another, not a kilobyte")]
+    shards: Vec<Box<Shard>>,
+}
+
+impl std::ops::Index<LaneId> for Lanes {
+    type Output = Lane;
+    #[inline]
+    fn index(&self, lane: LaneId) -> &Lane {
+        &self.owners[lane.index()]
+    }
+}
+
+impl Lanes {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.owners.len()
+    }
+
+    #[inline]
+    pub(super) fn find(&self, stream: StreamHandle, pool: PoolKey) -> Option<LaneId> {
+        self.owners.iter().position(|l| l.stream == stream && l.pool == pool).map(LaneId::new)
+    }
+
+    /// Every lane, in the order in which they came.
+    pub(super) fn ids(&self) -> impl Iterator<Item = LaneId> + use<> {
+        (0..self.owners.len()).map(LaneId::new)
+    }
+
+    /// Every lane with its owner.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (LaneId, &Lane)> {
+        self.owners.iter().enumerate().map(|(at, lane)| (LaneId::new(at), lane))
+    }
+
+    /// Every heap, lane by lane, small ones before large ones.
+    pub(super) fn heap_ids(&self) -> impl Iterator<Item = HeapId> + use<> {
+        self.ids().flat_map(|lane| [lane.small(), lane.large()])
+    }
+
+    #[inline]
+    pub(super) fn shard(&self, lane: LaneId) -> &Shard {
+        &self.shards[lane.index()]
+    }
+
+    #[inline]
+    pub(super) fn shard_mut(&mut self, lane: LaneId) -> &mut Shard {
+        &mut self.shards[lane.index()]
+    }
+
+    pub(super) fn shards(&self) -> impl Iterator<Item = &Shard> {
+        self.shards.iter().map(|shard| &**shard)
+    }
+
+    pub(super) fn shards_mut(&mut self) -> impl Iterator<Item = &mut Shard> {
+        self.shards.iter_mut().map(|shard| &mut **shard)
+    }
+
+    #[inline]
+    pub(super) fn heap(&self, heap: HeapId) -> &Heap {
+        &self.shard(heap.lane()).heaps[heap.class()]
+    }
+
+    #[inline]
+    pub(super) fn heap_mut(&mut self, heap: HeapId) -> &mut Heap {
+        &mut self.shard_mut(heap.lane()).heaps[heap.class()]
+    }
+
+    /// The lane in whose addresses an address lies.
+    #[inline]
+    pub(super) fn holding(&self, addr: u64) -> Option<LaneId> {
+        self.shards.iter().position(|shard| shard.holds(addr)).map(LaneId::new)
+    }
+
+    /// A new lane over reserved addresses; `fence` covers what is freed now.
+    pub(super) fn add(&mut self, owner: Lane, start: u64, ranges: Ranges, fence: Fence) -> LaneId {
+        let lane = LaneId::new(self.owners.len());
+        let mut shard = Shard::new(lane, owner.stream, owner.pool, start, ranges);
+        shard.heaps.iter_mut().for_each(|heap| heap.set_fence(fence));
         self.shards.push(Box::new(shard));
-        self.lanes.push(Lane { stream, pool, small: 2 * at, large: 2 * at + 1 });
-        self.set_steps(at as usize);
-        Ok(at)
+        self.owners.push(owner);
+        lane
     }
 
-    /// The memory of the card. It is asked for once: drivers take their time to answer.
-    pub(super) fn card(&mut self) -> u64 {
-        if self.card == 0 {
-            self.card = self.device.memory().1;
+    /// Another stream has an empty lane's addresses from now on.
+    pub(super) fn hand_on(&mut self, lane: LaneId, owner: Lane) {
+        self.owners[lane.index()] = owner;
+        let shard = self.shard_mut(lane);
+        (shard.stream, shard.pool) = (owner.stream, owner.pool);
+        shard.tally.reset();
+    }
+
+    /// What is freed from now on is covered by this fence.
+    pub(super) fn set_fence(&mut self, fence: Fence) {
+        for heap in self.shards_mut().flat_map(|shard| &mut shard.heaps) {
+            heap.set_fence(fence);
         }
-        self.card
     }
 
-    /// Addresses for a lane: fewer where there are many lanes, or where the program has taken most of them.
-    fn reserve_ranges(&mut self) -> Result<(u64, Ranges), DeviceError> {
-        let total = self.card().max(LEAST).div_ceil(LEAST) * LEAST;
-        let part = |of: u64, part: u64| (of / part).div_ceil(GRANULE) * GRANULE;
-        let mut ranges = match self.lanes.len() {
-            ..PLENTY => Ranges { small: total, large: 2 * total },
-            PLENTY..ENOUGH => Ranges { small: part(total, 4), large: total },
-            _ => Ranges { small: part(total, 16), large: part(total, 4) },
-        };
-        loop {
-            ranges = Ranges { small: ranges.small.max(LEAST), large: ranges.large.max(LEAST) };
-            match self.device.reserve(ranges.small + ranges.large) {
-                Ok(addr) => return Ok((addr, ranges)),
-                Err(error) if ranges.small + ranges.large == 2 * LEAST => return Err(error),
-                Err(_) => ranges = Ranges { small: part(ranges.small, 2), large: part(ranges.large, 2) },
+    /// Exchanges the first shards for those of `others` that are `wanted`.
+    pub(super) fn exchange<'a>(
+        &mut self,
+        others: impl Iterator<Item = &'a mut Box<Shard>>,
+        wanted: impl Fn(&Shard) -> bool,
+    ) {
+        for (mine, other) in self.shards.iter_mut().zip(others).filter(|(_, other)| wanted(other)) {
+            std::mem::swap(mine, other);
+        }
+    }
+
+    /// Divides the room below the peaks among the shards, and tells them whether frees are pending.
+    pub(super) fn prepare(&mut self, stats: &Stats, is_pending: bool) {
+        tally::divide(stats, &mut self.shards);
+        self.shards_mut().for_each(|shard| shard.is_pending = is_pending);
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.owners.len() != self.shards.len() {
+            return Err(format!("{} lanes have {} shards", self.owners.len(), self.shards.len()));
+        }
+        for ((lane, owner), shard) in self.iter().zip(self.shards()) {
+            if shard.lane != lane || !shard.is_of(owner.stream, owner.pool) {
+                return Err(format!("{lane:?} of {owner:?} has the shard of {:?}", shard.lane));
+            }
+            if self.find(owner.stream, owner.pool) != Some(lane) {
+                return Err(format!("{owner:?} has two lanes, one of them {lane:?}"));
             }
         }
-    }
-
-    /// A lane with nothing left in it: its addresses can be used again. A released pool's is one as soon as it is
-    /// empty; where there are many lanes, so is one of a stream that has nothing allocated, as most streams that are
-    /// gone.
-    fn abandoned_lane(&mut self) -> Option<u32> {
-        let empty = |pool: &Self, at: usize| {
-            let shard = &pool.shards[at];
-            shard.allocations.is_empty()
-                && !pool.supplied.holds_of(shard.pool)
-                && shard.heaps.iter().all(|heap| heap.pages().iter().all(crate::heap::Page::is_hole))
-        };
-        if !self.released.is_empty() {
-            let lanes = self.lanes.iter().enumerate();
-            let mut released = lanes.filter(|(_, lane)| self.released.contains(&lane.pool));
-            if let Some((at, _)) = released.find(|&(at, _)| empty(self, at)) {
-                return Some(at as u32);
-            }
+        let mut ranges: Vec<_> = self.shards().map(Shard::range).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        match ranges.windows(2).find(|pair| pair[0].end > pair[1].start) {
+            Some(pair) => Err(format!("the addresses {:x?} and {:x?} are two lanes'", pair[0], pair[1])),
+            None => Ok(()),
         }
-        if self.lanes.len() < MANY || mutants::is(Mutant::AddressesLeak) {
-            return None;
-        }
-        self.tend_fences();
-        let unused = (0..self.lanes.len()).find(|&at| self.is_unused(at as u32))?;
-        self.drop_idle_windows_of(unused as u32);
-        for heap in [2 * unused, 2 * unused + 1] {
-            self.give_back_pages(heap, u64::MAX);
-        }
-        empty(self, unused).then_some(unused as u32)
-    }
-
-    /// Whether a stream's lane of the default pool has nothing allocated, and no work uses its memory.
-    fn is_unused(&self, lane: u32) -> bool {
-        let shard = &self.shards[lane as usize];
-        let done = self.fences.done();
-        let settled = |page: &crate::heap::Page| {
-            (page.handle.is_none() && !page.is_asleep)
-                || (page.is_free() && page.windows == 0 && page.freed <= done)
-        };
-        !shard.pool.is_private()
-            && shard.allocations.is_empty()
-            && shard.heaps.iter().all(|heap| heap.pages().iter().all(settled))
-            && self.ids().all(|id| self.allocation(id).lane != lane)
     }
 }

@@ -4,6 +4,7 @@
 use super::Pool;
 use crate::device::{Device, PageHandle};
 use crate::heap::Page;
+use crate::ids::{Fence, HeapId, PageId};
 use crate::mutants::{self, Mutant};
 use std::collections::VecDeque;
 
@@ -13,12 +14,12 @@ enum What {
     /// A window, whose addresses can be used again.
     Window,
     /// A page's home in a heap. The page itself goes back to the device, or lives on elsewhere.
-    Home { heap: u32, page: Option<PageHandle> },
+    Home { heap: HeapId, page: Option<PageHandle> },
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Gone {
-    fence: u64,
+    fence: Fence,
     addr: u64,
     size: u64,
     what: What,
@@ -34,21 +35,21 @@ pub(super) struct Leaving {
 
 impl Leaving {
     /// The fence that the last one waits for.
-    pub(super) fn last(&self) -> Option<u64> {
+    pub(super) fn last(&self) -> Option<Fence> {
         self.queue.back().map(|gone| gone.fence)
     }
 }
 
 impl<D: Device> Pool<D> {
     /// A window's addresses leave: it is in no set any more. Fence `freed` covers all work that used it.
-    pub(super) fn window_leaves(&mut self, addr: u64, size: u64, freed: u64) {
-        let fence = if mutants::is(Mutant::RetireUnderWork) { 0 } else { freed };
+    pub(super) fn window_leaves(&mut self, addr: u64, size: u64, freed: Fence) {
+        let fence = if mutants::is(Mutant::RetireUnderWork) { Fence::PAST } else { freed };
         self.leave(Gone { fence, addr, size, what: What::Window });
     }
 
     /// The home of a page leaves: its heap has given it up. With `page`, that goes back to the device; without, it was
     /// mapped elsewhere, and the log has both.
-    pub(super) fn home_leaves(&mut self, heap: u32, at: u32, page: Option<PageHandle>) {
+    pub(super) fn home_leaves(&mut self, heap: HeapId, at: PageId, page: Option<PageHandle>) {
         let home = self.heap_mut(heap).page_mut(at);
         home.is_leaving = true;
         let Page { addr, size, freed, .. } = *home;
@@ -56,7 +57,7 @@ impl<D: Device> Pool<D> {
             self.leaving.bytes += size;
             self.log_pages(heap, addr, size, false);
         }
-        let fence = if mutants::is(Mutant::MoveUnderWork) { 0 } else { freed };
+        let fence = if mutants::is(Mutant::MoveUnderWork) { Fence::PAST } else { freed };
         self.leave(Gone { fence, addr, size, what: What::Home { heap, page } });
     }
 

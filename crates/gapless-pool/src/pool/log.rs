@@ -5,8 +5,9 @@
 //! at the window's addresses, and gives them back when it ends. So each physical byte is mapped once at any time, as
 //! readers of a history expect.
 
-use super::{Allocation, AllocationId, Lane, Place, Pool, PoolKey, lane_of};
+use super::{Allocation, AllocationId, Lane, Place, Pool, PoolKey};
 use crate::device::{Device, StreamHandle};
+use crate::ids::HeapId;
 
 /// One change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +40,11 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    pub(super) fn log_pages(&mut self, heap: u32, addr: u64, size: u64, mapped: bool) {
+    pub(super) fn log_pages(&mut self, heap: HeapId, addr: u64, size: u64, mapped: bool) {
         if self.log.is_none() {
             return;
         }
-        let Lane { stream, pool, .. } = self.lanes[lane_of(heap) as usize];
+        let Lane { stream, pool, .. } = self.lanes[heap.lane()];
         self.log(if mapped {
             Change::Mapped { addr, size, stream, pool }
         } else {
@@ -54,7 +55,7 @@ impl<D: Device> Pool<D> {
     #[cold]
     pub(super) fn log_completed(&mut self, id: AllocationId) {
         let Allocation { addr, requested, lane, .. } = *self.allocation(id);
-        let Lane { stream, pool, .. } = self.lanes[lane as usize];
+        let Lane { stream, pool, .. } = self.lanes[lane];
         self.log(Change::Completed { addr, requested, stream, pool });
     }
 
@@ -63,7 +64,7 @@ impl<D: Device> Pool<D> {
     pub(super) fn log_window(&mut self, id: AllocationId, taken: bool) {
         let Allocation { addr, size, lane, ref place, .. } = *self.allocation(id);
         let Place::Window { parts, .. } = place else { return };
-        let mut homes: Vec<(u32, u64, u64)> = parts
+        let mut homes: Vec<(HeapId, u64, u64)> = parts
             .iter()
             .map(|&(heap, block)| {
                 let block = self.heap(heap).block(block);
@@ -79,7 +80,7 @@ impl<D: Device> Pool<D> {
             }
             touch
         });
-        let Lane { stream, pool, .. } = self.lanes[lane as usize];
+        let Lane { stream, pool, .. } = self.lanes[lane];
         if !taken {
             self.log(Change::Unmapped { addr, size, stream, pool });
         }

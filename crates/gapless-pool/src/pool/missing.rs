@@ -2,9 +2,10 @@
 //! [`ladder`](super::ladder) begins.
 
 use super::pieces::{Piece, Pieces};
-use super::{AllocationId, Lane, Place, Pool, SMALL, TRIES};
+use super::{AllocationId, Place, Pool, SMALL, TRIES};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
+use crate::ids::{Fence, HeapId, LaneId, PageId};
 use crate::shard::Shard;
 
 /// Slack is at least this, and at least so much for each lane that holds something, whose two heaps end in pages that
@@ -32,11 +33,11 @@ pub(super) enum Whose {
 
 impl<D: Device> Pool<D> {
     #[cold]
-    pub(super) fn miss(&mut self, lane: u32, heap: u32, size: u64) -> Result<Place, DeviceError> {
+    pub(super) fn miss(&mut self, lane: LaneId, heap: HeapId, size: u64) -> Result<Place, DeviceError> {
         self.clock += 1;
         self.tend_fences();
         self.retire();
-        if self.lanes[lane as usize].pool.is_private() {
+        if self.lanes[lane].pool.is_private() {
             return self.miss_in_private(lane, heap, size);
         }
         if let Some(place) = self.take_back(lane, size) {
@@ -68,7 +69,7 @@ impl<D: Device> Pool<D> {
         if self.stats.reserved.current + plain <= allowed && self.grow_for(heap, size, plain).is_ok() {
             return self.at_home(heap, size);
         }
-        if let Some(place) = self.lend_block(lane, size, |other| other.large, u64::MAX) {
+        if let Some(place) = self.lend_block(lane, size, LaneId::large, u64::MAX) {
             return Ok(place);
         }
         self.harvest(lane, heap, size, plain).or_else(|error| self.climb(lane, heap, size, error))
@@ -77,7 +78,12 @@ impl<D: Device> Pool<D> {
     /// [`Pool::miss`] for a private pool, of a graph or of the program's own. A graph remembers the addresses that it
     /// was captured with, and the addresses of a window may go when it is idle. So a private pool has no windows, and
     /// only grows. Its addresses serve another pool once it was released and emptied.
-    pub(super) fn miss_in_private(&mut self, lane: u32, heap: u32, size: u64) -> Result<Place, DeviceError> {
+    pub(super) fn miss_in_private(
+        &mut self,
+        lane: LaneId,
+        heap: HeapId,
+        size: u64,
+    ) -> Result<Place, DeviceError> {
         let missing = size - self.heap(heap).tail().min(size - 1);
         let error = match self.grow_for(heap, size, missing.div_ceil(GRANULE) * GRANULE) {
             Ok(()) => return self.at_home(heap, size),
@@ -93,11 +99,11 @@ impl<D: Device> Pool<D> {
         if self.is_scarce() {
             return peak;
         }
-        let lanes = self.shards.iter().filter(|shard| is_used(shard)).count() as u64;
+        let lanes = self.lanes.shards().filter(|shard| is_used(shard)).count() as u64;
         peak + (peak / 1000 * self.options.slack).max(LEAST_SLACK).max(lanes * LANE_SLACK)
     }
 
-    pub(super) fn at_home(&mut self, heap: u32, size: u64) -> Result<Place, DeviceError> {
+    pub(super) fn at_home(&mut self, heap: HeapId, size: u64) -> Result<Place, DeviceError> {
         let block = self.heap_mut(heap).take(size).ok_or(DeviceError::OutOfMemory)?;
         Ok(Place::Home { heap, block })
     }
@@ -105,8 +111,8 @@ impl<D: Device> Pool<D> {
     /// Serves from free pages, and from as few new ones as possible.
     pub(super) fn harvest(
         &mut self,
-        lane: u32,
-        heap: u32,
+        lane: LaneId,
+        heap: HeapId,
         size: u64,
         plain: u64,
     ) -> Result<Place, DeviceError> {
@@ -135,7 +141,7 @@ impl<D: Device> Pool<D> {
             }
             let pages = self.heap(heap).pages();
             let is_new = |piece: &Piece| {
-                piece.heap == heap && before.binary_search(&pages[piece.page as usize].addr).is_err()
+                piece.heap == heap && before.binary_search(&pages[piece.page.index()].addr).is_err()
             };
             pieces.pages.sort_by_key(|piece| !is_new(piece));
         }
@@ -150,8 +156,8 @@ impl<D: Device> Pool<D> {
 
     /// A small request in a hole between the lane's own large blocks, where there are several lanes: each of them would
     /// else have one more page of small blocks that is used in part. A lane alone is better off with pages for them.
-    fn small_in_hole(&mut self, lane: u32, size: u64) -> Option<Place> {
-        let heap = self.lanes[lane as usize].large;
+    fn small_in_hole(&mut self, lane: LaneId, size: u64) -> Option<Place> {
+        let heap = lane.large();
         let has_hole = self.heap(heap).fits(size).is_some_and(|free| free < GRANULE);
         if size < IN_HOLES || self.lanes.len() < 2 || !has_hole {
             return None;
@@ -161,38 +167,38 @@ impl<D: Device> Pool<D> {
 
     /// A small request where its own heap has nothing and new memory would raise the peak: what lies between large
     /// blocks, too small for a page of its own; or what other lanes have.
-    fn small_elsewhere(&mut self, lane: u32, size: u64) -> Option<Place> {
-        let heap = self.lanes[lane as usize].large;
+    fn small_elsewhere(&mut self, lane: LaneId, size: u64) -> Option<Place> {
+        let heap = lane.large();
         if self.heap(heap).fits(size).is_some_and(|free| free < GRANULE) {
             return self.at_home(heap, size).ok();
         }
-        self.lend_block(lane, size, |other| other.small, u64::MAX)
-            .or_else(|| self.lend_block(lane, size, |other| other.large, GRANULE))
+        self.lend_block(lane, size, LaneId::small, u64::MAX)
+            .or_else(|| self.lend_block(lane, size, LaneId::large, GRANULE))
             .or_else(|| self.at_home(heap, size).ok())
-            .or_else(|| self.lend_block(lane, size, |other| other.large, u64::MAX))
+            .or_else(|| self.lend_block(lane, size, LaneId::large, u64::MAX))
     }
 
     /// The smallest free block of another lane's heap that is large enough and below `most`, as it lies, where no
     /// work uses it any more.
     pub(super) fn lend_block(
         &mut self,
-        lane: u32,
+        lane: LaneId,
         size: u64,
-        class: fn(&Lane) -> u32,
+        class: fn(LaneId) -> HeapId,
         most: u64,
     ) -> Option<Place> {
-        let own = self.lanes[lane as usize];
-        if own.pool.is_private() || !self.options.lending {
+        if self.lanes[lane].pool.is_private() || !self.options.lending {
             return None;
         }
-        let is_lender = |other: &&Lane| !other.pool.is_private() && other.large != own.large;
-        let has_some = |other: &Lane| self.heap(class(other)).fits(size).is_some_and(|free| free < most);
-        if !self.lanes.iter().filter(is_lender).any(has_some) {
+        let is_lender = |&other: &LaneId| other != lane && !self.lanes[other].pool.is_private();
+        let has_some = |other: LaneId| self.heap(class(other)).fits(size).is_some_and(|free| free < most);
+        if !self.lanes.ids().filter(is_lender).any(has_some) {
             return None;
         }
         self.settle_if_done();
         let done = self.fences.done();
-        let lenders = self.lanes.iter().filter(is_lender);
+        let is_lender = |&other: &LaneId| other != lane && !self.lanes[other].pool.is_private();
+        let lenders = self.lanes.ids().filter(is_lender);
         let fits = lenders.filter_map(|other| {
             let heap = class(other);
             let (free, addr) = self.heap(heap).fits_settled(size, done, TRIES)?;
@@ -206,8 +212,8 @@ impl<D: Device> Pool<D> {
 
     /// What the lane itself gave back last and is not its owner's again: in the order of its own stream it can have
     /// it at once.
-    fn take_back(&mut self, lane: u32, size: u64) -> Option<Place> {
-        let is_it = |&&(_, id): &&(u64, AllocationId)| {
+    fn take_back(&mut self, lane: LaneId, size: u64) -> Option<Place> {
+        let is_it = |&&(_, id): &&(Fence, AllocationId)| {
             let allocation = self.allocation(id);
             allocation.lane == lane && allocation.size == size && allocation.is_lent_only
         };
@@ -218,12 +224,12 @@ impl<D: Device> Pool<D> {
     }
 
     /// Where wholly free pages of a heap are.
-    fn free_page_addrs(&self, heap: u32) -> Vec<u64> {
+    fn free_page_addrs(&self, heap: HeapId) -> Vec<u64> {
         self.heap(heap).pages().iter().filter(|page| page.is_free()).map(|page| page.addr).collect()
     }
 
     /// What is free in the lane's own heap, or in those of other lanes that may lend.
-    pub(super) fn free_pieces(&mut self, lane: u32, whose: Whose) -> Pieces {
+    pub(super) fn free_pieces(&mut self, lane: LaneId, whose: Whose) -> Pieces {
         if whose == Whose::Lent && self.lanes.len() > 1 && self.options.lending {
             self.settle_if_done();
         }
@@ -231,18 +237,18 @@ impl<D: Device> Pool<D> {
     }
 
     /// [`Pool::free_pieces`], as things are known now.
-    pub(super) fn pieces(&self, lane: u32, whose: Whose) -> Pieces {
-        let own = self.lanes[lane as usize];
+    pub(super) fn pieces(&self, lane: LaneId, whose: Whose) -> Pieces {
+        let own = self.lanes[lane];
         let mut found = Pieces::default();
         // What is the lane's own is settled for it.
-        let done = if whose == Whose::Lent { self.fences.done() } else { u64::MAX };
-        for (at, other) in self.lanes.iter().enumerate() {
-            let is_own = at as u32 == lane;
+        let done = if whose == Whose::Lent { self.fences.done() } else { Fence::LAST };
+        for (at, other) in self.lanes.iter() {
+            let is_own = at == lane;
             let apart = own.pool.is_private() || other.pool.is_private() || !self.options.lending;
             if is_own != (whose == Whose::Own) || (!is_own && apart) {
                 continue;
             }
-            let heap = other.large;
+            let heap = at.large();
             let large = self.heap(heap);
             for id in large.free_blocks(FRAGMENT) {
                 let block = large.block(id);
@@ -255,7 +261,7 @@ impl<D: Device> Pool<D> {
                     if page.freed > done {
                         continue;
                     }
-                    let (page_end, page_id) = (page.addr + page.size, i as u32);
+                    let (page_end, page_id) = (page.addr + page.size, PageId::new(i));
                     let piece = Piece::page(heap, page_id, page.size, block.size);
                     match (page.addr >= block.addr, page_end <= end) {
                         (true, true) => found.pages.push(piece),

@@ -3,22 +3,29 @@
 //! # Words
 //! * A **page** is a physical page of the card: 2 MiB, times a power of two. Its **home** is where it was mapped first.
 //! * A **heap** is a range of addresses with pages behind it, cut into blocks (`heap.rs`).
-//! * A **lane** is a stream in a memory pool. It has two heaps: one for small requests, one for large ones.
+//! * A **lane** is a stream in a memory pool ([`lanes`]). It has two heaps: one for small requests, one for large ones.
 //! * A **shard** is a lane's heaps and counters, which a thread can use without the rest of the pool (`shard.rs`).
 //! * A **window** is a second range of addresses, where free pages lie side by side ([`windows`]).
+//! * A **pending** free waits until other streams are done with its block ([`pending`]).
 //! * A **fence** is an event after the present work of every stream ([`fences`]). Memory is **settled** when a fence
 //!   shows that no work uses it. Only settled memory is **lent** to another lane.
 //!
+//! Lanes, heaps, pages, windows and fences have numbers of their own types (`ids.rs`). Sizes and addresses are `u64`,
+//! in bytes. [`Lanes`], [`Windows`], [`Pending`], [`Fences`] and [`Heap`] each state their invariants as equations and
+//! have a `check()`, which [`Pool::check`] calls.
+//!
 //! # One request
-//! 1. The lane's own heap serves it, best fit. This is the only step on the hot path.
-//! 2. Frees that waited for other streams are looked at, and the heap is tried again ([`pending`]).
-//! 3. A block that this lane borrowed and gave back last serves it, or a window of this size that is mapped still.
-//! 4. As long as little more is held than was ever in use, the heap grows ([`growth`]). Where memory is scarce, that is
-//!    nothing more ([`scarcity`]).
-//! 5. Another lane lends a settled block ([`missing`]).
-//! 6. Free pages are **harvested**: they are mapped a second time, side by side, in a new window. Only what is then
-//!    still missing comes from the device. Nothing is copied, and nothing waits.
-//! 7. Before the request fails, the pool does what is slow, from cheap to dear ([`ladder`]).
+//! 1. [`streams`]: the pool finds the stream's lane, or makes one.
+//! 2. The lane's own heap serves the request, best fit. This is the only step on the hot path.
+//! 3. [`waiting`]: the pool looks which pending frees are done, and tries the heap again.
+//! 4. [`missing`]: a block that this lane borrowed and gave back last serves it; or, in [`mapping`], a window of this
+//!    size that is still mapped.
+//! 5. [`growth`]: the heap grows, as long as little more is held than was ever in use. If memory is scarce, no more may
+//!    be held than that.
+//! 6. [`missing`]: another lane lends a settled block.
+//! 7. [`mapping`]: free pages are **harvested**: they are mapped a second time, side by side, in a new window. Only
+//!    what is then still missing comes from the device. Nothing is copied, and nothing waits.
+//! 8. [`ladder`]: before the request fails, the pool does what is slow, from cheap to dear.
 //!
 //! A window stays mapped when its allocation is freed. In a loop of equal steps the next request of its size finds it,
 //! so soon no step needs the driver.
@@ -27,7 +34,6 @@
 //! makes one stream wait for another.
 
 mod behind;
-mod charging;
 mod check;
 mod checkpoint;
 mod counting;
@@ -40,15 +46,16 @@ mod ladder;
 mod lanes;
 mod leaving;
 mod log;
+mod mapping;
 mod missing;
 mod pending;
 mod pieces;
 mod planned;
-mod scarcity;
-mod sharding;
 mod sleeping;
+mod streams;
 mod supplying;
 mod view;
+mod waiting;
 mod waste;
 mod windows;
 
@@ -66,16 +73,17 @@ use crate::allocations::{Allocation, Allocations, Place};
 use crate::budget::Budget;
 use crate::device::{Device, DeviceError, StreamHandle};
 use crate::heap::Heap;
+use crate::ids::{HeapId, LaneId};
 use crate::mutants::{self, Mutant};
 use crate::options::Options;
-use crate::shard::{Shard, rounded};
+use crate::shard::rounded;
 use crate::stats::Stats;
 use crate::steps::Planner;
 use crate::supplied::Supplied;
 use fences::Fences;
+use lanes::{Lane, Lanes};
 use leaving::Leaving;
 use pending::Pending;
-use pieces::Piece;
 use sleeping::Sleepers;
 use windows::Windows;
 
@@ -117,24 +125,13 @@ pub enum FreeError {
     Asleep { addr: u64 },
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Lane {
-    stream: StreamHandle,
-    pool: PoolKey,
-    /// Heaps of small and of large requests.
-    small: u32,
-    large: u32,
-}
-
-/// The number of an allocation: the shard in whose addresses it begins, or [`ELSEWHERE`], and its place there.
+/// The number of an allocation: the lane in whose addresses it begins, and its place among those there. Of
+/// one in a window or in supplied memory that lane is [`LaneId::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllocationId {
-    shard: u32,
+    shard: LaneId,
     slot: u32,
 }
-
-/// Stands for a shard where an allocation lies in a window or in supplied memory.
-const ELSEWHERE: u32 = u32::MAX;
 
 /// The allocator.
 #[derive(Debug)]
@@ -143,10 +140,7 @@ pub struct Pool<D> {
     /// The card's memory in all; 0: not asked for yet.
     card: u64,
     options: Options,
-    lanes: Vec<Lane>,
-    /// One for each lane; boxed, since threads' fronts exchange them.
-    #[allow(clippy::vec_box, reason = "a pointer is exchanged for another, not a kilobyte")]
-    shards: Vec<Box<Shard>>,
+    lanes: Lanes,
     /// What lies in windows, and in supplied memory.
     elsewhere: Allocations,
     windows: Windows,
@@ -180,8 +174,7 @@ impl<D: Device> Pool<D> {
             device,
             card: 0,
             options,
-            lanes: Vec::new(),
-            shards: Vec::new(),
+            lanes: Lanes::default(),
             elsewhere: Allocations::default(),
             windows: Windows::default(),
             supplied: Supplied::default(),
@@ -222,45 +215,46 @@ impl<D: Device> Pool<D> {
 
     /// Every heap, for inspection.
     pub fn heaps(&self) -> impl Iterator<Item = &Heap> {
-        self.shards.iter().flat_map(|shard| &shard.heaps)
+        self.lanes.shards().flat_map(|shard| &shard.heaps)
     }
 
     #[inline]
-    fn heap(&self, heap: u32) -> &Heap {
-        &self.shards[lane_of(heap) as usize].heaps[(heap & 1) as usize]
+    fn heap(&self, heap: HeapId) -> &Heap {
+        self.lanes.heap(heap)
     }
 
     #[inline]
-    fn heap_mut(&mut self, heap: u32) -> &mut Heap {
-        &mut self.shards[lane_of(heap) as usize].heaps[(heap & 1) as usize]
+    fn heap_mut(&mut self, heap: HeapId) -> &mut Heap {
+        self.lanes.heap_mut(heap)
     }
 
     #[inline]
     fn find(&self, addr: u64) -> Option<AllocationId> {
-        let home = self.shards.iter().position(|shard| shard.holds(addr));
-        let (shard, slot) = match home {
-            Some(shard) => (shard as u32, self.shards[shard].allocations.find(addr)?),
-            None => (ELSEWHERE, self.elsewhere.find(addr)?),
-        };
-        Some(AllocationId { shard, slot })
+        let home = self.lanes.holding(addr).unwrap_or(LaneId::NONE);
+        let slot = self.allocations_in_shard(home).find(addr)?;
+        Some(AllocationId { shard: home, slot })
     }
 
     fn ids(&self) -> impl Iterator<Item = AllocationId> + '_ {
-        let all = self.shards.iter().map(|shard| &shard.allocations).zip(0..);
-        let all = all.chain(std::iter::once((&self.elsewhere, ELSEWHERE)));
-        all.flat_map(|(of, shard)| of.slots().map(move |slot| AllocationId { shard, slot }))
+        let shards = self.lanes.ids().chain(std::iter::once(LaneId::NONE));
+        shards.flat_map(|shard| {
+            self.allocations_in_shard(shard).slots().map(move |slot| AllocationId { shard, slot })
+        })
     }
 
     #[inline]
-    fn allocations_of(&mut self, shard: u32) -> &mut Allocations {
-        if shard == ELSEWHERE { &mut self.elsewhere } else { &mut self.shards[shard as usize].allocations }
+    fn allocations_in_shard(&self, shard: LaneId) -> &Allocations {
+        if shard == LaneId::NONE { &self.elsewhere } else { &self.lanes.shard(shard).allocations }
+    }
+
+    #[inline]
+    fn allocations_of(&mut self, shard: LaneId) -> &mut Allocations {
+        if shard == LaneId::NONE { &mut self.elsewhere } else { &mut self.lanes.shard_mut(shard).allocations }
     }
 
     #[inline]
     fn allocation(&self, id: AllocationId) -> &Allocation {
-        let of =
-            if id.shard == ELSEWHERE { &self.elsewhere } else { &self.shards[id.shard as usize].allocations };
-        &of[id.slot]
+        &self.allocations_in_shard(id.shard)[id.slot]
     }
 
     #[inline]
@@ -351,19 +345,18 @@ impl<D: Device> Pool<D> {
             return self.serve_supplied(lane, size, rounded, budget);
         }
         // A history shows a free where PyTorch's own allocator would: at the next request.
-        if !self.pending.is_empty() && (self.log.is_some() || self.shards[lane as usize].is_poll_due()) {
+        if !self.pending.is_empty() && (self.log.is_some() || self.lanes.shard_mut(lane).is_poll_due()) {
             self.poll();
         }
-        let heap =
-            if rounded <= SMALL { self.lanes[lane as usize].small } else { self.lanes[lane as usize].large };
-        if rounded > SMALL && self.shards[lane as usize].steps.as_ref().is_some_and(|steps| steps.needs_pool)
+        let heap = if rounded <= SMALL { lane.small() } else { lane.large() };
+        if rounded > SMALL && self.lanes.shard_mut(lane).steps.as_ref().is_some_and(|steps| steps.needs_pool)
         {
             self.attend(lane, Some(rounded));
         }
-        let mut found = self.shards[lane as usize].take((heap & 1) as usize, rounded);
+        let mut found = self.lanes.shard_mut(lane).take(heap.class(), rounded);
         if found.is_none() && self.is_waiting_for_work() {
             self.poll();
-            found = self.shards[lane as usize].take((heap & 1) as usize, rounded);
+            found = self.lanes.shard_mut(lane).take(heap.class(), rounded);
         }
         if let Some((block, as_expected)) = found {
             return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }, as_expected, budget));
@@ -383,7 +376,7 @@ impl<D: Device> Pool<D> {
         if self.allocation(id).is_asleep() {
             return Err(FreeError::Asleep { addr });
         }
-        let own = self.lanes[self.allocation(id).lane as usize].stream;
+        let own = self.lanes[self.allocation(id).lane].stream;
         let uses = &mut self.allocation_mut(id).uses;
         if stream != own && !uses.contains(&stream) {
             uses.push(stream);
@@ -437,8 +430,8 @@ impl<D: Device> Pool<D> {
     fn is_lent(&self, id: AllocationId) -> bool {
         let Allocation { lane, ref place, .. } = *self.allocation(id);
         match place {
-            Place::Home { heap, .. } => lane_of(*heap) != lane,
-            Place::Window { parts, .. } => parts.iter().any(|(heap, _)| lane_of(*heap) != lane),
+            Place::Home { heap, .. } => heap.lane() != lane,
+            Place::Window { parts, .. } => parts.iter().any(|(heap, _)| heap.lane() != lane),
             Place::Supplied { .. } | Place::Asleep { .. } => false,
         }
     }
@@ -446,7 +439,7 @@ impl<D: Device> Pool<D> {
     #[inline]
     fn hand_out(
         &mut self,
-        lane: u32,
+        lane: LaneId,
         requested: u64,
         size: u64,
         place: Place,
@@ -455,15 +448,12 @@ impl<D: Device> Pool<D> {
     ) -> u64 {
         let (addr, shard) = match &place {
             Place::Home { heap, block } | Place::Asleep { heap, block } => {
-                (self.heap(*heap).block(*block).addr, lane_of(*heap))
+                (self.heap(*heap).block(*block).addr, heap.lane())
             }
-            Place::Window { window, .. } => {
-                let window = self.windows.get(*window);
-                (window.base + window.start, ELSEWHERE)
-            }
-            Place::Supplied { addr, .. } => (*addr, ELSEWHERE),
+            Place::Window { window, .. } => (self.windows.get(*window).addr(), LaneId::NONE),
+            Place::Supplied { addr, .. } => (*addr, LaneId::NONE),
         };
-        let born = self.shards[lane as usize].served(size, as_expected);
+        let born = self.lanes.shard_mut(lane).served(size, as_expected);
         if let Some(budget) = budget {
             budget.charge(size);
         }
@@ -483,7 +473,7 @@ impl<D: Device> Pool<D> {
     #[inline]
     fn end(&mut self, id: AllocationId) -> Place {
         let Allocation { size, requested, lane, born, is_lent_only, .. } = *self.allocation(id);
-        self.shards[lane as usize].ended(size, born);
+        self.lanes.shard_mut(lane).ended(size, born);
         if self.log.is_some() {
             self.log_completed(id);
             self.log_window(id, false);
@@ -512,17 +502,12 @@ impl<D: Device> Pool<D> {
 
     /// A block of an allocation of `lane` is free. What was lent to it is settled.
     #[inline]
-    fn release(&mut self, lane: u32, heap: u32, block: u32) {
-        if lane_of(heap) == lane {
+    fn release(&mut self, lane: LaneId, heap: HeapId, block: u32) {
+        if heap.lane() == lane {
             self.heap_mut(heap).release(block);
         } else {
             let done = self.fences.done();
             self.heap_mut(heap).release_behind(block, done);
         }
     }
-}
-
-/// Heaps come in pairs, one a lane.
-fn lane_of(heap: u32) -> u32 {
-    heap / 2
 }

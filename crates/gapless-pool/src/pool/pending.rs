@@ -1,21 +1,24 @@
-//! Frees that wait for other streams: events in the order of each stream, looked at when memory is asked for.
+//! The list of frees that wait for other streams, in the order of each stream. When they are looked at is in
+//! [`waiting`](super::waiting).
 
-use super::{AllocationId, FreeError, Pool};
-use crate::device::{Device, EventHandle, StreamHandle};
-use crate::mutants::{self, Mutant};
+use super::AllocationId;
+use crate::device::{EventHandle, StreamHandle};
 use std::collections::VecDeque;
 
 /// An allocation that was given back, and the event after which one of the streams that use it is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
-    event: EventHandle,
+    pub(super) event: EventHandle,
     pub(super) id: AllocationId,
     pub(super) order: u64,
 }
 
 /// Frees that are not done.
 ///
-/// Invariants: `count` is the length of all queues; orders rise in each.
+/// Invariants:
+/// * `count == sum of queue.len()`;
+/// * in each queue `queue[i].order < queue[i + 1].order <= order`;
+/// * no stream has two queues, and no allocation is in `later` twice.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// In the order of each stream.
@@ -29,11 +32,18 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Whether no free waits for an event.
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    fn add(&mut self, stream: StreamHandle, event: EventHandle, id: AllocationId) {
+    /// Whether no free waits for anything.
+    pub(super) fn is_empty_even_later(&self) -> bool {
+        self.count + self.later.len() == 0
+    }
+
+    /// An allocation waits for an event of a stream.
+    pub(super) fn add(&mut self, stream: StreamHandle, event: EventHandle, id: AllocationId) {
         self.count += 1;
         self.order += 1;
         let waiting = Waiting { event, id, order: self.order };
@@ -49,9 +59,53 @@ impl Pending {
         self.queues.iter().map(|(stream, queue)| (*stream, queue))
     }
 
+    /// How many queues there are; they are numbered from 0.
+    pub(super) fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// What waits longest in a queue, and for which stream.
+    pub(super) fn first(&self, queue: usize) -> Option<(StreamHandle, Waiting)> {
+        let (stream, queue) = &self.queues[queue];
+        Some((*stream, *queue.front()?))
+    }
+
+    /// Takes out what waits longest in a queue.
+    pub(super) fn pop(&mut self, queue: usize) {
+        self.count -= usize::from(self.queues[queue].1.pop_front().is_some());
+    }
+
+    /// The last event of a queue that an allocation waits for, and how many frees wait up to it.
+    pub(super) fn last_of(&self, queue: usize, id: AllocationId) -> Option<(EventHandle, usize)> {
+        let queue = &self.queues[queue].1;
+        let at = queue.iter().rposition(|waiting| waiting.id == id)?;
+        Some((queue[at].event, at + 1))
+    }
+
+    /// Takes out the first `many` of a queue.
+    pub(super) fn take_first(&mut self, queue: usize, many: usize) -> Vec<Waiting> {
+        self.count -= many;
+        self.queues[queue].1.drain(..many).collect()
+    }
+
     /// Given back, to be free when the caller says so; the oldest first.
     pub(super) fn later(&self) -> &[AllocationId] {
         &self.later
+    }
+
+    pub(super) fn add_later(&mut self, id: AllocationId) {
+        self.later.push(id);
+    }
+
+    /// Takes an allocation out of those that are free later; whether it was one. The others keep their order.
+    pub(super) fn take_later(&mut self, id: AllocationId) -> bool {
+        let at = self.later.iter().position(|&later| later == id);
+        at.map(|at| self.later.remove(at)).is_some()
+    }
+
+    /// Takes out all that are free later, the oldest first.
+    pub(super) fn take_all_later(&mut self) -> Vec<AllocationId> {
+        std::mem::take(&mut self.later)
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
@@ -59,146 +113,18 @@ impl Pending {
         if waiting != self.count {
             return Err(format!("{waiting} frees wait for events, {} counted", self.count));
         }
-        let rises = |queue: &VecDeque<Waiting>| queue.iter().is_sorted_by_key(|waiting| waiting.order);
-        if self.queues.iter().all(|(_, queue)| rises(queue)) {
-            Ok(())
-        } else {
-            Err("frees wait for the events of a stream out of order".into())
-        }
-    }
-}
-
-impl<D: Device> Pool<D> {
-    /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a stream
-    /// that no event can be recorded on, one that is being captured or that is gone.
-    pub(super) fn wait_for(&mut self, stream: StreamHandle, id: AllocationId) -> bool {
-        // The fence that comes after a capture covers what the stream does now, unless it is of another context.
-        if self.quiet && self.device.is_fenced(stream) && !mutants::is(Mutant::RecordInCapture) {
-            return false;
-        }
-        let Ok(event) = self.device.record(stream) else { return false };
-        self.allocation_mut(id).waits += 1;
-        self.pending.add(stream, event, id);
-        true
-    }
-
-    /// Whether something waits for work to be done.
-    #[inline]
-    pub fn is_waiting_for_work(&self) -> bool {
-        !self.pending.is_empty() || !self.fences.waiting.is_empty()
-    }
-
-    /// Completes what no stream uses any more. Requests do it too.
-    pub fn poll(&mut self) {
-        for at in 0..self.pending.queues.len() {
-            while let Some(&Waiting { event, id, .. }) = self.pending.queues[at].1.front() {
-                match self.device.is_done(event) {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    // An event that tells nothing: a capture that nobody told of has taken it in.
-                    Err(_) if self.device.is_fenced(self.pending.queues[at].0) => self.wait_for_fence(id),
-                    Err(_) => break,
-                }
-                self.pending.queues[at].1.pop_front();
-                self.passed_event(event, id);
+        for (at, (stream, queue)) in self.queues.iter().enumerate() {
+            let orders: Vec<u64> = queue.iter().map(|waiting| waiting.order).collect();
+            if !orders.is_sorted_by(|a, b| a < b) || orders.last().is_some_and(|last| *last > self.order) {
+                return Err(format!("frees wait for the events of {stream:?} out of order"));
+            }
+            if self.queues[..at].iter().any(|(other, _)| other == stream) {
+                return Err(format!("frees wait for {stream:?} in two queues"));
             }
         }
-        self.tend_fences();
-        if self.pending.is_empty() {
-            self.shards.iter_mut().for_each(|shard| shard.poll_soon());
-        }
-    }
-
-    fn passed_event(&mut self, event: EventHandle, id: AllocationId) {
-        self.device.discard(event);
-        self.pending.count -= 1;
-        self.passed(id);
-    }
-
-    /// One of the things that an allocation waited for is over.
-    pub(super) fn passed(&mut self, id: AllocationId) {
-        let allocation = self.allocation_mut(id);
-        allocation.waits -= 1;
-        if allocation.waits == 0 {
-            self.complete(id);
-        }
-    }
-
-    /// Waits on the host for every pending free. What it cannot wait for stays pending.
-    pub(super) fn wait_for_pending(&mut self) {
-        self.stats.waits += u64::from(self.pending.count + self.pending.later.len() > 0);
-        for id in std::mem::take(&mut self.pending.later) {
-            self.complete(id);
-        }
-        for at in 0..self.pending.queues.len() {
-            while let Some(&Waiting { event, id, .. }) = self.pending.queues[at].1.front() {
-                if self.device.wait(event).is_err() {
-                    break;
-                }
-                self.pending.queues[at].1.pop_front();
-                self.passed_event(event, id);
-            }
-        }
-        if !self.fences.waiting.is_empty() {
-            let _ = self.settle_now();
-        }
-    }
-
-    /// Waits on the host until no stream uses one allocation any more. What came before it on its streams is done then
-    /// too.
-    pub(super) fn wait_for_one(&mut self, id: AllocationId) {
-        if let Some(at) = self.pending.later.iter().position(|&later| later == id) {
-            self.pending.later.remove(at);
-            self.complete(id);
-            return;
-        }
-        for at in 0..self.pending.queues.len() {
-            let Some(last) = self.pending.queues[at].1.iter().rposition(|waiting| waiting.id == id) else {
-                continue;
-            };
-            if self.device.wait(self.pending.queues[at].1[last].event).is_err() {
-                continue;
-            }
-            for Waiting { event, id, .. } in self.pending.queues[at].1.drain(..=last).collect::<Vec<_>>() {
-                self.passed_event(event, id);
-            }
-        }
-        if self.fences.waiting.iter().any(|&(_, waiting)| waiting == id) {
-            let _ = self.settle_now();
-        }
-    }
-
-    /// Whether what was given back at `addr` with [`Pool::free_later`] is not free yet.
-    pub fn is_later(&self, addr: u64) -> bool {
-        self.find(addr).is_some_and(|id| self.pending.later.contains(&id))
-    }
-
-    /// Gives back what was allocated at `addr`, to be free when [`Pool::free_now`] says so: for callers that know when
-    /// other streams are done without events, as a recorded trace does.
-    ///
-    /// # Errors
-    /// As [`Pool::free`].
-    pub fn free_later(&mut self, addr: u64) -> Result<(), FreeError> {
-        let id = self.find(addr).ok_or(FreeError::Unknown { addr })?;
-        let allocation = self.allocation_mut(id);
-        if allocation.waits > 0 {
-            return Err(FreeError::Twice { addr });
-        }
-        allocation.waits = 1;
-        self.pending.later.push(id);
-        self.count_free(id);
-        self.uncharge(id);
-        Ok(())
-    }
-
-    /// What was given back with [`Pool::free_later`] is free now; nothing where a wait for all streams freed it before.
-    pub fn free_now(&mut self, addr: u64) {
-        if let Some(id) = self.find(addr)
-            && let Some(at) = self.pending.later.iter().position(|&later| later == id)
-        {
-            // In order: the oldest is waited for first.
-            self.pending.later.remove(at);
-            self.complete(id);
+        match self.later.iter().enumerate().find(|(at, id)| self.later[..*at].contains(id)) {
+            Some((_, id)) => Err(format!("{id:?} is free later twice")),
+            None => Ok(()),
         }
     }
 }

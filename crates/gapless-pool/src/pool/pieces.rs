@@ -2,6 +2,7 @@
 //! a back, whole pages and a front. Which of them it takes decides how many pages stay wholly free.
 
 use crate::heap::GRANULE;
+use crate::ids::{HeapId, PageId};
 
 /// Fronts and backs that are looked at for the ends of a window: the largest.
 const ENDS: usize = 128;
@@ -9,8 +10,8 @@ const ENDS: usize = 128;
 /// Free memory that a window can take: a page, or the free front or back of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    pub(super) heap: u32,
-    pub(super) page: u32,
+    pub(super) heap: HeapId,
+    pub(super) page: PageId,
     /// Of the page.
     pub(super) page_size: u64,
     /// Where the free bytes begin in it, and how many there are.
@@ -42,7 +43,7 @@ struct Ends<'a> {
 
 impl Piece {
     /// A wholly free page.
-    pub(super) fn page(heap: u32, page: u32, size: u64, block: u64) -> Piece {
+    pub(super) fn page(heap: HeapId, page: PageId, size: u64, block: u64) -> Piece {
         Piece { heap, page, page_size: size, from: 0, size, block }
     }
 }
@@ -131,20 +132,25 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::LaneId;
 
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
 
-    fn whole(page: u32, granules: u64) -> Piece {
-        Piece::page(1, page, granules * GRANULE, granules * GRANULE)
+    fn whole(page: usize, granules: u64) -> Piece {
+        Piece::page(LaneId::new(0).large(), PageId::new(page), granules * GRANULE, granules * GRANULE)
     }
 
-    fn front(page: u32, page_size: u64, size: u64) -> Piece {
-        Piece { size, ..Piece::page(1, page, page_size, size) }
+    fn front(page: usize, page_size: u64, size: u64) -> Piece {
+        Piece { size, ..Piece::page(LaneId::new(0).large(), PageId::new(page), page_size, size) }
     }
 
-    fn back(page: u32, page_size: u64, size: u64) -> Piece {
-        Piece { from: page_size - size, size, ..Piece::page(1, page, page_size, size) }
+    fn back(page: usize, page_size: u64, size: u64) -> Piece {
+        Piece {
+            from: page_size - size,
+            size,
+            ..Piece::page(LaneId::new(0).large(), PageId::new(page), page_size, size)
+        }
     }
 
     fn sizes(pieces: &Pieces, size: u64) -> Option<Vec<u64>> {
@@ -169,7 +175,7 @@ mod tests {
             backs: Vec::new(),
         };
         let chosen = pieces.choose(3 * MIB).expect("enough is there");
-        assert_eq!(chosen.iter().map(|piece| piece.page).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(chosen.iter().map(|piece| piece.page.index()).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]
@@ -201,7 +207,7 @@ mod tests {
         let (mut made, mut refused) = (0, 0);
         for _ in 0..20_000 {
             let mut pieces = Pieces::default();
-            for page in 0..below(8) as u32 {
+            for page in 0..below(8) as usize {
                 let granules = 1 << below(4);
                 let size = granules * GRANULE;
                 match below(4) {
@@ -219,7 +225,7 @@ mod tests {
             };
             made += 1;
             assert_eq!(chosen.iter().map(|piece| piece.size).sum::<u64>(), size);
-            let mut pages: Vec<u32> = chosen.iter().map(|piece| piece.page).collect();
+            let mut pages: Vec<PageId> = chosen.iter().map(|piece| piece.page).collect();
             pages.sort_unstable();
             pages.dedup();
             assert_eq!(pages.len(), chosen.len(), "a page twice: {chosen:?}");

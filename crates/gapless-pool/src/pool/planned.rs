@@ -6,9 +6,10 @@
 //! work uses it any more. What the plan leaves over goes back to the device in the same way. Memory is taken where a
 //! request would get it too, for what pages that something stays in make impossible; what finds no room is not planned.
 
-use super::{Lane, Place, Pool, SMALL};
+use super::{Place, Pool, SMALL};
 use crate::device::{Device, DeviceError, PageHandle};
 use crate::heap::{GRANULE, Page};
+use crate::ids::{HeapId, LaneId, PageId};
 use crate::steps::{PlanStats, Planner, Spot, State, Steps, Ticket};
 
 /// Holes that are worth telling the planner of.
@@ -21,20 +22,20 @@ impl<D: Device> Pool<D> {
     /// Recognises steps that repeat from now on, and has them planned; `None`: not any more.
     pub fn set_planner(&mut self, planner: Option<Box<dyn Planner>>) {
         self.planner = planner;
-        for at in 0..self.lanes.len() {
-            self.set_steps(at);
+        for lane in self.lanes.ids() {
+            self.set_steps(lane);
         }
     }
 
     /// A lane begins to look at its steps, from nothing.
-    pub(super) fn set_steps(&mut self, lane: usize) {
+    pub(super) fn set_steps(&mut self, lane: LaneId) {
         let is_planned = self.planner.is_some() && !self.lanes[lane].pool.is_private();
-        self.shards[lane].steps = is_planned.then(|| Box::new(Steps::new(lane as u32)));
+        self.lanes.shard_mut(lane).steps = is_planned.then(|| Box::new(Steps::new(lane)));
     }
 
     /// The program says that one of its steps ends and another begins.
     pub fn mark_step(&mut self) {
-        for shard in &mut self.shards {
+        for shard in self.lanes.shards_mut() {
             if let Some(steps) = &mut shard.steps {
                 steps.mark();
             }
@@ -44,17 +45,17 @@ impl<D: Device> Pool<D> {
     /// The program is between two steps, and has given back what it will: what the next request would have to wait for
     /// is done now.
     pub fn pause(&mut self) {
-        for lane in 0..self.lanes.len() {
-            if self.shards[lane].steps.as_ref().is_some_and(|steps| steps.needs_pool) {
-                self.attend(lane as u32, None);
+        for lane in self.lanes.ids() {
+            if self.lanes.shard(lane).steps.as_ref().is_some_and(|steps| steps.needs_pool) {
+                self.attend(lane, None);
             }
         }
     }
 
     /// A plan that was asked for of the planner: used from the next beginning of its step on.
     pub fn install(&mut self, ticket: Ticket, spots: Vec<Spot>) {
-        if let Some(steps) = self.shards.get_mut(ticket.lane as usize).and_then(|shard| shard.steps.as_mut())
-        {
+        let lane = self.lanes.ids().find(|lane| *lane == ticket.lane);
+        if let Some(steps) = lane.and_then(|lane| self.lanes.shard_mut(lane).steps.as_mut()) {
             steps.planned(ticket, spots);
         }
     }
@@ -62,7 +63,7 @@ impl<D: Device> Pool<D> {
     /// What was served from plans.
     pub fn plan_stats(&self) -> PlanStats {
         let mut sum = PlanStats::default();
-        for stats in self.shards.iter().filter_map(|shard| Some(shard.steps.as_ref()?.stats())) {
+        for stats in self.lanes.shards().filter_map(|shard| Some(shard.steps.as_ref()?.stats())) {
             sum.plans += stats.plans;
             sum.served += stats.served;
             sum.served_bytes += stats.served_bytes;
@@ -75,33 +76,33 @@ impl<D: Device> Pool<D> {
 
     /// Before a large request, or where one could come: has a step planned, and puts a plan in place, where it is time.
     #[cold]
-    pub(super) fn attend(&mut self, lane: u32, size: Option<u64>) {
-        let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+    pub(super) fn attend(&mut self, lane: LaneId, size: Option<u64>) {
+        let Some(steps) = self.lanes.shard_mut(lane).steps.as_mut() else { return };
         let Some(mut at) = steps.attend(size) else { return };
         if steps.plan(at).state == State::Wanted {
             let holes = self.holes(lane, at);
-            let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+            let Some(steps) = self.lanes.shard_mut(lane).steps.as_mut() else { return };
             steps.plan(at).holes.clone_from(&holes);
             let period = steps.period(at, holes.into_iter().map(|(_, size)| size).collect());
             let ticket = period.ticket;
             if let Some(spots) = self.planner.as_mut().and_then(|planner| planner.plan(period)) {
                 self.install(ticket, spots);
             }
-            let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+            let Some(steps) = self.lanes.shard_mut(lane).steps.as_mut() else { return };
             match steps.attend(size) {
                 Some(ready) => at = ready,
                 None => return,
             }
         }
-        let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+        let Some(steps) = self.lanes.shard_mut(lane).steps.as_mut() else { return };
         if steps.plan(at).state == State::Ready && !self.is_quiet() {
             self.arm(lane, at);
         }
     }
 
     /// What stays in a lane's heap over the steps of a plan, by address.
-    fn staying(&self, lane: u32, at: usize) -> Vec<(u64, u64)> {
-        let (shard, heap) = (&self.shards[lane as usize], self.lanes[lane as usize].large);
+    fn staying(&self, lane: LaneId, at: usize) -> Vec<(u64, u64)> {
+        let (shard, heap) = (self.lanes.shard(lane), lane.large());
         let Some(steps) = shard.steps.as_ref() else { return Vec::new() };
         let mut staying: Vec<(u64, u64)> = Vec::new();
         for id in self.ids() {
@@ -109,7 +110,7 @@ impl<D: Device> Pool<D> {
             if allocation.lane == lane && steps.is_passing(at, allocation.born) {
                 continue;
             }
-            let mut add = |(of, block): (u32, u32)| {
+            let mut add = |(of, block): (HeapId, u32)| {
                 if of == heap {
                     let block = self.heap(heap).block(block);
                     staying.push((block.addr, block.size));
@@ -127,11 +128,11 @@ impl<D: Device> Pool<D> {
     }
 
     /// Free places in pages that something stays in, the largest, by address.
-    fn holes(&self, lane: u32, at: usize) -> Vec<(u64, u64)> {
+    fn holes(&self, lane: LaneId, at: usize) -> Vec<(u64, u64)> {
         let staying = self.staying(lane, at);
         let mut holes: Vec<(u64, u64)> = Vec::new();
         let mut next = 0;
-        for page in self.heap(self.lanes[lane as usize].large).pages() {
+        for page in self.heap(lane.large()).pages() {
             let end = page.addr + page.size;
             while staying.get(next).is_some_and(|(addr, size)| addr + size <= page.addr) {
                 next += 1;
@@ -159,9 +160,9 @@ impl<D: Device> Pool<D> {
     }
 
     /// Puts a plan in place.
-    fn arm(&mut self, lane: u32, at: usize) {
-        let Lane { large: heap, .. } = self.lanes[lane as usize];
-        let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+    fn arm(&mut self, lane: LaneId, at: usize) {
+        let heap = lane.large();
+        let Some(steps) = self.lanes.shard_mut(lane).steps.as_mut() else { return };
         let plan = steps.plan(at);
         let arena = plan.holes.len() as u32;
         let ends = plan.spots.iter().zip(plan.requests.iter());
@@ -178,7 +179,7 @@ impl<D: Device> Pool<D> {
         }
         let (tail, end) = (self.heap(heap).tail(), self.heap(heap).end());
         let base = end - tail;
-        let Some(steps) = self.shards[lane as usize].steps.as_mut() else { return };
+        let Some(steps) = self.lanes.shard_mut(lane).steps.as_mut() else { return };
         let plan = steps.plan(at);
         let place = |spot: &Spot, size: u64| match plan.holes.get(spot.region as usize) {
             Some(&(addr, room)) if spot.offset + size <= room => addr + spot.offset,
@@ -194,7 +195,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Moves free pages of a heap to its end, at least `bytes` where there are as many.
-    fn gather_at_end(&mut self, heap: u32, bytes: u64) -> Result<(), DeviceError> {
+    fn gather_at_end(&mut self, heap: HeapId, bytes: u64) -> Result<(), DeviceError> {
         if bytes == 0 {
             return Ok(());
         }
@@ -202,11 +203,13 @@ impl<D: Device> Pool<D> {
         let tail = start - self.heap(heap).tail();
         let pages = self.heap(heap).pages().iter().enumerate();
         let is_movable = |page: &Page| page.is_free() && page.windows == 0 && page.addr + page.size <= tail;
-        let mut movable: Vec<(u64, u32)> =
-            pages.filter(|(_, page)| is_movable(page)).map(|(at, page)| (page.size, at as u32)).collect();
+        let mut movable: Vec<(u64, PageId)> = pages
+            .filter(|(_, page)| is_movable(page))
+            .map(|(at, page)| (page.size, PageId::new(at)))
+            .collect();
         // Large ones first, for few mappings; equal ones by address.
         movable.sort_unstable_by_key(|&(size, at)| (std::cmp::Reverse(size), at));
-        let mut chosen: Vec<u32> = Vec::new();
+        let mut chosen: Vec<PageId> = Vec::new();
         let mut sum = 0;
         for (i, &(size, at)) in movable.iter().enumerate() {
             if sum >= bytes {
@@ -224,10 +227,10 @@ impl<D: Device> Pool<D> {
         if self.heap(heap).room() < sum {
             return Err(DeviceError::OutOfMemory);
         }
-        let mut moved: Vec<(u32, PageHandle)> = Vec::new();
+        let mut moved: Vec<(PageId, PageHandle)> = Vec::new();
         let (mut end, mut failed) = (start, None);
         for page in chosen {
-            let Page { size, freed, .. } = self.heap(heap).pages()[page as usize];
+            let Page { size, freed, .. } = *self.heap(heap).page(page);
             let Some(handle) = self.heap_mut(heap).give_up(page) else { continue };
             if let Err(error) = self.device.map(end, size, handle) {
                 self.heap_mut(heap).refill(page, handle, freed);
@@ -242,7 +245,7 @@ impl<D: Device> Pool<D> {
         }
         if let Err(error) = self.device.grant(start, end - start) {
             for &(page, handle) in &moved {
-                let freed = self.heap(heap).pages()[page as usize].freed;
+                let freed = self.heap(heap).page(page).freed;
                 self.heap_mut(heap).refill(page, handle, freed);
             }
             // Nobody saw these addresses.
@@ -253,7 +256,7 @@ impl<D: Device> Pool<D> {
             return Err(error);
         }
         for &(page, handle) in &moved {
-            let Page { addr, size, freed, .. } = self.heap(heap).pages()[page as usize];
+            let Page { addr, size, freed, .. } = *self.heap(heap).page(page);
             let at = self.heap(heap).end();
             self.heap_mut(heap).grow_behind(handle, size, freed);
             // In this order: who adds up the log counts a page once, and has the peak that we have.
@@ -268,13 +271,15 @@ impl<D: Device> Pool<D> {
     }
 
     /// Gives free pages outside of an arena back to the device, but for a little.
-    fn give_back_beside(&mut self, heap: u32, from: u64, to: u64) {
+    fn give_back_beside(&mut self, heap: HeapId, from: u64, to: u64) {
         let pages = self.heap(heap).pages().iter().enumerate();
         let is_beside = |page: &Page| {
             page.is_free() && page.windows == 0 && (page.addr >= to || page.addr + page.size <= from)
         };
-        let beside: Vec<(u64, u32)> =
-            pages.filter(|(_, page)| is_beside(page)).map(|(at, page)| (page.size, at as u32)).collect();
+        let beside: Vec<(u64, PageId)> = pages
+            .filter(|(_, page)| is_beside(page))
+            .map(|(at, page)| (page.size, PageId::new(at)))
+            .collect();
         let mut left = beside.iter().map(|(size, _)| size).sum::<u64>();
         // What leaves is held a while longer.
         let mut held = self.stats.reserved.current - self.leaving.bytes;

@@ -19,10 +19,11 @@
 //! A pool that graphs use keeps every byte of its pages, since graphs also use what is free in it. Of other pools only
 //! allocations are kept, and what is free goes back for good.
 
-use super::{AllocationId, Place, Pool, PoolKey, lane_of};
+use super::{AllocationId, Place, Pool, PoolKey};
 use crate::allocations::Allocation;
 use crate::device::{Device, DeviceError, PageHandle, Refusal, StreamHandle};
 use crate::heap::{GRANULE, Heap, Page};
+use crate::ids::HeapId;
 use crate::mutants::{self, Mutant};
 
 /// New pages are at most this part of what wakes: a page that one small block holds costs no more.
@@ -117,7 +118,7 @@ impl<D: Device> Pool<D> {
     /// What sleeps of these pools: bytes in allocations.
     pub fn asleep_in(&self, pools: &[PoolKey]) -> u64 {
         let asleep = self.ids().map(|id| self.allocation(id)).filter(|a| a.is_asleep());
-        asleep.filter(|a| pools.contains(&self.lanes[a.lane as usize].pool)).map(|a| a.size).sum()
+        asleep.filter(|a| pools.contains(&self.lanes[a.lane].pool)).map(|a| a.size).sum()
     }
 
     /// What these pools hold of the card: allocations in callers' hands, and pages.
@@ -142,13 +143,13 @@ impl<D: Device> Pool<D> {
         heaps.flat_map(|heap| self.heap(heap).pages().iter().filter_map(|page| page.handle))
     }
 
-    fn heaps_of(&self, pools: &[PoolKey]) -> Vec<u32> {
-        let lanes = self.lanes.iter().filter(|lane| pools.contains(&lane.pool));
-        lanes.flat_map(|lane| [lane.small, lane.large]).collect()
+    fn heaps_of(&self, pools: &[PoolKey]) -> Vec<HeapId> {
+        let lanes = self.lanes.iter().filter(|(_, owner)| pools.contains(&owner.pool));
+        lanes.flat_map(|(lane, _)| [lane.small(), lane.large()]).collect()
     }
 
     fn ids_of(&self, pools: &[PoolKey]) -> Vec<AllocationId> {
-        let is_of = |id: &AllocationId| pools.contains(&self.lanes[self.allocation(*id).lane as usize].pool);
+        let is_of = |id: &AllocationId| pools.contains(&self.lanes[self.allocation(*id).lane].pool);
         self.ids().filter(is_of).collect()
     }
 
@@ -158,13 +159,13 @@ impl<D: Device> Pool<D> {
     }
 
     /// Whether every byte of a heap outlives its sleep.
-    fn is_kept_whole(&self, heap: u32) -> bool {
-        let pool = self.lanes[lane_of(heap) as usize].pool;
+    fn is_kept_whole(&self, heap: HeapId) -> bool {
+        let pool = self.lanes[heap.lane()].pool;
         self.sleepers.find(pool).is_some_and(|sleeper| sleeper.is_whole)
     }
 
     /// The bytes of a heap that outlive its sleep.
-    fn kept(&self, heap: u32) -> Vec<(u64, u64)> {
+    fn kept(&self, heap: HeapId) -> Vec<(u64, u64)> {
         if self.is_kept_whole(heap) {
             self.heap(heap).sleeping_pages(true)
         } else {
@@ -214,7 +215,7 @@ impl<D: Device> Pool<D> {
         self.sleepers.all.extend(sleepers);
         for &heap in &heaps {
             if !self.is_kept_whole(heap) {
-                self.give_back_pages(heap as usize, u64::MAX);
+                self.give_back_pages(heap, u64::MAX);
             }
         }
         for id in ids {
@@ -251,7 +252,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Unmaps and releases sleeping pages that are side by side. The bytes; none where the device refuses.
-    fn take_away(&mut self, heap: u32, addr: u64, size: u64) -> u64 {
+    fn take_away(&mut self, heap: HeapId, addr: u64, size: u64) -> u64 {
         if self.device.unmap(addr, size).is_err() {
             return 0;
         }
@@ -280,7 +281,7 @@ impl<D: Device> Pool<D> {
     /// side by side, whose bytes the caller has copied. The bytes; what the device does not take away stays held.
     pub fn give_up(&mut self, pools: &[PoolKey], addr: u64, size: u64) -> u64 {
         self.sleepers.set(pools, Phase::Asleep);
-        let has = |heap: &u32| {
+        let has = |heap: &HeapId| {
             self.heap(*heap).sleeping_pages(true).iter().any(|r| r.0 <= addr && addr < r.0 + r.1)
         };
         let heap = self.heaps_of(pools).into_iter().find(has);
@@ -333,7 +334,7 @@ impl<D: Device> Pool<D> {
         if self.room() < size {
             return Ok(false);
         }
-        let is_here = |heap: &u32| {
+        let is_here = |heap: &HeapId| {
             self.heap(*heap).pages().iter().any(|p| p.addr == addr && p.is_asleep && p.handle.is_none())
         };
         // It is gone where its allocations were given back meanwhile.
@@ -350,7 +351,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Creates and maps a sleeping page.
-    fn put_memory(&mut self, heap: u32, addr: u64, size: u64) -> Result<(), DeviceError> {
+    fn put_memory(&mut self, heap: HeapId, addr: u64, size: u64) -> Result<(), DeviceError> {
         let page: PageHandle = self.device.create(size)?;
         self.device.map(addr, size, page).inspect_err(|_| self.device.release(page, size))?;
         self.heap_mut(heap).put_handle(addr, page);
@@ -398,7 +399,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// What no allocation is in need not wake: it becomes holes, to the granule.
-    fn let_go_of_free(&mut self, heap: u32) {
+    fn let_go_of_free(&mut self, heap: HeapId) {
         for (_, addr, size) in self.stretches(&[heap]) {
             self.recut(heap, addr, size, GRANULE);
         }
@@ -408,8 +409,8 @@ impl<D: Device> Pool<D> {
     }
 
     /// Sleeping pages without memory, neighbours as one: heap, address, size.
-    fn stretches(&self, heaps: &[u32]) -> Vec<(u32, u64, u64)> {
-        let of = |&heap: &u32| {
+    fn stretches(&self, heaps: &[HeapId]) -> Vec<(HeapId, u64, u64)> {
+        let of = |&heap: &HeapId| {
             self.heap(heap).sleeping_pages(false).into_iter().map(move |(addr, size)| (heap, addr, size))
         };
         heaps.iter().flat_map(of).collect()
@@ -430,7 +431,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Cuts a stretch into pages of `most` bytes, and smaller ones for the rest.
-    fn recut(&mut self, heap: u32, addr: u64, size: u64, most: u64) {
+    fn recut(&mut self, heap: HeapId, addr: u64, size: u64, most: u64) {
         let (mut sizes, mut left) = (Vec::new(), size);
         while left > 0 {
             let page = most.min(1 << left.ilog2());
@@ -438,12 +439,12 @@ impl<D: Device> Pool<D> {
             left -= page;
         }
         if let Some((behind, by)) = self.heap_mut(heap).recut(addr, &sizes) {
-            self.renumber_pages(heap, behind, by);
+            self.windows.renumber(heap, behind, by);
         }
     }
 
     /// Creates and maps every page of a heap that sleeps, and grants all of it.
-    fn fill_asleep(&mut self, heap: u32) -> Result<(), DeviceError> {
+    fn fill_asleep(&mut self, heap: HeapId) -> Result<(), DeviceError> {
         let empty: Vec<(u64, u64)> = {
             let pages = self.heap(heap).pages().iter();
             pages.filter(|page| page.is_asleep && page.handle.is_none()).map(|p| (p.addr, p.size)).collect()
@@ -478,9 +479,9 @@ impl<D: Device> Pool<D> {
         }
         self.sleepers.end(pools);
         for heap in self.heaps_of(pools) {
-            if !self.is_of_graphs(self.lanes[lane_of(heap) as usize].pool) {
+            if !self.is_of_graphs(self.lanes[heap.lane()].pool) {
                 // Nothing ran there meanwhile.
-                self.give_back_pages(heap as usize, u64::MAX);
+                self.give_back_pages(heap, u64::MAX);
             }
         }
         woken.sort_unstable();
@@ -497,25 +498,25 @@ impl<D: Device> Pool<D> {
     }
 
     /// The size of the next page of a region when `left` bytes are missing: few large pages sleep and wake sooner.
-    pub(super) fn region_page(&self, heap: u32, left: u64) -> Option<u64> {
+    pub(super) fn region_page(&self, heap: HeapId, left: u64) -> Option<u64> {
         self.is_region_heap(heap).then(|| 1 << left.clamp(GRANULE, LARGEST_PAGE).ilog2())
     }
 
     /// What to take at once where a region's heap of large requests misses `bytes`: a part of what it holds, so that
     /// its pages are large. What is left of it goes with the first sleep.
-    pub(super) fn region_growth(&self, heap: u32, bytes: u64) -> Option<u64> {
+    pub(super) fn region_growth(&self, heap: HeapId, bytes: u64) -> Option<u64> {
         let held: u64 = self.heap(heap).pages().iter().map(|page| page.size).sum();
         let ahead = (held / AHEAD).min(LARGEST_PAGE) / GRANULE * GRANULE;
-        (heap % 2 == 1 && self.is_region_heap(heap)).then_some(bytes.max(ahead))
+        (heap.is_large() && self.is_region_heap(heap)).then_some(bytes.max(ahead))
     }
 
-    fn is_region_heap(&self, heap: u32) -> bool {
-        self.sleepers.is_region(self.lanes[lane_of(heap) as usize].pool)
+    fn is_region_heap(&self, heap: HeapId) -> bool {
+        self.sleepers.is_region(self.lanes[heap.lane()].pool)
     }
 
     /// What each pool's state says of its pages.
     pub(super) fn check_sleepers(&self) -> Result<(), String> {
-        for (lane, shard) in self.lanes.iter().zip(&self.shards) {
+        for (lane, shard) in self.lanes.iter().map(|(_, owner)| owner).zip(self.lanes.shards()) {
             let asleep = shard.heaps.iter().flat_map(Heap::pages).filter(|page| page.is_asleep);
             let phase = self.sleepers.phase(lane.pool);
             let is_wrong = |page: &Page| match phase {

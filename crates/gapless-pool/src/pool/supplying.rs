@@ -2,8 +2,9 @@
 //! back to it ([`supplied`](crate::supplied)). Such a pool has no windows, lends nothing and borrows nothing.
 
 use super::view::block_view;
-use super::{BlockState, BlockView, Budget, Change, Lane, Place, Pool, PoolKey, SegmentView, lane_of};
+use super::{BlockState, BlockView, Budget, Change, Lane, Place, Pool, PoolKey, SegmentView};
 use crate::device::{Device, DeviceError, Refusal, StreamHandle};
+use crate::ids::{HeapId, LaneId};
 use crate::shard::rounded;
 use crate::supplied::{Owner, Returned};
 
@@ -84,12 +85,12 @@ impl<D: Device> Pool<D> {
 
     pub(super) fn serve_supplied(
         &mut self,
-        lane: u32,
+        lane: LaneId,
         size: u64,
         rounded: u64,
         budget: Option<&'static Budget>,
     ) -> Result<u64, DeviceError> {
-        let Lane { stream, pool, .. } = self.lanes[lane as usize];
+        let Lane { stream, pool, .. } = self.lanes[lane];
         let owner = Owner::of(pool, stream, rounded);
         let Some((addr, taken)) = self.supplied.take(owner, rounded) else {
             return Err(DeviceError::OutOfMemory);
@@ -99,8 +100,8 @@ impl<D: Device> Pool<D> {
     }
 
     /// Takes wholly free segments out, of the pools that these heaps belong to.
-    pub(super) fn give_back_supplied(&mut self, heaps: &[u32]) {
-        let pools: Vec<PoolKey> = heaps.iter().map(|&heap| self.lanes[lane_of(heap) as usize].pool).collect();
+    pub(super) fn give_back_supplied(&mut self, heaps: &[HeapId]) {
+        let pools: Vec<PoolKey> = heaps.iter().map(|&heap| self.lanes[heap.lane()].pool).collect();
         for (owner, Returned { pool, addr, size }) in self.supplied.give_back(|pool| pools.contains(&pool)) {
             self.count_let_go(usize::from(owner.is_large), size);
             if self.log.is_some() {

@@ -9,6 +9,7 @@ use super::{Allocation, Lane, Place, Pool, PoolKey, SMALL};
 use crate::blocks::State;
 use crate::device::{Device, StreamHandle};
 use crate::heap::GRANULE;
+use crate::ids::{HeapId, LaneId};
 
 /// Whose hands a block is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,15 +69,15 @@ pub struct LaneView {
 impl<D: Device> Pool<D> {
     /// Every stream's part of every pool, in the order in which they came.
     pub fn lanes(&self) -> Vec<LaneView> {
-        let reserved = |heap: u32| -> u64 {
+        let reserved = |heap: HeapId| -> u64 {
             self.heap(heap).pages().iter().filter(|page| page.handle.is_some()).map(|page| page.size).sum()
         };
-        let view = |&Lane { stream, pool, small, large }: &Lane| LaneView {
+        let view = |(lane, &Lane { stream, pool }): (LaneId, &Lane)| LaneView {
             stream,
             pool,
             blocks: 0,
             allocated: 0,
-            reserved: reserved(small) + reserved(large),
+            reserved: reserved(lane.small()) + reserved(lane.large()),
         };
         let mut lanes: Vec<LaneView> = self.lanes.iter().map(view).collect();
         for (_, segment) in self.supplied.segments() {
@@ -87,7 +88,7 @@ impl<D: Device> Pool<D> {
             }
         }
         for a in self.ids().map(|id| self.allocation(id)).filter(|a| a.is_live()) {
-            let lane = &mut lanes[a.lane as usize];
+            let lane = &mut lanes[a.lane.index()];
             lane.blocks += 1;
             lane.allocated += a.size;
         }
@@ -118,7 +119,7 @@ impl<D: Device> Pool<D> {
     }
 
     pub(super) fn view_of(&self, a: &Allocation) -> AllocationView {
-        let Lane { stream, pool, .. } = self.lanes[a.lane as usize];
+        let Lane { stream, pool, .. } = self.lanes[a.lane];
         AllocationView {
             addr: a.addr,
             size: a.size,
@@ -132,15 +133,13 @@ impl<D: Device> Pool<D> {
     /// Every segment, in order of address.
     pub fn segments(&self) -> Vec<SegmentView> {
         let mut found = Vec::new();
-        for lane in &self.lanes {
-            for (heap, is_large) in [(lane.small, false), (lane.large, true)] {
-                self.segments_of(lane, heap, is_large, &mut found);
-            }
+        for heap in self.lanes.heap_ids() {
+            self.segments_of(heap, &mut found);
         }
         for id in self.ids() {
             let a = self.allocation(id);
             if matches!(a.place, Place::Window { .. }) {
-                let Lane { stream, pool, .. } = self.lanes[a.lane as usize];
+                let Lane { stream, pool, .. } = self.lanes[a.lane];
                 let blocks = vec![block_view(a)];
                 found.push(SegmentView {
                     addr: a.addr,
@@ -157,7 +156,8 @@ impl<D: Device> Pool<D> {
         found
     }
 
-    fn segments_of(&self, lane: &Lane, heap: u32, is_large: bool, found: &mut Vec<SegmentView>) {
+    fn segments_of(&self, heap: HeapId, found: &mut Vec<SegmentView>) {
+        let (lane, is_large) = (self.lanes[heap.lane()], heap.is_large());
         let mut open: Option<SegmentView> = None;
         for block in self.heap(heap).blocks() {
             let here = match block.state {
@@ -238,8 +238,8 @@ impl<D: Device> Pool<D> {
         let reserved = self.stats.reserved.current;
         let more = self.options.limit.map_or(free, |limit| free.min(limit.saturating_sub(reserved)));
         let more = more / GRANULE * GRANULE;
-        let lanes = self.lanes.iter().filter(|lane| !lane.pool.is_private());
-        let heaps = lanes.map(|lane| self.heap(lane.large));
+        let lanes = self.lanes.iter().filter(|(_, owner)| !owner.pool.is_private());
+        let heaps = lanes.map(|(lane, _)| self.heap(lane.large()));
         let (mut pages, mut largest) = (0, 0);
         for heap in heaps {
             pages += heap.pages().iter().filter(|page| page.is_free()).map(|page| page.size).sum::<u64>();

@@ -1,10 +1,11 @@
 //! Where memory is that is held and not allocated, lane by lane: for tests and benchmarks that ask why a request
 //! failed, or why more is held than needed.
 
-use super::{Pool, PoolKey, lane_of};
+use super::{Pool, PoolKey};
 use crate::blocks::State;
 use crate::device::{Device, StreamHandle};
 use crate::heap::GRANULE;
+use crate::ids::HeapId;
 
 /// One heap: what it holds, and what of it is not live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl<D: Device> Pool<D> {
     /// Where memory is that is held and not allocated.
     #[must_use]
     pub fn waste(&self) -> Waste {
-        let heaps = (0..2 * self.shards.len() as u32).map(|heap| self.heap_waste(heap));
+        let heaps = self.lanes.heap_ids().map(|heap| self.heap_waste(heap));
         Waste {
             held: self.stats.reserved.current,
             active: self.stats.active.current,
@@ -49,13 +50,13 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    fn heap_waste(&self, at: u32) -> HeapWaste {
-        let lane = self.lanes[lane_of(at) as usize];
+    fn heap_waste(&self, at: HeapId) -> HeapWaste {
+        let lane = self.lanes[at.lane()];
         let heap = self.heap(at);
         let mut waste = HeapWaste {
             stream: lane.stream,
             pool: lane.pool,
-            is_small: at.is_multiple_of(2),
+            is_small: at.is_small(),
             held: 0,
             whole: 0,
             unsettled: 0,

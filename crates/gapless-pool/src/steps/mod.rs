@@ -14,6 +14,7 @@
 mod log;
 mod plan;
 
+use crate::ids::LaneId;
 use log::{GRAM, Log};
 use plan::Plan;
 pub(crate) use plan::State;
@@ -54,7 +55,7 @@ pub struct Period {
 /// Names a lane's plan for whoever makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    pub(crate) lane: u32,
+    pub(crate) lane: LaneId,
     pub(crate) serial: u64,
 }
 
@@ -90,7 +91,7 @@ pub struct PlanStats {
 /// What a lane knows about its steps.
 #[derive(Debug)]
 pub(crate) struct Steps {
-    lane: u32,
+    lane: LaneId,
     log: Log,
     /// Bytes of large requests that the lane has live, and had at most.
     live: u64,
@@ -119,7 +120,7 @@ pub(crate) struct Steps {
 pub(crate) const UNBORN: u32 = u32::MAX;
 
 impl Steps {
-    pub(crate) fn new(lane: u32) -> Steps {
+    pub(crate) fn new(lane: LaneId) -> Steps {
         Steps {
             lane,
             log: Log::default(),

@@ -3,8 +3,8 @@
 use super::device::TimedDevice;
 use crate::budget::Budget;
 use crate::device::StreamHandle;
-use crate::fronts::SharedPool;
 use crate::pool::{AllocError, FreeError, Pool, PoolKey};
+use crate::shared::SharedPool;
 
 #[derive(Debug)]
 pub(crate) enum Driver {

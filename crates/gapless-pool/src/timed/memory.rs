@@ -139,7 +139,7 @@ impl Memory {
 
     pub(crate) fn unreserve(&mut self, addr: u64, size: u64) -> Result<(), Broken> {
         if self.reservations.get(&addr).is_none_or(|known| known.size != size) {
-            return Err((Rule::BadRange, format!("{addr:#x} and {size} bytes are no reservation")));
+            return Err((Rule::BadRange, format!("nothing is reserved at {addr:#x} for {size} bytes")));
         }
         if self.mapped.range(addr..addr + size).next().is_some() {
             return Err((Rule::BadRange, format!("the reservation at {addr:#x} goes with something mapped")));

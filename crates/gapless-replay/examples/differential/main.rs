@@ -63,15 +63,18 @@ fn options() -> Result<Options, String> {
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
-        let number =
-            |text: String| text.replace('_', "").parse::<u64>().map_err(|_| format!("{text:?} is no number"));
+        let number = |text: String| {
+            text.replace('_', "")
+                .parse::<u64>()
+                .map_err(|_| format!("invalid number {text:?}: use digits, such as 1_000_000"))
+        };
         match arg.as_str() {
             "--driver" => options.driver = value()?.into(),
             "--version" => {
                 let text = value()?;
                 let minor = text.strip_prefix("2.").and_then(|rest| rest.split('.').next()?.parse().ok());
                 options.minor =
-                    minor.ok_or_else(|| format!("{text:?} is no version of torch: write 2.11"))?;
+                    minor.ok_or_else(|| format!("invalid release of torch {text:?}: write 2.11"))?;
             }
             "--ops" => options.ops = number(value()?)?,
             "--length" => options.length = number(value()?)? as usize,
@@ -81,7 +84,7 @@ fn options() -> Result<Options, String> {
             "--against" => options.against = Some(value()?.into()),
             "--write" => options.write = Some(value()?.into()),
             "--history" => options.history = true,
-            _ => return Err(format!("{arg:?} is no option; see the head of this example")),
+            _ => return Err(format!("unknown option {arg:?}: the head of this example lists them")),
         }
     }
     if options.driver.as_os_str().is_empty() || options.minor == 0 {

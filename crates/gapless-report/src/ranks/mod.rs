@@ -4,8 +4,7 @@
 //! the summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and
 //! gives the JSON contract `gapless.ranks/1`. [`text`] and [`markdown`] show it, [`findings`] names what is odd.
 //! [`diff`] compares two such runs ([`diff_page`] shows that), [`check`] holds one against budgets, [`advice`] finds
-//! one setting for all. File
-//! names become rank numbers in [`names`].
+//! one setting for all. File names become rank numbers in [`names`].
 
 pub mod advice;
 pub mod check;

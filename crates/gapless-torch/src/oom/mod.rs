@@ -17,6 +17,7 @@ use crate::recorder::held::Picture;
 use crate::recorder::{self, frames};
 use crate::regions;
 use crate::state::Card;
+use crate::watcher::Caller;
 use gapless_cuda::{Nvml, identity};
 use gapless_pool::{Device, DeviceError, Holes, Options, PoolKey, Refusal, StreamHandle};
 use gapless_trace::Action;
@@ -54,7 +55,7 @@ pub struct Facts {
     /// A capture is open: nothing could be waited for.
     pub is_quiet: bool,
     /// Block bytes that callers have, those that other streams still use besides, and what is held for all of them.
-    pub live: u64,
+    pub allocated: u64,
     pub active: u64,
     pub reserved: u64,
     pub limit: Option<Limit>,
@@ -108,7 +109,7 @@ pub(crate) fn look(
         stream,
         pool,
         is_quiet: card.routings.has_capture(),
-        live: stats.allocated.current,
+        allocated: stats.allocated.current,
         active: stats.active.current,
         reserved: stats.reserved.current,
         limit: card.limit(),
@@ -130,7 +131,7 @@ pub(crate) fn look(
         ..Facts::default()
     };
     // A picture has what is in the pool's log, and the recording must have it too.
-    card.note_changes(device, None);
+    card.tell_changes(&Caller::NOBODY);
     // Enough is free, in pages that others pin: perhaps it would not be in smaller ones.
     let is_pinned = recorder::is_on() && facts.holes.pinned >= facts.missing;
     let picture = (is_pinned || (!recorder::is_on() && tail::is_wanted())).then(|| card.picture(device));

@@ -105,10 +105,10 @@ fn asked(facts: &Facts) -> String {
 
 fn held(facts: &Facts) -> String {
     let mut out = format!(
-        "{} live, {} reserved, fragmentation {}",
-        Bytes(facts.live),
+        "{} allocated, {} reserved, fragmentation {}",
+        Bytes(facts.allocated),
         Bytes(facts.reserved),
-        percent(facts.reserved.saturating_sub(facts.live), facts.reserved)
+        percent(facts.reserved.saturating_sub(facts.allocated), facts.reserved)
     );
     if let Some(limit) = facts.limit {
         let _ = match limit.by {

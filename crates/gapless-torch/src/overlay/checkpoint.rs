@@ -11,6 +11,7 @@ use crate::cxx::{Control, ControlTable, CxxVec, SharedPtr, find};
 use crate::exception::Kind;
 use crate::history;
 use crate::routing::MempoolId;
+use crate::watcher::Caller;
 use gapless_pool::{PoolKey, RestoreError, Saved};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
@@ -137,8 +138,8 @@ pub(super) unsafe extern "C-unwind" fn restore(
                     .filter(|&addr| !card.pool.is_live(addr))
                     .collect();
                 let restored = card.pool.restore(kept.pool, &kept.saved);
-                card.note_changes(i32::from(device), None);
-                card.record_restored(i32::from(device), asleep.into_iter());
+                card.tell_changes(&Caller::NOBODY);
+                card.tell_restored(asleep.into_iter());
                 restored
             })?;
             match restored {

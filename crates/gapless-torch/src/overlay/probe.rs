@@ -167,7 +167,7 @@ unsafe extern "C-unwind" fn known_snapshot(
         };
         (&raw mut (*out).segments).write(CxxVec::of(vec![segment]));
         let write = |place, entry: &Entry| write_trace_entry(place, 0, entry);
-        let entries = CxxVec::build_apart([&entry].into_iter(), layouts().trace_entry(), write);
+        let entries = CxxVec::build_with_stride([&entry].into_iter(), layouts().trace_entry(), write);
         (&raw mut (*out).device_traces).write(CxxVec::of(vec![entries]));
         let write =
             |place: *mut AnnotationEntry, annotation: &Annotation| write_annotation(place, annotation);

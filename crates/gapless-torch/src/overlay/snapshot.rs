@@ -11,9 +11,10 @@ use super::layout::{
 };
 use super::{Refusal, This, answer};
 use crate::cxx::{CxxString, CxxVec, SharedPtr};
-use crate::history::{self, Action, Entry, Event, Stack};
+use crate::history::{self, Action, Entry};
 use crate::routing::MempoolId;
 use crate::state::{self, Card};
+use crate::watcher::{Event, Stack};
 use gapless_pool::{BlockState, PoolKey, SegmentView, StreamHandle};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -64,7 +65,7 @@ pub(super) unsafe extern "C-unwind" fn snapshot(
             let picture = pictures.iter().find(|p| p.device == device as i32);
             let entries = picture.map_or(&[][..], |p| &p.entries);
             let write = |place, entry| write_trace_entry(place, device as i32, entry);
-            place.write(CxxVec::build_apart(entries.iter(), layouts().trace_entry(), write));
+            place.write(CxxVec::build_with_stride(entries.iter(), layouts().trace_entry(), write));
         });
         let annotations = if with_history { history::annotations() } else { Vec::new() };
         let external_annotations = CxxVec::build(annotations.iter(), |place, a| write_annotation(place, a));

@@ -6,8 +6,8 @@ use super::{Quota, QuotaDevice, ticker};
 use crate::state::{self, CARDS, CardError};
 use gapless_cuda::{CudaDevice, Identity, Uuid};
 use gapless_ledger::{Ledger, Share, System};
-use gapless_page::folder::{self, Folder};
 use gapless_pool::Device;
+use gapless_stats::folder::{self, Folder};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A card's quota, and what it is called.

@@ -16,6 +16,7 @@ pub mod ring;
 pub mod scribe;
 
 use crate::background;
+use crate::watcher::{Caller, Event, Watcher};
 use clock::Clock;
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use gapless_trace::{Action, Process, Stage};
@@ -342,14 +343,7 @@ pub fn with_lines<T>(look: impl FnOnce(&Lines) -> T) -> Option<T> {
 
 /// What happened to a block or a request, recorded where it happened: under the lock that orders it.
 #[inline]
-pub fn note(
-    action: Action,
-    device: i32,
-    stack: u32,
-    (addr, size): (u64, u64),
-    stream: StreamHandle,
-    pool: PoolKey,
-) {
+fn note(action: Action, device: i32, stack: u32, Event { addr, size, stream, pool }: Event) {
     if let Some(recorder) = on() {
         recorder.push(&Entry {
             action,
@@ -364,18 +358,61 @@ pub fn note(
     }
 }
 
-/// What a pool did.
-#[cold]
-pub fn note_changes(device: i32, changes: &[Change]) {
-    for change in changes {
-        let (action, addr, size, stream, pool) = match *change {
-            Change::Completed { addr, requested, stream, pool } => {
-                (Action::FreeCompleted, addr, requested, stream, pool)
-            }
-            Change::Mapped { addr, size, stream, pool } => (Action::SegmentMap, addr, size, stream, pool),
-            Change::Unmapped { addr, size, stream, pool } => (Action::SegmentUnmap, addr, size, stream, pool),
-        };
-        note(action, device, 0, (addr, size), stream, pool);
+/// The recorder as a card's watcher. It has nothing of its own: all cards and lanes write to the one recording.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flight;
+
+impl Flight {
+    /// [`Watcher::allocated`] of a lane that served the request alone, under its lock.
+    #[inline]
+    pub fn allocated_at_front(device: i32, what: Event, line: u32) {
+        note(Action::Alloc, device, line, what);
+    }
+
+    /// A lane takes a block back that can be used again at once, under its lock.
+    #[inline]
+    pub fn freed_at_front(device: i32, what: Event) {
+        note(Action::FreeCompleted, device, 0, what);
+    }
+}
+
+impl Watcher for Flight {
+    fn is_on(&self) -> bool {
+        is_on()
+    }
+
+    fn allocated(&mut self, device: i32, what: Event, by: &Caller<'_>) {
+        note(Action::Alloc, device, by.line, what);
+    }
+
+    fn given_back(&mut self, device: i32, what: Event, _by: &Caller<'_>, is_free: bool) {
+        // One event is enough where the memory can be used again at once.
+        if !is_free {
+            note(Action::FreeRequested, device, 0, what);
+        }
+    }
+
+    fn changed(&mut self, device: i32, changes: &[Change], _by: &Caller<'_>) {
+        for change in changes {
+            let (action, addr, size, stream, pool) = match *change {
+                Change::Completed { addr, requested, stream, pool } => {
+                    (Action::FreeCompleted, addr, requested, stream, pool)
+                }
+                Change::Mapped { addr, size, stream, pool } => (Action::SegmentMap, addr, size, stream, pool),
+                Change::Unmapped { addr, size, stream, pool } => {
+                    (Action::SegmentUnmap, addr, size, stream, pool)
+                }
+            };
+            note(action, device, 0, Event { addr, size, stream, pool });
+        }
+    }
+
+    fn failed(&mut self, device: i32, what: Event, by: &Caller<'_>) {
+        note(Action::Oom, device, by.line, what);
+    }
+
+    fn restored(&mut self, device: i32, what: Event) {
+        note(Action::Alloc, device, 0, what);
     }
 }
 

@@ -22,15 +22,15 @@ struct Slot {
 
 #[derive(Debug)]
 #[repr(align(128))]
-struct Apart(AtomicU64);
+struct OwnLine(AtomicU64);
 
 #[derive(Debug)]
 pub struct Ring {
     slots: Box<[Slot]>,
     /// The next ticket, and whether the ring is closed.
-    next: Apart,
+    next: OwnLine,
     /// The next ticket to be popped; written by the one who pops.
-    done: Apart,
+    done: OwnLine,
 }
 
 impl Ring {
@@ -42,8 +42,8 @@ impl Ring {
         let slots = slots.next_power_of_two().max(2);
         Ring {
             slots: (0..slots).map(slot).collect(),
-            next: Apart(AtomicU64::new(0)),
-            done: Apart(AtomicU64::new(0)),
+            next: OwnLine(AtomicU64::new(0)),
+            done: OwnLine(AtomicU64::new(0)),
         }
     }
 

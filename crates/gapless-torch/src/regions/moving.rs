@@ -4,7 +4,7 @@ use super::store::Store;
 use super::{Keep, MOVING, regions};
 use crate::hooks::guarded;
 use crate::state::{self, CARDS, Card};
-use crate::{history, recorder};
+use crate::watcher::Caller;
 use gapless_cuda::Copies;
 use gapless_pool::{DeviceError, PoolKey, Refusal, SleepError};
 use std::sync::{MutexGuard, OnceLock, PoisonError};
@@ -168,7 +168,7 @@ impl Half {
         let (pools, copies) = (mover.pools(device), copies(device)?);
         let ranges = on(device, |card| {
             let begun = card.pool.begin_sleep(&pools);
-            card.note_changes(device, None);
+            card.tell_changes(&Caller::NOBODY);
             begun.map_err(|error| mover.failure("sleep", &error, device))
         })??;
         Ok(Half { device, pools, copies, ranges })
@@ -179,7 +179,7 @@ impl Half {
         let (pools, copies) = (mover.pools(device), copies(device)?);
         let ranges = on(device, |card| {
             let begun = card.pool.begin_wake(&pools);
-            card.note_changes(device, None);
+            card.tell_changes(&Caller::NOBODY);
             begun.map_err(|error| mover.failure("wake", &error, device))
         })??;
         Ok(Half { device, pools, copies, ranges })
@@ -189,7 +189,7 @@ impl Half {
     pub(super) fn end_asleep(&self) -> u64 {
         let end = |card: &mut Card| {
             let given = card.pool.finish_sleep(&self.pools);
-            card.note_changes(self.device, None);
+            card.tell_changes(&Caller::NOBODY);
             given
         };
         on(self.device, end).unwrap_or(0)
@@ -199,13 +199,10 @@ impl Half {
     pub(super) fn end_awake(&self) -> u64 {
         let end = |card: &mut Card| {
             let woken = card.pool.finish_wake(&self.pools);
-            card.note_changes(self.device, None);
+            card.tell_changes(&Caller::NOBODY);
             for addr in woken {
-                if history::is_watched() {
-                    card.note_alloc(self.device, addr, None, false);
-                }
-                if recorder::is_on() {
-                    card.record_alloc(self.device, addr, 0);
+                if state::is_told() {
+                    card.tell_alloc(addr, &Caller::NOBODY);
                 }
             }
             card.pool.awake_in(&self.pools).1

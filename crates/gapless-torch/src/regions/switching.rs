@@ -16,6 +16,7 @@ use super::moving::{
 };
 use super::regions;
 use super::store::Store;
+use crate::watcher::Caller;
 use std::collections::VecDeque;
 
 /// What is copied out before pages are given back, and the largest page that is put in their place: this part of what
@@ -221,7 +222,7 @@ impl<'a> Steps<'a> {
             let pools = &self.sinking.pools;
             let given = on(self.sinking.device, |card| {
                 let given = card.pool.give_up(pools, addr, size);
-                card.note_changes(self.sinking.device, None);
+                card.tell_changes(&Caller::NOBODY);
                 given
             });
             self.given += given.unwrap_or(0);
@@ -263,7 +264,7 @@ fn put_in_place(
     while let Some(&(addr, size)) = empty.front() {
         let filled = on(device, |card| {
             let filled = card.pool.fill_page(&pools, addr, size);
-            card.note_changes(device, None);
+            card.tell_changes(&Caller::NOBODY);
             filled.map_err(|error| up.failure("wake", &error, device))
         })??;
         if !filled {
@@ -280,7 +281,7 @@ fn stay_asleep(up: &Mover, device: i32, from: Store) {
     let pools = up.pools(device);
     let _ = on(device, |card| {
         card.pool.finish_sleep(&pools);
-        card.note_changes(device, None);
+        card.tell_changes(&Caller::NOBODY);
     });
     keep_asleep(up.at, device, from);
 }

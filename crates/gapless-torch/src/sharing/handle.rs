@@ -4,8 +4,10 @@
 //!
 //! | kind | what follows | who writes it |
 //! |---|---|---|
-//! | `c` | a handle of CUDA's IPC, of memory that `cudaMalloc` gave | PyTorch; here for pools with an allocator of their own |
-//! | `e` | a header, then a file descriptor or a fabric handle for each page; all pages have one size | PyTorch for expandable segments; here where the pages have one size |
+//! | `c` | a handle of CUDA's IPC, of memory that `cudaMalloc` gave | PyTorch; here for pools with an allocator of
+//! their own |
+//! | `e` | a header, then a file descriptor or a fabric handle for each page; all pages have one size | PyTorch for
+//! expandable segments; here where the pages have one size |
 //! | `g` | nothing | here, where they have not |
 //!
 //! What is written here for pages goes on with a part that PyTorch does not look at ([`Passed`]): the socket through

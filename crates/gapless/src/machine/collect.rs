@@ -4,7 +4,7 @@ use super::{CardReading, Machine};
 use crate::failure::Failure;
 use anyhow::Result;
 use gapless_cuda::Nvml;
-use gapless_page::{folder, process, read_all, read_hosts};
+use gapless_stats::{folder, process, read_all, read_hosts};
 use std::collections::HashMap;
 
 /// The machine as it is now. `only` keeps one process.
@@ -23,10 +23,10 @@ pub(crate) fn collect(only: Option<u32>) -> Result<Machine> {
             process::owner_of(pid).map(|uid| users.get(&uid).cloned().unwrap_or_else(|| uid.to_string()));
         (user.unwrap_or_default(), process::command_of(pid).map(|text| shown(&text)).unwrap_or_default())
     };
-    let mut machine = Machine::of(readings.pages, cards(), process::now(), only, &who);
+    let mut machine = Machine::of(readings.files, cards(), process::now(), only, &who);
     machine.host = host();
     machine.hosts = read_hosts(&candidates);
-    machine.hosts.retain(|page| only.is_none_or(|pid| page.process.pid == pid));
+    machine.hosts.retain(|statistics| only.is_none_or(|pid| statistics.process.pid == pid));
     machine
         .notes
         .extend(readings.refused.iter().map(|error| format!("statistics files cannot be read: {error}")));
@@ -38,7 +38,7 @@ pub(crate) fn collect(only: Option<u32>) -> Result<Machine> {
 
 /// Command lines of strangers must not steer the terminal.
 fn shown(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).take(gapless_page::layout::COMMAND).collect()
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).take(gapless_stats::layout::COMMAND).collect()
 }
 
 fn cards() -> Result<Vec<CardReading>, String> {

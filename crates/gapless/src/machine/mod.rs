@@ -1,15 +1,16 @@
 //! The cards of this machine and their processes at one time: what `gapless top` shows and `gapless metrics` serves.
 //!
-//! Processes that use Gapless publish their figures (`gapless_page`). The management library reports all others.
+//! Processes that use Gapless publish their figures (`gapless_stats`). The management library reports all others.
 //! [`Machine::of`] combines both and is pure; [`collect`] reads them.
 
 pub(crate) mod collect;
 
 use gapless_cuda::Uuid;
 use gapless_cuda::nvml::Memory;
-use gapless_page::{Card as CardPage, HostPage, Page, Tenant};
+use gapless_stats::{Card as CardStatistics, HostStatistics, Statistics, Tenant};
 
-/// A page that was not written for so long is told as silent: its process was stopped, or became another program.
+/// A statistics file that was not written for so long is told as silent: its process was stopped, or became another
+/// program.
 pub(crate) const SILENT: u64 = 5_000_000;
 
 /// All of it.
@@ -21,7 +22,7 @@ pub(crate) struct Machine {
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) processes: Vec<Process>,
     /// Processes whose host memory Gapless serves, by pid.
-    pub(crate) hosts: Vec<HostPage>,
+    pub(crate) hosts: Vec<HostStatistics>,
     /// Why the driver says nothing of other processes; `None` where it does.
     pub(crate) no_nvml: Option<String>,
     /// What else could not be read.
@@ -57,12 +58,12 @@ pub(crate) struct Process {
     pub(crate) command: String,
     pub(crate) tenant: Option<Tenant>,
     /// Where it uses Gapless.
-    pub(crate) page: Option<About>,
+    pub(crate) statistics: Option<About>,
     /// By the position of the card in [`Machine::gpus`].
     pub(crate) uses: Vec<Use>,
 }
 
-/// What a page says of its process.
+/// What a statistics file says of its process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct About {
     pub(crate) program: String,
@@ -77,7 +78,7 @@ pub(crate) struct Use {
     /// What the driver says that the process uses: with CUDA's own memory and its code.
     pub(crate) used: Option<u64>,
     /// What the process says.
-    pub(crate) card: Option<CardPage>,
+    pub(crate) card: Option<CardStatistics>,
 }
 
 /// What the management library says of a card.
@@ -101,7 +102,7 @@ pub(crate) type Who<'a> = &'a dyn Fn(u32) -> (String, String);
 impl Machine {
     /// Puts together what was read. `only` keeps one process.
     pub(crate) fn of(
-        pages: Vec<Page>,
+        files: Vec<Statistics>,
         cards: Result<Vec<CardReading>, String>,
         time: u64,
         only: Option<u32>,
@@ -130,8 +131,8 @@ impl Machine {
         }
         // Where the driver does not tell how full a card is, its processes do.
         let told: Vec<bool> = cards.iter().map(|card| card.memory.is_some()).collect();
-        for page in pages {
-            machine.add_page(page, &told, who);
+        for statistics in files {
+            machine.add_statistics(statistics, &told, who);
         }
         for (gpu, card) in cards.iter().enumerate() {
             for &(pid, used) in &card.processes {
@@ -163,8 +164,8 @@ impl Machine {
         self.notes.extend(notes.collect::<Vec<_>>());
     }
 
-    fn add_page(&mut self, page: Page, told: &[bool], who: Who<'_>) {
-        let Page { process, tenant, time, cards } = page;
+    fn add_statistics(&mut self, statistics: Statistics, told: &[bool], who: Who<'_>) {
+        let Statistics { process, tenant, time, cards } = statistics;
         let uses = cards
             .into_iter()
             .map(|card| {
@@ -178,13 +179,13 @@ impl Machine {
             user,
             command: if process.command.is_empty() { command } else { process.command },
             tenant,
-            page: Some(About { program: process.program, began: process.began, time }),
+            statistics: Some(About { program: process.program, began: process.began, time }),
             uses,
         });
     }
 
     /// The card that a process speaks of; one that the driver does not tell of is told by the process.
-    fn gpu_of(&mut self, card: &CardPage, told: &[bool]) -> usize {
+    fn gpu_of(&mut self, card: &CardStatistics, told: &[bool]) -> usize {
         let uuid = card.uuid.map(|bytes| Uuid(bytes).to_string());
         // An instance of a card has a UUID of the same shape, with another word before it.
         let same = |gpu: &Gpu| match (&gpu.uuid, &uuid) {
@@ -232,13 +233,13 @@ impl Machine {
         }
         // Processes that this tool is about come first, those with the most first.
         self.processes.sort_by_key(|process| {
-            (process.page.is_none(), std::cmp::Reverse(process.reserved()), process.pid)
+            (process.statistics.is_none(), std::cmp::Reverse(process.reserved()), process.pid)
         });
     }
 
     /// Processes that use Gapless.
     pub(crate) fn ours(&self) -> usize {
-        self.processes.iter().filter(|process| process.page.is_some()).count()
+        self.processes.iter().filter(|process| process.statistics.is_some()).count()
     }
 }
 
@@ -256,11 +257,11 @@ impl Process {
         program.rsplit('/').next() == Some("nvidia-cuda-mps-server")
     }
 
-    fn sum(&self, of: impl Fn(&CardPage) -> u64) -> u64 {
+    fn sum(&self, of: impl Fn(&CardStatistics) -> u64) -> u64 {
         self.cards().map(of).fold(0, u64::saturating_add)
     }
 
-    pub(crate) fn cards(&self) -> impl Iterator<Item = &CardPage> {
+    pub(crate) fn cards(&self) -> impl Iterator<Item = &CardStatistics> {
         self.uses.iter().filter_map(|one| one.card.as_ref())
     }
 
@@ -287,12 +288,12 @@ impl Process {
     }
 
     pub(crate) fn rate(&self) -> f64 {
-        self.cards().map(CardPage::allocations_per_second).sum()
+        self.cards().map(CardStatistics::allocations_per_second).sum()
     }
 
-    /// How long its page was not written, where that is long.
+    /// How long its statistics file was not written, where that is long.
     pub(crate) fn silent(&self, now: u64) -> Option<u64> {
-        let since = now.saturating_sub(self.page.as_ref()?.time);
+        let since = now.saturating_sub(self.statistics.as_ref()?.time);
         (since > SILENT).then_some(since)
     }
 
@@ -316,7 +317,7 @@ pub(crate) mod testing;
 
 #[cfg(test)]
 mod tests {
-    use super::testing::{GIB, card, machine, page, reading};
+    use super::testing::{GIB, card, machine, reading, statistics};
     use super::*;
 
     fn nobody(_: u32) -> (String, String) {
@@ -333,14 +334,14 @@ mod tests {
         assert_eq!(machine.processes.iter().map(|p| p.pid).collect::<Vec<_>>(), [4242, 977, 31_337]);
         let trainer = &machine.processes[0];
         assert_eq!(trainer.uses.iter().map(|one| one.used).collect::<Vec<_>>(), [Some(33 * GIB), None]);
-        assert!(machine.processes[2].page.is_none());
+        assert!(machine.processes[2].statistics.is_none());
         assert_eq!(machine.processes[2].reserved(), 20 * GIB);
     }
 
     #[test]
     fn without_the_drivers_word_the_processes_tell_of_their_cards() {
-        let pages = vec![page(7, vec![card(1, GIB, 2 * GIB)])];
-        let machine = Machine::of(pages, Err("no driver".to_owned()), 0, None, &nobody);
+        let files = vec![statistics(7, vec![card(1, GIB, 2 * GIB)])];
+        let machine = Machine::of(files, Err("no driver".to_owned()), 0, None, &nobody);
         assert_eq!(machine.no_nvml.as_deref(), Some("no driver"));
         assert_eq!(machine.gpus.len(), 1);
         assert_eq!(
@@ -354,8 +355,8 @@ mod tests {
     fn numbers_that_cannot_be_do_not_overflow() {
         let mut wild = card(0, u64::MAX, u64::MAX);
         (wild.peak_live, wild.peak_reserved, wild.free) = (u64::MAX, u64::MAX, u64::MAX);
-        let pages = vec![page(7, vec![wild.clone(), wild.clone()]), page(8, vec![wild])];
-        let machine = Machine::of(pages, Ok(vec![reading(0)]), 0, None, &nobody);
+        let files = vec![statistics(7, vec![wild.clone(), wild.clone()]), statistics(8, vec![wild])];
+        let machine = Machine::of(files, Ok(vec![reading(0)]), 0, None, &nobody);
         assert_eq!(machine.processes[0].live(), u64::MAX);
         assert_eq!(machine.gpus[0].reserved, u64::MAX);
         assert!(machine.processes[0].fragmentation() >= 0.0);
@@ -372,7 +373,8 @@ mod tests {
         };
         let own = Uuid(super::testing::uuid(2)).to_string().replacen("GPU", "MIG", 1);
         let cards = vec![of(1, "MIG-6a70c0de-0000-4000-8000-000000000001", 5 * GIB), of(2, &own, 10 * GIB)];
-        let machine = Machine::of(vec![page(7, vec![card(2, GIB, 2 * GIB)])], Ok(cards), 0, None, &nobody);
+        let machine =
+            Machine::of(vec![statistics(7, vec![card(2, GIB, 2 * GIB)])], Ok(cards), 0, None, &nobody);
         assert_eq!(machine.gpus.iter().map(Gpu::number).collect::<Vec<_>>(), ["0/1", "0/2"]);
         assert_eq!(machine.gpus.iter().map(|gpu| gpu.reserved).collect::<Vec<_>>(), [0, 2 * GIB]);
         assert_eq!(machine.gpus[1].total, 10 * GIB, "the driver's word, not the process's");
@@ -386,7 +388,8 @@ mod tests {
             CardReading { memory: None, ..reading(1) },
             CardReading { memory: None, ..reading(2) },
         ];
-        let machine = Machine::of(vec![page(7, vec![card(2, GIB, 2 * GIB)])], Ok(cards), 0, None, &nobody);
+        let machine =
+            Machine::of(vec![statistics(7, vec![card(2, GIB, 2 * GIB)])], Ok(cards), 0, None, &nobody);
         assert_eq!((machine.gpus[0].total, machine.gpus[0].used), (128 * GIB, 28 * GIB));
         assert_eq!((machine.gpus[2].total, machine.gpus[2].used), (80 * GIB, 50 * GIB), "the process tells");
         assert_eq!(
@@ -410,8 +413,8 @@ mod tests {
 
     #[test]
     fn one_process_can_be_asked_for() {
-        let pages = vec![page(7, vec![card(0, 1, 2)]), page(8, vec![card(0, 1, 2)])];
-        let machine = Machine::of(pages, Ok(vec![reading(0)]), 0, Some(8), &nobody);
+        let files = vec![statistics(7, vec![card(0, 1, 2)]), statistics(8, vec![card(0, 1, 2)])];
+        let machine = Machine::of(files, Ok(vec![reading(0)]), 0, Some(8), &nobody);
         assert_eq!(machine.processes.iter().map(|p| p.pid).collect::<Vec<_>>(), [8]);
         assert_eq!(machine.gpus[0].reserved, 4, "the card is everybody's");
     }

@@ -2,10 +2,10 @@
 
 use super::{CardReading, Machine};
 use gapless_cuda::nvml::Memory;
-use gapless_page::{Card, Counters, Holder, Lane, Page, Process, Sample};
+use gapless_stats::{Card, Counters, Holder, Lane, Process, Sample, Statistics};
 
 pub(crate) const GIB: u64 = 1 << 30;
-/// When all of it happens: a second after the pages were written.
+/// When all of it happens: a second after the statistics files were written.
 pub(crate) const NOW: u64 = 1_700_000_240_000_000;
 
 pub(crate) fn uuid(index: u32) -> [u8; 16] {
@@ -32,7 +32,7 @@ pub(crate) fn card(index: u32, live: u64, reserved: u64) -> Card {
     }
 }
 
-pub(crate) fn page(pid: u32, cards: Vec<Card>) -> Page {
+pub(crate) fn statistics(pid: u32, cards: Vec<Card>) -> Statistics {
     let process = Process {
         pid,
         start: 1,
@@ -41,7 +41,7 @@ pub(crate) fn page(pid: u32, cards: Vec<Card>) -> Page {
         command: "python train.py".to_owned(),
         program: "gapless 0.1.0".to_owned(),
     };
-    Page { time: NOW - 1_000_000, cards, ..Page::new(process) }
+    Statistics { time: NOW - 1_000_000, cards, ..Statistics::new(process) }
 }
 
 /// So much of a card is in use.
@@ -111,12 +111,13 @@ fn busy(index: u32, live: u64, reserved: u64) -> Card {
 }
 
 pub(crate) fn machine() -> Machine {
-    let mut trainer = page(4242, vec![busy(0, 28 * GIB, 32 * GIB), busy(1, 30 * GIB, 32 * GIB)]);
+    let mut trainer = statistics(4242, vec![busy(0, 28 * GIB, 32 * GIB), busy(1, 30 * GIB, 32 * GIB)]);
     trainer.process.command =
         "/usr/bin/python3 -m torch.distributed.run train.py --config configs/llama-8b.yaml --batch 16"
             .to_owned();
     trainer.tenant = None;
-    let mut server = page(977, vec![card(0, 3 * GIB, 4 * GIB)]).with_tenant("team-search", Some(10 * GIB));
+    let mut server =
+        statistics(977, vec![card(0, 3 * GIB, 4 * GIB)]).with_tenant("team-search", Some(10 * GIB));
     server.process.command = "python serve.py --port 8000".to_owned();
     server.time = NOW - 75_000_000;
     server.cards[0].limit = Some(10 * GIB);

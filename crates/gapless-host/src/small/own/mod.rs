@@ -8,9 +8,8 @@
 //! ```
 //!
 //! An object may be freed by any thread: it goes into that thread's list, and a full list gives a batch to the shelf.
-//! So
-//! a thread that only frees feeds one that only allocates, 64 objects at a time. An object above 32 KiB has slices of
-//! its own.
+//! So a thread that only frees feeds one that only allocates, 64 objects at a time. An object above 32 KiB has slices
+//! of its own.
 //!
 //! A thread takes the lock of a shelf, then that of the arena; never two shelves, except around a fork, where all are
 //! taken in the order of their classes. A forked child keeps the caches of threads that it does not have, with what is

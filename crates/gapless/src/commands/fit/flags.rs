@@ -89,10 +89,9 @@ fn adapters(text: &str) -> Result<Adapters> {
         let (key, value) = part.split_once('=').unwrap_or(("r", part));
         match key.trim() {
             "r" | "rank" => {
-                let number: u64 = value
-                    .trim()
-                    .parse()
-                    .map_err(|_| wrong(format!("--lora {text}: {value:?} is no rank")))?;
+                let number: u64 = value.trim().parse().map_err(|_| {
+                    wrong(format!("--lora {text}: invalid rank {value:?}: use a whole number, such as 16"))
+                })?;
                 if number == 0 || number > 1 << 16 {
                     return Err(wrong(format!("--lora {text}: a rank is from 1 to 65536")));
                 }

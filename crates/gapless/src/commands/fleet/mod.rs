@@ -1,6 +1,5 @@
 //! `gapless fleet`: policies on a simulated cluster, the judge of their logs, the extender for Kubernetes, the agent on
-//! a
-//! node, and the placement for other programs.
+//! a node, and the placement for other programs.
 
 mod advise;
 mod agent;

@@ -2,8 +2,8 @@
 //! the labels of DCGM's exporter.
 
 use crate::machine::{Gpu, Machine, Process, Use};
-use gapless_page::host::Figures;
-use gapless_page::{Card, Region};
+use gapless_stats::host::Figures;
+use gapless_stats::{Card, Region};
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -46,14 +46,14 @@ const CARD: &[(&str, Kind, &str, OfCard)] = &[
     ("gapless_retries_total", Counter, "Requests that were tried again.", |c| {
         Some(c.counters.retries as f64)
     }),
-    ("gapless_pages_created_total", Counter, "Pages that the driver made.", |c| {
+    ("gapless_statss_created_total", Counter, "Pages that the driver made.", |c| {
         Some(c.counters.creates as f64)
     }),
-    ("gapless_pages_mapped_total", Counter, "Pages that the driver mapped.", |c| {
+    ("gapless_statss_mapped_total", Counter, "Pages that the driver mapped.", |c| {
         Some(c.counters.maps as f64)
     }),
     (
-        "gapless_pages_harvested_total",
+        "gapless_statss_harvested_total",
         Counter,
         "Pages mapped a second time instead of taken from the device.",
         |c| Some(c.counters.harvested as f64),
@@ -119,7 +119,7 @@ type OfRegion = fn(&Region) -> u64;
 
 /// Of each region of a process on a card, with the region's name as a label.
 const REGION: &[(&str, &str, OfRegion)] = &[
-    ("gapless_region_live_bytes", "Bytes in blocks of a region that are awake.", |r| r.live),
+    ("gapless_region_allocated_bytes", "Bytes in blocks of a region that are awake.", |r| r.live),
     ("gapless_region_held_bytes", "Device memory that a region holds.", |r| r.held),
     ("gapless_region_asleep_bytes", "Bytes in blocks of a region that sleep.", |r| r.asleep),
     ("gapless_region_host_bytes", "Host memory that keeps the bytes of a region that sleeps.", |r| r.host),
@@ -196,17 +196,18 @@ pub(super) fn text(machine: &Machine) -> String {
     let name = "gapless_statistics_timestamp_seconds";
     out.family(name, Gauge, "When a process last wrote its statistics.");
     for process in &machine.processes {
-        if let Some(page) = &process.page {
+        if let Some(statistics) = &process.statistics {
             let (pid, program) = (process.pid.to_string(), program(&process.command));
             let labels = labels(&[("Hostname", &machine.host), ("pid", &pid), ("process", &program)]);
-            out.sample(name, &labels, page.time as f64 / 1e6);
+            out.sample(name, &labels, statistics.time as f64 / 1e6);
         }
     }
     for (name, kind, help, of) in HOST {
         out.family(name, *kind, help);
-        for page in &machine.hosts {
-            if let Some(value) = of(&page.figures) {
-                let (pid, program) = (page.process.pid.to_string(), program(&page.process.command));
+        for statistics in &machine.hosts {
+            if let Some(value) = of(&statistics.figures) {
+                let (pid, program) =
+                    (statistics.process.pid.to_string(), program(&statistics.process.command));
                 let labels = labels(&[("Hostname", &machine.host), ("pid", &pid), ("process", &program)]);
                 out.sample(name, &labels, value as f64);
             }
@@ -357,7 +358,7 @@ mod tests {
                 Some(&*value.to_string())
             );
         };
-        line("gapless_region_live_bytes", 0);
+        line("gapless_region_allocated_bytes", 0);
         line("gapless_region_held_bytes", 3);
         line("gapless_region_asleep_bytes", 5);
         line("gapless_region_host_bytes", 0);

@@ -213,9 +213,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_said_and_a_panic_ends_one_connection() {
-        let failing = start(&|| Err(anyhow::anyhow!("no pages")));
+        let failing = start(&|| Err(anyhow::anyhow!("no statistics files")));
         let answer = ask(failing, b"GET /metrics HTTP/1.1\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("no pages"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("no statistics files"), "{answer}");
         let panicking = start(&|| panic!("inside a test"));
         assert_eq!(ask(panicking, b"GET /metrics HTTP/1.1\r\n\r\n"), "");
         assert!(ask(panicking, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));

@@ -101,7 +101,10 @@ pub(super) fn shares(cells: &[Box<str>], problem: &Problem) -> Result<Shares> {
             "" => None,
             name => Some(*by_name.get(name).ok_or_else(|| {
                 Failure::new(
-                    format!("buffer {}: shares {name:?}, which is no buffer", problem.name(index)),
+                    format!(
+                        "buffer {}: invalid name {name:?} in its shares: no buffer has it",
+                        problem.name(index)
+                    ),
                     help,
                 )
             })?),

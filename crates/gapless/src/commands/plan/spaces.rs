@@ -235,9 +235,12 @@ fn usage(cell: &str) -> Result<Usage, String> {
     }
     if let Some(times) = cell.strip_prefix('@') {
         let times: Result<Vec<i64>, _> = times.split_whitespace().map(str::parse).collect();
-        let mut times = times.map_err(|_| format!("{cell:?} are no times"))?;
+        let mut times = times
+            .map_err(|_| format!("invalid times {cell:?}: use @ and whole numbers, such as \"@3 17\""))?;
         times.sort_unstable();
         return Ok(Usage::at(times));
     }
-    cell.parse().map(Usage::count).map_err(|_| format!("{cell:?} is no count of accesses"))
+    cell.parse()
+        .map(Usage::count)
+        .map_err(|_| format!("invalid count of accesses {cell:?}: use a whole number, such as 12"))
 }

@@ -6,7 +6,7 @@
 use crate::cli::RunArgs;
 use crate::failure::Failure;
 use anyhow::Result;
-use gapless_page::{Folder, Process, folder, process};
+use gapless_stats::{Folder, Process, folder, process};
 use gapless_trace::Bytes;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -47,7 +47,9 @@ fn limit(text: &str) -> Result<String> {
     let help = "for example --host-limit 200GiB, or auto for 90 % of the cgroup's limit";
     let bytes: Bytes = text.parse().map_err(|error| Failure::new(format!("--host-limit: {error}"), help))?;
     if bytes.0 == 0 {
-        return Err(Failure::new("--host-limit: zero bytes are no budget", help).into());
+        return Err(
+            Failure::new("--host-limit: invalid size \"0\": a limit is at least one byte", help).into()
+        );
     }
     Ok(bytes.0.to_string())
 }
@@ -120,7 +122,7 @@ fn sweep(folder: &Folder) {
         let name = entry.file_name();
         let stem = name.to_str().and_then(|name| name.strip_suffix(END));
         let Some((pid, start, namespace)) =
-            stem.and_then(|stem| process::parse_name(&format!("{stem}.page")))
+            stem.and_then(|stem| process::parse_name(&format!("{stem}.stats")))
         else {
             continue;
         };

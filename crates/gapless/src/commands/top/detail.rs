@@ -3,7 +3,7 @@
 use super::draw::{self, Palette, area as area_of, bytes, count, cut, duration, keys, left, rate, right};
 use super::state::{Ui, gpus};
 use crate::machine::{Machine, Process};
-use gapless_page::Card;
+use gapless_stats::Card;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
@@ -81,9 +81,9 @@ fn title(
             if process.uses.len() > 1 { format!(" of {}", gpus(process, machine)) } else { String::new() };
         facts.push(format!("GPU {}{of} {name}", gpu.number()));
     }
-    if let Some(page) = &process.page {
-        facts.push(format!("for {}", duration(machine.time.saturating_sub(page.began))));
-        facts.push(page.program.clone());
+    if let Some(statistics) = &process.statistics {
+        facts.push(format!("for {}", duration(machine.time.saturating_sub(statistics.began))));
+        facts.push(statistics.program.clone());
     }
     let mut lines = vec![
         Line::from(vec![
@@ -278,7 +278,7 @@ fn shorten(mut lines: Vec<Line<'static>>, room: usize, more: usize, palette: Pal
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_page::Region;
+    use gapless_stats::Region;
 
     #[test]
     fn regions_with_what_of_them_sleeps() {

@@ -20,8 +20,8 @@ pub(super) fn text(machine: &Machine) -> String {
         right("RESIDENT", 9),
         left("BUDGET", 19)
     );
-    for page in &machine.hosts {
-        let figures = &page.figures;
+    for statistics in &machine.hosts {
+        let figures = &statistics.figures;
         let budget = match figures.limit {
             0 => "-".to_owned(),
             limit => format!("{} of {}", bytes(figures.budget_held), bytes(limit)),
@@ -29,13 +29,13 @@ pub(super) fn text(machine: &Machine) -> String {
         let _ = writeln!(
             out,
             "{} {} {} {} {} {} {}",
-            right(&page.process.pid.to_string(), 8),
+            right(&statistics.process.pid.to_string(), 8),
             right(&bytes(figures.large_live), 9),
             right(&bytes(figures.kept), 9),
             right(&bytes(figures.small), 9),
             right(&bytes(figures.resident), 9),
             left(&budget, 19),
-            command(&page.process.command)
+            command(&statistics.process.command)
         );
     }
     out
@@ -45,19 +45,20 @@ pub(super) fn text(machine: &Machine) -> String {
 mod tests {
     use super::*;
     use crate::machine::testing::machine;
-    use gapless_page::HostPage;
+    use gapless_stats::HostStatistics;
 
     #[test]
     fn host_memory_is_listed_with_its_budget() {
         let mut machine = machine();
-        let mut page = HostPage::default();
-        page.process.pid = 4242;
-        page.process.command = "python train.py".to_owned();
-        let of = &mut page.figures;
+        let mut statistics = HostStatistics::default();
+        statistics.process.pid = 4242;
+        statistics.process.command = "python train.py".to_owned();
+        let of = &mut statistics.figures;
         (of.large_live, of.kept, of.small, of.resident) = (3 << 30, 512 << 20, 200 << 20, 4 << 30);
-        machine.hosts.push(page.clone());
-        (page.process.pid, page.figures.limit, page.figures.budget_held) = (4243, 200 << 30, 5 << 30);
-        machine.hosts.push(page);
+        machine.hosts.push(statistics.clone());
+        (statistics.process.pid, statistics.figures.limit, statistics.figures.budget_held) =
+            (4243, 200 << 30, 5 << 30);
+        machine.hosts.push(statistics);
         let shown = text(&machine);
         let words: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(words[3][..2], ["4242", "3.00"], "{shown}");

@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, Process, Use};
 use anyhow::Result;
-use gapless_page::{Card, HostPage};
+use gapless_stats::{Card, HostStatistics};
 use serde_json::{Value, json};
 
 pub(super) fn text(machine: &Machine) -> Result<String> {
@@ -43,12 +43,12 @@ fn value(machine: &Machine) -> Value {
     })
 }
 
-fn of_host(page: &HostPage) -> Value {
-    let f = &page.figures;
+fn of_host(statistics: &HostStatistics) -> Value {
+    let f = &statistics.figures;
     json!({
-        "pid": page.process.pid,
-        "command": page.process.command,
-        "written": page.time,
+        "pid": statistics.process.pid,
+        "command": statistics.process.command,
+        "written": statistics.time,
         "large": f.large_live,
         "large_peak": f.large_peak,
         "kept": f.kept,
@@ -68,11 +68,11 @@ fn of_host(page: &HostPage) -> Value {
 }
 
 fn of_process(process: &Process, machine: &Machine) -> Value {
-    let about = process.page.as_ref().map(|page| {
+    let about = process.statistics.as_ref().map(|statistics| {
         json!({
-            "program": page.program,
-            "began": page.began,
-            "written": page.time,
+            "program": statistics.program,
+            "began": statistics.began,
+            "written": statistics.time,
             "silent": process.silent(machine.time).is_some(),
         })
     });
@@ -123,7 +123,7 @@ fn of_card(card: &Card) -> Value {
             json!({
                 "name": region.name,
                 "keep": region.keep,
-                "live": region.live,
+                "allocated": region.live,
                 "held": region.held,
                 "asleep": region.asleep,
                 "host": region.host,

@@ -42,7 +42,7 @@ pub(super) fn text(machine: &Machine) -> String {
         );
     }
     for process in Ui::default().rows(machine) {
-        let is_ours = process.page.is_some();
+        let is_ours = process.statistics.is_some();
         let or_dash = |text: String| if is_ours { text } else { "-".to_owned() };
         let silent = process.silent(machine.time).map(|since| format!(" (silent for {})", duration(since)));
         let _ = writeln!(

@@ -198,7 +198,7 @@ pub(crate) fn gpus(process: &Process, machine: &Machine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::testing::{card, machine, page};
+    use crate::machine::testing::{card, machine, statistics};
 
     fn press(ui: &mut Ui, keys: &str, machine: &Machine) -> bool {
         keys.chars().any(|c| {
@@ -260,7 +260,7 @@ mod tests {
         let who = |_: u32| (String::new(), String::new());
         let of = |numbers: &[u32]| {
             let cards = numbers.iter().map(|&index| card(index, 1, 1)).collect();
-            let machine = Machine::of(vec![page(1, cards)], Ok(Vec::new()), 0, None, &who);
+            let machine = Machine::of(vec![statistics(1, cards)], Ok(Vec::new()), 0, None, &who);
             gpus(&machine.processes[0], &machine)
         };
         assert_eq!(of(&[0]), "0");

@@ -217,7 +217,7 @@ fn row(
     width: usize,
     palette: Palette,
 ) -> Line<'static> {
-    let is_ours = process.page.is_some();
+    let is_ours = process.statistics.is_some();
     let silent = process.silent(machine.time);
     let plain = if is_ours && silent.is_none() { Style::new() } else { palette.quiet() };
     let or_dash = |text: String| if is_ours { text } else { "-".to_owned() };
@@ -253,7 +253,7 @@ fn row(
 
 /// What a process holds; where nobody says how much, that.
 pub(crate) fn held(process: &Process) -> String {
-    let is_known = process.page.is_some() || process.uses.iter().any(|one| one.used.is_some());
+    let is_known = process.statistics.is_some() || process.uses.iter().any(|one| one.used.is_some());
     if is_known { bytes(process.reserved()) } else { "?".to_owned() }
 }
 
@@ -383,7 +383,7 @@ mod tests {
         let mut empty = Machine { time: NOW, host: "node-7".into(), ..Machine::default() };
         empty.no_nvml = Some("libnvidia-ml.so.1 was not found".into());
         let mut strangers = machine();
-        strangers.processes.retain(|process| process.page.is_none());
+        strangers.processes.retain(|process| process.statistics.is_none());
         insta::assert_snapshot!(format!(
             "{}\n\n{}",
             screen(80, 12, &empty, &Ui::default()),

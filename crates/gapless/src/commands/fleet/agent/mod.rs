@@ -185,6 +185,6 @@ fn node(args: &AgentArgs) -> Result<String> {
 
 /// One JSON object a line on standard error.
 fn log(mut event: serde_json::Value) {
-    event["time"] = json!(gapless_page::process::now() / 1_000_000);
+    event["time"] = json!(gapless_stats::process::now() / 1_000_000);
     eprintln!("{event}");
 }

@@ -1,20 +1,21 @@
 //! Reads the statistics files of a folder, and removes those of dead processes.
 
-use crate::error::PageError;
+use crate::error::StatisticsError;
 use crate::folder::{Folder, FolderError};
 use crate::layout;
-use crate::page::Page;
 use crate::process;
+use crate::statistics::Statistics;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How often a page that is being written is read again, and the pause between: a writing takes microseconds.
+/// How often a statistics file that is being written is read again, and the pause between: a writing takes
+/// microseconds.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
-/// A page from another namespace, where nobody can be asked whether its writer lives: shown while it is fresh, removed
-/// when it is old.
+/// A statistics file from another namespace, where nobody can be asked whether its writer lives: shown while it is
+/// fresh, removed when it is old.
 const FRESH: u64 = 10_000_000;
 const OLD: Duration = Duration::from_secs(86_400);
 /// Files of one folder that are looked at.
@@ -24,14 +25,14 @@ const MOST: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Readings {
     /// By pid.
-    pub pages: Vec<Page>,
+    pub files: Vec<Statistics>,
     /// Folders that are not used, and why.
     pub refused: Vec<FolderError>,
-    /// Pages that cannot be read, and why.
-    pub unreadable: Vec<(PathBuf, PageError)>,
+    /// Statistics files that cannot be read, and why.
+    pub unreadable: Vec<(PathBuf, StatisticsError)>,
 }
 
-/// All pages in the folders of this user.
+/// All statistics files in the folders of this user.
 #[must_use]
 pub fn read_all(candidates: &[PathBuf]) -> Readings {
     let mut readings = Readings::default();
@@ -42,7 +43,7 @@ pub fn read_all(candidates: &[PathBuf]) -> Readings {
             Err(error) => readings.refused.push(error),
         }
     }
-    readings.pages.sort_by_key(|page| (page.process.pid, page.process.start));
+    readings.files.sort_by_key(|statistics| (statistics.process.pid, statistics.process.start));
     readings
 }
 
@@ -65,25 +66,26 @@ fn read_folder(folder: &Folder, readings: &mut Readings) {
             continue;
         }
         match read(&path) {
-            Ok(page) => {
-                let writer = &page.process;
+            Ok(statistics) => {
+                let writer = &statistics.process;
                 if (writer.pid, writer.start, writer.namespace) != (pid, start, namespace) {
-                    readings
-                        .unreadable
-                        .push((path, PageError::Wrong("it is not the page that its name says")));
-                } else if is_near || process::now().saturating_sub(page.time) < FRESH {
-                    readings.pages.push(page);
+                    readings.unreadable.push((
+                        path,
+                        StatisticsError::Wrong("it is not the statistics file that its name says"),
+                    ));
+                } else if is_near || process::now().saturating_sub(statistics.time) < FRESH {
+                    readings.files.push(statistics);
                 }
             }
             // Its writer is about to write it, or has just ended.
-            Err(PageError::Torn) => {}
-            Err(PageError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(StatisticsError::Torn) => {}
+            Err(StatisticsError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => readings.unreadable.push((path, error)),
         }
     }
 }
 
-/// Removes the pages that killed processes left in a folder: where nobody reads, the next writer does it.
+/// Removes the statistics files that killed processes left in a folder: where nobody reads, the next writer does it.
 pub fn sweep(folder: &Folder) {
     let here = process::namespace();
     for entry in fs::read_dir(folder.path()).into_iter().flatten().filter_map(Result::ok).take(MOST) {
@@ -104,15 +106,15 @@ fn is_old(path: &Path) -> bool {
     modified.is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > OLD))
 }
 
-/// The page in a file.
+/// What a statistics file says.
 ///
 /// # Errors
-/// When it cannot be read, or is no page.
-pub fn read(path: &Path) -> Result<Page, PageError> {
+/// When it cannot be read, or is not a statistics file.
+pub fn read(path: &Path) -> Result<Statistics, StatisticsError> {
     let meta = fs::symlink_metadata(path)?;
     // A pipe would keep us waiting.
     if !meta.is_file() {
-        return Err(PageError::NotAPage);
+        return Err(StatisticsError::NotStatistics);
     }
     let mut bytes = Vec::new();
     for attempt in 0..TRIES {
@@ -122,12 +124,12 @@ pub fn read(path: &Path) -> Result<Page, PageError> {
         bytes.clear();
         File::open(path)?.take(layout::LARGEST as u64 + 1).read_to_end(&mut bytes)?;
         if bytes.len() > layout::LARGEST {
-            return Err(PageError::TooLarge(meta.len()));
+            return Err(StatisticsError::TooLarge(meta.len()));
         }
         match layout::decode(&bytes) {
-            Err(PageError::Torn) => {}
+            Err(StatisticsError::Torn) => {}
             other => return other,
         }
     }
-    Err(PageError::Torn)
+    Err(StatisticsError::Torn)
 }

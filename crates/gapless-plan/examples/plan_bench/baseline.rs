@@ -12,15 +12,14 @@
 //!
 //! Gaps within lifetimes are filled and fixed offsets ignored: these planners know neither.
 
+use gapless_plan::compact::Compact;
+use gapless_plan::rng::Rng;
+use gapless_plan::shelves::{Shelves, round_up};
+use gapless_plan::{Plan, Problem, bound};
 use gapless_trace::Bytes;
 
-use crate::compact::Compact;
-use crate::problem::{Plan, Problem};
-use crate::rng::Rng;
-use crate::shelves::{Shelves, round_up};
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Baseline {
+pub(crate) enum Baseline {
     XlaBestFit,
     TfliteGreedyBySize,
     TflmGreedy,
@@ -31,7 +30,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    pub const ALL: [Baseline; 7] = [
+    pub(crate) const ALL: [Baseline; 7] = [
         Baseline::XlaBestFit,
         Baseline::TfliteGreedyBySize,
         Baseline::TflmGreedy,
@@ -41,8 +40,7 @@ impl Baseline {
         Baseline::OnnxRuntime,
     ];
 
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Baseline::XlaBestFit => "XLA best-fit",
             Baseline::TfliteGreedyBySize => "TFLite greedy by size",
@@ -55,8 +53,7 @@ impl Baseline {
     }
 
     /// The plan this planner would make. Hill-climbing makes as many passes as TVM does, 500.
-    #[must_use]
-    pub fn plan(self, problem: &Problem) -> Plan {
+    pub(crate) fn plan(self, problem: &Problem) -> Plan {
         let compact = Compact::of_problem(problem);
         let mut packer = Packer::new(&compact);
         let order = self.order(&compact);
@@ -183,7 +180,7 @@ impl<'a> Packer<'a> {
         let mut rng = Rng::new(0);
         let mut current = self.run(&order, Gap::Lowest);
         let (mut best, mut best_offsets) = (current, self.offsets.clone());
-        let goal = crate::bound::live_peak(self.compact);
+        let goal = bound::live_peak(self.compact);
         for pass in 1..passes {
             if best <= goal {
                 break;
@@ -224,8 +221,8 @@ impl<'a> Packer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate;
-    use crate::validate::validate;
+    use gapless_plan::validate;
+    use gapless_problems::generate;
 
     #[test]
     fn every_baseline_gives_a_valid_plan() {

@@ -1,4 +1,4 @@
-//! The host's memory of one process: a file of its own beside the page, because another library writes it.
+//! The host's memory of one process: a file of its own beside the statistics file, because another library writes it.
 //!
 //! ```text
 //!      0  "GAPLHOST"
@@ -11,7 +11,7 @@
 //! It is written in one call and read in one. Where the sum is wrong the reader met the writer, and looks again at the
 //! next reading.
 
-use crate::error::PageError;
+use crate::error::StatisticsError;
 use crate::folder::Folder;
 use crate::layout::{COMMAND, Put, TEXT, Take, sum};
 use crate::process::{self, Process};
@@ -32,7 +32,7 @@ const MOST: usize = 4096;
 
 /// What a process says of its host memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostPage {
+pub struct HostStatistics {
     pub process: Process,
     /// When it was written, in microseconds since the Unix epoch.
     pub time: u64,
@@ -131,18 +131,18 @@ impl Figures {
     }
 }
 
-/// The bytes of a page.
+/// The bytes of a statistics file.
 #[must_use]
-pub fn encode(page: &HostPage) -> Vec<u8> {
+pub fn encode(statistics: &HostStatistics) -> Vec<u8> {
     let mut body = Put(Vec::with_capacity(1024));
-    let Process { pid, start, namespace, began, command, program } = &page.process;
+    let Process { pid, start, namespace, began, command, program } = &statistics.process;
     body.u32(*pid);
     [start, namespace, began].into_iter().for_each(|value| body.u64(*value));
     body.text(command, COMMAND);
     body.text(program, TEXT);
-    body.u64(page.time);
+    body.u64(statistics.time);
     body.0.push(COUNT as u8);
-    page.figures.list().into_iter().for_each(|value| body.u64(value));
+    statistics.figures.list().into_iter().for_each(|value| body.u64(value));
     let mut out = Put(MAGIC.to_vec());
     out.u32(VERSION);
     out.u32(body.0.len() as u32);
@@ -151,31 +151,31 @@ pub fn encode(page: &HostPage) -> Vec<u8> {
     out.0
 }
 
-/// A page from bytes that anybody may have written.
+/// A statistics file from bytes that anybody may have written.
 ///
 /// # Errors
-/// [`PageError::Torn`] where it makes sense to read again; else what is wrong with it.
-pub fn decode(bytes: &[u8]) -> Result<HostPage, PageError> {
+/// [`StatisticsError::Torn`] where it makes sense to read again; else what is wrong with it.
+pub fn decode(bytes: &[u8]) -> Result<HostStatistics, StatisticsError> {
     if bytes.is_empty() {
-        return Err(PageError::Torn);
+        return Err(StatisticsError::Torn);
     }
     let mut head = Take(bytes);
     if head.bytes(8).is_none_or(|magic| magic != MAGIC) {
-        return Err(PageError::NotAPage);
+        return Err(StatisticsError::NotStatistics);
     }
-    let version = head.u32().ok_or(PageError::Torn)?;
+    let version = head.u32().ok_or(StatisticsError::Torn)?;
     if version != VERSION {
-        return Err(PageError::Version(version));
+        return Err(StatisticsError::Version(version));
     }
-    let length = head.u32().ok_or(PageError::Torn)? as usize;
+    let length = head.u32().ok_or(StatisticsError::Torn)? as usize;
     if length > LARGEST {
-        return Err(PageError::Wrong("its length"));
+        return Err(StatisticsError::Wrong("its length"));
     }
-    let body = head.bytes(length).ok_or(PageError::Torn)?;
-    if head.u64().ok_or(PageError::Torn)? != sum(body) {
-        return Err(PageError::Torn);
+    let body = head.bytes(length).ok_or(StatisticsError::Torn)?;
+    if head.u64().ok_or(StatisticsError::Torn)? != sum(body) {
+        return Err(StatisticsError::Torn);
     }
-    let short = || PageError::Wrong("it ends too early");
+    let short = || StatisticsError::Wrong("it ends too early");
     let mut body = Take(body);
     let process = Process {
         pid: body.u32().ok_or_else(short)?,
@@ -187,19 +187,19 @@ pub fn decode(bytes: &[u8]) -> Result<HostPage, PageError> {
     };
     let time = body.number()?;
     if body.u8() != Some(COUNT as u8) {
-        return Err(PageError::Wrong("the number of its figures"));
+        return Err(StatisticsError::Wrong("the number of its figures"));
     }
     let mut list = [0; COUNT];
     for value in &mut list {
         *value = body.number()?;
     }
     if !body.0.is_empty() {
-        return Err(PageError::Wrong("it goes on after its end"));
+        return Err(StatisticsError::Wrong("it goes on after its end"));
     }
-    Ok(HostPage { process, time, figures: Figures::of(list) })
+    Ok(HostStatistics { process, time, figures: Figures::of(list) })
 }
 
-/// Writes the page of one process, repeatedly.
+/// Writes the statistics file of one process, repeatedly.
 #[derive(Debug)]
 pub struct HostWriter {
     file: File,
@@ -207,11 +207,11 @@ pub struct HostWriter {
 }
 
 impl HostWriter {
-    /// The page of `process` in `folder`, empty so far.
+    /// The statistics file of `process` in `folder`, empty so far.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn create(folder: &Folder, process: &Process) -> Result<HostWriter, PageError> {
+    pub fn create(folder: &Folder, process: &Process) -> Result<HostWriter, StatisticsError> {
         let path = folder.path().join(process.file_name()).with_extension(&END[1..]);
         // What is there under this name was left by this very process.
         let _ = fs::remove_file(&path);
@@ -221,8 +221,8 @@ impl HostWriter {
 
     /// # Errors
     /// When it cannot be written.
-    pub fn write(&mut self, page: &HostPage) -> Result<(), PageError> {
-        self.file.write_all_at(&encode(page), 0)?;
+    pub fn write(&mut self, statistics: &HostStatistics) -> Result<(), StatisticsError> {
+        self.file.write_all_at(&encode(statistics), 0)?;
         Ok(())
     }
 
@@ -232,18 +232,18 @@ impl HostWriter {
     }
 }
 
-/// All host pages in the folders of this user, by pid. Those of dead processes are removed; one that is just being
-/// written, or that another version wrote, is left out.
+/// All host statistics files in the folders of this user, by pid. Those of dead processes are removed; one that is just
+/// being written, or that another version wrote, is left out.
 #[must_use]
-pub fn read_hosts(candidates: &[PathBuf]) -> Vec<HostPage> {
+pub fn read_hosts(candidates: &[PathBuf]) -> Vec<HostStatistics> {
     let here = process::namespace();
-    let mut pages = Vec::new();
+    let mut files = Vec::new();
     let folders = candidates.iter().filter_map(|path| Folder::open(path).ok().flatten());
     for folder in folders {
         for entry in fs::read_dir(folder.path()).into_iter().flatten().filter_map(Result::ok).take(MOST) {
             let name = entry.file_name();
             let stem =
-                name.to_str().and_then(|name| name.strip_suffix(END)).map(|stem| format!("{stem}.page"));
+                name.to_str().and_then(|name| name.strip_suffix(END)).map(|stem| format!("{stem}.stats"));
             let Some((pid, start, namespace)) = stem.as_deref().and_then(process::parse_name) else {
                 continue;
             };
@@ -260,33 +260,33 @@ pub fn read_hosts(candidates: &[PathBuf]) -> Vec<HostPage> {
             let read = is_file
                 && File::open(entry.path())
                     .is_ok_and(|file| file.take(limit).read_to_end(&mut bytes).is_ok());
-            if let Some(page) = read.then(|| decode(&bytes).ok()).flatten()
-                && (page.process.pid, page.process.start) == (pid, start)
+            if let Some(statistics) = read.then(|| decode(&bytes).ok()).flatten()
+                && (statistics.process.pid, statistics.process.start) == (pid, start)
             {
-                pages.push(page);
+                files.push(statistics);
             }
         }
     }
-    pages.sort_by_key(|page| page.process.pid);
-    pages
+    files.sort_by_key(|statistics| statistics.process.pid);
+    files
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn page() -> HostPage {
+    fn statistics() -> HostStatistics {
         let mut list = [0; COUNT];
         list.iter_mut().enumerate().for_each(|(at, value)| *value = 1 << (at * 3));
         let process = Process::current("test 1").expect("/proc");
-        HostPage { process, time: 77, figures: Figures::of(list) }
+        HostStatistics { process, time: 77, figures: Figures::of(list) }
     }
 
     #[test]
     fn a_page_comes_back_and_every_cut_or_changed_one_is_refused() {
-        let page = page();
-        let bytes = encode(&page);
-        assert_eq!(decode(&bytes).expect("a page"), page);
+        let statistics = statistics();
+        let bytes = encode(&statistics);
+        assert_eq!(decode(&bytes).expect("a statistics file"), statistics);
         assert!((0..bytes.len()).all(|length| decode(&bytes[..length]).is_err()), "cut");
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
@@ -299,15 +299,19 @@ mod tests {
     fn a_folder_is_read_and_what_the_dead_left_is_removed() {
         let place = std::env::temp_dir().join(format!("gapless-host-page-{}", std::process::id()));
         let folder = Folder::make(std::slice::from_ref(&place)).expect("a folder");
-        let page = page();
-        let mut writer = HostWriter::create(&folder, &page.process).expect("a file");
-        writer.write(&page).expect("written");
-        let dead = Process { pid: page.process.pid, start: page.process.start + 1, ..page.process.clone() };
+        let statistics = statistics();
+        let mut writer = HostWriter::create(&folder, &statistics.process).expect("a file");
+        writer.write(&statistics).expect("written");
+        let dead = Process {
+            pid: statistics.process.pid,
+            start: statistics.process.start + 1,
+            ..statistics.process.clone()
+        };
         let left = HostWriter::create(&folder, &dead).expect("a file");
-        fs::write(place.join("1-2-3.page"), "another file").expect("written");
+        fs::write(place.join("1-2-3.stats"), "another file").expect("written");
         let found = read_hosts(std::slice::from_ref(&place));
-        assert_eq!(found, [page]);
-        assert!(!left.path().exists() && place.join("1-2-3.page").exists());
+        assert_eq!(found, [statistics]);
+        assert!(!left.path().exists() && place.join("1-2-3.stats").exists());
         fs::remove_dir_all(place).expect("removed");
     }
 }

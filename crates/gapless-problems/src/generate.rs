@@ -1,7 +1,7 @@
 //! Seeded instances of the kinds that planners are measured on. The same seed gives the same instance everywhere.
 
-use crate::problem::{Buffer, Problem};
-use crate::rng::Rng;
+use gapless_plan::rng::Rng;
+use gapless_plan::{Buffer, Problem};
 
 /// A random guillotine dissection of `time x memory` into `count` buffers: a perfect packing exists, with the peak
 /// `memory`. Each cut goes through the rectangle that comes next in a queue ordered by area, largest first.
@@ -58,9 +58,9 @@ pub enum Layers {
     /// A few kinds of layers, repeated, the same in every step: most models.
     Alike,
     /// Every layer has sizes of its own, the same in every step.
-    Apart,
+    Unlike,
     /// Every layer has sizes of its own in every step: shapes that depend on the data.
-    ApartEachStep,
+    UnlikeEachStep,
 }
 
 /// Training steps of layers that are alike; see [`training_of`].
@@ -93,13 +93,13 @@ pub fn training_of(count: usize, per_step: usize, sizes: Layers, seed: u64) -> P
     let kinds = [kind(), kind(), kind(), kind()];
     let mut shapes: Vec<[u64; 8]> = match sizes {
         Layers::Alike => (0..layers).map(|layer| kinds[layer % kinds.len()]).collect(),
-        Layers::Apart | Layers::ApartEachStep => (0..layers).map(|_| kind()).collect(),
+        Layers::Unlike | Layers::UnlikeEachStep => (0..layers).map(|_| kind()).collect(),
     };
     for shape in &shapes {
         buffers.push(Buffer::new(0, horizon, shape[0]));
     }
     'steps: for step in 0..steps as i64 {
-        if sizes == Layers::ApartEachStep && step > 0 {
+        if sizes == Layers::UnlikeEachStep && step > 0 {
             shapes.fill_with(&mut kind);
         }
         let begin = step * step_time;

@@ -1,10 +1,10 @@
 //! Writes the statistics file of one process, repeatedly.
 
-use crate::error::PageError;
+use crate::error::StatisticsError;
 use crate::folder::Folder;
 use crate::layout;
-use crate::page::Page;
 use crate::process::Process;
+use crate::statistics::Statistics;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The page of `process` in `folder`, empty so far.
+    /// The statistics file of `process` in `folder`, empty so far.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn create(folder: &Folder, process: &Process) -> Result<Writer, PageError> {
+    pub fn create(folder: &Folder, process: &Process) -> Result<Writer, StatisticsError> {
         let path = folder.path().join(process.file_name());
         // What is there under this name was left by this very process.
         let _ = std::fs::remove_file(&path);
@@ -29,13 +29,14 @@ impl Writer {
         Ok(Writer { file, path, sequence: 0 })
     }
 
-    /// Writes the page anew: one call, so that a reader seldom meets it half done, and always sees that it did.
+    /// Writes the statistics file anew: one call, so that a reader seldom meets it half done, and always sees that it
+    /// did.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write(&mut self, page: &Page) -> Result<(), PageError> {
+    pub fn write(&mut self, statistics: &Statistics) -> Result<(), StatisticsError> {
         self.sequence += 1;
-        self.file.write_all_at(&layout::encode(page, self.sequence), 0)?;
+        self.file.write_all_at(&layout::encode(statistics, self.sequence), 0)?;
         Ok(())
     }
 
@@ -44,7 +45,7 @@ impl Writer {
         &self.path
     }
 
-    /// Takes the page away. What is left where nobody calls this is removed by readers.
+    /// Takes the statistics file away. What is left where nobody calls this is removed by readers.
     pub fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }

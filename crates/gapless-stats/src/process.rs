@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The writer of a page.
+/// The writer of a statistics file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
@@ -12,10 +12,10 @@ pub struct Process {
     pub start: u64,
     /// The namespace in which the number is its: containers that share a folder do not share numbers.
     pub namespace: u64,
-    /// When it began to write pages, in microseconds since the Unix epoch.
+    /// When it began to write statistics files, in microseconds since the Unix epoch.
     pub began: u64,
     pub command: String,
-    /// What wrote the page, with its version.
+    /// What wrote the statistics file, with its version.
     pub program: String,
 }
 
@@ -34,17 +34,17 @@ impl Process {
         })
     }
 
-    /// The file that its page is in.
+    /// The name of its statistics file.
     #[must_use]
     pub fn file_name(&self) -> String {
-        format!("{}-{}-{}.page", self.pid, self.start, self.namespace)
+        format!("{}-{}-{}.stats", self.pid, self.start, self.namespace)
     }
 }
 
-/// What the name of a page's file says of its writer: pid, start, namespace.
+/// What the name of a statistics file says of its writer: pid, start, namespace.
 #[must_use]
 pub fn parse_name(name: &str) -> Option<(u32, u64, u64)> {
-    let mut parts = name.strip_suffix(".page")?.split('-');
+    let mut parts = name.strip_suffix(".stats")?.split('-');
     let found = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     parts.next().is_none().then_some(found)
 }
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(owner_of(process.pid), user());
         let named = parse_name(&process.file_name()).expect("its own name");
         assert_eq!(named, (process.pid, process.start, process.namespace));
-        for wrong in ["", "1.page", "1-2.page", "1-2-3", "1-2-3-4.page", "-1-2-3.page", "a-2-3.page"] {
+        for wrong in ["", "1.stats", "1-2.stats", "1-2-3", "1-2-3-4.stats", "-1-2-3.stats", "a-2-3.stats"] {
             assert_eq!(parse_name(wrong), None, "{wrong}");
         }
     }

@@ -1,24 +1,26 @@
 //! Measures the planner on the kinds of instances that its targets speak of, one line each: ours, what is wanted,
 //! peers.
 //!
-//! `cargo run --release -p gapless-plan --example bench --
+//! `cargo run --release -p gapless-plan --example plan_bench --
 //! [challenging|cliff|minimise|tensors|guillotine|heavy|million|training|replan|baselines|FILE.csv]...` Limits count
 //! seconds of CPU of this process, not of the clock on the wall, so that a busy machine does not change the figures.
 //! `OFF=trick,trick` turns tricks off, `SEED=n` changes the seed, `LIMIT=s` the limit, `ONLY=J` picks one of the set to
 //! minimise, `CASE=100000, coarse` generated cases by a part of their name, `VERBOSE=1` prints every better plan.
 //! `PEERS=FILE` names figures of other planners on the challenging set: lines of a letter, a tab and what to print.
 
+mod baseline;
+
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gapless_plan::generate::Layers;
+use baseline::Baseline;
 use gapless_plan::{
-    Baseline, Options, Plan, Problem, Progress, Tricks, Watch, bound, carry_over, generate, replan, solve,
-    validate,
+    Options, Plan, Problem, Progress, Tricks, Watch, bound, carry_over, replan, solve, validate,
 };
 use gapless_problems::csv;
+use gapless_problems::generate::{self, Layers};
 use gapless_trace::Bytes;
 
 const LETTERS: &str = "ABCDEFGHIJK";
@@ -115,7 +117,7 @@ fn main() {
     }
     if wants("training") {
         for (kind, sizes) in
-            [("alike", Layers::Alike), ("apart", Layers::Apart), ("apart each step", Layers::ApartEachStep)]
+            [("alike", Layers::Alike), ("apart", Layers::Unlike), ("apart each step", Layers::UnlikeEachStep)]
         {
             let name = format!("training 100000, {kind}");
             if !picked(&name) {

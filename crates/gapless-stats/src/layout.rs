@@ -1,5 +1,5 @@
-//! The bytes of a page. Little-endian, nothing aligned; `text` is a u16 and that many bytes of UTF-8, `option` a u8
-//! and, where that is 1, what it says.
+//! The bytes of a statistics file. Little-endian, nothing aligned; `text` is a u16 and that many bytes of UTF-8,
+//! `option` a u8 and, where that is 1, what it says.
 //!
 //! ```text
 //!      0  "GAPLPAGE"
@@ -17,18 +17,18 @@
 //!     24 + length  u64 sequence again, u64 checksum of sequence, length and body (FNV-1a)
 //! ```
 //!
-//! A page is written in one call and read in one; where the two sequences differ or the sum is wrong, the reader met
-//! the writer and looks again. Counts and texts have upper bounds, so a page has one too; a body that goes on after its
-//! last card is damaged.
+//! A statistics file is written in one call and read in one; where the two sequences differ or the sum is wrong, the
+//! reader met the writer and looks again. Counts and texts have upper bounds, so a statistics file has one too; a body
+//! that goes on after its last card is damaged.
 
-use crate::error::PageError;
-use crate::page::{Card, Counters, Holder, Lane, Page, Region, Sample, Tenant};
+use crate::error::StatisticsError;
 use crate::process::Process;
+use crate::statistics::{Card, Counters, Holder, Lane, Region, Sample, Statistics, Tenant};
 
 pub const MAGIC: [u8; 8] = *b"GAPLPAGE";
 pub const VERSION: u32 = 2;
 
-/// The most that a page has of each.
+/// The most that a statistics file has of each.
 pub const CARDS: usize = 64;
 pub const LANES: usize = 32;
 pub const HOLDERS: usize = 16;
@@ -42,7 +42,7 @@ const KEEP: usize = 16;
 
 const HEADER: usize = 24;
 const FOOTER: usize = 16;
-/// No page is larger.
+/// No statistics file is larger.
 pub const LARGEST: usize = HEADER
     + FOOTER
     + 2048
@@ -50,11 +50,11 @@ pub const LARGEST: usize = HEADER
 /// The bytes of one region.
 const REGION: usize = 36 + TEXT + KEEP;
 
-/// A page as bytes. Lists that are too long lose their end, texts too.
+/// A statistics file as bytes. Lists that are too long lose their end, texts too.
 #[must_use]
-pub fn encode(page: &Page, sequence: u64) -> Vec<u8> {
+pub fn encode(statistics: &Statistics, sequence: u64) -> Vec<u8> {
     let mut body = Put(Vec::with_capacity(16 << 10));
-    put_page(&mut body, page);
+    put_statistics(&mut body, statistics);
     seal(&body.0, sequence)
 }
 
@@ -72,40 +72,40 @@ pub fn seal(body: &[u8], sequence: u64) -> Vec<u8> {
     out.0
 }
 
-/// A page from bytes that anybody may have written; what follows it is not looked at.
+/// A statistics file from bytes that anybody may have written; what follows it is not looked at.
 ///
 /// # Errors
-/// [`PageError::Torn`] where it makes sense to read again; else what is wrong with it.
-pub fn decode(bytes: &[u8]) -> Result<Page, PageError> {
+/// [`StatisticsError::Torn`] where it makes sense to read again; else what is wrong with it.
+pub fn decode(bytes: &[u8]) -> Result<Statistics, StatisticsError> {
     // A file that is just being made.
     if bytes.is_empty() {
-        return Err(PageError::Torn);
+        return Err(StatisticsError::Torn);
     }
     let mut head = Take(bytes);
     if head.bytes(8).is_none_or(|magic| magic != MAGIC) {
-        return Err(PageError::NotAPage);
+        return Err(StatisticsError::NotStatistics);
     }
-    let version = head.u32().ok_or(PageError::Torn)?;
+    let version = head.u32().ok_or(StatisticsError::Torn)?;
     if version != VERSION {
-        return Err(PageError::Version(version));
+        return Err(StatisticsError::Version(version));
     }
-    let length = head.u32().ok_or(PageError::Torn)? as usize;
-    let sequence = head.u64().ok_or(PageError::Torn)?;
+    let length = head.u32().ok_or(StatisticsError::Torn)? as usize;
+    let sequence = head.u64().ok_or(StatisticsError::Torn)?;
     if length > LARGEST {
-        return Err(PageError::Wrong("its length"));
+        return Err(StatisticsError::Wrong("its length"));
     }
-    let body = head.bytes(length).ok_or(PageError::Torn)?;
-    let again = head.u64().ok_or(PageError::Torn)?;
-    let sum = head.u64().ok_or(PageError::Torn)?;
+    let body = head.bytes(length).ok_or(StatisticsError::Torn)?;
+    let again = head.u64().ok_or(StatisticsError::Torn)?;
+    let sum = head.u64().ok_or(StatisticsError::Torn)?;
     if again != sequence || sum != checksum(sequence, body) {
-        return Err(PageError::Torn);
+        return Err(StatisticsError::Torn);
     }
     let mut body = Take(body);
-    let page = take_page(&mut body)?;
+    let statistics = take_statistics(&mut body)?;
     if !body.0.is_empty() {
-        return Err(PageError::Wrong("it goes on after its end"));
+        return Err(StatisticsError::Wrong("it goes on after its end"));
     }
-    Ok(page)
+    Ok(statistics)
 }
 
 /// FNV-1a.
@@ -163,20 +163,20 @@ impl Put {
     }
 }
 
-fn put_page(out: &mut Put, page: &Page) {
-    let Process { pid, start, namespace, began, command, program } = &page.process;
+fn put_statistics(out: &mut Put, statistics: &Statistics) {
+    let Process { pid, start, namespace, began, command, program } = &statistics.process;
     out.u32(*pid);
     out.u64(*start);
     out.u64(*namespace);
     out.u64(*began);
     out.text(command, COMMAND);
     out.text(program, TEXT);
-    out.option(page.tenant.as_ref(), |out, tenant| {
+    out.option(statistics.tenant.as_ref(), |out, tenant| {
         out.text(&tenant.name, TEXT);
         out.option(tenant.limit, Put::u64);
     });
-    out.u64(page.time);
-    let cards = &page.cards[..page.cards.len().min(CARDS)];
+    out.u64(statistics.time);
+    let cards = &statistics.cards[..statistics.cards.len().min(CARDS)];
     out.0.push(cards.len() as u8);
     for card in cards {
         put_card(out, card);
@@ -251,7 +251,7 @@ fn put_card(out: &mut Put, card: &Card) {
 
 pub(crate) struct Take<'a>(pub(crate) &'a [u8]);
 
-const SHORT: PageError = PageError::Wrong("it ends too early");
+const SHORT: StatisticsError = StatisticsError::Wrong("it ends too early");
 
 impl<'a> Take<'a> {
     pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
@@ -280,15 +280,15 @@ impl<'a> Take<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    pub(crate) fn number(&mut self) -> Result<u64, PageError> {
+    pub(crate) fn number(&mut self) -> Result<u64, StatisticsError> {
         self.u64().ok_or(SHORT)
     }
 
     /// Fit to be shown: what would steer a terminal becomes a question mark.
-    pub(crate) fn text(&mut self, most: usize) -> Result<String, PageError> {
+    pub(crate) fn text(&mut self, most: usize) -> Result<String, StatisticsError> {
         let length = usize::from(self.u16().ok_or(SHORT)?);
         if length > most {
-            return Err(PageError::Wrong("a text is too long"));
+            return Err(StatisticsError::Wrong("a text is too long"));
         }
         let bytes = self.bytes(length).ok_or(SHORT)?;
         let shown = |c: char| if c.is_control() || is_format(c) { '?' } else { c };
@@ -297,18 +297,18 @@ impl<'a> Take<'a> {
 
     fn option<T>(
         &mut self,
-        take: impl FnOnce(&mut Self) -> Result<T, PageError>,
-    ) -> Result<Option<T>, PageError> {
+        take: impl FnOnce(&mut Self) -> Result<T, StatisticsError>,
+    ) -> Result<Option<T>, StatisticsError> {
         match self.u8().ok_or(SHORT)? {
             0 => Ok(None),
             1 => take(self).map(Some),
-            _ => Err(PageError::Wrong("a mark is neither 0 nor 1")),
+            _ => Err(StatisticsError::Wrong("a mark is neither 0 nor 1")),
         }
     }
 
-    fn count(&mut self, most: usize) -> Result<usize, PageError> {
+    fn count(&mut self, most: usize) -> Result<usize, StatisticsError> {
         let count = usize::from(self.u16().ok_or(SHORT)?);
-        if count > most { Err(PageError::Wrong("a list is too long")) } else { Ok(count) }
+        if count > most { Err(StatisticsError::Wrong("a list is too long")) } else { Ok(count) }
     }
 }
 
@@ -317,7 +317,7 @@ fn is_format(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-fn take_page(take: &mut Take<'_>) -> Result<Page, PageError> {
+fn take_statistics(take: &mut Take<'_>) -> Result<Statistics, StatisticsError> {
     let process = Process {
         pid: take.u32().ok_or(SHORT)?,
         start: take.number()?,
@@ -334,13 +334,13 @@ fn take_page(take: &mut Take<'_>) -> Result<Page, PageError> {
     let time = take.number()?;
     let count = usize::from(take.u8().ok_or(SHORT)?);
     if count > CARDS {
-        return Err(PageError::Wrong("it has too many cards"));
+        return Err(StatisticsError::Wrong("it has too many cards"));
     }
     let cards = (0..count).map(|_| take_card(take)).collect::<Result<_, _>>()?;
-    Ok(Page { process, tenant, time, cards })
+    Ok(Statistics { process, tenant, time, cards })
 }
 
-fn take_card(take: &mut Take<'_>) -> Result<Card, PageError> {
+fn take_card(take: &mut Take<'_>) -> Result<Card, StatisticsError> {
     let mut card = Card {
         index: take.u32().ok_or(SHORT)?,
         uuid: take.option(|take| take.array().ok_or(SHORT))?,

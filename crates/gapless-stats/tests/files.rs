@@ -1,10 +1,11 @@
 //! From a writer to a reader, whatever happens to the file, the folder or the writer in between.
 
-use gapless_page::layout::{self, decode, encode};
-use gapless_page::process::{self, now};
-use gapless_page::reader::{read, read_all};
-use gapless_page::{
-    Card, Counters, Folder, FolderError, Holder, Lane, Page, PageError, Process, Region, Sample, Writer,
+use gapless_stats::layout::{self, decode, encode};
+use gapless_stats::process::{self, now};
+use gapless_stats::reader::{read, read_all};
+use gapless_stats::{
+    Card, Counters, Folder, FolderError, Holder, Lane, Process, Region, Sample, Statistics, StatisticsError,
+    Writer,
 };
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -15,7 +16,7 @@ struct Temp(PathBuf);
 
 impl Temp {
     fn new(name: &str) -> Temp {
-        let path = std::env::temp_dir().join(format!("gapless-page-{name}-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("gapless-stats-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a folder");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("its mode");
@@ -27,7 +28,7 @@ impl Temp {
     }
 
     fn own(&self) -> Folder {
-        Folder::make(&[self.path("own")]).expect("a folder of pages")
+        Folder::make(&[self.path("own")]).expect("a folder")
     }
 }
 
@@ -95,46 +96,46 @@ fn region(name: &str) -> Region {
     Region { name: name.to_owned(), keep: "host".to_owned(), live: 1, held: 2, asleep: 3, host: 4 }
 }
 
-fn page() -> Page {
+fn statistics() -> Statistics {
     let process = Process::current("gapless test").expect("/proc");
-    let mut page = Page::new(process).with_tenant("team-a", Some(9 << 30));
-    page.time = now();
-    page.cards = vec![card(0), card(3)];
-    page
+    let mut statistics = Statistics::new(process).with_tenant("team-a", Some(9 << 30));
+    statistics.time = now();
+    statistics.cards = vec![card(0), card(3)];
+    statistics
 }
 
 #[test]
 fn what_is_written_is_read() {
     let temp = Temp::new("round-trip");
-    let (folder, page) = (temp.own(), page());
-    let mut writer = Writer::create(&folder, &page.process).expect("a page");
-    writer.write(&page).expect("written");
-    assert_eq!(read(writer.path()).expect("a page"), page);
+    let (folder, statistics) = (temp.own(), statistics());
+    let mut writer = Writer::create(&folder, &statistics.process).expect("a statistics file");
+    writer.write(&statistics).expect("written");
+    assert_eq!(read(writer.path()).expect("a statistics file"), statistics);
     // A shorter one over a longer one.
-    let shorter = Page { cards: vec![card(1)], tenant: None, ..page.clone() };
+    let shorter = Statistics { cards: vec![card(1)], tenant: None, ..statistics.clone() };
     writer.write(&shorter).expect("written");
-    assert_eq!(read(writer.path()).expect("a page"), shorter);
+    assert_eq!(read(writer.path()).expect("a statistics file"), shorter);
     let all = read_all(&[temp.path("own"), temp.path("nowhere")]);
-    assert_eq!(all.pages, [shorter]);
+    assert_eq!(all.files, [shorter]);
     assert!(all.refused.is_empty() && all.unreadable.is_empty(), "{all:?}");
     let mode = |path: &Path| fs::metadata(path).expect("it is there").mode() & 0o777;
     assert_eq!((mode(folder.path()), mode(writer.path())), (0o700, 0o600));
     writer.remove();
-    assert!(read_all(&[temp.path("own")]).pages.is_empty());
+    assert!(read_all(&[temp.path("own")]).files.is_empty());
 }
 
 #[test]
 fn what_is_too_long_for_a_page_loses_its_end() {
-    let mut page = page();
-    page.process.command = "é".repeat(2000);
-    page.cards[0].lanes = vec![Lane::default(); layout::LANES + 7];
-    page.cards[0].holders = vec![Holder { what: "x".repeat(500), ..Holder::default() }; 99];
-    page.cards[0].regions = vec![region(&"y".repeat(500)); 99];
-    page.cards[0].samples = (0..1000).map(|time| Sample { time, ..Sample::default() }).collect();
-    page.cards.resize(100, Card::default());
-    let bytes = encode(&page, 1);
+    let mut statistics = statistics();
+    statistics.process.command = "é".repeat(2000);
+    statistics.cards[0].lanes = vec![Lane::default(); layout::LANES + 7];
+    statistics.cards[0].holders = vec![Holder { what: "x".repeat(500), ..Holder::default() }; 99];
+    statistics.cards[0].regions = vec![region(&"y".repeat(500)); 99];
+    statistics.cards[0].samples = (0..1000).map(|time| Sample { time, ..Sample::default() }).collect();
+    statistics.cards.resize(100, Card::default());
+    let bytes = encode(&statistics, 1);
     assert!(bytes.len() <= layout::LARGEST);
-    let read = decode(&bytes).expect("a page");
+    let read = decode(&bytes).expect("a statistics file");
     assert_eq!(read.process.command, "é".repeat(layout::COMMAND / 2));
     assert_eq!((read.cards.len(), read.cards[0].lanes.len()), (layout::CARDS, layout::LANES));
     assert_eq!(read.cards[0].more_lanes, 5 + 7);
@@ -149,7 +150,8 @@ fn what_is_too_long_for_a_page_loses_its_end() {
 #[test]
 fn the_largest_page_fits() {
     let text = "x".repeat(4 * layout::COMMAND);
-    let mut full = Page::new(Process { command: text.clone(), program: text.clone(), ..Process::default() });
+    let mut full =
+        Statistics::new(Process { command: text.clone(), program: text.clone(), ..Process::default() });
     full = full.with_tenant(&text, Some(1));
     let card = Card {
         uuid: Some([1; 16]),
@@ -164,24 +166,24 @@ fn the_largest_page_fits() {
     full.cards = vec![card; layout::CARDS];
     let bytes = encode(&full, u64::MAX);
     assert!(bytes.len() <= layout::LARGEST, "{} of {}", bytes.len(), layout::LARGEST);
-    assert_eq!(decode(&bytes).expect("a page").cards.len(), layout::CARDS);
+    assert_eq!(decode(&bytes).expect("a statistics file").cards.len(), layout::CARDS);
 }
 
 #[test]
 fn text_that_would_steer_a_terminal_is_defused() {
-    let mut page = page();
-    page.process.command = "python \x1b[2J\u{202e}\r\n\u{7f}x".to_owned();
-    let read = decode(&encode(&page, 1)).expect("a page");
+    let mut statistics = statistics();
+    statistics.process.command = "python \x1b[2J\u{202e}\r\n\u{7f}x".to_owned();
+    let read = decode(&encode(&statistics, 1)).expect("a statistics file");
     assert_eq!(read.process.command, "python ?[2J????x");
 }
 
 #[test]
 fn a_page_that_is_cut_anywhere_is_no_page() {
-    let bytes = encode(&page(), 7);
+    let bytes = encode(&statistics(), 7);
     for end in 0..bytes.len() {
         match decode(&bytes[..end]) {
-            Err(PageError::Torn) => assert!(end == 0 || end >= 8, "{end}"),
-            Err(PageError::NotAPage) => assert!((1..8).contains(&end), "{end}"),
+            Err(StatisticsError::Torn) => assert!(end == 0 || end >= 8, "{end}"),
+            Err(StatisticsError::NotStatistics) => assert!((1..8).contains(&end), "{end}"),
             other => panic!("{end}: {other:?}"),
         }
     }
@@ -189,7 +191,7 @@ fn a_page_that_is_cut_anywhere_is_no_page() {
 
 #[test]
 fn every_wrong_byte_is_noticed() {
-    let bytes = encode(&page(), 7);
+    let bytes = encode(&statistics(), 7);
     for at in 0..bytes.len() {
         for flip in [1u8, 0x80, 0xff] {
             let mut wrong = bytes.clone();
@@ -218,7 +220,7 @@ fn sealed(body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_hostile_body_is_an_error_in_words_and_never_a_panic() {
-    let whole = encode(&page(), 1);
+    let whole = encode(&statistics(), 1);
     let body = &whole[24..whole.len() - 16];
     assert_eq!(sealed(body), whole);
     let mut numbers = Numbers(42);
@@ -233,23 +235,23 @@ fn a_hostile_body_is_an_error_in_words_and_never_a_panic() {
             bytes.truncate(numbers.below(bytes.len()));
         }
         match decode(&sealed(&bytes)) {
-            Ok(page) => {
+            Ok(statistics) => {
                 read += 1;
                 // What was read can be looked at, whatever stands in it.
-                for card in &page.cards {
+                for card in &statistics.cards {
                     assert!((0.0..=1.0).contains(&card.fragmentation()));
                     assert!(card.allocations_per_second() >= 0.0);
                 }
-                assert!(!page.process.command.chars().any(char::is_control));
+                assert!(!statistics.process.command.chars().any(char::is_control));
             }
-            Err(PageError::Wrong(_)) => refused += 1,
+            Err(StatisticsError::Wrong(_)) => refused += 1,
             Err(other) => panic!("{other}"),
         }
     }
     assert!(read > 100 && refused > 1000, "{read} read, {refused} refused");
     for length in [0, 1, 7, 40, 400, 4000] {
         let random: Vec<u8> = (0..length).map(|_| numbers.next() as u8).collect();
-        assert!(matches!(decode(&sealed(&random)), Err(PageError::Wrong(_))));
+        assert!(matches!(decode(&sealed(&random)), Err(StatisticsError::Wrong(_))));
         assert!(decode(&random).is_err());
     }
 }
@@ -257,20 +259,20 @@ fn a_hostile_body_is_an_error_in_words_and_never_a_panic() {
 #[test]
 fn counts_that_cannot_be_are_refused_before_anything_is_made_of_them() {
     let process = Process { command: String::new(), program: String::new(), ..Process::default() };
-    let empty = encode(&Page { process, ..Page::default() }, 1);
+    let empty = encode(&Statistics { process, ..Statistics::default() }, 1);
     let body = &empty[24..empty.len() - 16];
     let mut many = body.to_vec();
     *many.last_mut().expect("the number of cards") = 255;
-    assert!(matches!(decode(&sealed(&many)), Err(PageError::Wrong("it has too many cards"))));
+    assert!(matches!(decode(&sealed(&many)), Err(StatisticsError::Wrong("it has too many cards"))));
     let mut long = body.to_vec();
     long[28..30].copy_from_slice(&u16::MAX.to_le_bytes());
-    assert!(matches!(decode(&sealed(&long)), Err(PageError::Wrong("a text is too long"))));
+    assert!(matches!(decode(&sealed(&long)), Err(StatisticsError::Wrong("a text is too long"))));
     let mut trailing = body.to_vec();
     trailing.push(0);
-    assert!(matches!(decode(&sealed(&trailing)), Err(PageError::Wrong("it goes on after its end"))));
+    assert!(matches!(decode(&sealed(&trailing)), Err(StatisticsError::Wrong("it goes on after its end"))));
     let mut header = empty.clone();
     header[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert!(matches!(decode(&header), Err(PageError::Wrong("its length"))));
+    assert!(matches!(decode(&header), Err(StatisticsError::Wrong("its length"))));
     let mut newer = empty;
     newer[8] = 9;
     let error = decode(&newer).expect_err("another version").to_string();
@@ -282,16 +284,16 @@ fn a_reader_never_sees_half_of_a_page() {
     let temp = Temp::new("torn");
     let folder = temp.own();
     let process = Process::current("gapless test").expect("/proc");
-    let mut writer = Writer::create(&folder, &process).expect("a page");
+    let mut writer = Writer::create(&folder, &process).expect("a statistics file");
     let path = writer.path().to_owned();
     let make = move |k: u64| {
         let sample = Sample { time: k, live: k, reserved: k, allocations: k };
-        let mut page = Page::new(process.clone());
-        page.time = k;
-        // As long as a page gets in practice, so that the two meet.
+        let mut statistics = Statistics::new(process.clone());
+        statistics.time = k;
+        // As long as a statistics file gets in practice, so that the two meet.
         let card = Card { live: k, reserved: k, samples: vec![sample; layout::SAMPLES], ..Card::default() };
-        page.cards = vec![card; 8];
-        page
+        statistics.cards = vec![card; 8];
+        statistics
     };
     writer.write(&make(0)).expect("written");
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -306,16 +308,16 @@ fn a_reader_never_sees_half_of_a_page() {
         });
         let (mut last, mut whole) = (0, 0);
         for _ in 0..2000 {
-            let page = match read(&path) {
-                Ok(page) => page,
+            let statistics = match read(&path) {
+                Ok(statistics) => statistics,
                 // A writer without a pause may win every time.
-                Err(PageError::Torn) => continue,
+                Err(StatisticsError::Torn) => continue,
                 Err(other) => panic!("{other}"),
             };
-            let k = page.time;
+            let k = statistics.time;
             assert!(k >= last, "time goes on");
             (last, whole) = (k, whole + 1);
-            for card in &page.cards {
+            for card in &statistics.cards {
                 assert!(card.live == k && card.samples.iter().all(|sample| sample.allocations == k));
             }
         }
@@ -330,8 +332,8 @@ fn pages_of_processes_that_are_gone_are_removed() {
     let folder = temp.own();
     let own = Process::current("gapless test").expect("/proc");
     let put = |process: Process, time: u64| {
-        let mut writer = Writer::create(&folder, &process).expect("a page");
-        writer.write(&Page { time, ..Page::new(process) }).expect("written");
+        let mut writer = Writer::create(&folder, &process).expect("a statistics file");
+        writer.write(&Statistics { time, ..Statistics::new(process) }).expect("written");
         writer.path().to_owned()
     };
     let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("a process");
@@ -342,19 +344,20 @@ fn pages_of_processes_that_are_gone_are_removed() {
     let elsewhere = Process { namespace: own.namespace + 1, ..own.clone() };
     let fresh = put(elsewhere.clone(), now());
     let silent = put(Process { pid: own.pid + 1, ..elsewhere }, now() - 60_000_000);
-    let pids = |pages: &[Page]| pages.iter().map(|page| page.process.pid).collect::<Vec<_>>();
+    let pids =
+        |files: &[Statistics]| files.iter().map(|statistics| statistics.process.pid).collect::<Vec<_>>();
     let mut expected = vec![child.id(), own.pid];
     expected.sort_unstable();
-    assert_eq!(pids(&read_all(&[temp.path("own")]).pages), expected);
+    assert_eq!(pids(&read_all(&[temp.path("own")]).files), expected);
     assert!(!reused.exists());
     assert!(living.exists() && fresh.exists() && silent.exists(), "who cannot be asked is left alone");
     child.kill().expect("a signal");
     child.wait().expect("its end");
     let again = put(Process { start: own.start - 2, ..own.clone() }, now());
-    gapless_page::reader::sweep(&folder);
+    gapless_stats::reader::sweep(&folder);
     assert!(!again.exists() && !living.exists(), "a writer removes them too");
     assert!(fresh.exists() && silent.exists());
-    assert_eq!(pids(&read_all(&[temp.path("own")]).pages), [own.pid]);
+    assert_eq!(pids(&read_all(&[temp.path("own")]).files), [own.pid]);
 }
 
 #[test]
@@ -365,21 +368,27 @@ fn files_that_are_no_pages_are_told_and_left_alone() {
     let name = |start_of: &Process| folder.path().join(start_of.file_name());
     fs::write(folder.path().join("notes.txt"), "hello").expect("a file");
     fs::write(name(&own), "GAPLPAGE but no more").expect("a file");
-    assert!(read_all(&[temp.path("own")]).pages.is_empty());
+    assert!(read_all(&[temp.path("own")]).files.is_empty());
     fs::write(name(&own), "something else entirely").expect("a file");
     let all = read_all(&[temp.path("own")]);
-    assert!(all.pages.is_empty());
-    assert!(matches!(all.unreadable.as_slice(), [(_, PageError::NotAPage)]), "{all:?}");
-    // Somebody else's page under this name.
+    assert!(all.files.is_empty());
+    assert!(matches!(all.unreadable.as_slice(), [(_, StatisticsError::NotStatistics)]), "{all:?}");
+    // Somebody else's statistics file under this name.
     let other = Process { pid: own.pid + 1, ..own.clone() };
-    fs::write(name(&own), encode(&Page::new(other), 1)).expect("a file");
-    assert!(matches!(read_all(&[temp.path("own")]).unreadable.as_slice(), [(_, PageError::Wrong(_))]));
+    fs::write(name(&own), encode(&Statistics::new(other), 1)).expect("a file");
+    assert!(matches!(read_all(&[temp.path("own")]).unreadable.as_slice(), [(_, StatisticsError::Wrong(_))]));
     let huge = fs::File::create(name(&own)).expect("a file");
     huge.set_len(1 << 40).expect("a hole");
-    assert!(matches!(read_all(&[temp.path("own")]).unreadable.as_slice(), [(_, PageError::TooLarge(_))]));
+    assert!(matches!(
+        read_all(&[temp.path("own")]).unreadable.as_slice(),
+        [(_, StatisticsError::TooLarge(_))]
+    ));
     fs::remove_file(name(&own)).expect("gone");
     symlink("/dev/zero", name(&own)).expect("a link");
-    assert!(matches!(read_all(&[temp.path("own")]).unreadable.as_slice(), [(_, PageError::NotAPage)]));
+    assert!(matches!(
+        read_all(&[temp.path("own")]).unreadable.as_slice(),
+        [(_, StatisticsError::NotStatistics)]
+    ));
     assert!(folder.path().join("notes.txt").exists() && name(&own).is_symlink());
 }
 

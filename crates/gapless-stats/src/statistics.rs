@@ -6,24 +6,24 @@ use crate::process::Process;
 
 /// A process and the cards that it uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct Statistics {
     pub process: Process,
     /// The budget that the process runs under, where it has one.
     pub tenant: Option<Tenant>,
-    /// When the page was written.
+    /// When the statistics file was written.
     pub time: u64,
     pub cards: Vec<Card>,
 }
 
-impl Page {
-    /// The page of a process that uses nothing yet.
+impl Statistics {
+    /// The statistics file of a process that uses nothing yet.
     #[must_use]
-    pub fn new(process: Process) -> Page {
-        Page { process, ..Page::default() }
+    pub fn new(process: Process) -> Statistics {
+        Statistics { process, ..Statistics::default() }
     }
 
     #[must_use]
-    pub fn with_tenant(mut self, name: &str, limit: Option<u64>) -> Page {
+    pub fn with_tenant(mut self, name: &str, limit: Option<u64>) -> Statistics {
         self.tenant = Some(Tenant { name: name.to_owned(), limit });
         self
     }

@@ -51,7 +51,7 @@ impl fmt::Display for FolderError {
 
 impl std::error::Error for FolderError {}
 
-/// The folders that pages may be in, the one that is used first ahead.
+/// The folders that statistics files may be in, the one that is used first ahead.
 #[must_use]
 pub fn candidates() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {

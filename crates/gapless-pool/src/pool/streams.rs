@@ -1,0 +1,143 @@
+//! The lane of a stream in a pool: made on first use, with addresses of its own, and handed on when nothing is left in
+//! it. Threads borrow the shards of lanes through [`Fronts`](crate::Fronts).
+
+use super::lanes::Lane;
+use super::{Pool, PoolKey};
+use crate::device::{Device, DeviceError, StreamHandle};
+use crate::heap::{GRANULE, Page};
+use crate::ids::LaneId;
+use crate::mutants::{self, Mutant};
+use crate::shard::{Ranges, Shard};
+
+/// Lanes whose addresses are plentiful, and lanes with enough for the whole card: there are 128 TiB of addresses,
+/// and cards of 288 GiB.
+const PLENTY: usize = 32;
+const ENOUGH: usize = 128;
+/// From so many lanes on, those of streams that hold nothing are used for new ones.
+const MANY: usize = 64;
+/// The least that a lane's heap has.
+const LEAST: u64 = 1 << 30;
+
+impl<D: Device> Pool<D> {
+    /// The lane of a stream in a pool, made on first use.
+    pub(super) fn lane(&mut self, stream: StreamHandle, pool: PoolKey) -> Result<LaneId, DeviceError> {
+        if let Some(lane) = self.lanes.find(stream, pool) {
+            return Ok(lane);
+        }
+        let owner = Lane { stream, pool };
+        let lane = if let Some(lane) = self.abandoned_lane() {
+            self.lanes.hand_on(lane, owner);
+            lane
+        } else {
+            let (addr, ranges) = self.reserve_ranges()?;
+            self.lanes.add(owner, addr, ranges, self.fences.open())
+        };
+        self.set_steps(lane);
+        Ok(lane)
+    }
+
+    /// The memory of the card. It is asked for once: drivers take their time to answer.
+    pub(super) fn card(&mut self) -> u64 {
+        if self.card == 0 {
+            self.card = self.device.memory().1;
+        }
+        self.card
+    }
+
+    /// Addresses for a lane: fewer where there are many lanes, or where the program has taken most of them.
+    fn reserve_ranges(&mut self) -> Result<(u64, Ranges), DeviceError> {
+        let total = self.card().max(LEAST).div_ceil(LEAST) * LEAST;
+        let part = |of: u64, part: u64| (of / part).div_ceil(GRANULE) * GRANULE;
+        let mut ranges = match self.lanes.len() {
+            ..PLENTY => Ranges { small: total, large: 2 * total },
+            PLENTY..ENOUGH => Ranges { small: part(total, 4), large: total },
+            _ => Ranges { small: part(total, 16), large: part(total, 4) },
+        };
+        loop {
+            ranges = Ranges { small: ranges.small.max(LEAST), large: ranges.large.max(LEAST) };
+            match self.device.reserve(ranges.small + ranges.large) {
+                Ok(addr) => return Ok((addr, ranges)),
+                Err(error) if ranges.small + ranges.large == 2 * LEAST => return Err(error),
+                Err(_) => ranges = Ranges { small: part(ranges.small, 2), large: part(ranges.large, 2) },
+            }
+        }
+    }
+
+    /// A lane with nothing left in it: its addresses can be used again. A released pool's is one as soon as it is
+    /// empty; where there are many lanes, so is one of a stream that has nothing allocated, as most streams that are
+    /// gone.
+    fn abandoned_lane(&mut self) -> Option<LaneId> {
+        let empty = |pool: &Self, lane: LaneId| {
+            let shard = pool.lanes.shard(lane);
+            shard.allocations.is_empty()
+                && !pool.supplied.holds_of(shard.pool)
+                && shard.heaps.iter().all(|heap| heap.pages().iter().all(Page::is_hole))
+        };
+        if !self.released.is_empty() {
+            let mut released = self.lanes.iter().filter(|(_, owner)| self.released.contains(&owner.pool));
+            if let Some((lane, _)) = released.find(|&(lane, _)| empty(self, lane)) {
+                return Some(lane);
+            }
+        }
+        if self.lanes.len() < MANY || mutants::is(Mutant::AddressesLeak) {
+            return None;
+        }
+        self.tend_fences();
+        let unused = self.lanes.ids().find(|&lane| self.is_unused(lane))?;
+        self.drop_idle_windows_of(unused);
+        for heap in [unused.small(), unused.large()] {
+            self.give_back_pages(heap, u64::MAX);
+        }
+        empty(self, unused).then_some(unused)
+    }
+
+    /// Whether a stream's lane of the default pool has nothing allocated, and no work uses its memory.
+    fn is_unused(&self, lane: LaneId) -> bool {
+        let shard = self.lanes.shard(lane);
+        let done = self.fences.done();
+        let settled = |page: &Page| {
+            (page.handle.is_none() && !page.is_asleep)
+                || (page.is_free() && page.windows == 0 && page.freed <= done)
+        };
+        !shard.pool.is_private()
+            && shard.allocations.is_empty()
+            && shard.heaps.iter().all(|heap| heap.pages().iter().all(settled))
+            && self.ids().all(|id| self.allocation(id).lane != lane)
+    }
+
+    // ---- shards set apart for threads, and put back: for [`Fronts`](crate::Fronts) ----
+
+    pub(crate) fn shard_count(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Exchanges the first shards for those of `others` that are `wanted`.
+    pub(crate) fn exchange_shards<'a>(
+        &mut self,
+        others: impl Iterator<Item = &'a mut Box<Shard>>,
+        wanted: impl Fn(&Shard) -> bool,
+    ) {
+        self.lanes.exchange(others, wanted);
+    }
+
+    /// Counts what shards did on their own.
+    pub(crate) fn settle(&mut self) {
+        let rise: u64 = self.lanes.shards().map(|shard| shard.tally.rise()).sum();
+        self.crest = self.crest.max(self.stats.active.current + rise);
+        for shard in self.lanes.shards_mut() {
+            shard.tally.settle(&mut self.stats);
+        }
+        debug_assert!(self.stats.allocated.current <= self.stats.allocated.peak, "shards kept to their room");
+    }
+
+    /// Before the shards are set apart: divides the room below the peaks among them, and tells them whether frees
+    /// are pending.
+    pub(crate) fn prepare_shards(&mut self) {
+        self.lanes.prepare(&self.stats, !self.pending.is_empty());
+    }
+
+    /// Whether each change is recorded.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+}

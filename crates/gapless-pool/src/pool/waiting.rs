@@ -1,0 +1,136 @@
+//! Frees that wait for other streams: looked at when memory is asked for, and waited for before a request fails.
+
+use super::pending::Waiting;
+use super::{AllocationId, FreeError, Pool};
+use crate::device::{Device, EventHandle, StreamHandle};
+use crate::mutants::{self, Mutant};
+use crate::shard::Shard;
+
+impl<D: Device> Pool<D> {
+    /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a stream
+    /// that no event can be recorded on, one that is being captured or that is gone.
+    pub(super) fn wait_for(&mut self, stream: StreamHandle, id: AllocationId) -> bool {
+        // The fence that comes after a capture covers what the stream does now, unless it is of another context.
+        if self.quiet && self.device.is_fenced(stream) && !mutants::is(Mutant::RecordInCapture) {
+            return false;
+        }
+        let Ok(event) = self.device.record(stream) else { return false };
+        self.allocation_mut(id).waits += 1;
+        self.pending.add(stream, event, id);
+        true
+    }
+
+    /// Whether something waits for work to be done.
+    #[inline]
+    pub fn is_waiting_for_work(&self) -> bool {
+        !self.pending.is_empty() || !self.fences.waiting.is_empty()
+    }
+
+    /// Completes what no stream uses any more. Requests do it too.
+    pub fn poll(&mut self) {
+        for queue in 0..self.pending.queues() {
+            while let Some((stream, Waiting { event, id, .. })) = self.pending.first(queue) {
+                match self.device.is_done(event) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    // An event that tells nothing: a capture that nobody told of has taken it in.
+                    Err(_) if self.device.is_fenced(stream) => self.wait_for_fence(id),
+                    Err(_) => break,
+                }
+                self.pending.pop(queue);
+                self.passed_event(event, id);
+            }
+        }
+        self.tend_fences();
+        if self.pending.is_empty() {
+            self.lanes.shards_mut().for_each(Shard::poll_soon);
+        }
+    }
+
+    fn passed_event(&mut self, event: EventHandle, id: AllocationId) {
+        self.device.discard(event);
+        self.passed(id);
+    }
+
+    /// One of the things that an allocation waited for is over.
+    pub(super) fn passed(&mut self, id: AllocationId) {
+        let allocation = self.allocation_mut(id);
+        allocation.waits -= 1;
+        if allocation.waits == 0 {
+            self.complete(id);
+        }
+    }
+
+    /// Waits on the host for every pending free. What it cannot wait for stays pending.
+    pub(super) fn wait_for_pending(&mut self) {
+        self.stats.waits += u64::from(!self.pending.is_empty_even_later());
+        for id in self.pending.take_all_later() {
+            self.complete(id);
+        }
+        for queue in 0..self.pending.queues() {
+            while let Some((_, Waiting { event, id, .. })) = self.pending.first(queue) {
+                if self.device.wait(event).is_err() {
+                    break;
+                }
+                self.pending.pop(queue);
+                self.passed_event(event, id);
+            }
+        }
+        if !self.fences.waiting.is_empty() {
+            let _ = self.settle_now();
+        }
+    }
+
+    /// Waits on the host until no stream uses one allocation any more. What came before it on its streams is done then
+    /// too.
+    pub(super) fn wait_for_one(&mut self, id: AllocationId) {
+        if self.pending.take_later(id) {
+            self.complete(id);
+            return;
+        }
+        for queue in 0..self.pending.queues() {
+            let Some((event, many)) = self.pending.last_of(queue, id) else { continue };
+            if self.device.wait(event).is_err() {
+                continue;
+            }
+            for Waiting { event, id, .. } in self.pending.take_first(queue, many) {
+                self.passed_event(event, id);
+            }
+        }
+        if self.fences.waiting.iter().any(|&(_, waiting)| waiting == id) {
+            let _ = self.settle_now();
+        }
+    }
+
+    /// Whether what was given back at `addr` with [`Pool::free_later`] is not free yet.
+    pub fn is_later(&self, addr: u64) -> bool {
+        self.find(addr).is_some_and(|id| self.pending.later().contains(&id))
+    }
+
+    /// Gives back what was allocated at `addr`, to be free when [`Pool::free_now`] says so: for callers that know when
+    /// other streams are done without events, as a recorded trace does.
+    ///
+    /// # Errors
+    /// As [`Pool::free`].
+    pub fn free_later(&mut self, addr: u64) -> Result<(), FreeError> {
+        let id = self.find(addr).ok_or(FreeError::Unknown { addr })?;
+        let allocation = self.allocation_mut(id);
+        if allocation.waits > 0 {
+            return Err(FreeError::Twice { addr });
+        }
+        allocation.waits = 1;
+        self.pending.add_later(id);
+        self.count_free(id);
+        self.uncharge(id);
+        Ok(())
+    }
+
+    /// What was given back with [`Pool::free_later`] is free now; nothing where a wait for all streams freed it before.
+    pub fn free_now(&mut self, addr: u64) {
+        if let Some(id) = self.find(addr)
+            && self.pending.take_later(id)
+        {
+            self.complete(id);
+        }
+    }
+}
