@@ -47,7 +47,7 @@ pub fn configure() -> Options {
     settle();
     let options = Options::read();
     core::configure(&options);
-    if options.mimalloc || options.check || options.record.is_some() {
+    if options.mimalloc || options.check {
         OWN.set_quick(false);
     }
     if options.check {
@@ -63,6 +63,7 @@ pub fn configure() -> Options {
             in_child: record::after_fork_in_child,
         });
         record::begin(config);
+        OWN.count_bytes();
         STATE.store(RECORDED, Ordering::Release);
         record::objects::hook();
     }

@@ -14,6 +14,8 @@
 //!      ├─ decay      how much of the kept memory nobody needed lately: pure
 //!      └─ helper     the thread that gives memory back; it is stopped around a fork
 //!   global    the same for Rust programs, as `#[global_allocator]`
+//!   sampler   which allocations are recorded: every so many bytes, by chance
+//!   local     what a thread knows
 //!   gate      no fork while a thread enters or leaves mimalloc
 //!   sys       every system call
 //! ```
@@ -34,9 +36,11 @@ pub mod heap;
 pub mod helper;
 pub mod huge;
 pub mod large;
+pub mod local;
 pub mod lock;
 pub mod options;
 pub mod record;
+pub mod sampler;
 pub mod small;
 pub mod space;
 pub mod stats;
