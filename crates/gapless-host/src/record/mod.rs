@@ -60,7 +60,7 @@ pub fn begin(config: Config) {
     }
     recorder.config = Some(config);
     recorder.is_child = !is_first();
-    recorder.pace.since = sys::time().as_nanos() as u64;
+    recorder.pace.since = sys::cpu_nanos();
     // A file that cannot be made is told before the program begins.
     if !recorder.open() {
         sys::exit(2);

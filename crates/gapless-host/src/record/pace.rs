@@ -19,7 +19,7 @@ pub(super) struct Pace {
 /// Samples between two looks at the pace.
 const LOOK: u32 = 32;
 /// Nanoseconds that are free: a program that ends soon has samples enough.
-const FREE: u64 = 3_000_000;
+const FREE: u64 = 1_000_000;
 /// Nanoseconds of a sample with its free; and what it costs more where the unwinder had to walk, or the kernel had to
 /// be asked for Python's frames. Measured; a clock would count every loss of the processor, which is no cost.
 pub(super) const COST: u64 = 1_500;
@@ -33,21 +33,23 @@ impl Pace {
         Pace { is_fixed: false, least: sampler::DEFAULT, samples: 0, spent: 0, since: 0, total: 0 }
     }
 
-    /// Counts a sample that cost about so many nanoseconds and ended now.
-    pub(super) fn count(&mut self, cost: u64, ended: u64, written: u64) {
+    /// Counts a sample that cost about so many nanoseconds. `clock`: the CPU time of the process. Time on the wall would
+    /// let a process that waits for a processor spend several hundredths of what it gets.
+    pub(super) fn count(&mut self, cost: u64, clock: impl FnOnce() -> u64, written: u64) {
         self.samples += 1;
         self.spent += cost;
         if self.is_fixed || self.samples < LOOK {
             return;
         }
+        let ended = clock();
         let elapsed = ended.saturating_sub(self.since).max(1);
         let now = sampler::interval();
         self.least = (sampler::DEFAULT << (written / FILE).min(12)).min(sampler::MOST);
         self.total += self.spent;
-        // At most 1.2 %; finer again below a third of that.
-        let next = if self.total > FREE && self.spent * 83 > elapsed {
+        // At most one hundredth; finer again below a third of that.
+        let next = if self.total > FREE && self.spent * 100 > elapsed {
             now * 2
-        } else if self.spent * 250 < elapsed {
+        } else if self.spent * 300 < elapsed {
             now / 2
         } else {
             now
@@ -68,7 +70,7 @@ mod tests {
             let mut now = pace.since;
             for _ in 0..LOOK * times {
                 now += gap;
-                pace.count(cost, now, written);
+                pace.count(cost, || now, written);
             }
             sampler::interval()
         };
