@@ -214,6 +214,12 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     })
 }
 
+/// Whether an address can be a block from here.
+#[must_use]
+pub fn may_own(block: *const u8) -> bool {
+    core::may_own(block) || (is_recorded() && record::may_own(block))
+}
+
 /// # Safety
 /// `block` is null, or came from here and was not freed.
 #[must_use]

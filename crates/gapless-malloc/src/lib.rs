@@ -6,6 +6,7 @@
 
 mod cxx;
 mod glibc;
+mod hooks;
 mod loader;
 mod publish;
 mod start;

@@ -187,6 +187,11 @@ fn free_inside(block: *mut usize) {
     }
 }
 
+/// Whether an address can be a sampled block.
+pub fn may_own(block: *const u8) -> bool {
+    slots::contains(block)
+}
+
 /// # Safety
 /// `block` came from here or from the core and was not freed.
 pub unsafe fn usable(block: *mut u8) -> usize {

@@ -40,7 +40,7 @@ use stacks::Numbers;
 use std::ffi::CStr;
 use std::fmt::Write as _;
 
-pub use blocks::{ANY, allocate, free, reallocate, usable};
+pub use blocks::{ANY, allocate, free, may_own, reallocate, usable};
 
 /// Begins to record: before the program's own code.
 pub fn begin(config: Config) {
