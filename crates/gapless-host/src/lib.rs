@@ -7,7 +7,9 @@
 //!   └─ core       small or large, by size; fork; what the helper does
 //!      ├─ small      objects below 1 MiB: our own core, or mimalloc 3, behind the trait `Small`
 //!      ├─ large      buffers from 1 MiB: memory is kept for the next buffer
-//!      │   └─ huge       whether huge pages pay on this machine, by measurement
+//!      │   ├─ huge       whether huge pages pay on this machine, by measurement
+//!      │   ├─ numa       the node that a thread runs on: each has an arena
+//!      │   └─ pinned     what a driver has registered
 //!      ├─ arena      reserved addresses, for both
 //!      │   └─ space      which addresses are free, and which of them have memory: pure, no system call
 //!      ├─ budget     what this process and its relatives may hold together
@@ -38,7 +40,9 @@ pub mod huge;
 pub mod large;
 pub mod local;
 pub mod lock;
+pub mod numa;
 pub mod options;
+pub mod pinned;
 pub mod record;
 pub mod sampler;
 pub mod small;

@@ -97,7 +97,9 @@ unsafe fn change(base: usize, dynamic: *const Dynamic, guarded: (usize, usize), 
     };
     // The loader of most machines has made these absolute.
     let place = |value: usize| if value < base { base + value } else { value };
-    let (Some(symbols), Some(strings)) = (find(DT_SYMTAB).map(place), find(DT_STRTAB).map(place)) else { return };
+    let (Some(symbols), Some(strings)) = (find(DT_SYMTAB).map(place), find(DT_STRTAB).map(place)) else {
+        return;
+    };
     for (table, size) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
         let (Some(start), Some(bytes)) = (find(table).map(place), find(size)) else { continue };
         for at in 0..bytes / size_of::<Relocation>() {
@@ -131,7 +133,9 @@ fn write(slot: usize, value: usize, (start, length): (usize, usize)) -> bool {
         return false;
     }
     // SAFETY: an entry that holds a function's address; a thread that calls meanwhile finds the old or the new one.
-    unsafe { (*(slot as *const std::sync::atomic::AtomicUsize)).store(value, std::sync::atomic::Ordering::Release) };
+    unsafe {
+        (*(slot as *const std::sync::atomic::AtomicUsize)).store(value, std::sync::atomic::Ordering::Release)
+    };
     if is_guarded {
         protect(libc::PROT_READ);
     }

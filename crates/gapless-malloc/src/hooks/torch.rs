@@ -15,7 +15,9 @@ static FREE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// Leads torch's calls here. 0: done, now or before. -1: `libc10.so` is not loaded, or does not make these calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_host_hook_torch() -> c_int {
-    let (Some(memalign), Some(given)) = (of_program(c"posix_memalign"), of_program(c"free")) else { return -1 };
+    let (Some(memalign), Some(given)) = (of_program(c"posix_memalign"), of_program(c"free")) else {
+        return -1;
+    };
     MEMALIGN.store(memalign, Ordering::Release);
     FREE.store(given, Ordering::Release);
     // `free` first: a block of ours must never reach the C library.
