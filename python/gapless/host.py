@@ -38,6 +38,13 @@ _FIGURES = (
     "limit",
     "budget_held",
     "refused",
+    "small_live",
+    "lists_kept",
+    "lists_most",
+    "threads",
+    "pinned",
+    "pinned_kept",
+    "pinned_reused",
 )
 
 _library: Optional["ctypes.CDLL"] = None

@@ -175,6 +175,14 @@ impl Pinned {
         })
     }
 
+    /// Takes an entry out by its start.
+    pub fn take(&self, start: usize) -> Option<Entry> {
+        self.change(|table| {
+            let at = table.entries[..table.count].iter().position(|entry| entry.start == start)?;
+            Some(table.remove(at))
+        })
+    }
+
     /// A buffer is being freed. True: it is registered, and must wait.
     #[must_use]
     pub fn holds(&self, block: usize, length: usize) -> bool {

@@ -46,6 +46,17 @@ pub struct Own {
     first_left: AtomicI64,
 }
 
+/// What small objects take, in bytes by class. The last class is that of objects above 32 KiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    pub live: [u64; COUNT],
+    /// Free, in the lists of threads.
+    pub kept: [u64; COUNT],
+    /// Threads with lists, and the most that one of them keeps.
+    pub threads: u64,
+    pub most_kept: u64,
+}
+
 /// A shelf on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -317,6 +328,41 @@ impl Own {
         }
         // SAFETY: an object of this class that its owner gave back; there is room now.
         unsafe { list.push(block) };
+    }
+
+    /// What the program has of each class, and what threads keep in their lists, as it is about now.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let mut figures = Figures { live: [0; COUNT], kept: [0; COUNT], threads: 0, most_kept: 0 };
+        let caches = self.caches.lock();
+        let mut cache = caches.all;
+        while !cache.is_null() {
+            let mut bytes = 0;
+            for class in 1..WHOLE as usize {
+                // SAFETY: a cache of ours. Its thread may change the list meanwhile: then the number is the old one.
+                let count = unsafe {
+                    let list = &raw const (*cache).lists[class];
+                    (&raw const (*list).limit).read_volatile() - (&raw const (*list).room).read_volatile()
+                };
+                figures.kept[class] += u64::from(count.max(0).unsigned_abs());
+                bytes += u64::from(count.max(0).unsigned_abs()) * u64::from(CLASSES[class].size);
+            }
+            // SAFETY: as above.
+            unsafe {
+                figures.threads += u64::from((*cache).is_used);
+                cache = (*cache).next;
+            }
+            figures.most_kept = figures.most_kept.max(bytes);
+        }
+        drop(caches);
+        for class in 1..WHOLE {
+            let out = self.shelves[class as usize].0.lock().out();
+            let (size, kept) = (u64::from(CLASSES[class as usize].size), &mut figures.kept[class as usize]);
+            figures.live[class as usize] = out.saturating_sub(*kept) * size;
+            *kept *= size;
+        }
+        figures.live[WHOLE as usize] = self.spans.whole();
+        figures
     }
 
     /// Bytes of free slices that have memory.
