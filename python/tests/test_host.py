@@ -98,3 +98,45 @@ def test_a_preloaded_library_leaves_nothing_to_do(bench):
     program = "import gapless.host as host; print(host.preloaded(), host.enable(), host.stats()['large_live'] >= 0)"
     done = bench.passes(program, LD_PRELOAD=library(), cold=True)
     assert done.lines() == ["True ('everything',) True"]
+
+
+def test_registered_memory_stays_where_it_is_and_is_counted(bench):
+    program = """
+        import torch
+        import gapless.host as host
+
+        MiB = 1 << 20
+        runtime = torch.cuda.cudart()
+
+        def register(tensor):
+            return int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.numel(), 0))
+
+        def buffer():
+            return torch.ones(8 * MiB, dtype=torch.uint8)
+
+        tensor = buffer()
+        at = tensor.data_ptr()
+        assert register(tensor) == 0 and host.stats()["pinned"] == 8 * MiB
+        # Freed while it is registered: nobody else gets the addresses.
+        del tensor
+        assert host.stats()["large_live"] >= 8 * MiB and buffer().data_ptr() != at
+        assert int(runtime.cudaHostUnregister(at)) == 0 and host.stats()["pinned"] == 0
+        host.trim()
+        # A registration is kept for the next buffer, and ends with its memory.
+        tensor = buffer()
+        at = tensor.data_ptr()
+        assert register(tensor) == 0 and int(runtime.cudaHostUnregister(at)) == 0
+        assert host.stats()["pinned_kept"] == 8 * MiB
+        assert register(tensor) == 0 and host.stats()["pinned_reused"] == 1
+        assert int(runtime.cudaHostUnregister(at)) == 0
+        assert int(runtime.cudaHostUnregister(at)) == 713, "it is not registered"
+        del tensor
+        host.trim()
+        assert host.stats()["pinned_kept"] == 0
+        # What the runtime allocates itself.
+        pinned = torch.ones(3 * MiB, dtype=torch.uint8).pin_memory()
+        assert host.stats()["pinned"] >= 3 * MiB
+        print("end")
+        """
+    card = f"{bench.standin / 'libcuda.so.1'}:{bench.standin / 'libgapless-card.so'}"
+    assert bench.passes(program, LD_PRELOAD=f"{library()}:{card}", cold=True).lines() == ["end"]
