@@ -32,6 +32,17 @@ _OTHER_VARIABLES = (
     "CARD_LIBRARIES",
     "ESTIMATE_MEET",
     "PYTHON",
+    # The host's allocator reads these itself, before the program begins.
+    "HOST_CHECK",
+    "HOST_HUGE",
+    "HOST_LIBRARY",
+    "HOST_LIMIT",
+    "HOST_LIMIT_FILE",
+    "HOST_RECORD",
+    "HOST_RECORD_EVERY",
+    "HOST_RECORD_PID",
+    "HOST_SMALL",
+    "HOST_STATS",
 )
 
 _UNITS = {

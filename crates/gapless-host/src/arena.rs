@@ -65,6 +65,16 @@ impl<const UNIT: usize> Arena<UNIT> {
         false
     }
 
+    /// Takes addresses that the caller reserved, for good. False: there is no memory for the tables.
+    pub fn begin_at(&self, start: *mut u8, size: usize) -> bool {
+        let mut space = self.space.lock();
+        let Some(tables) = Space::new((size / UNIT) as u32) else { return false };
+        *space = Some(tables);
+        self.base.store(start as usize, Ordering::Relaxed);
+        self.size.store(size, Ordering::Release);
+        true
+    }
+
     /// Whether an address lies in the arena.
     #[inline]
     #[must_use]
@@ -181,6 +191,11 @@ impl<const UNIT: usize> Arena<UNIT> {
 
     /// Gives back kept memory, at most that many units. Gives the bytes.
     pub fn trim(&self, most: u32) -> u64 {
+        self.trim_after(most, |_, _| {})
+    }
+
+    /// The same, with a call before each part loses its memory.
+    pub fn trim_after(&self, most: u32, before: impl Fn(*mut u8, usize)) -> u64 {
         let mut left = most;
         let mut given = 0;
         while left > 0 {
@@ -188,6 +203,7 @@ impl<const UNIT: usize> Arena<UNIT> {
             let taken = self.space.lock().as_mut().and_then(|space| space.take_kept(part));
             let Some((from, to)) = taken else { break };
             let bytes = (to - from) as usize * UNIT;
+            before(self.address(from), bytes);
             let gone = sys::keep_errno(|| sys::discard(self.address(from), bytes));
             if let Some(space) = self.space.lock().as_mut() {
                 space.put_back((from, to), gone);

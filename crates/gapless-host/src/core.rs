@@ -10,6 +10,7 @@ use crate::huge::Trouble;
 use crate::large::{Large, is_large};
 use crate::lock::Lock;
 use crate::options::Options;
+use crate::pinned::Pinned;
 use crate::small::{Mimalloc, Own, Small};
 use crate::sys;
 use crate::text::say;
@@ -24,6 +25,8 @@ pub static BUDGET: Budget = Budget::new();
 pub static LARGE: Large = Large::new(&BUDGET);
 pub static OWN: Own = Own::new(&BUDGET);
 pub static MIMALLOC: Mimalloc = Mimalloc::new(&BUDGET);
+/// Memory that a driver allocated itself.
+pub static PINNED: Pinned = Pinned::new();
 /// New small objects come from mimalloc.
 static USES_MIMALLOC: AtomicBool = AtomicBool::new(false);
 
@@ -66,8 +69,10 @@ fn use_mimalloc() {
     USES_MIMALLOC.store(true, Ordering::Relaxed);
 }
 
+/// Whether small objects come from mimalloc.
 #[inline]
-fn uses_mimalloc() -> bool {
+#[must_use]
+pub fn uses_mimalloc() -> bool {
     USES_MIMALLOC.load(Ordering::Relaxed)
 }
 
@@ -369,6 +374,7 @@ extern "C" fn before_fork() {
     DECAY.acquire();
     TROUBLE.acquire();
     OWN.before_fork();
+    PINNED.before_fork();
     LARGE.before_fork();
 }
 
@@ -376,6 +382,7 @@ extern "C" fn after_fork() {
     // SAFETY: `before_fork` took all of them, in this thread.
     unsafe {
         LARGE.after_fork();
+        PINNED.after_fork(false);
         OWN.after_fork(false);
         TROUBLE.release();
         DECAY.release();
@@ -393,6 +400,7 @@ extern "C" fn after_fork_in_child() {
     // SAFETY: as in `after_fork`; the child's only thread is the one that forked.
     unsafe {
         LARGE.after_fork_in_child();
+        PINNED.after_fork(true);
         OWN.after_fork(true);
         TROUBLE.release();
         DECAY.release();

@@ -47,7 +47,7 @@ pub fn configure() -> Options {
     settle();
     let options = Options::read();
     core::configure(&options);
-    if options.mimalloc || options.check || options.record.is_some() {
+    if options.mimalloc || options.check {
         OWN.set_quick(false);
     }
     if options.check {
@@ -63,6 +63,7 @@ pub fn configure() -> Options {
             in_child: record::after_fork_in_child,
         });
         record::begin(config);
+        OWN.count_bytes();
         STATE.store(RECORDED, Ordering::Release);
         record::objects::hook();
     }
@@ -211,6 +212,12 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
             _ => core::reallocate(block, size),
         }
     })
+}
+
+/// Whether an address can be a block from here.
+#[must_use]
+pub fn may_own(block: *const u8) -> bool {
+    core::may_own(block) || (is_recorded() && record::may_own(block))
 }
 
 /// # Safety

@@ -7,13 +7,17 @@
 //!   └─ core       small or large, by size; fork; what the helper does
 //!      ├─ small      objects below 1 MiB: our own core, or mimalloc 3, behind the trait `Small`
 //!      ├─ large      buffers from 1 MiB: memory is kept for the next buffer
-//!      │   └─ huge       whether huge pages pay on this machine, by measurement
+//!      │   ├─ huge       whether huge pages pay on this machine, by measurement
+//!      │   ├─ numa       the node that a thread runs on: each has an arena
+//!      │   └─ pinned     what a driver has registered
 //!      ├─ arena      reserved addresses, for both
 //!      │   └─ space      which addresses are free, and which of them have memory: pure, no system call
 //!      ├─ budget     what this process and its relatives may hold together
 //!      ├─ decay      how much of the kept memory nobody needed lately: pure
 //!      └─ helper     the thread that gives memory back; it is stopped around a fork
 //!   global    the same for Rust programs, as `#[global_allocator]`
+//!   sampler   which allocations are recorded: every so many bytes, by chance
+//!   local     what a thread knows
 //!   gate      no fork while a thread enters or leaves mimalloc
 //!   sys       every system call
 //! ```
@@ -34,9 +38,13 @@ pub mod heap;
 pub mod helper;
 pub mod huge;
 pub mod large;
+pub mod local;
 pub mod lock;
+pub mod numa;
 pub mod options;
+pub mod pinned;
 pub mod record;
+pub mod sampler;
 pub mod small;
 pub mod space;
 pub mod stats;

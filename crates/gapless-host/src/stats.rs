@@ -1,6 +1,7 @@
 //! What the process holds, for the C library's questions and for statistics files.
 
-use crate::core::{self, BUDGET, LARGE};
+use crate::core::{self, BUDGET, LARGE, OWN, PINNED};
+use crate::small::own::classes::{CLASSES, WHOLE};
 use std::sync::atomic::Ordering;
 
 /// All sizes in bytes.
@@ -28,6 +29,31 @@ pub struct Stats {
     /// What all relatives hold.
     pub total: u64,
     pub refused: u64,
+    /// Small objects in the program's hands; free in the lists of threads, all together and the most of one; threads
+    /// that have such lists.
+    pub small_live: u64,
+    pub lists_kept: u64,
+    pub lists_most: u64,
+    pub threads: u64,
+    /// Registered with a driver, or allocated by it; registered still, for the next buffer; registrations that needed
+    /// no driver.
+    pub pinned: u64,
+    pub pinned_kept: u64,
+    pub pinned_reused: u64,
+}
+
+/// Small objects in the program's hands, by class: the size of an object, and the bytes of all of them. Classes without
+/// objects are left out. Objects above 32 KiB are told as those of 1 MiB, which none of them reaches.
+pub fn each_class(mut visit: impl FnMut(u64, u64)) {
+    let figures = OWN.figures();
+    for (class, live) in figures.live.iter().enumerate().skip(1).filter(|(_, live)| **live > 0) {
+        let size = if class == usize::from(WHOLE) {
+            crate::units::LARGE as u64
+        } else {
+            u64::from(CLASSES[class].size)
+        };
+        visit(size, *live);
+    }
 }
 
 /// As it is now.
@@ -37,6 +63,8 @@ pub fn now() -> Stats {
     let counters = &LARGE.counters;
     let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let granule = crate::units::GRANULE as u64;
+    let small = OWN.figures();
+    let (registered, pinned_kept, pinned_reused) = LARGE.pinned.figures();
     Stats {
         large_live: held.live,
         large_most: read(&counters.most_live),
@@ -53,5 +81,12 @@ pub fn now() -> Stats {
         limit: BUDGET.limit(),
         total: BUDGET.total(),
         refused: BUDGET.refused(),
+        small_live: small.live.iter().sum(),
+        lists_kept: small.kept.iter().sum(),
+        lists_most: small.most_kept,
+        threads: small.threads,
+        pinned: registered + PINNED.figures().0,
+        pinned_kept,
+        pinned_reused,
     }
 }

@@ -260,6 +260,12 @@ pub fn thread_time() -> Duration {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// CPU time of this process in nanoseconds.
+#[must_use]
+pub fn cpu_nanos() -> u64 {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID).as_nanos() as u64
+}
+
 /// Time since some moment in the past.
 #[must_use]
 pub fn time() -> Duration {

@@ -1,6 +1,6 @@
 //! What glibc has beside the standard: other names of the same functions, settings, and statistics.
 
-use gapless_host::stats::{self, Stats};
+use gapless_host::stats;
 use gapless_host::text::{Size, write_to};
 use gapless_host::{core, heap};
 use std::ffi::c_int;
@@ -90,17 +90,21 @@ pub struct Mallinfo {
     fields: [c_int; 10],
 }
 
-/// `uordblks`: what is in use, with what small objects hold; `fordblks`: what is kept for reuse.
+/// `uordblks`: what the program has; `fordblks`: what is kept for reuse; `arena` and `hblkhd`: small and large. Where
+/// mimalloc serves small objects, all that it holds counts as in use.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> Mallinfo2 {
-    let Stats { large_live, large_kept, small_held, allocations, frees, .. } = stats::now();
+    let s = stats::now();
+    let small = if core::uses_mimalloc() { s.small_held } else { s.small_live };
+    let small_free = s.small_held.saturating_sub(small);
     Mallinfo2 {
-        arena: small_held as usize,
-        hblks: allocations.saturating_sub(frees) as usize,
-        hblkhd: large_live as usize,
-        uordblks: (small_held + large_live) as usize,
-        fordblks: large_kept as usize,
-        keepcost: large_kept as usize,
+        arena: s.small_held as usize,
+        hblks: s.allocations.saturating_sub(s.frees) as usize,
+        hblkhd: s.large_live as usize,
+        fsmblks: s.lists_kept as usize,
+        uordblks: (small + s.large_live) as usize,
+        fordblks: (small_free + s.large_kept) as usize,
+        keepcost: s.large_kept as usize,
         ..Mallinfo2::default()
     }
 }
@@ -122,19 +126,33 @@ pub extern "C" fn malloc_stats() {
         2,
         format_args!(
             "gapless: large buffers {} in use (at most {}), {} kept for reuse, {} given back\n\
-             gapless: small objects {}\n\
+             gapless: small objects {} in use, {} held; {} in the lists of {} threads\n\
              gapless: {} large allocations, {} frees, {} of {} handed out needed no fresh memory, huge pages: {yes}\n",
             Size(s.large_live),
             Size(s.large_most),
             Size(s.large_kept),
             Size(s.given_back),
+            Size(s.small_live),
             Size(s.small_held),
+            Size(s.lists_kept),
+            s.threads,
             s.allocations,
             s.frees,
             Size(s.reused),
             Size(s.handed_out),
         ),
     );
+    if s.pinned + s.pinned_kept > 0 {
+        write_to(
+            2,
+            format_args!(
+                "gapless: pinned {}, and {} registered for reuse; {} registrations needed no driver\n",
+                Size(s.pinned),
+                Size(s.pinned_kept),
+                s.pinned_reused
+            ),
+        );
+    }
     if s.limit > 0 {
         write_to(
             2,
@@ -163,18 +181,32 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
     let written = unsafe {
         libc::fprintf(
             stream,
-            c"<malloc version=\"gapless-1\">\n<system type=\"current\" size=\"%llu\"/>\n<large live=\"%llu\" kept=\"%llu\" most=\"%llu\"/>\n<small held=\"%llu\"/>\n<limit bytes=\"%llu\" held=\"%llu\" refused=\"%llu\"/>\n</malloc>\n".as_ptr(),
+            c"<malloc version=\"gapless-1\">\n<system type=\"current\" size=\"%llu\"/>\n<large live=\"%llu\" kept=\"%llu\" most=\"%llu\"/>\n<small live=\"%llu\" held=\"%llu\" lists=\"%llu\" threads=\"%llu\"/>\n<pinned bytes=\"%llu\" kept=\"%llu\"/>\n<limit bytes=\"%llu\" held=\"%llu\" refused=\"%llu\"/>\n".as_ptr(),
             s.large_live + s.large_kept + s.small_held,
             s.large_live,
             s.large_kept,
             s.large_most,
+            s.small_live,
             s.small_held,
+            s.lists_kept,
+            s.threads,
+            s.pinned,
+            s.pinned_kept,
             s.limit,
             s.total,
             s.refused,
         )
     };
-    if written < 0 { -1 } else { 0 }
+    let mut is_written = written >= 0;
+    stats::each_class(|size, live| {
+        // SAFETY: as above.
+        is_written &= unsafe {
+            libc::fprintf(stream, c"<class size=\"%llu\" live=\"%llu\"/>\n".as_ptr(), size, live) >= 0
+        };
+    });
+    // SAFETY: as above.
+    is_written &= unsafe { libc::fputs(c"</malloc>\n".as_ptr(), stream) } >= 0;
+    if is_written { 0 } else { -1 }
 }
 
 /// Tells that a step of the program begins: memory that the last steps used stays for the next.
@@ -206,6 +238,13 @@ pub unsafe extern "C" fn gapless_host_stats(into: *mut u64, room: usize) -> usiz
         s.limit,
         s.total,
         s.refused,
+        s.small_live,
+        s.lists_kept,
+        s.lists_most,
+        s.threads,
+        s.pinned,
+        s.pinned_kept,
+        s.pinned_reused,
     ];
     for (at, value) in all.iter().enumerate().take(room) {
         // SAFETY: `at < room`.

@@ -4,8 +4,10 @@
 //! mallopt(3), and in the C++ standard; what a function relies on is what these ask of the program.
 #![cfg(target_os = "linux")]
 
+mod cuda;
 mod cxx;
 mod glibc;
+mod hooks;
 mod loader;
 mod publish;
 mod start;

@@ -2,7 +2,7 @@
 //! about twice a second, so it may allocate like any other code: it holds no lock of the allocator's.
 
 use gapless_host::stats;
-use gapless_stats::host::{Figures, HostStatistics, HostWriter};
+use gapless_stats::host::{CLASSES, Figures, HostStatistics, HostWriter};
 use gapless_stats::{Folder, Process, folder, process};
 use std::sync::Mutex;
 
@@ -24,7 +24,9 @@ pub(crate) fn publish() {
         *open = Some(create());
     }
     let Some(Some(Open { writer, process })) = open.as_mut() else { return };
-    let statistics = HostStatistics { process: process.clone(), time: process::now(), figures: figures() };
+    let mut classes = Vec::with_capacity(CLASSES);
+    stats::each_class(|size, live| classes.push((size, live)));
+    let statistics = HostStatistics { process: process.clone(), time: process::now(), figures: figures(), classes };
     let _ = writer.write(&statistics);
 }
 
@@ -54,6 +56,12 @@ fn figures() -> Figures {
         refused: s.refused,
         resident,
         faults,
+        small_live: s.small_live,
+        lists_kept: s.lists_kept,
+        threads: s.threads,
+        lists_most: s.lists_most,
+        pinned: s.pinned,
+        pinned_kept: s.pinned_kept,
     }
 }
 

@@ -112,7 +112,7 @@ pub struct HostInfo {
 }
 
 /// A recording of host memory: a sample, so sizes are estimates. Each `error` is two standard errors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostRunInfo {
     pub samples: u64,
     /// Mean bytes between two samples, at the end.

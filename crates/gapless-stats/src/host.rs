@@ -4,7 +4,8 @@
 //!      0  "GAPLHOST"
 //!      8  u32 version, u32 length of the body
 //!     16  body: u32 pid, u64 start, namespace, began, text command, text program, u64 time,
-//!               u8 figures, each u64, in the order of [`Figures`]
+//!               u8 figures, each u64, in the order of [`Figures`],
+//!               u8 classes, each u64 size of an object, u64 bytes
 //!     16 + length  u64 checksum of the body (FNV-1a)
 //! ```
 //!
@@ -21,12 +22,14 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"GAPLHOST";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = 16;
 /// No file is larger.
-const LARGEST: usize = HEADER + 8 + 512 + COMMAND + TEXT;
+const LARGEST: usize = HEADER + 8 + 512 + CLASSES * 16 + COMMAND + TEXT;
 /// How the name of such a file ends.
 const END: &str = ".hostpage";
+/// The most classes of small objects that a page lists.
+pub const CLASSES: usize = 96;
 /// Files of one folder that are looked at.
 const MOST: usize = 4096;
 
@@ -37,6 +40,8 @@ pub struct HostStatistics {
     /// When it was written, in microseconds since the Unix epoch.
     pub time: u64,
     pub figures: Figures,
+    /// Small objects in the program's hands, by class: the size of an object, and the bytes of all of them.
+    pub classes: Vec<(u64, u64)>,
 }
 
 /// Sizes in bytes.
@@ -67,9 +72,18 @@ pub struct Figures {
     /// Resident memory and page faults, as the kernel counts them.
     pub resident: u64,
     pub faults: u64,
+    /// Small objects in the program's hands; free in the lists of threads; threads that have such lists, and the most
+    /// that one of them keeps.
+    pub small_live: u64,
+    pub lists_kept: u64,
+    pub threads: u64,
+    pub lists_most: u64,
+    /// Memory that a driver registered or allocated; registered still, for the next buffer.
+    pub pinned: u64,
+    pub pinned_kept: u64,
 }
 
-const COUNT: usize = 15;
+const COUNT: usize = 21;
 
 impl Figures {
     fn list(&self) -> [u64; COUNT] {
@@ -90,6 +104,12 @@ impl Figures {
             f.refused,
             f.resident,
             f.faults,
+            f.small_live,
+            f.lists_kept,
+            f.threads,
+            f.lists_most,
+            f.pinned,
+            f.pinned_kept,
         ]
     }
 
@@ -110,6 +130,12 @@ impl Figures {
             refused,
             resident,
             faults,
+            small_live,
+            lists_kept,
+            threads,
+            lists_most,
+            pinned,
+            pinned_kept,
         ] = list;
         Figures {
             large_live,
@@ -127,6 +153,12 @@ impl Figures {
             refused,
             resident,
             faults,
+            small_live,
+            lists_kept,
+            threads,
+            lists_most,
+            pinned,
+            pinned_kept,
         }
     }
 }
@@ -143,6 +175,12 @@ pub fn encode(statistics: &HostStatistics) -> Vec<u8> {
     body.u64(statistics.time);
     body.0.push(COUNT as u8);
     statistics.figures.list().into_iter().for_each(|value| body.u64(value));
+    let classes = &statistics.classes[..statistics.classes.len().min(CLASSES)];
+    body.0.push(classes.len() as u8);
+    for (size, bytes) in classes {
+        body.u64(*size);
+        body.u64(*bytes);
+    }
     let mut out = Put(MAGIC.to_vec());
     out.u32(VERSION);
     out.u32(body.0.len() as u32);
@@ -193,10 +231,18 @@ pub fn decode(bytes: &[u8]) -> Result<HostStatistics, StatisticsError> {
     for value in &mut list {
         *value = body.number()?;
     }
+    let count = usize::from(body.u8().ok_or_else(short)?);
+    if count > CLASSES {
+        return Err(StatisticsError::Wrong("the number of its classes"));
+    }
+    let mut classes = Vec::with_capacity(count);
+    for _ in 0..count {
+        classes.push((body.number()?, body.number()?));
+    }
     if !body.0.is_empty() {
         return Err(StatisticsError::Wrong("it goes on after its end"));
     }
-    Ok(HostStatistics { process, time, figures: Figures::of(list) })
+    Ok(HostStatistics { process, time, figures: Figures::of(list), classes })
 }
 
 /// Writes the statistics file of one process, repeatedly.
@@ -277,9 +323,14 @@ mod tests {
 
     fn statistics() -> HostStatistics {
         let mut list = [0; COUNT];
-        list.iter_mut().enumerate().for_each(|(at, value)| *value = 1 << (at * 3));
+        list.iter_mut().enumerate().for_each(|(at, value)| *value = 1 << (at * 2));
         let process = Process::current("test 1").expect("/proc");
-        HostStatistics { process, time: 77, figures: Figures::of(list) }
+        HostStatistics {
+            process,
+            time: 77,
+            figures: Figures::of(list),
+            classes: vec![(64, 6400), (1 << 20, 5 << 20)],
+        }
     }
 
     #[test]

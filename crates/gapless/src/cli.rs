@@ -623,6 +623,7 @@ Examples:
   gapless run --record run.gtrace --stacks python -- python train.py; gapless report run.gtrace
   gapless run --host --host-limit 200GiB -- python train.py
   gapless run --host --host-record run.gtrace -- python train.py; gapless report run.gtrace
+  gapless run --host --host-leaks -- python train.py
 
 Gapless replaces the allocator when torch is imported, in the program and in every Python process that it starts.
 Environment variables such as GAPLESS_RESERVE=60GiB set the same options; a flag wins. Gapless does not reach
@@ -684,6 +685,11 @@ pub(crate) struct RunArgs {
     /// check; programs that the program starts and forked workers write FILE with their process number in the name
     #[arg(long, value_name = "FILE", requires = "host", conflicts_with = "host_check")]
     pub(crate) host_record: Option<PathBuf>,
+
+    /// When the program ends, print what it and the programs that it started never freed, by stack; from a sample of
+    /// the allocations, as --host-record takes it
+    #[arg(long, requires = "host", conflicts_with = "host_check")]
+    pub(crate) host_leaks: bool,
 
     /// Any other option of gapless.enable(); may be given more than once
     #[arg(long = "set", value_name = "NAME=VALUE")]

@@ -162,6 +162,38 @@ mod host {
     }
 
     #[test]
+    fn a_program_that_is_watched_for_leaks_ends_as_it_would_alone() {
+        let installed = Installed::new(&[WHOLE, HOST].concat());
+        // The library's file is empty: nothing is recorded, and the words say so.
+        let shown = "echo $GAPLESS_HOST_RECORD; exit 7";
+        let (code, out, err) =
+            installed.run(&["run", "--host", "--host-leaks", "--", "sh", "-c", shown], &[]);
+        assert_eq!(code, 7, "{err}");
+        let file = Path::new(out.trim_end());
+        assert!(file.ends_with("run.gtrace") && !file.parent().expect("a folder").exists(), "{out}");
+        assert!(err.contains("wrote no recording"), "{err}");
+        let (code, _, _) =
+            installed.run(&["run", "--host", "--host-leaks", "--", "sh", "-c", "kill -KILL $$"], &[]);
+        assert_eq!(code, 128 + 9, "as a shell says it");
+        // A file that is named stays where it is, and one of another process beside it is read too.
+        let file = installed.root().join("mine.gtrace");
+        let write = format!(
+            "printf x > {0}; printf x > {1}",
+            file.display(),
+            file.with_extension("12.gtrace").display()
+        );
+        let flags = ["run", "--host", "--host-leaks", "--host-record", file.to_str().expect("a name"), "--"];
+        let (code, _, err) = installed.run(&[&flags[..], &["sh", "-c", &write]].concat(), &[]);
+        assert_eq!(code, 0, "{err}");
+        assert!(file.is_file() && err.contains("mine.gtrace") && err.contains("mine.12.gtrace"), "{err}");
+        // Requests to end are handed on: the program has its say.
+        let script = "trap 'echo ended; exit 3' TERM; kill -TERM $PPID; i=0; while [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done";
+        let (code, out, err) =
+            installed.run(&["run", "--host", "--host-leaks", "--", "sh", "-c", script], &[]);
+        assert_eq!((code, out.as_str()), (3, "ended\n"), "{err}");
+    }
+
+    #[test]
     fn what_is_wrong_with_the_host_is_said() {
         let installed = Installed::new(WHOLE);
         for (args, variables, part) in [

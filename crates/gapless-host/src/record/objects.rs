@@ -1,10 +1,15 @@
 //! Python's own objects. Those of at most 512 bytes come from blocks that Python cuts up itself, so `malloc` does not
-//! see them. The recorder puts itself before Python's allocator (`PyMem_SetAllocator`, which is made for it) and lets
-//! it work as before: only sampled objects have a place of their own.
+//! see them. While samples are recorded, Python takes its objects from the core of Gapless instead
+//! (`PyMem_SetAllocator`, which is made for it): there an object that is no sample costs one subtraction more. A
+//! function around Python's allocator would cost a quarter of the time of a program that makes little but objects.
 //!
-//! Python calls these functions with its lock held. Larger objects reach `malloc`, and are counted there.
+//! Objects from before are still there, and an allocator that a program puts around this one may bring further ones:
+//! what does not lie in memory of Gapless goes to Python's own allocator. Python calls these functions with its lock
+//! held. Builds without that lock keep their allocator, because their garbage collector looks for objects in it.
 
-use super::{Otherwise, sample, sampler, slots};
+use super::{blocks, slots};
+use crate::core::{self, OWN};
+use crate::small::Own;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -24,14 +29,12 @@ type Calloc = unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void;
 type Realloc = unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
-/// What Python's own allocator serves itself.
-const SMALL: usize = 512;
 /// Python's numbers of the two kinds of requests that its own allocator serves.
 const DOMAINS: [c_int; 2] = [1, 2];
 /// The allocators that were there before, in memory that stays.
 static BEFORE: [AtomicPtr<Allocator>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
 
-/// Puts the recorder before Python's allocator, where there is one: before Python begins.
+/// Puts Gapless in the place of Python's allocator, where there is one: before Python begins.
 pub fn hook() {
     let find = |name: &std::ffi::CStr| {
         // SAFETY: `name` ends in a zero.
@@ -40,6 +43,9 @@ pub fn hook() {
     };
     type Access = unsafe extern "C" fn(c_int, *mut Allocator);
     let (Some(get), Some(set)) = (find(c"PyMem_GetAllocator"), find(c"PyMem_SetAllocator")) else { return };
+    if super::python::is_free_threaded() {
+        return;
+    }
     // SAFETY: Python's headers give these names this type.
     let (get, set) = unsafe {
         (std::mem::transmute::<*mut c_void, Access>(get), std::mem::transmute::<*mut c_void, Access>(set))
@@ -57,79 +63,64 @@ pub fn hook() {
     }
 }
 
-struct Before(*mut c_void);
-
-impl Otherwise for Before {
-    const OBJECTS: bool = true;
-
-    fn allocate(&self, size: usize, _: usize, zeroed: bool) -> *mut u8 {
-        // SAFETY: the allocator of `hook`, with its own context.
-        unsafe {
-            let before = &*self.0.cast::<Allocator>();
-            if zeroed {
-                (before.calloc)(before.context, 1, size).cast()
-            } else {
-                (before.malloc)(before.context, size).cast()
-            }
-        }
-    }
+unsafe extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut c_void {
+    let block = Own::quick_allocate(size);
+    if block.is_null() { blocks::allocate_object(size, false).cast() } else { block.cast() }
 }
 
-unsafe extern "C" fn malloc(context: *mut c_void, size: usize) -> *mut c_void {
-    if size <= SMALL && sampler::passes(size.max(1)) {
-        return sample(size.max(1), 16, false, Before(context)).cast();
+unsafe extern "C" fn calloc(_: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(size) else { return std::ptr::null_mut() };
+    let block = Own::quick_allocate(bytes);
+    if block.is_null() {
+        return blocks::allocate_object(bytes, true).cast();
     }
-    Before(context).allocate(size, 16, false).cast()
+    // SAFETY: a new block of at least this size.
+    unsafe { block.write_bytes(0, bytes) };
+    block.cast()
 }
 
-unsafe extern "C" fn calloc(context: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    if let Some(bytes) = count.checked_mul(size).filter(|bytes| *bytes <= SMALL)
-        && sampler::passes(bytes.max(1))
-    {
-        return sample(bytes.max(1), 16, true, Before(context)).cast();
-    }
-    // SAFETY: the allocator of `hook`, with its own context.
-    unsafe {
-        let before = &*context.cast::<Allocator>();
-        (before.calloc)(before.context, count, size)
-    }
+/// Whether a block is of Gapless.
+fn is_ours(block: *mut u8) -> bool {
+    slots::contains(block) || core::may_own(block)
 }
 
 unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usize) -> *mut c_void {
-    let old: *mut u8 = block.cast();
-    if !slots::contains(old) {
-        if old.is_null() {
-            // SAFETY: as Python calls it.
-            return unsafe { malloc(context, size) };
+    // SAFETY: as Python calls it; a block that is not ours is of the allocator of `hook`, with its own context.
+    unsafe {
+        if block.is_null() {
+            return malloc(context, size);
         }
-        // SAFETY: the allocator of `hook`, with its own context.
-        return unsafe {
-            let before = &*context.cast::<Allocator>();
-            (before.realloc)(before.context, block, size)
-        };
-    }
-    // SAFETY: as Python calls it.
-    let moved: *mut u8 = unsafe { malloc(context, size) }.cast();
-    if !moved.is_null() {
-        let length = slots::usable(old).unwrap_or(0).min(size);
-        // SAFETY: both blocks are valid for the smaller of their lengths, and are two.
-        unsafe {
-            moved.copy_from_nonoverlapping(old, length);
-            super::free(old);
+        if is_ours(block.cast()) {
+            return blocks::reallocate(block.cast(), size.max(1)).cast();
         }
+        let before = &*context.cast::<Allocator>();
+        (before.realloc)(before.context, block, size)
     }
-    moved.cast()
 }
 
 unsafe extern "C" fn free(context: *mut c_void, block: *mut c_void) {
-    if slots::contains(block.cast()) {
-        // SAFETY: a sampled block.
-        unsafe { super::free(block.cast()) };
-        return;
+    // SAFETY: as Python calls it.
+    if !unsafe { OWN.quick_free(block.cast()) } {
+        // SAFETY: as above.
+        unsafe { free_other(context, block) };
     }
-    // SAFETY: the allocator of `hook`, with its own context.
+}
+
+/// # Safety
+/// As Python calls [`free`].
+#[cold]
+#[inline(never)]
+unsafe fn free_other(context: *mut c_void, block: *mut c_void) {
+    // SAFETY: as in `realloc`.
     unsafe {
-        let before = &*context.cast::<Allocator>();
-        (before.free)(before.context, block);
+        if block.is_null() {
+            return;
+        }
+        if is_ours(block.cast()) {
+            blocks::free(block.cast());
+        } else {
+            let before = &*context.cast::<Allocator>();
+            (before.free)(before.context, block);
+        }
     }
 }

@@ -127,14 +127,10 @@ fn find(name: &CStr) -> Option<*mut c_void> {
 /// Looks for the interpreter among what is loaded: before the program begins.
 #[must_use]
 pub fn look() -> Found {
-    let Some(version) = find(c"Py_GetVersion") else { return Found::Nothing };
-    // SAFETY: Python's headers give this name this type. It may be called before Python is initialised.
-    let version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(version)() };
-    if version.is_null() {
-        return Found::Unknown;
+    if find(c"Py_GetVersion").is_none() {
+        return Found::Nothing;
     }
-    // SAFETY: a text that ends in a zero and stays.
-    let version = unsafe { CStr::from_ptr(version) }.to_bytes();
+    let Some(version) = version() else { return Found::Unknown };
     let parts = || {
         let layout = layout_of(version)?;
         // SAFETY: as above; the function only reads a variable of the thread.
@@ -161,9 +157,28 @@ pub fn look() -> Found {
     parts().map_or(Found::Unknown, Found::Known)
 }
 
+/// Whether there is an interpreter without its lock.
+#[must_use]
+pub fn is_free_threaded() -> bool {
+    version().is_some_and(has_no_lock)
+}
+
+fn has_no_lock(version: &[u8]) -> bool {
+    version.windows(14).any(|part| part == b"free-threading")
+}
+
+/// As Python says it.
+fn version() -> Option<&'static [u8]> {
+    let get = find(c"Py_GetVersion")?;
+    // SAFETY: Python's headers give this name this type. It may be called before Python is initialised.
+    let version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(get)() };
+    // SAFETY: a text that ends in a zero and stays.
+    (!version.is_null()).then(|| unsafe { CStr::from_ptr(version) }.to_bytes())
+}
+
 /// By `3.11.2 (main, ...) [GCC ...]`.
 fn layout_of(version: &[u8]) -> Option<Layout> {
-    if version.windows(14).any(|part| part == b"free-threading") {
+    if has_no_lock(version) {
         return None;
     }
     let minor = sys::number(version.strip_prefix(b"3.")?)?;

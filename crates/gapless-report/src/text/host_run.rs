@@ -1,10 +1,11 @@
 //! A recording of host memory in the terminal report.
 
 use super::device::section;
+use super::host_leaks::shown;
 use super::layout::{facts, indent};
 use super::table::{Align, Table};
 use super::{BOLD, DIM, RESET, bytes, clean, count, duration, percent, plural};
-use crate::model::{DeviceReport, EstimateInfo, HostLineInfo, HostRunInfo, HostStateInfo};
+use crate::model::{DeviceReport, HostLineInfo, HostRunInfo, HostStateInfo};
 
 use Align::{Left, Right};
 
@@ -30,16 +31,6 @@ pub(super) fn render(out: &mut String, d: &DeviceReport, run: &HostRunInfo) {
     let title = if run.whole { "Never freed" } else { "Not freed when the recording ended" };
     lines(out, title, &run.never_freed, run.end_live.bytes, run);
     super::device::steps(out, d);
-}
-
-/// `1.50 GiB ± 4 %`.
-fn shown(of: &EstimateInfo) -> String {
-    let share = of.error as f64 / of.bytes.max(1) as f64;
-    match of.error {
-        0 => bytes(of.bytes),
-        _ if share > 0.995 => format!("{} at most", bytes(of.bytes + of.error)),
-        _ => format!("{} ± {}", bytes(of.bytes), percent(share)),
-    }
 }
 
 fn figures(out: &mut String, run: &HostRunInfo) {

@@ -1,6 +1,7 @@
 //! The report for a terminal: what an engineer wants to know first, in one screen and a half.
 
 mod device;
+mod host_leaks;
 mod host_run;
 pub(crate) mod layout;
 pub(crate) mod paint;
@@ -8,6 +9,7 @@ pub(crate) mod source;
 pub(crate) mod table;
 mod tree;
 
+pub use host_leaks::render as render_leaks;
 pub use tree::render as render_tree;
 
 pub use layout::{DEFAULT_WIDTH, set_width};

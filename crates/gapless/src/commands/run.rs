@@ -3,13 +3,15 @@
 //! The Python package has a folder whose `sitecustomize.py` installs an import hook. `gapless run` puts this folder
 //! first in PYTHONPATH, which child processes inherit, and turns flags into GAPLESS_* variables. It checks only the
 //! form of option names; the package knows them, and refuses an unknown one when torch is imported. On Unix the program
-//! replaces this process, so signals and the exit code are its own.
+//! replaces this process, so signals and the exit code are its own. Only `--host-leaks` waits for it.
 //!
 //! `--host` also puts Gapless below `malloc`. A program without torch may have it alone, so the package may be missing
 //! then, unless an option for the GPU was given.
 
 #[cfg(target_os = "linux")]
 mod host;
+#[cfg(target_os = "linux")]
+mod leaks;
 
 use crate::Answer;
 use crate::cli::{RecordStacks, RunArgs};
@@ -39,6 +41,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer> {
     }
     if args.host {
         command.envs(host_variables(args, package.as_deref())?);
+    }
+    #[cfg(target_os = "linux")]
+    if args.host_leaks {
+        let recordings = leaks::Recordings::prepare(args.host_record.as_deref())?;
+        command.env("GAPLESS_HOST_RECORD", recordings.file());
+        return leaks::run(command, program, recordings);
     }
     start(command, program)
 }

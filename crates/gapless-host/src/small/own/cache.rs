@@ -5,6 +5,7 @@
 //! room.
 
 use super::classes::{CLASSES, COUNT};
+use crate::sampler::Sampler;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// A list through the free objects: the first word of each is the address of the next.
@@ -20,6 +21,7 @@ pub struct List {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Cache {
+    pub sampler: Sampler,
     pub lists: [List; COUNT],
     /// Bytes by which limits may still grow.
     pub spare: i64,
@@ -112,90 +114,3 @@ impl Cache {
         }
     }
 }
-
-/// What a thread knows. All zero in a new one.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Local {
-    /// The cache that entry points may use at once. It differs from `own` while blocks are checked or recorded: then no
-    /// entry point takes the short way.
-    pub quick: *mut Cache,
-    pub own: *mut Cache,
-    /// Not 0: this thread ends, and gets no cache any more.
-    pub is_ending: u64,
-}
-
-#[cfg(target_arch = "x86_64")]
-mod local {
-    use super::{Cache, Local};
-
-    // A variable of the thread at a fixed distance from its pointer ("initial-exec"), as in the recorder's sampler.
-    std::arch::global_asm!(
-        ".pushsection .tbss.gapless_host_cache,\"awT\",@nobits",
-        ".globl gapless_host_cache",
-        ".hidden gapless_host_cache",
-        ".type gapless_host_cache,@object",
-        ".size gapless_host_cache,24",
-        ".balign 8",
-        "gapless_host_cache:",
-        ".zero 24",
-        ".popsection",
-    );
-    const _: () = assert!(size_of::<Local>() == 24);
-
-    #[inline(always)]
-    pub fn get() -> *mut Local {
-        let place: *mut Local;
-        // SAFETY: reads the thread's pointer and an entry of the table that the loader filled in.
-        unsafe {
-            std::arch::asm!(
-                "mov {place}, qword ptr fs:[0]",
-                "add {place}, qword ptr [rip + gapless_host_cache@GOTTPOFF]",
-                place = out(reg) place,
-                options(pure, readonly, nostack),
-            );
-        }
-        place
-    }
-
-    /// The first word.
-    #[inline(always)]
-    pub fn quick() -> *mut Cache {
-        let cache: *mut Cache;
-        // SAFETY: as in `get`.
-        unsafe {
-            std::arch::asm!(
-                "mov {cache}, qword ptr [rip + gapless_host_cache@GOTTPOFF]",
-                "mov {cache}, qword ptr fs:[{cache}]",
-                cache = out(reg) cache,
-                options(readonly, nostack, preserves_flags),
-            );
-        }
-        cache
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod local {
-    use super::{Cache, Local};
-    use std::cell::UnsafeCell;
-    use std::ptr::null_mut;
-
-    thread_local! {
-        static LOCAL: UnsafeCell<Local> =
-            const { UnsafeCell::new(Local { quick: null_mut(), own: null_mut(), is_ending: 0 }) };
-    }
-
-    #[inline]
-    pub fn get() -> *mut Local {
-        LOCAL.with(UnsafeCell::get)
-    }
-
-    #[inline]
-    pub fn quick() -> *mut Cache {
-        // SAFETY: this thread's own variable.
-        unsafe { (*get()).quick }
-    }
-}
-
-pub use local::{get, quick};

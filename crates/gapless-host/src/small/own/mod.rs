@@ -23,14 +23,16 @@ mod spans;
 use super::Small;
 use crate::arena::Held;
 use crate::budget::Budget;
+use crate::local;
 use crate::lock::Lock;
+use crate::sampler::{NEVER, Sampler};
 use crate::sys;
 use cache::{Cache, THREAD_BYTES};
 use classes::{CLASSES, COUNT, MOST, NONE, SLICE, WHOLE};
 use shelf::Shelf;
 use spans::Spans;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 #[derive(Debug)]
 pub struct Own {
@@ -40,6 +42,19 @@ pub struct Own {
     key: AtomicU32,
     /// Whether entry points may take the short way.
     is_quick: AtomicBool,
+    /// Bytes that a new cache hands out before the recorder is asked.
+    first_left: AtomicI64,
+}
+
+/// What small objects take, in bytes by class. The last class is that of objects above 32 KiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    pub live: [u64; COUNT],
+    /// Free, in the lists of threads.
+    pub kept: [u64; COUNT],
+    /// Threads with lists, and the most that one of them keeps.
+    pub threads: u64,
+    pub most_kept: u64,
 }
 
 /// A shelf on cache lines of its own.
@@ -73,6 +88,7 @@ impl Own {
             caches: Lock::new(Caches { all: none, unused: none, fresh: none, left: 0 }),
             key: AtomicU32::new(NO_KEY),
             is_quick: AtomicBool::new(false),
+            first_left: AtomicI64::new(NEVER),
         }
     }
 
@@ -93,20 +109,54 @@ impl Own {
     pub fn set_quick(&self, is_quick: bool) {
         self.is_quick.store(is_quick, Ordering::Relaxed);
         // SAFETY: this thread's own variable.
-        let local = unsafe { &mut *cache::get() };
+        let local = unsafe { &mut *local::get() };
         local.quick = if is_quick { local.own } else { std::ptr::null_mut() };
+    }
+
+    /// From now on the short way stops where an allocation may be a sample. While the process has one thread.
+    pub fn count_bytes(&self) {
+        self.first_left.store(0, Ordering::Relaxed);
+        let mut cache = self.caches.lock().all;
+        while !cache.is_null() {
+            // SAFETY: a cache of ours; the only thread is here.
+            unsafe {
+                (*cache).sampler.left = 0;
+                cache = (*cache).next;
+            }
+        }
+    }
+
+    /// What this thread knows of its next sample. `None` while a thread ends, and without memory.
+    #[inline]
+    pub fn sampler(&self) -> Option<&'static mut Sampler> {
+        // SAFETY: this thread's own variable.
+        let own: *mut Cache = unsafe { (*local::get()).own.cast() };
+        // SAFETY: this thread's cache, to which nobody else refers.
+        match unsafe { own.as_mut() } {
+            Some(cache) => Some(&mut cache.sampler),
+            None => self.cache().map(|cache| &mut cache.sampler),
+        }
     }
 
     /// The short way: an object out of this thread's list. Null: the long way finds out.
     #[inline(always)]
     #[must_use]
     pub fn quick_allocate(size: usize) -> *mut u8 {
-        let cache = cache::quick();
+        let cache: *mut Cache = local::quick().cast();
         if cache.is_null() || size > MOST {
             return std::ptr::null_mut();
         }
         // SAFETY: this thread's cache, to which nobody else refers; its objects are free.
-        unsafe { (*cache).lists.get_unchecked_mut(classes::of(size) as usize).pop() }
+        unsafe {
+            let left = (*cache).sampler.left - size as i64;
+            let list = (*cache).lists.get_unchecked_mut(classes::of(size) as usize);
+            // Where the recorder must be asked, or the list is empty, nothing is counted here.
+            if left < 0 || list.head.is_null() {
+                return std::ptr::null_mut();
+            }
+            (*cache).sampler.left = left;
+            list.pop()
+        }
     }
 
     /// The short way: into this thread's list. False: the long way finds out.
@@ -116,7 +166,7 @@ impl Own {
     #[inline(always)]
     #[must_use]
     pub unsafe fn quick_free(&self, block: *mut u8) -> bool {
-        let cache = cache::quick();
+        let cache: *mut Cache = local::quick().cast();
         if cache.is_null() {
             return false;
         }
@@ -134,14 +184,15 @@ impl Own {
     /// This thread's cache. `None` while a thread ends, and without memory.
     fn cache(&self) -> Option<&'static mut Cache> {
         // SAFETY: this thread's own variable.
-        let local = unsafe { &mut *cache::get() };
+        let local = unsafe { &mut *local::get() };
         if local.own.is_null() && local.is_ending == 0 {
             let made = self.make_cache();
             if made.is_null() {
                 return None;
             }
-            local.own = made;
-            local.quick = if self.is_quick.load(Ordering::Relaxed) { made } else { std::ptr::null_mut() };
+            local.own = made.cast();
+            local.quick =
+                if self.is_quick.load(Ordering::Relaxed) { local.own } else { std::ptr::null_mut() };
             let key = self.key.load(Ordering::Relaxed);
             if key != NO_KEY {
                 // It may allocate, and comes here again: the cache is there already.
@@ -150,7 +201,7 @@ impl Own {
             }
         }
         // SAFETY: a cache that no other thread has.
-        unsafe { local.own.as_mut() }
+        unsafe { local.own.cast::<Cache>().as_mut() }
     }
 
     fn make_cache(&self) -> *mut Cache {
@@ -165,6 +216,7 @@ impl Own {
             unsafe {
                 caches.fresh = made.add(1);
                 (*made).spare = THREAD_BYTES;
+                (*made).sampler.left = self.first_left.load(Ordering::Relaxed);
                 (*made).next = caches.all;
                 (*made).is_used = true;
             }
@@ -189,10 +241,11 @@ impl Own {
     /// # Safety
     /// `cache` is what this thread's key had.
     pub unsafe fn leave(&self, cache: *mut c_void) {
-        let cache: *mut Cache = cache.cast();
         // SAFETY: this thread's own variable.
-        let local = unsafe { &mut *cache::get() };
-        if local.own != cache {
+        let local = unsafe { &mut *local::get() };
+        let is_own = local.own == cache;
+        let cache: *mut Cache = cache.cast();
+        if !is_own {
             return;
         }
         (local.own, local.quick, local.is_ending) = (std::ptr::null_mut(), std::ptr::null_mut(), 1);
@@ -255,7 +308,7 @@ impl Own {
     fn put(&self, block: *mut u8, class: u8) {
         let batch = CLASSES[class as usize].batch;
         // SAFETY: this thread's own variable.
-        let cache = unsafe { (*cache::get()).own.as_mut() };
+        let cache = unsafe { (*local::get()).own.cast::<Cache>().as_mut() };
         let Some(cache) = cache else {
             // A thread that only frees, or ends.
             // SAFETY: an object that its owner gave back.
@@ -275,6 +328,41 @@ impl Own {
         }
         // SAFETY: an object of this class that its owner gave back; there is room now.
         unsafe { list.push(block) };
+    }
+
+    /// What the program has of each class, and what threads keep in their lists, as it is about now.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let mut figures = Figures { live: [0; COUNT], kept: [0; COUNT], threads: 0, most_kept: 0 };
+        let caches = self.caches.lock();
+        let mut cache = caches.all;
+        while !cache.is_null() {
+            let mut bytes = 0;
+            for class in 1..WHOLE as usize {
+                // SAFETY: a cache of ours. Its thread may change the list meanwhile: then the number is the old one.
+                let count = unsafe {
+                    let list = &raw const (*cache).lists[class];
+                    (&raw const (*list).limit).read_volatile() - (&raw const (*list).room).read_volatile()
+                };
+                figures.kept[class] += u64::from(count.max(0).unsigned_abs());
+                bytes += u64::from(count.max(0).unsigned_abs()) * u64::from(CLASSES[class].size);
+            }
+            // SAFETY: as above.
+            unsafe {
+                figures.threads += u64::from((*cache).is_used);
+                cache = (*cache).next;
+            }
+            figures.most_kept = figures.most_kept.max(bytes);
+        }
+        drop(caches);
+        for class in 1..WHOLE {
+            let out = self.shelves[class as usize].0.lock().out();
+            let (size, kept) = (u64::from(CLASSES[class as usize].size), &mut figures.kept[class as usize]);
+            figures.live[class as usize] = out.saturating_sub(*kept) * size;
+            *kept *= size;
+        }
+        figures.live[WHOLE as usize] = self.spans.whole();
+        figures
     }
 
     /// Bytes of free slices that have memory.
@@ -321,7 +409,7 @@ impl Own {
     /// The caches of threads that a child does not have are for its new threads.
     fn adopt(&self, caches: &mut Caches) {
         // SAFETY: this thread's own variable.
-        let own = unsafe { (*cache::get()).own };
+        let own: *mut Cache = unsafe { (*local::get()).own.cast() };
         let mut cache = caches.all;
         while !cache.is_null() {
             // SAFETY: a cache of ours. Its thread is not there, so nobody else writes to it.

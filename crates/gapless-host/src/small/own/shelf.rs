@@ -16,6 +16,8 @@ pub struct Shelf {
     filled: usize,
     /// Spans with free objects, the fullest about first: the others can empty meanwhile.
     first: SpanNumber,
+    /// Objects that threads and the program have.
+    out: u64,
 }
 
 // SAFETY: free objects, which belong to who has the shelf.
@@ -24,11 +26,23 @@ unsafe impl Send for Shelf {}
 impl Shelf {
     #[must_use]
     pub const fn new() -> Shelf {
-        Shelf { batches: [std::ptr::null_mut(); BATCHES], filled: 0, first: NO_SPAN }
+        Shelf { batches: [std::ptr::null_mut(); BATCHES], filled: 0, first: NO_SPAN, out: 0 }
+    }
+
+    /// Objects that are out: with a thread, or with the program.
+    #[must_use]
+    pub fn out(&self) -> u64 {
+        self.out
     }
 
     /// Up to a batch of objects as a list; none where there is no memory. Gives the first and how many.
     pub fn take(&mut self, class: u8, most: u32, spans: &Spans) -> (*mut u8, u32) {
+        let (first, count) = self.find(class, most, spans);
+        self.out += u64::from(count);
+        (first, count)
+    }
+
+    fn find(&mut self, class: u8, most: u32, spans: &Spans) -> (*mut u8, u32) {
         let about = CLASSES[class as usize];
         if most == about.batch && self.filled > 0 {
             self.filled -= 1;
@@ -68,7 +82,7 @@ impl Shelf {
             let batch = self.batches[self.filled];
             self.scatter(batch, about.batch, class, spans);
             if count == 0 {
-                return self.take(class, most, spans);
+                return self.find(class, most, spans);
             }
         }
         (first, count)
@@ -76,6 +90,7 @@ impl Shelf {
 
     /// Takes a list of objects back.
     pub fn give(&mut self, first: *mut u8, count: u32, class: u8, spans: &Spans) {
+        self.out -= u64::from(count);
         if count == CLASSES[class as usize].batch && self.filled < BATCHES {
             self.batches[self.filled] = first;
             self.filled += 1;

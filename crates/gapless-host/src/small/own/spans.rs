@@ -5,7 +5,7 @@ use super::classes::{Class, NONE, SLICE, WHOLE};
 use crate::arena::{Arena, Held};
 use crate::budget::Budget;
 use crate::sys;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes that become writable at once.
 const STEP: usize = 16 << 20;
@@ -41,6 +41,8 @@ pub struct Spans {
     accounts: AtomicPtr<Span>,
     /// Free slices that have memory, as of the last free.
     kept: AtomicU32,
+    /// Slices of objects that have some of their own.
+    whole: AtomicU64,
 }
 
 impl Spans {
@@ -52,6 +54,7 @@ impl Spans {
             classes: AtomicPtr::new(none),
             accounts: AtomicPtr::new(std::ptr::null_mut()),
             kept: AtomicU32::new(0),
+            whole: AtomicU64::new(0),
         }
     }
 
@@ -159,15 +162,24 @@ impl Spans {
     pub fn make_whole(&self, size: usize, align: u32) -> Option<(*mut u8, bool)> {
         let placed = self.arena.place(size.div_ceil(SLICE) as u32, align, 0, |_, _| {})?;
         self.set_class(placed.start, WHOLE);
+        self.whole.fetch_add(u64::from(placed.len), Ordering::Relaxed);
         Some((self.arena.address(placed.start), placed.backed == 0))
     }
 
     /// Takes such an object back.
     pub fn end_whole(&self, block: *mut u8) {
         if let Some(start) = self.arena.unit(block) {
+            let slices = self.whole_size(block).unwrap_or(0) / SLICE;
+            self.whole.fetch_sub(slices as u64, Ordering::Relaxed);
             self.set_class(start, NONE);
             self.free(start);
         }
+    }
+
+    /// Bytes of objects that have slices of their own.
+    #[must_use]
+    pub fn whole(&self) -> u64 {
+        self.whole.load(Ordering::Relaxed) * SLICE as u64
     }
 
     /// Makes such an object as long as asked, where it is. False: there is no room, or no memory.
@@ -177,12 +189,15 @@ impl Spans {
         let (Some(start), Some(old)) = (self.arena.unit(block), self.whole_size(block)) else { return false };
         let old = (old / SLICE) as u32;
         if len > old {
-            return self.arena.grow(start, len, |_, _| {}).flatten().is_some();
+            let has_grown = self.arena.grow(start, len, |_, _| {}).flatten().is_some();
+            self.whole.fetch_add(if has_grown { u64::from(len - old) } else { 0 }, Ordering::Relaxed);
+            return has_grown;
         }
         if len < old
             && let Some(space) = self.arena.space().as_mut()
         {
             space.shrink(start, len);
+            self.whole.fetch_sub(u64::from(old - len), Ordering::Relaxed);
         }
         true
     }

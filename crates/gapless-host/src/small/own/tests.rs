@@ -191,3 +191,27 @@ fn a_thread_that_ends_leaves_nothing_behind() {
     }
     assert_eq!(core.fault(), None);
 }
+
+#[test]
+fn figures_say_what_the_program_has_by_class_and_what_threads_keep() {
+    let (core, _one) = core();
+    core.collect(true);
+    let before = core.figures();
+    let class = classes::of(640) as usize;
+    let blocks: Vec<*mut u8> = (0..300).map(|_| core.allocate(640, false)).collect();
+    let whole = core.allocate(100_000, false);
+    let during = core.figures();
+    assert_eq!(during.live[class] - before.live[class], 300 * 640);
+    assert_eq!(during.live[WHOLE as usize] - before.live[WHOLE as usize], 7 * SLICE as u64);
+    assert!(during.threads >= 1);
+    for block in blocks {
+        // SAFETY: a block of this test.
+        unsafe { core.free(block) };
+    }
+    // SAFETY: as above.
+    unsafe { core.free(whole) };
+    let after = core.figures();
+    assert_eq!(after.live[class], before.live[class]);
+    assert_eq!(after.live[WHOLE as usize], before.live[WHOLE as usize]);
+    assert!(after.kept[class] > 0 && after.most_kept >= after.kept[class]);
+}

@@ -74,6 +74,9 @@ const CARD: &[(&str, Kind, &str, OfCard)] = &[
 
 type OfHost = fn(&Figures) -> Option<u64>;
 
+/// Has a label for the size.
+const CLASS: &str = "gapless_host_class_bytes";
+
 /// Of each process whose host memory Gapless serves.
 const HOST: &[(&str, Kind, &str, OfHost)] = &[
     ("gapless_host_large_bytes", Gauge, "Large host buffers that the program holds.", |f| Some(f.large_live)),
@@ -82,6 +85,19 @@ const HOST: &[(&str, Kind, &str, OfHost)] = &[
         Some(f.kept)
     }),
     ("gapless_host_small_bytes", Gauge, "Host memory of small objects, in use or not.", |f| Some(f.small)),
+    ("gapless_host_small_live_bytes", Gauge, "Small objects that the program holds.", |f| Some(f.small_live)),
+    ("gapless_host_lists_bytes", Gauge, "Free small objects in the lists of threads.", |f| {
+        Some(f.lists_kept)
+    }),
+    ("gapless_host_lists_most_bytes", Gauge, "The most of them that one thread keeps.", |f| {
+        Some(f.lists_most)
+    }),
+    ("gapless_host_threads", Gauge, "Threads that have lists of free small objects.", |f| Some(f.threads)),
+    ("gapless_host_pinned_bytes", Gauge, "Memory that a driver registered or allocated.", |f| Some(f.pinned)),
+    ("gapless_host_pinned_kept_bytes", Gauge, "Memory that stays registered for the next buffer.", |f| {
+        Some(f.pinned_kept)
+    }),
+    ("gapless_host_huge_pages", Gauge, "1 if large host buffers get huge pages.", |f| Some(f.huge_pages)),
     ("gapless_host_resident_bytes", Gauge, "Resident memory of the process.", |f| Some(f.resident)),
     ("gapless_host_limit_bytes", Gauge, "The budget that the process shares with others.", |f| {
         (f.limit > 0).then_some(f.limit)
@@ -135,7 +151,7 @@ fn names() -> Vec<&'static str> {
         "gapless_process_used_bytes",
         "gapless_statistics_timestamp_seconds",
     ];
-    let hosts = HOST.iter().map(|(name, ..)| *name);
+    let hosts = HOST.iter().map(|(name, ..)| *name).chain([CLASS]);
     CARD.iter()
         .map(|(name, ..)| *name)
         .chain(GPU.iter().map(|(name, ..)| *name))
@@ -211,6 +227,16 @@ pub(super) fn text(machine: &Machine) -> String {
                 let labels = labels(&[("Hostname", &machine.host), ("pid", &pid), ("process", &program)]);
                 out.sample(name, &labels, value as f64);
             }
+        }
+    }
+    out.family(CLASS, Gauge, "Small objects that the program holds, by the size of an object.");
+    for page in &machine.hosts {
+        let (pid, program) = (page.process.pid.to_string(), program(&page.process.command));
+        for (size, bytes) in &page.classes {
+            let size = size.to_string();
+            let about =
+                [("Hostname", machine.host.as_str()), ("pid", &pid), ("process", &program), ("size", &size)];
+            out.sample(CLASS, &labels(&about), *bytes as f64);
         }
     }
     out.text

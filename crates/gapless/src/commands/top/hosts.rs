@@ -12,11 +12,12 @@ pub(super) fn text(machine: &Machine) -> String {
     }
     let _ = writeln!(
         out,
-        "\nHost memory\n{} {} {} {} {} {} COMMAND",
+        "\nHost memory\n{} {} {} {} {} {} {} COMMAND",
         right("PID", 8),
         right("LARGE", 9),
         right("KEPT", 9),
         right("SMALL", 9),
+        right("PINNED", 9),
         right("RESIDENT", 9),
         left("BUDGET", 19)
     );
@@ -28,11 +29,12 @@ pub(super) fn text(machine: &Machine) -> String {
         };
         let _ = writeln!(
             out,
-            "{} {} {} {} {} {} {}",
+            "{} {} {} {} {} {} {} {}",
             right(&statistics.process.pid.to_string(), 8),
             right(&bytes(figures.large_live), 9),
             right(&bytes(figures.kept), 9),
             right(&bytes(figures.small), 9),
+            right(&bytes(figures.pinned), 9),
             right(&bytes(figures.resident), 9),
             left(&budget, 19),
             command(&statistics.process.command)

@@ -64,6 +64,13 @@ fn of_host(statistics: &HostStatistics) -> Value {
         "limit": (f.limit > 0).then_some(f.limit),
         "budget_held": f.budget_held,
         "refused": f.refused,
+        "small_live": f.small_live,
+        "lists_kept": f.lists_kept,
+        "lists_most": f.lists_most,
+        "threads": f.threads,
+        "pinned": f.pinned,
+        "pinned_kept": f.pinned_kept,
+        "classes": page.classes.iter().map(|(size, bytes)| json!({"size": size, "bytes": bytes})).collect::<Vec<_>>(),
     })
 }
 

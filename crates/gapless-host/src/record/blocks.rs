@@ -1,0 +1,269 @@
+//! What the heap calls while samples are recorded: blocks that are samples lie in slots or in the arena of large buffers,
+//! and all others come from the core as before.
+
+use super::frames::Frames;
+use super::journal::Journal;
+use super::recorder::{FREED_INSIDE, LOST, RECORDER};
+use super::slots;
+use crate::core::{self, LARGE, OWN};
+use crate::large::is_large;
+use crate::local::Inside;
+use crate::sys;
+use crate::text::say;
+use crate::units::LARGE as EXACT;
+use std::sync::atomic::Ordering;
+
+/// The alignment of a request that names none.
+pub const ANY: usize = 1;
+
+/// A block; null where there is no memory.
+#[inline]
+pub fn allocate(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
+    if is_large(size, alignment) {
+        return large(size, alignment, zeroed);
+    }
+    if passes(size) {
+        return sample(size, alignment, zeroed, Plain);
+    }
+    plain(size, alignment, zeroed)
+}
+
+/// An object of Python.
+#[cold]
+pub(super) fn allocate_object(size: usize, zeroed: bool) -> *mut u8 {
+    struct Object;
+    impl Otherwise for Object {
+        const OBJECTS: bool = true;
+        fn allocate(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
+            plain(size, alignment, zeroed)
+        }
+    }
+    if size >= EXACT {
+        large(size, ANY, zeroed)
+    } else if passes(size) {
+        sample(size, ANY, zeroed, Object)
+    } else {
+        plain(size, ANY, zeroed)
+    }
+}
+
+/// Counts the bytes. Whether this allocation may be a sample.
+#[inline]
+fn passes(size: usize) -> bool {
+    OWN.sampler().is_some_and(|sampler| sampler.passes(size.max(1)))
+}
+
+#[inline]
+fn plain(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
+    if alignment == ANY {
+        core::allocate(size, zeroed)
+    } else {
+        core::allocate_aligned(size, alignment, zeroed)
+    }
+}
+
+/// Who gives a block that is not recorded after all.
+trait Otherwise {
+    /// Whether the blocks are objects of Python.
+    const OBJECTS: bool = false;
+    fn allocate(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8;
+}
+
+struct Plain;
+
+impl Otherwise for Plain {
+    fn allocate(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
+        plain(size, alignment, zeroed)
+    }
+}
+
+/// The sampler stopped at this allocation.
+#[cold]
+#[inline(never)]
+fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: O) -> *mut u8 {
+    let inside = Inside::enter();
+    let drawn = inside.as_ref().and_then(|_| OWN.sampler()?.draw(size.max(1)));
+    let Some(interval) = drawn else { return otherwise.allocate(size, alignment, zeroed) };
+    let mut frames = Frames::new();
+    frames.look(<O as Otherwise>::OBJECTS);
+    // Rounded up to 64 KiB. A budget may make it wait, so it comes before the lock.
+    let mut block =
+        if size > slots::MOST { LARGE.allocate(size, alignment, zeroed) } else { std::ptr::null_mut() };
+    let mut recorder = RECORDER.lock();
+    recorder.take_freed();
+    if size <= slots::MOST
+        && let Some(slot) = recorder.slots.take(size, alignment)
+    {
+        block = slot;
+        if zeroed {
+            // SAFETY: a slot of at least this size.
+            unsafe { block.write_bytes(0, size) };
+        }
+    }
+    if block.is_null() {
+        drop(recorder);
+        LOST.fetch_add(1, Ordering::Relaxed);
+        return otherwise.allocate(size, alignment, zeroed);
+    }
+    sys::keep_errno(|| recorder.allocated(block, size, interval, frames.native(), frames.places()));
+    let written = recorder.journal.as_ref().map_or(0, Journal::written);
+    recorder.pace.count(frames.cost, sys::cpu_nanos, written);
+    block
+}
+
+/// Every large buffer is recorded.
+#[cold]
+fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
+    let block = core::allocate_aligned(size, alignment, zeroed);
+    tell_large(block, size);
+    block
+}
+
+fn tell_large(block: *mut u8, size: usize) {
+    if !LARGE.contains(block) {
+        return;
+    }
+    let Some(_inside) = Inside::enter() else {
+        LOST.fetch_add(1, Ordering::Relaxed);
+        return;
+    };
+    let mut frames = Frames::new();
+    frames.look(false);
+    let mut recorder = RECORDER.lock();
+    recorder.take_freed();
+    sys::keep_errno(|| recorder.allocated(block, size, 0, frames.native(), frames.places()));
+}
+
+/// # Safety
+/// `block` is null, or came from here or from the core and was not freed.
+#[inline]
+pub unsafe fn free(block: *mut u8) {
+    if slots::contains(block) {
+        free_slot(block);
+        return;
+    }
+    if LARGE.contains(block) {
+        tell_freed(block);
+    }
+    // SAFETY: as the caller says.
+    unsafe { core::free(block) }
+}
+
+#[cold]
+fn tell_freed(block: *mut u8) {
+    if let Some(_inside) = Inside::enter() {
+        let mut recorder = RECORDER.lock();
+        recorder.take_freed();
+        sys::keep_errno(|| recorder.freed(block));
+    }
+}
+
+#[cold]
+fn free_slot(block: *mut u8) {
+    if slots::usable(block).is_none() {
+        say(format_args!("gapless: free({block:p}): no block begins there\n"));
+        sys::abort();
+    }
+    let Some(_inside) = Inside::enter() else {
+        free_inside(block.cast());
+        return;
+    };
+    let mut recorder = RECORDER.lock();
+    recorder.take_freed();
+    sys::keep_errno(|| recorder.freed(block));
+    recorder.slots.give(block);
+}
+
+/// This thread may hold the lock: the next holder does it.
+fn free_inside(block: *mut usize) {
+    let mut next = FREED_INSIDE.load(Ordering::Relaxed);
+    loop {
+        // SAFETY: a slot of ours that the program gave back.
+        unsafe { block.write(next) };
+        match FREED_INSIDE.compare_exchange_weak(next, block as usize, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(other) => next = other,
+        }
+    }
+}
+
+/// Whether an address can be a sampled block.
+pub fn may_own(block: *const u8) -> bool {
+    slots::contains(block)
+}
+
+/// # Safety
+/// `block` came from here or from the core and was not freed.
+pub unsafe fn usable(block: *mut u8) -> usize {
+    if slots::contains(block) {
+        return slots::usable(block).unwrap_or(0);
+    }
+    // SAFETY: as the caller says.
+    unsafe { core::usable(block) }
+}
+
+/// # Safety
+/// `block` came from here or from the core and was not freed. It is invalid afterwards, unless null is returned.
+pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
+    if size > isize::MAX as usize {
+        return std::ptr::null_mut();
+    }
+    let is_slot = slots::contains(block);
+    if LARGE.contains(block) && size >= EXACT {
+        return reallocate_large(block, size);
+    }
+    if !is_slot && !LARGE.contains(block) && size < EXACT {
+        if passes(size) {
+            return sample_moved(block, size);
+        }
+        // SAFETY: as the caller says.
+        return unsafe { core::reallocate(block, size) };
+    }
+    let moved = allocate(size, ANY, false);
+    if !moved.is_null() {
+        // SAFETY: both blocks are valid for the smaller of their lengths, and are two.
+        unsafe {
+            moved.copy_from_nonoverlapping(block, usable(block).min(size));
+            free(block);
+        }
+    }
+    moved
+}
+
+/// The kernel may move the pages.
+#[cold]
+fn reallocate_large(block: *mut u8, size: usize) -> *mut u8 {
+    // Told before: afterwards another thread may have the address.
+    // SAFETY: the arena has a buffer there, or the core says what is wrong.
+    let old = unsafe { core::usable(block) };
+    tell_freed(block);
+    // SAFETY: as the caller of `reallocate` says.
+    let moved = unsafe { core::reallocate(block, size) };
+    if moved.is_null() {
+        tell_large(block, old)
+    } else {
+        tell_large(moved, size)
+    }
+    moved
+}
+
+/// A block of the core that grows is a new one for the sampler.
+#[cold]
+fn sample_moved(block: *mut u8, size: usize) -> *mut u8 {
+    struct Again(*mut u8);
+    impl Otherwise for Again {
+        fn allocate(&self, size: usize, _: usize, _: bool) -> *mut u8 {
+            // SAFETY: as the caller of `reallocate` says.
+            unsafe { core::reallocate(self.0, size) }
+        }
+    }
+    let moved = sample(size, ANY, false, Again(block));
+    if slots::contains(moved) || (!moved.is_null() && LARGE.contains(moved)) {
+        // SAFETY: the old block is still there: the new one is of the recorder.
+        unsafe {
+            moved.copy_from_nonoverlapping(block, core::usable(block).min(size));
+            core::free(block);
+        }
+    }
+    moved
+}

@@ -1,0 +1,86 @@
+//! How often a sample is taken: so that samples cost about one hundredth of the time, and the file does not grow without
+//! end.
+
+use crate::sampler;
+
+/// Keeps the cost of samples at about one hundredth of the time, and the file from growing without end.
+#[derive(Debug)]
+pub(super) struct Pace {
+    pub(super) is_fixed: bool,
+    /// The finest interval: it doubles with every 64 MiB of the file.
+    least: u64,
+    samples: u32,
+    /// Nanoseconds inside of the recorder, and when counting began.
+    spent: u64,
+    pub(super) since: u64,
+    total: u64,
+}
+
+/// Samples between two looks at the pace.
+const LOOK: u32 = 32;
+/// Nanoseconds that are free: a program that ends soon has samples enough.
+const FREE: u64 = 1_000_000;
+/// Nanoseconds of a sample with its free; and what it costs more where the unwinder had to walk, or the kernel had to
+/// be asked for Python's frames. Measured; a clock would count every loss of the processor, which is no cost.
+pub(super) const COST: u64 = 1_500;
+pub(super) const COST_OF_WALK: u64 = 5_000;
+pub(super) const COST_OF_ASKING: u64 = 12_000;
+/// Bytes of the file for each doubling of the interval.
+const FILE: u64 = 64 << 20;
+
+impl Pace {
+    pub(super) const fn new() -> Pace {
+        Pace { is_fixed: false, least: sampler::DEFAULT, samples: 0, spent: 0, since: 0, total: 0 }
+    }
+
+    /// Counts a sample that cost about so many nanoseconds. `clock`: the CPU time of the process. Time on the wall would
+    /// let a process that waits for a processor spend several hundredths of what it gets.
+    pub(super) fn count(&mut self, cost: u64, clock: impl FnOnce() -> u64, written: u64) {
+        self.samples += 1;
+        self.spent += cost;
+        if self.is_fixed || self.samples < LOOK {
+            return;
+        }
+        let ended = clock();
+        let elapsed = ended.saturating_sub(self.since).max(1);
+        let now = sampler::interval();
+        self.least = (sampler::DEFAULT << (written / FILE).min(12)).min(sampler::MOST);
+        self.total += self.spent;
+        // At most one hundredth; finer again below a third of that.
+        let next = if self.total > FREE && self.spent * 100 > elapsed {
+            now * 2
+        } else if self.spent * 300 < elapsed {
+            now / 2
+        } else {
+            now
+        };
+        sampler::set_interval(next.clamp(self.least, sampler::MOST));
+        (self.samples, self.spent, self.since) = (0, 0, ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_follows_the_cost_of_samples() {
+        let mut pace = Pace::new();
+        let mut run = |cost: u64, gap: u64, written: u64, times: u32| {
+            let mut now = pace.since;
+            for _ in 0..LOOK * times {
+                now += gap;
+                pace.count(cost, || now, written);
+            }
+            sampler::interval()
+        };
+        assert_eq!(run(5_000, 10_000, 0, 1), sampler::DEFAULT, "the first milliseconds are free");
+        let busy = run(5_000, 10_000, 0, 60);
+        assert_eq!(busy, sampler::MOST, "half of the time is too much, however long the interval");
+        let idle = run(5_000, 90_000_000, 0, 60);
+        assert_eq!(idle, sampler::DEFAULT, "finer again");
+        assert_eq!(run(5_000, 700_000, 0, 20), sampler::DEFAULT, "0.7 % is right");
+        assert_eq!(run(5_000, 90_000_000, 5 * FILE, 60), 32 * sampler::DEFAULT, "the file is long");
+        sampler::set_interval(sampler::DEFAULT);
+    }
+}

@@ -1,0 +1,143 @@
+//! Leads the calls that one loaded library makes to a function elsewhere: by its own table of addresses (the global
+//! offset table), which the loader filled in. No other library is touched, and no code is changed.
+
+use std::ffi::{CStr, c_int, c_void};
+
+/// What is looked for, and whether it was found.
+struct Search<'a> {
+    library: &'a CStr,
+    symbol: &'a CStr,
+    to: *const c_void,
+    changed: usize,
+}
+
+/// Leads calls of `symbol` in the library whose file has this name to `to`. False: there is no such library, or it does
+/// not call the symbol.
+pub(super) fn rebind(library: &CStr, symbol: &CStr, to: *const c_void) -> bool {
+    let mut search = Search { library, symbol, to, changed: 0 };
+    // SAFETY: `visit` gets the search, which lives until the call is done.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.changed > 0
+}
+
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of an object, and the search of `rebind`.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
+    if info.dlpi_name.is_null() {
+        return 0;
+    }
+    // SAFETY: a name that ends in a zero.
+    let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    if name.rsplit(|byte| *byte == b'/').next() != Some(search.library.to_bytes()) {
+        return 0;
+    }
+    // SAFETY: the object's own headers, which stay while it is loaded.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let base = info.dlpi_addr as usize;
+    let range = |kind: u32| {
+        let found = headers.iter().find(|header| header.p_type == kind)?;
+        Some((base + found.p_vaddr as usize, found.p_memsz as usize))
+    };
+    if let Some((start, _)) = range(libc::PT_DYNAMIC) {
+        let guarded = range(libc::PT_GNU_RELRO).unwrap_or((0, 0));
+        // SAFETY: the object's dynamic section.
+        unsafe { change(base, start as *const Dynamic, guarded, search) };
+    }
+    0
+}
+
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    kind: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+#[repr(C)]
+struct Relocation {
+    offset: u64,
+    info: u64,
+    addend: i64,
+}
+
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
+
+/// The kinds of entries that hold the address of a function.
+const KINDS: [u32; 2] = if cfg!(target_arch = "aarch64") { [1025, 1026] } else { [6, 7] };
+
+/// # Safety
+/// `dynamic` is the dynamic section of an object that is loaded at `base`; `guarded` is what the loader made read-only.
+unsafe fn change(base: usize, dynamic: *const Dynamic, guarded: (usize, usize), search: &mut Search<'_>) {
+    let find = |tag: i64| {
+        let mut at = dynamic;
+        loop {
+            // SAFETY: the section ends with an entry of tag 0.
+            let entry = unsafe { &*at };
+            match entry.tag {
+                0 => return None,
+                found if found == tag => return Some(entry.value as usize),
+                // SAFETY: as above.
+                _ => at = unsafe { at.add(1) },
+            }
+        }
+    };
+    // The loader of most machines has made these absolute.
+    let place = |value: usize| if value < base { base + value } else { value };
+    let (Some(symbols), Some(strings)) = (find(DT_SYMTAB).map(place), find(DT_STRTAB).map(place)) else {
+        return;
+    };
+    for (table, size) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
+        let (Some(start), Some(bytes)) = (find(table).map(place), find(size)) else { continue };
+        for at in 0..bytes / size_of::<Relocation>() {
+            // SAFETY: inside of the table, by its own length.
+            let entry = unsafe { &*(start as *const Relocation).add(at) };
+            if !KINDS.contains(&(entry.info as u32)) {
+                continue;
+            }
+            // SAFETY: an index into the object's own symbols, whose names lie in its own strings.
+            let name = unsafe {
+                let symbol = &*(symbols as *const Symbol).add((entry.info >> 32) as usize);
+                CStr::from_ptr((strings + symbol.name as usize) as *const libc::c_char)
+            };
+            if name == search.symbol && write(base + entry.offset as usize, search.to as usize, guarded) {
+                search.changed += 1;
+            }
+        }
+    }
+}
+
+/// Writes an entry of the table, which may be read-only by now.
+fn write(slot: usize, value: usize, (start, length): (usize, usize)) -> bool {
+    const PAGE: usize = 4096;
+    let is_guarded = slot >= start && slot < start + length;
+    let page = slot & !(PAGE - 1);
+    let protect = |rights: c_int| {
+        // SAFETY: a page of the object's own data.
+        unsafe { libc::mprotect(page as *mut c_void, PAGE, rights) == 0 }
+    };
+    if is_guarded && !protect(libc::PROT_READ | libc::PROT_WRITE) {
+        return false;
+    }
+    // SAFETY: an entry that holds a function's address; a thread that calls meanwhile finds the old or the new one.
+    unsafe {
+        (*(slot as *const std::sync::atomic::AtomicUsize)).store(value, std::sync::atomic::Ordering::Release)
+    };
+    if is_guarded {
+        protect(libc::PROT_READ);
+    }
+    true
+}
