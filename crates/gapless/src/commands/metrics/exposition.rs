@@ -230,9 +230,9 @@ pub(super) fn text(machine: &Machine) -> String {
         }
     }
     out.family(CLASS, Gauge, "Small objects that the program holds, by the size of an object.");
-    for page in &machine.hosts {
-        let (pid, program) = (page.process.pid.to_string(), program(&page.process.command));
-        for (size, bytes) in &page.classes {
+    for statistics in &machine.hosts {
+        let (pid, program) = (statistics.process.pid.to_string(), program(&statistics.process.command));
+        for (size, bytes) in &statistics.classes {
             let size = size.to_string();
             let about =
                 [("Hostname", machine.host.as_str()), ("pid", &pid), ("process", &program), ("size", &size)];

@@ -70,7 +70,7 @@ fn of_host(statistics: &HostStatistics) -> Value {
         "threads": f.threads,
         "pinned": f.pinned,
         "pinned_kept": f.pinned_kept,
-        "classes": page.classes.iter().map(|(size, bytes)| json!({"size": size, "bytes": bytes})).collect::<Vec<_>>(),
+        "classes": statistics.classes.iter().map(|(size, bytes)| json!({"size": size, "bytes": bytes})).collect::<Vec<_>>(),
     })
 }
 
