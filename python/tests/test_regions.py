@@ -158,6 +158,22 @@ for at in range(3):
     )
 
 
+def test_what_sleeps_is_given_back_while_a_history_is_recorded(bench):
+    bench.passes(
+        START
+        + """
+torch.cuda.memory._record_memory_history(max_entries=1000)
+with gapless.region("weights"):
+    tensors = [make(4 * MIB, at) for at in range(3)]
+gapless.sleep("weights")
+del tensors[1]
+assert one("weights").asleep == 8 * MIB
+gapless.wake("weights")
+assert holds(tensors[0], 0) and holds(tensors[1], 2)
+"""
+    )
+
+
 def test_a_host_without_memory_leaves_the_region_awake(bench):
     bench.passes(
         START
