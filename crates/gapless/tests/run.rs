@@ -187,7 +187,7 @@ mod host {
         assert_eq!(code, 0, "{err}");
         assert!(file.is_file() && err.contains("mine.gtrace") && err.contains("mine.12.gtrace"), "{err}");
         // Requests to end are handed on: the program has its say.
-        let script = "trap 'echo ended; exit 3' TERM; kill -TERM $PPID; i=0; while [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done";
+        let script = "trap 'echo ended; exit 3' TERM; kill -TERM $PPID; i=0; while [ $i -lt 100 ]; do /bin/sleep 0.1; i=$((i+1)); done";
         let (code, out, err) =
             installed.run(&["run", "--host", "--host-leaks", "--", "sh", "-c", script], &[]);
         assert_eq!((code, out.as_str()), (3, "ended\n"), "{err}");

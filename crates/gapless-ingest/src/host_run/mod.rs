@@ -136,8 +136,8 @@ impl Reader {
         let (date, clock) = (body.u64()?, body.u64()?);
         self.epoch = date.wrapping_sub(clock);
         let (interval, exact) = (body.u64()?, body.u64()?);
-        self.sample.interval = Bytes(interval);
-        self.sample.exact_from = Bytes(exact);
+        self.sample.interval = Bytes(interval.min(Bytes::LIMIT.0));
+        self.sample.exact_from = Bytes(exact.min(Bytes::LIMIT.0));
         let (program, host) = (body.text()?, body.text()?);
         self.trace.process = Process {
             program,
@@ -267,6 +267,9 @@ impl Reader {
         let time = Micros(self.time(body)?);
         let [large, kept, small, resident, interval, lost] =
             [body.u64()?, body.u64()?, body.u64()?, body.u64()?, body.u64()?, body.u64()?];
+        // Figures that a file makes up must not overflow sums.
+        let [large, kept, small, resident, interval] =
+            [large, kept, small, resident, interval].map(|bytes| bytes.min(Bytes::LIMIT.0));
         self.sample.interval = Bytes(interval);
         self.sample.lost = lost;
         self.sample.states.push(HostState {
