@@ -235,7 +235,8 @@ mod tests {
                     Request { size: 512 * (1 + rng.next_u64() % 5000), start, end: start + lived }
                 })
                 .collect();
-            let holes: Vec<u64> = (0..rng.next_u64() % 5).map(|_| 512 * (1 + rng.next_u64() % 9000)).collect();
+            let holes: Vec<u64> =
+                (0..rng.next_u64() % 5).map(|_| 512 * (1 + rng.next_u64() % 9000)).collect();
             let options = Options { effort: Some(2000), ..Options::default() };
             let packed = pack(&requests, length, &holes, &options).expect("packed");
             check(&requests, length, &holes, &packed);
