@@ -3,7 +3,7 @@
 
 use crate::sampler;
 
-/// Keeps the cost of samples at about one part in 64 of the time, and the file from growing without end.
+/// Keeps the cost of samples at about one part in 60 of the time, and the file from growing without end.
 #[derive(Debug)]
 pub(super) struct Pace {
     pub(super) is_fixed: bool,
@@ -23,9 +23,9 @@ const LOOK: u32 = 32;
 /// Nanoseconds after which the pace is looked at in any case: samples that are rare would stay so for long.
 const LONGEST: u64 = 20_000_000;
 /// Samples cost one part in so many of the CPU time.
-const SHARE: u64 = 64;
+const SHARE: u64 = 60;
 /// Nanoseconds that are free: a program that ends soon has samples enough.
-const FREE: u64 = 4_000_000;
+const FREE: u64 = 8_000_000;
 /// Nanoseconds of a sample with its free; and what it costs more where lines of Python are read, where the unwinder had
 /// to walk, or where the kernel had to be asked for Python's frames. Measured (608 ns in C, 2.2 us in Python on
 /// average); a clock would count every loss of the processor, which is no cost.
@@ -56,9 +56,12 @@ impl Pace {
         let interval = sampler::interval();
         self.least = (sampler::DEFAULT << (written / FILE).min(12)).min(sampler::MOST);
         self.total += self.spent;
-        // What would have cost the right part of the time; by steps, because a few samples may mislead.
+        // What would have cost the right part of the time. A few samples may mislead, and an interval that jumps makes
+        // estimates coarse: it stays where the cost is about right, and changes by steps.
         let right = u128::from(interval) * u128::from(self.spent) * u128::from(SHARE) / u128::from(elapsed);
-        let right = u64::try_from(right).unwrap_or(u64::MAX).clamp(interval / 4, interval.saturating_mul(4));
+        let right = u64::try_from(right).unwrap_or(u64::MAX).clamp(interval / 2, interval.saturating_mul(2));
+        let is_right = right > interval / 5 * 3 && right < interval / 2 * 3;
+        let right = if is_right { interval } else { right };
         let next = if self.total > FREE { right } else { right.min(interval) };
         sampler::set_interval(next.clamp(self.least, sampler::MOST));
         (self.samples, self.spent, self.since, self.looked) = (0, 0, ended, now);

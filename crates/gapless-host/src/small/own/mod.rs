@@ -338,14 +338,14 @@ impl Own {
         let mut cache = caches.all;
         while !cache.is_null() {
             let mut bytes = 0;
-            for class in 1..WHOLE as usize {
+            for (class, about) in CLASSES.iter().enumerate().take(WHOLE as usize).skip(1) {
                 // SAFETY: a cache of ours. Its thread may change the list meanwhile: then the number is the old one.
                 let count = unsafe {
                     let list = &raw const (*cache).lists[class];
                     (&raw const (*list).limit).read_volatile() - (&raw const (*list).room).read_volatile()
                 };
                 figures.kept[class] += u64::from(count.max(0).unsigned_abs());
-                bytes += u64::from(count.max(0).unsigned_abs()) * u64::from(CLASSES[class].size);
+                bytes += u64::from(count.max(0).unsigned_abs()) * u64::from(about.size);
             }
             // SAFETY: as above.
             unsafe {
