@@ -1,4 +1,4 @@
-//! What the heap calls while samples are recorded: blocks that are samples lie in slots or in the arena of large buffers,
+//! What the heap calls while samples are recorded: samples lie in slots or in the arena of large buffers,
 //! and all others come from the core as before.
 
 use super::frames::Frames;
