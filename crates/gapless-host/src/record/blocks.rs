@@ -1,4 +1,4 @@
-//! What the heap calls while samples are recorded: blocks that are samples lie in slots or in the arena of large buffers,
+//! What the heap calls while samples are recorded: samples lie in slots or in the arena of large buffers,
 //! and all others come from the core as before.
 
 use super::frames::Frames;
@@ -107,7 +107,7 @@ fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: 
     }
     sys::keep_errno(|| recorder.allocated(block, size, interval, frames.native(), frames.places()));
     let written = recorder.journal.as_ref().map_or(0, Journal::written);
-    recorder.pace.count(frames.cost, sys::cpu_nanos, written);
+    recorder.pace.count(frames.cost, sys::time().as_nanos() as u64, sys::cpu_nanos, written);
     block
 }
 

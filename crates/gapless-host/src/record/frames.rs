@@ -1,6 +1,6 @@
 //! Where a thread stands: lines of Python, and native functions.
 
-use super::pace::{COST, COST_OF_ASKING, COST_OF_WALK};
+use super::pace::{COST, COST_OF_ASKING, COST_OF_PYTHON, COST_OF_WALK};
 use super::python::{self, Place};
 use super::recorder::RECORDER;
 use super::stacks::{self, Range};
@@ -34,7 +34,7 @@ impl Frames {
             if let Some(python) = python {
                 let (count, has_asked) = python.frames(&mut self.places);
                 self.count = count;
-                self.cost += if has_asked { COST_OF_ASKING } else { 0 };
+                self.cost += if has_asked { COST_OF_ASKING } else { COST_OF_PYTHON };
             }
             if self.count == 0 {
                 self.natives = self.walk(own, Range::default());
