@@ -77,7 +77,7 @@ struct Found {
     group: Group,
     /// With the position in the group, for the divergence.
     odd: Vec<OddRank>,
-    odd_at: Vec<usize>,
+    odd_at: Vec<(usize, Cause)>,
     difference: Option<Difference>,
     waiting: Vec<Waiting>,
 }
@@ -103,7 +103,7 @@ fn compare(number: u32, group: &[usize], members: &[Member<'_>]) -> Found {
             }
         }
         odd.push(odd_rank(number, id(at), &causes, group.len() - 1));
-        odd_at.push(at);
+        odd_at.extend(causes.into_iter().next().map(|main| (at, main)));
     }
     let difference = (group.len() == 2).then(|| two(number, [id(0), id(1)], [summaries[0], summaries[1]]));
     Found {
@@ -245,29 +245,35 @@ fn first_divergence(found: &[Found], groups: &[Vec<usize>], members: &[Member<'_
     let summaries =
         |group: &[usize]| -> Vec<&Summary> { group.iter().map(|&at| members[at].summary).collect() };
     let any_odd = found.iter().any(|f| !f.odd_at.is_empty());
-    let mut all: Vec<Divergence> = Vec::new();
+    let mut all: Vec<(f64, Divergence)> = Vec::new();
     for (number, (group, f)) in groups.iter().zip(found).enumerate() {
         let ranks = summaries(group);
         let places: Vec<divergence::Found> = if any_odd {
-            f.odd_at.iter().filter_map(|&at| divergence::of_rank(&ranks, at)).collect()
+            f.odd_at.iter().map(|(at, cause)| divergence::of_rank(&ranks, *at, cause)).collect()
         } else {
             divergence::of_group(&ranks).into_iter().collect()
         };
         for place in places {
-            let (id, row) = (members[group[place.at]].id, &ranks[place.at].steps[place.row]);
-            all.push(Divergence {
+            let id = members[group[place.at]].id;
+            let share = f64::from(place.when.tick) / ranks[place.at].events.max(1) as f64;
+            let divergence = Divergence {
                 rank: id.rank,
                 device: id.device,
                 group: number as u32,
-                step: row.step,
-                tick: row.peak_at.tick,
-                time_us: row.peak_at.time_us,
-                bytes: row.peak,
+                of: place.of,
+                step: place.when.step,
+                tick: place.when.tick,
+                time_us: place.when.time_us,
+                bytes: place.bytes as u64,
                 peer_bytes: place.typical as u64,
-            });
+                sentence: place.sentence(id.rank),
+            };
+            all.push((share, divergence));
         }
     }
-    all.into_iter().min_by_key(|d| (d.step, std::cmp::Reverse(d.bytes.abs_diff(d.peer_bytes)), d.rank))
+    // Ranks of one run have their own clocks: the part of the run orders them.
+    all.sort_by(|(a, x), (b, y)| a.total_cmp(b).then_with(|| x.rank.cmp(&y.rank)));
+    all.into_iter().next().map(|(_, divergence)| divergence)
 }
 
 fn rows(run: &Run, groups: &[Vec<usize>]) -> Vec<RankRow> {

@@ -9,7 +9,7 @@
 //! pieces differs a lot between runs that do the same.
 
 use super::excess::{self, Excess, Origins};
-use super::replicas::{LEAST, LEAST_SHARE, Replicas, pace, step_pace, transient};
+use super::replicas::{KeptRows, LEAST, LEAST_SHARE, Replicas, pace, step_pace, transient};
 use super::robust::{Against, against, median};
 use super::summary::Summary;
 use super::{groups, sizes, stretches};
@@ -244,21 +244,14 @@ impl View<'_> {
 
     /// Bytes a step, steps and bytes in all that this rank keeps beyond its peers, where it does so step after step.
     fn leak(&self) -> Option<(u64, usize, u64)> {
-        // Steps say best where something is kept. Where they differ between ranks, equal parts of the run must do.
-        let rows = self.own().kept_by_step.len();
-        let same = self.peers().filter(|peer| peer.kept_by_step.len() == rows).count();
-        let by_step = rows >= 3 && 4 * same >= 3 * (self.group.len() - 1);
-        let of = |rank: &Summary, row: usize| {
-            let kept = if by_step { &rank.kept_by_step } else { &rank.kept_by_part };
-            kept.get(row).or(kept.last()).copied().unwrap_or(0) as f64
-        };
-        let rows = if by_step { rows } else { self.own().kept_by_part.len() };
-        let last = self.against(|rank| of(rank, rows.saturating_sub(1)));
+        let kept = KeptRows::of(self.group, self.at);
+        let rows = kept.rows;
+        let last = kept.against(self.group, self.at, rows.saturating_sub(1));
         let least_leak = self.floor(self.replicas.least_leak);
         if rows < 3 || last.excess <= least_leak.max(last.allowed) {
             return None;
         }
-        let above: Vec<f64> = (0..rows).map(|row| self.against(|rank| of(rank, row)).excess).collect();
+        let above: Vec<f64> = (0..rows).map(|row| kept.against(self.group, self.at, row).excess).collect();
         let gains: Vec<f64> = above.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let gained: f64 = gains.iter().map(|gain| gain.max(0.0)).sum();
         let least = (LEAST_LEAK_STEP * least_leak).max(0.2 * gained / gains.len() as f64);

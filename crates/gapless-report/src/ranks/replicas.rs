@@ -1,7 +1,7 @@
 //! The replicas of one group, with what comparing each of them with the others needs from all.
 
 use super::excess::Origins;
-use super::robust::median;
+use super::robust::{Against, against, median};
 use super::stretches::{self, Larger, Pieces};
 use super::summary::Summary;
 
@@ -85,6 +85,31 @@ impl TypicalSteps {
             }
         }
         most
+    }
+}
+
+/// How what is kept is compared: step by step, or by equal parts of the run where steps differ between ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptRows {
+    pub(crate) by_step: bool,
+    pub(crate) rows: usize,
+}
+
+impl KeptRows {
+    pub(crate) fn of(group: &[&Summary], at: usize) -> KeptRows {
+        let rows = group[at].kept_by_step.len();
+        let same = group.iter().filter(|rank| rank.kept_by_step.len() == rows).count() - 1;
+        let by_step = rows >= 3 && 4 * same >= 3 * (group.len() - 1);
+        KeptRows { by_step, rows: if by_step { rows } else { group[at].kept_by_part.len() } }
+    }
+
+    /// What `group[at]` keeps of all up to `row`, against its peers.
+    pub(crate) fn against(self, group: &[&Summary], at: usize, row: usize) -> Against {
+        let of = |rank: &&Summary| {
+            let kept = if self.by_step { &rank.kept_by_step } else { &rank.kept_by_part };
+            kept.get(row).or(kept.last()).copied().unwrap_or(0) as f64
+        };
+        against(&group.iter().map(of).collect::<Vec<f64>>(), at)
     }
 }
 

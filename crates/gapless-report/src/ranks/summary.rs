@@ -50,6 +50,8 @@ pub struct Summary {
     /// Whether memory was mapped into expandable segments, whatever the settings say.
     pub expandable_seen: bool,
     pub ooms: Vec<OomInfo>,
+    /// When the first of them was.
+    pub(crate) oom_at: Option<When>,
     /// What the reader or the rebuilding had to repair or leave out.
     pub notes: Vec<String>,
     /// Who held how much at most, by where it was asked for.
@@ -58,6 +60,8 @@ pub struct Summary {
     pub(crate) kept_by_step: Vec<u64>,
     /// The same by equal parts of the run's events, at a quiet instant near its end.
     pub(crate) kept_by_part: Vec<u64>,
+    /// When each of these parts begins.
+    pub(crate) parts_at: Vec<When>,
     /// The most transient bytes: live at most, less what is kept.
     pub(crate) swing: u64,
     /// What is there from before the first step until the end, by size.
@@ -76,6 +80,8 @@ pub struct Summary {
 pub struct StepRow {
     /// The number of the first one.
     pub step: u32,
+    /// When it begins.
+    pub(crate) start: When,
     /// The most live bytes, and when that was.
     pub peak: u64,
     pub peak_at: When,
@@ -176,6 +182,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         curve: curve.collect(),
         settings: trace.settings.as_ref().map(assemble::settings),
         expandable_seen: history.segments.iter().any(|s| s.expandable),
+        oom_at: assemble::ooms(d).first().map(|oom| assemble::when(d, Tick(oom.tick))),
         ooms: assemble::ooms(d),
         notes: notes
             .into_iter()
@@ -186,6 +193,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         kept_by_step: kept_by_step(d),
         swing: usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
         kept_by_part,
+        parts_at: parts_at(d, quiet),
         base: base(d, quiet),
         trained: trained(d, quiet),
         largest: largest(d, &live),
@@ -264,6 +272,7 @@ fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
         };
         StepRow {
             step: i as u32,
+            start: assemble::when(d, span.start),
             peak,
             peak_at: assemble::when(d, at),
             end,
@@ -280,8 +289,15 @@ fn parts(live: &Live<'_, '_>, kept: &[u64]) -> Vec<StepRow> {
     let row = |part: u64| {
         let (start, end) = (part * last / ROWS, (part + 1) * last / ROWS);
         let (peak, at) = live.most(Tick(start as u32), Tick(end as u32));
-        let (step, peak_at) = (part as u32, assemble::when(live.d, at));
-        StepRow { step, peak, peak_at, end: kept, low: kept, duration_us: None }
+        StepRow {
+            step: part as u32,
+            start: assemble::when(live.d, Tick(start as u32)),
+            peak,
+            peak_at: assemble::when(live.d, at),
+            end: kept,
+            low: kept,
+            duration_us: None,
+        }
     };
     (0..ROWS).map(row).collect()
 }
@@ -294,6 +310,7 @@ fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
         let durations: Vec<f64> = rows.iter().filter_map(|row| row.duration_us).collect();
         StepRow {
             step: rows.first().map_or(0, |row| row.step),
+            start: rows.first().map(|row| row.start).unwrap_or_default(),
             end: rows.last().map_or(0, |row| row.end),
             low: first_highest.low,
             duration_us: (!durations.is_empty())
@@ -351,6 +368,11 @@ fn kept_by_part(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<u64> {
         parts[(u64::from(a.start.0) * PARTS as u64 / length) as usize] += a.requested.0;
     }
     running(parts)
+}
+
+fn parts_at(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<When> {
+    let begins = |part: usize| (part as u64 * (u64::from(quiet.0) + 1)).div_ceil(PARTS as u64) as u32;
+    (0..PARTS).map(|part| assemble::when(d, Tick(begins(part)))).collect()
 }
 
 fn base(d: &DeviceAnalysis<'_>, quiet: Tick) -> BySize {
