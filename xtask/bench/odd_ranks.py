@@ -6,9 +6,8 @@
 Each run is made from a recorded snapshot in `testdata/`. A rank is the list of its requests with other sizes and other
 times, and what only that rank does. Three ways of placing blocks make three sorts of files:
 
-* `kept`: addresses stay as recorded, so blocks of other sizes may overlap, and the segments at the end are those of the
-  recording. A script that edits snapshots leaves such files.
-* `edited`: the same, but what was added has segments and stands in the final state.
+* `edited`: addresses stay as recorded, and requests can only become smaller. What is added has segments of its own.
+* `kept`: the same, but the final state in the file is that of the recording, without what was added.
 * `placed`: an allocator of a few lines places every block again.
 
 Each run is a folder. `case.json` in it says which rank is odd and why.
@@ -192,6 +191,8 @@ class Rank:
         for at, size, end, planted in plans:
             self.plans.setdefault(at, []).append((size, end, planted))
         factors = [1 + dice.gauss(0, noise.sizes) for _ in range(base.steps)]
+        if self.way != "placed":  # a block that grew would lie over the next one
+            factors = [1 - abs(1 - factor) for factor in factors]
         if fault["why"] == "larger-batch":
             for step in range(base.steps):
                 if fault["step"] in (None, step):
@@ -218,7 +219,7 @@ class Rank:
         step = self.base.step_of(at)
         if end is None or size < 4096 or self.base.step_of(end) != step:
             return size
-        each = 1 + self.dice.uniform(-self.noise.each, self.noise.each)
+        each = 1 + self.dice.uniform(-self.noise.each, self.noise.each if self.way == "placed" else 0)
         return max(int(size * self.factors[step] * each) // 512 * 512, 512)
 
     def put(self, at: int, action: str, address: int, size: int, like: dict, frames: list | None = None) -> None:
@@ -252,7 +253,7 @@ class Rank:
                     length = -(-size // (2 * MIB)) * 2 * MIB
                     address, segment = self.fresh, (self.fresh, length)
                     self.fresh += length + 2 * MIB
-                if segment and (placed or self.way == "edited"):
+                if segment:
                     self.put(at, "segment_alloc", segment[0], segment[1], like, [])
                     self.segments.append(segment)
                 self.put(at, "alloc", address, size, like, planted if own else [])
@@ -402,6 +403,8 @@ def make_case(seed: int, number: int, planted: bool, opened: dict[str, Base]) ->
     if planted:
         fault = make_fault(dice, base, FAULTS[number % len(FAULTS)], sizes)
         odd = dice.randrange(count)
+        if fault["why"] == "larger-batch" or fault.get("unfreed"):
+            way = "placed"  # the blocks of this rank do not fit where they were recorded
     ranks = [
         Rank(base, r, random.Random(f"{seed}/{number}/{planted}/{r}"), noise, way, fault if r == odd else None)
         for r in range(count)

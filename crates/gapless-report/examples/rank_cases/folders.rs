@@ -1,7 +1,7 @@
 //! Runs that lie in folders: `rank0.pickle` and so on, and `case.json` with the rank that is odd and why.
 
-use super::summaries;
-use gapless_report::ranks::{self, RankFile, Run};
+use gapless_report::Analysis;
+use gapless_report::ranks::{self, RankFile, Run, Summary};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -45,7 +45,11 @@ fn judge(folder: &Path) -> (bool, bool) {
     let file = |rank: u32| {
         let options = gapless_ingest::ReadOptions::default();
         let trace = gapless_ingest::open(&name(folder, rank), &options).expect("a trace");
-        RankFile { rank, file: format!("rank{rank}"), devices: summaries(&trace), error: None }
+        let (devices, error) = match Analysis::of(&trace) {
+            Ok(analysis) => (Summary::of(&analysis), None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        RankFile { rank, file: format!("rank{rank}"), devices, error }
     };
     let files = (0..count).map(file).collect();
     let report = ranks::report(&Run { path: "case".to_owned(), files, ..Run::default() });
@@ -55,6 +59,9 @@ fn judge(folder: &Path) -> (bool, bool) {
         .map(|odd| (odd["rank"].as_u64().unwrap_or(0) as u32, odd["why"].as_str().unwrap_or("")))
         .into_iter()
         .collect();
+    for row in report.ranks.iter().filter(|row| row.error.is_some()) {
+        println!("       {}: rank {} cannot be read: {:?}", folder.display(), row.rank, row.error);
+    }
     if found != wanted {
         let steps: Vec<u64> = report.ranks.iter().filter_map(|rank| rank.steps).collect();
         println!(

@@ -8,7 +8,7 @@ use super::odd::{self, Cause, Facts, Why};
 use super::replicas::{Replicas, step_pace};
 use super::robust::median;
 use super::summary::Summary;
-use super::{Run, divergence, groups};
+use super::{Run, divergence, groups, summary};
 use crate::model::Tool;
 use crate::text::{bytes, count, duration, percent, plural};
 use rustc_hash::FxHashSet;
@@ -29,7 +29,7 @@ struct Member<'a> {
 /// The report on all ranks of `run`.
 #[must_use]
 pub fn report(run: &Run) -> Ranks {
-    let members: Vec<Member<'_>> = run
+    let mut members: Vec<Member<'_>> = run
         .files
         .iter()
         .flat_map(|file| {
@@ -38,6 +38,10 @@ pub fn report(run: &Run) -> Ranks {
                 .map(|summary| Member { id: RankId { rank: file.rank, device: summary.device }, summary })
         })
         .collect();
+    let others = summary::comparable(&members.iter().map(|member| member.summary).collect::<Vec<_>>());
+    for (member, other) in members.iter_mut().zip(others.iter().flatten()) {
+        member.summary = other;
+    }
     let summaries: Vec<&Summary> = members.iter().map(|member| member.summary).collect();
     let groups = groups::groups(&summaries);
     let found: Vec<Found> = groups.iter().enumerate().map(|(i, g)| compare(i as u32, g, &members)).collect();
@@ -98,7 +102,7 @@ fn compare(number: u32, group: &[usize], members: &[Member<'_>]) -> Found {
             continue;
         }
         for cause in &causes {
-            if let Facts::Slower { us, peers_us } = cause.facts {
+            if let Facts::Slower { us, peers_us, stepwise: true } = cause.facts {
                 waiting.push(wait(number, id(at), us - peers_us, at, &summaries));
             }
         }
@@ -169,11 +173,11 @@ fn sentence(cause: &Cause, peers: usize) -> String {
             let when = step.map_or_else(String::new, |step| format!(", most in step {step}"));
             format!("what it needs within a step is {} larger than on its {others}{when}", percent(*share))
         }
-        Facts::Slower { us, peers_us } => format!(
-            "its steps take {}, those of its {others} {}, with the same memory",
-            duration(*us as u64),
-            duration(*peers_us as u64)
-        ),
+        Facts::Slower { us, peers_us, stepwise } => {
+            let (what, those) = if *stepwise { ("steps take", "those") } else { ("run takes", "that") };
+            let (here, there) = (duration(*us as u64), duration(*peers_us as u64));
+            format!("its {what} {here}, {those} of its {others} {there}, with the same memory")
+        }
         Facts::Stopped { steps, peers } => {
             format!("it stopped after {}, its {others} after {}", plural(*steps, "step"), count(*peers))
         }

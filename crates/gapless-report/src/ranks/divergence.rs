@@ -69,7 +69,7 @@ pub(crate) fn of_rank(group: &[&Summary], at: usize, cause: &Cause) -> Found {
                 |(row, by)| found(Of::Transient, own.rows()[row].start, by.typical + by.excess, by.typical),
             )
         }
-        Facts::Slower { us, peers_us } => {
+        Facts::Slower { us, peers_us, .. } => {
             let row = first_row(group, at, |row| row.duration_us);
             let (when, here, typical) = row.map_or_else(
                 || (When::default(), us, peers_us),

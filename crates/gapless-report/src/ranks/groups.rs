@@ -17,6 +17,8 @@ const SAME: f64 = 0.97;
 const CONTAINED: f64 = 0.9;
 /// What is held beyond others is trained if it has at least this much optimizer state, as a share.
 const TRAINED: f64 = 0.5;
+/// A stage holds at least this much more than another one, as a share. Less is a workspace or a buffer.
+const STAGE: f64 = 0.1;
 /// A small group may join a larger one of which it is at most this share.
 const JOINS: f64 = 0.25;
 /// A jump of transient bytes that separates stages.
@@ -58,7 +60,8 @@ fn belongs(rank: &Summary, member: &Summary) -> bool {
         return true;
     }
     let (more, trained) = (own.saturating_sub(wanted), rank.trained.saturating_sub(member.trained));
-    common >= CONTAINED * wanted as f64 && !is_model(more as f64, trained as f64)
+    let is_stage = more as f64 > STAGE * wanted as f64 && is_model(more as f64, trained as f64);
+    common >= CONTAINED * wanted as f64 && !is_stage
 }
 
 /// Whether bytes that are there from the beginning are part of a model: they come with optimizer state.

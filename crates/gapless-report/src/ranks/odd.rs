@@ -67,12 +67,15 @@ pub(crate) enum Facts {
     Leaks { per_step: u64, steps: usize },
     Holds { more: u64, lasting: bool },
     Larger { share: f64, step: Option<u32> },
-    Slower { us: f64, peers_us: f64 },
+    /// A typical step, or without steps the whole run.
+    Slower { us: f64, peers_us: f64, stepwise: bool },
     Stopped { steps: u64, peers: u64 },
 }
 
 /// A step that keeps this part of what a leak must have in all is part of it.
 const LEAST_LEAK_STEP: f64 = 1.0 / 32.0;
+/// Three gains are of one leak if they differ by less than this factor.
+const ALIKE: f64 = 1.5;
 /// Transient bytes vary with the data: this share above the peers is still nothing.
 const LARGER: f64 = 0.08;
 /// The same for one step against the same step of the peers.
@@ -252,6 +255,9 @@ impl View<'_> {
             return None;
         }
         let above: Vec<f64> = (0..rows).map(|row| kept.against(self.group, self.at, row).excess).collect();
+        if std::env::var("GDBG").is_ok() {
+            eprintln!("leak? at {} by_step {} above {:?} last {last:?} least {least_leak}", self.at, kept.by_step, above.iter().map(|b| (b / 1e6) as i64).collect::<Vec<_>>());
+        }
         let gains: Vec<f64> = above.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let gained: f64 = gains.iter().map(|gain| gain.max(0.0)).sum();
         let least = (LEAST_LEAK_STEP * least_leak).max(0.2 * gained / gains.len() as f64);
@@ -263,7 +269,7 @@ impl View<'_> {
         let since = gains.len() - first;
         let steady = growing.len() >= needed
             && most <= 0.6 * gained
-            && (3 * growing.len() >= since || growing.len() >= 8 || is_regular(&places, gains.len()))
+            && (3 * growing.len() >= since || growing.len() >= 8 || is_regular(&places, &gains))
             && gained >= 0.5 * last.excess;
         steady.then(|| {
             let sum: f64 = growing.iter().sum();
@@ -410,7 +416,9 @@ impl View<'_> {
         if found.typical <= 0.0 || found.excess <= floor.max(found.allowed) {
             return None;
         }
-        let facts = Facts::Slower { us: found.typical + found.excess, peers_us: found.typical };
+        let times = if stepwise { 1.0 } else { self.own().events as f64 };
+        let (us, peers_us) = (times * (found.typical + found.excess), times * found.typical);
+        let facts = Facts::Slower { us, peers_us, stepwise };
         Some(Cause { why: Why::Straggler, bytes: 0, facts, holders: Vec::new() })
     }
 
@@ -429,12 +437,16 @@ impl View<'_> {
     }
 }
 
-/// Whether something happened again and again until the end: in at least four of `count` places, at even distances.
-fn is_regular(places: &[usize], count: usize) -> bool {
-    let ends = places.iter().copied().skip(1).chain([count]);
+/// Whether something happened again and again until the end: in at least four of `count` places, or in three by about
+/// as much each, at even distances.
+fn is_regular(places: &[usize], gains: &[f64]) -> bool {
+    let ends = places.iter().copied().skip(1).chain([gains.len()]);
     let gaps: Vec<f64> = places.iter().zip(ends).map(|(from, to)| (to - from) as f64).collect();
     let longest = gaps.iter().copied().fold(0.0, f64::max);
-    places.len() >= 4 && longest <= 2.0 * median(&gaps) + 1.0
+    let most = places.iter().map(|&at| gains[at]).fold(f64::MIN, f64::max);
+    let least = places.iter().map(|&at| gains[at]).fold(f64::MAX, f64::min);
+    let enough = places.len() >= 4 || places.len() == 3 && most <= ALIKE * least;
+    enough && longest <= 2.0 * median(&gaps) + 1.0
 }
 
 /// The settings as text, with what the events show of them.

@@ -3,7 +3,7 @@
 use super::excess::Origins;
 use super::robust::{Against, against, median};
 use super::stretches::{self, Larger, Pieces};
-use super::summary::Summary;
+use super::summary::{StepRow, Summary};
 
 /// A group of ranks that do the same.
 pub(crate) struct Replicas<'a> {
@@ -51,8 +51,8 @@ impl<'a> Replicas<'a> {
     }
 }
 
-/// The transient bytes of each step, or part of the run, on a typical rank.
-pub(crate) struct TypicalSteps(Vec<f64>);
+/// The transient bytes and the peak of each step, or part of the run, on a typical rank.
+pub(crate) struct TypicalSteps(Vec<(f64, f64)>);
 
 impl TypicalSteps {
     fn of(ranks: &[&Summary]) -> Option<TypicalSteps> {
@@ -63,12 +63,14 @@ impl TypicalSteps {
         if rows == 0 || 4 * with(rows).count() < 3 * ranks.len() {
             return None;
         }
-        let swings = |row: usize| with(rows).map(|rank| rank.rows()[row].swing() as f64).collect::<Vec<_>>();
-        Some(TypicalSteps((0..rows).map(|row| median(&swings(row))).collect()))
+        let of = |row: usize, value: fn(&StepRow) -> u64| {
+            median(&with(rows).map(|rank| value(&rank.rows()[row]) as f64).collect::<Vec<_>>())
+        };
+        Some(TypicalSteps((0..rows).map(|row| (of(row, StepRow::swing), of(row, |row| row.peak))).collect()))
     }
 
     pub(crate) fn typical(&self, row: usize) -> f64 {
-        self.0[row]
+        self.0[row].0
     }
 
     /// By which share a step of `rank` is at most above the typical one, and its row. Differences of fewer than `least`
@@ -78,8 +80,9 @@ impl TypicalSteps {
         if rank.rows().len() != self.0.len() {
             return most;
         }
-        for (row, (step, &typical)) in rank.rows().iter().zip(&self.0).enumerate() {
-            let more = step.swing() as f64 - typical;
+        for (row, (step, &(typical, peak))) in rank.rows().iter().zip(&self.0).enumerate() {
+            // More transient bytes show at the step's peak as well, unless the step was cut otherwise on this rank.
+            let more = (step.swing() as f64 - typical).min(2.0 * (step.peak as f64 - peak));
             if more > least && more / typical.max(1.0) > most.0 {
                 most = (more / typical.max(1.0), row);
             }

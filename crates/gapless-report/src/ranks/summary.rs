@@ -10,6 +10,7 @@ use crate::assemble;
 use crate::model::{KindBytes, OomInfo, Settings, When};
 use gapless_trace::holders::stack_label;
 use gapless_trace::kinds::Kind;
+use gapless_trace::steps::{StepEvidence, Steps};
 use gapless_trace::{Action, Allocation, Bytes, StackId, Tick, Trace};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
@@ -71,6 +72,10 @@ pub struct Summary {
     /// The largest requests that came and went within the step that needed most.
     pub(crate) largest: Vec<u64>,
     pub(crate) has_stacks: bool,
+    /// Whether steps, if there are any, were inferred and not annotated.
+    pub(crate) inferred: bool,
+    /// The same device cut into parts instead of inferred steps, for runs whose ranks do not agree on their steps.
+    without_steps: Option<Box<Summary>>,
     /// How large requests are over the run.
     pub(crate) pieces: Pieces,
 }
@@ -115,7 +120,7 @@ pub(crate) struct Held {
     /// The size class, where there is no stack.
     pub(crate) class: Option<u16>,
     pub(crate) lasting: bool,
-    /// The most at once, after the first step began.
+    /// The most at once, after the first step began; of what does not last, after it ended.
     pub(crate) bytes: u64,
     pub(crate) count: u64,
     pub(crate) kind: &'static str,
@@ -136,6 +141,26 @@ impl Summary {
         if self.steps.is_empty() { &self.parts } else { &self.steps }
     }
 
+    /// The same without its inferred steps.
+    fn without_steps(&self) -> Summary {
+        let Some(without) = &self.without_steps else { return self.clone() };
+        let without = without.as_ref().clone();
+        Summary {
+            parts: without.parts,
+            steps: without.steps,
+            held: without.held,
+            kept_by_step: without.kept_by_step,
+            swing: without.swing,
+            kept_by_part: without.kept_by_part,
+            parts_at: without.parts_at,
+            base: without.base,
+            trained: without.trained,
+            largest: without.largest,
+            without_steps: None,
+            ..self.clone()
+        }
+    }
+
     /// What ranks are ordered by: reserved bytes, or allocated ones where those are not known.
     #[must_use]
     pub fn peak(&self) -> u64 {
@@ -143,11 +168,22 @@ impl Summary {
     }
 }
 
+/// The summaries to compare, in place of `ranks`: without inferred steps where ranks do not agree on their number. Where
+/// they agree, `None`. A rank that ended early has fewer, and says nothing about the others.
+pub(crate) fn comparable(ranks: &[&Summary]) -> Option<Vec<Summary>> {
+    let inferred = || ranks.iter().filter(|rank| rank.inferred);
+    let mut counts = inferred().filter(|rank| rank.ooms.is_empty()).map(|rank| rank.step_count);
+    let first = counts.next()?;
+    if counts.all(|count| count == first) {
+        return None;
+    }
+    Some(ranks.iter().map(|rank| rank.without_steps()).collect())
+}
+
 fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
     let trace = analysis.trace;
     let (history, events) = (&d.history, &d.device.events);
     let usage = &history.usage;
-    let live = Live::new(d);
     let time = |tick: Tick| assemble::when(d, tick).time_us;
     let curve = history.curve.points.iter().map(|p| Point {
         tick: p.tick.0,
@@ -155,9 +191,9 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         allocated: p.allocated.0,
         reserved: p.reserved.0,
     });
-    let quiet = live.quiet();
-    let steps = steps(d, &live);
-    let kept_by_part = kept_by_part(d, quiet);
+    let inferred = matches!(d.steps.evidence, StepEvidence::None | StepEvidence::Recurring { .. });
+    let none = Steps { spans: Vec::new(), unfinished: None, evidence: StepEvidence::None, ..d.steps };
+    let without = || Box::new(cut(trace, &Cut { d, steps: &none }));
     let notes = assemble::origin(analysis, "").1.notes;
     Summary {
         device: d.device.device,
@@ -177,8 +213,6 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
             .map(|h| (h.label, h.bytes))
             .collect(),
         step_count: d.steps.spans.len() as u64,
-        parts: if steps.is_empty() { parts(&live, &kept_by_part) } else { Vec::new() },
-        steps: fold(steps),
         curve: curve.collect(),
         settings: trace.settings.as_ref().map(assemble::settings),
         expandable_seen: history.segments.iter().any(|s| s.expandable),
@@ -189,30 +223,60 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
             .filter(|note| note.device.is_none_or(|device| device == d.device.device))
             .map(|note| note.text)
             .collect(),
-        held: held(trace, d),
-        kept_by_step: kept_by_step(d),
-        swing: usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
-        kept_by_part,
-        parts_at: parts_at(d, quiet),
-        base: base(d, quiet),
-        trained: trained(d, quiet),
-        largest: largest(d, &live),
         has_stacks: !trace.stacks.is_empty(),
         // What was there before the recording began is no request of it.
         pieces: stretches::pieces(
             history.allocations.iter().filter(|a| a.start > Tick(0)).map(|a| a.requested.0),
         ),
+        inferred,
+        without_steps: (inferred && !d.steps.spans.is_empty()).then(without),
+        ..cut(trace, &Cut { d, steps: &d.steps })
+    }
+}
+
+/// A device, cut into these steps or into none.
+struct Cut<'a, 't> {
+    d: &'a DeviceAnalysis<'t>,
+    steps: &'a Steps,
+}
+
+impl<'t> std::ops::Deref for Cut<'_, 't> {
+    type Target = DeviceAnalysis<'t>;
+
+    fn deref(&self) -> &DeviceAnalysis<'t> {
+        self.d
+    }
+}
+
+/// The members of a summary that depend on the steps; the others are empty.
+fn cut(trace: &Trace, d: &Cut<'_, '_>) -> Summary {
+    let live = Live::new(d);
+    let quiet = live.quiet();
+    let steps = steps(d, &live);
+    let kept_by_part = kept_by_part(d, quiet);
+    Summary {
+        parts: if steps.is_empty() { parts(&live, &kept_by_part) } else { Vec::new() },
+        steps: fold(steps),
+        held: held(trace, d),
+        kept_by_step: kept_by_step(d),
+        swing: d.history.usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
+        kept_by_part,
+        parts_at: parts_at(d, quiet),
+        base: base(d, quiet),
+        trained: trained(d, quiet),
+        largest: largest(d, &live),
+        ..Summary::default()
     }
 }
 
 /// Live bytes at every tick.
 struct Live<'a, 't> {
-    d: &'a DeviceAnalysis<'t>,
+    d: &'a Cut<'a, 't>,
     levels: Vec<u64>,
 }
 
 impl<'a, 't> Live<'a, 't> {
-    fn new(d: &'a DeviceAnalysis<'t>) -> Live<'a, 't> {
+    fn new(d: &'a Cut<'a, 't>) -> Live<'a, 't> {
         let mut change = vec![0i64; d.history.last_tick.0 as usize + 2];
         for a in d.history.allocations.iter() {
             change[a.start.0 as usize] += a.requested.0 as i64;
@@ -259,7 +323,7 @@ impl<'a, 't> Live<'a, 't> {
     }
 }
 
-fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
+fn steps(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<StepRow> {
     let spans = &d.steps.spans;
     let time = |tick: Tick| assemble::when(d, tick).time_us;
     let row = |(i, span): (usize, &gapless_trace::steps::StepSpan)| {
@@ -322,7 +386,7 @@ fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
 }
 
 /// Whether an allocation outlives the step it was born in. Without steps: whether it lives for a quarter of the run.
-fn lasts(d: &DeviceAnalysis<'_>, a: &Allocation) -> bool {
+fn lasts(d: &Cut<'_, '_>, a: &Allocation) -> bool {
     match d.steps.step_at(a.start) {
         Some(step) => a.freed > d.steps.spans[step].end,
         None if d.steps.spans.is_empty() => a.freed.0.saturating_sub(a.start.0) > d.history.last_tick.0 / 4,
@@ -340,7 +404,7 @@ fn running(parts: Vec<u64>) -> Vec<u64> {
     parts.into_iter().map(add).collect()
 }
 
-fn kept_by_step(d: &DeviceAnalysis<'_>) -> Vec<u64> {
+fn kept_by_step(d: &Cut<'_, '_>) -> Vec<u64> {
     let spans = &d.steps.spans;
     let Some(last) = spans.last() else { return Vec::new() };
     let end = Tick(last.end.0.min(d.history.last_tick.0));
@@ -356,7 +420,7 @@ fn kept_by_step(d: &DeviceAnalysis<'_>) -> Vec<u64> {
     running(parts)
 }
 
-fn kept_by_part(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<u64> {
+fn kept_by_part(d: &Cut<'_, '_>, quiet: Tick) -> Vec<u64> {
     let mut parts = vec![0; PARTS];
     let length = u64::from(quiet.0) + 1;
     for id in d.history.allocations.active_at(quiet) {
@@ -370,12 +434,12 @@ fn kept_by_part(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<u64> {
     running(parts)
 }
 
-fn parts_at(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<When> {
+fn parts_at(d: &Cut<'_, '_>, quiet: Tick) -> Vec<When> {
     let begins = |part: usize| (part as u64 * (u64::from(quiet.0) + 1)).div_ceil(PARTS as u64) as u32;
     (0..PARTS).map(|part| assemble::when(d, Tick(begins(part)))).collect()
 }
 
-fn base(d: &DeviceAnalysis<'_>, quiet: Tick) -> BySize {
+fn base(d: &Cut<'_, '_>, quiet: Tick) -> BySize {
     let first = d.steps.spans.first().map_or(quiet, |span| span.start);
     let mut classes: FxHashMap<u16, u64> = FxHashMap::default();
     for id in d.history.allocations.active_at(quiet) {
@@ -389,13 +453,13 @@ fn base(d: &DeviceAnalysis<'_>, quiet: Tick) -> BySize {
     base
 }
 
-fn trained(d: &DeviceAnalysis<'_>, quiet: Tick) -> u64 {
+fn trained(d: &Cut<'_, '_>, quiet: Tick) -> u64 {
     let a = &d.history.allocations;
     let state = a.active_at(quiet).filter(|&id| d.kinds.of(id) == Kind::OptimizerState);
     state.map(|id| a.get(id).requested.0).sum()
 }
 
-fn largest(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<u64> {
+fn largest(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<u64> {
     let swing = |span: &&gapless_trace::steps::StepSpan| {
         live.most(span.start, span.end).0.saturating_sub(live.at(Tick(span.end.0.saturating_sub(1))))
     };
@@ -422,9 +486,12 @@ struct Gathered {
     example: Option<StackId>,
 }
 
-fn held(trace: &Trace, d: &DeviceAnalysis<'_>) -> Vec<Held> {
+fn held(trace: &Trace, d: &Cut<'_, '_>) -> Vec<Held> {
     let a = &d.history.allocations;
-    let begin = d.steps.spans.first().map_or(Tick(0), |span| span.start);
+    // What comes and goes in the first of several steps is warming up: kernels are tried out, caches are filled.
+    let spans = &d.steps.spans;
+    let begin = spans.first().map_or(Tick(0), |span| span.start);
+    let warm = if spans.len() >= 3 { spans[0].end } else { begin };
     let freed = |&id: &u32| a.get(gapless_trace::AllocationId(id)).freed;
     // What its caller had given back before the recording began is held by nobody.
     let is_held = |a: &Allocation| a.freed > a.start;
@@ -481,7 +548,8 @@ fn held(trace: &Trace, d: &DeviceAnalysis<'_>) -> Vec<Held> {
         let gathered = &mut all[at];
         gathered.now.0 += allocation.requested.0;
         gathered.now.1 += 1;
-        if begun && gathered.now.0 > gathered.held.bytes {
+        let counts = begun && (lasting || allocation.start >= warm);
+        if counts && gathered.now.0 > gathered.held.bytes {
             (gathered.held.bytes, gathered.held.count) = gathered.now;
         }
         if allocation.requested.0 > gathered.largest {
