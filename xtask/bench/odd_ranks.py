@@ -155,7 +155,9 @@ class Rank:
 
     def moved(self, time: int) -> int:
         at = max(bisect.bisect_right(self.marks, (time, 1 << 62)) - 1, 0)
-        return self.marks[at][1] + max(time - self.marks[at][0], 0)
+        (before, now), (after, then) = self.marks[at], self.marks[min(at + 1, len(self.marks) - 1)]
+        share = (time - before) / max(after - before, 1)
+        return now + int(max(share, 0) * (then - now))
 
     def plan(self) -> None:
         """What this rank adds, by the event before which it stands: `(bytes, index of the event of its end)`."""
@@ -233,6 +235,7 @@ class Rank:
         base, dice, fault = self.base, self.dice, self.fault
         placed = self.way == "placed"
         sizes: dict[int, tuple[int, int]] = {}
+        pending: dict[int, tuple[int, int]] = {}
         opened: dict[int, int] = {}
         closing: dict[int, list[tuple[int, int]]] = {}
         planted = [{"name": "remember", "filename": "/app/extra.py", "line": 12}]
@@ -281,10 +284,11 @@ class Rank:
                     continue
                 if start in self.unfreed:
                     continue
-                spot, size = sizes[start]
+                spot, size = pending[start] if start in pending else sizes.pop(start)
+                pending[start] = (spot, size)
                 self.put(at, action, spot, size, event)
                 if action == "free_completed":
-                    sizes.pop(start, None)
+                    pending.pop(start)
                     opened.pop(address, None)
                     if placed:
                         self.heap.give(spot, -(-size // 512) * 512)
@@ -292,6 +296,8 @@ class Rank:
                 self.out.append(dict(event, time_us=self.times[at]))
         if fault["why"] == "out-of-memory":
             last = base.events[self.stop - 1]
+            for spot, size in pending.values():
+                self.put(self.stop - 1, "free_completed", spot, size, last, [])
             self.put(self.stop - 1, "oom", fault["free"], fault["asked"], last, [])
         for size, at in sizes.values():
             self.live[size] = (at, 0)

@@ -73,6 +73,9 @@ fn judge(folder: &Path) -> (bool, bool) {
         );
         for odd in &report.odd_ranks {
             println!("       rank {}: {} {}; also {:?}", odd.rank, odd.why.word(), odd.sentence, odd.also);
+            for holder in odd.holders.iter().take(3) {
+                println!("         {} MiB, peers {} MiB: {}", holder.bytes >> 20, holder.peer_bytes >> 20, holder.label);
+            }
         }
     }
     (odd.is_some(), found == wanted)

@@ -106,7 +106,7 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize) -> Vec<Cause> {
         return found;
     }
     let kept = view.kept();
-    let transient = view.larger_batch();
+    let transient = view.larger_batch(kept.is_some());
     let explained = kept.is_some() || transient.is_some();
     found.extend(kept);
     found.extend(transient);
@@ -254,9 +254,10 @@ impl View<'_> {
         if rows < 3 || last.excess <= least_leak.max(last.allowed) {
             return None;
         }
-        let above: Vec<f64> = (0..rows).map(|row| kept.against(self.group, self.at, row).excess).collect();
-        if std::env::var("GDBG").is_ok() {
-            eprintln!("leak? at {} by_step {} above {:?} last {last:?} least {least_leak}", self.at, kept.by_step, above.iter().map(|b| (b / 1e6) as i64).collect::<Vec<_>>());
+        let mut above: Vec<f64> = (0..rows).map(|row| kept.against(self.group, self.at, row).excess).collect();
+        // What is above only for a while is taken elsewhere a little later.
+        for row in (1..rows).rev() {
+            above[row - 1] = above[row - 1].min(above[row]);
         }
         let gains: Vec<f64> = above.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let gained: f64 = gains.iter().map(|gain| gain.max(0.0)).sum();
@@ -278,10 +279,12 @@ impl View<'_> {
     }
 
     /// Transient bytes above those of the peers: larger requests throughout, or one buffer more.
-    fn larger_batch(&self) -> Option<Cause> {
+    fn larger_batch(&self, kept: bool) -> Option<Cause> {
         let found = if self.is_pair() { self.larger_of_two() } else { self.larger_peak() };
         let (bytes, share, step) = found.or_else(|| self.larger_step()).or_else(|| self.larger_stretch())?;
-        let rows: Vec<Excess> = self.beyond().into_iter().filter(|row| !row.lasting).collect();
+        // A buffer that outlives its step comes and goes as well, if nothing of it is kept.
+        let comes_and_goes = |row: &Excess| !row.lasting || !kept && row.new;
+        let rows: Vec<Excess> = self.beyond().into_iter().filter(comes_and_goes).collect();
         let top = rows.first().map_or(0, |row| row.bytes);
         let concentrated = top as f64 >= 0.6 * bytes as f64;
         let (why, facts) = if concentrated && !self.all_larger() {
@@ -289,7 +292,7 @@ impl View<'_> {
         } else {
             (Why::LargerBatch, Facts::Larger { share, step })
         };
-        Some(Cause { why, bytes, facts, holders: self.named(|row| !row.lasting) })
+        Some(Cause { why, bytes, facts, holders: self.named(comes_and_goes) })
     }
 
     /// The highest transient bytes of the run.
@@ -455,8 +458,10 @@ fn conf(rank: &Summary) -> String {
         return if rank.expandable_seen { "expandable segments (seen)" } else { "not recorded" }.to_owned();
     };
     let mut parts: Vec<String> = Vec::new();
-    if settings.expandable_segments || rank.expandable_seen {
+    if settings.expandable_segments {
         parts.push("expandable_segments:True".to_owned());
+    } else if rank.expandable_seen {
+        parts.push("expandable segments (seen)".to_owned());
     }
     if let Some(bytes) = settings.max_split_size {
         parts.push(format!("max_split_size_mb:{}", bytes >> 20));

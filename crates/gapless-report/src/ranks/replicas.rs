@@ -134,7 +134,9 @@ pub(crate) fn step_pace(rank: &Summary) -> Option<f64> {
     (!durations.is_empty()).then(|| median(&durations))
 }
 
-/// Microseconds for an event, over the whole run.
+/// Microseconds for an event, without the first quarter of the run: ranks start and warm up at different speeds.
 pub(crate) fn pace(rank: &Summary) -> Option<f64> {
-    rank.duration_us.filter(|&us| us > 0).map(|us| us as f64 / rank.events.max(1) as f64)
+    let (from, to) = (rank.parts_at.get(rank.parts_at.len() / 4)?, rank.parts_at.last()?);
+    let us = to.time_us?.saturating_sub(from.time_us?);
+    (us > 0).then(|| us as f64 / to.tick.saturating_sub(from.tick).max(1) as f64)
 }

@@ -3,6 +3,7 @@
 //! Bytes that are compared between ranks are those requested: block sizes also depend on what happened to be free.
 //! The figures that a user sees (peaks) are those of the single report, to the byte.
 
+use super::robust::median;
 use super::sizes::{self, BySize};
 use super::stretches::{self, Pieces};
 use crate::analysis::{Analysis, DeviceAnalysis};
@@ -19,6 +20,10 @@ use std::hash::{Hash, Hasher};
 const HOLDERS: usize = 512;
 const STEPS: usize = 1024;
 const LARGEST: usize = 64;
+/// The last step reaches into the end of the program if it goes below this share of what was always live before.
+const TORN_DOWN: f64 = 0.95;
+/// Ranks agree on an inferred step if its beginnings lie no further apart than this part of a step.
+const APART: f64 = 0.3;
 /// Parts that a run without steps is cut into.
 const PARTS: usize = 32;
 /// The same for its peaks: long enough that a rank that is a little ahead does not matter.
@@ -168,16 +173,22 @@ impl Summary {
     }
 }
 
-/// The summaries to compare, in place of `ranks`: without inferred steps where ranks do not agree on their number. Where
-/// they agree, `None`. A rank that ended early has fewer, and says nothing about the others.
+/// The summaries to compare, in place of `ranks`: without inferred steps where ranks do not agree on them. Where they
+/// agree, `None`. A rank that ended early has fewer, and says nothing about the others.
 pub(crate) fn comparable(ranks: &[&Summary]) -> Option<Vec<Summary>> {
-    let inferred = || ranks.iter().filter(|rank| rank.inferred);
-    let mut counts = inferred().filter(|rank| rank.ooms.is_empty()).map(|rank| rank.step_count);
-    let first = counts.next()?;
-    if counts.all(|count| count == first) {
-        return None;
-    }
-    Some(ranks.iter().map(|rank| rank.without_steps()).collect())
+    let whole: Vec<&&Summary> = ranks.iter().filter(|rank| rank.inferred && rank.ooms.is_empty()).collect();
+    let count = whole.first()?.step_count;
+    let place = |rank: &Summary, step: usize| {
+        f64::from(rank.steps[step].start.tick) / rank.events.max(1) as f64 * rank.steps.len() as f64
+    };
+    let apart = |step: usize| {
+        let places: Vec<f64> = whole.iter().map(|rank| place(rank, step)).collect();
+        let typical = median(&places);
+        places.iter().any(|place| (place - typical).abs() > APART)
+    };
+    let agree = whole.iter().all(|rank| rank.step_count == count)
+        && !(0..whole[0].steps.len()).any(apart);
+    (!agree).then(|| ranks.iter().map(|rank| rank.without_steps()).collect())
 }
 
 fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
@@ -258,7 +269,7 @@ fn cut(trace: &Trace, d: &Cut<'_, '_>) -> Summary {
         parts: if steps.is_empty() { parts(&live, &kept_by_part) } else { Vec::new() },
         steps: fold(steps),
         held: held(trace, d),
-        kept_by_step: kept_by_step(d),
+        kept_by_step: kept_by_step(d, quiet),
         swing: d.history.usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
         kept_by_part,
         parts_at: parts_at(d, quiet),
@@ -310,11 +321,25 @@ impl<'a, 't> Live<'a, 't> {
         (start.0..end.0.max(start.0 + 1)).map(|tick| self.at(Tick(tick))).min().unwrap_or(0)
     }
 
-    /// An instant near the end at which little is transient: the end of the last step, or else where least is live in
-    /// the last quarter. The very end is left out: a program may free all it has there.
+    /// The last step that ends before the program gives up what it has, and the least that is live in it. The last of
+    /// all may reach into the end of the program, where the model is freed.
+    fn last_whole(&self) -> Option<(usize, u64)> {
+        let spans = &self.d.steps.spans;
+        let low = |at: usize| self.least(spans[at].start, spans[at].end);
+        let last = spans.len().checked_sub(1)?;
+        if last < 2 {
+            return Some((last, low(last)));
+        }
+        let (before, least) = (low(last - 1), low(last));
+        let is_torn_down = (least as f64) < TORN_DOWN * before as f64;
+        Some(if is_torn_down { (last - 1, before) } else { (last, least) })
+    }
+
+    /// An instant near the end at which little is transient: the end of the last whole step, or else where least is
+    /// live in the last quarter. The very end is left out: a program may free all it has there.
     fn quiet(&self) -> Tick {
-        if let Some(span) = self.d.steps.spans.last() {
-            return Tick(span.end.0.min(self.d.history.last_tick.0));
+        if let Some((step, _)) = self.last_whole() {
+            return Tick(self.d.steps.spans[step].end.0.min(self.d.history.last_tick.0));
         }
         let last = u64::from(self.d.history.last_tick.0);
         let (from, to) = ((last * 72 / 100) as u32, (last * 97 / 100) as u32);
@@ -326,6 +351,7 @@ impl<'a, 't> Live<'a, 't> {
 fn steps(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<StepRow> {
     let spans = &d.steps.spans;
     let time = |tick: Tick| assemble::when(d, tick).time_us;
+    let whole = live.last_whole();
     let row = |(i, span): (usize, &gapless_trace::steps::StepSpan)| {
         let (peak, at) = live.most(span.start, span.end);
         let end = live.at(Tick(span.end.0.saturating_sub(1)));
@@ -340,7 +366,11 @@ fn steps(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<StepRow> {
             peak,
             peak_at: assemble::when(d, at),
             end,
-            low: live.least(span.start, span.end),
+            low: match whole {
+                // What the end of the program frees is not transient.
+                Some((last, low)) if i > last => low,
+                _ => live.least(span.start, span.end),
+            },
             duration_us: time(until).zip(time(span.start)).map(|(a, b)| a.saturating_sub(b) as f64),
         }
     };
@@ -404,10 +434,11 @@ fn running(parts: Vec<u64>) -> Vec<u64> {
     parts.into_iter().map(add).collect()
 }
 
-fn kept_by_step(d: &Cut<'_, '_>) -> Vec<u64> {
+fn kept_by_step(d: &Cut<'_, '_>, end: Tick) -> Vec<u64> {
     let spans = &d.steps.spans;
-    let Some(last) = spans.last() else { return Vec::new() };
-    let end = Tick(last.end.0.min(d.history.last_tick.0));
+    if spans.is_empty() {
+        return Vec::new();
+    }
     let rows = spans.len().min(STEPS);
     let mut parts = vec![0; rows + 1];
     for id in d.history.allocations.active_at(end) {
