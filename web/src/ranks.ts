@@ -134,7 +134,7 @@ export class RankStrip {
       cell("median", "Median rank", all["median_rank"] === null ? "unknown" : `rank ${all["median_rank"]}`, `peak ${all["imbalance_of"]} ${bytes(peak(all["median_rank"]))}`),
       cell("imbalance", "Imbalance", all["imbalance"] === null ? "unknown" : percent(all["imbalance"]), "highest peak / mean peak − 1", true),
       cell("odd", "Odd ranks", count((all["odd_ranks"] ?? []).length), `${counted((all["groups"] ?? []).length, "group")} of replicas`),
-      cell("divergence", "First divergence", divergence ? placeOf(divergence) : "none", divergence ? divergence["sentence"] : "no rank is odd, and no step stands out"),
+      cell("divergence", "First divergence", divergence ? placeOf(divergence) : "none", divergence ? divergence["sentence"] : "no step stands out"),
       failed ? cell("failed", "Not readable", count(failed), "see the table") : null,
       missing.length ? cell("missing", "Missing", count(missing.length), `rank ${missing.slice(0, 6).join(", ")}${missing.length > 6 ? " …" : ""}`) : null,
     );

@@ -108,7 +108,8 @@ fn text_and_markdown_show_the_figures_of_the_json() {
         folder.copy(&format!("rank{}.pickle.gz", i + 4), name);
     }
     let all = ranks(&folder.run(&["report", ".", "--format", "json"]));
-    let (text, markdown) = (folder.run(&["report", "."]), folder.run(&["report", ".", "--format", "markdown"]));
+    let (text, markdown) =
+        (folder.run(&["report", "."]), folder.run(&["report", ".", "--format", "markdown"]));
     for row in all["ranks"].as_array().expect("rows") {
         let shown = |figure: &str| Bytes(row[figure].as_u64().unwrap_or(0)).to_string();
         let (allocated, reserved) = (shown("peak_allocated"), shown("peak_reserved"));
@@ -134,7 +135,8 @@ fn a_json_file_that_is_no_trace_is_left_out_and_changes_no_rank() {
     assert_eq!(numbers, [0, 1, 2, 3]);
     assert_eq!(all["skipped_files"].as_array().map(Vec::len), Some(1));
     // A file that is named is a row with its error, behind the ranks that have numbers.
-    let named = folder.run(&["report", "args.json", "rank0.pickle.gz", "rank2.pickle.gz", "--format", "json"]);
+    let named =
+        folder.run(&["report", "args.json", "rank0.pickle.gz", "rank2.pickle.gz", "--format", "json"]);
     let named = ranks(&named);
     assert_eq!(named["ranks"][1]["rank"], 2);
     assert!(named["ranks"][2]["error"].as_str().expect("an error").contains("not a trace"));

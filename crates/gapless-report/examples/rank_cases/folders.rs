@@ -64,17 +64,23 @@ fn judge(folder: &Path) -> (bool, bool) {
     }
     if found != wanted {
         let steps: Vec<u64> = report.ranks.iter().filter_map(|rank| rank.steps).collect();
+        let members = |group: &ranks::model::Group| group.ranks.iter().map(|id| id.rank).collect::<Vec<_>>();
+        let groups: Vec<Vec<u32>> = report.groups.iter().map(members).collect();
         println!(
-            "  FAIL {} {}\n       {} group(s), steps {steps:?}, {} -> {found:?}, wanted {wanted:?}",
+            "  FAIL {} {}\n       groups {groups:?}, steps {steps:?}, {} -> {found:?}, wanted {wanted:?}",
             folder.file_name().unwrap_or_default().display(),
             case["about"].as_str().unwrap_or(""),
-            report.groups.len(),
             case["fault"]
         );
         for odd in &report.odd_ranks {
             println!("       rank {}: {} {}; also {:?}", odd.rank, odd.why.word(), odd.sentence, odd.also);
             for holder in odd.holders.iter().take(3) {
-                println!("         {} MiB, peers {} MiB: {}", holder.bytes >> 20, holder.peer_bytes >> 20, holder.label);
+                println!(
+                    "         {} MiB, peers {} MiB: {}",
+                    holder.bytes >> 20,
+                    holder.peer_bytes >> 20,
+                    holder.label
+                );
             }
         }
     }

@@ -44,7 +44,8 @@ pub fn report(run: &Run) -> Ranks {
     }
     let summaries: Vec<&Summary> = members.iter().map(|member| member.summary).collect();
     let groups = groups::groups(&summaries);
-    let found: Vec<Found> = groups.iter().enumerate().map(|(i, g)| compare(i as u32, g, &members)).collect();
+    let found: Vec<Found> =
+        groups.iter().enumerate().map(|(i, g)| compare(i as u32, g, &members, &summaries)).collect();
     let (worst, middle) = ends(&members);
     let mut odd_ranks: Vec<OddRank> = found.iter().flat_map(|f| f.odd.iter().cloned()).collect();
     odd_ranks.sort_by_key(|odd| (std::cmp::Reverse(odd.bytes), odd.rank, odd.device));
@@ -86,13 +87,13 @@ struct Found {
     waiting: Vec<Waiting>,
 }
 
-fn compare(number: u32, group: &[usize], members: &[Member<'_>]) -> Found {
+fn compare(number: u32, group: &[usize], members: &[Member<'_>], run: &[&Summary]) -> Found {
     let summaries: Vec<&Summary> = group.iter().map(|&at| members[at].summary).collect();
     let id = |at: usize| members[group[at]].id;
     let (mut odd, mut odd_at, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
     let replicas = Replicas::new(summaries.clone());
     let all: Vec<(usize, Vec<Cause>)> = (0..group.len())
-        .map(|at| (at, odd::causes(&replicas, at)))
+        .map(|at| (at, odd::causes(&replicas, at, run)))
         .filter(|(_, causes)| !causes.is_empty())
         .collect();
     // If a third of the replicas are odd, none is: they are of several sorts, which the imbalance shows.
@@ -150,13 +151,13 @@ fn sentence(cause: &Cause, peers: usize) -> String {
     let others = plural(peers as u64, "replica");
     match &cause.facts {
         Facts::Failed { times, asked, device_free } => format!(
-            "a request of {} failed here ({}), with {} free on the device; on most of its {others} none failed",
+            "a request of {} failed here ({}), with {} free on the device; on most other ranks none failed",
             bytes(*asked),
             if *times == 1 { "once".to_owned() } else { format!("{times} times") },
             bytes(*device_free)
         ),
         Facts::Set { here, peers } => {
-            format!("its allocator settings are {here}; those of its {others} are {peers}")
+            format!("its allocator settings are {here}; those of most other ranks are {peers}")
         }
         Facts::Leaks { per_step, steps } => format!(
             "it keeps {} more of each step than its {others}, over {}",

@@ -37,7 +37,9 @@ impl Found {
             Of::Kept => format!("rank {rank} now keeps {here}, a typical peer {peers}"),
             Of::Transient => format!("rank {rank} needs {here} beyond what it keeps, a typical peer {peers}"),
             Of::Failed => format!("a request of {here} fails on rank {rank}"),
-            Of::Settings => format!("rank {rank} has other settings; its peak is {here}, a typical one {peers}"),
+            Of::Settings => {
+                format!("rank {rank} has other settings; its peak is {here}, a typical one {peers}")
+            }
             Of::Duration => {
                 let (here, peers) = (duration(self.us.0 as u64), duration(self.us.1 as u64));
                 format!("rank {rank} takes {here}, a typical peer {peers}")
@@ -51,7 +53,8 @@ impl Found {
 pub(crate) fn of_rank(group: &[&Summary], at: usize, cause: &Cause) -> Found {
     let own = group[at];
     let peaks = against(&group.iter().map(|rank| rank.peak() as f64).collect::<Vec<_>>(), at);
-    let found = |of: Of, when: When, bytes: f64, typical: f64| Found { at, of, when, bytes, typical, us: (0.0, 0.0) };
+    let found =
+        |of: Of, when: When, bytes: f64, typical: f64| Found { at, of, when, bytes, typical, us: (0.0, 0.0) };
     match cause.facts {
         Facts::Failed { asked, .. } => {
             found(Of::Failed, own.oom_at.unwrap_or(own.allocated_at), asked as f64, 0.0)
@@ -188,6 +191,9 @@ mod tests {
         let group = [&usual, &usual, &leaks, &usual];
         let leak = Cause { bytes: 30, ..cause(Facts::Leaks { per_step: 10, steps: 3 }) };
         let found = of_rank(&group, 2, &leak);
-        assert_eq!((found.of, found.when.step, found.bytes, found.typical), (Of::Kept, Some(1), 960.0, 950.0));
+        assert_eq!(
+            (found.of, found.when.step, found.bytes, found.typical),
+            (Of::Kept, Some(1), 960.0, 950.0)
+        );
     }
 }

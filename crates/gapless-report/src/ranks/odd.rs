@@ -62,14 +62,37 @@ pub(crate) struct Cause {
 /// The figures of the sentence for people.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Facts {
-    Failed { times: usize, asked: u64, device_free: u64 },
-    Set { here: String, peers: String },
-    Leaks { per_step: u64, steps: usize },
-    Holds { more: u64, lasting: bool },
-    Larger { share: f64, step: Option<u32> },
+    Failed {
+        times: usize,
+        asked: u64,
+        device_free: u64,
+    },
+    Set {
+        here: String,
+        peers: String,
+    },
+    Leaks {
+        per_step: u64,
+        steps: usize,
+    },
+    Holds {
+        more: u64,
+        lasting: bool,
+    },
+    Larger {
+        share: f64,
+        step: Option<u32>,
+    },
     /// A typical step, or without steps the whole run.
-    Slower { us: f64, peers_us: f64, stepwise: bool },
-    Stopped { steps: u64, peers: u64 },
+    Slower {
+        us: f64,
+        peers_us: f64,
+        stepwise: bool,
+    },
+    Stopped {
+        steps: u64,
+        peers: u64,
+    },
 }
 
 /// A step that keeps this part of what a leak must have in all is part of it.
@@ -93,14 +116,16 @@ const PAIR_BYTES: f64 = 0.25;
 const NAMED: usize = 5;
 
 /// The causes for which the rank at `at` is odd, the one to name first; none where it is like its peers.
-pub(crate) fn causes(replicas: &Replicas<'_>, at: usize) -> Vec<Cause> {
-    if replicas.ranks.len() < 2 {
-        return Vec::new();
-    }
+///
+/// `all` are the ranks of the run: settings are compared with theirs, and what a rank without replicas failed at.
+pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Vec<Cause> {
     let view = View { group: &replicas.ranks, replicas, at };
     let mut found = Vec::new();
-    found.extend(view.out_of_memory());
-    found.extend(view.settings());
+    found.extend(view.out_of_memory(all));
+    found.extend(view.settings(all));
+    if view.group.len() < 2 {
+        return found;
+    }
     if found.first().is_some_and(|cause| cause.why == Why::OutOfMemory) {
         // It ended where it failed: nothing else of it compares with runs that went on.
         return found;
@@ -176,10 +201,11 @@ impl View<'_> {
         rows
     }
 
-    fn out_of_memory(&self) -> Option<Cause> {
+    fn out_of_memory(&self, all: &[&Summary]) -> Option<Cause> {
         let last = self.own().ooms.last()?;
-        let others = self.peers().filter(|peer| !peer.ooms.is_empty()).count();
-        if 2 * others >= self.group.len() - 1 {
+        let ranks = if self.group.len() < 2 { all } else { self.group };
+        let failed = ranks.iter().filter(|rank| !rank.ooms.is_empty()).count();
+        if 2 * (failed - 1) >= ranks.len() - 1 {
             return None;
         }
         let (times, asked, device_free) = (self.own().ooms.len(), last.asked, last.device_free);
@@ -194,12 +220,14 @@ impl View<'_> {
         })
     }
 
-    fn settings(&self) -> Option<Cause> {
-        if self.is_pair() {
+    fn settings(&self, all: &[&Summary]) -> Option<Cause> {
+        if all.len() < 3 {
             return None;
         }
         let own = conf(self.own());
-        let all: Vec<String> = self.peers().map(conf).collect();
+        let mut all: Vec<String> = all.iter().map(|rank| conf(rank)).collect();
+        let here = all.iter().position(|conf| *conf == own)?;
+        all.remove(here);
         let usual = all.iter().max_by_key(|conf| (all.iter().filter(|c| c == conf).count(), *conf))?;
         let agree = all.iter().filter(|conf| *conf == usual).count();
         if own == *usual || 3 * agree < 2 * all.len() {
@@ -254,7 +282,8 @@ impl View<'_> {
         if rows < 3 || last.excess <= least_leak.max(last.allowed) {
             return None;
         }
-        let mut above: Vec<f64> = (0..rows).map(|row| kept.against(self.group, self.at, row).excess).collect();
+        let mut above: Vec<f64> =
+            (0..rows).map(|row| kept.against(self.group, self.at, row).excess).collect();
         // What is above only for a while is taken elsewhere a little later.
         for row in (1..rows).rev() {
             above[row - 1] = above[row - 1].min(above[row]);

@@ -186,8 +186,7 @@ pub(crate) fn comparable(ranks: &[&Summary]) -> Option<Vec<Summary>> {
         let typical = median(&places);
         places.iter().any(|place| (place - typical).abs() > APART)
     };
-    let agree = whole.iter().all(|rank| rank.step_count == count)
-        && !(0..whole[0].steps.len()).any(apart);
+    let agree = whole.iter().all(|rank| rank.step_count == count) && !(0..whole[0].steps.len()).any(apart);
     (!agree).then(|| ranks.iter().map(|rank| rank.without_steps()).collect())
 }
 
