@@ -378,7 +378,8 @@ def make_fault(dice: random.Random, base: Base, why: str, sizes: float) -> dict:
         fault["scratch"] = dice.random() < 0.25
         fault["bytes"] = max(int(peak * dice.uniform(0.15 if fault["scratch"] else 0.03, 0.3)), 24 * MIB)
         fault["step"] = dice.choice([None, dice.randrange(base.steps)])
-        fault["freed"] = dice.random() < 0.2
+        # One that is freed in the end is there for a whole step at least.
+        fault["freed"] = dice.random() < 0.2 and (fault["step"] or 0) < base.steps - 2
     elif why == "settings":
         expandable = bool((base.snapshot.get("allocator_settings") or {}).get("expandable_segments"))
         rows = [

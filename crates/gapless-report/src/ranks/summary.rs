@@ -72,6 +72,8 @@ pub struct Summary {
     pub(crate) swing: u64,
     /// What is there from before the first step until the end, by size.
     pub(crate) base: BySize,
+    /// All that is there at the quiet instant and lasts, by size.
+    pub(crate) kept: BySize,
     /// Optimizer state at the quiet instant.
     pub(crate) trained: u64,
     /// The largest requests that came and went within the step that needed most.
@@ -159,6 +161,7 @@ impl Summary {
             kept_by_part: without.kept_by_part,
             parts_at: without.parts_at,
             base: without.base,
+            kept: without.kept,
             trained: without.trained,
             largest: without.largest,
             without_steps: None,
@@ -273,6 +276,7 @@ fn cut(trace: &Trace, d: &Cut<'_, '_>) -> Summary {
         kept_by_part,
         parts_at: parts_at(d, quiet),
         base: base(d, quiet),
+        kept: by_size(d, quiet, |_| true),
         trained: trained(d, quiet),
         largest: largest(d, &live),
         ..Summary::default()
@@ -471,16 +475,21 @@ fn parts_at(d: &Cut<'_, '_>, quiet: Tick) -> Vec<When> {
 
 fn base(d: &Cut<'_, '_>, quiet: Tick) -> BySize {
     let first = d.steps.spans.first().map_or(quiet, |span| span.start);
+    by_size(d, quiet, |a| a.start <= first)
+}
+
+/// What is there at the quiet instant and lasts, if it is `wanted`.
+fn by_size(d: &Cut<'_, '_>, quiet: Tick, wanted: impl Fn(&Allocation) -> bool) -> BySize {
     let mut classes: FxHashMap<u16, u64> = FxHashMap::default();
     for id in d.history.allocations.active_at(quiet) {
         let a = d.history.allocations.get(id);
-        if a.start <= first && lasts(d, &a) {
+        if wanted(&a) && lasts(d, &a) {
             *classes.entry(sizes::class(a.requested.0)).or_default() += a.requested.0;
         }
     }
-    let mut base: BySize = classes.into_iter().collect();
-    base.sort_unstable();
-    base
+    let mut sizes: BySize = classes.into_iter().collect();
+    sizes.sort_unstable();
+    sizes
 }
 
 fn trained(d: &Cut<'_, '_>, quiet: Tick) -> u64 {
