@@ -393,7 +393,7 @@ def make_fault(dice: random.Random, base: Base, why: str, sizes: float) -> dict:
         fault["asked"], fault["free"] = int(peak * dice.uniform(0.05, 0.3)), 3 * MIB
     elif why == "straggler":
         fault["factor"] = dice.uniform(1.3, 2.0)
-        fault["waits"] = dice.random() < 0.4
+        fault["waits"] = dice.random() < 0.4 and base.has_steps  # it waits in every step, so steps must be known
     return fault
 
 
@@ -410,8 +410,8 @@ def make_case(seed: int, number: int, planted: bool, opened: dict[str, Base]) ->
     if planted:
         fault = make_fault(dice, base, FAULTS[number % len(FAULTS)], sizes)
         odd = dice.randrange(count)
-        if fault["why"] == "larger-batch" or fault.get("unfreed"):
-            way = "placed"  # the blocks of this rank do not fit where they were recorded
+        if fault["why"] in ("larger-batch", "out-of-memory") or fault.get("unfreed"):
+            way = "placed"  # the recorded places and the recorded end are not those of this rank
     ranks = [
         Rank(base, r, random.Random(f"{seed}/{number}/{planted}/{r}"), noise, way, fault if r == odd else None)
         for r in range(count)

@@ -59,7 +59,10 @@ fn is_replica(a: &Summary, b: &Summary) -> bool {
 /// Whether `rank` holds all that `member` does, and nothing more that is part of a model.
 fn belongs(rank: &Summary, member: &Summary) -> bool {
     let common = sizes::common(&rank.base, &member.base) as f64;
-    if !rank.ooms.is_empty() && member.ooms.is_empty() && common >= CONTAINED * sizes::total(&rank.base) as f64 {
+    if !rank.ooms.is_empty()
+        && member.ooms.is_empty()
+        && common >= CONTAINED * sizes::total(&rank.base) as f64
+    {
         return true;
     }
     let trained = rank.trained.saturating_sub(member.trained) as f64;

@@ -82,7 +82,7 @@ pub struct Summary {
     /// Whether steps, if there are any, were inferred and not annotated.
     pub(crate) inferred: bool,
     /// The same device cut into parts instead of inferred steps, for runs whose ranks do not agree on their steps.
-    without_steps: Option<Box<Summary>>,
+    pub(crate) without_steps: Option<Box<Summary>>,
     /// How large requests are over the run.
     pub(crate) pieces: Pieces,
 }
