@@ -24,7 +24,11 @@ export function answer({ title, tone, tiles, bar, lists, notes }: Headline): HTM
 function memory({ parts, limit, of }: Bar): HTMLElement {
   const used = parts.reduce((sum, p) => sum + p.bytes, 0);
   const all = used < limit ? [...parts, { name: `free of ${of}`, bytes: limit - used }] : parts;
-  const look = (p: Part, i: number, name: string) => h("i", { class: i < parts.length ? name : name + " free", style: `flex:${p.bytes};background:${i < parts.length ? css(streamColor(i)) : ""}`, title: p.name });
+  const look = (p: Part, i: number, name: string) => {
+    // What holds nothing looks as cached free memory does elsewhere.
+    const held = i < parts.length && !p.name.startsWith("reserved");
+    return h("i", { class: held ? name : name + " free", style: `flex:${p.bytes};background:${held ? css(streamColor(i)) : ""}`, title: p.name });
+  };
   return h(
     "div.composition",
     null,

@@ -13,6 +13,13 @@ export function readRanks(data: Uint8Array): Json {
   return JSON.parse(new TextDecoder().decode(data)) as Json;
 }
 
+/** When ranks first differ. */
+function placeOf(divergence: Json): string {
+  if (divergence["step"] !== null) return `step ${divergence["step"]}`;
+  if (divergence["tick"] <= 1) return "the beginning";
+  return divergence["time_us"] === null ? `event ${count(divergence["tick"] - 1)}` : duration(divergence["time_us"]);
+}
+
 /** One row of the strip: a device of a rank. */
 interface Row {
   rank: number;
@@ -127,7 +134,7 @@ export class RankStrip {
       cell("median", "Median rank", all["median_rank"] === null ? "unknown" : `rank ${all["median_rank"]}`, `peak ${all["imbalance_of"]} ${bytes(peak(all["median_rank"]))}`),
       cell("imbalance", "Imbalance", all["imbalance"] === null ? "unknown" : percent(all["imbalance"]), "highest peak / mean peak − 1", true),
       cell("odd", "Odd ranks", count((all["odd_ranks"] ?? []).length), `${counted((all["groups"] ?? []).length, "group")} of replicas`),
-      cell("divergence", "First divergence", divergence ? `step ${divergence["step"]}` : "none", divergence ? `rank ${divergence["rank"]}: ${bytes(divergence["bytes"])}, peers ${bytes(divergence["peer_bytes"])}` : "no step stands out on any rank"),
+      cell("divergence", "First divergence", divergence ? placeOf(divergence) : "none", divergence ? divergence["sentence"] : "no step stands out"),
       failed ? cell("failed", "Not readable", count(failed), "see the table") : null,
       missing.length ? cell("missing", "Missing", count(missing.length), `rank ${missing.slice(0, 6).join(", ")}${missing.length > 6 ? " …" : ""}`) : null,
     );

@@ -42,6 +42,21 @@ test("the page of 64 ranks is small and says what its JSON says", async () => {
   const rows = await page.locator(".rank-table tbody tr").allTextContents();
   assert.equal(rows.length, ranks.ranks.length);
   assert.ok(rows.at(-1).includes("the file ends at byte 7"), "a rank that cannot be read is a row");
+  // Every figure of the table is that of the JSON.
+  const shown = (value) => {
+    if (value === null) return "";
+    if (value < 1024) return `${value} B`;
+    const unit = Math.min(4, Math.floor(Math.log(value / 0.9995) / Math.log(1024)));
+    const scaled = value / 1024 ** unit;
+    return `${scaled.toFixed(scaled < 9.995 ? 2 : scaled < 99.95 ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
+  };
+  const cells = await page.locator(".rank-table tbody tr").evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  ranks.ranks.forEach((row, i) => assert.deepEqual([cells[i][0], cells[i][3], cells[i][4]], [String(row.rank), shown(row.peak_reserved), shown(row.peak_allocated)]));
+  // The divergence, the odd rank and the curves tell one story.
+  const { first_divergence: first, odd_ranks: [odd] } = ranks;
+  assert.deepEqual([first.rank, first.of], [odd.rank, "kept"], "a leak diverges in what is kept");
+  assert.equal(await page.textContent("#ranks-divergence"), `step ${first.step}`);
+  assert.equal(await page.locator("#ranks-divergence + .note").textContent(), first.sentence);
   assert.deepEqual(said, []);
   await context.close();
 });

@@ -2,6 +2,7 @@
 
 mod support;
 
+use gapless_trace::Bytes;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,6 +99,47 @@ fn every_figure_equals_that_of_the_single_report_in_every_format() {
     let peak = |row: &&Value| row["peak_reserved"].as_u64().unwrap_or(0);
     let worst = rows.iter().max_by_key(peak).expect("a row");
     assert_eq!(all["worst_rank"], worst["rank"]);
+}
+
+#[test]
+fn text_and_markdown_show_the_figures_of_the_json() {
+    let folder = small();
+    for (i, (name, _)) in all_traces().iter().take(12).enumerate() {
+        folder.copy(&format!("rank{}.pickle.gz", i + 4), name);
+    }
+    let all = ranks(&folder.run(&["report", ".", "--format", "json"]));
+    let (text, markdown) =
+        (folder.run(&["report", "."]), folder.run(&["report", ".", "--format", "markdown"]));
+    for row in all["ranks"].as_array().expect("rows") {
+        let shown = |figure: &str| Bytes(row[figure].as_u64().unwrap_or(0)).to_string();
+        let (allocated, reserved) = (shown("peak_allocated"), shown("peak_reserved"));
+        let line = text.out.lines().find(|line| line.starts_with(&format!("  rank {} ", row["rank"])));
+        let line = line.unwrap_or_else(|| panic!("rank {} has a line: {}", row["rank"], text.out));
+        assert!(line.contains(&allocated), "{allocated}: {line}");
+        assert!(row["peak_reserved"].is_null() || line.contains(&reserved), "{reserved}: {line}");
+    }
+    let worst = &all["ranks"].as_array().expect("rows").iter().find(|row| row["rank"] == all["worst_rank"]);
+    let worst = Bytes(worst.expect("the worst")["peak_reserved"].as_u64().expect("bytes")).to_string();
+    for out in [&text.out, &markdown.out] {
+        assert!(out.contains(&worst) && out.contains(&format!("rank {}", all["worst_rank"])), "{out}");
+    }
+}
+
+#[test]
+fn a_json_file_that_is_no_trace_is_left_out_and_changes_no_rank() {
+    let folder = small();
+    fs::write(folder.file("args.json"), "{\"lr\": 0.1, \"seeds\": [1, 2]}\n").expect("written");
+    let all = ranks(&folder.run(&["report", ".", "--format", "json"]));
+    let numbers: Vec<u64> =
+        all["ranks"].as_array().expect("rows").iter().filter_map(|r| r["rank"].as_u64()).collect();
+    assert_eq!(numbers, [0, 1, 2, 3]);
+    assert_eq!(all["skipped_files"].as_array().map(Vec::len), Some(1));
+    // A file that is named is a row with its error, behind the ranks that have numbers.
+    let named =
+        folder.run(&["report", "args.json", "rank0.pickle.gz", "rank2.pickle.gz", "--format", "json"]);
+    let named = ranks(&named);
+    assert_eq!(named["ranks"][1]["rank"], 2);
+    assert!(named["ranks"][2]["error"].as_str().expect("an error").contains("not a trace"));
 }
 
 #[test]

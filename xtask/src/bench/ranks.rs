@@ -1,8 +1,8 @@
 //! Many ranks: whether the odd one and its cause are named in planted runs and nothing in clean ones, and what 1,024
 //! files take.
 //!
-//! The runs are made from recorded ones. Thresholds were chosen on four of the recordings, a mistake was found with
-//! four others, and four are held out.
+//! The runs are made from recorded ones, in two ways that share no code: by `rank_cases`, which serves perturbed requests
+//! on the model of PyTorch's allocator, and by `xtask/bench/odd_ranks.py`, which edits snapshot files.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result};
@@ -14,6 +14,7 @@ const LARGE: &str = "16";
 const EVENTS: &str = "1000000";
 const SEED: &str = "1";
 const CASES: &str = "20";
+const PAGE_RANKS: &str = "64";
 
 /// `GAPLESS_BENCH_SEED` makes other runs than those of the usual seed.
 fn seed() -> String {
@@ -23,17 +24,15 @@ fn seed() -> String {
 pub(crate) fn run() -> Result<()> {
     // In one call: two of them would build the crates below twice, with other features.
     let packages = ["--package", "gapless", "--package", "gapless-report"];
-    let targets = ["--bin", "gapless", "--example", "rank_cases"];
+    let targets = ["--bin", "gapless", "--example", "rank_cases", "--example", "ranks_page"];
     let build = [&["build", "--release", "--locked"][..], &packages, &targets].concat();
     shell::run(command(".", "cargo", &build))?;
     let cases = shell::target().join("release/examples/rank_cases").display().to_string();
     let named = shell::run(command(".", &cases, &["cases", "all", &seed(), CASES]));
 
-    let folder = shell::target().join("bench/ranks");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    let folder = folder.display().to_string();
+    let edited = edited(&cases);
+
+    let folder = empty("bench/ranks")?;
     shell::run(command(".", &cases, &["files", &folder, RANKS, LARGE, EVENTS]))?;
     let binary = shell::target().join("release/gapless").display().to_string();
     for format in ["text", "json"] {
@@ -48,5 +47,32 @@ pub(crate) fn run() -> Result<()> {
             number("rss")? / f64::from(1 << 30)
         );
     }
-    named.context("a planted rank was not named, or a clean run was")
+    page()?;
+    named.and(edited).context("a planted rank was not named, or a clean run was")
+}
+
+/// Snapshots that a script edited: how many ranks are named rightly.
+fn edited(cases: &str) -> Result<()> {
+    let folder = empty("bench/odd-ranks")?;
+    shell::run(command(".", "python3", &["xtask/bench/odd_ranks.py", &folder, &seed(), CASES]))?;
+    shell::run(command(".", cases, &["folders", &folder]))
+}
+
+/// How large the page of 64 ranks is, and when its first picture is there.
+fn page() -> Result<()> {
+    let page = format!("{}/ranks.html", empty("bench/ranks-page")?);
+    let example = shell::target().join("release/examples/ranks_page").display().to_string();
+    shell::run(command(".", &example, &[&page, PAGE_RANKS]))?;
+    let size = std::fs::metadata(&page)?.len() as f64 / 1e6;
+    println!("page of {PAGE_RANKS} ranks: {size:.1} MB   wanted: at most 10 MB, first picture in 1 s");
+    super::page::in_browser(&[page])
+}
+
+fn empty(name: &str) -> Result<String> {
+    let folder = shell::target().join(name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder.display().to_string())
 }

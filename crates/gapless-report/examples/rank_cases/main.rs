@@ -1,8 +1,10 @@
 //! Planted and clean runs of many ranks: whether the odd rank and its cause are named, and nothing else is.
 //!
 //! `cargo run --example rank_cases -- cases [tuned|seen|held-out|made-up|all] [SEED] [COUNT]`
+//! `cargo run --example rank_cases -- folders FOLDER` judges runs that `xtask/bench/odd_ranks.py` left there as files.
 //! `cargo run --example rank_cases -- files FOLDER RANKS LARGE EVENTS` writes a run as `.gtrace` files.
 
+mod folders;
 mod generate;
 mod made_up;
 
@@ -46,12 +48,13 @@ fn main() {
             }
             std::process::exit(i32::from(!right));
         }
+        ["folders", folder] => std::process::exit(i32::from(!folders::cases(Path::new(folder)))),
         ["files", folder, ranks, large, events] => {
             files(Path::new(folder), number(ranks) as u32, number(large) as u32, number(events));
         }
         _ => {
             panic!(
-                "rank_cases cases [tuned|seen|held-out|made-up|all] [SEED] [COUNT], or files FOLDER RANKS LARGE EVENTS"
+                "rank_cases cases [tuned|seen|held-out|made-up|all] [SEED] [COUNT], or folders FOLDER, or files FOLDER RANKS LARGE EVENTS"
             )
         }
     }

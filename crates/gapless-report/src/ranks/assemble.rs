@@ -8,7 +8,7 @@ use super::odd::{self, Cause, Facts, Why};
 use super::replicas::{Replicas, step_pace};
 use super::robust::median;
 use super::summary::Summary;
-use super::{Run, divergence, groups};
+use super::{Run, divergence, groups, summary};
 use crate::model::Tool;
 use crate::text::{bytes, count, duration, percent, plural};
 use rustc_hash::FxHashSet;
@@ -29,7 +29,7 @@ struct Member<'a> {
 /// The report on all ranks of `run`.
 #[must_use]
 pub fn report(run: &Run) -> Ranks {
-    let members: Vec<Member<'_>> = run
+    let mut members: Vec<Member<'_>> = run
         .files
         .iter()
         .flat_map(|file| {
@@ -38,9 +38,14 @@ pub fn report(run: &Run) -> Ranks {
                 .map(|summary| Member { id: RankId { rank: file.rank, device: summary.device }, summary })
         })
         .collect();
+    let others = summary::comparable(&members.iter().map(|member| member.summary).collect::<Vec<_>>());
+    for (member, other) in members.iter_mut().zip(others.iter().flatten()) {
+        member.summary = other;
+    }
     let summaries: Vec<&Summary> = members.iter().map(|member| member.summary).collect();
     let groups = groups::groups(&summaries);
-    let found: Vec<Found> = groups.iter().enumerate().map(|(i, g)| compare(i as u32, g, &members)).collect();
+    let found: Vec<Found> =
+        groups.iter().enumerate().map(|(i, g)| compare(i as u32, g, &members, &summaries)).collect();
     let (worst, middle) = ends(&members);
     let mut odd_ranks: Vec<OddRank> = found.iter().flat_map(|f| f.odd.iter().cloned()).collect();
     odd_ranks.sort_by_key(|odd| (std::cmp::Reverse(odd.bytes), odd.rank, odd.device));
@@ -77,18 +82,18 @@ struct Found {
     group: Group,
     /// With the position in the group, for the divergence.
     odd: Vec<OddRank>,
-    odd_at: Vec<usize>,
+    odd_at: Vec<(usize, Cause)>,
     difference: Option<Difference>,
     waiting: Vec<Waiting>,
 }
 
-fn compare(number: u32, group: &[usize], members: &[Member<'_>]) -> Found {
+fn compare(number: u32, group: &[usize], members: &[Member<'_>], run: &[&Summary]) -> Found {
     let summaries: Vec<&Summary> = group.iter().map(|&at| members[at].summary).collect();
     let id = |at: usize| members[group[at]].id;
     let (mut odd, mut odd_at, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
     let replicas = Replicas::new(summaries.clone());
     let all: Vec<(usize, Vec<Cause>)> = (0..group.len())
-        .map(|at| (at, odd::causes(&replicas, at)))
+        .map(|at| (at, odd::causes(&replicas, at, run)))
         .filter(|(_, causes)| !causes.is_empty())
         .collect();
     // If a third of the replicas are odd, none is: they are of several sorts, which the imbalance shows.
@@ -98,12 +103,12 @@ fn compare(number: u32, group: &[usize], members: &[Member<'_>]) -> Found {
             continue;
         }
         for cause in &causes {
-            if let Facts::Slower { us, peers_us } = cause.facts {
+            if let Facts::Slower { us, peers_us, stepwise: true } = cause.facts {
                 waiting.push(wait(number, id(at), us - peers_us, at, &summaries));
             }
         }
         odd.push(odd_rank(number, id(at), &causes, group.len() - 1));
-        odd_at.push(at);
+        odd_at.extend(causes.into_iter().next().map(|main| (at, main)));
     }
     let difference = (group.len() == 2).then(|| two(number, [id(0), id(1)], [summaries[0], summaries[1]]));
     Found {
@@ -146,13 +151,13 @@ fn sentence(cause: &Cause, peers: usize) -> String {
     let others = plural(peers as u64, "replica");
     match &cause.facts {
         Facts::Failed { times, asked, device_free } => format!(
-            "a request of {} failed here ({}), with {} free on the device; on most of its {others} none failed",
+            "a request of {} failed here ({}), with {} free on the device; on most other ranks none failed",
             bytes(*asked),
             if *times == 1 { "once".to_owned() } else { format!("{times} times") },
             bytes(*device_free)
         ),
         Facts::Set { here, peers } => {
-            format!("its allocator settings are {here}; those of its {others} are {peers}")
+            format!("its allocator settings are {here}; those of most other ranks are {peers}")
         }
         Facts::Leaks { per_step, steps } => format!(
             "it keeps {} more of each step than its {others}, over {}",
@@ -169,11 +174,11 @@ fn sentence(cause: &Cause, peers: usize) -> String {
             let when = step.map_or_else(String::new, |step| format!(", most in step {step}"));
             format!("what it needs within a step is {} larger than on its {others}{when}", percent(*share))
         }
-        Facts::Slower { us, peers_us } => format!(
-            "its steps take {}, those of its {others} {}, with the same memory",
-            duration(*us as u64),
-            duration(*peers_us as u64)
-        ),
+        Facts::Slower { us, peers_us, stepwise } => {
+            let (what, those) = if *stepwise { ("steps take", "those") } else { ("run takes", "that") };
+            let (here, there) = (duration(*us as u64), duration(*peers_us as u64));
+            format!("its {what} {here}, {those} of its {others} {there}, with the same memory")
+        }
         Facts::Stopped { steps, peers } => {
             format!("it stopped after {}, its {others} after {}", plural(*steps, "step"), count(*peers))
         }
@@ -245,29 +250,35 @@ fn first_divergence(found: &[Found], groups: &[Vec<usize>], members: &[Member<'_
     let summaries =
         |group: &[usize]| -> Vec<&Summary> { group.iter().map(|&at| members[at].summary).collect() };
     let any_odd = found.iter().any(|f| !f.odd_at.is_empty());
-    let mut all: Vec<Divergence> = Vec::new();
+    let mut all: Vec<(f64, Divergence)> = Vec::new();
     for (number, (group, f)) in groups.iter().zip(found).enumerate() {
         let ranks = summaries(group);
         let places: Vec<divergence::Found> = if any_odd {
-            f.odd_at.iter().filter_map(|&at| divergence::of_rank(&ranks, at)).collect()
+            f.odd_at.iter().map(|(at, cause)| divergence::of_rank(&ranks, *at, cause)).collect()
         } else {
             divergence::of_group(&ranks).into_iter().collect()
         };
         for place in places {
-            let (id, row) = (members[group[place.at]].id, &ranks[place.at].steps[place.row]);
-            all.push(Divergence {
+            let id = members[group[place.at]].id;
+            let share = f64::from(place.when.tick) / ranks[place.at].events.max(1) as f64;
+            let divergence = Divergence {
                 rank: id.rank,
                 device: id.device,
                 group: number as u32,
-                step: row.step,
-                tick: row.peak_at.tick,
-                time_us: row.peak_at.time_us,
-                bytes: row.peak,
+                of: place.of,
+                step: place.when.step,
+                tick: place.when.tick,
+                time_us: place.when.time_us,
+                bytes: place.bytes as u64,
                 peer_bytes: place.typical as u64,
-            });
+                sentence: place.sentence(id.rank),
+            };
+            all.push((share, divergence));
         }
     }
-    all.into_iter().min_by_key(|d| (d.step, std::cmp::Reverse(d.bytes.abs_diff(d.peer_bytes)), d.rank))
+    // Ranks of one run have their own clocks: the part of the run orders them.
+    all.sort_by(|(a, x), (b, y)| a.total_cmp(b).then_with(|| x.rank.cmp(&y.rank)));
+    all.into_iter().next().map(|(_, divergence)| divergence)
 }
 
 fn rows(run: &Run, groups: &[Vec<usize>]) -> Vec<RankRow> {

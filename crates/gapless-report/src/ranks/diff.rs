@@ -87,11 +87,21 @@ pub struct RankDiff {
 }
 
 impl RankDiff {
-    /// After less before, of reserved bytes or else of allocated ones.
+    /// After less before, of the peak that changed more.
     pub(super) fn change(&self) -> i64 {
+        let (before, after, _) = self.changed();
+        after as i64 - before as i64
+    }
+
+    /// The peak that changed more, before and after, and whether it is that of allocated bytes though reserved ones are
+    /// known.
+    fn changed(&self) -> (u64, u64, bool) {
+        let allocated = (self.peak_allocated.before, self.peak_allocated.after);
         match (self.peak_reserved.before, self.peak_reserved.after) {
-            (Some(before), Some(after)) => after as i64 - before as i64,
-            _ => self.peak_allocated.after as i64 - self.peak_allocated.before as i64,
+            (Some(before), Some(after)) if before.abs_diff(after) >= allocated.0.abs_diff(allocated.1) => {
+                (before, after, false)
+            }
+            (reserved, _) => (allocated.0, allocated.1, reserved.is_some()),
         }
     }
 }
@@ -293,11 +303,9 @@ fn by_rank(out: &mut String, diff: &RanksDiff) {
     let _ = writeln!(out, "\n{BOLD}Ranks{RESET}  {DIM}peaks, the largest change first{RESET}");
     let mut table = Table::new(&[Align::Left, Align::Right, Align::Right, Align::Right]);
     for row in changed.iter().take(LISTED) {
-        let (before, after) = match (row.peak_reserved.before, row.peak_reserved.after) {
-            (Some(before), Some(after)) => (before, after),
-            _ => (row.peak_allocated.before, row.peak_allocated.after),
-        };
-        table.row("", line(&format!("rank {}", row.rank), Some(before), Some(after)));
+        let (before, after, is_allocated) = row.changed();
+        let what = if is_allocated { ", allocated" } else { "" };
+        table.row("", line(&format!("rank {}{what}", row.rank), Some(before), Some(after)));
     }
     table.render(out, "  ");
     if changed.len() > LISTED {

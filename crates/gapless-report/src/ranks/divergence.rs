@@ -1,29 +1,132 @@
-//! When ranks of one group first differ noticeably: the first step whose peak is above that of the peers by more than
-//! their spread, and by more than a hundredth.
+//! When ranks of one group first differ noticeably.
+//!
+//! An odd rank differs in what makes it odd: from the first step on in which it keeps more, needs more or takes longer,
+//! or where its request fails. So the divergence and the odd ranks tell one story. Where no rank is odd, it is the first
+//! step whose peaks lie far apart.
 
-use super::replicas::{LEAST, LEAST_SHARE};
-use super::robust::{against, median};
-use super::summary::Summary;
+use super::model::Of;
+use super::odd::{Cause, Facts};
+use super::replicas::{KeptRows, LEAST};
+use super::robust::{Against, against, median};
+use super::summary::{StepRow, Summary};
+use crate::model::When;
+use crate::text::{bytes, duration};
 
 /// Without an odd rank: the spread of a step's peaks that is worth telling.
 const SPREAD: f64 = 0.05;
+/// What differs has begun where so much of it is there.
+const BEGUN: f64 = 0.5;
 
-/// A position in a group, a row of its steps, and what the peers have there.
+/// A position in a group, when it differs, and by what.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Found {
     pub(crate) at: usize,
-    pub(crate) row: usize,
+    pub(crate) of: Of,
+    pub(crate) when: When,
+    /// Of the rank and of a typical peer: bytes, and what is told of them where it is not bytes.
+    pub(crate) bytes: f64,
     pub(crate) typical: f64,
+    us: (f64, f64),
 }
 
-/// The first step in which `group[at]` is above its peers.
-pub(crate) fn of_rank(group: &[&Summary], at: usize) -> Option<Found> {
-    (0..group[at].steps.len()).find_map(|row| {
-        let values = peaks(group, row)?;
-        let found = against(&values, at);
-        let floor = LEAST.max(LEAST_SHARE * found.typical);
-        (found.excess > floor.max(found.allowed)).then_some(Found { at, row, typical: found.typical })
-    })
+impl Found {
+    pub(crate) fn sentence(&self, rank: u32) -> String {
+        let (here, peers) = (bytes(self.bytes as u64), bytes(self.typical as u64));
+        match self.of {
+            Of::Live => format!("rank {rank} has {here} live at its peak, a typical peer {peers}"),
+            Of::Kept => format!("rank {rank} now keeps {here}, a typical peer {peers}"),
+            Of::Transient => format!("rank {rank} needs {here} beyond what it keeps, a typical peer {peers}"),
+            Of::Failed => format!("a request of {here} fails on rank {rank}"),
+            Of::Settings => {
+                format!("rank {rank} has other settings; its peak is {here}, a typical one {peers}")
+            }
+            Of::Duration => {
+                let (here, peers) = (duration(self.us.0 as u64), duration(self.us.1 as u64));
+                format!("rank {rank} takes {here}, a typical peer {peers}")
+            }
+            Of::Stopped => format!("rank {rank} ends here, its peers go on"),
+        }
+    }
+}
+
+/// Where `group[at]`, which is odd by `cause`, begins to differ from its peers.
+pub(crate) fn of_rank(group: &[&Summary], at: usize, cause: &Cause) -> Found {
+    let own = group[at];
+    let peaks = against(&group.iter().map(|rank| rank.peak() as f64).collect::<Vec<_>>(), at);
+    let found =
+        |of: Of, when: When, bytes: f64, typical: f64| Found { at, of, when, bytes, typical, us: (0.0, 0.0) };
+    match cause.facts {
+        Facts::Failed { asked, .. } => {
+            found(Of::Failed, own.oom_at.unwrap_or(own.allocated_at), asked as f64, 0.0)
+        }
+        Facts::Set { .. } => found(Of::Settings, When::default(), own.peak() as f64, peaks.typical),
+        Facts::Leaks { per_step, .. } => {
+            kept(group, at, BEGUN * per_step as f64 / (cause.bytes as f64).max(1.0))
+        }
+        Facts::Holds { lasting: true, .. } => kept(group, at, BEGUN),
+        Facts::Holds { lasting: false, .. } | Facts::Larger { .. } => {
+            let row = first_row(group, at, |row| Some(row.swing() as f64));
+            let all: Vec<f64> = group.iter().map(|rank| rank.swing as f64).collect();
+            row.map_or_else(
+                || found(Of::Transient, own.allocated_at, own.swing as f64, against(&all, at).typical),
+                |(row, by)| found(Of::Transient, own.rows()[row].start, by.typical + by.excess, by.typical),
+            )
+        }
+        Facts::Slower { us, peers_us, .. } => {
+            let row = first_row(group, at, |row| row.duration_us);
+            let (when, here, typical) = row.map_or_else(
+                || (When::default(), us, peers_us),
+                |(row, by)| (own.rows()[row].start, by.typical + by.excess, by.typical),
+            );
+            Found { us: (here, typical), ..found(Of::Duration, when, own.peak() as f64, peaks.typical) }
+        }
+        Facts::Stopped { .. } => {
+            let when = own.steps.last().map_or(own.allocated_at, |row| row.peak_at);
+            found(Of::Stopped, when, own.peak() as f64, peaks.typical)
+        }
+    }
+}
+
+/// The first row of what is kept in which the excess is at least `share` of the last one's.
+fn kept(group: &[&Summary], at: usize, share: f64) -> Found {
+    let (own, kept) = (group[at], KeptRows::of(group, at));
+    let rows: Vec<Against> = (0..kept.rows).map(|row| kept.against(group, at, row)).collect();
+    let least = share * rows.last().map_or(0.0, |last| last.excess);
+    let first = rows.iter().position(|row| row.excess >= least && row.excess > 0.0);
+    let row = first.unwrap_or(rows.len().saturating_sub(1));
+    let when = match row.checked_sub(1) {
+        None if kept.by_step => Some(When::default()),
+        Some(step) if kept.by_step => own.steps.get(step).map(|step| step.start),
+        _ => own.parts_at.get(row).copied(),
+    };
+    let (bytes, typical) = rows.get(row).map_or((0.0, 0.0), |by| (by.typical + by.excess, by.typical));
+    let when = when.unwrap_or(own.allocated_at);
+    Found { at, of: Of::Kept, when, bytes, typical, us: (0.0, 0.0) }
+}
+
+/// The first row of steps in which `value` is above that of the peers by half of what it is above it at most.
+fn first_row(
+    group: &[&Summary],
+    at: usize,
+    value: impl Fn(&StepRow) -> Option<f64>,
+) -> Option<(usize, Against)> {
+    let rows = group[at].rows().len();
+    // The first one may hold the rest of setting up.
+    let skipped = usize::from(group[at].steps.len() >= 3);
+    let one = |row: usize| {
+        let own = value(group[at].rows().get(row)?)?;
+        let peers = group.iter().enumerate().filter(|&(i, _)| i != at);
+        let with: Vec<f64> = peers.filter_map(|(_, rank)| rank.rows().get(row).and_then(&value)).collect();
+        let values: Vec<f64> = std::iter::once(own).chain(with).collect();
+        (2 * values.len() > group.len()).then(|| (row, against(&values, 0)))
+    };
+    let all: Vec<(usize, Against)> = (0..rows).filter_map(one).collect();
+    let most = all.iter().skip(skipped).map(|(_, by)| by.excess).fold(0.0, f64::max);
+    // The first step counts as well, if it differs as the others do.
+    let begun = |by: &Against| by.excess > 0.0 && by.excess >= BEGUN * most && by.excess > by.allowed;
+    let first = all.iter().position(|(_, by)| begun(by));
+    let first = first.or_else(|| all.iter().position(|(_, by)| by.excess > 0.0 && by.excess >= most));
+    first.map(|i| all[i])
 }
 
 /// The first step in which the ranks of `group` lie far apart, and the one farthest from the middle.
@@ -36,7 +139,15 @@ pub(crate) fn of_group(group: &[&Summary]) -> Option<Found> {
         let least = values.iter().copied().fold(f64::MAX, f64::min);
         let distance = |&at: &usize| (values[at] - typical).abs();
         let at = (0..values.len()).max_by(|a, b| distance(a).total_cmp(&distance(b)).then(b.cmp(a)))?;
-        (most - least > LEAST.max(SPREAD * typical)).then_some(Found { at, row, typical })
+        let (when, bytes) = (group[at].steps[row].peak_at, values[at]);
+        (most - least > LEAST.max(SPREAD * typical)).then_some(Found {
+            at,
+            of: Of::Live,
+            when,
+            bytes,
+            typical,
+            us: (0.0, 0.0),
+        })
     })
 }
 
@@ -48,22 +159,41 @@ fn peaks(group: &[&Summary], row: usize) -> Option<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranks::summary::StepRow;
+    use crate::ranks::odd::Why;
 
     fn rank(peaks: &[u64]) -> Summary {
-        let row =
-            |(i, &mib): (usize, &u64)| StepRow { step: i as u32, peak: mib << 20, ..StepRow::default() };
+        let row = |(i, &mib): (usize, &u64)| {
+            let at = When { tick: 100 * i as u32, time_us: None, step: Some(i as u32) };
+            StepRow { step: i as u32, start: at, peak_at: at, peak: mib << 20, ..StepRow::default() }
+        };
         Summary { steps: peaks.iter().enumerate().map(row).collect(), ..Summary::default() }
+    }
+
+    fn cause(facts: Facts) -> Cause {
+        Cause { why: Why::LargerBatch, bytes: 400 << 20, facts, holders: Vec::new() }
     }
 
     #[test]
     fn the_first_step_apart_is_found_and_noise_is_not() {
         let ranks = [[500, 501, 502], [501, 500, 499], [500, 700, 900], [499, 502, 500]].map(|p| rank(&p));
         let group: Vec<&Summary> = ranks.iter().collect();
-        let found = of_rank(&group, 2).expect("it diverges");
-        assert_eq!((found.at, found.row), (2, 1));
-        assert_eq!(of_rank(&group, 0), None);
-        assert_eq!(of_group(&group).map(|found| (found.at, found.row)), Some((2, 1)));
+        let found = of_rank(&group, 2, &cause(Facts::Larger { share: 0.8, step: Some(2) }));
+        assert_eq!((found.at, found.of, found.when.step), (2, Of::Transient, Some(1)));
+        let found = of_group(&group).expect("they lie apart");
+        assert_eq!((found.at, found.of, found.when.step), (2, Of::Live, Some(1)));
         assert_eq!(of_group(&group[..2]), None);
+    }
+
+    #[test]
+    fn a_leak_that_no_peak_shows_begins_with_the_first_step_that_keeps_more() {
+        let usual = Summary { kept_by_step: vec![900, 950, 950, 950, 950], ..rank(&[500, 520, 480, 510]) };
+        let leaks = Summary { kept_by_step: vec![900, 950, 960, 970, 980], ..rank(&[505, 500, 495, 515]) };
+        let group = [&usual, &usual, &leaks, &usual];
+        let leak = Cause { bytes: 30, ..cause(Facts::Leaks { per_step: 10, steps: 3 }) };
+        let found = of_rank(&group, 2, &leak);
+        assert_eq!(
+            (found.of, found.when.step, found.bytes, found.typical),
+            (Of::Kept, Some(1), 960.0, 950.0)
+        );
     }
 }

@@ -68,6 +68,9 @@ impl Origins {
         let mut rows: Vec<Excess> = Vec::new();
         for held in &rank.held {
             let (typical, mut nearby) = self.of_peers((held.key, held.lasting), held.bytes);
+            // What lasts on one rank may not on another, where their steps are cut otherwise: it is not new then.
+            let other = (held.key, !held.lasting);
+            nearby = nearby.max(self.of_peers(other, own.get(&other).copied().unwrap_or(0)).1);
             let mut excess = held.bytes as f64 - typical;
             if held.class.is_some() {
                 for neighbour in [held.key.wrapping_sub(1), held.key + 1] {

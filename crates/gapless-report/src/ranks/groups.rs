@@ -8,7 +8,7 @@
 //! Stages with equal weights differ in how many micro-batches they keep: a group is cut where its transient bytes jump,
 //! if at least two ranks lie on either side.
 
-use super::sizes;
+use super::sizes::{self, BySize};
 use super::summary::Summary;
 
 /// How much of what two ranks hold must agree for them to be replicas.
@@ -17,6 +17,8 @@ const SAME: f64 = 0.97;
 const CONTAINED: f64 = 0.9;
 /// What is held beyond others is trained if it has at least this much optimizer state, as a share.
 const TRAINED: f64 = 0.5;
+/// A stage holds at least this much more than another one, as a share. Less is a workspace or a buffer.
+const STAGE: f64 = 0.1;
 /// A small group may join a larger one of which it is at most this share.
 const JOINS: f64 = 0.25;
 /// A jump of transient bytes that separates stages.
@@ -45,20 +47,33 @@ pub fn groups(ranks: &[&Summary]) -> Vec<Vec<usize>> {
     cut
 }
 
+/// Where the first step begins is not sure on every rank. So ranks that keep the same until the end are replicas as well.
 fn is_replica(a: &Summary, b: &Summary) -> bool {
-    let most = sizes::total(&a.base).max(sizes::total(&b.base));
-    sizes::common(&a.base, &b.base) as f64 >= SAME * most as f64
+    let agree = |a: &BySize, b: &BySize| {
+        let most = sizes::total(a).max(sizes::total(b));
+        sizes::common(a, b) as f64 >= SAME * most as f64
+    };
+    agree(&a.base, &b.base) || !a.kept.is_empty() && agree(&a.kept, &b.kept)
 }
 
 /// Whether `rank` holds all that `member` does, and nothing more that is part of a model.
 fn belongs(rank: &Summary, member: &Summary) -> bool {
-    let (own, wanted) = (sizes::total(&rank.base), sizes::total(&member.base));
     let common = sizes::common(&rank.base, &member.base) as f64;
-    if !rank.ooms.is_empty() && member.ooms.is_empty() && common >= CONTAINED * own as f64 {
+    if !rank.ooms.is_empty()
+        && member.ooms.is_empty()
+        && common >= CONTAINED * sizes::total(&rank.base) as f64
+    {
         return true;
     }
-    let (more, trained) = (own.saturating_sub(wanted), rank.trained.saturating_sub(member.trained));
-    common >= CONTAINED * wanted as f64 && !is_model(more as f64, trained as f64)
+    let trained = rank.trained.saturating_sub(member.trained) as f64;
+    let holds = |own: &BySize, wanted: &BySize, share: f64| {
+        let more = sizes::total(own).saturating_sub(sizes::total(wanted)) as f64;
+        let wanted_bytes = sizes::total(wanted) as f64;
+        let is_stage = more > STAGE * wanted_bytes && is_model(more, trained);
+        sizes::common(own, wanted) as f64 >= share * wanted_bytes && !is_stage
+    };
+    holds(&rank.base, &member.base, CONTAINED)
+        || !member.kept.is_empty() && holds(&rank.kept, &member.kept, SAME)
 }
 
 /// Whether bytes that are there from the beginning are part of a model: they come with optimizer state.
@@ -179,6 +194,17 @@ mod tests {
         assert_eq!(grouped(&[rank(&[4 * GIB], GIB), rank(&[4 * GIB, 500 << 20], GIB)]).len(), 1);
         assert_eq!(grouped(&[rank(&[4 * GIB], GIB), rank(&[4 * GIB, 3 * GIB], GIB)]).len(), 2);
         assert_eq!(grouped(&[rank(&[4 * GIB], GIB), rank(&[3 * GIB, 200 << 20], GIB)]).len(), 2);
+    }
+
+    #[test]
+    fn ranks_that_keep_the_same_are_replicas_wherever_their_first_step_begins() {
+        let mut ranks: Vec<Summary> = (0..4).map(|_| rank(&[GIB, 2 * GIB], GIB)).collect();
+        for rank in &mut ranks {
+            rank.kept = rank.base.clone();
+        }
+        ranks[1].base.clear();
+        ranks[2].base.truncate(1);
+        assert_eq!(grouped(&ranks).len(), 1);
     }
 
     #[test]

@@ -97,12 +97,7 @@ fn below(ranks: &Ranks) -> String {
         let _ = write!(out, "\n{}", details(&title, &body));
     }
     if let Some(d) = &ranks.first_divergence {
-        let (here, peers) = (bytes(d.bytes), bytes(d.peer_bytes));
-        let _ = writeln!(
-            out,
-            "\nFirst divergence: in step {} rank {} has {here} live at its peak, a typical peer {peers}.",
-            d.step, d.rank
-        );
+        let _ = writeln!(out, "\nFirst divergence: {}: {}.", d.place(), d.sentence);
     }
     for wait in ranks.waiting.iter().take(LISTED) {
         let _ = writeln!(

@@ -5,6 +5,7 @@
 
 use super::odd::Why;
 use crate::model::{KindBytes, OomInfo, Tool, When};
+use crate::text::{count, duration};
 use serde::Serialize;
 
 pub const SCHEMA: &str = "gapless.ranks/1";
@@ -120,13 +121,51 @@ pub struct Divergence {
     pub rank: u32,
     pub device: u32,
     pub group: u32,
-    pub step: u32,
-    /// When that step's peak is, on this rank.
+    /// What differs from here on.
+    pub of: Of,
+    /// `None` before the first step, and where there are no steps.
+    pub step: Option<u32>,
+    /// When that is, on this rank.
     pub tick: u32,
     pub time_us: Option<u64>,
-    /// Live bytes at the peak of the step, here and on the typical peer.
+    /// What `of` names, here and on the typical peer.
     pub bytes: u64,
     pub peer_bytes: u64,
+    /// For people.
+    pub sentence: String,
+}
+
+impl Divergence {
+    /// When it is, for people.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match (self.step, self.time_us) {
+            (Some(step), _) => format!("step {step}"),
+            (None, _) if self.tick <= 1 => "from the beginning".to_owned(),
+            (None, Some(us)) => format!("after {}", duration(us)),
+            (None, None) => format!("event {}", count(u64::from(self.tick.saturating_sub(1)))),
+        }
+    }
+}
+
+/// What first differs between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Of {
+    /// Live bytes at the peak of a step.
+    Live,
+    /// Bytes that stay until the end, of all that was there up to then.
+    Kept,
+    /// Bytes of a step beyond those that stay.
+    Transient,
+    /// How long a step takes; the bytes are the peaks.
+    Duration,
+    /// A request that failed, of so many bytes.
+    Failed,
+    /// The allocator's settings; the bytes are the peaks.
+    Settings,
+    /// Where the rank ends before its peers; the bytes are the peaks.
+    Stopped,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

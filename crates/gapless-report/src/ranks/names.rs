@@ -57,10 +57,31 @@ pub fn ranks(paths: &[String]) -> (Vec<u32>, Numbering) {
             return (values, Numbering::Word);
         }
     }
+    if let Some(values) = most_by_rank(&numbers) {
+        return (values, Numbering::Word);
+    }
     match differing(&names, &numbers) {
         Some(values) => (values, Numbering::Differing),
         None => in_order(),
     }
+}
+
+/// The numbers behind "rank" where most names have one; the other files get the numbers behind the largest.
+fn most_by_rank(numbers: &[Vec<Number>]) -> Option<Vec<u32>> {
+    let of = |one: &Vec<Number>| behind(std::slice::from_ref(one), "rank").map(|values| values[0]);
+    let values: Vec<Option<u32>> = numbers.iter().map(of).collect();
+    let known: Vec<u32> = values.iter().copied().flatten().collect();
+    if known.len() < 2 || 2 * known.len() < values.len() || distinct(&known) < known.len() {
+        return None;
+    }
+    let mut next = known.iter().copied().max().unwrap_or(0);
+    let number = |value: Option<u32>| {
+        value.unwrap_or_else(|| {
+            next += 1;
+            next
+        })
+    };
+    Some(values.into_iter().map(number).collect())
 }
 
 fn by_machine(numbers: &[Vec<Number>]) -> bool {
@@ -155,6 +176,12 @@ mod tests {
 
     fn of(paths: &[&str]) -> (Vec<u32>, Numbering) {
         ranks(&paths.iter().map(|&path| path.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_file_that_names_no_rank_does_not_renumber_the_others() {
+        let paths = ["other.pickle", "rank0.pickle", "rank2.pickle", "rank5.pickle"].map(str::to_owned);
+        assert_eq!(ranks(&paths), (vec![6, 0, 2, 5], Numbering::Word));
     }
 
     #[test]

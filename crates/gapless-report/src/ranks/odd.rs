@@ -9,7 +9,7 @@
 //! pieces differs a lot between runs that do the same.
 
 use super::excess::{self, Excess, Origins};
-use super::replicas::{LEAST, LEAST_SHARE, Replicas, pace, step_pace, transient};
+use super::replicas::{KeptRows, LEAST, LEAST_SHARE, Replicas, pace, step_pace, transient};
 use super::robust::{Against, against, median};
 use super::summary::Summary;
 use super::{groups, sizes, stretches};
@@ -62,17 +62,43 @@ pub(crate) struct Cause {
 /// The figures of the sentence for people.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Facts {
-    Failed { times: usize, asked: u64, device_free: u64 },
-    Set { here: String, peers: String },
-    Leaks { per_step: u64, steps: usize },
-    Holds { more: u64, lasting: bool },
-    Larger { share: f64, step: Option<u32> },
-    Slower { us: f64, peers_us: f64 },
-    Stopped { steps: u64, peers: u64 },
+    Failed {
+        times: usize,
+        asked: u64,
+        device_free: u64,
+    },
+    Set {
+        here: String,
+        peers: String,
+    },
+    Leaks {
+        per_step: u64,
+        steps: usize,
+    },
+    Holds {
+        more: u64,
+        lasting: bool,
+    },
+    Larger {
+        share: f64,
+        step: Option<u32>,
+    },
+    /// A typical step, or without steps the whole run.
+    Slower {
+        us: f64,
+        peers_us: f64,
+        stepwise: bool,
+    },
+    Stopped {
+        steps: u64,
+        peers: u64,
+    },
 }
 
 /// A step that keeps this part of what a leak must have in all is part of it.
 const LEAST_LEAK_STEP: f64 = 1.0 / 32.0;
+/// Three gains are of one leak if they differ by less than this factor.
+const ALIKE: f64 = 1.5;
 /// Transient bytes vary with the data: this share above the peers is still nothing.
 const LARGER: f64 = 0.08;
 /// The same for one step against the same step of the peers.
@@ -90,20 +116,22 @@ const PAIR_BYTES: f64 = 0.25;
 const NAMED: usize = 5;
 
 /// The causes for which the rank at `at` is odd, the one to name first; none where it is like its peers.
-pub(crate) fn causes(replicas: &Replicas<'_>, at: usize) -> Vec<Cause> {
-    if replicas.ranks.len() < 2 {
-        return Vec::new();
-    }
+///
+/// `all` are the ranks of the run: settings are compared with theirs, and what a rank without replicas failed at.
+pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Vec<Cause> {
     let view = View { group: &replicas.ranks, replicas, at };
     let mut found = Vec::new();
-    found.extend(view.out_of_memory());
-    found.extend(view.settings());
+    found.extend(view.out_of_memory(all));
+    found.extend(view.settings(all));
+    if view.group.len() < 2 {
+        return found;
+    }
     if found.first().is_some_and(|cause| cause.why == Why::OutOfMemory) {
         // It ended where it failed: nothing else of it compares with runs that went on.
         return found;
     }
     let kept = view.kept();
-    let transient = view.larger_batch();
+    let transient = view.larger_batch(kept.is_some());
     let explained = kept.is_some() || transient.is_some();
     found.extend(kept);
     found.extend(transient);
@@ -173,10 +201,11 @@ impl View<'_> {
         rows
     }
 
-    fn out_of_memory(&self) -> Option<Cause> {
+    fn out_of_memory(&self, all: &[&Summary]) -> Option<Cause> {
         let last = self.own().ooms.last()?;
-        let others = self.peers().filter(|peer| !peer.ooms.is_empty()).count();
-        if 2 * others >= self.group.len() - 1 {
+        let ranks = if self.group.len() < 2 { all } else { self.group };
+        let failed = ranks.iter().filter(|rank| !rank.ooms.is_empty()).count();
+        if 2 * (failed - 1) >= ranks.len() - 1 {
             return None;
         }
         let (times, asked, device_free) = (self.own().ooms.len(), last.asked, last.device_free);
@@ -191,12 +220,14 @@ impl View<'_> {
         })
     }
 
-    fn settings(&self) -> Option<Cause> {
-        if self.is_pair() {
+    fn settings(&self, all: &[&Summary]) -> Option<Cause> {
+        if all.len() < 3 {
             return None;
         }
         let own = conf(self.own());
-        let all: Vec<String> = self.peers().map(conf).collect();
+        let mut all: Vec<String> = all.iter().map(|rank| conf(rank)).collect();
+        let here = all.iter().position(|conf| *conf == own)?;
+        all.remove(here);
         let usual = all.iter().max_by_key(|conf| (all.iter().filter(|c| c == conf).count(), *conf))?;
         let agree = all.iter().filter(|conf| *conf == usual).count();
         if own == *usual || 3 * agree < 2 * all.len() {
@@ -244,21 +275,19 @@ impl View<'_> {
 
     /// Bytes a step, steps and bytes in all that this rank keeps beyond its peers, where it does so step after step.
     fn leak(&self) -> Option<(u64, usize, u64)> {
-        // Steps say best where something is kept. Where they differ between ranks, equal parts of the run must do.
-        let rows = self.own().kept_by_step.len();
-        let same = self.peers().filter(|peer| peer.kept_by_step.len() == rows).count();
-        let by_step = rows >= 3 && 4 * same >= 3 * (self.group.len() - 1);
-        let of = |rank: &Summary, row: usize| {
-            let kept = if by_step { &rank.kept_by_step } else { &rank.kept_by_part };
-            kept.get(row).or(kept.last()).copied().unwrap_or(0) as f64
-        };
-        let rows = if by_step { rows } else { self.own().kept_by_part.len() };
-        let last = self.against(|rank| of(rank, rows.saturating_sub(1)));
+        let kept = KeptRows::of(self.group, self.at);
+        let rows = kept.rows;
+        let last = kept.against(self.group, self.at, rows.saturating_sub(1));
         let least_leak = self.floor(self.replicas.least_leak);
         if rows < 3 || last.excess <= least_leak.max(last.allowed) {
             return None;
         }
-        let above: Vec<f64> = (0..rows).map(|row| self.against(|rank| of(rank, row)).excess).collect();
+        let mut above: Vec<f64> =
+            (0..rows).map(|row| kept.against(self.group, self.at, row).excess).collect();
+        // What is above only for a while is taken elsewhere a little later.
+        for row in (1..rows).rev() {
+            above[row - 1] = above[row - 1].min(above[row]);
+        }
         let gains: Vec<f64> = above.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let gained: f64 = gains.iter().map(|gain| gain.max(0.0)).sum();
         let least = (LEAST_LEAK_STEP * least_leak).max(0.2 * gained / gains.len() as f64);
@@ -270,7 +299,7 @@ impl View<'_> {
         let since = gains.len() - first;
         let steady = growing.len() >= needed
             && most <= 0.6 * gained
-            && (3 * growing.len() >= since || growing.len() >= 8 || is_regular(&places, gains.len()))
+            && (3 * growing.len() >= since || growing.len() >= 8 || is_regular(&places, &gains))
             && gained >= 0.5 * last.excess;
         steady.then(|| {
             let sum: f64 = growing.iter().sum();
@@ -279,10 +308,12 @@ impl View<'_> {
     }
 
     /// Transient bytes above those of the peers: larger requests throughout, or one buffer more.
-    fn larger_batch(&self) -> Option<Cause> {
+    fn larger_batch(&self, kept: bool) -> Option<Cause> {
         let found = if self.is_pair() { self.larger_of_two() } else { self.larger_peak() };
         let (bytes, share, step) = found.or_else(|| self.larger_step()).or_else(|| self.larger_stretch())?;
-        let rows: Vec<Excess> = self.beyond().into_iter().filter(|row| !row.lasting).collect();
+        // A buffer that outlives its step comes and goes as well, if nothing of it is kept.
+        let comes_and_goes = |row: &Excess| !row.lasting || !kept && row.new;
+        let rows: Vec<Excess> = self.beyond().into_iter().filter(comes_and_goes).collect();
         let top = rows.first().map_or(0, |row| row.bytes);
         let concentrated = top as f64 >= 0.6 * bytes as f64;
         let (why, facts) = if concentrated && !self.all_larger() {
@@ -290,7 +321,7 @@ impl View<'_> {
         } else {
             (Why::LargerBatch, Facts::Larger { share, step })
         };
-        Some(Cause { why, bytes, facts, holders: self.named(|row| !row.lasting) })
+        Some(Cause { why, bytes, facts, holders: self.named(comes_and_goes) })
     }
 
     /// The highest transient bytes of the run.
@@ -417,7 +448,9 @@ impl View<'_> {
         if found.typical <= 0.0 || found.excess <= floor.max(found.allowed) {
             return None;
         }
-        let facts = Facts::Slower { us: found.typical + found.excess, peers_us: found.typical };
+        let times = if stepwise { 1.0 } else { self.own().events as f64 };
+        let (us, peers_us) = (times * (found.typical + found.excess), times * found.typical);
+        let facts = Facts::Slower { us, peers_us, stepwise };
         Some(Cause { why: Why::Straggler, bytes: 0, facts, holders: Vec::new() })
     }
 
@@ -436,12 +469,16 @@ impl View<'_> {
     }
 }
 
-/// Whether something happened again and again until the end: in at least four of `count` places, at even distances.
-fn is_regular(places: &[usize], count: usize) -> bool {
-    let ends = places.iter().copied().skip(1).chain([count]);
+/// Whether something happened again and again until the end: in at least four of `count` places, or in three by about
+/// as much each, at even distances.
+fn is_regular(places: &[usize], gains: &[f64]) -> bool {
+    let ends = places.iter().copied().skip(1).chain([gains.len()]);
     let gaps: Vec<f64> = places.iter().zip(ends).map(|(from, to)| (to - from) as f64).collect();
     let longest = gaps.iter().copied().fold(0.0, f64::max);
-    places.len() >= 4 && longest <= 2.0 * median(&gaps) + 1.0
+    let most = places.iter().map(|&at| gains[at]).fold(f64::MIN, f64::max);
+    let least = places.iter().map(|&at| gains[at]).fold(f64::MAX, f64::min);
+    let enough = places.len() >= 4 || places.len() == 3 && most <= ALIKE * least;
+    enough && longest <= 2.0 * median(&gaps) + 1.0
 }
 
 /// The settings as text, with what the events show of them.
@@ -450,8 +487,10 @@ fn conf(rank: &Summary) -> String {
         return if rank.expandable_seen { "expandable segments (seen)" } else { "not recorded" }.to_owned();
     };
     let mut parts: Vec<String> = Vec::new();
-    if settings.expandable_segments || rank.expandable_seen {
+    if settings.expandable_segments {
         parts.push("expandable_segments:True".to_owned());
+    } else if rank.expandable_seen {
+        parts.push("expandable segments (seen)".to_owned());
     }
     if let Some(bytes) = settings.max_split_size {
         parts.push(format!("max_split_size_mb:{}", bytes >> 20));

@@ -1,9 +1,9 @@
 //! The replicas of one group, with what comparing each of them with the others needs from all.
 
 use super::excess::Origins;
-use super::robust::median;
+use super::robust::{Against, against, median};
 use super::stretches::{self, Larger, Pieces};
-use super::summary::Summary;
+use super::summary::{StepRow, Summary};
 
 /// A group of ranks that do the same.
 pub(crate) struct Replicas<'a> {
@@ -51,8 +51,8 @@ impl<'a> Replicas<'a> {
     }
 }
 
-/// The transient bytes of each step, or part of the run, on a typical rank.
-pub(crate) struct TypicalSteps(Vec<f64>);
+/// The transient bytes and the peak of each step, or part of the run, on a typical rank.
+pub(crate) struct TypicalSteps(Vec<(f64, f64)>);
 
 impl TypicalSteps {
     fn of(ranks: &[&Summary]) -> Option<TypicalSteps> {
@@ -63,12 +63,14 @@ impl TypicalSteps {
         if rows == 0 || 4 * with(rows).count() < 3 * ranks.len() {
             return None;
         }
-        let swings = |row: usize| with(rows).map(|rank| rank.rows()[row].swing() as f64).collect::<Vec<_>>();
-        Some(TypicalSteps((0..rows).map(|row| median(&swings(row))).collect()))
+        let of = |row: usize, value: fn(&StepRow) -> u64| {
+            median(&with(rows).map(|rank| value(&rank.rows()[row]) as f64).collect::<Vec<_>>())
+        };
+        Some(TypicalSteps((0..rows).map(|row| (of(row, StepRow::swing), of(row, |row| row.peak))).collect()))
     }
 
     pub(crate) fn typical(&self, row: usize) -> f64 {
-        self.0[row]
+        self.0[row].0
     }
 
     /// By which share a step of `rank` is at most above the typical one, and its row. Differences of fewer than `least`
@@ -78,13 +80,39 @@ impl TypicalSteps {
         if rank.rows().len() != self.0.len() {
             return most;
         }
-        for (row, (step, &typical)) in rank.rows().iter().zip(&self.0).enumerate() {
-            let more = step.swing() as f64 - typical;
+        for (row, (step, &(typical, peak))) in rank.rows().iter().zip(&self.0).enumerate() {
+            // More transient bytes show at the step's peak as well, unless the step was cut otherwise on this rank.
+            let more = (step.swing() as f64 - typical).min(2.0 * (step.peak as f64 - peak));
             if more > least && more / typical.max(1.0) > most.0 {
                 most = (more / typical.max(1.0), row);
             }
         }
         most
+    }
+}
+
+/// How what is kept is compared: step by step, or by equal parts of the run where steps differ between ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptRows {
+    pub(crate) by_step: bool,
+    pub(crate) rows: usize,
+}
+
+impl KeptRows {
+    pub(crate) fn of(group: &[&Summary], at: usize) -> KeptRows {
+        let rows = group[at].kept_by_step.len();
+        let same = group.iter().filter(|rank| rank.kept_by_step.len() == rows).count() - 1;
+        let by_step = rows >= 3 && 4 * same >= 3 * (group.len() - 1);
+        KeptRows { by_step, rows: if by_step { rows } else { group[at].kept_by_part.len() } }
+    }
+
+    /// What `group[at]` keeps of all up to `row`, against its peers.
+    pub(crate) fn against(self, group: &[&Summary], at: usize, row: usize) -> Against {
+        let of = |rank: &&Summary| {
+            let kept = if self.by_step { &rank.kept_by_step } else { &rank.kept_by_part };
+            kept.get(row).or(kept.last()).copied().unwrap_or(0) as f64
+        };
+        against(&group.iter().map(of).collect::<Vec<f64>>(), at)
     }
 }
 
@@ -106,7 +134,9 @@ pub(crate) fn step_pace(rank: &Summary) -> Option<f64> {
     (!durations.is_empty()).then(|| median(&durations))
 }
 
-/// Microseconds for an event, over the whole run.
+/// Microseconds for an event, without the first quarter of the run: ranks start and warm up at different speeds.
 pub(crate) fn pace(rank: &Summary) -> Option<f64> {
-    rank.duration_us.filter(|&us| us > 0).map(|us| us as f64 / rank.events.max(1) as f64)
+    let (from, to) = (rank.parts_at.get(rank.parts_at.len() / 4)?, rank.parts_at.last()?);
+    let us = to.time_us?.saturating_sub(from.time_us?);
+    (us > 0).then(|| us as f64 / to.tick.saturating_sub(from.tick).max(1) as f64)
 }

@@ -3,6 +3,7 @@
 //! Bytes that are compared between ranks are those requested: block sizes also depend on what happened to be free.
 //! The figures that a user sees (peaks) are those of the single report, to the byte.
 
+use super::robust::median;
 use super::sizes::{self, BySize};
 use super::stretches::{self, Pieces};
 use crate::analysis::{Analysis, DeviceAnalysis};
@@ -10,6 +11,7 @@ use crate::assemble;
 use crate::model::{KindBytes, OomInfo, Settings, When};
 use gapless_trace::holders::stack_label;
 use gapless_trace::kinds::Kind;
+use gapless_trace::steps::{StepEvidence, Steps};
 use gapless_trace::{Action, Allocation, Bytes, StackId, Tick, Trace};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
@@ -18,6 +20,10 @@ use std::hash::{Hash, Hasher};
 const HOLDERS: usize = 512;
 const STEPS: usize = 1024;
 const LARGEST: usize = 64;
+/// The last step reaches into the end of the program if it goes below this share of what was always live before.
+const TORN_DOWN: f64 = 0.95;
+/// Ranks agree on an inferred step if its beginnings lie no further apart than this part of a step.
+const APART: f64 = 0.3;
 /// Parts that a run without steps is cut into.
 const PARTS: usize = 32;
 /// The same for its peaks: long enough that a rank that is a little ahead does not matter.
@@ -50,6 +56,8 @@ pub struct Summary {
     /// Whether memory was mapped into expandable segments, whatever the settings say.
     pub expandable_seen: bool,
     pub ooms: Vec<OomInfo>,
+    /// When the first of them was.
+    pub(crate) oom_at: Option<When>,
     /// What the reader or the rebuilding had to repair or leave out.
     pub notes: Vec<String>,
     /// Who held how much at most, by where it was asked for.
@@ -58,15 +66,23 @@ pub struct Summary {
     pub(crate) kept_by_step: Vec<u64>,
     /// The same by equal parts of the run's events, at a quiet instant near its end.
     pub(crate) kept_by_part: Vec<u64>,
+    /// When each of these parts begins.
+    pub(crate) parts_at: Vec<When>,
     /// The most transient bytes: live at most, less what is kept.
     pub(crate) swing: u64,
     /// What is there from before the first step until the end, by size.
     pub(crate) base: BySize,
+    /// All that is there at the quiet instant and lasts, by size.
+    pub(crate) kept: BySize,
     /// Optimizer state at the quiet instant.
     pub(crate) trained: u64,
     /// The largest requests that came and went within the step that needed most.
     pub(crate) largest: Vec<u64>,
     pub(crate) has_stacks: bool,
+    /// Whether steps, if there are any, were inferred and not annotated.
+    pub(crate) inferred: bool,
+    /// The same device cut into parts instead of inferred steps, for runs whose ranks do not agree on their steps.
+    pub(crate) without_steps: Option<Box<Summary>>,
     /// How large requests are over the run.
     pub(crate) pieces: Pieces,
 }
@@ -76,6 +92,8 @@ pub struct Summary {
 pub struct StepRow {
     /// The number of the first one.
     pub step: u32,
+    /// When it begins.
+    pub(crate) start: When,
     /// The most live bytes, and when that was.
     pub peak: u64,
     pub peak_at: When,
@@ -109,7 +127,7 @@ pub(crate) struct Held {
     /// The size class, where there is no stack.
     pub(crate) class: Option<u16>,
     pub(crate) lasting: bool,
-    /// The most at once, after the first step began.
+    /// The most at once, after the first step began; of what does not last, after it ended.
     pub(crate) bytes: u64,
     pub(crate) count: u64,
     pub(crate) kind: &'static str,
@@ -130,6 +148,27 @@ impl Summary {
         if self.steps.is_empty() { &self.parts } else { &self.steps }
     }
 
+    /// The same without its inferred steps.
+    fn without_steps(&self) -> Summary {
+        let Some(without) = &self.without_steps else { return self.clone() };
+        let without = without.as_ref().clone();
+        Summary {
+            parts: without.parts,
+            steps: without.steps,
+            held: without.held,
+            kept_by_step: without.kept_by_step,
+            swing: without.swing,
+            kept_by_part: without.kept_by_part,
+            parts_at: without.parts_at,
+            base: without.base,
+            kept: without.kept,
+            trained: without.trained,
+            largest: without.largest,
+            without_steps: None,
+            ..self.clone()
+        }
+    }
+
     /// What ranks are ordered by: reserved bytes, or allocated ones where those are not known.
     #[must_use]
     pub fn peak(&self) -> u64 {
@@ -137,11 +176,27 @@ impl Summary {
     }
 }
 
+/// The summaries to compare, in place of `ranks`: without inferred steps where ranks do not agree on them. Where they
+/// agree, `None`. A rank that ended early has fewer, and says nothing about the others.
+pub(crate) fn comparable(ranks: &[&Summary]) -> Option<Vec<Summary>> {
+    let whole: Vec<&&Summary> = ranks.iter().filter(|rank| rank.inferred && rank.ooms.is_empty()).collect();
+    let count = whole.first()?.step_count;
+    let place = |rank: &Summary, step: usize| {
+        f64::from(rank.steps[step].start.tick) / rank.events.max(1) as f64 * rank.steps.len() as f64
+    };
+    let apart = |step: usize| {
+        let places: Vec<f64> = whole.iter().map(|rank| place(rank, step)).collect();
+        let typical = median(&places);
+        places.iter().any(|place| (place - typical).abs() > APART)
+    };
+    let agree = whole.iter().all(|rank| rank.step_count == count) && !(0..whole[0].steps.len()).any(apart);
+    (!agree).then(|| ranks.iter().map(|rank| rank.without_steps()).collect())
+}
+
 fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
     let trace = analysis.trace;
     let (history, events) = (&d.history, &d.device.events);
     let usage = &history.usage;
-    let live = Live::new(d);
     let time = |tick: Tick| assemble::when(d, tick).time_us;
     let curve = history.curve.points.iter().map(|p| Point {
         tick: p.tick.0,
@@ -149,9 +204,9 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         allocated: p.allocated.0,
         reserved: p.reserved.0,
     });
-    let quiet = live.quiet();
-    let steps = steps(d, &live);
-    let kept_by_part = kept_by_part(d, quiet);
+    let inferred = matches!(d.steps.evidence, StepEvidence::None | StepEvidence::Recurring { .. });
+    let none = Steps { spans: Vec::new(), unfinished: None, evidence: StepEvidence::None, ..d.steps };
+    let without = || Box::new(cut(trace, &Cut { d, steps: &none }));
     let notes = assemble::origin(analysis, "").1.notes;
     Summary {
         device: d.device.device,
@@ -171,40 +226,71 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
             .map(|h| (h.label, h.bytes))
             .collect(),
         step_count: d.steps.spans.len() as u64,
-        parts: if steps.is_empty() { parts(&live, &kept_by_part) } else { Vec::new() },
-        steps: fold(steps),
         curve: curve.collect(),
         settings: trace.settings.as_ref().map(assemble::settings),
         expandable_seen: history.segments.iter().any(|s| s.expandable),
+        oom_at: assemble::ooms(d).first().map(|oom| assemble::when(d, Tick(oom.tick))),
         ooms: assemble::ooms(d),
         notes: notes
             .into_iter()
             .filter(|note| note.device.is_none_or(|device| device == d.device.device))
             .map(|note| note.text)
             .collect(),
-        held: held(trace, d),
-        kept_by_step: kept_by_step(d),
-        swing: usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
-        kept_by_part,
-        base: base(d, quiet),
-        trained: trained(d, quiet),
-        largest: largest(d, &live),
         has_stacks: !trace.stacks.is_empty(),
         // What was there before the recording began is no request of it.
         pieces: stretches::pieces(
             history.allocations.iter().filter(|a| a.start > Tick(0)).map(|a| a.requested.0),
         ),
+        inferred,
+        without_steps: (inferred && !d.steps.spans.is_empty()).then(without),
+        ..cut(trace, &Cut { d, steps: &d.steps })
+    }
+}
+
+/// A device, cut into these steps or into none.
+struct Cut<'a, 't> {
+    d: &'a DeviceAnalysis<'t>,
+    steps: &'a Steps,
+}
+
+impl<'t> std::ops::Deref for Cut<'_, 't> {
+    type Target = DeviceAnalysis<'t>;
+
+    fn deref(&self) -> &DeviceAnalysis<'t> {
+        self.d
+    }
+}
+
+/// The members of a summary that depend on the steps; the others are empty.
+fn cut(trace: &Trace, d: &Cut<'_, '_>) -> Summary {
+    let live = Live::new(d);
+    let quiet = live.quiet();
+    let steps = steps(d, &live);
+    let kept_by_part = kept_by_part(d, quiet);
+    Summary {
+        parts: if steps.is_empty() { parts(&live, &kept_by_part) } else { Vec::new() },
+        steps: fold(steps),
+        held: held(trace, d),
+        kept_by_step: kept_by_step(d, quiet),
+        swing: d.history.usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
+        kept_by_part,
+        parts_at: parts_at(d, quiet),
+        base: base(d, quiet),
+        kept: by_size(d, quiet, |_| true),
+        trained: trained(d, quiet),
+        largest: largest(d, &live),
+        ..Summary::default()
     }
 }
 
 /// Live bytes at every tick.
 struct Live<'a, 't> {
-    d: &'a DeviceAnalysis<'t>,
+    d: &'a Cut<'a, 't>,
     levels: Vec<u64>,
 }
 
 impl<'a, 't> Live<'a, 't> {
-    fn new(d: &'a DeviceAnalysis<'t>) -> Live<'a, 't> {
+    fn new(d: &'a Cut<'a, 't>) -> Live<'a, 't> {
         let mut change = vec![0i64; d.history.last_tick.0 as usize + 2];
         for a in d.history.allocations.iter() {
             change[a.start.0 as usize] += a.requested.0 as i64;
@@ -238,11 +324,25 @@ impl<'a, 't> Live<'a, 't> {
         (start.0..end.0.max(start.0 + 1)).map(|tick| self.at(Tick(tick))).min().unwrap_or(0)
     }
 
-    /// An instant near the end at which little is transient: the end of the last step, or else where least is live in
-    /// the last quarter. The very end is left out: a program may free all it has there.
+    /// The last step that ends before the program gives up what it has, and the least that is live in it. The last of
+    /// all may reach into the end of the program, where the model is freed.
+    fn last_whole(&self) -> Option<(usize, u64)> {
+        let spans = &self.d.steps.spans;
+        let low = |at: usize| self.least(spans[at].start, spans[at].end);
+        let last = spans.len().checked_sub(1)?;
+        if last < 2 {
+            return Some((last, low(last)));
+        }
+        let (before, least) = (low(last - 1), low(last));
+        let is_torn_down = (least as f64) < TORN_DOWN * before as f64;
+        Some(if is_torn_down { (last - 1, before) } else { (last, least) })
+    }
+
+    /// An instant near the end at which little is transient: the end of the last whole step, or else where least is
+    /// live in the last quarter. The very end is left out: a program may free all it has there.
     fn quiet(&self) -> Tick {
-        if let Some(span) = self.d.steps.spans.last() {
-            return Tick(span.end.0.min(self.d.history.last_tick.0));
+        if let Some((step, _)) = self.last_whole() {
+            return Tick(self.d.steps.spans[step].end.0.min(self.d.history.last_tick.0));
         }
         let last = u64::from(self.d.history.last_tick.0);
         let (from, to) = ((last * 72 / 100) as u32, (last * 97 / 100) as u32);
@@ -251,9 +351,10 @@ impl<'a, 't> Live<'a, 't> {
     }
 }
 
-fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
+fn steps(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<StepRow> {
     let spans = &d.steps.spans;
     let time = |tick: Tick| assemble::when(d, tick).time_us;
+    let whole = live.last_whole();
     let row = |(i, span): (usize, &gapless_trace::steps::StepSpan)| {
         let (peak, at) = live.most(span.start, span.end);
         let end = live.at(Tick(span.end.0.saturating_sub(1)));
@@ -264,10 +365,15 @@ fn steps(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<StepRow> {
         };
         StepRow {
             step: i as u32,
+            start: assemble::when(d, span.start),
             peak,
             peak_at: assemble::when(d, at),
             end,
-            low: live.least(span.start, span.end),
+            low: match whole {
+                // What the end of the program frees is not transient.
+                Some((last, low)) if i > last => low,
+                _ => live.least(span.start, span.end),
+            },
             duration_us: time(until).zip(time(span.start)).map(|(a, b)| a.saturating_sub(b) as f64),
         }
     };
@@ -280,8 +386,15 @@ fn parts(live: &Live<'_, '_>, kept: &[u64]) -> Vec<StepRow> {
     let row = |part: u64| {
         let (start, end) = (part * last / ROWS, (part + 1) * last / ROWS);
         let (peak, at) = live.most(Tick(start as u32), Tick(end as u32));
-        let (step, peak_at) = (part as u32, assemble::when(live.d, at));
-        StepRow { step, peak, peak_at, end: kept, low: kept, duration_us: None }
+        StepRow {
+            step: part as u32,
+            start: assemble::when(live.d, Tick(start as u32)),
+            peak,
+            peak_at: assemble::when(live.d, at),
+            end: kept,
+            low: kept,
+            duration_us: None,
+        }
     };
     (0..ROWS).map(row).collect()
 }
@@ -294,6 +407,7 @@ fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
         let durations: Vec<f64> = rows.iter().filter_map(|row| row.duration_us).collect();
         StepRow {
             step: rows.first().map_or(0, |row| row.step),
+            start: rows.first().map(|row| row.start).unwrap_or_default(),
             end: rows.last().map_or(0, |row| row.end),
             low: first_highest.low,
             duration_us: (!durations.is_empty())
@@ -305,7 +419,7 @@ fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
 }
 
 /// Whether an allocation outlives the step it was born in. Without steps: whether it lives for a quarter of the run.
-fn lasts(d: &DeviceAnalysis<'_>, a: &Allocation) -> bool {
+fn lasts(d: &Cut<'_, '_>, a: &Allocation) -> bool {
     match d.steps.step_at(a.start) {
         Some(step) => a.freed > d.steps.spans[step].end,
         None if d.steps.spans.is_empty() => a.freed.0.saturating_sub(a.start.0) > d.history.last_tick.0 / 4,
@@ -323,10 +437,11 @@ fn running(parts: Vec<u64>) -> Vec<u64> {
     parts.into_iter().map(add).collect()
 }
 
-fn kept_by_step(d: &DeviceAnalysis<'_>) -> Vec<u64> {
+fn kept_by_step(d: &Cut<'_, '_>, end: Tick) -> Vec<u64> {
     let spans = &d.steps.spans;
-    let Some(last) = spans.last() else { return Vec::new() };
-    let end = Tick(last.end.0.min(d.history.last_tick.0));
+    if spans.is_empty() {
+        return Vec::new();
+    }
     let rows = spans.len().min(STEPS);
     let mut parts = vec![0; rows + 1];
     for id in d.history.allocations.active_at(end) {
@@ -339,7 +454,7 @@ fn kept_by_step(d: &DeviceAnalysis<'_>) -> Vec<u64> {
     running(parts)
 }
 
-fn kept_by_part(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<u64> {
+fn kept_by_part(d: &Cut<'_, '_>, quiet: Tick) -> Vec<u64> {
     let mut parts = vec![0; PARTS];
     let length = u64::from(quiet.0) + 1;
     for id in d.history.allocations.active_at(quiet) {
@@ -353,27 +468,37 @@ fn kept_by_part(d: &DeviceAnalysis<'_>, quiet: Tick) -> Vec<u64> {
     running(parts)
 }
 
-fn base(d: &DeviceAnalysis<'_>, quiet: Tick) -> BySize {
+fn parts_at(d: &Cut<'_, '_>, quiet: Tick) -> Vec<When> {
+    let begins = |part: usize| (part as u64 * (u64::from(quiet.0) + 1)).div_ceil(PARTS as u64) as u32;
+    (0..PARTS).map(|part| assemble::when(d, Tick(begins(part)))).collect()
+}
+
+fn base(d: &Cut<'_, '_>, quiet: Tick) -> BySize {
     let first = d.steps.spans.first().map_or(quiet, |span| span.start);
+    by_size(d, quiet, |a| a.start <= first)
+}
+
+/// What is there at the quiet instant and lasts, if it is `wanted`.
+fn by_size(d: &Cut<'_, '_>, quiet: Tick, wanted: impl Fn(&Allocation) -> bool) -> BySize {
     let mut classes: FxHashMap<u16, u64> = FxHashMap::default();
     for id in d.history.allocations.active_at(quiet) {
         let a = d.history.allocations.get(id);
-        if a.start <= first && lasts(d, &a) {
+        if wanted(&a) && lasts(d, &a) {
             *classes.entry(sizes::class(a.requested.0)).or_default() += a.requested.0;
         }
     }
-    let mut base: BySize = classes.into_iter().collect();
-    base.sort_unstable();
-    base
+    let mut sizes: BySize = classes.into_iter().collect();
+    sizes.sort_unstable();
+    sizes
 }
 
-fn trained(d: &DeviceAnalysis<'_>, quiet: Tick) -> u64 {
+fn trained(d: &Cut<'_, '_>, quiet: Tick) -> u64 {
     let a = &d.history.allocations;
     let state = a.active_at(quiet).filter(|&id| d.kinds.of(id) == Kind::OptimizerState);
     state.map(|id| a.get(id).requested.0).sum()
 }
 
-fn largest(d: &DeviceAnalysis<'_>, live: &Live<'_, '_>) -> Vec<u64> {
+fn largest(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<u64> {
     let swing = |span: &&gapless_trace::steps::StepSpan| {
         live.most(span.start, span.end).0.saturating_sub(live.at(Tick(span.end.0.saturating_sub(1))))
     };
@@ -400,9 +525,12 @@ struct Gathered {
     example: Option<StackId>,
 }
 
-fn held(trace: &Trace, d: &DeviceAnalysis<'_>) -> Vec<Held> {
+fn held(trace: &Trace, d: &Cut<'_, '_>) -> Vec<Held> {
     let a = &d.history.allocations;
-    let begin = d.steps.spans.first().map_or(Tick(0), |span| span.start);
+    // What comes and goes in the first of several steps is warming up: kernels are tried out, caches are filled.
+    let spans = &d.steps.spans;
+    let begin = spans.first().map_or(Tick(0), |span| span.start);
+    let warm = if spans.len() >= 3 { spans[0].end } else { begin };
     let freed = |&id: &u32| a.get(gapless_trace::AllocationId(id)).freed;
     // What its caller had given back before the recording began is held by nobody.
     let is_held = |a: &Allocation| a.freed > a.start;
@@ -459,7 +587,8 @@ fn held(trace: &Trace, d: &DeviceAnalysis<'_>) -> Vec<Held> {
         let gathered = &mut all[at];
         gathered.now.0 += allocation.requested.0;
         gathered.now.1 += 1;
-        if begun && gathered.now.0 > gathered.held.bytes {
+        let counts = begun && (lasting || allocation.start >= warm);
+        if counts && gathered.now.0 > gathered.held.bytes {
             (gathered.held.bytes, gathered.held.count) = gathered.now;
         }
         if allocation.requested.0 > gathered.largest {

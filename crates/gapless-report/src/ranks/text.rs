@@ -336,14 +336,8 @@ fn differences(out: &mut String, ranks: &Ranks) {
 fn divergence(out: &mut String, ranks: &Ranks) {
     let Some(d) = &ranks.first_divergence else { return };
     let time = d.time_us.map_or_else(String::new, |us| format!(", {}", duration(us)));
-    let text = format!(
-        "step {}: rank {} has {} live at its peak, a typical peer {} (event {}{time})",
-        d.step,
-        d.rank,
-        bytes(d.bytes),
-        bytes(d.peer_bytes),
-        count(u64::from(d.tick.saturating_sub(1)))
-    );
+    let event = count(u64::from(d.tick.saturating_sub(1)));
+    let text = format!("{}: {} (event {event}{time})", d.place(), d.sentence);
     heading(out, "First divergence", &text, "");
 }
 

@@ -10,12 +10,13 @@ pub(crate) mod table;
 mod tree;
 
 pub use host_leaks::render as render_leaks;
+pub use paint::count;
 pub use tree::render as render_tree;
 
 pub use layout::{DEFAULT_WIDTH, set_width};
 pub(crate) use layout::{facts, indent, shorten, visible, width, wrap};
 pub(crate) use paint::{
-    BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bars, bytes, clean, count, duration, percent, plural,
+    BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bars, bytes, clean, duration, percent, plural,
 };
 
 use crate::model::Report;

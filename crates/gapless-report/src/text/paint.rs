@@ -46,7 +46,8 @@ pub(crate) fn percent(value: f64) -> String {
 }
 
 /// An integer with thin groups of three: 190,112.
-pub(crate) fn count(value: u64) -> String {
+#[must_use]
+pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {

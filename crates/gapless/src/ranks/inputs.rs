@@ -153,14 +153,19 @@ fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
 
 /// Whether the file may be a trace: one that is torn or empty may have been meant as one, a README was not.
 fn is_trace(path: &Path) -> bool {
-    const HEAD: usize = 4096;
+    const HEAD: usize = 1 << 16;
+    // Members of a snapshot, one of which comes early. Settings, metrics and notes on a run lie beside traces too.
+    const MEMBERS: [&str; 4] =
+        ["\"segments\"", "\"device_traces\"", "\"allocator_settings\"", "\"external_annotations\""];
     let looked = load::content_quietly(path, |mut content| -> Result<bool, ReadError> {
         if content.format()? != Format::Json {
             return Ok(true);
         }
         // Our own reports are JSON too, and lie beside traces.
         let head = String::from_utf8_lossy(content.peek(HEAD)?).into_owned();
-        Ok(!head.contains("\"schema\":\"gapless.") && !head.contains("\"schema\": \"gapless."))
+        let is_ours = head.contains("\"schema\":\"gapless.") || head.contains("\"schema\": \"gapless.");
+        let is_torn = head.trim_end().len() < 2;
+        Ok(!is_ours && (is_torn || MEMBERS.iter().any(|member| head.contains(member))))
     });
     match looked.and_then(|inner| inner) {
         Ok(is_trace) => is_trace,

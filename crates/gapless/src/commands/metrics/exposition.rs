@@ -46,14 +46,14 @@ const CARD: &[(&str, Kind, &str, OfCard)] = &[
     ("gapless_retries_total", Counter, "Requests that were tried again.", |c| {
         Some(c.counters.retries as f64)
     }),
-    ("gapless_statss_created_total", Counter, "Pages that the driver made.", |c| {
+    ("gapless_pages_created_total", Counter, "Pages that the driver made.", |c| {
         Some(c.counters.creates as f64)
     }),
-    ("gapless_statss_mapped_total", Counter, "Pages that the driver mapped.", |c| {
+    ("gapless_pages_mapped_total", Counter, "Pages that the driver mapped.", |c| {
         Some(c.counters.maps as f64)
     }),
     (
-        "gapless_statss_harvested_total",
+        "gapless_pages_harvested_total",
         Counter,
         "Pages mapped a second time instead of taken from the device.",
         |c| Some(c.counters.harvested as f64),

@@ -4,6 +4,7 @@ use super::{Planned, gap, show};
 use anyhow::Result;
 use gapless_report::headline::{Bar, Headline, List, Part, Tile, Tone};
 use gapless_report::html::{self, Page, PageDevice};
+use gapless_report::text::count;
 use gapless_report::{Analysis, Report};
 use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Micros, StreamId, Trace};
 use std::io::Write;
@@ -74,7 +75,7 @@ const LONGEST: usize = 50;
 fn headline(planned: &Planned) -> Headline {
     let (problem, solution) = (&planned.problem, &planned.solution);
     let (peak, bound) = (solution.plan.peak, solution.lower_bound);
-    let exact = |bytes: Bytes| format!("{} B", bytes.0);
+    let exact = |bytes: Bytes| format!("{} B", count(bytes.0));
     let gap = gap(&solution.plan, bound);
     let proof = if solution.proven_optimal() {
         "proven optimal: no plan has a lower peak".to_owned()
@@ -94,11 +95,11 @@ fn headline(planned: &Planned) -> Headline {
         };
         tiles.push(Tile::new("Capacity", capacity.to_string(), left).strong());
     }
-    tiles.push(Tile::new("Buffers", problem.len().to_string(), kinds_of_buffers(planned)));
+    tiles.push(Tile::new("Buffers", count(problem.len() as u64), kinds_of_buffers(planned)));
     let method = if planned.moved.is_some() {
         "an earlier plan, changed as little as possible".to_owned()
     } else {
-        format!("search of {} nodes and steps", solution.effort)
+        format!("search of {} nodes and steps", count(solution.effort))
     };
     tiles.push(Tile::new("Time", format!("{:.1} ms", planned.took.as_secs_f64() * 1e3), method));
     if let Some(moved) = planned.moved {
