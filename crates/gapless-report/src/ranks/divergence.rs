@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_first_step_apart_is_found_and_noise_is_not() {
-        let ranks = [[500, 501, 502], [501, 500, 499], [500, 700, 900], [499, 502, 500]].map(|p| rank(&p));
+        let ranks = [[500, 501, 502], [501, 500, 499], [500, 750, 900], [499, 502, 500]].map(|p| rank(&p));
         let group: Vec<&Summary> = ranks.iter().collect();
         let found = of_rank(&group, 2, &cause(Facts::Larger { share: 0.8, step: Some(2) }));
         assert_eq!((found.at, found.of, found.when.step), (2, Of::Transient, Some(1)));
