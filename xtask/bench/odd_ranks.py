@@ -204,11 +204,7 @@ class Rank:
         if fault["why"] == "leak" and fault["unfreed"]:
             # A free that does not come: of a request of about the wanted size in every step.
             for step in range(fault["from"], base.steps):
-                inside_step = [
-                    at
-                    for at, end in base.ends.items()
-                    if base.step_of(at) == step == base.step_of(end) and base.events[at]["size"] >= 4096
-                ]
+                inside_step = [at for at, end in base.ends.items() if base.step_of(at) == step == base.step_of(end) and base.events[at]["size"] >= 4096]
                 if inside_step:
                     near = min(inside_step, key=lambda at: abs(base.events[at]["size"] - fault["bytes"]))
                     self.unfreed.add(near)
@@ -412,10 +408,7 @@ def make_case(seed: int, number: int, planted: bool, opened: dict[str, Base]) ->
         odd = dice.randrange(count)
         if fault["why"] in ("larger-batch", "out-of-memory") or fault.get("unfreed"):
             way = "placed"  # the recorded places and the recorded end are not those of this rank
-    ranks = [
-        Rank(base, r, random.Random(f"{seed}/{number}/{planted}/{r}"), noise, way, fault if r == odd else None)
-        for r in range(count)
-    ]
+    ranks = [Rank(base, r, random.Random(f"{seed}/{number}/{planted}/{r}"), noise, way, fault if r == odd else None) for r in range(count)]
     about = f"{name} {count} ranks, {way}, sizes {sizes}, each {noise.each}, times {noise.times}, slots {noise.slots}"
     return about, ranks, fault, odd
 

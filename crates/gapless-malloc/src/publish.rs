@@ -26,7 +26,8 @@ pub(crate) fn publish() {
     let Some(Some(Open { writer, process })) = open.as_mut() else { return };
     let mut classes = Vec::with_capacity(CLASSES);
     stats::each_class(|size, live| classes.push((size, live)));
-    let statistics = HostStatistics { process: process.clone(), time: process::now(), figures: figures(), classes };
+    let statistics =
+        HostStatistics { process: process.clone(), time: process::now(), figures: figures(), classes };
     let _ = writer.write(&statistics);
 }
 

@@ -138,5 +138,5 @@ pub(crate) fn step_pace(rank: &Summary) -> Option<f64> {
 pub(crate) fn pace(rank: &Summary) -> Option<f64> {
     let (from, to) = (rank.parts_at.get(rank.parts_at.len() / 4)?, rank.parts_at.last()?);
     let us = to.time_us?.saturating_sub(from.time_us?);
-    (us > 0).then(|| us as f64 / to.tick.saturating_sub(from.tick).max(1) as f64)
+    (us > 0).then(|| us as f64 / f64::from(to.tick.saturating_sub(from.tick).max(1)))
 }
