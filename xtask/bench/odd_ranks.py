@@ -228,7 +228,7 @@ class Rank:
         self.out.append(event)
 
     def snapshot(self) -> dict:
-        base, dice, fault = self.base, self.dice, self.fault
+        base, fault = self.base, self.fault
         placed = self.way == "placed"
         sizes: dict[int, tuple[int, int]] = {}
         pending: dict[int, tuple[int, int]] = {}
