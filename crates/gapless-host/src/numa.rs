@@ -1,5 +1,5 @@
-//! Which NUMA node a thread runs on. Memory of one node is slow for the processors of another, so each node has an arena
-//! of its own: a buffer that was freed is used again by threads of the node that its memory lies on.
+//! Which NUMA node a thread runs on. Memory of one node is slow for the processors of another, so each node has an
+//! arena of its own: a buffer that was freed is used again by threads of the node that its memory lies on.
 
 use crate::sys;
 use std::ffi::c_long;

@@ -1,8 +1,8 @@
 //! Many ranks: whether the odd one and its cause are named in planted runs and nothing in clean ones, and what 1,024
 //! files take.
 //!
-//! The runs are made from recorded ones, in two ways that share no code: by `rank_cases`, which serves perturbed requests
-//! on the model of PyTorch's allocator, and by `xtask/bench/odd_ranks.py`, which edits snapshot files.
+//! The runs are made from recorded ones, in two ways that share no code: by `rank_cases`, which serves perturbed
+//! requests on the model of PyTorch's allocator, and by `xtask/bench/odd_ranks.py`, which edits snapshot files.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result};

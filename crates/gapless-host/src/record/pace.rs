@@ -1,5 +1,5 @@
-//! How often a sample is taken: so that samples cost about one hundredth of the time, and the file does not grow without
-//! end.
+//! How often a sample is taken: so that samples cost about one part in 60 of the CPU time, and the file does not grow
+//! without end.
 
 use crate::sampler;
 
@@ -41,8 +41,8 @@ impl Pace {
         Pace { is_fixed: false, least: sampler::DEFAULT, samples: 0, looked: 0, spent: 0, since: 0, total: 0 }
     }
 
-    /// Counts a sample that cost about so many nanoseconds, at this time of the clock on the wall. `cpu`: the CPU time of
-    /// the process, by which costs are judged. By the wall, a process that waits for a processor would spend several
+    /// Counts a sample that cost about so many nanoseconds, at this time of the clock on the wall. `cpu`: the CPU time
+    /// of the process, by which costs are judged. By the wall, a process that waits for a processor would spend several
     /// hundredths of what it gets.
     pub(super) fn count(&mut self, cost: u64, now: u64, cpu: impl FnOnce() -> u64, written: u64) {
         self.samples += 1;
@@ -84,7 +84,7 @@ mod tests {
             sampler::interval()
         };
         assert_eq!(run(5_000, 10_000, 0, 1), sampler::DEFAULT, "the first milliseconds are free");
-        let busy = run(5_000, 10_000, 0, 60);
+        let busy = run(5_000, 10_000, 0, 120);
         assert_eq!(busy, sampler::MOST, "half of the time is too much, however long the interval");
         let idle = run(5_000, 90_000_000, 0, 60);
         assert_eq!(idle, sampler::DEFAULT, "finer again");

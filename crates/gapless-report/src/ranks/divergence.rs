@@ -1,8 +1,8 @@
 //! When ranks of one group first differ noticeably.
 //!
 //! An odd rank differs in what makes it odd: from the first step on in which it keeps more, needs more or takes longer,
-//! or where its request fails. So the divergence and the odd ranks tell one story. Where no rank is odd, it is the first
-//! step whose peaks lie far apart.
+//! or where its request fails. So the divergence and the odd ranks tell one story. Where no rank is odd, it is the
+//! first step whose peaks lie far apart.
 
 use super::model::Of;
 use super::odd::{Cause, Facts};

@@ -47,7 +47,8 @@ pub fn groups(ranks: &[&Summary]) -> Vec<Vec<usize>> {
     cut
 }
 
-/// Where the first step begins is not sure on every rank. So ranks that keep the same until the end are replicas as well.
+/// Where the first step begins is not sure on every rank. So ranks that keep the same until the end are replicas as
+/// well.
 fn is_replica(a: &Summary, b: &Summary) -> bool {
     let agree = |a: &BySize, b: &BySize| {
         let most = sizes::total(a).max(sizes::total(b));
