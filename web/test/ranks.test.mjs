@@ -53,10 +53,10 @@ test("the page of 64 ranks is small and says what its JSON says", async () => {
   const cells = await page.locator(".rank-table tbody tr").evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
   ranks.ranks.forEach((row, i) => assert.deepEqual([cells[i][0], cells[i][3], cells[i][4]], [String(row.rank), shown(row.peak_reserved), shown(row.peak_allocated)]));
   // The divergence, the odd rank and the curves tell one story.
-  const { first_divergence: first, odd_ranks: [odd] } = ranks;
-  assert.deepEqual([first.rank, first.of], [odd.rank, "kept"], "a leak diverges in what is kept");
-  assert.equal(await page.textContent("#ranks-divergence"), `step ${first.step}`);
-  assert.equal(await page.locator("#ranks-divergence + .note").textContent(), first.sentence);
+  const { first_divergence: apart, odd_ranks: [odd] } = ranks;
+  assert.deepEqual([apart.rank, apart.of], [odd.rank, "kept"], "a leak diverges in what is kept");
+  assert.equal(await page.textContent("#ranks-divergence"), `step ${apart.step}`);
+  assert.equal(await page.locator("#ranks-divergence + .note").textContent(), apart.sentence);
   assert.deepEqual(said, []);
   await context.close();
 });
