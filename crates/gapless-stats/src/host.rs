@@ -27,8 +27,8 @@ const HEADER: usize = 16;
 /// No file is larger.
 const LARGEST: usize = HEADER + 8 + 512 + CLASSES * 16 + COMMAND + TEXT;
 /// How the name of such a file ends.
-const END: &str = ".hostpage";
-/// The most classes of small objects that a page lists.
+const END: &str = ".hoststats";
+/// The most classes of small objects that a file lists.
 pub const CLASSES: usize = 96;
 /// Files of one folder that are looked at.
 const MOST: usize = 4096;
@@ -83,84 +83,46 @@ pub struct Figures {
     pub pinned_kept: u64,
 }
 
-const COUNT: usize = 21;
+/// The figures in the order of the file, named once.
+macro_rules! in_order {
+    ($($name:ident),* $(,)?) => {
+        const COUNT: usize = [$(stringify!($name)),*].len();
 
-impl Figures {
-    fn list(&self) -> [u64; COUNT] {
-        let f = self;
-        [
-            f.large_live,
-            f.large_peak,
-            f.kept,
-            f.small,
-            f.allocations,
-            f.frees,
-            f.handed_out,
-            f.reused,
-            f.given_back,
-            f.huge_pages,
-            f.limit,
-            f.budget_held,
-            f.refused,
-            f.resident,
-            f.faults,
-            f.small_live,
-            f.lists_kept,
-            f.threads,
-            f.lists_most,
-            f.pinned,
-            f.pinned_kept,
-        ]
-    }
+        impl Figures {
+            fn list(&self) -> [u64; COUNT] {
+                [$(self.$name),*]
+            }
 
-    fn of(list: [u64; COUNT]) -> Figures {
-        let [
-            large_live,
-            large_peak,
-            kept,
-            small,
-            allocations,
-            frees,
-            handed_out,
-            reused,
-            given_back,
-            huge_pages,
-            limit,
-            budget_held,
-            refused,
-            resident,
-            faults,
-            small_live,
-            lists_kept,
-            threads,
-            lists_most,
-            pinned,
-            pinned_kept,
-        ] = list;
-        Figures {
-            large_live,
-            large_peak,
-            kept,
-            small,
-            allocations,
-            frees,
-            handed_out,
-            reused,
-            given_back,
-            huge_pages,
-            limit,
-            budget_held,
-            refused,
-            resident,
-            faults,
-            small_live,
-            lists_kept,
-            threads,
-            lists_most,
-            pinned,
-            pinned_kept,
+            fn of(list: [u64; COUNT]) -> Figures {
+                let [$($name),*] = list;
+                Figures { $($name),* }
+            }
         }
-    }
+    };
+}
+
+in_order! {
+    large_live,
+    large_peak,
+    kept,
+    small,
+    allocations,
+    frees,
+    handed_out,
+    reused,
+    given_back,
+    huge_pages,
+    limit,
+    budget_held,
+    refused,
+    resident,
+    faults,
+    small_live,
+    lists_kept,
+    threads,
+    lists_most,
+    pinned,
+    pinned_kept,
 }
 
 /// The bytes of a statistics file.
