@@ -53,18 +53,19 @@ fn lint(skips: &mut Skips) -> Result<()> {
 }
 
 fn rust(skips: &mut Skips) -> Result<()> {
-    let mut tests = command(".", "cargo", &["test", "--workspace", "--locked"]);
+    // A crate that fails keeps no other from running: a run tells all that is wrong.
+    let mut tests = command(".", "cargo", &["test", "--workspace", "--locked", "--no-fail-fast"]);
     if let Some(folder) = tools::prometheus() {
         tests.env("PROMETHEUS", folder);
     }
-    shell::watch(tests, skips)?;
+    let mut failed = shell::watch(tests, skips).err();
     // The pool's locks under a scheduler that tries many interleavings, and the pool with its fixes taken out
     // one by one: other builds of it.
     for (feature, test) in [("shuttle", "interleavings"), ("mutants", "mutants")] {
         let pool = ["test", "--locked", "--package", "gapless-pool", "--features", feature, "--test", test];
-        shell::watch(command(".", "cargo", &pool), skips)?;
+        failed = failed.or(shell::watch(command(".", "cargo", &pool), skips).err());
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// The tests of the Python package that need no torch: `cargo xtask test-torch` runs the others.

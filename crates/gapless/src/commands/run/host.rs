@@ -21,6 +21,8 @@ const END: &str = ".host";
 
 /// The variables that put the library below the program. `package`: the Python package, where there is one.
 pub(super) fn variables(args: &RunArgs, package: Option<&Path>) -> Result<Vec<(String, OsString)>> {
+    // What was typed is read before the library is looked for: an invalid value is an error where neither is right.
+    let limit = args.host_limit.as_deref().map(limit).transpose()?;
     let library = library(package)?;
     let mut set = vec![("LD_PRELOAD".to_owned(), preload(&library)?)];
     // One write twice a second, in processes that have large buffers.
@@ -33,8 +35,8 @@ pub(super) fn variables(args: &RunArgs, package: Option<&Path>) -> Result<Vec<(S
     if let Some(file) = &args.host_record {
         set.push(("GAPLESS_HOST_RECORD".to_owned(), super::recording("--host-record", file)?.into()));
     }
-    if let Some(text) = &args.host_limit {
-        set.push(("GAPLESS_HOST_LIMIT".to_owned(), limit(text)?.into()));
+    if let Some(limit) = limit {
+        set.push(("GAPLESS_HOST_LIMIT".to_owned(), limit.into()));
         set.push(("GAPLESS_HOST_LIMIT_FILE".to_owned(), budget_file()?.into_os_string()));
     }
     Ok(set)
