@@ -254,3 +254,54 @@ print(json.dumps(found))
         STANDIN_CAPACITY=str(100 * MIB),
     )
     assert ours == native == ["error", True, 40 * MIB], (native, ours)
+
+
+RAW = """
+import ctypes
+card = ctypes.CDLL("libcuda.so.1")
+card.card_new_stream.restype = ctypes.c_uint64
+begin, end = card.card_begin_capture, card.card_end_capture
+begin.argtypes = end.argtypes = [ctypes.c_uint64]
+torch.cuda.init()
+made = card.card_new_stream()
+early = torch.cuda.ExternalStream(made)
+kept = [of(1000)]
+def churn(first, second):
+    # Blocks of one stream, read on another and freed early: what is free goes from stream to stream.
+    for size in (1000, 3 * MIB, 30 * MIB, 7 * MIB, 21 * MIB, 2 * MIB) * 6:
+        with torch.cuda.stream(first):
+            x = of(size)
+        x.record_stream(second)
+        del x
+        with torch.cuda.stream(second):
+            kept[0] = of(size + 512)
+streams = [torch.cuda.Stream() for _ in range(3)]
+churn(*streams[:2])
+HANDLES
+found = []
+for handle in handles:
+    began = begin(handle)
+    churn(*streams[:2])
+    torch.cuda.empty_cache()
+    found.append([began, end(handle)])
+churn(*streams[:2])
+print(json.dumps(found))
+"""
+
+
+def test_a_capture_that_the_driver_was_asked_for_stays_whole(real):
+    """Captures of streams that the program made itself, before the first request and later, and of one of torch's: none
+    of them asks for memory meanwhile."""
+    handles = """
+other = card.card_new_stream()
+late = torch.cuda.ExternalStream(other)
+handles = [made, other, streams[2].cuda_stream] * 2
+"""
+    native, ours = both(real, RAW.replace("HANDLES", handles))
+    assert ours == native == [[0, 0]] * 6, (native, ours)
+
+
+def test_a_stream_that_nobody_named_cannot_be_seen(real):
+    """The test above sees something: a stream that torch never heard of loses its capture."""
+    _, ours = both(real, RAW.replace("HANDLES", "handles = [card.card_new_stream()]"))
+    assert ours == [[0, 901]], ours

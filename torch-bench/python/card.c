@@ -45,6 +45,7 @@ void card_record(device_event *event, uint64_t stream) {
     device_event_forget(event);
     device_tick();
     device_event_record(event, stream);
+    device_event_capture(event, card_capture(stream) != 0);
     if (!held) device_stream_sync(stream);
 }
 
@@ -52,6 +53,7 @@ void card_record_all(device_event *event) {
     device_event_forget(event);
     device_tick();
     device_event_record_all(event);
+    device_event_capture(event, 0);
     if (!held) device_event_sync(event);
 }
 

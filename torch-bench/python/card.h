@@ -20,7 +20,7 @@
 
 enum {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_READY = 600, NOT_SUPPORTED = 801,
-    CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901
+    CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURED_EVENT = 907
 };
 
 /* Waits until Python is being torn down, then has `alloc` serve a request, and says "served" on the standard output. */

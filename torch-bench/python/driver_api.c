@@ -134,7 +134,7 @@ int cuEventRecord(void *event, void *stream) {
     if (!fault) card_record(event, (uint64_t)stream);
     return fault;
 }
-int cuEventQuery(void *event) { return device_event_query(event) ? SUCCESS : NOT_READY; }
+int cuEventQuery(void *event) { return device_event_captured(event) ? CAPTURED_EVENT : device_event_query(event) ? SUCCESS : NOT_READY; }
 int cuEventSynchronize(void *event) { device_event_sync(event); return SUCCESS; }
 int cuStreamSynchronize(void *stream) { device_stream_sync((uint64_t)stream); return SUCCESS; }
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
@@ -147,6 +147,7 @@ int cuStreamGetCtx(void *stream, void **out) { (void)stream; *out = CONTEXT; ret
 int cuCtxRecordEvent(void *context, void *event) {
     (void)context;
     int fault = card_enter();
+    if (!fault && card_break_captures()) fault = CAPTURE_UNSUPPORTED;
     if (!fault) card_record_all(event);
     return fault;
 }

@@ -14,7 +14,7 @@ typedef struct { range *at; size_t count, room; } ranges;
 
 typedef struct { uint64_t size; int released, mappings, imported; } handle;
 
-struct device_event { device_event *next; uint64_t stream, tick; int incomplete; };
+struct device_event { device_event *next; uint64_t stream, tick; int incomplete, captured; };
 typedef struct { uint64_t stream; device_event *first, *last; int captures; } queue;
 
 static struct {
@@ -294,6 +294,10 @@ void device_event_record(device_event *event, uint64_t stream) {
 void device_event_record_all(device_event *event) { device_event_record(event, DEVICE_ALL); }
 
 uint64_t device_event_stream(device_event *event) { return event->stream; }
+
+void device_event_capture(device_event *event, int captured) { LOCKED; event->captured = captured; }
+
+int device_event_captured(device_event *event) { LOCKED; return event->captured; }
 
 int device_event_query(device_event *event) {
     LOCKED;

@@ -78,6 +78,9 @@ void device_event_record_all(device_event *event);
 int device_event_query(device_event *event);
 /* The stream that it was recorded on last. */
 uint64_t device_event_stream(device_event *event);
+/* Whether it was recorded last in a capture: it is never done then. */
+void device_event_capture(device_event *event, int captured);
+int device_event_captured(device_event *event);
 void device_event_sync(device_event *event);
 void device_stream_sync(uint64_t stream);
 void device_sync(void);

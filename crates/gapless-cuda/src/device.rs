@@ -9,7 +9,7 @@ use crate::driver::{
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
 use crate::shared_pages::SharedPages;
-use crate::{streams, unified};
+use crate::{streams, unified, watched};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
 use std::time::Instant;
@@ -183,6 +183,11 @@ impl CudaDevice {
             // The default stream, beside a captured one that waits for it.
             error => error == CAPTURE_IMPLICIT,
         }
+    }
+
+    fn sees_watched_capture(&self) -> bool {
+        let _entered = self.enter();
+        watched::is_any_captured(self.driver, self.ordinal)
     }
 
     pub(crate) fn enter(&self) -> Entered<'static> {
@@ -415,11 +420,12 @@ impl Device for CudaDevice {
 
     fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
         // The legacy stream tells of captures of all streams that wait for it. A capture of a stream that does not,
-        // and that does not ask itself, cannot be seen.
+        // that does not ask itself, and that nobody named cannot be seen.
         [Some(StreamHandle(LEGACY_STREAM)), asking]
             .into_iter()
             .flatten()
             .any(|stream| self.is_captured(stream))
+            || self.sees_watched_capture()
     }
 
     fn is_fenced(&self, stream: StreamHandle) -> bool {

@@ -31,6 +31,7 @@ pub mod sharing;
 pub mod source;
 pub mod streams;
 pub mod unified;
+pub mod watched;
 
 pub use copies::Copies;
 pub use device::{CudaDevice, Meter};

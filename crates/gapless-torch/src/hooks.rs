@@ -14,6 +14,7 @@ use crate::routing::{self, MempoolId};
 use crate::serve::{self, Used};
 use crate::state::{self, Card, CardError};
 use crate::{budgets, options, overlay, pressure, stats};
+use gapless_cuda::watched;
 use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
@@ -123,6 +124,15 @@ pub extern "C" fn gapless_pause(device: i32) {
             card.pool.pause();
         }
     });
+}
+
+/// The program has a stream of a card, which it may capture without a word. `lasts`: it is one of PyTorch's own, which
+/// are never destroyed.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_watch_stream(device: i32, stream: u64, lasts: i32) {
+    if !state::is_forked() {
+        guarded((), || watched::add(device, stream, lasts != 0));
+    }
 }
 
 /// Calls `callback` with `user` when a request cannot be served, before it fails: it may free memory. Any thread may be
