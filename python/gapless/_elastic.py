@@ -174,13 +174,14 @@ class Elastic:
 
     def resize(self, size: int) -> None:
         """Grows or shrinks to `size`."""
+        with self._busy:
+            # The same pages: the most frequent case by far, in every decode step for every layer.
+            if type(size) is int and self._above < size <= self._upto:
+                self.size = size
+                return
         if not 0 <= _count(size) <= self.capacity:
             raise GaplessError(f"an elastic tensor for {self.capacity} cannot reach {size}: make it with a larger shape")
         with self._busy:
-            if self._wanted(size) == self._wanted(self.size) and not self._holes:
-                # The same pages: the most frequent case by far.
-                self.size = size
-                return
             holes = {slot for slot in self._holes if (slot + 1) * self.pool.page <= size * self._row}
             self._set(size, holes, size > self.size)
 
@@ -229,6 +230,10 @@ class Elastic:
         code = library.optional("gapless_elastic_want", self.pool._number, self._range, pairs, len(yes), len(extra), int(waits))
         if code == 0:
             self.size, self._holes = size, holes
+            # Sizes above the one and up to the other have the same pages. Where parts are released, none is known to.
+            last = -1 if holes else self._wanted(size)
+            self._above = (last - 1) * self.pool.page // self._row
+            self._upto = min(last * self.pool.page // self._row, self.capacity)
             return
         message = library.last_error()
         if (size, holes) != (self.size, self._holes):

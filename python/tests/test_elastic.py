@@ -307,3 +307,32 @@ there.end()
         GAPLESS_RUN_DIR=str(tmp_path),
     ).lines()
     assert lines == ["2000 (10, 320, True)"]
+
+
+def test_every_size_has_its_pages(grows):
+    """Also sizes next to the end of a page, with rows that end nowhere near one, and around released parts."""
+    lines = grows("""
+gapless.enable()
+import random
+rng, row, page = random.Random(5), 3001, 2 * MIB
+e = gapless.elastic((5000, row), torch.uint8, page="2MiB")
+edges = [at * page // row + by for at in range(1, 8) for by in (-1, 0, 1)]
+for turn in range(400):
+    size = rng.choice([rng.randrange(5001), rng.choice(edges), min(e.size + 1, 5000), max(e.size - 1, 0), 0, 5000])
+    if e.size and rng.random() < 0.1:
+        low = rng.randrange(e.size)
+        e.release(slice(low, e.size))
+        e.take(slice(0, e.size))
+    e.resize(size)
+    need = -(-size * row // page)
+    assert e.size == size and e.nbytes == need * page, (turn, size)
+    assert mapped(e)[:need] == "x" * need, (turn, size, mapped(e))
+for wrong in (5001, -1, 2.0, True):
+    try:
+        e.resize(wrong)
+        print("no error for", wrong)
+    except gapless.GaplessError:
+        pass
+print("all")
+""")
+    assert lines == ["all"], lines

@@ -182,33 +182,39 @@ LAYERS, HEADS, WIDTH, BATCH, BLOCK = 16, 8, 128, 16, 16
 TOKENS, START, STEPS = 8192, 2048, 600
 
 
-def decode(caches, grow, steps):
-    """Attention over caches [tokens, batch, 2, heads, width] that get one row a step; ms a step, and driver entries."""
+def attend(caches, length, q, row):
+    """Attention of one decode step over caches [tokens, batch, 2, heads, width] that get a row."""
+    for cache in caches:
+        part = cache[:length]
+        part[length - 1] = row
+        k, v = part[:, :, 0].permute(1, 2, 0, 3), part[:, :, 1].permute(1, 2, 0, 3)
+        torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def decode(whole, full, resize, steps):
+    """Each step over the whole caches, over the elastic ones, and over the whole ones again as the null line: in turns,
+    another one first each time, since a host's pace changes by the second. Seconds of each, driver entries of growing,
+    and microseconds of growing."""
     library = _memory._started()
     q = torch.ones(BATCH, HEADS, 1, WIDTH, dtype=torch.bfloat16, device="cuda")
     row = torch.ones(BATCH, 2, HEADS, WIDTH, dtype=torch.bfloat16, device="cuda")
+    kinds = [("whole", whole), ("elastic", full), ("again", whole)]
+    times, entered, growing = {name: [] for name, _ in kinds}, 0, []
     torch.cuda.synchronize()
-    entries = library.optional("gapless_driver_entries")
-    begun = time.perf_counter()
-    slowest, in_grow, entered = 0.0, 0.0, 0
     for step in range(steps):
         length = START + step + 1
-        at = time.perf_counter()
-        before = library.optional("gapless_driver_entries")
-        grow(length)
-        entered += library.optional("gapless_driver_entries") - before
-        spent = time.perf_counter() - at
-        slowest, in_grow = max(slowest, spent), in_grow + spent
-        for cache in caches:
-            part = cache[:length]
-            part[length - 1] = row
-            k, v = part[:, :, 0].permute(1, 2, 0, 3), part[:, :, 1].permute(1, 2, 0, 3)
-            torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        if step % 50 == 49:
+        for turn in range(3):
+            name, caches = kinds[(step + turn) % 3]
+            begun = time.perf_counter()
+            if name == "elastic":
+                before = library.optional("gapless_driver_entries")
+                resize(length)
+                entered += library.optional("gapless_driver_entries") - before
+                growing.append(1e6 * (time.perf_counter() - begun))
+            attend(caches, length, q, row)
             torch.cuda.synchronize()
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - begun
-    return 1e3 * seconds / steps, entered, library.optional("gapless_driver_entries") - entries, 1e6 * slowest, 1e6 * in_grow / steps
+            times[name].append(time.perf_counter() - begun)
+    return times, entered, growing
 
 
 def elastic_against_whole():
@@ -232,29 +238,18 @@ def elastic_against_whole():
                     cache.resize(length)
 
         full = [cache.full for cache in caches]
-        nothing = lambda length: None
-        # Warm, then turn by turn: whole, elastic, and whole again as the null line.
-        decode(whole, nothing, 50)
-        figures = {"whole": [], "again": [], "elastic": []}
-        entered = 0
-        slowest = []
-        for turn in range(3):
-            figures["whole"].append(decode(whole, nothing, STEPS)[0])
-            ms, inside, _, worst, mean = decode(full, resize, STEPS)
-            figures["elastic"].append(ms)
-            figures["again"].append(decode(whole, nothing, STEPS)[0])
-            entered += inside
-            slowest.append((worst, mean))
-            for cache in caches:
-                cache.resize(START)
-            torch.cuda.synchronize()
-            time.sleep(0.3)
-        mid = {name: statistics.median(values) for name, values in figures.items()}
-        ratio = mid["elastic"] / mid["whole"]
-        note(f"{page}: null line, whole against whole", f"{100 * (mid['again'] / mid['whole'] - 1):+.2f} %")
-        line(f"{page}: decode, elastic against whole", f"{100 * (ratio - 1):+.2f} % of {mid['whole']:.3f} ms", "<= +1 %", ratio <= 1.01)
+        decode(whole, full, resize, 50)
+        for cache in caches:
+            cache.resize(START)
+        torch.cuda.synchronize()
+        time.sleep(0.3)
+        times, entered, growing = decode(whole, full, resize, STEPS)
+        ratio = {name: statistics.median(one / base for one, base in zip(times[name], times["whole"])) for name in ("elastic", "again")}
+        ms = 1e3 * statistics.median(times["whole"])
+        note(f"{page}: null line, whole against whole", f"{100 * (ratio['again'] - 1):+.2f} %")
+        line(f"{page}: decode, elastic against whole", f"{100 * (ratio['elastic'] - 1):+.2f} % of {ms:.3f} ms", "<= +1 %", ratio["elastic"] <= 1.01)
         line(f"{page}: driver calls of the decode thread to grow", str(entered), "0", entered == 0)
-        note(f"{page}: grow() of {LAYERS} caches a step, mean, worst", f"{slowest[-1][1]:.0f} us, {max(s[0] for s in slowest):.0f} us")
+        note(f"{page}: grow() of {LAYERS} caches a step, mean, worst", f"{statistics.mean(growing):.0f} us, {max(growing):.0f} us")
         begun = time.perf_counter()
         for cache in caches:
             cache.resize(0)
