@@ -326,11 +326,16 @@ assert card.card_pinned() == pinned and holds(tensor, 1)
     )
 
 
-def test_torch_memory_savers_interface(bench):
+@pytest.mark.parametrize("target", ["saver", "_Below(saver)"], ids=["own", "below_the_package"])
+def test_torch_memory_savers_interface(bench, target):
+    """Gapless's own object, and what the package's object passes its calls on to."""
     bench.passes(
         START
+        + f"""
+from gapless.integrations.torch_memory_saver import _Below, torch_memory_saver as saver
+saver = {target}
+"""
         + """
-from gapless.integrations.torch_memory_saver import torch_memory_saver as saver
 with saver.region(tag="kv cache"):
     cache = make(40 * MIB, 1)
 with saver.region(tag="weights", enable_cpu_backup=True):

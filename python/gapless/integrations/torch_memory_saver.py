@@ -187,7 +187,7 @@ class _Below:
         self._mem_pools = _Pools(saver)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("cuda"):
+        if re.match("cuda[A-Z]", name):
             # Functions of CUDA's runtime, which the package's own library is linked with, as torch is.
             return getattr(ctypes.CDLL(None), name)
         return getattr(self._saver, name)
