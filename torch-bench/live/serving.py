@@ -7,6 +7,7 @@ that has torch_memory_saver unpacked; its run is a process of its own, with torc
 """
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -66,6 +67,50 @@ def plain_copy(size=4 * GIB):
     return speeds
 
 
+class Place(ctypes.Structure):
+    """The driver's CUmemAccessDesc; its first half is a CUmemLocation."""
+
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int), ("flags", ctypes.c_ulonglong)]
+
+
+class Kind(ctypes.Structure):
+    """The driver's CUmemAllocationProp: pinned memory of card 0."""
+
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int * 2), ("windows", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+
+
+def driver_floor(total, page):
+    """Seconds in which the driver alone takes `total` bytes away, and puts them back, in pages of `page` bytes."""
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def call(name, *words):
+        code = getattr(driver, name)(*words)
+        if code:
+            raise RuntimeError(f"{name}: error {code}")
+
+    kind, place = Kind(type=1, handles=1, place=(1, 0)), Place(1, 0, 3)
+    base, size = ctypes.c_ulonglong(), ctypes.c_size_t(total)
+    call("cuMemAddressReserve", ctypes.byref(base), size, ctypes.c_size_t(0), ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))
+    down, up = [], []
+    for _ in range(4):
+        handles = [ctypes.c_ulonglong() for _ in range(total // page)]
+        begin = time.perf_counter()
+        for at, handle in enumerate(handles):
+            call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(page), ctypes.byref(kind), ctypes.c_ulonglong(0))
+            call("cuMemMap", ctypes.c_ulonglong(base.value + at * page), ctypes.c_size_t(page), ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
+        call("cuMemSetAccess", base, size, ctypes.byref(place), ctypes.c_size_t(1))
+        up.append(time.perf_counter() - begin)
+        call("cuMemsetD8_v2", base, ctypes.c_ubyte(1), size)
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call("cuMemUnmap", base, size)
+        for handle in handles:
+            call("cuMemRelease", handle)
+        down.append(time.perf_counter() - begin)
+    call("cuMemAddressFree", base, size)
+    return sorted(down)[1], sorted(up)[1]
+
+
 def timed(call):
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -107,6 +152,9 @@ def speed(args):
         ups.append(timed(lambda: gapless.wake("weights"))[1])
     say("without copies: sleep, ms", [round(1e3 * one, 2) for one in downs], 5, sorted(downs)[3] <= 5e-3)
     say("without copies: wake, ms", [round(1e3 * one, 2) for one in ups], 5, sorted(ups)[3] <= 5e-3)
+    for page in (GIB // 8, GIB, 4 * GIB, total):
+        down, up = driver_floor(total, page)
+        say(f"the driver alone, pages of {page / GIB:g} GiB: away and back, ms", [round(1e3 * down, 2), round(1e3 * up, 2)])
     with gapless.region("weights", keep="host"):
         pass
     with gapless.region("other"):
