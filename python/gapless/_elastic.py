@@ -151,6 +151,8 @@ class Elastic:
         self.full = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, sizes, strides)
         self.dtype = dtype
         self._holes: set[int] = set()
+        # Sizes above the first and up to the second have the pages that are there now.
+        self._same: tuple[int, int] = (0, -1)
         self._busy = threading.Lock()
         self._set(0, set(), True)
 
@@ -174,10 +176,12 @@ class Elastic:
 
     def resize(self, size: int) -> None:
         """Grows or shrinks to `size`."""
-        with self._busy:
-            # The same pages: the most frequent case by far, in every decode step for every layer.
-            if type(size) is int and self._above < size <= self._upto:
-                self.size = size
+        # The same pages: the most frequent case by far, in every decode step for every layer. Without the lock, which would
+        # be most of its time: a thread that changes pages replaces `_same` first, and then this one takes the lock.
+        same = self._same
+        if type(size) is int and same[0] < size <= same[1]:
+            self.size = size
+            if self._same is same:
                 return
         if not 0 <= _count(size) <= self.capacity:
             raise GaplessError(f"an elastic tensor for {self.capacity} cannot reach {size}: make it with a larger shape")
@@ -221,6 +225,8 @@ class Elastic:
     def _set(self, size: int, holes: set[int], waits: bool) -> None:
         import ctypes
 
+        # No size is in it, and resize() sees that it is another object than the one that it has read.
+        self._same = (0, -1)
         runs = _runs(self._wanted(size), holes)
         ahead = (self._wanted(size), min(self._wanted(size) + self.pool.ahead, self._slots))
         yes = [(stripe * self._slots + first, stripe * self._slots + last) for stripe in range(self._stripes) for first, last in runs]
@@ -230,10 +236,9 @@ class Elastic:
         code = library.optional("gapless_elastic_want", self.pool._number, self._range, pairs, len(yes), len(extra), int(waits))
         if code == 0:
             self.size, self._holes = size, holes
-            # Sizes above the one and up to the other have the same pages. Where parts are released, none is known to.
-            last = -1 if holes else self._wanted(size)
-            self._above = (last - 1) * self.pool.page // self._row
-            self._upto = min(last * self.pool.page // self._row, self.capacity)
+            if not holes:
+                last, page = self._wanted(size), self.pool.page
+                self._same = ((last - 1) * page // self._row, min(last * page // self._row, self.capacity))
             return
         message = library.last_error()
         if (size, holes) != (self.size, self._holes):

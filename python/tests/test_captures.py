@@ -290,18 +290,32 @@ print(json.dumps(found))
 
 
 def test_a_capture_that_the_driver_was_asked_for_stays_whole(real):
-    """Captures of streams that the program made itself, before the first request and later, and of one of torch's: none
-    of them asks for memory meanwhile."""
+    """Captures of streams that the program made itself, before the first request and later: none of them asks for
+    memory meanwhile."""
     handles = """
-other = card.card_new_stream()
-late = torch.cuda.ExternalStream(other)
-handles = [made, other, streams[2].cuda_stream] * 2
+other, third = card.card_new_stream(), card.card_new_stream()
+late, found = torch.cuda.ExternalStream(other), torch.cuda.get_stream_from_external(third)
+handles = [made, other, third, made]
 """
     native, ours = both(real, RAW.replace("HANDLES", handles))
-    assert ours == native == [[0, 0]] * 6, (native, ours)
+    assert ours == native == [[0, 0]] * 4, (native, ours)
+
+
+ASKED = RAW.replace("HANDLES", "handles = [streams[2].cuda_stream] * 2").replace(
+    "    churn(*streams[:2])\n    torch",
+    """    with torch.cuda.stream(streams[2]):
+        kept.append(of(5 * MIB))
+    churn(*streams[:2])
+    torch""",
+)
+
+
+def test_so_does_one_whose_stream_has_asked_for_memory(real):
+    native, ours = both(real, ASKED)
+    assert ours == native == [[0, 0]] * 2, (native, ours)
 
 
 def test_a_stream_that_nobody_named_cannot_be_seen(real):
-    """The test above sees something: a stream that torch never heard of loses its capture."""
+    """The tests above see something: a stream that torch never heard of loses its capture."""
     _, ours = both(real, RAW.replace("HANDLES", "handles = [card.card_new_stream()]"))
     assert ours == [[0, 901]], ours

@@ -134,7 +134,11 @@ int cuEventRecord(void *event, void *stream) {
     if (!fault) card_record(event, (uint64_t)stream);
     return fault;
 }
-int cuEventQuery(void *event) { return device_event_captured(event) ? CAPTURED_EVENT : device_event_query(event) ? SUCCESS : NOT_READY; }
+/* As on a card, a question about an event of a capture ends the capture. */
+int cuEventQuery(void *event) {
+    if (device_event_captured(event) && card_break_captures()) return CAPTURED_EVENT;
+    return device_event_query(event) ? SUCCESS : NOT_READY;
+}
 int cuEventSynchronize(void *event) { device_event_sync(event); return SUCCESS; }
 int cuStreamSynchronize(void *stream) { device_stream_sync((uint64_t)stream); return SUCCESS; }
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {

@@ -78,7 +78,7 @@ void device_event_record_all(device_event *event);
 int device_event_query(device_event *event);
 /* The stream that it was recorded on last. */
 uint64_t device_event_stream(device_event *event);
-/* Whether it was recorded last in a capture: it is never done then. */
+/* Whether it was recorded last in a capture. */
 void device_event_capture(device_event *event, int captured);
 int device_event_captured(device_event *event);
 void device_event_sync(device_event *event);

@@ -176,6 +176,11 @@ impl CudaDevice {
     #[must_use]
     pub fn is_captured(&self, stream: StreamHandle) -> bool {
         let _entered = self.enter();
+        self.is_captured_here(stream)
+    }
+
+    /// [`CudaDevice::is_captured`] for a caller that has entered the context.
+    fn is_captured_here(&self, stream: StreamHandle) -> bool {
         let mut status = NOT_CAPTURED;
         // SAFETY: the caller has just named the stream, so it is there; the out-pointer is valid.
         match unsafe { (self.driver.is_capturing)(stream.0 as Handle, &mut status) } {
@@ -183,11 +188,6 @@ impl CudaDevice {
             // The default stream, beside a captured one that waits for it.
             error => error == CAPTURE_IMPLICIT,
         }
-    }
-
-    fn sees_watched_capture(&self) -> bool {
-        let _entered = self.enter();
-        watched::is_any_captured(self.driver, self.ordinal)
     }
 
     pub(crate) fn enter(&self) -> Entered<'static> {
@@ -419,13 +419,20 @@ impl Device for CudaDevice {
     }
 
     fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
-        // The legacy stream tells of captures of all streams that wait for it. A capture of a stream that does not,
-        // that does not ask itself, and that nobody named cannot be seen.
-        [Some(StreamHandle(LEGACY_STREAM)), asking]
-            .into_iter()
-            .flatten()
-            .any(|stream| self.is_captured(stream))
-            || self.sees_watched_capture()
+        let _entered = self.enter();
+        if let Some(asking) = asking
+            && self.is_captured_here(asking)
+        {
+            // Others may ask while it is.
+            if asking.0 > PER_THREAD_STREAM {
+                watched::add_captured(self.ordinal, asking.0);
+            }
+            return true;
+        }
+        // The legacy stream tells of captures of all streams that wait for it. A capture of another stream, which the
+        // program did not make and which does not ask, cannot be seen.
+        self.is_captured_here(StreamHandle(LEGACY_STREAM))
+            || watched::is_any_captured(self.driver, self.ordinal)
     }
 
     fn is_fenced(&self, stream: StreamHandle) -> bool {

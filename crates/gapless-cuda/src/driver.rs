@@ -58,8 +58,6 @@ pub const NOT_SUPPORTED: Status = 801;
 pub const CAPTURE_UNSUPPORTED: Status = 900;
 /// The default stream was asked about beside the capture of a stream that waits for it.
 pub const CAPTURE_IMPLICIT: Status = 906;
-/// The event was recorded in a capture, so that it is never done.
-pub const CAPTURED_EVENT: Status = 907;
 /// `cudaStreamLegacy`: the default stream, whatever the program was compiled with.
 pub const LEGACY_STREAM: u64 = 1;
 /// `cudaStreamPerThread`: another stream in each thread.

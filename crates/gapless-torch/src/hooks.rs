@@ -126,12 +126,11 @@ pub extern "C" fn gapless_pause(device: i32) {
     });
 }
 
-/// The program has a stream of a card, which it may capture without a word. `lasts`: it is one of PyTorch's own, which
-/// are never destroyed.
+/// The program made a stream of a card itself, which it may capture without a word.
 #[unsafe(no_mangle)]
-pub extern "C" fn gapless_watch_stream(device: i32, stream: u64, lasts: i32) {
+pub extern "C" fn gapless_watch_stream(device: i32, stream: u64) {
     if !state::is_forked() {
-        guarded((), || watched::add(device, stream, lasts != 0));
+        guarded((), || watched::add(device, stream));
     }
 }
 
