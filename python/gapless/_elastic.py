@@ -176,8 +176,9 @@ class Elastic:
 
     def resize(self, size: int) -> None:
         """Grows or shrinks to `size`."""
-        # The same pages: the most frequent case by far, in every decode step for every layer. Without the lock, which
-        # would be most of its time: a thread that changes pages replaces `_same` first, and this one then takes the lock.
+        # The same pages: the most frequent case by far, in every decode step for every layer. It does without the lock,
+        # which would be most of its time: a thread that changes pages replaces `_same` first, and then this one takes
+        # the lock.
         same = self._same
         if type(size) is int and same[0] < size <= same[1]:
             self.size = size
