@@ -148,7 +148,7 @@ def command(bench):
 
 
 @pytest.fixture
-def loader(monkeypatch):
+def loader_file():
     """The library behind gapless.weights, built beside the one under test."""
     from gapless.weights import _native
 
@@ -156,6 +156,11 @@ def loader(monkeypatch):
     folders = [Path(named).parent] if named else []
     for folder in [*folders, Path(__file__).resolve().parents[2] / "target" / "debug"]:
         if (folder / _native.FILE_NAME).is_file():
-            monkeypatch.setenv("GAPLESS_LOADER", str(folder / _native.FILE_NAME))
-            return
+            return str(folder / _native.FILE_NAME)
     pytest.skip(f"{_native.FILE_NAME} is not built: run `cargo build -p gapless-loader`")
+
+
+@pytest.fixture
+def loader(monkeypatch, loader_file):
+    """Programs of this process use that library."""
+    monkeypatch.setenv("GAPLESS_LOADER", loader_file)

@@ -33,7 +33,7 @@ def one(name):
 
 
 @pytest.mark.parametrize("keep", ["host", "disk", "compressed"])
-def test_tensors_wake_at_their_addresses_with_their_bytes(bench, keep):
+def test_tensors_wake_at_their_addresses_with_their_bytes(bench, loader_file, keep):
     bench.passes(
         START
         + f"""
@@ -60,6 +60,80 @@ assert all(holds(tensor, seed) for tensor, seed in zip(tensors, [2, 3, 5, 6, 7])
 assert torch.cuda.memory_allocated() == live and one("weights").asleep == 0 and one("weights").host == 0
 """,
         GAPLESS_SLEEP_DIR="/tmp",
+        GAPLESS_LOADER=loader_file,
+    )
+
+
+def test_compressed_bytes_take_less_of_the_host(bench, loader_file):
+    """bf16 and fp32 values with normal distributions, bytes without a pattern, zeros, and odd sizes; a part of a block is
+    read, and tensors are freed while they sleep."""
+    bench.passes(
+        START
+        + """
+import random, struct
+dice = random.Random(3)
+normal = [struct.pack("<f", dice.gauss(0, 0.02)) for _ in range(1 << 16)]
+kinds = {
+    "bf16": b"".join(word[2:] for word in normal) * 24,
+    "fp32": b"".join(word[:0] + b"\\0\\0" + word[2:] for word in normal) * 12,
+    "random": dice.randbytes(3 * MIB + 11),
+    "zeros": bytes(5 * MIB),
+    "odd": dice.randbytes(7),
+}
+def put(data):
+    tensor = torch.empty(len(data), dtype=torch.uint8, device="cuda")
+    assert card.card_poke(tensor.data_ptr(), data, len(data)) == 0
+    return tensor
+def has(tensor, data):
+    room = ctypes.create_string_buffer(len(data))
+    assert card.cuMemcpyDtoHAsync_v2(room, tensor.data_ptr(), len(data), None) == 0
+    return room.raw[: len(data)] == data
+for name, most in (("bf16", 0.72), ("fp32", 0.5), ("random", 1.01), ("zeros", 0.01), ("odd", 1000)):
+    with gapless.region(name, keep="compressed"):
+        tensor = put(kinds[name])
+    gapless.sleep(name, verify=name == "bf16")
+    found = one(name)
+    assert found.keep == "compressed" and 0 < found.host <= most * len(kinds[name]), (name, found)
+    gapless.wake(name)
+    assert has(tensor, kinds[name]) and one(name).host == 0, name
+# Everything in one region, some of it freed meanwhile.
+with gapless.region("all", keep="compressed"):
+    tensors = {name: put(data) for name, data in kinds.items()}
+for gone in ("zeros", None):
+    gapless.sleep("all")
+    from gapless import _regions
+    part = tensors["bf16"][MIB + 3 : MIB + 1003]
+    assert bytes(_regions.kept_bytes(part).numpy()) == kinds["bf16"][MIB + 3 : MIB + 1003]
+    tensors.pop(gone, None)
+    gapless.wake("all")
+    assert all(has(tensor, kinds[name]) for name, tensor in tensors.items())
+# Two that change places.
+gapless.sleep("all")
+with gapless.region("other", keep="compressed"):
+    other = put(kinds["fp32"])
+gapless.switch(sleep="other", wake="all")
+gapless.switch(sleep="all", wake="other")
+assert has(other, kinds["fp32"])
+gapless.wake("all")
+assert all(has(tensor, kinds[name]) for name, tensor in tensors.items())
+""",
+        GAPLESS_LOADER=loader_file,
+    )
+
+
+def test_a_compressed_region_needs_the_library_of_weights(bench, tmp_path):
+    bench.passes(
+        START
+        + """
+try:
+    gapless.region("a", keep="compressed").__enter__()
+    raise SystemExit("no error")
+except gapless.GaplessError as error:
+    assert "GAPLESS_LOADER" in str(error), error
+with gapless.region("a"):
+    make(MIB, 1)
+""",
+        GAPLESS_LOADER=str(tmp_path / "missing.so"),
     )
 
 

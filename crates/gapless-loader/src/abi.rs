@@ -8,6 +8,8 @@ use crate::load::{Load, State};
 use crate::plan::Piece;
 use crate::save::{Held, save};
 use crate::shared::{Progress, Settings};
+use gapless_weights::codec::Path;
+use gapless_weights::stream::{decode_into, encode_any};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
@@ -226,6 +228,55 @@ pub unsafe extern "C" fn gapless_loader_pack(from: *const c_char, to: *const c_c
     let result = guarded(|| {
         gapless_weights::pack(&path_of(from)?, &path_of(to)?, threads.max(1) as usize)?;
         Ok(())
+    });
+    c_int::from(result.is_none())
+}
+
+/// Compresses `length` bytes that are in memory, whatever values they are, to `out`, which has `room` bytes. The bytes of
+/// the stream; 0 where that fails.
+///
+/// # Safety
+/// `values` and `out` must have that many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_encode(
+    values: *const u8,
+    length: usize,
+    out: *mut u8,
+    room: usize,
+) -> usize {
+    let encoded = guarded(|| {
+        // SAFETY: the caller's promise.
+        let values = unsafe { std::slice::from_raw_parts(values, length) };
+        let stream = encode_any(values, Path::best());
+        if stream.len() > room {
+            let message = format!("a stream of {} bytes has no room in {room}", stream.len());
+            return Err(LoadError::Argument(message));
+        }
+        // SAFETY: the caller's promise, and the check above.
+        unsafe { std::ptr::copy_nonoverlapping(stream.as_ptr(), out, stream.len()) };
+        Ok(stream.len())
+    });
+    encoded.unwrap_or(0)
+}
+
+/// Restores the `length` bytes that [`gapless_loader_encode`] was given; 0 for success.
+///
+/// # Safety
+/// `stream` must have `bytes` bytes, and `out` have `length`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_loader_decode(
+    stream: *const u8,
+    bytes: usize,
+    out: *mut u8,
+    length: usize,
+) -> c_int {
+    let result = guarded(|| {
+        // SAFETY: the caller's promise.
+        let (stream, out) = unsafe {
+            (std::slice::from_raw_parts(stream, bytes), std::slice::from_raw_parts_mut(out, length))
+        };
+        decode_into(stream, out, Path::best(), false)
+            .map_err(|error| LoadError::Argument(format!("the stream is damaged: {error}")))
     });
     c_int::from(result.is_none())
 }

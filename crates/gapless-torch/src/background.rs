@@ -24,17 +24,22 @@ const SIG_SETMASK: i32 = 2;
 /// # Errors
 /// When none can be started.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    without_signals(|| std::thread::Builder::new().name(name.to_owned()).spawn(work))
+}
+
+/// Threads that `start` starts get no signals.
+pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut before = SignalSet([0; 128]);
     let mut all = SignalSet([0; 128]);
-    // The new thread inherits this one's mask. SAFETY: sets of the right size; the mask is put back below.
+    // A new thread inherits this one's mask. SAFETY: sets of the right size; the mask is put back below.
     unsafe {
         sigfillset(&raw mut all);
         pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
     }
-    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    let started = start();
     // SAFETY: as above.
     unsafe { pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    thread
+    started
 }
 
 /// Has `work` called when the process ends by itself: before what was registered earlier, so before the driver's own

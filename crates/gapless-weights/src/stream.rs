@@ -244,6 +244,29 @@ pub fn encode(kind: Kind, values: &[u8], path: Path) -> Vec<u8> {
     out
 }
 
+/// Values of a block that are tried to find out what its bytes are, and in how many places.
+const TRIED: usize = 8 << 10;
+const PLACES: usize = 3;
+
+/// The stream of bytes whose type nobody knows: of the kinds that suit their number, the one that makes samples of them
+/// smallest.
+pub fn encode_any(values: &[u8], path: Path) -> Vec<u8> {
+    let mut sample = Vec::with_capacity(PLACES * TRIED);
+    for place in 0..PLACES {
+        // At a multiple of the largest width.
+        let from = values.len().saturating_sub(TRIED) / (PLACES - 1) * place / 8 * 8;
+        sample.extend_from_slice(&values[from..(from + TRIED).min(values.len())]);
+    }
+    let kinds = [Kind::Bf16, Kind::Fp32, Kind::Fp16, Kind::One];
+    let suits = |kind: &Kind| values.len().is_multiple_of(kind.width());
+    let length = |kind: Kind| {
+        let whole = sample.len() / kind.width() * kind.width();
+        encode(kind, &sample[..whole], path).len()
+    };
+    let kind = kinds.into_iter().filter(suits).min_by_key(|kind| length(*kind)).unwrap_or(Kind::One);
+    encode(kind, values, path)
+}
+
 /// The values of a stream that is in memory, into memory that is already there.
 pub fn decode_into(stream: &[u8], out: &mut [u8], path: Path, past_caches: bool) -> Result<(), StreamError> {
     let directory = Directory::parse(stream, stream.len() as u64)?;
@@ -258,4 +281,48 @@ pub fn decode_into(stream: &[u8], out: &mut [u8], path: Path, past_caches: bool)
         directory.decode(chunk, bytes, &mut decoder, part)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(seed: u64, count: usize) -> impl Iterator<Item = u64> {
+        let mut state = seed;
+        std::iter::repeat_with(move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        })
+        .take(count)
+    }
+
+    #[test]
+    fn bytes_of_an_unknown_type_come_back_and_the_kind_is_found() {
+        // Around a few exponents, as weights are.
+        let value = |bits: u64| f32::from_bits((115 + (bits % 5) as u32) << 23 | (bits as u32 & 0x007f_ffff));
+        let floats: Vec<f32> = random(1, 300_000).map(value).collect();
+        let bf16: Vec<u8> = floats.iter().flat_map(|value| value.to_le_bytes()[2..].to_vec()).collect();
+        let fp32: Vec<u8> = floats.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let noise: Vec<u8> = random(2, 100_001).map(|bits| bits as u8).collect();
+        let cases = [
+            (bf16, Some(Kind::Bf16), 0.8),
+            (fp32, Some(Kind::Fp32), 0.95),
+            (noise, Some(Kind::One), 1.01),
+            (vec![0; 777_777], None, 0.01),
+            (vec![5], None, 400.0),
+            (Vec::new(), None, 0.0),
+        ];
+        for (bytes, kind, most) in cases {
+            for path in Path::all() {
+                let stream = encode_any(&bytes, path);
+                let directory = Directory::parse(&stream, stream.len() as u64).expect("a stream");
+                assert!(kind.is_none_or(|kind| directory.kind == kind), "{:?}", directory.kind);
+                let ratio = stream.len() as f64 / bytes.len() as f64;
+                assert!(bytes.is_empty() || ratio <= most, "{} bytes: {ratio}", bytes.len());
+                let mut out = vec![1; bytes.len()];
+                decode_into(&stream, &mut out, path, false).expect("decoded");
+                assert!(out == bytes, "{} bytes", bytes.len());
+            }
+        }
+    }
 }

@@ -92,6 +92,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
             ctypes.c_int,
         ],
     ),
+    "encode": (ctypes.c_size_t, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t]),
+    "decode": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t]),
     "staging": (ctypes.c_uint64, []),
     "release": (None, []),
     "last_error": (ctypes.c_char_p, []),
@@ -125,6 +127,11 @@ def _library(file: str) -> dict[str, Any]:
         function.restype, function.argtypes = result, arguments
         functions[name] = function
     return functions
+
+
+def function(name: str) -> Any:
+    """A function of the library, as ctypes has it."""
+    return _library(path())[name]
 
 
 def _failed(functions: dict[str, Any]) -> _errors.WeightsError:

@@ -1,5 +1,6 @@
 //! The C functions of regions, which Python calls.
 
+use super::packed::{Decode, Encode, set_codec};
 use super::{
     Failure, Keep, Moved, close, forget_kept, kept_at, open, prepare, read_kept, retain, show_files_in,
     shown, sleep, sleeping, switch, wake,
@@ -11,7 +12,7 @@ use std::fmt::Write;
 
 /// Codes of [`Keep`], in the order of Python's names.
 fn keep_of(code: i32) -> Option<Keep> {
-    [Keep::Host, Keep::Discard, Keep::Disk].get(usize::try_from(code).ok()?).copied()
+    [Keep::Host, Keep::Discard, Keep::Disk, Keep::Compressed].get(usize::try_from(code).ok()?).copied()
 }
 
 /// # Safety
@@ -34,12 +35,24 @@ pub unsafe extern "C" fn gapless_region_open(name: *const c_char, keep: i32) -> 
     guarded(-1, || {
         // SAFETY: as the caller says.
         let name = unsafe { text_of(name) };
-        let opened = keep_of(keep).ok_or_else(|| format!("invalid keep {keep}: write 0, 1 or 2"));
+        let opened = keep_of(keep).ok_or_else(|| format!("invalid keep {keep}: write 0, 1, 2 or 3"));
         opened.and_then(|keep| open(name.as_deref(), keep)).unwrap_or_else(|error| {
             set_error(&error);
             -1
         })
     })
+}
+
+/// What regions with [`Keep::Compressed`] are compressed with. The first functions stay.
+///
+/// # Safety
+/// Both do what their types say, for as long as the process lives, and do not unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_region_codec(encode: Option<Encode>, decode: Option<Decode>) {
+    if let (Some(encode), Some(decode)) = (encode, decode) {
+        // SAFETY: as the caller says.
+        unsafe { set_codec(encode, decode) };
+    }
 }
 
 /// Nothing more is put into the region by this scope.

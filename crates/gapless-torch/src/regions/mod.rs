@@ -11,6 +11,7 @@
 mod abi;
 mod files;
 mod moving;
+mod packed;
 mod store;
 mod switching;
 
@@ -39,6 +40,8 @@ pub(crate) enum Keep {
     Discard,
     /// Written to a file.
     Disk,
+    /// Copied to host memory, compressed.
+    Compressed,
 }
 
 impl Keep {
@@ -48,6 +51,7 @@ impl Keep {
             Keep::Host => "host",
             Keep::Discard => "discard",
             Keep::Disk => "disk",
+            Keep::Compressed => "compressed",
         }
     }
 }

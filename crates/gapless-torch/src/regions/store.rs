@@ -1,15 +1,17 @@
-//! Where the bytes of a sleeping region are: in pinned host memory, in a file, or nowhere.
+//! Where the bytes of a sleeping region are: in pinned host memory, compressed in ordinary memory, in a file, or
+//! nowhere.
 //!
 //! The ranges of a region lie behind each other in a store. Its host memory is cut into chunks, which come from the
 //! process's pinned pool and stay pinned for the next sleep.
 
 use super::Keep;
 use super::files::Files;
+use super::packed::Packed;
 use crate::offload;
 use gapless_cuda::Copies;
 use gapless_pool::DeviceError;
 
-/// Chunks of host memory, and pieces of a file that pass through it.
+/// Chunks of host memory, and pieces of a file, or of what is compressed, that pass through it.
 const CHUNK: u64 = 1 << 30;
 const PIECE: u64 = 64 << 20;
 
@@ -35,6 +37,7 @@ enum Place {
     /// Addresses of chunks, each of [`CHUNK`] bytes but the last.
     Host(Vec<u64>),
     Files(Files),
+    Packed(Packed),
 }
 
 /// What sleeps of a region on one card.
@@ -102,6 +105,7 @@ impl Store {
             Keep::Discard => Place::Nowhere,
             Keep::Host => Place::Host(chunks(device, total)?),
             Keep::Disk => Place::Files(Files::new(ranges.iter().map(|range| range.at))?),
+            Keep::Compressed => Place::Packed(Packed::new()?),
         };
         Ok(Store { ranges, total, place, sum: None, on_card: Vec::new() })
     }
@@ -143,12 +147,16 @@ impl Store {
     }
 
     pub(super) fn host_bytes(&self) -> u64 {
-        if self.is_on_host() { self.total } else { 0 }
+        match &self.place {
+            Place::Host(_) => self.total,
+            Place::Packed(packed) => packed.host_bytes(),
+            Place::Nowhere | Place::Files(_) => 0,
+        }
     }
 
     /// Whether copies need no host thread: all of them are queued at once.
     pub(super) fn is_queued(&self) -> bool {
-        !matches!(self.place, Place::Files(_))
+        matches!(self.place, Place::Nowhere | Place::Host(_))
     }
 
     /// The copies for ranges that are still there, cut where chunks of `most` bytes end.
@@ -181,18 +189,39 @@ impl Store {
     /// When a copy fails.
     pub(super) fn fill(&mut self, device: i32, copies: &Copies) -> Result<(), String> {
         match &self.place {
-            Place::Nowhere => Ok(()),
-            Place::Host(_) => self.fill_part(copies, &self.all()),
-            Place::Files(files) => {
-                let staging = Staging::new(device)?;
-                for Piece { addr, at, size } in self.pieces(&self.all(), PIECE)? {
-                    // SAFETY: the staging memory has room, and nobody else uses it; the copy is over below.
-                    unsafe { copies.out(staging.at, addr, size) }.map_err(failed)?;
-                    copies.wait_out().map_err(failed)?;
-                    files.write(staging.bytes(size), at)?;
-                }
-                Ok(())
+            Place::Nowhere => return Ok(()),
+            Place::Host(_) => return self.fill_part(copies, &self.all()),
+            Place::Files(_) | Place::Packed(_) => {}
+        }
+        let pieces = self.pieces(&self.all(), PIECE)?;
+        // While one piece is written, the next one is copied.
+        let staging = [Staging::new(device)?, Staging::new(device)?];
+        let begin = |turn: usize| match pieces.get(turn) {
+            // SAFETY: the staging memory has room, and nobody else uses it until the copy was waited for.
+            Some(piece) => {
+                unsafe { copies.out(staging[turn % 2].at, piece.addr, piece.size) }.map_err(failed)
             }
+            None => Ok(()),
+        };
+        let mut written = begin(0);
+        for (turn, piece) in pieces.iter().enumerate() {
+            written = written.and_then(|()| {
+                copies.wait_out().map_err(failed)?;
+                begin(turn + 1)?;
+                self.write(staging[turn % 2].bytes(piece.size), piece.at)
+            });
+        }
+        // Also after a failure: a copy that is queued writes to the staging memory.
+        let waited = copies.wait_out().map_err(failed);
+        written.and(waited)
+    }
+
+    /// Writes bytes of the store from `at` on, behind those that are there.
+    fn write(&mut self, bytes: &[u8], at: u64) -> Result<(), String> {
+        match &mut self.place {
+            Place::Nowhere | Place::Host(_) => Ok(()),
+            Place::Files(files) => files.write(bytes, at),
+            Place::Packed(packed) => packed.write(bytes, at),
         }
     }
 
@@ -267,19 +296,25 @@ impl Store {
         self.verify_kept()?;
         let wanted = &self.copied(wanted)[..];
         match &self.place {
-            Place::Nowhere => Ok(()),
-            Place::Host(_) => self.empty_part(copies, wanted),
-            Place::Files(files) => {
-                let staging = Staging::new(device)?;
-                for Piece { addr, at, size } in self.pieces(wanted, PIECE)? {
-                    files.read(staging.bytes_mut(size), at)?;
-                    // SAFETY: as in `fill`, the other way round.
-                    unsafe { copies.back(addr, staging.at, size) }.map_err(failed)?;
-                    copies.wait_back().map_err(failed)?;
-                }
-                Ok(())
-            }
+            Place::Nowhere => return Ok(()),
+            Place::Host(_) => return self.empty_part(copies, wanted),
+            Place::Files(_) | Place::Packed(_) => {}
         }
+        // While one piece is copied, the next one is read.
+        let staging = [Staging::new(device)?, Staging::new(device)?];
+        let mut copied = Ok(());
+        for (turn, Piece { addr, at, size }) in self.pieces(wanted, PIECE)?.into_iter().enumerate() {
+            let staging = &staging[turn % 2];
+            copied = copied.and_then(|()| {
+                self.read(staging.bytes_mut(size), at)?;
+                copies.wait_back().map_err(failed)?;
+                // SAFETY: as in `fill`, the other way round.
+                unsafe { copies.back(addr, staging.at, size) }.map_err(failed)
+            });
+        }
+        // Also after a failure: a copy that is queued reads the staging memory.
+        let waited = copies.wait_back().map_err(failed);
+        copied.and(waited)
     }
 
     /// Waits for the copies of [`Store::empty`], and compares the card's bytes with those that were kept where they
@@ -344,6 +379,7 @@ impl Store {
                 }
             }
             Place::Files(files) => files.read(into, at)?,
+            Place::Packed(packed) => packed.read(into, at)?,
         }
         Ok(())
     }

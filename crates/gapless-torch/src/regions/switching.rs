@@ -70,7 +70,7 @@ fn at_once(down: &Mover, up: &Mover, device: i32, verify: bool) -> Result<Option
     let sinking = Half::begin_sleep(down, device)?;
     let rising = match Half::begin_wake(up, device) {
         Ok(rising) => rising,
-        Err(Failure::OutOfMemory(_)) if down.keep != Keep::Disk => {
+        Err(Failure::OutOfMemory(_)) if matches!(down.keep, Keep::Host | Keep::Discard) => {
             return Steps::new(down, up, sinking)?.run(verify).map(Some);
         }
         Err(_) => {
