@@ -304,7 +304,8 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "SHARE")]
     pub(crate) max_spread: Option<String>,
 
-    /// A saved JSON report, or a trace, whose peaks must not be exceeded; of many ranks also a folder of traces
+    /// A saved JSON report, of one rank or of many, or a trace, whose peaks must not be exceeded; of many ranks also a
+    /// folder of traces
     #[arg(long, value_name = "FILE")]
     pub(crate) baseline: Option<PathBuf>,
 

@@ -137,6 +137,41 @@ fn a_baseline_is_written_and_held_against_the_next_run() {
 }
 
 #[test]
+fn a_baseline_of_many_ranks_is_held_against_each_of_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |args: &[&str]| run_in(folder.path(), args, None);
+    for (rank, name) in ["leak", "leak", "gc_split"].iter().enumerate() {
+        fs::copy(trace(name), folder.path().join(format!("rank{rank}.pickle.gz"))).expect("copied");
+    }
+    let wrote = run(&["check", ".", "--write-baseline", "ranks.baseline"]);
+    assert_eq!((wrote.code, wrote.out.as_str()), (0, ""), "{}", wrote.err);
+    let same = run(&["check", ".", "--baseline", "ranks.baseline"]);
+    assert_eq!(same.code, 0, "{}{}", same.out, same.err);
+    assert_eq!(same.out.matches("baseline").count(), 6, "two peaks of three ranks: {}", same.out);
+    // One rank takes more than before, the others do not.
+    fs::copy(trace("gpt2_train"), folder.path().join("rank1.pickle.gz")).expect("copied");
+    let larger = run(&["check", ".", "--baseline", "ranks.baseline", "--format", "json"]);
+    assert_eq!(larger.code, 1, "{}", larger.err);
+    let verdict: serde_json::Value = serde_json::from_str(&larger.out).expect("JSON");
+    let rows = verdict["rows"].as_array().expect("rows");
+    let over: Vec<_> = rows.iter().filter(|row| row["passed"] == false).map(|row| &row["rank"]).collect();
+    assert!(!over.is_empty() && over.iter().all(|rank| **rank == 1), "{over:?}");
+    // A rank that the baseline does not know is not passed over.
+    fs::copy(trace("leak"), folder.path().join("rank3.pickle.gz")).expect("copied");
+    let unknown = run(&["check", "rank0.pickle.gz", "rank3.pickle.gz", "--baseline", "ranks.baseline"]);
+    assert_eq!(unknown.code, 2, "{}", unknown.out);
+    // It is no baseline of one rank, and a damaged one is told.
+    let one = run(&["check", "rank0.pickle.gz", "--baseline", "ranks.baseline"]);
+    assert_eq!(one.code, 2);
+    assert!(one.err.contains("the figures of many ranks"), "{}", one.err);
+    let text = fs::read_to_string(folder.path().join("ranks.baseline")).expect("read");
+    fs::write(folder.path().join("ranks.baseline"), &text[..text.len() / 2]).expect("written");
+    let damaged = run(&["check", ".", "--baseline", "ranks.baseline"]);
+    assert_eq!(damaged.code, 2);
+    assert!(damaged.err.contains("a damaged report of many ranks"), "{}", damaged.err);
+}
+
+#[test]
 fn a_baseline_never_replaces_the_trace_or_a_file_that_it_cannot() {
     let folder = tempfile::tempdir().expect("a folder");
     let copy = folder.path().join("run.pickle.gz");

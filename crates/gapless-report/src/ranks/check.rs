@@ -7,6 +7,7 @@ use super::{Run, Summary, assemble, groups};
 use crate::check::{Budgets, CheckError, Checked, Found, Row, SCHEMA, Unit, Unknown, Verdict};
 use crate::model::Report;
 use gapless_trace::Bytes;
+use serde::Deserialize;
 
 /// What the peaks of a run must not exceed.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,43 @@ pub enum Baseline<'a> {
     Report(&'a Report),
     /// Another run, rank by rank.
     Run(&'a Run),
+    /// The saved figures of another run, rank by rank.
+    Saved(&'a SavedRun),
+}
+
+/// What a saved report of many ranks (`gapless.ranks/1`) says of their peaks. Its other members are not read.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct SavedRun {
+    pub schema: String,
+    ranks: Vec<SavedRank>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct SavedRank {
+    rank: u32,
+    /// `None` where the file could not be read.
+    device: Option<u32>,
+    peak_reserved: Option<u64>,
+    peak_allocated: Option<u64>,
+    fragmentation: Option<f64>,
+    growth_per_step: Option<f64>,
+}
+
+impl SavedRun {
+    /// The figures of a rank, on a device where it has several.
+    fn of(&self, checked: &Checked) -> Option<Checked> {
+        let mine = || self.ranks.iter().filter(|saved| Some(saved.rank) == checked.rank);
+        let is_only = mine().count() == 1;
+        let saved = mine().find(|saved| is_only || saved.device == Some(checked.device))?;
+        Some(Checked {
+            rank: Some(saved.rank),
+            device: saved.device?,
+            peak_reserved: saved.peak_reserved,
+            peak_allocated: saved.peak_allocated?,
+            fragmentation: saved.fragmentation,
+            growth_per_step: saved.growth_per_step,
+        })
+    }
 }
 
 /// Holds `run` against `budgets`, and against `baseline` where there is one.
@@ -87,6 +125,7 @@ fn base(baseline: Baseline<'_>, checked: &Checked) -> Option<Checked> {
             [only] => Some(Checked::of(only)),
             several => several.iter().find(|d| d.device == checked.device).map(Checked::of),
         },
+        Baseline::Saved(run) => run.of(checked),
         Baseline::Run(run) => {
             let file = run.files.iter().find(|file| Some(file.rank) == checked.rank)?;
             let device = match file.devices.as_slice() {

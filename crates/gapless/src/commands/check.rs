@@ -7,8 +7,9 @@ use crate::{Answer, load, output};
 use anyhow::{Context, Result};
 use gapless_report::Report;
 use gapless_report::check::{self, Budgets, CheckError, Subject, Verdict};
-use gapless_report::ranks::check::{self as ranks_check, Baseline};
+use gapless_report::ranks::check::{self as ranks_check, Baseline, SavedRun};
 use gapless_report::ranks::markdown;
+use gapless_report::ranks::model::SCHEMA;
 use gapless_trace::Bytes;
 use serde::Deserialize;
 use std::io::Read;
@@ -69,13 +70,6 @@ fn many(
     budgets: &Budgets,
     baseline: Option<PathBuf>,
 ) -> Result<Option<Checked>> {
-    if args.write_baseline.is_some() {
-        return Err(Failure::new(
-            "--write-baseline keeps the figures of one rank",
-            "add --rank N, or keep the folder of traces: --baseline takes it",
-        )
-        .into());
-    }
     let run = ranks::read(inputs, args.device)?;
     let failed = |error: check::CheckError| Failure::new(format!("{}: {error}", inputs.path), error.help());
     let verdict = match baseline {
@@ -84,14 +78,27 @@ fn many(
             let base = ranks::read(&Inputs::of(&[path], None)?, None)?;
             ranks_check::check(&run, budgets, Some(Baseline::Run(&base)))
         }
-        Some(path) => {
-            let base = baseline_report(&path)?;
-            ranks_check::check(&run, budgets, Some(Baseline::Report(&base)))
-        }
+        Some(path) => match saved_ranks(&path)? {
+            Some(base) => ranks_check::check(&run, budgets, Some(Baseline::Saved(&base))),
+            None => {
+                let base = baseline_report(&path)?;
+                ranks_check::check(&run, budgets, Some(Baseline::Report(&base)))
+            }
+        },
     };
+    let ranks = gapless_report::ranks::report(&run);
+    // As for one rank: after the old baseline was read, whatever the verdict is.
+    if let Some(path) = &args.write_baseline {
+        if verdict == Err(CheckError::NoDevice) {
+            return Err(failed(CheckError::NoDevice).into());
+        }
+        write_figures(path, &gapless_report::ranks::json(&ranks)?)?;
+        if verdict == Err(CheckError::NoBudget) {
+            return Ok(None);
+        }
+    }
     let verdict = verdict.map_err(failed)?;
-    let subject = markdown::subject(&gapless_report::ranks::report(&run));
-    Ok(Some(Checked { name: inputs.path.clone(), verdict, subject }))
+    Ok(Some(Checked { name: inputs.path.clone(), verdict, subject: markdown::subject(&ranks) }))
 }
 
 fn show(args: &CheckArgs, checked: &Checked) -> Result<Answer> {
@@ -132,7 +139,11 @@ fn write_baseline(path: &Path, report: &Report) -> Result<()> {
         let what = format!("{}: the trace has no device, so it makes no baseline", report.source.path);
         return Err(Failure::new(what, CheckError::NoDevice.help()).into());
     }
-    write(Some(path), &gapless_report::json(report)?)?;
+    write_figures(path, &gapless_report::json(report)?)
+}
+
+fn write_figures(path: &Path, json: &str) -> Result<()> {
+    write(Some(path), json)?;
     if path.as_os_str() != "-" {
         eprintln!("wrote {}", path.display());
     }
@@ -144,10 +155,35 @@ fn report_of(path: &Path, device: Option<u32>) -> Result<Report> {
     Ok(load::analyse(&trace, path)?.report(&path.display().to_string(), 10))
 }
 
+/// The saved figures of many ranks, where the file has them.
+fn saved_ranks(path: &Path) -> Result<Option<SavedRun>> {
+    if !is_small_file(path) || !begins_with_schema(path, "\"gapless.ranks/") {
+        return Ok(None);
+    }
+    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let saved: SavedRun = serde_json::from_slice(&text).map_err(|error| {
+        let what = format!("{}: a damaged report of many ranks: {error}", path.display());
+        Failure::new(what, "make the baseline again: gapless check ... --write-baseline FILE")
+    })?;
+    if saved.schema == SCHEMA {
+        return Ok(Some(saved));
+    }
+    let what = format!("{}: a report of schema {:?}", path.display(), saved.schema);
+    Err(Failure::new(what, format!("this version reads {SCHEMA:?}: make the baseline again")).into())
+}
+
+fn is_small_file(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= LARGEST_REPORT)
+}
+
 /// A baseline is a saved JSON report, or a trace to make one from.
 fn baseline_report(path: &Path) -> Result<Report> {
-    let looks_like_report = std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= LARGEST_REPORT)
-        && (path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json")) || begins_as_report(path));
+    let is_json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
+    if is_small_file(path) && begins_with_schema(path, "\"gapless.ranks/") {
+        let what = format!("{}: the figures of many ranks", path.display());
+        return Err(Failure::new(what, "check all ranks with it, or write a baseline of one").into());
+    }
+    let looks_like_report = is_small_file(path) && (is_json || begins_with_schema(path, "\"gapless.report/"));
     if looks_like_report {
         let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         if let Ok(report) = serde_json::from_slice::<Report>(&text) {
@@ -164,11 +200,11 @@ fn baseline_report(path: &Path) -> Result<Report> {
     report_of(path, None).context("the baseline is neither a saved JSON report nor a trace")
 }
 
-/// Whether the schema of a report stands near the top, whatever the file is called.
-fn begins_as_report(path: &Path) -> bool {
+/// Whether a schema stands near the top, whatever the file is called.
+fn begins_with_schema(path: &Path, schema: &str) -> bool {
     let mut head = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(256).read_to_end(&mut head));
-    read.is_ok() && String::from_utf8_lossy(&head).contains("\"gapless.report/")
+    read.is_ok() && String::from_utf8_lossy(&head).contains(schema)
 }
 
 /// `[check]` of gapless.toml.
