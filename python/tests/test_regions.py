@@ -65,8 +65,8 @@ assert torch.cuda.memory_allocated() == live and one("weights").asleep == 0 and 
 
 
 def test_compressed_bytes_take_less_of_the_host(bench, loader_file):
-    """bf16 and fp32 values with normal distributions, bytes without a pattern, zeros, and odd sizes; a part of a block is
-    read, and tensors are freed while they sleep."""
+    """bf16 and fp32 values with normal distributions, bytes without a pattern, zeros, and odd sizes. A part of a block
+    is read, and tensors are freed while they sleep."""
     bench.passes(
         START
         + """

@@ -196,12 +196,10 @@ impl Store {
         let pieces = self.pieces(&self.all(), PIECE)?;
         // While one piece is written, the next one is copied.
         let staging = [Staging::new(device)?, Staging::new(device)?];
-        let begin = |turn: usize| match pieces.get(turn) {
+        let begin = |turn: usize| {
+            let Some(piece) = pieces.get(turn) else { return Ok(()) };
             // SAFETY: the staging memory has room, and nobody else uses it until the copy was waited for.
-            Some(piece) => {
-                unsafe { copies.out(staging[turn % 2].at, piece.addr, piece.size) }.map_err(failed)
-            }
-            None => Ok(()),
+            unsafe { copies.out(staging[turn % 2].at, piece.addr, piece.size) }.map_err(failed)
         };
         let mut written = begin(0);
         for (turn, piece) in pieces.iter().enumerate() {
