@@ -232,8 +232,8 @@ pub unsafe extern "C" fn gapless_loader_pack(from: *const c_char, to: *const c_c
     c_int::from(result.is_none())
 }
 
-/// Compresses `length` bytes that are in memory, whatever values they are, to `out`, which has `room` bytes. The bytes of
-/// the stream; 0 where that fails.
+/// Compresses `length` bytes that are in memory, whatever values they are, to `out`, which has `room` bytes. The bytes
+/// of the stream; 0 where that fails.
 ///
 /// # Safety
 /// `values` and `out` must have that many bytes.
