@@ -97,7 +97,6 @@ _OPTIONAL: dict[str, tuple[Any, list[Any]]] = {
     "gapless_elastic_held": (None, [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]),
     "gapless_driver_entries": (ctypes.c_uint64, []),
     "gapless_region_codec": (None, [ctypes.c_void_p, ctypes.c_void_p]),
-    "gapless_watch_stream": (None, [ctypes.c_int, ctypes.c_uint64]),
     "gapless_pinned_free": (None, [ctypes.c_int, ctypes.c_void_p]),
     "gapless_pinned_look": (ctypes.c_size_t, []),
     "gapless_usage": (ctypes.c_int, [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]),

@@ -9,7 +9,7 @@ use crate::driver::{
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
 use crate::shared_pages::SharedPages;
-use crate::{streams, unified, watched};
+use crate::{streams, unified};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
 use std::time::Instant;
@@ -419,20 +419,13 @@ impl Device for CudaDevice {
     }
 
     fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
+        // The legacy stream tells of captures of all streams that wait for it. A capture of a stream that does not,
+        // and that does not ask itself, cannot be seen.
         let _entered = self.enter();
-        if let Some(asking) = asking
-            && self.is_captured_here(asking)
-        {
-            // Others may ask while it is.
-            if asking.0 > PER_THREAD_STREAM {
-                watched::add_captured(self.ordinal, asking.0);
-            }
-            return true;
-        }
-        // The legacy stream tells of captures of all streams that wait for it. A capture of another stream, which the
-        // program did not make and which does not ask, cannot be seen.
-        self.is_captured_here(StreamHandle(LEGACY_STREAM))
-            || watched::is_any_captured(self.driver, self.ordinal)
+        [Some(StreamHandle(LEGACY_STREAM)), asking]
+            .into_iter()
+            .flatten()
+            .any(|stream| self.is_captured_here(stream))
     }
 
     fn is_fenced(&self, stream: StreamHandle) -> bool {

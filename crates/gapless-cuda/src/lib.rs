@@ -31,7 +31,6 @@ pub mod sharing;
 pub mod source;
 pub mod streams;
 pub mod unified;
-pub mod watched;
 
 pub use copies::Copies;
 pub use device::{CudaDevice, Meter};

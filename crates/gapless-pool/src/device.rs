@@ -90,7 +90,7 @@ pub trait Device {
     }
 
     /// Whether a fence now would end a capture that the program made without a word: on a stream that asks for memory
-    /// (the caller has just named it), or on another one that the device knows of.
+    /// (the caller has just named it), or on one that the device can tell of.
     fn sees_capture(&self, asking: Option<StreamHandle>) -> bool;
 
     /// Whether a fence covers a stream that the caller of the allocator has just named. One of another card or

@@ -14,7 +14,6 @@ use crate::routing::{self, MempoolId};
 use crate::serve::{self, Used};
 use crate::state::{self, Card, CardError};
 use crate::{budgets, options, overlay, pressure, stats};
-use gapless_cuda::watched;
 use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
@@ -124,14 +123,6 @@ pub extern "C" fn gapless_pause(device: i32) {
             card.pool.pause();
         }
     });
-}
-
-/// The program made a stream of a card itself, which it may capture without a word.
-#[unsafe(no_mangle)]
-pub extern "C" fn gapless_watch_stream(device: i32, stream: u64) {
-    if !state::is_forked() {
-        guarded((), || watched::add(device, stream));
-    }
 }
 
 /// Calls `callback` with `user` when a request cannot be served, before it fails: it may free memory. Any thread may be

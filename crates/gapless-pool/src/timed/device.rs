@@ -195,9 +195,9 @@ impl Device for TimedDevice {
         Ok(EventHandle(world.event(clock)))
     }
 
-    /// The program has made all of its streams current once.
-    fn sees_capture(&self, _asking: Option<StreamHandle>) -> bool {
-        self.0.borrow().raw_capture.is_some()
+    fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
+        let world = self.0.borrow();
+        world.raw_capture.is_some() && asking.and_then(|asking| world.line_of(asking.0)) == world.raw_capture
     }
 
     fn is_fenced(&self, stream: StreamHandle) -> bool {

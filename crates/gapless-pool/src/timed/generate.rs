@@ -450,13 +450,12 @@ impl Generator {
         }
     }
 
-    /// A stream asks for memory while it, or another one, is captured and nobody said so.
+    /// A stream asks for memory while it is captured and nobody said so.
     fn alloc_in_raw_capture(&mut self) {
-        let (stream, other, size) = (self.random.pick(&OWN_SLOTS), self.random.pick(&OWN_SLOTS), self.size());
-        let captured = if self.random.one_in(2) { stream } else { other };
+        let (stream, size) = (self.random.pick(&OWN_SLOTS), self.size());
         let id = self.next;
         self.next += 1;
-        self.ops.push(Op::AllocInRawCapture { id, stream, captured, size });
+        self.ops.push(Op::AllocInRawCapture { id, stream, size });
         self.live.push((id, size, stream));
         self.bytes += size;
     }

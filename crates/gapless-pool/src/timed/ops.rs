@@ -96,12 +96,10 @@ pub enum Op {
         stream: u8,
     },
     EndCapture,
-    /// A request while a stream, the asking one or another, is captured without a word: it goes to the plain pool, and
-    /// leaves the capture alone.
+    /// A request of a stream that is captured without a word: it goes to the plain pool, and leaves the capture alone.
     AllocInRawCapture {
         id: u32,
         stream: u8,
-        captured: u8,
         size: u64,
     },
     Replay {

@@ -242,9 +242,7 @@ impl Runner {
             Op::BeginCapture { graph, stream, pool } => drop(self.begin_capture(graph, stream, pool)),
             Op::JoinCapture { stream } => self.join_capture(stream),
             Op::EndCapture => self.end_capture(),
-            Op::AllocInRawCapture { id, stream, captured, size } => {
-                self.alloc_in_raw_capture(id, stream, captured, size);
-            }
+            Op::AllocInRawCapture { id, stream, size } => self.alloc_in_raw_capture(id, stream, size),
             Op::Replay { graph, stream } => drop(self.replay(graph, stream)),
             Op::DropGraph { graph } => self.drop_graph(graph),
             Op::UsePool { pool, again } => self.use_pool(pool, again),

@@ -69,13 +69,11 @@ impl Runner {
         Some(())
     }
 
-    /// A request of a stream while it, or another one, is captured, which only the device knows.
-    pub(super) fn alloc_in_raw_capture(&mut self, id: u32, slot: u8, captured: u8, size: u64) {
-        let usable = self.usable(slot).zip(self.usable(captured)).filter(|_| self.capture.is_none());
-        let Some((line, captured)) = usable else { return };
+    /// A request of a stream while it is captured, which only the device knows.
+    pub(super) fn alloc_in_raw_capture(&mut self, id: u32, slot: u8, size: u64) {
+        let Some(line) = self.usable(slot).filter(|_| self.capture.is_none()) else { return };
         self.pay(line);
-        self.pay(captured);
-        self.world.borrow_mut().raw_capture = Some(captured);
+        self.world.borrow_mut().raw_capture = Some(line);
         self.totals.raw_captures += u64::from(self.alloc(id, slot, 0, size, None).is_some());
         self.world.borrow_mut().raw_capture = None;
     }
