@@ -88,31 +88,15 @@ def estimated(cells, keep):
             yield name, found
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--set", default="tuned", choices=("tuned", "held", "all"))
-    parser.add_argument("--only", action="append")
-    parser.add_argument("--truth", default=str(ROOT / "testdata/estimate/h200_zoo_cells.json.gz"))
-    parser.add_argument("--keep")
-    parser.add_argument("--out", default=str(HERE / "zoo/estimates.json"))
-    asked = parser.parse_args()
+def compared(cells, keep, truth, out):
+    """Estimates cells, prints each beside what a card measured, and writes them to `out`; how many failed."""
     from gapless._estimate import bars, cards
 
-    if "GAPLESS_CARD" not in os.environ:
-        sys.exit(subprocess.run([sys.executable, *sys.argv], env=cards.environment(cards.card("h200"))).returncode)
-    import torch  # noqa: F401
-    import torchvision  # noqa: F401
-    import transformers  # noqa: F401
-
-    opened = gzip.open if asked.truth.endswith(".gz") else open
-    with opened(asked.truth, "rt") as file:
-        truth = json.load(file)
-    out = Path(asked.out)
     kept = json.loads(out.read_text()) if out.is_file() else {}
     errors = {"peak_allocated": [], "peak_reserved": []}
     inside = dict.fromkeys(errors, 0)
     failed = 0
-    for name, found in estimated(wanted(asked.set, asked.only), asked.keep):
+    for name, found in estimated(cells, keep):
         if "error" in found:
             failed += 1
             print(f"{name:<48} FAILED {found['error'][:400]}", flush=True)
@@ -121,6 +105,8 @@ def main():
             continue
         share = bars.bars(found, cards.card("h200"))
         kept[name] = {"peak_allocated": found["peak_allocated"], "peak_reserved": found["peak_reserved"], "bars": share}
+        if "recipe" in found:
+            kept[name]["recipe"] = found["recipe"]
         line = f"{name:<48} {found['peak_allocated'] / 2**20:9.1f} {found['peak_reserved'] / 2**20:9.1f} MiB {found['cpu']:5.1f} s"
         real = truth.get(name, {})
         for key in errors:
@@ -135,7 +121,9 @@ def main():
             | {row["function"] for row in found["notes"] if row["evidence"] == "assumed"}
         )
         print(f"{line} {' '.join(notes)[:120]}", flush=True)
-    out.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n")
+        for sentence in found.get("assumed", []):
+            print(f"    {sentence}", flush=True)
+        out.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n")
     for key, values in errors.items():
         values.sort()
         if values:
@@ -143,6 +131,29 @@ def main():
                 f"{key}: median {values[len(values) // 2]:.4%}, 95th percentile {values[int(0.95 * (len(values) - 1))]:.3%}, worst {values[-1]:.3%}; inside {inside[key]} of {len(values)}"
             )
     print(f"{failed} failed")
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--set", default="tuned", choices=("tuned", "held", "all"))
+    parser.add_argument("--only", action="append")
+    parser.add_argument("--truth", default=str(ROOT / "testdata/estimate/h200_zoo_cells.json.gz"))
+    parser.add_argument("--keep")
+    parser.add_argument("--out", default=str(HERE / "zoo/estimates.json"))
+    asked = parser.parse_args()
+    from gapless._estimate import cards
+
+    if "GAPLESS_CARD" not in os.environ:
+        sys.exit(subprocess.run([sys.executable, *sys.argv], env=cards.environment(cards.card("h200"))).returncode)
+    import torch  # noqa: F401
+    import torchvision  # noqa: F401
+    import transformers  # noqa: F401
+
+    opened = gzip.open if asked.truth.endswith(".gz") else open
+    with opened(asked.truth, "rt") as file:
+        truth = json.load(file)
+    compared(wanted(asked.set, asked.only), asked.keep, truth, Path(asked.out))
 
 
 if __name__ == "__main__":

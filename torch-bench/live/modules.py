@@ -143,14 +143,10 @@ def begin(name, function, file):
     os._exit(0)
 
 
-def run(limit, at_once, only):
-    import torch  # noqa: F401  (the forks share what is imported here; no card is touched)
-    import torch._dynamo  # noqa: F401
-    import torchvision  # noqa: F401
-    import transformers  # noqa: F401
-
+def run(named, limit, at_once):
+    """Runs jobs, (name, function) each, in forks of this process, so many at once; what each found, by its name."""
     began, found, running = time.time(), {}, {}
-    waiting = list(jobs(only))[::-1]
+    waiting = list(named)[::-1]
     with tempfile.TemporaryDirectory() as folder:
         count = 0
         while waiting or running:
@@ -172,6 +168,15 @@ def run(limit, at_once, only):
                 found[name] = json.loads(file.read_text()) if file.is_file() else {"error": f"ended with {status}"}
             elif late:
                 time.sleep(0.2)
+    return found
+
+
+def lightened(found):
+    """The same without the longest lists of events, where all of them weigh too much."""
+    weight = sum(len(row.get("events", "")) for row in found.values())
+    for row in sorted(found.values(), key=lambda row: -len(row.get("events", ""))):
+        if weight > MOST_EVENTS and "events" in row:
+            weight -= len(row.pop("events"))
     return found
 
 
@@ -208,12 +213,13 @@ def main():
     parser.add_argument("--only", action="append")
     asked = parser.parse_args()
     estimates = json.loads(Path(asked.estimates).read_text()) if Path(asked.estimates).is_file() else {}
+    import torch  # noqa: F401  (the forks share what is imported here; no card is touched)
+    import torch._dynamo  # noqa: F401
+    import torchvision  # noqa: F401
+    import transformers  # noqa: F401
+
     began = time.time()
-    found = run(asked.limit, asked.at_once, asked.only)
-    weight = sum(len(row.get("events", "")) for row in found.values())
-    for row in sorted(found.values(), key=lambda row: -len(row.get("events", ""))):
-        if weight > MOST_EVENTS and "events" in row:
-            weight -= len(row.pop("events"))
+    found = lightened(run(jobs(asked.only), asked.limit, asked.at_once))
     out = Path(os.environ.get("OUT", "."), "estimate.result.json")
     out.write_text(json.dumps(found))
     shown(found, estimates)

@@ -163,4 +163,3 @@ int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
 UNEXPECTED(cuLinkAddData_v2)
 UNEXPECTED(cuLinkComplete)
 UNEXPECTED(cuLinkCreate_v2)
-UNEXPECTED(cuTensorMapEncodeTiled)

@@ -124,7 +124,7 @@ class Estimate:
 
 
 def _sentences(found: "dict[str, Any]", card: Card) -> "list[str]":
-    said = []
+    said = list(found.get("assumed", []))
     if not card.measured:
         said.append(f"the properties of {card.title} are published figures: nothing was measured on a card of this kind")
     for note in found["notes"]:

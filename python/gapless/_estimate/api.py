@@ -16,8 +16,8 @@ from .._errors import GaplessError
 from . import ship
 from .answer import Estimate
 from .cards import Card, card, environment
+from .steps import PRECISIONS
 
-PRECISIONS = ("fp32", "bf16", "fp16", "amp-bf16", "amp-fp16")
 # device_unexpected() of the card ends a process with this code and a message.
 _NOT_KNOWN = 70
 
@@ -81,7 +81,7 @@ def start(
         (folder / "job.pickle").write_bytes(pickle.dumps({**job, "path": sys.path}))
         # The program's own words go to standard error: standard output is the answer's.
         command = [sys.executable, "-m", "gapless._estimate.child", name]
-        quiet = job["kind"] == "call"
+        quiet = job["kind"] != "script"
         done = subprocess.run(
             command, env={**environment(kind, capacity, count), **(variables or {})}, stdin=subprocess.DEVNULL, check=False, text=True, errors="replace",
             stdout=subprocess.PIPE if quiet else sys.stderr, stderr=subprocess.PIPE,
@@ -92,6 +92,8 @@ def start(
         sys.stderr.write(done.stderr)
     if found is None:
         raise GaplessError(_why(done.returncode, done.stderr))
+    if found.get("refused"):
+        raise GaplessError(found["error"])
     if "error" in found and not may_fail:
         raise GaplessError(f"the program failed on the card: {found['error']}\n{found.get('traceback', '').rstrip()}")
     return found, snapshot

@@ -2,12 +2,13 @@
 
     python -m gapless._estimate.child FOLDER
 
-FOLDER holds `job.pickle`, and gets `result.json` and `snapshot.pickle`. A job is either a model with its functions
-(`call`) or a script (`script`).
+FOLDER holds `job.pickle`, and gets `result.json` and `snapshot.pickle`. A job is a model with its functions (`call`), a
+configuration that a model is made from (`configuration`), or a script (`script`).
 """
 
 import ctypes
 import functools
+import gc
 import json
 import os
 import pickle
@@ -16,12 +17,14 @@ import sys
 import time
 import traceback
 import warnings
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from .._errors import GaplessError
+from . import steps
+
 _ENTRIES = 2_000_000
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "amp-bf16": "float32", "amp-fp16": "float32"}
 # A program that never steps an optimizer is inference: it ends after this many calls of its model.
 _MOST_CALLS = 200
 
@@ -39,6 +42,8 @@ def main(folder: Path) -> int:
     except Exception as error:
         out_of_memory = type(error).__name__ == "OutOfMemoryError"
         result = {"error": f"{type(error).__name__}: {error}", "out_of_memory": out_of_memory, "traceback": traceback.format_exc()}
+        if isinstance(error, GaplessError):
+            result = {"error": str(error), "refused": True}
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     _meet()
     sys.stdout.flush()
@@ -72,9 +77,13 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
     marks = Marks(values)
     marks.install()
     phases = Phases(torch)
+    assumed: list[str] = []
+    recipe = 0
     with values:
         if job["kind"] == "call":
             _call(job, torch, phases)
+        elif job["kind"] == "configuration":
+            assumed, recipe = _configuration(job, torch, phases, [values.reads, values.choices, values.sampled])
         else:
             _script(job, marks, phases)
     torch.cuda.synchronize()
@@ -96,6 +105,8 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
         "choices": _rows(values.choices),
         "sampled": _rows(values.sampled),
         "searches": marks.searches,
+        "assumed": assumed,
+        **({"recipe": recipe} if job["kind"] == "configuration" else {}),
         "steps": max(marks.optimizers.values(), default=0) if job["kind"] == "script" else job["steps"],
         "calls": marks.calls,
         "torch": torch.__version__,
@@ -131,52 +142,56 @@ def _call(job: "dict[str, Any]", torch: Any, phases: Phases) -> None:
 
     work = ship.loads(job["payload"])
     precision = job["precision"]
-    dtype = getattr(torch, _DTYPES[precision])
     torch.manual_seed(0)
-    # The first matrix product allocates cuBLAS's workspace, which stays: it counts from the beginning.
-    first = torch.randn(64, 64, device="cuda")
-    (first @ first).sum().item()
-    del first
+    steps.first_product()
     model = work["model"]
     if not isinstance(model, torch.nn.Module):
         model = model()
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"`model` is to be a module or a callable that makes one, and made {type(model).__name__}")
-    model = model.to("cuda", dtype)
+    model = model.to("cuda", steps.dtype_of(precision))
     phases.end("model")
     phases.begin()
-
-    def under() -> AbstractContextManager[Any]:
-        lower = torch.float16 if precision == "amp-fp16" else torch.bfloat16
-        return torch.autocast("cuda", dtype=lower) if precision.startswith("amp-") else nullcontext()
-
     batch, loss = work["batch"], work["loss"] or _plain_loss
     if job["train"]:
-        _train(model, batch, loss, work["optimizer"] or torch.optim.AdamW, job["steps"], dtype, under, phases)
-        return
-    model.train(False)
-    with torch.no_grad(), under():
-        for step in range(job["steps"]):
-            given = batch("cuda", dtype)
-            out = loss(model, given)
-            phases.end("forward", step)
-            del out, given
+        steps.train(model, batch, loss, work["optimizer"] or torch.optim.AdamW, job["steps"], precision, phases.end)
+    else:
+        steps.infer(model, batch, loss, job["steps"], precision, phases.end)
 
 
-def _train(model: Any, batch: Any, loss: Any, optimizer: Any, steps: int, dtype: Any, under: Any, phases: Phases) -> None:
-    model.train()
-    stepper = optimizer(model.parameters())
-    for step in range(steps):
-        given = batch("cuda", dtype)
-        with under():
-            out = loss(model, given)
-        phases.end("forward", step)
-        out.backward()
-        phases.end("backward", step)
-        stepper.step()
-        stepper.zero_grad(set_to_none=True)
-        phases.end("optimizer", step)
-        del out, given
+def _configuration(job: "dict[str, Any]", torch: Any, phases: Phases, notes: "list[dict[str, Any]]") -> "tuple[list[str], int]":
+    """Runs the model of a configuration with the first batch that it accepts; what was chosen, and which batch."""
+    from . import configured
+    from . import recipe as recipes
+
+    settings = job["settings"]
+    torch.manual_seed(0)
+    steps.first_product()
+    work = configured.prepared(job["configuration"], settings, job.get("text"))
+    model = work.model.to("cuda")
+    phases.end("model")
+    why: list[str] = []
+    for number, recipe in enumerate(work.recipes):
+        for rows in notes:
+            rows.clear()
+        phases.begin()
+        try:
+            work.run(recipe, job["steps"], phases.end)
+        except GaplessError:
+            raise
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            why.append(f"with {recipes.words(recipe)}: {type(error).__name__}: {str(error).strip()[:300]}")
+            if os.environ.get("GAPLESS_ESTIMATE_TELL"):
+                traceback.print_exc()
+            error.__traceback__ = None
+            model.zero_grad(set_to_none=True)
+            gc.collect()
+            torch.cuda.empty_cache()
+        else:
+            return work.sentences(recipe), number
+    raise GaplessError(configured.refusal(model, why))
 
 
 def _plain_loss(model: Any, batch: Any) -> Any:
@@ -192,7 +207,7 @@ def _plain_loss(model: Any, batch: Any) -> Any:
 
 
 def _script(job: "dict[str, Any]", marks: Any, phases: Phases) -> None:
-    steps = job["steps"]
+    wanted = job["steps"]
 
     def after_step() -> None:
         phases.end("step", max(marks.optimizers.values()))
@@ -201,7 +216,7 @@ def _script(job: "dict[str, Any]", marks: Any, phases: Phases) -> None:
         # What follows the last step (averages of weights, an evaluation) counts too, so that it ends before the next.
         # Where several optimizers take turns, each gets its steps; one that never does ends it late.
         counts = marks.optimizers.values()
-        if counts and (min(counts) >= steps or max(counts) >= 4 * steps):
+        if counts and (min(counts) >= wanted or max(counts) >= 4 * wanted):
             raise _Enough
 
     marks.before_step, marks.after_step = before_step, after_step

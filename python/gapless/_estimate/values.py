@@ -104,6 +104,8 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             args = self._by_numbers(name, args)
             if name == "masked_select" and isinstance(args[1], tuple):
                 function, name = Tensor.__getitem__, "__getitem__"
+        if name == "repeat_interleave":
+            kwargs = self._with_size(args, kwargs)
         if name == "coalesce" and args[0].is_cuda and not args[0].is_coalesced():
             return self._coalesced(function, args[0])
         out = function(*args, **kwargs)
@@ -118,6 +120,14 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 self._unset[key] = weakref.ref(out, lambda _: self._unset.pop(key, None))
             return out
         return self._beside(function, name, args, kwargs, out)
+
+    def _with_size(self, args: Any, kwargs: Any) -> Any:
+        """The keywords of repeat_interleave with the size of its result, which it would read from the card."""
+        repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0] if args else None)
+        value = self.value(repeats) if isinstance(repeats, Tensor) and repeats.is_cuda else None
+        if value is None or kwargs.get("output_size") is not None:
+            return kwargs
+        return {**kwargs, "output_size": int(value.sum())}
 
     def _coalesced(self, function: Callable[..., Any], sparse: Tensor) -> Tensor:
         """A sparse tensor whose indices are counted; all are taken to differ where they are not known."""
@@ -309,6 +319,8 @@ def _depends_on_values(name: str, args: Any) -> "list[bool]":
     if name == "__getitem__":
         parts = args[1] if isinstance(args[1], tuple) else (args[1],)
         return [isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts]
+    if name == "repeat_interleave":
+        return [any(isinstance(word, Tensor) for word in args[1:]) or len(args) == 1]
     return [name != "where" or len(args) == 1]
 
 

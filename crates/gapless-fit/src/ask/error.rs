@@ -10,11 +10,18 @@ use crate::search::SearchError;
 pub struct AskError {
     pub what: String,
     pub help: String,
+    /// Whether `gapless estimate`, which runs a model on torch itself, may answer where this does not.
+    pub estimable: bool,
 }
 
 impl AskError {
     pub(super) fn new(what: impl Into<String>, help: impl Into<String>) -> AskError {
-        AskError { what: what.into(), help: help.into() }
+        AskError { what: what.into(), help: help.into(), estimable: false }
+    }
+
+    /// The same for a model that `gapless estimate` can run.
+    pub(super) fn estimable(self) -> AskError {
+        AskError { estimable: true, ..self }
     }
 
     /// A model whose steps cannot be followed.

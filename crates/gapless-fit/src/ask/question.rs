@@ -13,6 +13,7 @@ use crate::read;
 use crate::search::space::Offload;
 use crate::settings::{Checkpointing, Engine, Optimizer, Precision};
 use gapless_trace::Bytes;
+use std::path::Path;
 
 /// A model and all that is set.
 #[derive(Clone, Debug)]
@@ -56,13 +57,18 @@ impl Question {
     /// When there is no such model, when what is asked contradicts itself, or when the model cannot take it.
     pub fn read(path: &str, asked: &Asked) -> Result<Question, AskError> {
         let options = read::Options { batch: asked.batch };
+        let configuration = Path::new(path).is_dir() || path.ends_with(".json");
         let model = read::open_with(path, &options).map_err(|error| {
-            AskError::new(
+            let told = AskError::new(
                 error.to_string(),
                 "`gapless fit --help` shows what a MODEL can be, `gapless fit --list` the built-in ones",
-            )
+            );
+            let unknown = matches!(error.problem, read::Problem::Unsupported { .. });
+            if unknown && configuration { told.estimable() } else { told }
         })?;
+        let unknown = model.architecture.is_none();
         Question::about(path, model, asked)
+            .map_err(|error| if unknown && configuration { error.estimable() } else { error })
     }
 
     /// The question about a model that was read already, under this name.

@@ -135,7 +135,7 @@ pub(super) fn counted(path: &str, asked: &Asked, model: &Counted) -> Result<()> 
     } else {
         any.to_owned()
     };
-    Err(AskError::new(what, help))
+    Err(AskError::new(what, help).estimable())
 }
 
 /// A graph is what it is: nothing of how it runs can be changed.

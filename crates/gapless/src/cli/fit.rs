@@ -1,6 +1,7 @@
 //! The flags of `gapless fit`.
 
 use clap::{Args as ClapArgs, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Debug, ClapArgs)]
@@ -18,6 +19,8 @@ Examples:
   gapless fit --compare llama-3-8b qwen3-8b
   gapless fit --list qwen                                      built-in models with qwen in their name
   gapless fit resnet50 --image 224 --batch 256 --format html -o step.html
+  gapless fit --run train.py -- --batch 8                      torch itself runs the script, without a GPU
+  gapless fit ./any-model --run --batch 4 --gpu h100           the same for any configuration: `gapless estimate`
 
 MODEL is a Hugging Face config.json or its folder, a .safetensors, .gguf, .pt2 or .onnx file, or a built-in name (`--list` prints them).
 What is not given is chosen and said: training, one GPU (h200), batch 1, 2048 tokens or what the model can take, bf16, AdamW, no
@@ -30,6 +33,10 @@ pub(crate) struct FitArgs {
 
     #[command(flatten)]
     pub(crate) settings: Settings,
+
+    /// Run MODEL, a script or a configuration, on torch itself, as `gapless estimate` does
+    #[arg(long, conflicts_with_all = ["list", "gpus_list"])]
+    pub(crate) run: bool,
 
     /// Look for cheaper plans even where it fits
     #[arg(long)]
@@ -77,6 +84,10 @@ pub(crate) struct FitArgs {
     /// Where to write it [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+
+    /// With --run: the script's own arguments, after `--`
+    #[arg(last = true, value_name = "ARGUMENTS")]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 /// What is run and where. `--compare` changes any of it by name.

@@ -1,19 +1,23 @@
-//! `gapless estimate`: the memory of a script without a GPU. The Python package does the work, in the Python that has
-//! the script's torch; this finds both and hands the question over. The exit code is the package's.
+//! `gapless estimate`: the memory of a script, or of a model's configuration, without a GPU. The Python package does the
+//! work, in the Python that has the torch in question; this finds both and hands the question over. The exit code is the
+//! package's.
 
 use crate::Answer;
 use crate::cli::estimate::EstimateArgs;
 use crate::commands::run::package;
 use crate::failure::Failure;
 use anyhow::{Context, Result};
+use gapless_fit::read::preset_config;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::Command;
 
 pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
-    if !args.script.is_file() {
+    let text = built_in(&args.script)?;
+    if text.is_none() && !args.script.exists() {
         let what = format!("{}: no such file", args.script.display());
-        let help = "name a Python script, as in `gapless estimate train.py -- --batch 8`";
+        let help = "name a Python script, as in `gapless estimate train.py -- --batch 8`; or a config.json, its folder, \
+                    or a name that `gapless fit --list` prints";
         return Err(Failure::new(what, help).into());
     }
     let python = std::env::var_os("GAPLESS_PYTHON").unwrap_or_else(|| "python3".into());
@@ -28,8 +32,12 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
         args.format.name(),
     ]);
     command.args(["--steps", &args.steps.to_string(), "--nproc", &args.nproc.to_string()]);
+    command.args(args.run.words());
     if let Some(file) = &args.save {
         command.arg("--save").arg(file);
+    }
+    if let Some(text) = text {
+        command.args(["--text", text]);
     }
     command.arg(&args.script).arg("--").args(&args.arguments);
     command.env("PYTHONPATH", path(&package)?);
@@ -39,6 +47,18 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
     }
     let status = command.status().map_err(|error| not_started(&error, &python))?;
     std::process::exit(status.code().unwrap_or(2))
+}
+
+/// The configuration of a built-in name, where no file has that name.
+fn built_in(script: &Path) -> Result<Option<&'static str>> {
+    let Some(name) = script.to_str().filter(|_| !script.exists()) else { return Ok(None) };
+    match preset_config(name) {
+        Some(text) if text.contains("\"torchvision_") => {
+            let what = format!("{name} is a network of torchvision, and has no configuration that makes it");
+            Err(Failure::new(what, "`gapless fit` knows it; or write a script and estimate that").into())
+        }
+        found => Ok(found),
+    }
 }
 
 /// The folder that the package lies in, before what was there.

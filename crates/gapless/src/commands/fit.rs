@@ -1,8 +1,10 @@
 //! `gapless fit`: what a model will take on a device before it runs, and a configuration that fits.
 //!
-//! Flags become a question ([`flags`]), `gapless_fit::ask` answers it, `gapless_report::fit` has the words.
+//! Flags become a question ([`flags`]), `gapless_fit::ask` answers it, `gapless_report::fit` has the words. With `--run`
+//! the question is one for `gapless estimate` ([`estimated`]).
 
 mod emit;
+mod estimated;
 pub(super) mod flags;
 mod lists;
 mod page;
@@ -15,6 +17,13 @@ use anyhow::Result;
 use gapless_fit::ask::{self, AskError, Asked, Question, Wishes};
 
 pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
+    if args.run {
+        return super::estimate::run(&estimated::args(args)?);
+    }
+    if !args.arguments.is_empty() {
+        let help = "add --run to run a script: `gapless fit --run train.py -- --batch 8`";
+        return Err(Failure::new("arguments after `--` are for a script", help).into());
+    }
     crate::small_pages::take();
     if let Some(filter) = &args.list {
         return lists::models(args, filter);
@@ -33,7 +42,8 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
         .into());
     };
     let emits = args.emit.map(flags::emit);
-    let q = asked(path, &Asked { emit: emits, ..flags::asked(&args.settings)? })?;
+    let asked = Asked { emit: emits, ..flags::asked(&args.settings)? };
+    let q = Question::read(path, &asked).map_err(|error| estimated::refused(error, path, args))?;
     let found = ask::ask(&q, &wishes(args)).map_err(failure)?;
     let verdict = if found.fits { Answer::Yes } else { Answer::No };
     if let Some(path) = &args.html {
@@ -66,11 +76,7 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
 }
 
 fn question(path: &str, settings: &crate::cli::fit::Settings) -> Result<Question> {
-    asked(path, &flags::asked(settings)?)
-}
-
-fn asked(path: &str, asked: &Asked) -> Result<Question> {
-    Ok(Question::read(path, asked).map_err(failure)?)
+    Ok(Question::read(path, &flags::asked(settings)?).map_err(failure)?)
 }
 
 fn wishes(args: &FitArgs) -> Wishes {

@@ -58,6 +58,9 @@ pub(crate) fn from_fields(
 fn dispatch(fields: Fields<'_>, weights: bool, notes: &mut Vec<String>) -> Outcome<Option<Architecture>> {
     remarks(fields, notes)?;
     let Some(model_type) = fields.text("model_type")? else {
+        if let Some(class) = fields.get("_class_name").and_then(Json::text) {
+            return diffusers(class, weights, notes);
+        }
         return unknown(None, weights, notes);
     };
     if let Some((inner, text)) = text_part(model_type, fields) {
@@ -168,6 +171,16 @@ fn unknown(
              file that `gapless fit` reads; .safetensors files beside the configuration give its weights at least"
         ),
     )
+}
+
+/// A configuration of diffusers, which names its class instead of a type.
+fn diffusers(class: &str, weights: bool, notes: &mut Vec<String>) -> Outcome<Option<Architecture>> {
+    let what = format!("the class \"{}\" of diffusers is not known", brief(class));
+    if weights {
+        notes.push(format!("{what}: only the weights are known"));
+        return Ok(None);
+    }
+    unsupported(what, "`gapless.estimate(model, ...)` in Python takes any PyTorch module")
 }
 
 /// Every `model_type` that is read, in no order. A test opens each.

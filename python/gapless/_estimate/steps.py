@@ -1,0 +1,70 @@
+"""Steps of training and passes of inference, as they run over the card and on a real one.
+
+`told(phase, step)` hears of the end of each phase, so that whoever measures can read its peaks.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Callable
+
+PRECISIONS = ("fp32", "bf16", "fp16", "amp-bf16", "amp-fp16")
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "amp-bf16": "float32", "amp-fp16": "float32"}
+
+Told = Callable[[str, int], None]
+
+
+def dtype_of(precision: str) -> Any:
+    """What weights and inputs are kept in."""
+    import torch
+
+    return getattr(torch, _DTYPES[precision])
+
+
+def under(precision: str) -> "AbstractContextManager[Any]":
+    """Autocast, where the precision asks for it."""
+    import torch
+
+    if not precision.startswith("amp-"):
+        return nullcontext()
+    made: AbstractContextManager[Any] = torch.autocast("cuda", dtype=torch.float16 if precision == "amp-fp16" else torch.bfloat16)
+    return made
+
+
+def first_product() -> None:
+    """The first matrix product allocates cuBLAS's workspace, which stays: it counts from the beginning."""
+    import torch
+
+    first = torch.randn(64, 64, device="cuda")
+    (first @ first).sum().item()
+
+
+def train(model: Any, batch: Any, loss: Any, optimizer: Any, steps: int, precision: str, told: Told, accumulation: int = 1) -> None:
+    """Forward, backward, optimizer; gradients of `accumulation` batches add up before each step of the optimizer."""
+    dtype = dtype_of(precision)
+    model.train()
+    stepper = optimizer(model.parameters())
+    for step in range(steps):
+        for _ in range(accumulation):
+            given = batch("cuda", dtype)
+            with under(precision):
+                out = loss(model, given)
+            told("forward", step)
+            out.backward()
+            told("backward", step)
+            del out, given
+        stepper.step()
+        stepper.zero_grad(set_to_none=True)
+        told("optimizer", step)
+
+
+def infer(model: Any, batch: Any, loss: Any, steps: int, precision: str, told: Told) -> None:
+    """Passes in evaluation mode and without gradients. What a pass returns is let go before the next."""
+    import torch
+
+    dtype = dtype_of(precision)
+    model.train(False)
+    with torch.no_grad(), under(precision):
+        for step in range(steps):
+            given = batch("cuda", dtype)
+            out = loss(model, given)
+            told("forward", step)
+            del out, given
