@@ -28,12 +28,11 @@ MODELS = {
 # Sharding, what is emitted, precision and what else is asked.
 LAYOUTS = (
     ("fsdp", "fsdp", "bf16", ["--batch", "4", "--seq", "1024"]),
-    ("fsdp", "fsdp", "bf16", ["--batch", "1", "--seq", "512"]),
-    ("fsdp", "fsdp", "bf16", ["--batch", "8", "--seq", "1024", "--checkpointing", "full"]),
-    ("fsdp", "fsdp", "mixed", ["--batch", "2", "--seq", "1024"]),
     ("1", "deepspeed", "mixed", ["--batch", "4", "--seq", "1024"]),
-    ("2", "deepspeed", "mixed", ["--batch", "4", "--seq", "1024"]),
-    ("3", "deepspeed", "mixed", ["--batch", "4", "--seq", "1024"]),
+    ("2", "deepspeed", "mixed", ["--batch", "1", "--seq", "512"]),
+    ("fsdp", "fsdp", "bf16", ["--batch", "1", "--seq", "512"]),
+    ("fsdp", "fsdp", "mixed", ["--batch", "2", "--seq", "1024"]),
+    ("fsdp", "fsdp", "bf16", ["--batch", "8", "--seq", "1024", "--checkpointing", "full"]),
 )
 
 
@@ -65,8 +64,8 @@ def main():
     asked = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
     rows = []
-    for name in MODELS:
-        for layout in LAYOUTS:
+    for layout in LAYOUTS:
+        for name in MODELS:
             for ranks in map(int, asked.ranks.split(",")):
                 title = f"{name} {layout[0]} {layout[2]} {' '.join(layout[3])} x{ranks}"
                 if asked.only and asked.only not in title:

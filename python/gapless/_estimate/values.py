@@ -106,6 +106,10 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 function, name = Tensor.__getitem__, "__getitem__"
         if name == "repeat_interleave":
             kwargs = self._with_size(args, kwargs)
+        if name == "ctc_loss":
+            # It reads the lengths from the card.
+            args = (*args[:2], *(self._or_known(word) for word in args[2:]))
+            kwargs = {key: self._or_known(word) if key.endswith("_lengths") else word for key, word in kwargs.items()}
         if name == "coalesce" and args[0].is_cuda and not args[0].is_coalesced():
             return self._coalesced(function, args[0])
         out = function(*args, **kwargs)
@@ -120,6 +124,11 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 self._unset[key] = weakref.ref(out, lambda _: self._unset.pop(key, None))
             return out
         return self._beside(function, name, args, kwargs, out)
+
+    def _or_known(self, word: Any) -> Any:
+        """A tensor's value on the CPU, where it is known; anything else as it is."""
+        value = self.value(word) if isinstance(word, Tensor) and word.is_cuda else None
+        return word if value is None else value
 
     def _with_size(self, args: Any, kwargs: Any) -> Any:
         """The keywords of repeat_interleave with the size of its result, which it would read from the card."""
