@@ -249,6 +249,29 @@ pub(crate) unsafe fn enable_peer(function: usize, this: *mut c_void, user: i8, o
     }
 }
 
+/// How large the workspaces of cuBLAS and of cuBLASLt are; what this build of PyTorch does not tell is left out.
+///
+/// # Safety
+/// Where C++ may be thrown through.
+pub(crate) unsafe fn workspace_sizes() -> &'static [usize] {
+    static SIZES: OnceLock<Vec<usize>> = OnceLock::new();
+    if let Some(sizes) = SIZES.get() {
+        return sizes;
+    }
+    check("PyTorch's choice of workspaces");
+    let names = [c"_ZN2at4cuda22getChosenWorkspaceSizeEv", c"_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv"];
+    let ask = |name: &&CStr| {
+        let function = find(&TORCH_CUDA, name)?;
+        // SAFETY: PyTorch's headers give both names this type.
+        Some(unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> usize>(function)()
+        })
+    };
+    // Not in the lock's own closure: it may be left by an exception.
+    let sizes: Vec<usize> = names.iter().filter_map(ask).collect();
+    SIZES.get_or_init(|| sizes)
+}
+
 // ---- PyTorch's own functions ----
 
 /// `c10::cuda::CUDAStream`: a device and a number.

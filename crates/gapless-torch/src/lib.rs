@@ -47,6 +47,7 @@ mod sharing;
 pub mod state;
 pub mod stats;
 mod suppliers;
+mod symbols;
 pub mod tensors;
 pub mod traced;
 mod watcher;

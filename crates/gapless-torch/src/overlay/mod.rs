@@ -24,9 +24,10 @@ mod snapshot;
 
 use crate::cxx::{self, find};
 use crate::exception::{self, Kind};
+use crate::symbols::size_of_symbol;
 use layout::Layouts;
 use rows::{HEADER, ROWS, Row};
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -179,50 +180,6 @@ fn compare(row: &Row, table: &[usize]) -> Result<(), String> {
         return Err("torch's table has an empty place".to_owned());
     }
     Ok(())
-}
-
-/// `Dl_info`.
-#[repr(C)]
-struct DlInfo {
-    file: *const c_void,
-    base: *const c_void,
-    name: *const c_void,
-    address: *const c_void,
-}
-
-/// `Elf64_Sym`.
-#[repr(C)]
-struct ElfSymbol {
-    name: u32,
-    info: u8,
-    other: u8,
-    section: u16,
-    value: u64,
-    size: u64,
-}
-
-unsafe extern "C" {
-    fn dladdr1(
-        address: *const c_void,
-        info: *mut DlInfo,
-        extra: *mut *const ElfSymbol,
-        flags: c_int,
-    ) -> c_int;
-}
-
-/// How long the symbol at this address is, as its library says.
-fn size_of_symbol(address: *mut c_void) -> Option<usize> {
-    const RTLD_DL_SYMENT: c_int = 1;
-    let null = std::ptr::null();
-    let mut info = DlInfo { file: null, base: null, name: null, address: null };
-    let mut symbol: *const ElfSymbol = std::ptr::null();
-    // SAFETY: both places are ours; the symbol is part of a loaded library's constants.
-    unsafe {
-        if dladdr1(address, &raw mut info, &raw mut symbol, RTLD_DL_SYMENT) == 0 || symbol.is_null() {
-            return None;
-        }
-        (info.address == address.cast_const()).then_some((*symbol).size as usize)
-    }
 }
 
 impl Ready {

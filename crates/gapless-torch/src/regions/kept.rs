@@ -1,0 +1,130 @@
+//! What PyTorch keeps for itself: memory that it asks for once, and uses to the end of the process.
+//!
+//! cuBLAS's workspaces and the seeds of graphs are made when they are first needed. If that is while a region is open,
+//! they must not fall asleep with it: a product outside of the region, or a graph of another one, would then write to
+//! memory that is not there. Nothing in a request says what it is for. So, while a region is open, a request of such a
+//! size is told by the functions of PyTorch that it came through, and goes to a pool of its own that never sleeps. What
+//! is freed there stays there: a graph may remember the address of a workspace.
+
+use crate::cxx;
+use crate::foreign;
+use crate::symbols::size_of_symbol;
+use gapless_pool::PoolKey;
+use std::ffi::{CStr, c_int, c_void};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// The pool of what PyTorch keeps. PyTorch counts its own from 0, and regions have another first half.
+pub(crate) const POOL: PoolKey = PoolKey(0x0074_6f72_6368_6b70, 0);
+
+/// A seed, or an offset, of a graph: one integer of 64 bits.
+const SEED: usize = 8;
+/// Frames that are looked through: a seed's tensor is made some twenty calls below.
+const MOST_FRAMES: usize = 48;
+
+const LIBRARIES: [&CStr; 1] = [c"libtorch_cuda.so"];
+/// Those that keep what they allocate: a workspace.
+const WORKSPACES: [&CStr; 3] = [
+    c"_ZN2at4cuda24getCurrentCUDABlasHandleEv",
+    c"_ZN2at4cuda24getCurrentCUDABlasHandleEb",
+    c"_ZN2at4cuda22getCUDABlasLtWorkspaceEv",
+];
+/// The same: seeds, which are made for the first graph and serve all others.
+const SEEDS: [&CStr; 4] = [
+    c"_ZN2at17CUDAGeneratorImpl14register_graphEPNS_4cuda9CUDAGraphE",
+    c"_ZN2at4cuda9CUDAGraph24register_generator_stateERKNS_9GeneratorE",
+    c"_ZN2at4cuda9CUDAGraph24register_generator_stateEN3c1013intrusive_ptrINS_18CUDAGeneratorStateENS2_6detail34intrusive_target_default_null_typeIS4_EEEE",
+    c"_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode",
+];
+
+/// Whether this request, made while a region is open, is for something that PyTorch keeps.
+///
+/// # Safety
+/// Where C++ may be thrown through.
+#[cold]
+pub(super) unsafe fn is_for_torch(size: usize) -> bool {
+    static WORKSPACE: OnceLock<Vec<Range<usize>>> = OnceLock::new();
+    static SEEDED: OnceLock<Vec<Range<usize>>> = OnceLock::new();
+    if size == SEED {
+        return comes_through(SEEDED.get_or_init(|| addresses(&SEEDS)));
+    }
+    // SAFETY: as the caller says.
+    let sizes = unsafe { foreign::workspace_sizes() };
+    sizes.contains(&size) && comes_through(WORKSPACE.get_or_init(|| addresses(&WORKSPACES)))
+}
+
+/// The addresses of these functions' code, as far as this build of PyTorch exports them.
+fn addresses(names: &[&CStr]) -> Vec<Range<usize>> {
+    names.iter().filter_map(|name| code(cxx::find(&LIBRARIES, name)?)).collect()
+}
+
+/// What the unwinder calls for each frame: 0 to go on.
+type Visit = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+
+unsafe extern "C" {
+    fn _Unwind_Backtrace(visit: Visit, argument: *mut c_void) -> c_int;
+    fn _Unwind_GetIP(frame: *mut c_void) -> usize;
+}
+
+fn code(function: *mut c_void) -> Option<Range<usize>> {
+    let (start, size) = (function as usize, size_of_symbol(function)?);
+    Some(start..start.saturating_add(size))
+}
+
+struct Search<'a> {
+    among: &'a [Range<usize>],
+    left: usize,
+    is_found: bool,
+}
+
+/// Whether this thread is in one of these functions.
+fn comes_through(among: &[Range<usize>]) -> bool {
+    let mut search = Search { among, left: MOST_FRAMES, is_found: false };
+    if !among.is_empty() {
+        // SAFETY: the unwinder hands `visit` the search back, which outlives the walk.
+        unsafe { _Unwind_Backtrace(visit, (&raw mut search).cast()) };
+    }
+    search.is_found
+}
+
+unsafe extern "C" fn visit(frame: *mut c_void, search: *mut c_void) -> c_int {
+    // SAFETY: `comes_through` passed its own search, which nothing else uses meanwhile; the frame is the unwinder's.
+    let (search, at) = unsafe { (&mut *search.cast::<Search<'_>>(), _Unwind_GetIP(frame)) };
+    // A return address lies behind its call, which may be a function's last instruction.
+    let call = at.wrapping_sub(1);
+    search.is_found = search.among.iter().any(|code| code.contains(&call));
+    search.left -= 1;
+    c_int::from(search.is_found || search.left == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A function whose code is known by its address alone.
+    #[inline(never)]
+    extern "C" fn below(among: *const Vec<Range<usize>>) -> bool {
+        // SAFETY: the caller's vector lives through the call.
+        let found = comes_through(unsafe { &*among });
+        std::hint::black_box(found)
+    }
+
+    #[test]
+    fn a_thread_knows_the_functions_that_it_is_in() {
+        let start = below as *const () as usize;
+        let inside = vec![1..2, start..start + 512];
+        assert!(below(&raw const inside));
+        let elsewhere = vec![1..2, 3..4];
+        assert!(!below(&raw const elsewhere));
+        let none = Vec::new();
+        assert!(!below(&raw const none));
+    }
+
+    #[test]
+    fn the_loader_tells_how_long_a_function_is() {
+        let malloc = cxx::find(&[c"libc.so.6"], c"malloc").expect("the C library has it");
+        let code = code(malloc).expect("and says its size");
+        assert!(code.len() > 8 && code.len() < 1 << 20, "{code:?}");
+        assert_eq!(code.start, malloc as usize);
+    }
+}
