@@ -91,3 +91,36 @@ def test_training_in_threads_and_streams(bench):
         """,
         "-Wignore",
     )
+
+
+def test_the_default_stream_of_a_green_context_is_another_stream(bench):
+    """Its handle is 0, as that of the card's own default stream: memory freed there goes to nobody without a wait."""
+    bench.passes(
+        """
+import ctypes, torch, gapless
+gapless.enable(limit="64MiB")
+card = ctypes.CDLL("libcuda.so.1")
+card.cuCtxPushCurrent_v2.argtypes = [ctypes.c_void_p]
+MIB = 1 << 20
+torch.zeros(1, device="cuda")
+def streams():
+    return {segment["stream"] for segment in torch.cuda.memory_snapshot()}
+assert streams() == {0}
+assert card.cuCtxPushCurrent_v2(0x9990) == 0
+green = torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+place = green.data_ptr()
+assert card.cuCtxPopCurrent_v2(None) == 0
+assert streams() == {0, 0x9991}, streams()
+own = torch.empty(10 * MIB, dtype=torch.uint8, device="cuda")
+# Of the card's own stream, used in the green context.
+assert card.cuCtxPushCurrent_v2(0x9990) == 0
+own.record_stream(torch.cuda.current_stream())
+del green
+assert card.cuCtxPopCurrent_v2(None) == 0
+del own
+again = torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+assert not place <= again.data_ptr() < place + 20 * MIB
+# Before the request fails it is waited for, and then given.
+more = torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+""",
+    )

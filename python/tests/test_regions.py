@@ -29,6 +29,11 @@ def holds(tensor, seed):
 
 def one(name):
     return next(found for found in gapless.regions() if found.name == name)
+
+def places():
+    # Addresses and sizes of what is awake.
+    blocks = (block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"])
+    return {(block["address"], block["size"]) for block in blocks if block["state"] == "active_allocated"}
 """
 
 
@@ -834,4 +839,193 @@ before = torch.cuda.memory_allocated()
 found = gapless.suspend_others()
 assert found.cublas_bytes == before - torch.cuda.memory_allocated() and found.cublas_bytes >= 0
 """
+    )
+
+
+def test_what_torch_keeps_for_itself_does_not_sleep(bench):
+    """cuBLAS's workspaces, eager, in a backward pass and in a capture, and the seeds of graphs: made in a region, they
+    serve the whole process. Their sizes are also those of tensors, which do belong to the region."""
+    bench.passes(
+        START
+        + """
+size = 8519680
+with gapless.region("engine"):
+    weight = torch.zeros(256, 256, device="cuda", requires_grad=True)
+    alike = torch.empty(size, dtype=torch.uint8, device="cuda")
+    counter = torch.zeros(1, dtype=torch.long, device="cuda")
+    held = one("engine").live
+    product = weight @ weight
+    product.sum().backward()
+    grown = one("engine").live - held
+    # The product, its sum and the gradient; a workspace is 8 MiB and more.
+    assert grown < 4 * MIB, grown
+    del product
+    graph = torch.cuda.CUDAGraph()
+    before = places()
+    with torch.cuda.graph(graph):
+        drawn = torch.rand(64, device="cuda") @ weight.detach()[:64]
+made = places() - before
+gapless.sleep("engine")
+assert gapless.is_asleep(alike) and gapless.is_asleep(counter) and gapless.is_asleep(drawn)
+awake = places()
+workspaces = [found for found in awake if found[1] >= size]
+assert workspaces, awake
+# Two seeds of 512 bytes each at least, made by the capture.
+assert len([found for found in awake & made if found[1] <= 512]) >= 2, (awake, made)
+# A product outside takes the workspace that is there.
+other = torch.zeros(64, 64, device="cuda")
+count = len(places())
+(other @ other).sum()
+assert len(places()) == count, "the workspace of this stream is asleep or was made anew"
+gapless.wake("engine")
+graph.replay()
+""",
+        CUBLAS_WORKSPACE_CONFIG=":4096:2:16:8",
+    )
+
+
+def test_a_workspace_that_is_freed_goes_to_no_tensor(bench):
+    """A graph may remember its address: the memory stays with PyTorch's own."""
+    bench.passes(
+        START
+        + """
+with gapless.region("engine"):
+    weight = torch.zeros(256, 256, device="cuda")
+    weight @ weight
+    size, place = max((size, place) for place, size in places())
+torch._C._cuda_clearCublasWorkspaces()
+torch.cuda.empty_cache()
+tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(8)]
+assert all(not place <= tensor.data_ptr() < place + size for tensor in tensors)
+other = torch.zeros(64, 64, device="cuda")
+with gapless.region("engine"):
+    other @ other
+assert place in {found for found, _ in places()}
+""",
+    )
+
+
+@pytest.mark.parametrize("kind", ["graph", "pool"])
+@pytest.mark.parametrize("when", ["before", "asleep", "never"])
+def test_tensors_of_a_graph_or_pool_that_goes_stay_in_the_region(bench, kind, when):
+    bench.passes(
+        START
+        + f"""
+kind, when = {kind!r}, {when!r}
+with gapless.region("engine"):
+    plain = make(3 * MIB, 1)
+    if kind == "graph":
+        keeper = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(keeper):
+            out = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda")
+    else:
+        keeper = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(keeper):
+            out = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda")
+assert card.card_poke(out.data_ptr(), pattern(2, 4 * MIB), 4 * MIB) == 0
+if when == "before":
+    del keeper
+for cycle in range(2):
+    gapless.sleep("engine")
+    assert gapless.is_asleep(plain) and gapless.is_asleep(out)
+    if when == "asleep" and cycle == 0:
+        del keeper
+    torch.cuda.empty_cache()
+    junk = [make(30 * MIB, 9) for _ in range(3)]
+    del junk
+    gapless.wake("engine")
+    assert not gapless.is_asleep(out) and holds(out, 2) and holds(plain, 1)
+del out, plain
+keeper = None
+torch.cuda.empty_cache()
+gapless.sleep("engine")
+gapless.wake("engine")
+assert one("engine").live == 0 and torch.cuda.memory_reserved() < 4 * MIB, torch.cuda.memory_reserved()
+"""
+    )
+
+
+def test_what_comes_while_a_region_sleeps_keeps_nobody_from_waking(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("late"):
+    plain = make(3 * MIB, 1)
+with gapless.region("other"):
+    other = make(2 * MIB, 5)
+gapless.sleep("other")
+for turn in range(3):
+    gapless.sleep("late", guard=False)
+    with gapless.region("late"):
+        tensor = make(5 * MIB, 2)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            drawn = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            pooled = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+    assert not any(gapless.is_asleep(one) for one in (tensor, drawn, pooled))
+    if turn == 1:
+        gapless.wake("other")
+        gapless.switch(sleep="other", wake="late")
+    else:
+        gapless.wake("late")
+    assert holds(plain, 1) and holds(tensor, 2)
+    gapless.sleep("late", guard=False)
+    assert all(gapless.is_asleep(one) for one in (plain, tensor, drawn, pooled))
+    gapless.wake("late")
+    assert holds(plain, 1) and holds(tensor, 2)
+""",
+    )
+
+
+def test_a_region_that_holds_nothing_sleeps_and_wakes(bench):
+    bench.passes(
+        START
+        + """
+with gapless.region("empty"):
+    pass
+with gapless.region("full"):
+    full = make(3 * MIB, 1)
+for _ in range(2):
+    gapless.sleep("empty")
+    try:
+        gapless.sleep("empty")
+        raise SystemExit("it slept twice")
+    except RuntimeError as error:
+        assert "sleeps already" in str(error), error
+    gapless.switch(sleep="full", wake="empty")
+    assert gapless.is_asleep(full)
+    gapless.switch(sleep="empty", wake="full")
+    gapless.wake("empty")
+    try:
+        gapless.wake("empty")
+        raise SystemExit("it woke twice")
+    except RuntimeError as error:
+        assert "awake already" in str(error), error
+    assert holds(full, 1)
+""",
+    )
+
+
+def test_the_profiler_hears_right_totals_of_what_is_freed_asleep(bench):
+    bench.passes(
+        START
+        + """
+import json, tempfile
+with gapless.region("weights"):
+    tensors = [make(3 * MIB, 1) for _ in range(4)]
+kept = make(MIB, 2)
+gapless.sleep("weights", guard=False)
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    del tensors[0]
+    other = torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
+    tensors.clear()
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "trace.json")
+    profile.export_chrome_trace(path)
+    events = json.load(open(path))["traceEvents"]
+totals = [event["args"]["Total Allocated"] for event in events if event.get("name") == "[memory]" and event["args"].get("Device Type") == 1]
+assert len(totals) == 5 and all(total in (MIB, 3 * MIB) for total in totals), totals
+""",
     )

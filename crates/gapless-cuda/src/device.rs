@@ -175,15 +175,16 @@ impl CudaDevice {
     /// does not know is not. The program has just named the stream, or it is the legacy stream.
     #[must_use]
     pub fn is_captured(&self, stream: StreamHandle) -> bool {
-        let _entered = self.enter();
-        self.is_captured_here(stream)
+        let (context, handle) = streams::place_of(stream.0).unwrap_or((self.context, stream.0 as Handle));
+        let _entered = enter(self.driver, context);
+        self.is_captured_here(handle)
     }
 
-    /// [`CudaDevice::is_captured`] for a caller that has entered the context.
-    fn is_captured_here(&self, stream: StreamHandle) -> bool {
+    /// [`CudaDevice::is_captured`] for a caller that has entered the stream's context.
+    fn is_captured_here(&self, stream: Handle) -> bool {
         let mut status = NOT_CAPTURED;
         // SAFETY: the caller has just named the stream, so it is there; the out-pointer is valid.
-        match unsafe { (self.driver.is_capturing)(stream.0 as Handle, &mut status) } {
+        match unsafe { (self.driver.is_capturing)(stream, &mut status) } {
             SUCCESS => status != NOT_CAPTURED,
             // The default stream, beside a captured one that waits for it.
             error => error == CAPTURE_IMPLICIT,
@@ -238,15 +239,14 @@ impl CudaDevice {
 
     /// [`Device::record`] for a stream of another context: of another card, or of a part of this one. Its events
     /// are of that context.
-    fn record_elsewhere(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
-        let context = streams::context_of(stream.0).ok_or(DeviceError::Driver(INVALID_HANDLE))?;
+    fn record_elsewhere(&mut self, (context, stream): (Handle, Handle)) -> Result<EventHandle, DeviceError> {
         let _entered = enter(self.driver, context);
         let mut event: Handle = std::ptr::null_mut();
         // SAFETY: an out-pointer of our own; then the event that it got, and the stream, which is of the context
         // that was entered.
         unsafe {
             check((self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING))?;
-            if let Err(error) = check((self.driver.event_record)(event, stream.0 as Handle)) {
+            if let Err(error) = check((self.driver.event_record)(event, stream)) {
                 (self.driver.event_destroy)(event);
                 return Err(error);
             }
@@ -379,9 +379,13 @@ impl Device for CudaDevice {
     }
 
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
+        let elsewhere = streams::place_of(stream.0);
         // Only the thread that used it could tell which stream this is.
-        if stream.0 == PER_THREAD_STREAM {
+        if elsewhere.map_or(stream.0, |(_, handle)| handle as u64) == PER_THREAD_STREAM {
             return Err(DeviceError::Driver(INVALID_HANDLE));
+        }
+        if let Some(place) = elsewhere {
+            return self.record_elsewhere(place);
         }
         let _entered = self.enter();
         let event = self.event()?;
@@ -392,15 +396,12 @@ impl Device for CudaDevice {
             return Ok(EventHandle(event as u64));
         }
         self.events.push(event);
-        if recorded == INVALID_HANDLE {
-            self.record_elsewhere(stream)
-        } else {
-            Err(DeviceError::Driver(recorded))
-        }
+        Err(DeviceError::Driver(recorded))
     }
 
     fn fence(&mut self) -> Result<EventHandle, DeviceError> {
-        let fences = FenceDriver::get().ok_or(DeviceError::Driver(NOT_SUPPORTED))?;
+        let fences = FenceDriver::get().filter(|_| !streams::has_parts());
+        let fences = fences.ok_or(DeviceError::Driver(NOT_SUPPORTED))?;
         let _entered = self.enter();
         let event = self.event()?;
         // SAFETY: `new` retained the context, and `event` made the event in it.
@@ -422,14 +423,16 @@ impl Device for CudaDevice {
         // The legacy stream tells of captures of all streams that wait for it. A capture of a stream that does not,
         // and that does not ask itself, cannot be seen.
         let _entered = self.enter();
-        [Some(StreamHandle(LEGACY_STREAM)), asking]
+        // Nor can default streams of other contexts, which have no handle here, be captured.
+        let asking = asking.map(|stream| stream.0).filter(|&stream| streams::place_of(stream).is_none());
+        [Some(LEGACY_STREAM), asking]
             .into_iter()
             .flatten()
-            .any(|stream| self.is_captured_here(stream))
+            .any(|stream| self.is_captured_here(stream as Handle))
     }
 
     fn is_fenced(&self, stream: StreamHandle) -> bool {
-        streams::context_of(stream.0).is_none()
+        streams::is_covered(stream.0)
     }
 
     fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError> {

@@ -150,6 +150,14 @@ table! {
 }
 
 table! {
+    /// Which context the program works in, apart from the rest: HIP has one a card.
+    ContextDriver {
+        current = c"cuCtxGetCurrent"(*mut Handle);
+        device = c"cuCtxGetDevice"(*mut c_int);
+    }
+}
+
+table! {
     /// Memory that several processes have, apart from the rest: the allocator runs on a driver without it.
     SharingDriver {
         export = c"cuMemExportToShareableHandle"(*mut c_void, u64, c_int, u64);
@@ -234,6 +242,14 @@ impl FenceDriver {
     pub fn get() -> Option<&'static FenceDriver> {
         static DRIVER: OnceLock<Option<FenceDriver>> = OnceLock::new();
         DRIVER.get_or_init(|| FenceDriver::load().ok()).as_ref()
+    }
+}
+
+impl ContextDriver {
+    /// Loaded on first use; `None`: the driver has one context a card.
+    pub fn get() -> Option<&'static ContextDriver> {
+        static DRIVER: OnceLock<Option<ContextDriver>> = OnceLock::new();
+        DRIVER.get_or_init(|| ContextDriver::load().ok()).as_ref()
     }
 }
 

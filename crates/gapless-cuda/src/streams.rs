@@ -3,19 +3,48 @@
 //! An event must be of the same context as the stream that it is recorded on. Which context that is can be asked only
 //! while the stream is there, so it is asked when the program names the stream, and remembered for the few streams that
 //! are not of the card's own context.
+//!
+//! Handles 0 to 2 are the default streams of whichever context is current. In a green context, which has a part of the
+//! card's processors, PyTorch works on them: they are other streams than those of the card's own context, and get names
+//! of their own ([`named`]). A fence over the card's own context does not cover the work of such a part, so a program
+//! that uses one has no fences ([`has_parts`]): waiting for the card does cover it, and takes their place.
 
-use crate::driver::{Driver, Handle, PER_THREAD_STREAM, SUCCESS};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::driver::{ContextDriver, Driver, Handle, LEGACY_STREAM, PER_THREAD_STREAM, SUCCESS};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The contexts of cards that are used; 0: none yet.
 static CARDS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// Streams of other contexts.
-static OTHERS: Mutex<Vec<(u64, usize)>> = Mutex::new(Vec::new());
+static OTHERS: Mutex<Vec<Other>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Whether the program has used another context of a card.
+static PARTS: AtomicBool = AtomicBool::new(false);
+/// Streams that were found to be of a card's own context, each at the place that its handle gives.
+static OWN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 
-fn others() -> MutexGuard<'static, Vec<(u64, usize)>> {
+#[derive(Clone, Copy, Debug)]
+struct Other {
+    /// As the allocator calls it.
+    name: u64,
+    context: usize,
+    /// As the driver calls it, in that context.
+    handle: u64,
+}
+
+fn others() -> MutexGuard<'static, Vec<Other>> {
     OTHERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Remembers a stream. A handle may be that of another stream than before.
+fn remember(name: u64, other: Option<Other>) {
+    if other.is_some() {
+        PARTS.store(true, Ordering::Relaxed);
+    }
+    let mut others = others();
+    others.retain(|known| known.name != name);
+    others.extend(other);
+    COUNT.store(others.len(), Ordering::Relaxed);
 }
 
 pub(crate) fn note_card(ordinal: i32, context: Handle) {
@@ -24,10 +53,65 @@ pub(crate) fn note_card(ordinal: i32, context: Handle) {
     }
 }
 
+/// The name of a stream that the program uses now, in this thread: its handle, but for default streams of other
+/// contexts of a card that is used.
+#[inline]
+#[must_use]
+pub fn named(stream: u64) -> u64 {
+    if stream > PER_THREAD_STREAM { stream } else { named_default(stream) }
+}
+
+fn named_default(stream: u64) -> u64 {
+    let Some(driver) = ContextDriver::get() else { return stream };
+    let mut context: Handle = std::ptr::null_mut();
+    // SAFETY: an out-pointer of our own.
+    let status = unsafe { (driver.current)(&mut context) };
+    let is_of_a_card = |context| CARDS.iter().any(|card| card.load(Ordering::Relaxed) == context);
+    // Nearly always the first card's.
+    if status != SUCCESS
+        || context.is_null()
+        || CARDS[0].load(Ordering::Relaxed) == context as usize
+        || is_of_a_card(context as usize)
+    {
+        return stream;
+    }
+    let mut device = -1;
+    // SAFETY: an out-pointer of our own.
+    let status = unsafe { (driver.device)(&mut device) };
+    let card = usize::try_from(device).ok().and_then(|at| CARDS.get(at));
+    if status != SUCCESS || card.is_none_or(|card| card.load(Ordering::Relaxed) == 0) {
+        return stream;
+    }
+    // Contexts are objects on even addresses, so no other stream has this name.
+    let handle = if stream == PER_THREAD_STREAM { PER_THREAD_STREAM } else { LEGACY_STREAM };
+    let name = context as u64 | handle;
+    if place_of(name).is_none() {
+        remember(name, Some(Other { name, context: context as usize, handle }));
+    }
+    name
+}
+
+/// Whether the program has ever used another context of a card.
+pub(crate) fn has_parts() -> bool {
+    PARTS.load(Ordering::Relaxed)
+}
+
+/// The program asks for memory on a stream: [`note`], once for each.
+#[inline]
+pub fn note_owner(ordinal: i32, stream: u64) {
+    let known = &OWN[(stream >> 4) as usize % OWN.len()];
+    if stream > PER_THREAD_STREAM && known.load(Ordering::Relaxed) != stream {
+        note(ordinal, stream);
+        if place_of(stream).is_none() {
+            known.store(stream, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The program names a stream that uses memory of a card.
 pub fn note(ordinal: i32, stream: u64) {
-    // These are the default streams of whichever context is current.
-    if stream <= PER_THREAD_STREAM {
+    // Default streams are known by their names.
+    if stream <= PER_THREAD_STREAM || place_of(stream).is_some_and(|(_, handle)| handle as u64 != stream) {
         return;
     }
     let card = usize::try_from(ordinal).ok().and_then(|at| CARDS.get(at));
@@ -37,15 +121,22 @@ pub fn note(ordinal: i32, stream: u64) {
     let status = unsafe { (driver.stream_context)(stream as Handle, &mut context) };
     let is_other = status == SUCCESS && context as usize != card.load(Ordering::Relaxed);
     if is_other || COUNT.load(Ordering::Relaxed) > 0 {
-        let mut others = others();
-        // A handle may be that of another stream than before.
-        others.retain(|(other, _)| *other != stream);
-        others.extend(is_other.then_some((stream, context as usize)));
-        COUNT.store(others.len(), Ordering::Relaxed);
+        let other = Other { name: stream, context: context as usize, handle: stream };
+        remember(stream, is_other.then_some(other));
     }
 }
 
-/// The context of a stream that is not of the card's own.
-pub(crate) fn context_of(stream: u64) -> Option<Handle> {
-    others().iter().find(|(other, _)| *other == stream).map(|(_, context)| *context as Handle)
+/// Whether waiting for a card covers this stream: all of its own context, and default streams of its parts.
+pub(crate) fn is_covered(stream: u64) -> bool {
+    place_of(stream).is_none_or(|(_, handle)| handle as u64 <= PER_THREAD_STREAM)
+}
+
+/// The context of a stream that is not of the card's own, and its handle there.
+pub(crate) fn place_of(stream: u64) -> Option<(Handle, Handle)> {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let others = others();
+    let other = others.iter().find(|other| other.name == stream)?;
+    Some((other.context as Handle, other.handle as Handle))
 }

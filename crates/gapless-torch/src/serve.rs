@@ -73,27 +73,31 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
         return unsafe { watched_request(size, device, stream) };
     }
     let line = if recorder::is_on() { guarded(0, recorder::stack) } else { 0 };
-    if let Some(addr) = from_front(size as u64, device, stream, line) {
+    let handle = stream;
+    let stream = streams::named(handle as u64) as *mut c_void;
+    // SAFETY: as the caller says.
+    let for_torch = unsafe { regions::pool_for_torch(size) };
+    let pool = for_torch.unwrap_or_else(regions::current);
+    if let Some(addr) = from_front(size as u64, device, stream, pool, line) {
         return addr as *mut c_void;
     }
     // SAFETY: as the caller says.
     unsafe {
-        let pool = routing::pool_of(device, stream);
+        let pool = for_torch.unwrap_or_else(|| routing::pool_of(device, handle));
         Request { size: size as u64, device, stream, pool, stack: None, line, who: None }.serve()
     }
 }
 
 /// Memory of the stream's own front, without the card's lock, where it has some.
 #[inline]
-fn from_front(size: u64, device: i32, stream: *mut c_void, line: u32) -> Option<u64> {
+fn from_front(size: u64, device: i32, stream: *mut c_void, pool: PoolKey, line: u32) -> Option<u64> {
     if state::is_forked() {
         return None;
     }
     let is_recorded = recorder::is_on();
     let budget = budgets::open_on(device);
     guarded(None, || {
-        let (fronts, stream, pool) =
-            (state::fronts(device)?, StreamHandle(stream as u64), regions::current());
+        let (fronts, stream) = (state::fronts(device)?, StreamHandle(stream as u64));
         if is_recorded {
             let tell = |addr| Flight::allocated_at_front(device, Event { addr, size, stream, pool }, line);
             fronts.alloc_for(size, stream, pool, budget, tell)
@@ -107,7 +111,9 @@ fn from_front(size: u64, device: i32, stream: *mut c_void, line: u32) -> Option<
 unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
     // SAFETY: as the caller says.
     unsafe {
-        let pool = routing::pool_of(device, stream);
+        let for_torch = regions::pool_for_torch(size);
+        let pool = for_torch.unwrap_or_else(|| routing::pool_of(device, stream));
+        let stream = streams::named(stream as u64) as *mut c_void;
         let stack = if history::is_watched() { history::stack(level::STATE) } else { None };
         let line = guarded(0, recorder::stack);
         let who = guarded(None, checked::who);
@@ -132,6 +138,7 @@ pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address:
     // SAFETY: as the caller says.
     unsafe {
         let pool = routing::pool_of(device, stream);
+        let stream = streams::named(stream as u64) as *mut c_void;
         let stack = if history::is_watched() { history::stack(level::STATE) } else { None };
         let line = guarded(0, recorder::stack);
         let who = guarded(None, checked::who);
@@ -432,6 +439,7 @@ pub fn record_stream(addr: u64, stream: StreamHandle) -> Used {
     if state::is_forked() {
         return Used::Nothing;
     }
+    let stream = StreamHandle(streams::named(stream.0));
     guarded(Used::Nothing, || {
         let is_at_front =
             |&card: &i32| state::fronts(card).is_some_and(|fronts| fronts.record_stream(addr, stream));

@@ -14,7 +14,7 @@ use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
 use crate::watcher::{Caller, Event, Stack, Watcher};
 use crate::{background, budgets, checked, publisher, regions, sharing};
-use gapless_cuda::CudaDevice;
+use gapless_cuda::{CudaDevice, streams};
 use gapless_pool::{
     AllocError, AllocationView, BlockState, Budget, Change, DeviceError, Fronts, Keeper, Pool, PoolKey,
     Refusal, Shared, Stats, StreamHandle, Whole,
@@ -323,8 +323,12 @@ impl Card {
         budget: Option<&'static Budget>,
     ) -> Result<u64, AllocError> {
         let stream = StreamHandle(stream as u64);
+        streams::note_owner(self.device, stream.0);
         if regions::is_region(pool) {
             self.pool.add_region(pool);
+        } else if pool == regions::kept::POOL && self.uses_of(pool).is_none() {
+            // PyTorch uses it for good.
+            self.create(pool);
         }
         self.pool.alloc_for(size, stream, pool, budget).or_else(|error| {
             let AllocError::OutOfMemory { device: why, .. } = error;
@@ -457,10 +461,20 @@ impl Card {
     pub fn let_go(&mut self, pool: PoolKey) {
         if self.uses_of(pool) == Some(0) {
             self.pool.release_pool(pool);
-            regions::forget(self.device, pool);
+            self.forget_if_empty(pool);
             self.spare.retain(|key| *key != pool);
             self.routings.forget(pool);
             self.rerouted();
+        }
+    }
+
+    /// A pool that nobody uses leaves its region, unless tensors in it live on: they sleep and wake with the region.
+    pub fn forget_if_empty(&self, pool: PoolKey) {
+        if regions::has(self.device, pool)
+            && self.pool.awake_in(&[pool]).0 == 0
+            && self.pool.asleep_in(&[pool]) == 0
+        {
+            regions::forget(self.device, pool);
         }
     }
 

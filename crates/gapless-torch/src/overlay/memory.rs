@@ -62,7 +62,8 @@ unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
                 && let Some(size) = card.pool.size_of(pointer as u64)
             {
                 let stats = card.pool.stats();
-                let gone = if sign < 0 { size } else { 0 };
+                // What sleeps is not counted.
+                let gone = if sign < 0 && !card.pool.is_asleep(pointer as u64) { size } else { 0 };
                 found = Some((index, size, stats.allocated.current - gone, stats.reserved.current));
             }
         });

@@ -10,6 +10,7 @@
 
 mod abi;
 mod files;
+pub(crate) mod kept;
 mod moving;
 mod packed;
 mod store;
@@ -68,6 +69,8 @@ struct Region {
     keep: Keep,
     /// Pools of graphs that were captured in it, by card.
     graphs: Vec<(i32, PoolKey)>,
+    /// Whether it was told to sleep, and not yet to wake: also where it held nothing.
+    is_told_to_sleep: bool,
     /// What sleeps of it, by card.
     asleep: Vec<(i32, Store)>,
     /// Whether the host's bytes outlive a waking, and those that did, by card: the next sleep writes over them.
@@ -107,6 +110,16 @@ pub(crate) fn current() -> PoolKey {
     }
 }
 
+/// The pool of a request that is for PyTorch itself; `None`: it is the program's, or no region is open.
+///
+/// # Safety
+/// Where C++ may be thrown through.
+#[inline]
+pub(crate) unsafe fn pool_for_torch(size: usize) -> Option<PoolKey> {
+    // SAFETY: as the caller says.
+    (OPEN.load(Ordering::Relaxed) != 0 && unsafe { kept::is_for_torch(size) }).then_some(kept::POOL)
+}
+
 /// A capture, or a memory pool of PyTorch's, begins to take requests: its memory is part of the open region.
 pub(crate) fn took(device: i32, pool: PoolKey) {
     let number = OPEN.load(Ordering::Relaxed);
@@ -122,7 +135,12 @@ pub(crate) fn took(device: i32, pool: PoolKey) {
     }
 }
 
-/// A pool of PyTorch's is no more.
+/// Whether a pool of PyTorch's is part of a region.
+pub(crate) fn has(device: i32, pool: PoolKey) -> bool {
+    regions().all.iter().any(|region| region.graphs.contains(&(device, pool)))
+}
+
+/// A pool of PyTorch's is no more, and nothing is left in it.
 pub(crate) fn forget(device: i32, pool: PoolKey) {
     // A process without regions has nothing to forget.
     if let Ok(mut regions) = REGIONS.lock() {
@@ -181,6 +199,7 @@ pub(crate) fn open(name: Option<&str>, keep: Keep) -> Result<i64, String> {
                         name,
                         keep,
                         graphs: Vec::new(),
+                        is_told_to_sleep: false,
                         asleep: Vec::new(),
                         is_retained: false,
                         retained: Vec::new(),

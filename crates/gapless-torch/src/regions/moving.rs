@@ -48,8 +48,30 @@ impl Mover {
         regions().pools(self.at, device)
     }
 
+    /// Its pools on a card that sleep: what came since it fell asleep is awake.
+    pub(super) fn sleeping_pools(&self, device: i32) -> Result<Vec<PoolKey>, Failure> {
+        let mut pools = self.pools(device);
+        on(device, |card| pools.retain(|pool| card.pool.sleeps(*pool)))?;
+        Ok(pools)
+    }
+
     pub(super) fn sleeps(&self) -> bool {
-        !regions().all[self.at].asleep.is_empty()
+        let region = &regions().all[self.at];
+        region.is_told_to_sleep || !region.asleep.is_empty()
+    }
+
+    pub(super) fn is_told_to_sleep(&self, is_told: bool) {
+        regions().all[self.at].is_told_to_sleep = is_told;
+    }
+
+    /// Forgets pools of graphs that are gone, and in which nothing is left.
+    fn forget_gone(&self, device: i32) {
+        let pools = self.pools(device);
+        let _ = on(device, |card| {
+            for pool in pools.into_iter().filter(|pool| card.uses_of(*pool) == Some(0)) {
+                card.forget_if_empty(pool);
+            }
+        });
     }
 
     /// Cards that have memory of it.
@@ -165,6 +187,7 @@ pub(super) struct Half {
 impl Half {
     /// Closes the region on a card.
     pub(super) fn begin_sleep(mover: &Mover, device: i32) -> Result<Half, Failure> {
+        mover.forget_gone(device);
         let (pools, copies) = (mover.pools(device), copies(device)?);
         let ranges = on(device, |card| {
             let begun = card.pool.begin_sleep(&pools);
@@ -176,7 +199,7 @@ impl Half {
 
     /// Puts memory behind the region on a card.
     pub(super) fn begin_wake(mover: &Mover, device: i32) -> Result<Half, Failure> {
-        let (pools, copies) = (mover.pools(device), copies(device)?);
+        let (pools, copies) = (mover.sleeping_pools(device)?, copies(device)?);
         let ranges = on(device, |card| {
             let begun = card.pool.begin_wake(&pools);
             card.tell_changes(&Caller::NOBODY);
@@ -246,6 +269,7 @@ pub(crate) fn sleep(name: &str, verify: bool) -> Result<Moved, Failure> {
             }
         }
     }
+    mover.is_told_to_sleep(true);
     Ok(moved)
 }
 
@@ -286,7 +310,9 @@ pub(crate) fn wake(name: &str) -> Result<Moved, Failure> {
     if !mover.sleeps() {
         return Err(Failure::Other(format!("region {name:?} is awake already")));
     }
-    wake_all(&mover)
+    let moved = wake_all(&mover)?;
+    mover.is_told_to_sleep(false);
+    Ok(moved)
 }
 
 fn wake_all(mover: &Mover) -> Result<Moved, Failure> {

@@ -46,10 +46,12 @@ pub(crate) fn switch(falling: &str, waking: &str, verify: bool) -> Result<(Moved
         [device] if is_alone(device) => at_once(&down, &up, device, verify)?,
         _ => None,
     };
-    drop(guard);
     if let Some(both) = both {
+        down.is_told_to_sleep(true);
+        up.is_told_to_sleep(false);
         return Ok(both);
     }
+    drop(guard);
     let slept = sleep(falling, verify)?;
     let woke = wake(waking).map_err(|failure| also(failure, falling))?;
     Ok((slept, woke))
@@ -122,13 +124,14 @@ impl<'a> Steps<'a> {
                 )));
             }
         };
-        let pools = up.pools(device);
-        let planned = on(device, |card| {
-            let held = card.pool.sleeping_pages(&sinking.pools);
-            let spare: u64 = held.iter().map(|page| page.1).sum();
-            let step = (spare / PART).clamp(*STEP.start(), *STEP.end());
-            let empty = card.pool.plan_wake(&pools, spare, step);
-            empty.map(|empty| (held, empty, step)).map_err(|error| up.failure("wake", &error, device))
+        let planned = up.sleeping_pools(device).and_then(|pools| {
+            on(device, |card| {
+                let held = card.pool.sleeping_pages(&sinking.pools);
+                let spare: u64 = held.iter().map(|page| page.1).sum();
+                let step = (spare / PART).clamp(*STEP.start(), *STEP.end());
+                let empty = card.pool.plan_wake(&pools, spare, step);
+                empty.map(|empty| (held, empty, step)).map_err(|error| up.failure("wake", &error, device))
+            })
         });
         let store = || take_store(up.at, device).ok_or_else(|| Failure::Other("nothing is kept".to_owned()));
         match planned.and_then(|planned| planned).and_then(|planned| Ok((planned, store()?))) {
@@ -260,7 +263,7 @@ fn put_in_place(
     empty: &mut VecDeque<(u64, u64)>,
 ) -> Result<(), Failure> {
     let device = sinking.device;
-    let pools = up.pools(device);
+    let pools = up.sleeping_pools(device)?;
     while let Some(&(addr, size)) = empty.front() {
         let filled = on(device, |card| {
             let filled = card.pool.fill_page(&pools, addr, size);
@@ -278,7 +281,7 @@ fn put_in_place(
 
 /// Gives back what was put in place: the region sleeps on, whole.
 fn stay_asleep(up: &Mover, device: i32, from: Store) {
-    let pools = up.pools(device);
+    let pools = up.sleeping_pools(device).unwrap_or_default();
     let _ = on(device, |card| {
         card.pool.finish_sleep(&pools);
         card.tell_changes(&Caller::NOBODY);

@@ -16,6 +16,7 @@ use crate::recorder;
 use crate::regions;
 use crate::state;
 use gapless_cuda::driver::{LEGACY_STREAM, PER_THREAD_STREAM};
+use gapless_cuda::streams;
 use gapless_pool::{DeviceError, PoolKey, StreamHandle};
 use std::ffi::c_void;
 
@@ -40,11 +41,12 @@ pub fn request(size: u64, device: i32, stream: u64) -> Result<u64, Refused> {
         return Err(Refused::Argument(message.to_owned()));
     }
     // Two names of one stream.
-    let stream = if stream == LEGACY_STREAM { 0 } else { stream } as *mut c_void;
+    let stream = if stream == LEGACY_STREAM { 0 } else { stream };
+    let stream = streams::named(stream) as *mut c_void;
     let line = guarded(0, recorder::stack);
     if !history::is_watched()
         && !checked::is_on()
-        && let Some(addr) = from_front(size, device, stream, line)
+        && let Some(addr) = from_front(size, device, stream, regions::current(), line)
     {
         return Ok(addr);
     }
