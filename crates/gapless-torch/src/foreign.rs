@@ -249,27 +249,26 @@ pub(crate) unsafe fn enable_peer(function: usize, this: *mut c_void, user: i8, o
     }
 }
 
-/// How large the workspaces of cuBLAS and of cuBLASLt are; what this build of PyTorch does not tell is left out.
+/// Whether a workspace of cuBLAS or cuBLASLt may have this size. Settings change it while the program runs, and newer
+/// releases of PyTorch make workspaces of any size.
 ///
 /// # Safety
 /// Where C++ may be thrown through.
-pub(crate) unsafe fn workspace_sizes() -> &'static [usize] {
-    static SIZES: OnceLock<Vec<usize>> = OnceLock::new();
-    if let Some(sizes) = SIZES.get() {
-        return sizes;
-    }
-    check("PyTorch's choice of workspaces");
-    let names = [c"_ZN2at4cuda22getChosenWorkspaceSizeEv", c"_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv"];
-    let ask = |name: &&CStr| {
-        let function = find(&TORCH_CUDA, name)?;
+pub(crate) unsafe fn is_workspace_size(size: usize) -> bool {
+    type Ask = unsafe extern "C-unwind" fn() -> usize;
+    /// The least that a workspace of any size has.
+    const LEAST: usize = 64 << 10;
+    static KNOWN: OnceLock<(Vec<Ask>, bool)> = OnceLock::new();
+    let (sizes, is_any) = KNOWN.get_or_init(|| {
+        let names = [c"_ZN2at4cuda22getChosenWorkspaceSizeEv", c"_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv"];
+        let found = names.iter().filter_map(|name| find(&TORCH_CUDA, name));
         // SAFETY: PyTorch's headers give both names this type.
-        Some(unsafe {
-            std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> usize>(function)()
-        })
-    };
-    // Not in the lock's own closure: it may be left by an exception.
-    let sizes: Vec<usize> = names.iter().filter_map(ask).collect();
-    SIZES.get_or_init(|| sizes)
+        let asks = found.map(|function| unsafe { std::mem::transmute::<*mut c_void, Ask>(function) });
+        (asks.collect(), find(&TORCH_CUDA, c"_ZN2at4cuda22getCUDABlasLtWorkspaceEm").is_some())
+    });
+    check("PyTorch's choice of workspaces");
+    // SAFETY: functions without arguments; as the caller says.
+    (*is_any && size >= LEAST) || sizes.iter().any(|ask| unsafe { ask() } == size)
 }
 
 // ---- PyTorch's own functions ----

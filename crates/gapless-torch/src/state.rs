@@ -326,7 +326,7 @@ impl Card {
         streams::note_owner(self.device, stream.0);
         if regions::is_region(pool) {
             self.pool.add_region(pool);
-        } else if pool == regions::kept::POOL && self.uses_of(pool).is_none() {
+        } else if pool == regions::exempt::POOL && self.uses_of(pool).is_none() {
             // PyTorch uses it for good.
             self.create(pool);
         }

@@ -9,8 +9,8 @@
 //! asleep and whole. One region is moved at a time, or two against each other ([`switch`]).
 
 mod abi;
+pub(crate) mod exempt;
 mod files;
-pub(crate) mod kept;
 mod moving;
 mod packed;
 mod store;
@@ -117,7 +117,7 @@ pub(crate) fn current() -> PoolKey {
 #[inline]
 pub(crate) unsafe fn pool_for_torch(size: usize) -> Option<PoolKey> {
     // SAFETY: as the caller says.
-    (OPEN.load(Ordering::Relaxed) != 0 && unsafe { kept::is_for_torch(size) }).then_some(kept::POOL)
+    (OPEN.load(Ordering::Relaxed) != 0 && unsafe { exempt::is_for_torch(size) }).then_some(exempt::POOL)
 }
 
 /// A capture, or a memory pool of PyTorch's, begins to take requests: its memory is part of the open region.

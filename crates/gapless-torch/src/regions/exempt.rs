@@ -23,11 +23,13 @@ const SEED: usize = 8;
 const MOST_FRAMES: usize = 48;
 
 const LIBRARIES: [&CStr; 1] = [c"libtorch_cuda.so"];
-/// Those that keep what they allocate: a workspace.
-const WORKSPACES: [&CStr; 3] = [
+/// Functions of any release that keep what they allocate: a workspace.
+const WORKSPACES: [&CStr; 5] = [
     c"_ZN2at4cuda24getCurrentCUDABlasHandleEv",
     c"_ZN2at4cuda24getCurrentCUDABlasHandleEb",
+    c"_ZN2at4cuda37getCurrentCUDABlasHandleWithWorkspaceEv",
     c"_ZN2at4cuda22getCUDABlasLtWorkspaceEv",
+    c"_ZN2at4cuda22getCUDABlasLtWorkspaceEm",
 ];
 /// The same: seeds, which are made for the first graph and serve all others.
 const SEEDS: [&CStr; 4] = [
@@ -49,8 +51,8 @@ pub(super) unsafe fn is_for_torch(size: usize) -> bool {
         return comes_through(SEEDED.get_or_init(|| addresses(&SEEDS)));
     }
     // SAFETY: as the caller says.
-    let sizes = unsafe { foreign::workspace_sizes() };
-    sizes.contains(&size) && comes_through(WORKSPACE.get_or_init(|| addresses(&WORKSPACES)))
+    let may_be = unsafe { foreign::is_workspace_size(size) };
+    may_be && comes_through(WORKSPACE.get_or_init(|| addresses(&WORKSPACES)))
 }
 
 /// The addresses of these functions' code, as far as this build of PyTorch exports them.
