@@ -70,6 +70,13 @@ def test_flags_have_the_meaning_that_they_have_for_fit(estimate):
     assert less < most and served["gradients"] == served["optimizer states"] == 0 and "use_cache=True" in said
 
 
+def test_a_class_of_the_library_is_found_whatever_its_case(estimate):
+    own = {"architectures": ["MPTForCausalLM"], "auto_map": {"AutoConfig": "configuration_mpt.MPTConfig"}, "model_type": "mpt"}
+    code, found, err = estimate({**own, "d_model": 64, "n_layers": 1, "n_heads": 4, "vocab_size": 1000}, "--seq", "64")
+    assert code == 0, err
+    assert found["assumptions"][0].startswith("MptForCausalLM of transformers")
+
+
 def test_a_name_that_fit_knows_is_a_configuration(estimate):
     code, found, err = estimate("gpt2-like", "--text", json.dumps({"model_type": "gpt2", "n_layer": 2}), "--seq", "64")
     assert code == 0, err
@@ -228,6 +235,9 @@ def test_what_is_not_known_is_refused_with_what_to_do(estimate, tmp_path):
 
     unknown = refused({"model_type": "martian", "auto_map": {"AutoModel": "modeling.Martian"}})
     assert "does not know the model_type 'martian'" in unknown and "is not run here" in unknown and "gapless estimate script.py" in unknown
+    # The type is known, and the class is not: another class of that type may be another model.
+    own = refused({**LLAMA, "architectures": ["MartianForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling.MartianForCausalLM"}})
+    assert "MartianForCausalLM is code that comes with the checkpoint" in own and "gapless estimate script.py" in own
     assert "has no model_type" in refused({"hidden_size": 64})
     assert "64 positions that the model has learned" in refused({"model_type": "gpt2", "n_positions": 64, "n_layer": 1}, "--seq", "65")
     assert "cannot make this model" in refused({**LLAMA, "num_attention_heads": 7, "head_dim": None, "hidden_act": "martian"})

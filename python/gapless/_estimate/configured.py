@@ -171,10 +171,16 @@ def _transformers(file: Path, found: "dict[str, Any]", settings: Settings) -> "t
 def _class(transformers: Any, config: Any, found: "dict[str, Any]") -> "tuple[Any, str]":
     """The class to make, and why where the configuration does not name it."""
     named = found.get("architectures")
-    for name in named if isinstance(named, list) else []:
-        chosen = getattr(transformers, name, None) if isinstance(name, str) else None
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    known = {name.casefold(): name for name in dir(transformers)}
+    for name in names:
+        # Checkpoints with code of their own write some names in other cases: MPTForCausalLM is MptForCausalLM.
+        chosen = getattr(transformers, known.get(name.casefold(), name), None)
         if isinstance(chosen, type) and hasattr(chosen, "_from_config"):
             return chosen, ""
+    if names and "auto_map" in found:
+        # Another class of the same type may be another model.
+        raise GaplessError(f"{names[0]} is code that comes with the checkpoint, and is not run here: {_SCRIPT} with trust_remote_code=True")
     from transformers.models.auto import modeling_auto
 
     mappings = [getattr(modeling_auto, f"MODEL_FOR_{purpose}_MAPPING", None) for purpose in _PURPOSES]
@@ -182,7 +188,7 @@ def _class(transformers: Any, config: Any, found: "dict[str, Any]") -> "tuple[An
         if mapping is not None and type(config) in mapping:
             chosen = mapping[type(config)]
             chosen = chosen[0] if isinstance(chosen, (list, tuple)) else chosen
-            why = f" (the configuration names {named[0]}, which is not there)" if isinstance(named, list) and named else " (the configuration names no class)"
+            why = f" (the configuration names {names[0]}, which is not there)" if names else " (the configuration names no class)"
             return chosen, why
     raise GaplessError(f"transformers has no class to run for model_type {config.model_type!r}: {_SCRIPT}")
 
@@ -217,7 +223,8 @@ class _refusing:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if error is not None and isinstance(error, Exception) and not isinstance(error, GaplessError):
             said = str(error).strip() or type(error).__name__
-            raise GaplessError(f"{self._file}: {self._library} cannot make this model: {type(error).__name__}: {said[:600]}") from error
+            what = f"{self._file}: {self._library} cannot make this model: {type(error).__name__}: {said[:600]}"
+            raise GaplessError(f"{what}. Correct the configuration, or {_SCRIPT}") from error
 
 
 def _checkpoint(model: Any, diffusion: bool) -> None:
