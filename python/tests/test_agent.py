@@ -1,4 +1,4 @@
-"""`gapless fleet agent` with an API server: what it writes of the node, of its pods and for Dynamic Resource Allocation.
+"""`gapless fleet agent` with an API server: what it writes of the node and of its pods, and which slices it publishes.
 
 The API server is a small one of the test. The GPU is that of the stand-in for the driver's library.
 """

@@ -237,7 +237,7 @@ fn objects_with_a_slip_are_found() {
         (|slice| slice["spec"]["devices"][0]["allowMultipleAllocations"] = json!(false), "not shared"),
         (
             |slice| {
-                slice["spec"]["devices"][0]["capacity"]["memory"]["requestPolicy"]["default"] = json!("1Ei")
+                slice["spec"]["devices"][0]["capacity"]["memory"]["requestPolicy"]["default"] = json!("1Ei");
             },
             "order",
         ),

@@ -1,4 +1,4 @@
-//! A fake API server: nodes, pods and slices in memory, versions, watches, preconditions, bindings, and faults on demand.
+//! A fake API server: nodes, pods and slices in memory, versions, watches, preconditions, bindings, faults on demand.
 
 use gapless_kube::http::{Connection, Request, read_request, write_response};
 use serde_json::{Value, json};

@@ -142,7 +142,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Booking>, String> {
 }
 
 /// Tells the API server which GPUs the node has, and whether an agent writes files for containers there, if the node's
-/// object does not say so already. `has_files`: nothing if this look does not know. Gives whether that changed something.
+/// object does not say so already. `has_files`: nothing if this look does not know. Gives whether something changed.
 pub(super) fn report(
     api: &Api,
     node: &str,
