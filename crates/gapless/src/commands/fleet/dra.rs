@@ -1,16 +1,15 @@
 //! `gapless fleet dra`: objects of Dynamic Resource Allocation, as JSON.
 
-use super::agent;
+use super::node;
 use super::size::Programs;
 use crate::cli::fleet::{ClaimsArgs, DraArgs, DraCommand, SlicesArgs};
 use crate::failure::Failure;
-use crate::machine::Machine;
 use crate::machine::collect::collect;
 use crate::{Answer, output};
 use anyhow::Result;
 use gapless_kube::auto::Sizes;
 use gapless_kube::dra::claims::{pod_of, spec, template, use_template};
-use gapless_kube::dra::slices::{Gpu, Owner, slices};
+use gapless_kube::dra::slices::{Owner, slices};
 use gapless_kube::{dra, objects};
 use serde_json::{Value, json};
 use std::io::Read;
@@ -34,26 +33,14 @@ pub(super) fn read(args: &DraArgs) -> Vec<&Path> {
     }
 }
 
-/// The GPUs of a machine, as the slices want them.
-pub(super) fn gpus(machine: &Machine) -> Vec<Gpu> {
-    let of = |gpu: &crate::machine::Gpu| Gpu {
-        index: gpu.index,
-        instance: gpu.instance,
-        uuid: gpu.uuid.clone(),
-        model: gpu.name.clone(),
-        bytes: gpu.total,
-    };
-    machine.gpus.iter().map(of).collect()
-}
-
 fn of_node(args: &SlicesArgs) -> Result<Value> {
     let machine = collect(None)?;
     if let Some(reason) = &machine.no_nvml {
         let what = format!("the driver says nothing of GPUs: {reason}");
         return Err(Failure::new(what, "run this on a node with NVIDIA's driver").into());
     }
-    let owner = Owner { node: agent::node(args.node.as_deref())?, uid: String::new() };
-    let slices = slices(&owner, &gpus(&machine), !args.whole, 1)
+    let owner = Owner { node: node::name(args.node.as_deref())?, uid: String::new() };
+    let slices = slices(&owner, &node::gpus(&machine), !args.whole, 1)
         .map_err(|what| Failure::new(what, "use --node with the node's name as Kubernetes knows it"))?;
     Ok(list(slices))
 }

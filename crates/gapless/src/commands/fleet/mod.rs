@@ -5,6 +5,7 @@ mod advise;
 mod agent;
 mod check_log;
 mod dra;
+mod node;
 mod place;
 mod serve;
 mod sim;

@@ -10,6 +10,7 @@ mod cdi;
 mod dmem;
 mod show;
 
+use super::node;
 use crate::cli::fleet::{AgentArgs, AgentFormat};
 use crate::commands::metrics::server;
 use crate::failure::{self, Failure};
@@ -33,7 +34,7 @@ pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
     let agent = Agent {
         args,
         api: super::serve::optional_address(args)?.map(Api::new),
-        node: node(args.node.as_deref())?,
+        node: node::name(args.node.as_deref())?,
         publisher: Publisher::default(),
         told: Mutex::default(),
         is_away: AtomicBool::new(false),
@@ -187,7 +188,7 @@ impl Agent<'_> {
     fn publish(&self, api: &Api, node: &serde_json::Value, machine: &Machine) {
         let uid = gapless_kube::objects::text(node, &["metadata", "uid"]).to_owned();
         let owner = Owner { node: self.node.clone(), uid };
-        match self.publisher.publish(api, &owner, &super::dra::gpus(machine)) {
+        match self.publisher.publish(api, &owner, &node::gpus(machine)) {
             Err(error) => self.tell(&format!("ResourceSlices cannot be written: {error}")),
             Ok(done) => {
                 if done.written > 0 || done.deleted > 0 {
@@ -233,20 +234,6 @@ impl Agent<'_> {
 fn cgroup_of(pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
-}
-
-/// The name of this node: as the user says, as Kubernetes says (NODE_NAME), or the host's.
-pub(super) fn node(named: Option<&str>) -> Result<String> {
-    let from = |path: &str| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
-    let name = named.map(str::to_owned).or_else(|| std::env::var("NODE_NAME").ok());
-    let name = name.or_else(|| from("/proc/sys/kernel/hostname")).unwrap_or_default();
-    // It becomes a part of paths to the API server.
-    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 253 || !name.chars().all(inside) {
-        let what = format!("--node: invalid name {name:?}");
-        return Err(Failure::new(what, "use the node's name as Kubernetes knows it").into());
-    }
-    Ok(name)
 }
 
 /// One JSON object a line on standard error.
