@@ -3,9 +3,11 @@
 1. The scheduler without and with the extender, on the same pods: pods a second, times of the extender, and every
    placement equal to that of `gapless fleet sim --online` for the order in which the scheduler asked.
 2. A cluster that overflows: the share of GPUs that is allocated equals the simulation's, and refused pods say why.
-3. Pods that vanish between filter and bind, annotations edited by hand, requests larger than any GPU.
-4. Two schedulers with a replica of the extender each, killed at 50 random moments, while pods come and go: no GPU is
-   over-booked, no pod is lost.
+3. Pods that vanish between filter and bind, annotations edited by hand, requests larger than any GPU, devices of other
+   pods, an API server that does not answer, nodes that vanish.
+4. Two schedulers with a replica of the extender each, which want the same GPUs at once: whoever comes second finds
+   another GPU, or is tried again soon.
+5. The same two, killed at 50 random moments, while pods come and go: no GPU is over-booked, no pod is lost.
 
 Each part has a cluster of its own on 127.0.0.1, and everything ends with it.
 """
@@ -13,15 +15,20 @@ Each part has a cluster of its own on 127.0.0.1, and everything ends with it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
+import http.client
+import http.server
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -307,6 +314,7 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
     with Cluster(home / "cluster", programs, gapless) as cluster:
         api = cluster.api
         api.create_nodes([gpu_node("n0", 2, 80), gpu_node("n1", 2, 40)])
+        api.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"gapless.dev/cdi": "true"}}})
         extender, port = cluster.extender("extender")
         cluster.scheduler("gapless", port)
         wrong = {
@@ -314,6 +322,7 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
             "nonsense": ({"gapless.dev/gpu-memory": "lots"}, "invalid size"),
             "negative": ({"gapless.dev/gpus": "-1"}, "invalid number"),
             "overflow": ({"gapless.dev/gpu-memory": "99999999999999999999GiB"}, "gapless.dev/gpu-memory"),
+            "thief": ({"gapless.dev/gpu-memory": "1GiB", "cdi.k8s.io/x": "gapless.dev/pod=other"}, "device of another pod"),
             "nomodel": ({"gapless.dev/gpu-memory": "1GiB", "gapless.dev/gpu-models": "T4"}, "model"),
         }
         api.create_pods(pod(name, notes) for name, (notes, _) in wrong.items())
@@ -337,6 +346,11 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
         api.create_pods(pod(f"stays{number}", {"gapless.dev/gpu-memory": "40GiB"}) for number in (2, 3))
         until(lambda: kick() and judge(api, 80, 2)[0] == 4, "two pods on the small GPUs that brief ones had", 120, 0.5)
         check(True, "200 pods that vanish leave nothing: the cluster can be filled to the last byte")
+
+        named = {one["metadata"]["name"]: one["metadata"]["annotations"].get("cdi.k8s.io/gapless") for one in api.pods()}
+        uids = {one["metadata"]["name"]: one["metadata"]["uid"] for one in api.pods()}
+        right = all(named[f"stays{number}"] == f"gapless.dev/pod={uids[f'stays{number}']}" for number in (2, 3))
+        check(right and named["stays0"] is None, "pods name their device on the node that has an agent, and only there")
 
         # Annotations edited by hand.
         api.patch("/api/v1/namespaces/default/pods/stays0", {"metadata": {"annotations": {"gapless.dev/gpu-memory": "1GiB", "gapless.dev/gpu-booked": "5"}}})
@@ -363,6 +377,22 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
         api.delete_pod("stays1")
         until(lambda: kick() and "next" in places(api.pods()), "a place on the node that was mended", 60, 0.5)
         check(places(api.pods())["next"][0] == "n0", "without that pod it gets some again")
+
+        # An API server that answers nobody, for longer than the extender waits.
+        api.delete_pod("next")
+        api.create_pods(pod(f"slow{number}", {"gapless.dev/gpu-memory": "20GiB"}) for number in range(4))
+        cluster.server.pause(15)
+        until(lambda: kick() and all(f"slow{number}" in places(api.pods()) for number in range(4)), "places after the pause", 120, 0.5)
+        check(judge(api, 80, 2)[0] == 6, "after an API server that was silent for 15 s all pods are bound, and no GPU is over-booked")
+
+        # A node that vanishes with its pods still there.
+        api.call("DELETE", "/api/v1/nodes/n0")
+        api.create_pods([pod("lost", {"gapless.dev/gpu-memory": "60GiB"})])
+        until(lambda: has_event(api, "lost", "the largest GPU has 40.0 GiB"), "an event that names the largest GPU that is left", 60)
+        api.create_nodes([gpu_node("n0", 3, 80)])
+        until(lambda: kick() and "lost" in places(api.pods()), "a place on the node that came back", 60, 0.5)
+        judge(api, 80, 3)
+        check(places(api.pods())["lost"][0] == "n0", "a node that vanished takes nothing, and takes pods again once it is back")
         check(extender.is_running(), "the extender never ended by itself")
 
 
@@ -380,8 +410,84 @@ class Kick:
         return True
 
 
-def chaos(home: Path, programs: Path, gapless: Path, kills: int, seed: int) -> None:
+@contextlib.contextmanager
+def before_bind(extender: int, first: Callable[[], None]) -> Iterator[int]:
+    """A port between the scheduler and the extender. It does something before it hands on the first bind."""
+    todo = [first]
+
+    class Between(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/bind" and todo:
+                todo.pop()()
+            connection = http.client.HTTPConnection("127.0.0.1", extender, timeout=60)
+            connection.request("POST", self.path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            self.send_response(answer.status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Between)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+
+
+def conflicts(home: Path, programs: Path, gapless: Path) -> None:
     """Part 4."""
+    print("two schedulers and replicas that want the same GPUs", flush=True)
+    quiet = Quiet()
+    with Cluster(home / "cluster", programs, gapless) as cluster:
+        api = cluster.api
+        # Half of the GPUs are alone on their node: whoever comes second there has to go to another node.
+        api.create_nodes([gpu_node(f"n{number:02}", 1 if number < 20 else 4, 80) for number in range(25)])
+        replicas = [cluster.extender(f"extender-{name}") for name in "ab"]
+        for name, (_, port) in zip("ab", replicas, strict=True):
+            cluster.scheduler(f"gapless-{name}", port)
+        api.create_pods(pod(f"p{number:02}", {"gapless.dev/gpu-memory": "80GiB"}, scheduler=f"gapless-{'ab'[number % 2]}") for number in range(40))
+        began = time.monotonic()
+        # Nobody kicks: the pods alone make the schedulers try again.
+        until(lambda: judge(api, 80, 4)[0] == 40, "every pod on a GPU of its own", 200, 0.2)
+        took = time.monotonic() - began
+        failed = sum(int(metrics(port)["gapless_fleet_conflicts_total"]) for _, port in replicas)
+        check(True, f"40 pods of two schedulers have the 40 GPUs, after {took:.1f} s and {failed} binds that failed")
+        quiet.add(cluster)
+    with Cluster(home / "alone", programs, gapless) as cluster:
+        api = cluster.api
+        api.create_nodes([gpu_node("n0", 1, 80)])
+        _, port = cluster.extender("extender")
+
+        def rival() -> None:
+            """Another replica books the GPU at the last moment, for a pod that is then deleted."""
+            api.create_pods([pod("rival", {"gapless.dev/gpu-memory": "80GiB"}, scheduler="nobody")])
+            uid = api.get("/api/v1/namespaces/default/pods/rival")["metadata"]["uid"]
+            booked = json.dumps({uid: f"default/rival 0 {80 * GIB}"})
+            api.patch("/api/v1/nodes/n0", {"metadata": {"annotations": {"gapless.dev/bookings": booked}}})
+
+        with before_bind(port, rival) as between:
+            cluster.scheduler("gapless", between)
+            api.create_pods([pod("mine", {"gapless.dev/gpu-memory": "80GiB"})])
+            until(lambda: has_event(api, "mine", "came first") or has_event(api, "mine", "Gapless"), "a bind that fails", 60)
+            api.delete_pod("rival")
+            began = time.monotonic()
+            # Nothing else happens in this cluster that would make the scheduler try again.
+            until(lambda: judge(api, 80, 1)[0] == 1, "the pod on the GPU", 200, 0.2)
+        took = time.monotonic() - began
+        check(True, f"a pod whose bind failed is bound {took:.1f} s after the GPU is free")
+        quiet.add(cluster)
+        quiet.check(took < 30, "before the scheduler would have tried again by itself, which takes it a minute")
+
+
+def chaos(home: Path, programs: Path, gapless: Path, kills: int, seed: int) -> None:
+    """Part 5."""
     nodes, gpus, gib = 40, 4, 80
     chance = random.Random(seed)
     print(f"two schedulers and replicas, {kills} kills, {nodes * gpus} GPUs", flush=True)
@@ -465,7 +571,7 @@ def main() -> None:
     parser.add_argument("home", type=Path, help="a folder for builds and clusters")
     parser.add_argument("--gapless", type=Path, required=True, help="the program that is tested")
     parser.add_argument("--programs", type=Path, help="a folder with kube-apiserver, kube-scheduler and etcd [default: built in home]")
-    parser.add_argument("--parts", default="speed,overflow,oddities,chaos")
+    parser.add_argument("--parts", default="speed,overflow,oddities,conflicts,chaos")
     parser.add_argument("--pods", type=int, default=5000)
     parser.add_argument("--every", type=int, default=6, help="the overflowing cluster has every n-th node")
     parser.add_argument("--kills", type=int, default=50)
@@ -486,10 +592,12 @@ def main() -> None:
             overflow(place, programs, gapless, asked.every)
         elif part == "oddities":
             oddities(place, programs, gapless)
+        elif part == "conflicts":
+            conflicts(place, programs, gapless)
         elif part == "chaos":
             chaos(place, programs, gapless, asked.kills, asked.seed)
         else:
-            sys.exit(f"no part is called {part!r}: there are speed, overflow, oddities and chaos")
+            sys.exit(f"no part is called {part!r}: there are speed, overflow, oddities, conflicts and chaos")
         print(f"  {part}: {time.monotonic() - began:.0f} s", flush=True)
     print(f"{len(PASSED)} passed, 0 failed")
 

@@ -143,6 +143,13 @@ class Daemon:
                 self.process.wait()
             self.process = None
 
+    def pause(self, seconds: float) -> None:
+        """The process does nothing for some time."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGCONT)
+
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 

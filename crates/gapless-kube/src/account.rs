@@ -15,6 +15,7 @@
 //! ties in the same way.
 
 use crate::book::{Entry, Snapshot};
+use crate::cdi;
 use crate::log::Log;
 use crate::objects::{self, KubeNode, KubePod};
 use gapless_fleet::desk::{Desk, Place};
@@ -114,6 +115,11 @@ impl Account {
         self.assumed.len()
     }
 
+    /// Pods that have not finished.
+    pub fn known(&self) -> usize {
+        self.pods.len()
+    }
+
     pub fn pod(&self, uid: &str) -> Option<&KubePod> {
         self.pods.get(uid)
     }
@@ -136,6 +142,14 @@ impl Account {
     pub fn uuids(&self, place: &Place) -> Vec<String> {
         let all = self.nodes.get(&place.node).map(|state| state.kube.uuids.as_slice()).unwrap_or_default();
         place.gpus.iter().filter_map(|&gpu| all.get(gpu as usize).cloned()).collect()
+    }
+
+    /// Whether a pod on this node names the device that the agent there describes. If the pod brings a value, it is
+    /// written over on every node.
+    pub fn names_device(&self, uid: &str, node: &str) -> bool {
+        let has_agent = self.nodes.get(node).is_some_and(|state| state.kube.has_agent);
+        let has_own = self.pods.get(uid).is_some_and(|pod| pod.asked.devices.has_own);
+        cdi::is_name(uid) && (has_agent || has_own)
     }
 
     /// The bookings of pods that are bound to a node.

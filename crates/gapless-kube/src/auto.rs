@@ -62,7 +62,8 @@ impl Sizes {
     }
 
     /// The bytes of each GPU that a pod needs.
-    pub fn of(&self, api: &Api, auto: &Auto) -> Result<u64, String> {
+    /// Without an API server, no ConfigMap can be read.
+    pub fn of(&self, api: Option<&Api>, auto: &Auto) -> Result<u64, String> {
         let Some(sizer) = &self.sizer else {
             return Err("gpu-memory: auto is not served here: set a size such as 18GiB".to_owned());
         };
@@ -80,7 +81,7 @@ impl Sizes {
 }
 
 impl Auto {
-    fn wish(&self, api: &Api) -> Result<Wish, String> {
+    fn wish(&self, api: Option<&Api>) -> Result<Wish, String> {
         let given =
             [&self.config, &self.config_map, &self.trace].iter().filter(|text| !text.is_empty()).count();
         if given > 1 {
@@ -105,6 +106,9 @@ impl Auto {
         if !name.chars().all(is_name) {
             return Err(format!("{FIT_CONFIG_MAP}: invalid name {name:?}"));
         }
+        let api = api.ok_or_else(|| {
+            format!("{FIT_CONFIG_MAP}: only the cluster has ConfigMaps: use {FIT} or {FIT_CONFIG} here")
+        })?;
         let object = api
             .get(&format!("/api/v1/namespaces/{namespace}/configmaps/{name}"))
             .map_err(|error| format!("ConfigMap {namespace}/{name}: {error}"))?;

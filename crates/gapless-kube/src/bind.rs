@@ -1,11 +1,14 @@
 //! Makes a place true: books the GPUs on the node object, then binds the pod, with its GPUs in annotations.
 //!
-//! Both writes are made for the pod with this id only. If the second one fails, the first is undone; if that fails too,
-//! or the process is killed between the two, the booking waits until the pod is bound somewhere, finished or deleted.
+//! Both writes are made for the pod with this id only. If another replica has booked the GPU first, another GPU of the
+//! same node is tried: the scheduler waits before it tries a pod again whose bind has failed. If the second write
+//! fails, the first is undone; if that fails too, or the process is killed between the two, the booking waits until the
+//! pod is bound somewhere, finished or deleted.
 
 use crate::account::Account;
 use crate::api::{self, Api, ApiError};
-use crate::book::{self, Entry, Others};
+use crate::book::{self, BookError, Entry, Others};
+use crate::cdi;
 use crate::log::Log;
 use crate::objects::{self, BOOKED, INDICES, NODE, UUIDS};
 use gapless_fleet::desk::Place;
@@ -18,6 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Binds of one node wait for each other here rather than at the API server.
 const LOCKS: usize = 64;
+/// Places on one node that a bind tries.
+const PLACES: usize = 4;
 
 /// A pod that is to be bound, as the scheduler names it.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +34,7 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
     }
 }
@@ -43,7 +48,21 @@ pub struct Binder {
 }
 
 /// What became of a booking, once somebody has made it.
-type Outcome = Arc<Mutex<Option<Result<(), String>>>>;
+type Outcome = Arc<Mutex<Option<Result<(), Refused>>>>;
+
+/// Why a booking was not made.
+#[derive(Clone, Debug)]
+struct Refused {
+    what: String,
+    /// Another booking came first: another GPU may have room.
+    is_full: bool,
+}
+
+impl From<BookError> for Refused {
+    fn from(error: BookError) -> Refused {
+        Refused { is_full: matches!(error, BookError::NoRoom { .. }), what: error.to_string() }
+    }
+}
 
 impl Default for Binder {
     fn default() -> Binder {
@@ -69,29 +88,31 @@ impl Binder {
         why: Why<'_>,
     ) -> Result<(), String> {
         let Some(place) = place(api, account, log, target, why)? else { return Ok(()) };
+        let request = locked(account).assumption(target.uid).map(|assumed| assumed.request.clone());
         if place.gpus.is_empty() {
             bind_object(api, target, &json!({}))?;
             locked(account).bound(target.uid, target.node);
             return Ok(());
         }
-        let entry = Entry {
-            uid: target.uid.to_owned(),
-            pod: format!("{}/{}", target.namespace, target.name),
-            gpus: place.gpus.clone(),
-            units: place.units,
-        };
-        self.book(api, account, log, target.node, entry)?;
-        let (uuids, elsewhere) = {
+        let place = self.book_somewhere(api, account, log, target, place, request.as_ref())?;
+        let (uuids, elsewhere, names_device) = {
             let account = locked(account);
-            (account.uuids(&place).join(","), account.booked_elsewhere(target.uid, target.node))
+            (
+                account.uuids(&place).join(","),
+                account.booked_elsewhere(target.uid, target.node),
+                account.names_device(target.uid, target.node),
+            )
         };
         let indices: Vec<String> = place.gpus.iter().map(u16::to_string).collect();
-        let notes = json!({
+        let mut notes = json!({
             NODE: place.node,
             INDICES: indices.join(";"),
             BOOKED: place.units.to_string(),
             UUIDS: uuids,
         });
+        if names_device {
+            notes[cdi::ANNOTATION] = json!(cdi::device(target.uid));
+        }
         if let Err(what) = bind_object(api, target, &notes) {
             // Without the booking the GPU is free for others at once.
             self.unbook(api, account, log, target.node, target.uid);
@@ -105,6 +126,36 @@ impl Binder {
         Ok(())
     }
 
+    /// Books this place, or another one on the same node if others were faster. Gives the place that was booked.
+    fn book_somewhere(
+        &self,
+        api: &Api,
+        account: &Mutex<Account>,
+        log: &Log,
+        target: Target<'_>,
+        mut place: Place,
+        request: Option<&Request>,
+    ) -> Result<Place, String> {
+        for tried in 1.. {
+            let entry = Entry {
+                uid: target.uid.to_owned(),
+                pod: format!("{}/{}", target.namespace, target.name),
+                gpus: place.gpus.clone(),
+                units: place.units,
+            };
+            let refused = match self.book(api, account, log, target.node, entry) {
+                Ok(()) => break,
+                Err(refused) => refused,
+            };
+            // The account has seen the node as it is now.
+            let other = request
+                .filter(|_| refused.is_full && tried < PLACES)
+                .and_then(|request| locked(account).choose(target.uid, request, &[target.node]).ok());
+            place = other.ok_or(refused.what)?;
+        }
+        Ok(place)
+    }
+
     /// Books on a node, with all that wait for the same node.
     fn book(
         &self,
@@ -113,7 +164,7 @@ impl Binder {
         log: &Log,
         node: &str,
         entry: Entry,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refused> {
         let mine = Outcome::default();
         locked(&self.waiting).entry(node.to_owned()).or_default().push((entry, Arc::clone(&mine)));
         let _one_by_one = api::waiting(|| locked(self.lock(node)));
@@ -130,27 +181,27 @@ impl Binder {
         let others = Pods { api, account, node };
         match book::add(api, node, snapshot, &entries, &bound, &others) {
             Ok(book::Booked { after, results }) => {
-                if let Some(object) = after {
-                    locked(account).see_node(&object, log);
-                }
+                locked(account).see_node(&after, log);
                 for ((_, outcome), result) in taken.iter().zip(results) {
-                    *locked(outcome) = Some(result.map_err(|error| error.to_string()));
+                    *locked(outcome) = Some(result.map_err(Refused::from));
                 }
             }
             Err(error) => {
+                let refused = Refused::from(error);
                 for (_, outcome) in &taken {
-                    *locked(outcome) = Some(Err(error.to_string()));
+                    *locked(outcome) = Some(Err(refused.clone()));
                 }
             }
         }
-        locked(&mine).take().unwrap_or_else(|| Err("the booking was not made".to_owned()))
+        let lost = || Refused { what: "the booking was not made".to_owned(), is_full: false };
+        locked(&mine).take().unwrap_or_else(|| Err(lost()))
     }
 
     /// Takes a booking off a node. If this fails, the booking is void, and cleared by the next one on that node.
     fn unbook(&self, api: &Api, account: &Mutex<Account>, log: &Log, node: &str, uid: &str) {
         let _one_by_one = locked(self.lock(node));
         let snapshot = locked(account).snapshot(node);
-        if let Ok(Some(object)) = book::remove(api, node, snapshot, uid) {
+        if let Ok(object) = book::remove(api, node, snapshot, uid) {
             locked(account).see_node(&object, log);
         }
     }

@@ -61,8 +61,8 @@ impl Snapshot {
 /// What became of bookings.
 #[derive(Debug)]
 pub struct Booked {
-    /// The node as it is afterwards, if it was changed.
-    pub after: Option<Value>,
+    /// The node as it was last read or written.
+    pub after: Value,
     /// One for each entry.
     pub results: Vec<Result<(), BookError>>,
 }
@@ -169,8 +169,8 @@ pub fn add(
     Ok(Booked { after, results })
 }
 
-/// Takes the booking of a pod off a node. Gives the node as it is afterwards, or nothing if there was no booking.
-pub fn remove(api: &Api, name: &str, first: Option<Snapshot>, uid: &str) -> Result<Option<Value>, BookError> {
+/// Takes the booking of a pod off a node. Gives the node as it was last read or written.
+pub fn remove(api: &Api, name: &str, first: Option<Snapshot>, uid: &str) -> Result<Value, BookError> {
     change(api, name, first, |now, _| {
         let mut all = now.entries.clone();
         all.retain(|other| other.uid != uid);
@@ -179,31 +179,34 @@ pub fn remove(api: &Api, name: &str, first: Option<Snapshot>, uid: &str) -> Resu
 }
 
 /// Makes the new list and writes it with the version that it was made from, until nobody came between. `make` hears
-/// whether the node was just read. Nothing to write counts only then.
+/// whether the node was just read. Nothing to write counts only then. Gives the node as it was last read or written.
 fn change(
     api: &Api,
     name: &str,
     first: Option<Snapshot>,
     mut make: impl FnMut(&Snapshot, bool) -> Option<String>,
-) -> Result<Option<Value>, BookError> {
+) -> Result<Value, BookError> {
     let path = format!("/api/v1/nodes/{name}");
     let wrong = |what| BookError::Node { node: name.to_owned(), what };
     let mut now = first;
     let mut last = None;
     for _ in 0..TRIES {
-        let (snapshot, is_read) = match now.take() {
-            Some(snapshot) => (snapshot, false),
-            None => (Snapshot::of(&api.get(&path)?).map_err(wrong)?, true),
-        };
-        let Some(new) = make(&snapshot, is_read) else {
-            if is_read {
-                return Ok(None);
+        let (snapshot, read) = match now.take() {
+            Some(snapshot) => (snapshot, None),
+            None => {
+                let object = api.get(&path)?;
+                (Snapshot::of(&object).map_err(wrong)?, Some(object))
             }
-            continue;
+        };
+        let Some(new) = make(&snapshot, read.is_some()) else {
+            match read {
+                Some(object) => return Ok(object),
+                None => continue,
+            }
         };
         let body = json!({"metadata": {"resourceVersion": snapshot.version, "annotations": {BOOKINGS: new}}});
         match api.patch(&path, &body) {
-            Ok(object) => return Ok(Some(object)),
+            Ok(object) => return Ok(object),
             Err(error) if error.status() == Some(409) => last = Some(error),
             Err(error) => return Err(error.into()),
         }

@@ -10,6 +10,7 @@ use crate::bind::{Binder, Target};
 use crate::log::Log;
 use crate::metrics::{Gauges, Metrics};
 use crate::objects;
+use crate::retry::Retries;
 use crate::watch::{Listener, Progress};
 use gapless_fleet::sim::Cause;
 use gapless_fleet::words::{Request, Share};
@@ -32,6 +33,7 @@ pub struct Extender {
     pub pods: Progress,
     log: Log,
     sizes: Sizes,
+    retries: Retries,
 }
 
 impl Extender {
@@ -45,6 +47,7 @@ impl Extender {
             pods: Progress::default(),
             log: Log::default(),
             sizes: Sizes::default(),
+            retries: Retries::default(),
         }
     }
 
@@ -68,6 +71,11 @@ impl Extender {
         self.nodes.listed.load(Ordering::Acquire) && self.pods.listed.load(Ordering::Acquire)
     }
 
+    /// The GPUs of a pod that is assumed on a node.
+    pub fn assumed_gpus(&self, uid: &str) -> Option<Vec<u16>> {
+        self.account().assumption(uid).map(|assumed| assumed.place.gpus.clone())
+    }
+
     /// Proves the account.
     pub fn check(&self) -> Result<(), String> {
         self.account().desk().check()
@@ -83,6 +91,7 @@ impl Extender {
             free_milli,
             total_milli,
             pods: account.desk().pods() as u64,
+            known: account.known() as u64,
             assumed: account.assumed() as u64,
             over_booked: account.conflicts,
             lists: sum(|progress| &progress.lists),
@@ -95,7 +104,7 @@ impl Extender {
         let names = node_names(args);
         let mut pod = objects::pod(member(args, "Pod"));
         if let Some(auto) = &pod.auto {
-            let size = self.sizes.of(&self.api, auto);
+            let size = self.sizes.of(Some(&self.api), auto);
             self.account().set_size(&pod.uid, size.clone());
             pod.set_size(size);
         }
@@ -158,13 +167,14 @@ impl Extender {
             account.pod(target.uid).filter(|_| is_open).and_then(|pod| pod.auto.clone())
         };
         if let Some(auto) = auto {
-            let size = self.sizes.of(&self.api, &auto);
+            let size = self.sizes.of(Some(&self.api), &auto);
             self.account().set_size(target.uid, size);
         }
         let result = self.binder.bind(&self.api, &self.account, &self.log, target, &why);
         let pod = format!("{}/{}", target.namespace, target.name);
         match result {
             Ok(()) => {
+                self.retries.forget(target.uid);
                 self.log.write("info", "bound", json!({"pod": pod, "node": target.node}));
                 json!({"Error": ""})
             }
@@ -176,7 +186,14 @@ impl Extender {
                     json!({"pod": pod, "node": target.node, "why": what}),
                 );
                 // The pod is scheduled again, on what is true then.
-                self.account().drop_assumption(target.uid);
+                let is_waiting = {
+                    let mut account = self.account();
+                    account.drop_assumption(target.uid);
+                    account.pod(target.uid).is_some_and(|pod| pod.node.is_empty())
+                };
+                if is_waiting {
+                    self.retries.later(target, Instant::now());
+                }
                 json!({"Error": what})
             }
         }
@@ -186,6 +203,20 @@ impl Extender {
     pub fn expire(&self, now: Instant) {
         let expired = self.account().expire(now);
         self.metrics.expired.fetch_add(expired, Ordering::Relaxed);
+    }
+
+    /// Makes the scheduler try pods again whose bind has failed some time ago.
+    pub fn retry(&self, now: Instant) {
+        for pod in self.retries.due(now) {
+            let is_waiting = self.account().pod(&pod.uid).is_some_and(|known| known.node.is_empty());
+            if is_waiting && let Err(error) = pod.touch(&self.api) {
+                self.log.write(
+                    "warning",
+                    "pod not touched",
+                    json!({"pod": pod.name, "why": error.to_string()}),
+                );
+            }
+        }
     }
 
     /// Hears of nodes.

@@ -3,6 +3,7 @@
 //! The stock scheduler asks over HTTP ([`extender`]: filter, prioritize, bind). All state comes from the API server
 //! ([`watch`]: list and watch; [`account`]: what follows from it) and goes back to it ([`bind`]): a booking is
 //! written to the node with a precondition ([`book`]), so that two replicas or a restart cannot book one GPU twice.
+//! [`dra`] has objects for clusters whose own scheduler places pods by GPU memory.
 //! Plain threads, no runtime.
 
 pub mod account;
@@ -10,12 +11,15 @@ pub mod api;
 pub mod auto;
 pub mod bind;
 pub mod book;
+pub mod cdi;
+pub mod dra;
 pub mod extender;
 pub mod http;
 pub mod log;
 pub mod metrics;
 pub mod objects;
 pub mod quantity;
+pub mod retry;
 pub mod serve;
 pub mod tls;
 pub mod watch;

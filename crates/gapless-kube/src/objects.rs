@@ -1,7 +1,7 @@
 //! What Gapless reads of nodes and pods. Objects are untrusted: anybody may edit an annotation.
 
 use crate::auto::{Auto, FIT, FIT_CONFIG, FIT_CONFIG_MAP, TRACE};
-use crate::quantity;
+use crate::{cdi, quantity};
 use gapless_fleet::words::{MAX_PODS, Node, Request, Share, WHOLE};
 use gapless_trace::Bytes;
 use serde_json::Value;
@@ -25,6 +25,8 @@ pub struct KubeNode {
     pub node: Node,
     pub uuids: Vec<String>,
     pub schedulable: bool,
+    /// An agent gives containers their devices there.
+    pub has_agent: bool,
 }
 
 /// A pod.
@@ -75,6 +77,7 @@ pub struct Asked {
     milli: Option<String>,
     gpus: Option<String>,
     models: String,
+    pub devices: cdi::Named,
 }
 
 /// A text at a path of member names; empty if it is not there.
@@ -120,7 +123,8 @@ pub fn node(object: &Value) -> Result<KubeNode, String> {
     let uuids = note(object, &[UUIDS]).map(|all| all.split(',').map(|one| one.trim().to_owned()).collect());
     let schedulable = object["spec"]["unschedulable"].as_bool() != Some(true)
         && object["metadata"]["deletionTimestamp"].is_null();
-    Ok(KubeNode { node, uuids: uuids.unwrap_or_default(), schedulable })
+    let has_agent = note(object, &[cdi::SERVED]) == Some("true");
+    Ok(KubeNode { node, uuids: uuids.unwrap_or_default(), schedulable, has_agent })
 }
 
 /// Reads a pod.
@@ -142,6 +146,7 @@ pub fn pod(object: &Value) -> KubePod {
         milli: own(&[GPU_MILLI]),
         gpus: own(&[GPUS]),
         models: own(&[GPU_MODELS]).unwrap_or_default(),
+        devices: cdi::named(object),
     };
     KubePod {
         uid: text(object, &["metadata", "uid"]).to_owned(),
@@ -203,9 +208,15 @@ fn sized_request(asked: &Asked, plain: &Request, size: Option<u64>) -> Result<Op
     if memory.is_none() && milli.is_none() && gpus.is_none() {
         return Ok(None);
     }
+    if let Some(what) = &asked.devices.wrong {
+        return Err(what.clone());
+    }
     if gpus.is_some_and(|count| count.trim() == "0") {
         // The pod only uses CPUs beside GPUs, and wants to be where it strands none.
         return match (memory, milli) {
+            (None, None) if asked.devices.has_own => {
+                Err(format!("{}, but the pod asks for no GPU: remove it", cdi::ANNOTATION))
+            }
             (None, None) => Ok(Some(plain.clone())),
             _ => Err(format!("{GPUS}: 0 GPUs, but a part of each: use 1 or more, or remove the part")),
         };

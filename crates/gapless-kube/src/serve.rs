@@ -52,6 +52,12 @@ pub fn serve_with(
             watch::follow(api, "/api/v1/pods", &pods, &extender.pods, stop);
         });
         scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                extender.retry(Instant::now());
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        scope.spawn(move || {
             let mut next_expiry = Instant::now();
             while !stop.load(Ordering::Relaxed) {
                 if Instant::now() >= next_expiry {

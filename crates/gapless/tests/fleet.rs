@@ -169,3 +169,54 @@ fn an_agent_tells_what_is_wrong_with_its_options() {
     let done = run(&["fleet", "agent", "--format", "json"]);
     assert!(done.code == 2 && done.err.contains("--format needs --once"), "{}", done.err);
 }
+
+#[test]
+fn claims_are_made_of_annotations() {
+    let pod = |notes: &str| {
+        format!(
+            r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "p", "annotations": {{{notes}}}}},
+            "spec": {{"containers": [{{"name": "a"}}]}}}}"#
+        )
+    };
+    let ask = |input: &str, more: &[&str]| {
+        let folder = tempfile::tempdir().expect("a folder");
+        run_in(folder.path(), &[&["fleet", "dra", "claims", "-"], more].concat(), Some(input.as_bytes()))
+    };
+    let right = pod(r#""gapless.dev/gpu-memory": "18GiB""#);
+    let service = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}"#;
+    let list = format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{right}, {service}]}}"#);
+    let done = ask(&list, &[]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let json: Value = serde_json::from_str(&done.out).expect("JSON");
+    let kinds: Vec<&str> =
+        json["items"].as_array().expect("a list").iter().filter_map(|one| one["kind"].as_str()).collect();
+    assert_eq!(kinds, ["ResourceClaimTemplate", "Pod", "Service"]);
+    let claim = &json["items"][1]["spec"]["resourceClaims"][0];
+    assert_eq!(claim["resourceClaimTemplateName"], json["items"][0]["metadata"]["name"]);
+    let exactly = |out: &str| -> Value {
+        let json: Value = serde_json::from_str(out).expect("JSON");
+        json["items"][0]["spec"]["spec"]["devices"]["requests"][0]["exactly"].clone()
+    };
+    assert_eq!(exactly(&done.out)["capacity"]["requests"]["memory"], "18Gi");
+    assert!(exactly(&ask(&right, &["--whole"]).out)["capacity"].is_null());
+    let auto = pod(
+        r#""gapless.dev/gpu-memory": "auto", "gapless.dev/fit": "llama-3.2-1b --batch 1 --memory 80GiB""#,
+    );
+    let done = ask(&auto, &[]);
+    let memory = exactly(&done.out)["capacity"]["requests"]["memory"].clone();
+    assert!(memory.as_str().is_some_and(|text| text.ends_with("Mi") || text.ends_with("Gi")), "{}", done.err);
+    for (input, part) in [
+        ("apiVersion: v1", "invalid JSON"),
+        (&pod(r#""gapless.dev/gpu-memory": "lots""#), "Pod p: gapless.dev/gpu-memory: invalid size"),
+        (&pod(r#""gapless.dev/gpu-milli": "300""#), "counts bytes"),
+        (&pod(r#""gapless.dev/gpu-memory": "auto", "gapless.dev/fit-config-map": "m""#), "only the cluster"),
+    ] {
+        let done = ask(input, &[]);
+        assert!(done.code == 2 && done.err.contains(part), "{input}: {}", done.err);
+    }
+    let done = run(&["fleet", "dra", "class"]);
+    let class: Value = serde_json::from_str(&done.out).expect("JSON");
+    assert_eq!(class["kind"], "DeviceClass");
+    let done = run(&["fleet", "agent", "--once", "--dra"]);
+    assert!(done.code == 2 && done.err.contains("--dra needs an API server"), "{}", done.err);
+}

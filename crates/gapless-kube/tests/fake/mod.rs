@@ -1,4 +1,4 @@
-//! A fake API server: nodes and pods in memory, versions, watches, preconditions, bindings, and faults on demand.
+//! A fake API server: nodes, pods and slices in memory, versions, watches, preconditions, bindings, faults on demand.
 
 use gapless_kube::http::{Connection, Request, read_request, write_response};
 use serde_json::{Value, json};
@@ -14,6 +14,10 @@ pub(crate) struct Store {
     version: u64,
     /// Versions up to this one are forgotten: watches from them get 410.
     forgotten: u64,
+    /// Grows when the server comes back from a backup.
+    epoch: u64,
+    /// What versions begin with.
+    mark: &'static str,
     /// By the path of the object.
     objects: BTreeMap<String, Value>,
     events: Vec<(u64, &'static str, String, Value)>,
@@ -26,8 +30,13 @@ pub(crate) struct Fake {
     stop: AtomicBool,
     /// Every n-th call is dropped without an answer, after it was carried out; 0: none.
     pub(crate) drop_every: AtomicU64,
+    /// Whether there are ResourceSlices, and whether their GPUs can be shared.
+    pub(crate) has_dra: AtomicBool,
+    pub(crate) shares: AtomicBool,
     calls: AtomicU64,
 }
+
+pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
 impl Fake {
     pub(crate) fn start() -> Arc<Fake> {
@@ -39,6 +48,8 @@ impl Fake {
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
             drop_every: AtomicU64::new(0),
+            has_dra: AtomicBool::new(true),
+            shares: AtomicBool::new(true),
             calls: AtomicU64::new(0),
         });
         let server = Arc::clone(&fake);
@@ -120,6 +131,24 @@ impl Fake {
         self.changed.notify_all();
     }
 
+    /// The server comes back from a backup: all versions are small again, and all watches end.
+    pub(crate) fn restore(&self) {
+        let mut store = self.store.lock().expect("no panic");
+        store.epoch += 1;
+        (store.forgotten, store.version) = (0, 0);
+        store.events.clear();
+        let all: Vec<(String, Value)> = std::mem::take(&mut store.objects).into_iter().collect();
+        for (path, object) in all {
+            store.write("ADDED", &path, object);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Versions are no numbers from now on.
+    pub(crate) fn write_odd_versions(&self) {
+        self.store.lock().expect("no panic").mark = "x";
+    }
+
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
         self.store.lock().expect("no panic").objects.get(path).cloned()
     }
@@ -162,8 +191,9 @@ impl Fake {
                 let kind = path.rsplit('/').next().unwrap_or_default();
                 let of_kind = store.objects.iter().filter(|(path, _)| path.contains(&format!("/{kind}/")));
                 let items: Vec<&Value> = of_kind.map(|(_, object)| object).collect();
-                (200, json!({"metadata": {"resourceVersion": store.version.to_string()}, "items": items}))
+                (200, json!({"metadata": {"resourceVersion": store.text()}, "items": items}))
             }
+            (_, _) if path.starts_with(SLICES) => self.slices(&mut store, &request.method, path, body),
             ("GET", _) => match store.objects.get(path) {
                 Some(object) => (200, object.clone()),
                 None => (404, json!({"message": "not found"})),
@@ -212,12 +242,52 @@ impl Fake {
         }
     }
 
+    fn slices(&self, store: &mut Store, method: &str, path: &str, mut body: Value) -> (u16, Value) {
+        if !self.has_dra.load(Ordering::Relaxed) {
+            return (404, json!({"message": "the server could not find the requested resource"}));
+        }
+        // As the real one without the feature gate: what it does not know is dropped in silence.
+        if !self.shares.load(Ordering::Relaxed) {
+            for device in body["spec"]["devices"].as_array_mut().into_iter().flatten() {
+                device.as_object_mut().expect("a device").remove("allowMultipleAllocations");
+                device["capacity"]["memory"].as_object_mut().expect("a capacity").remove("requestPolicy");
+            }
+        }
+        match method {
+            "GET" => {
+                let all = store.objects.iter().filter(|(path, _)| path.starts_with(SLICES));
+                let items: Vec<&Value> = all.map(|(_, object)| object).collect();
+                (200, json!({"metadata": {"resourceVersion": store.text()}, "items": items}))
+            }
+            "POST" | "PUT" => {
+                let path = format!("{SLICES}/{}", body["metadata"]["name"].as_str().expect("a name"));
+                let there = store.objects.get(&path);
+                if there.is_some() == (method == "POST") {
+                    return (409, json!({"message": "it exists already, or does not"}));
+                }
+                if there.is_some_and(|old| {
+                    old["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]
+                }) {
+                    return (409, json!({"message": "another version"}));
+                }
+                store.write("MODIFIED", &path, body);
+                (200, store.objects[&path].clone())
+            }
+            "DELETE" => match store.objects.remove(path) {
+                Some(object) => (200, object),
+                None => (404, json!({"message": "not found"})),
+            },
+            _ => (405, json!({"message": "not allowed"})),
+        }
+    }
+
     fn watch(&self, connection: &mut Connection, path: &str) -> std::io::Result<()> {
         let out = connection.get_mut();
         out.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
         let kind = if path.starts_with("/api/v1/nodes") { "/nodes/" } else { "/pods/" };
-        let from = path.split("resourceVersion=").nth(1).and_then(|text| text.parse().ok());
-        let mut from: u64 = from.unwrap_or(0);
+        let from = path.split("resourceVersion=").nth(1);
+        let mut from: u64 = from.and_then(|text| text.trim_start_matches('x').parse().ok()).unwrap_or(0);
+        let epoch = self.store.lock().expect("no panic").epoch;
         loop {
             let (lines, is_forgotten) = {
                 let store = self.store.lock().expect("no panic");
@@ -228,7 +298,8 @@ impl Fake {
                     .filter(|(_, _, path, _)| path.contains(kind))
                     .map(|(_, what, _, object)| json!({"type": what, "object": object}).to_string())
                     .collect();
-                let is_forgotten = from < store.forgotten;
+                // A version that is too large is one from before the backup.
+                let is_forgotten = from < store.forgotten || from > store.version || epoch != store.epoch;
                 from = from.max(if is_forgotten { 0 } else { store.version });
                 (lines, is_forgotten)
             };
@@ -248,9 +319,13 @@ impl Fake {
 }
 
 impl Store {
+    fn text(&self) -> String {
+        format!("{}{}", self.mark, self.version)
+    }
+
     fn write(&mut self, kind: &'static str, path: &str, mut object: Value) {
         self.version += 1;
-        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        object["metadata"]["resourceVersion"] = json!(self.text());
         self.events.push((self.version, kind, path.to_owned(), object.clone()));
         self.objects.insert(path.to_owned(), object);
     }

@@ -1,4 +1,4 @@
-//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet agent`, `fleet place`,
+//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet agent`, `fleet dra`, `fleet place`,
 //! `fleet advise`.
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
@@ -20,6 +20,8 @@ pub(crate) enum FleetCommand {
     Serve(ServeArgs),
     /// Report a node's GPUs, give containers their tenants, and mark those who use more than was promised
     Agent(AgentArgs),
+    /// Write objects of Dynamic Resource Allocation (Kubernetes 1.34 or later): GPUs that claims share by bytes
+    Dra(DraArgs),
     /// Place jobs for another program: one JSON object a line in, one a line out
     Place(PlaceArgs),
     /// Find requests for GPU memory that could be lower, from recorded peaks
@@ -267,6 +269,10 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) bookings: Option<PathBuf>,
 
+    /// Publish the GPUs as ResourceSlices too, for Dynamic Resource Allocation (Kubernetes 1.34 or later)
+    #[arg(long)]
+    pub(crate) dra: bool,
+
     /// Write a CDI file for each pod to this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cdi_dir: Option<PathBuf>,
@@ -290,6 +296,66 @@ pub(crate) struct AgentArgs {
     /// A file with a bearer token for the API server
     #[arg(long, value_name = "FILE", requires = "api")]
     pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DraArgs {
+    #[command(subcommand)]
+    pub(crate) command: DraCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DraCommand {
+    /// The DeviceClass that claims name
+    Class,
+    /// The ResourceSlices of this node, as `gapless fleet agent --dra` publishes them
+    Slices(SlicesArgs),
+    /// The ResourceClaimTemplates of pods with gapless.dev/gpu-memory, and the pods with claims instead
+    Claims(ClaimsArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet dra slices
+  gapless fleet dra slices --node n1 --whole
+
+The GPUs are those that the driver (NVML) reports. The owner and the generation are what a node would have that is
+published for the first time; the agent fills in what is true.
+
+Exit code: 0 success, 2 an error.")]
+pub(crate) struct SlicesArgs {
+    /// The name of this node [default: NODE_NAME, or the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+
+    /// Leave out what needs the feature gate DRAConsumableCapacity: claims then take whole GPUs
+    #[arg(long)]
+    pub(crate) whole: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  kubectl create --dry-run=client -o json -f pod.yaml | gapless fleet dra claims - | kubectl apply -f -
+  gapless fleet dra claims pod.json --whole
+
+The manifest is JSON: a Pod, a workload with a template of pods, or a List of them. The result is a List: for each pod
+with gapless.dev/gpu-memory or gapless.dev/gpus a ResourceClaimTemplate, and the manifest with a claim instead of the
+annotations. Everything else is kept. A claim counts bytes, so gapless.dev/gpu-milli is refused.
+
+Exit code: 0 success, 2 an error.")]
+pub(crate) struct ClaimsArgs {
+    /// The manifest; - is standard input
+    pub(crate) manifest: PathBuf,
+
+    /// For clusters without the feature gate DRAConsumableCapacity: claims take whole GPUs that are large enough
+    #[arg(long)]
+    pub(crate) whole: bool,
+
+    /// A folder with traces of earlier runs, for gapless.dev/gpu-memory: auto and gapless.dev/trace
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) traces: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

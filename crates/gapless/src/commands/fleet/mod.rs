@@ -1,9 +1,11 @@
 //! `gapless fleet`: policies on a simulated cluster, the judge of their logs, the extender for Kubernetes, the agent on
-//! a node, and the placement for other programs.
+//! a node, objects of DRA, and the placement for other programs.
 
 mod advise;
 mod agent;
 mod check_log;
+mod dra;
+mod node;
 mod place;
 mod serve;
 mod sim;
@@ -27,6 +29,7 @@ pub(crate) fn run(args: &FleetArgs) -> Result<Answer> {
         FleetCommand::Sim(args) => sim::run(args),
         FleetCommand::CheckLog(args) => check_log::run(args),
         FleetCommand::Serve(args) => serve::run(args),
+        FleetCommand::Dra(args) => dra::run(args),
         FleetCommand::Place(args) => place::run(args),
         FleetCommand::Agent(args) => agent::run(args),
         FleetCommand::Advise(args) => advise::run(args),
@@ -51,6 +54,7 @@ pub(super) fn files(args: &FleetArgs) -> (Vec<&Path>, Vec<&Path>) {
         }
         FleetCommand::Serve(_) => (Vec::new(), Vec::new()),
         FleetCommand::Agent(args) => (args.bookings.iter().map(PathBuf::as_path).collect(), Vec::new()),
+        FleetCommand::Dra(args) => (dra::read(args), Vec::new()),
         FleetCommand::Place(args) => (args.nodes.iter().map(PathBuf::as_path).collect(), Vec::new()),
         FleetCommand::Advise(args) => (vec![&args.file], args.output.iter().map(PathBuf::as_path).collect()),
     }

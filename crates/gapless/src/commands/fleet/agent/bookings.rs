@@ -1,9 +1,13 @@
-//! Who was promised what on this node: from the pods that the API server lists, or from a file.
+//! Who was promised what on this node: from what the API server says of the node and its pods, or from a file.
+//!
+//! The node's booking of a pod counts. What the pod's own annotations say counts only if there is none: the pod's owner
+//! may edit those, and would raise the limit.
 
 use super::account::Booking;
-use super::cdi::is_name;
 use gapless_fleet::words::WHOLE;
 use gapless_kube::api::{Api, ApiError};
+use gapless_kube::book::{self, Entry};
+use gapless_kube::cdi::{self, is_name};
 use gapless_kube::objects::{BOOKED, GPU_MEMORY, GPU_MODEL, GPUS, INDICES, UUIDS, parse_indices, text};
 use gapless_trace::Bytes;
 use serde::Deserialize;
@@ -11,14 +15,24 @@ use serde_json::{Value, json};
 
 use crate::machine::Machine;
 
-/// What the API server says of the pods on `node`. Pods whose annotations make no sense are named in the second list.
+/// What the API server says of the pods on `node`, whose object is `object`. The second list tells what makes no sense.
 pub(super) fn listed(
     api: &Api,
     node: &str,
+    object: &Value,
     machine: &Machine,
 ) -> Result<(Vec<Booking>, Vec<String>), ApiError> {
     let list = api.get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}"))?;
+    Ok(of_list(&list, node, object, machine))
+}
+
+fn of_list(list: &Value, node: &str, object: &Value, machine: &Machine) -> (Vec<Booking>, Vec<String>) {
     let (mut bookings, mut wrong) = (Vec::new(), Vec::new());
+    let entries = book::entries(object).unwrap_or_else(|what| {
+        wrong.push(format!("{node}: {what}"));
+        Vec::new()
+    });
+    let names = uuids(&object["metadata"]["annotations"][UUIDS]);
     for pod in list["items"].as_array().map(Vec::as_slice).unwrap_or_default() {
         // A server that ignores the selector must not make us write for pods of other nodes.
         let is_here = text(pod, &["spec", "nodeName"]) == node;
@@ -26,13 +40,53 @@ pub(super) fn listed(
         if !is_here || is_over {
             continue;
         }
-        match of_pod(pod, machine) {
-            Ok(Some(booking)) => bookings.push(booking),
-            Ok(None) => {}
-            Err(what) => wrong.push(what),
+        let own = of_pod(pod, machine);
+        let uid = text(pod, &["metadata", "uid"]);
+        let Some(entry) = entries.iter().find(|entry| entry.uid == uid && is_name(uid)) else {
+            match own {
+                Ok(Some(booking)) => bookings.push(booking),
+                Ok(None) => {}
+                Err(what) => wrong.push(what),
+            }
+            continue;
+        };
+        let booking = of_entry(entry, &names, machine);
+        if own.as_ref().ok().and_then(Option::as_ref).is_none_or(|own| !own.is_same(&booking)) {
+            wrong.push(format!("{}: its annotations were edited; the node's booking counts", booking.name));
         }
+        if cdi::named(pod).wrong.is_some() {
+            wrong.push(format!("{}: its annotations name devices that are not its own", booking.name));
+        }
+        bookings.push(booking);
     }
-    Ok((bookings, wrong))
+    (bookings, wrong)
+}
+
+/// The booking of a pod on the node. `names` are the UUIDs of the node's GPUs, if it says them.
+fn of_entry(entry: &Entry, names: &[String], machine: &Machine) -> Booking {
+    let of = |gpu: &u16| names.get(usize::from(*gpu)).filter(|name| is_name(name)).cloned();
+    let found: Option<Vec<String>> = entry.gpus.iter().map(of).collect();
+    Booking {
+        id: entry.uid.clone(),
+        name: entry.pod.clone(),
+        uuids: found.unwrap_or_default(),
+        indices: entry.gpus.iter().copied().map(u32::from).collect(),
+        bytes: bytes(entry.units, machine),
+    }
+}
+
+/// The UUIDs in an annotation.
+fn uuids(annotation: &Value) -> Vec<String> {
+    let text = annotation.as_str().filter(|text| !text.is_empty());
+    text.map(|all| all.split(',').map(|one| one.trim().to_owned()).collect()).unwrap_or_default()
+}
+
+/// Units as bytes. Few of them are thousandths, from a time when the node did not say how much memory its GPUs have.
+fn bytes(units: u64, machine: &Machine) -> u64 {
+    if units > u64::from(WHOLE) {
+        return units;
+    }
+    machine.gpus.iter().map(|gpu| gpu.total).min().unwrap_or(0) / u64::from(WHOLE) * units
 }
 
 fn of_pod(pod: &Value, machine: &Machine) -> Result<Option<Booking>, String> {
@@ -45,19 +99,12 @@ fn of_pod(pod: &Value, machine: &Machine) -> Result<Option<Booking>, String> {
     }
     let indices = parse_indices(indices).map_err(|what| format!("{name}: {what}"))?;
     let units: u64 = booked.parse().map_err(|_| format!("{name}: invalid {BOOKED} {booked:?}"))?;
-    let uuids: Vec<String> =
-        note(UUIDS).map(|all| all.split(',').map(|one| one.trim().to_owned()).collect()).unwrap_or_default();
+    let uuids = uuids(&pod["metadata"]["annotations"][UUIDS]);
     if uuids.iter().any(|uuid| !is_name(uuid)) {
         return Err(format!("{name}: invalid {UUIDS}"));
     }
     let indices: Vec<u32> = indices.into_iter().map(u32::from).collect();
-    let mut booking = Booking { id, name, uuids, indices, bytes: units };
-    // Thousandths, from a time when the node did not say how much memory its GPUs have.
-    if units <= u64::from(WHOLE) {
-        let total = machine.gpus.iter().map(|gpu| gpu.total).min().unwrap_or(0);
-        booking.bytes = total / u64::from(WHOLE) * units;
-    }
-    Ok(Some(booking))
+    Ok(Some(Booking { id, name, uuids, indices, bytes: bytes(units, machine) }))
 }
 
 #[derive(Deserialize)]
@@ -94,18 +141,26 @@ pub(super) fn read(text: &str) -> Result<Vec<Booking>, String> {
     rows.into_iter().enumerate().map(one).collect()
 }
 
-/// Tells the API server which GPUs the node has, if it does not say so already. Gives whether that changed something.
-pub(super) fn report(api: &Api, node: &str, machine: &Machine) -> Result<bool, ApiError> {
-    let path = format!("/api/v1/nodes/{node}");
-    let object = api.get(&path)?;
-    let wanted = annotations(machine);
+/// Tells the API server which GPUs the node has, and whether an agent writes files for containers there, if the node's
+/// object does not say so already. `has_files`: nothing if this look does not know. Gives whether something changed.
+pub(super) fn report(
+    api: &Api,
+    node: &str,
+    object: &Value,
+    machine: &Machine,
+    has_files: Option<bool>,
+) -> Result<bool, ApiError> {
+    let mut wanted = annotations(machine);
+    if let Some(has_files) = has_files {
+        wanted.insert(cdi::SERVED.to_owned(), if has_files { json!("true") } else { Value::Null });
+    }
     let there = &object["metadata"]["annotations"];
     let changed: serde_json::Map<String, Value> =
         wanted.into_iter().filter(|(name, value)| there[name.as_str()] != *value).collect();
     if changed.is_empty() {
         return Ok(false);
     }
-    api.patch(&path, &json!({"metadata": {"annotations": changed}}))?;
+    api.patch(&format!("/api/v1/nodes/{node}"), &json!({"metadata": {"annotations": changed}}))?;
     Ok(true)
 }
 
@@ -149,6 +204,41 @@ mod tests {
         assert!(read(json!({INDICES: "x", BOOKED: "1"})).is_err());
         assert!(read(json!({INDICES: "0", BOOKED: "-1"})).is_err());
         assert!(read(json!({INDICES: "0", BOOKED: "1", UUIDS: "../x"})).is_err());
+    }
+
+    #[test]
+    fn the_nodes_booking_counts_and_not_what_the_pod_says() {
+        let notes = |gib: u64| json!({INDICES: "1", BOOKED: (gib * GIB).to_string(), UUIDS: "GPU-b"});
+        let pod = |uid: &str, node: &str, notes: Value| {
+            let metadata = json!({"uid": uid, "namespace": "d", "name": uid, "annotations": notes});
+            json!({"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}})
+        };
+        let mut thief = notes(4);
+        thief["cdi.k8s.io/x"] = json!("gapless.dev/pod=honest");
+        let list = json!({"items": [
+            pod("honest", "n", notes(4)),
+            pod("greedy", "n", notes(70)),
+            pod("mute", "n", json!({})),
+            pod("thief", "n", thief),
+            pod("unbooked", "n", notes(2)),
+            pod("far", "m", notes(4)),
+        ]});
+        let entry = |uid: &str| (uid.to_owned(), json!(format!("d/{uid} 1 {}", 4 * GIB)));
+        let all: serde_json::Map<String, Value> =
+            ["honest", "greedy", "mute", "thief", "far"].map(entry).into_iter().collect();
+        let node = |bookings: &str| json!({"metadata": {"annotations": {book::BOOKINGS: bookings, UUIDS: "GPU-a,GPU-b"}}});
+        let (bookings, wrong) = of_list(&list, "n", &node(&Value::Object(all).to_string()), &machine());
+        let found: Vec<(&str, u64)> = bookings.iter().map(|one| (one.id.as_str(), one.bytes / GIB)).collect();
+        assert_eq!(found, [("honest", 4), ("greedy", 4), ("mute", 4), ("thief", 4), ("unbooked", 2)]);
+        assert!(bookings.iter().all(|one| one.uuids == ["GPU-b"] && one.indices == [1]));
+        let said = |part: &str| wrong.iter().any(|what| what.contains(part));
+        assert!(
+            said("d/greedy: its annotations were edited") && said("d/mute: its annotations"),
+            "{wrong:?}"
+        );
+        assert!(said("d/thief: its annotations name devices") && wrong.len() == 3, "{wrong:?}");
+        let (bookings, wrong) = of_list(&list, "n", &node("nonsense"), &machine());
+        assert_eq!((bookings.len(), wrong.len()), (4, 1), "then the pods' own annotations count");
     }
 
     #[test]

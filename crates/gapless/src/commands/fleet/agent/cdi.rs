@@ -4,15 +4,16 @@
 //! gapless.dev-pod_UID.json    device gapless.dev/pod=UID    GAPLESS_TENANT, NVIDIA_VISIBLE_DEVICES
 //! ```
 //!
-//! A pod names its device in the annotation `cdi.k8s.io/gapless: gapless.dev/pod=UID`. As long as the file is not
-//! there, the runtime refuses to create the container and the kubelet tries again: no container runs without its limit.
+//! A pod names its device in the annotation `cdi.k8s.io/gapless: gapless.dev/pod=UID`, which the extender writes if the
+//! node has an agent. As long as the file is not there, the runtime refuses to create the container and the kubelet
+//! tries again: no container runs without its limit.
 
 use super::account::Booking;
+use gapless_kube::cdi::{KIND, is_name};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-pub(super) const KIND: &str = "gapless.dev/pod";
 const PREFIX: &str = "gapless.dev-pod_";
 
 /// The specification for one pod.
@@ -33,13 +34,6 @@ pub(super) fn specification(booking: &Booking) -> Value {
             ]},
         }],
     })
-}
-
-/// Whether an id is safe as a name of a device and of a file.
-pub(super) fn is_name(id: &str) -> bool {
-    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    id.len() <= 59 && id.chars().all(inside) && ends(id.chars().next()) && ends(id.chars().last())
 }
 
 /// Writes the files of these pods, and removes those of others. Gives the number of files that changed.

@@ -1,7 +1,8 @@
 //! `gapless fleet agent`: what a node has, what was promised of it, and what is really used.
 //!
-//! It gives containers their tenants and GPUs ([`cdi`]), sets the kernel's limit if there is one ([`dmem`]), and marks
-//! over-use. It ends nobody: a tenant's own process is refused memory by its share.
+//! It gives containers their tenants and GPUs ([`cdi`]), sets the kernel's limit if there is one ([`dmem`]), publishes
+//! the GPUs for Dynamic Resource Allocation if asked to, and marks over-use. It ends nobody: a tenant's own process is
+//! refused memory by its share.
 
 mod account;
 mod bookings;
@@ -9,6 +10,7 @@ mod cdi;
 mod dmem;
 mod show;
 
+use super::node;
 use crate::cli::fleet::{AgentArgs, AgentFormat};
 use crate::commands::metrics::server;
 use crate::failure::{self, Failure};
@@ -18,15 +20,29 @@ use crate::{Answer, output};
 use account::{Account, Booking};
 use anyhow::Result;
 use gapless_kube::api::Api;
+use gapless_kube::dra::publish::Publisher;
+use gapless_kube::dra::slices::Owner;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
-    let agent = Agent { args, api: super::serve::optional_address(args)?.map(Api::new), node: node(args)? };
+    let agent = Agent {
+        args,
+        api: super::serve::optional_address(args)?.map(Api::new),
+        node: node::name(args.node.as_deref())?,
+        publisher: Publisher::default(),
+        told: Mutex::default(),
+        is_away: AtomicBool::new(false),
+    };
+    if args.dra && agent.api.is_none() {
+        let help = "use --in-cluster or --api; `gapless fleet dra slices` prints what would be written";
+        return Err(Failure::new("--dra needs an API server", help).into());
+    }
     if args.once {
         let (machine, account) = agent.look()?;
         match args.format {
@@ -47,8 +63,14 @@ pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
         let what = "--format needs --once; without it the agent serves metrics";
         return Err(Failure::new(what, "gapless fleet agent --once --format json").into());
     }
-    // What cannot be read now is said now.
-    let first = agent.step(&mut BTreeMap::new())?;
+    // What is wrong with the options is said now. An API server that is away comes back.
+    let first = match agent.step(&mut BTreeMap::new()) {
+        Err(error) if agent.is_away.load(Ordering::Relaxed) => {
+            log(json!({"event": "error", "what": error.to_string()}));
+            String::new()
+        }
+        result => result?,
+    };
     let listener = TcpListener::bind(args.listen).map_err(|error| {
         let what = format!("{} cannot be served: {error}", args.listen);
         Failure::new(what, "use --listen with another address or port")
@@ -79,10 +101,18 @@ pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
     })
 }
 
+/// Notes that are remembered, so that each is said once.
+const MOST_TOLD: usize = 1000;
+
 struct Agent<'a> {
     args: &'a AgentArgs,
     api: Option<Api>,
     node: String,
+    publisher: Publisher,
+    /// What was said already.
+    told: Mutex<BTreeSet<String>>,
+    /// The API server was asked and could not answer.
+    is_away: AtomicBool,
 }
 
 impl Agent<'_> {
@@ -134,18 +164,55 @@ impl Agent<'_> {
         }
         if let Some(api) = &self.api {
             let failed = |error: gapless_kube::api::ApiError| {
+                let is_away = error.status().is_none_or(|status| status >= 500);
+                self.is_away.fetch_or(is_away, Ordering::Relaxed);
                 Failure::new(error.to_string(), "check --api, --ca and --token-file, and the agent's role")
             };
-            if machine.no_nvml.is_none() {
-                bookings::report(api, &self.node, machine).map_err(failed)?;
-            }
-            let (listed, wrong) = bookings::listed(api, &self.node, machine).map_err(failed)?;
-            for what in wrong {
-                failure::note(&what);
-            }
+            let object = api.get(&format!("/api/v1/nodes/{}", self.node)).map_err(failed)?;
+            let (listed, wrong) = bookings::listed(api, &self.node, &object, machine).map_err(failed)?;
+            wrong.iter().for_each(|what| self.tell(what));
             all.extend(listed);
+            if machine.no_nvml.is_none() {
+                // A look that ends says nothing of who writes files from now on.
+                let has_files = (!self.args.once).then_some(self.args.cdi_dir.is_some());
+                bookings::report(api, &self.node, &object, machine, has_files).map_err(failed)?;
+                if self.args.dra {
+                    self.publish(api, &object, machine);
+                }
+            }
         }
         Ok(all)
+    }
+
+    /// The GPUs as ResourceSlices. Containers get their limits even if the cluster takes no slices.
+    fn publish(&self, api: &Api, node: &serde_json::Value, machine: &Machine) {
+        let uid = gapless_kube::objects::text(node, &["metadata", "uid"]).to_owned();
+        let owner = Owner { node: self.node.clone(), uid };
+        match self.publisher.publish(api, &owner, &node::gpus(machine)) {
+            Err(error) => self.tell(&format!("ResourceSlices cannot be written: {error}")),
+            Ok(done) => {
+                if done.written > 0 || done.deleted > 0 {
+                    log(json!({"event": "published", "slices": done.written, "shared": done.is_shared}));
+                }
+                if !done.is_shared {
+                    self.tell(
+                        "claims take whole GPUs: the API server keeps no allowMultipleAllocations, \
+                         because the feature gate DRAConsumableCapacity is off",
+                    );
+                }
+            }
+        }
+    }
+
+    /// Says something once.
+    fn tell(&self, what: &str) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MOST_TOLD {
+            told.clear();
+        }
+        if told.insert(what.to_owned()) {
+            failure::note(what);
+        }
     }
 
     /// The kernel's own limit for pods that have a process.
@@ -167,20 +234,6 @@ impl Agent<'_> {
 fn cgroup_of(pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
-}
-
-/// The name of this node: as the user says, as Kubernetes says (NODE_NAME), or the host's.
-fn node(args: &AgentArgs) -> Result<String> {
-    let from = |path: &str| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
-    let name = args.node.clone().or_else(|| std::env::var("NODE_NAME").ok());
-    let name = name.or_else(|| from("/proc/sys/kernel/hostname")).unwrap_or_default();
-    // It becomes a part of paths to the API server.
-    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 253 || !name.chars().all(inside) {
-        let what = format!("--node: invalid name {name:?}");
-        return Err(Failure::new(what, "use the node's name as Kubernetes knows it").into());
-    }
-    Ok(name)
 }
 
 /// One JSON object a line on standard error.

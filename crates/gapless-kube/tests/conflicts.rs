@@ -1,0 +1,175 @@
+//! What happens when others were faster, lie or are away: binds that find another GPU or are tried again, devices that
+//! pods name by themselves, nodes that vanish, and an API server whose versions make no sense.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fake;
+#[allow(dead_code, reason = "other tests use the rest")]
+mod replica;
+
+use fake::Fake;
+use gapless_kube::cdi;
+use gapless_kube::retry::RETRIED;
+use replica::{GIB, Replica, asks, bookings, edit, held, none_is_over_booked};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+fn pod_of(fake: &Fake, name: &str) -> Value {
+    fake.get(&format!("/api/v1/namespaces/default/pods/{name}")).expect("the pod")
+}
+
+/// Books a GPU for a pod as another replica would, which this one has not heard of yet.
+fn book(fake: &Fake, node: &str, pod: &str, gpu: u16, gib: u64) {
+    let mut all = bookings(fake, node);
+    all[format!("uid-{pod}")] = json!(format!("default/{pod} {gpu} {}", gib * GIB));
+    edit(fake, &format!("/api/v1/nodes/{node}"), &json!({"gapless.dev/bookings": all.to_string()}));
+}
+
+#[test]
+fn a_bind_that_comes_second_takes_another_gpu_of_the_node() {
+    let fake = Fake::start();
+    fake.node("n0", 4, 80);
+    // Many rounds, because the news of the other booking may come before the bind, too.
+    for round in 0..20 {
+        let replica = Replica::start(&fake);
+        let (mine, other) = (format!("mine{round}"), format!("other{round}"));
+        let pod = fake.pod(&mine, &asks("80GiB"));
+        fake.pod(&other, &asks("80GiB"));
+        replica.wait("it knows both", |replica| replica.extender.gauges().known >= 2);
+        assert_eq!(replica.filter(&fake, &pod)["NodeNames"], json!(["n0"]));
+        let chosen = replica.extender.assumed_gpus(&format!("uid-{mine}")).expect("it is assumed");
+        book(&fake, "n0", &other, chosen[0], 80);
+        assert_eq!(replica.bind(&pod, "n0"), "", "three GPUs are free");
+        let got = pod_of(&fake, &mine)["metadata"]["annotations"]["gapless.dev/gpu-indices"].clone();
+        assert_ne!(got, json!(chosen[0].to_string()));
+        none_is_over_booked(&fake, 80 * GIB);
+        replica.extender.check().expect("the account is right");
+        for name in [mine, other] {
+            fake.delete(&format!("/api/v1/namespaces/default/pods/{name}"));
+        }
+    }
+    fake.stop();
+}
+
+#[test]
+fn a_bind_that_fails_is_tried_again_soon() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("mine", &asks("80GiB"));
+    fake.pod("other", &asks("80GiB"));
+    replica.wait("it knows both", |replica| replica.extender.gauges().known == 2);
+    assert_eq!(replica.filter(&fake, &pod)["NodeNames"], json!(["n0"]));
+    book(&fake, "n0", "other", 0, 80);
+    let why = replica.bind(&pod, "n0");
+    assert!(why.contains("another booking came first") || why.contains("Gapless"), "{why}");
+    let retried = || pod_of(&fake, "mine")["metadata"]["annotations"][RETRIED].clone();
+    replica.extender.retry(Instant::now() + Duration::from_secs(2));
+    replica.wait("the scheduler hears of a pod that has changed", |_| retried().is_string());
+    assert!(pod_of(&fake, "other")["metadata"]["annotations"][RETRIED].is_null());
+    // Once the other one is gone, there is room.
+    fake.delete("/api/v1/namespaces/default/pods/other");
+    replica.wait("other is gone", |replica| replica.extender.gauges().known == 1);
+    assert!(replica.schedule(&fake, &pod).is_some());
+    fake.stop();
+}
+
+#[test]
+fn a_pod_names_its_device_where_an_agent_serves_it() {
+    let fake = Fake::start();
+    (0..2).for_each(|i| fake.node(&format!("n{i}"), 1, 80));
+    edit(&fake, "/api/v1/nodes/n1", &json!({cdi::SERVED: "true"}));
+    let replica = Replica::start(&fake);
+    let bind = |name: &str, node: &str, more: &[(&str, &str)]| {
+        let mut notes = asks("20GiB");
+        more.iter().for_each(|(name, value)| notes[*name] = json!(value));
+        let pod = fake.pod(name, &notes);
+        let chosen = replica.post("/filter", &json!({"Pod": pod, "NodeNames": [node]}));
+        assert_eq!(chosen["NodeNames"], json!([node]), "{chosen}");
+        assert_eq!(replica.bind(&pod, node), "");
+        pod_of(&fake, name)["metadata"]["annotations"][cdi::ANNOTATION].clone()
+    };
+    assert_eq!(bind("a", "n0", &[]), Value::Null, "without an agent no runtime would find the device");
+    assert_eq!(bind("b", "n1", &[]), "gapless.dev/pod=uid-b");
+    let old = [(cdi::ANNOTATION, "gapless.dev/pod=uid-a")];
+    assert_eq!(bind("c", "n1", &old), "gapless.dev/pod=uid-c", "an old value is written over");
+    assert_eq!(bind("d", "n0", &old), "gapless.dev/pod=uid-d", "on every node");
+    for (name, value, more, part) in [
+        ("cdi.k8s.io/x", "gapless.dev/pod=uid-a", asks("1GiB"), "another pod"),
+        (cdi::ANNOTATION, "vendor.com/nic=1", asks("1GiB"), "vendor.com/nic=1"),
+        (cdi::ANNOTATION, "gapless.dev/pod=uid-a", json!({"gapless.dev/gpus": "0"}), "no GPU"),
+    ] {
+        let mut notes = more;
+        notes[name] = json!(value);
+        let answer = replica.filter(&fake, &fake.pod("thief", &notes));
+        let why = answer["FailedNodes"]["n0"].as_str().unwrap_or_default().to_owned();
+        assert!(answer["NodeNames"] == json!([]) && why.contains(part), "{notes}: {answer}");
+    }
+    fake.stop();
+}
+
+#[test]
+fn a_node_that_vanishes_between_filter_and_bind_leaves_nothing() {
+    let fake = Fake::start();
+    (0..2).for_each(|i| fake.node(&format!("n{i}"), 1, 80));
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("p", &asks("80GiB"));
+    let node = replica.filter(&fake, &pod)["NodeNames"][0].as_str().expect("it fits").to_owned();
+    fake.delete(&format!("/api/v1/nodes/{node}"));
+    let why = replica.bind(&pod, &node);
+    assert!(!why.is_empty());
+    assert!(pod_of(&fake, "p")["spec"]["nodeName"].is_null(), "it is not bound to nowhere");
+    replica.wait("the node is gone", |replica| replica.extender.gauges().total_milli == 1000);
+    let next = replica.schedule(&fake, &pod).expect("the other node has room");
+    assert_ne!(next, node);
+    replica.extender.check().expect("the account is right");
+    fake.stop();
+}
+
+#[test]
+fn a_server_that_comes_back_from_a_backup_books_no_gpu_twice() {
+    let fake = Fake::start();
+    (0..2).for_each(|i| fake.node(&format!("n{i}"), 2, 80));
+    let replica = Replica::start(&fake);
+    for i in 0..2 {
+        assert!(replica.schedule(&fake, &fake.pod(&format!("a{i}"), &asks("80GiB"))).is_some());
+    }
+    // Many versions, so that those after the backup are smaller for long.
+    for i in 0..50 {
+        edit(&fake, "/api/v1/nodes/n0", &json!({"note": i.to_string()}));
+    }
+    let lists = replica.extender.gauges().lists;
+    fake.restore();
+    replica.wait("it lists again", |replica| replica.extender.gauges().lists >= lists + 2);
+    for i in 0..2 {
+        assert!(replica.schedule(&fake, &fake.pod(&format!("b{i}"), &asks("80GiB"))).is_some());
+    }
+    none_is_over_booked(&fake, 80 * GIB);
+    assert_eq!(held(&fake).len(), 4);
+    let late = fake.pod("late", &asks("1GiB"));
+    assert!(replica.schedule(&fake, &late).is_none(), "all four GPUs are full");
+    fake.delete("/api/v1/namespaces/default/pods/a0");
+    replica.wait("a0 is gone", |replica| replica.extender.gauges().pods == 3);
+    assert!(replica.schedule(&fake, &late).is_some(), "events count although their versions are smaller");
+    replica.extender.check().expect("the account is right");
+    fake.stop();
+}
+
+#[test]
+fn versions_that_are_no_numbers_book_no_gpu_twice() {
+    let fake = Fake::start();
+    fake.write_odd_versions();
+    fake.node("n0", 2, 80);
+    let (one, two) = (Replica::start(&fake), Replica::start(&fake));
+    let mut bound = 0;
+    for i in 0..6 {
+        let pod = fake.pod(&format!("p{i}"), &asks("40GiB"));
+        let replica = if i % 2 == 0 { &one } else { &two };
+        bound += usize::from((0..20).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            replica.schedule(&fake, &pod).is_some()
+        }));
+    }
+    assert_eq!(bound, 4);
+    none_is_over_booked(&fake, 80 * GIB);
+    fake.stop();
+}

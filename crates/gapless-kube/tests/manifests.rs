@@ -1,0 +1,79 @@
+//! The manifests in deploy/ keep to the API of Kubernetes 1.34.
+
+mod schema;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+}
+
+/// All documents of a YAML file.
+fn documents(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("the file");
+    let parse = |document| Value::deserialize(document).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    serde_yaml_ng::Deserializer::from_str(&text).map(parse).collect()
+}
+
+/// The YAML files of each folder, without those that only kustomize or the scheduler read.
+fn files() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in std::fs::read_dir(deploy()).expect("deploy/") {
+        let folder = folder.expect("an entry").path();
+        for file in std::fs::read_dir(folder).expect("a folder") {
+            let file = file.expect("an entry").path();
+            let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if name.ends_with(".yaml") && !["kustomization.yaml", "scheduler.yaml"].contains(&name) {
+                found.push(file);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_manifest_keeps_to_the_schema() {
+    let files = files();
+    assert!(files.len() >= 8, "{files:?}");
+    for file in &files {
+        for document in documents(file) {
+            assert_eq!(schema::against(&document), [""; 0], "{file:?}");
+        }
+    }
+}
+
+#[test]
+fn every_file_is_named_by_its_kustomization() {
+    for file in files() {
+        let folder = file.parent().expect("a folder");
+        let [kustomization] = &documents(&folder.join("kustomization.yaml"))[..] else {
+            panic!("{folder:?}")
+        };
+        let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
+        let resources = kustomization["resources"].as_array().expect("resources");
+        let patches = kustomization["patches"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let is_named = resources.contains(&json!(name)) || patches.iter().any(|patch| patch["path"] == name);
+        assert!(is_named, "{file:?}");
+        for other in resources.iter().filter_map(Value::as_str) {
+            assert!(folder.join(other).exists(), "{folder:?} names {other}");
+        }
+    }
+}
+
+#[test]
+fn the_class_is_the_one_that_claims_name() {
+    let written = documents(&deploy().join("dra/class.yaml"));
+    assert_eq!(written, [gapless_kube::dra::class()]);
+}
+
+#[test]
+fn a_manifest_with_a_slip_is_found() {
+    let mut right = documents(&deploy().join("agent/daemonset.yaml")).swap_remove(0);
+    assert_eq!(schema::against(&right), [""; 0]);
+    right["spec"]["template"]["spec"]["hostPid"] = json!(true);
+    right["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("64 MB");
+    let wrong = schema::against(&right).join("\n");
+    assert!(wrong.contains("hostPid: not in the schema") && wrong.contains("64 MB"), "{wrong}");
+}
