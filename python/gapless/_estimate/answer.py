@@ -92,7 +92,9 @@ class Estimate:
         largest = [row for row in self.modules if row["kind"].startswith("activations") and row["module"]][:5]
         if largest:
             lines.append("  Modules with the most activations")
-            lines += [f"    {row['module'][:28]:<28}{_size(row['bytes']):>10}" for row in largest]
+            # The end of a path tells modules apart: a long one loses its beginning.
+            width = min(max(28, *(len(row["module"]) + 1 for row in largest)), 60)
+            lines += [f"    {_end(row['module'], width - 1):<{width}}{_size(row['bytes']):>10}" for row in largest]
         lines += [f"  note: {sentence}" for sentence in self.assumptions]
         return "\n".join(lines)
 
@@ -142,6 +144,10 @@ def _sentences(found: "dict[str, Any]", card: Card) -> "list[str]":
         effect = "took the branch for false" if read["function"] == "__bool__" else "got 0"
         said.append(f"{read['function']} at {read['place']} read a value that is not known, and {effect} ({read['times']} times)")
     return said
+
+
+def _end(path: str, width: int) -> str:
+    return path if len(path) <= width else f"...{path[3 - width :]}"
 
 
 def _size(size: float) -> str:

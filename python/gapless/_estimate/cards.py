@@ -89,7 +89,10 @@ def cuda_major() -> str:
 
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
-        raise GaplessError("torch is not installed for this Python: an estimate runs torch itself; install its CUDA build (`pip install torch`)")
+        raise GaplessError(
+            f"torch is not installed for {sys.executable}: an estimate runs torch itself; install its CUDA build (`pip install torch`), "
+            "or name the Python that has it in GAPLESS_PYTHON"
+        )
     version = Path(next(iter(spec.submodule_search_locations))) / "version.py"
     line = next((line for line in version.read_text(encoding="utf-8").splitlines() if line.startswith("cuda")), "")
     major = line.partition("=")[2].strip().strip("'\"").split(".")[0]

@@ -180,7 +180,8 @@ def _class(transformers: Any, config: Any, found: "dict[str, Any]") -> "tuple[An
             return chosen, ""
     if names and "auto_map" in found:
         # Another class of the same type may be another model.
-        raise GaplessError(f"{names[0]} is code that comes with the checkpoint, and is not run here: {_SCRIPT} with trust_remote_code=True")
+        told = f"{names[0]} is code that comes with the checkpoint, and is not run here"
+        raise GaplessError(f"{told}: {_SCRIPT}; the script may pass trust_remote_code=True")
     from transformers.models.auto import modeling_auto
 
     mappings = [getattr(modeling_auto, f"MODEL_FOR_{purpose}_MAPPING", None) for purpose in _PURPOSES]
