@@ -44,7 +44,9 @@ def wanted(train, only, part):
     from gapless._estimate.sizes import Sizes
 
     number, count = part
-    for at, (name, keys) in enumerate(texts()):
+    # diffusers looks at the card as it is imported, and a process that has done so cannot fork: another makes the list.
+    said = subprocess.run([sys.executable, __file__, "--list"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    for at, (name, keys) in enumerate(json.loads(said.splitlines()[-1])):
         if (only and name not in only) or at % count != number:
             continue
         # Nothing is asked for: lengths and sizes are what the configuration says.
@@ -58,7 +60,11 @@ def main():
     parser.add_argument("--only", action="append")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--out")
+    parser.add_argument("--list", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.list:
+        print(json.dumps(list(texts())))
+        return
     from gapless._estimate import cards
 
     if "GAPLESS_CARD" not in os.environ:

@@ -1,6 +1,6 @@
-//! `gapless estimate`: the memory of a script, or of a model's configuration, without a GPU. The Python package does the
-//! work, in the Python that has the torch in question; this finds both and hands the question over. The exit code is the
-//! package's.
+//! `gapless estimate`: the memory of a script, or of a model's configuration, without a GPU. The Python package does
+//! the work, in the Python that has the torch in question; this finds both and hands the question over. The exit code
+//! is the package's.
 
 use crate::Answer;
 use crate::cli::estimate::EstimateArgs;

@@ -1,7 +1,7 @@
 //! `gapless fit`: what a model will take on a device before it runs, and a configuration that fits.
 //!
-//! Flags become a question ([`flags`]), `gapless_fit::ask` answers it, `gapless_report::fit` has the words. With `--run`
-//! the question is one for `gapless estimate` ([`estimated`]).
+//! Flags become a question ([`flags`]), `gapless_fit::ask` answers it, `gapless_report::fit` has the words. With
+//! `--run` the question is one for `gapless estimate` ([`estimated`]).
 
 mod emit;
 mod estimated;
