@@ -147,7 +147,8 @@ for cycle in range(cycles):
     if cycle == 5:
         try:
             again = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(again):
+            # A copy to the host beside it would end the capture.
+            with alone, torch.cuda.graph(again):
                 z = x + 1
                 g.sleep("cache")
             problems.append("a region fell asleep in a capture")
