@@ -868,10 +868,11 @@ made = places() - before
 gapless.sleep("engine")
 assert gapless.is_asleep(alike) and gapless.is_asleep(counter) and gapless.is_asleep(drawn)
 awake = places()
-workspaces = [found for found in awake if found[1] >= size]
-assert workspaces, awake
+# Newer releases make a workspace for each product, and seeds for each graph.
+is_kept = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < (2, 13)
+assert is_kept == any(found[1] >= size for found in awake), awake
 # Two seeds of 512 bytes each at least, made by the capture.
-assert len([found for found in awake & made if found[1] <= 512]) >= 2, (awake, made)
+assert not is_kept or len([found for found in awake & made if found[1] <= 512]) >= 2, (awake, made)
 # A product outside takes the workspace that is there.
 other = torch.zeros(64, 64, device="cuda")
 count = len(places())
