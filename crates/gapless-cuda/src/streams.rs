@@ -13,6 +13,8 @@ use crate::driver::{ContextDriver, Driver, Handle, LEGACY_STREAM, PER_THREAD_STR
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Whether a card is used: before, it is not known which driver the program has.
+static IS_USED: AtomicBool = AtomicBool::new(false);
 /// The contexts of cards that are used; 0: none yet.
 static CARDS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// Streams of other contexts.
@@ -50,6 +52,7 @@ fn remember(name: u64, other: Option<Other>) {
 pub(crate) fn note_card(ordinal: i32, context: Handle) {
     if let Some(card) = usize::try_from(ordinal).ok().and_then(|at| CARDS.get(at)) {
         card.store(context as usize, Ordering::Relaxed);
+        IS_USED.store(true, Ordering::Release);
     }
 }
 
@@ -62,7 +65,8 @@ pub fn named(stream: u64) -> u64 {
 }
 
 fn named_default(stream: u64) -> u64 {
-    let Some(driver) = ContextDriver::get() else { return stream };
+    let driver = IS_USED.load(Ordering::Acquire).then(ContextDriver::get).flatten();
+    let Some(driver) = driver else { return stream };
     let mut context: Handle = std::ptr::null_mut();
     // SAFETY: an out-pointer of our own.
     let status = unsafe { (driver.current)(&mut context) };
