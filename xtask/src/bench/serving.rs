@@ -5,7 +5,8 @@ use crate::shell::{self, command};
 use anyhow::{Context, Result};
 use std::process::{Command, Stdio};
 
-const PROGRAMS: [&str; 2] = ["torch-bench/live/serving.py", "torch-bench/live/serving_share.py"];
+const PROGRAMS: [&str; 3] =
+    ["torch-bench/live/serving.py", "torch-bench/live/serving_share.py", "torch-bench/live/rollouts.py"];
 
 pub(crate) fn run() -> Result<()> {
     if !has_card() {
