@@ -85,7 +85,14 @@ def pytest_addoption(parser):
 
 
 # Files that import torch themselves.
-IMPORT_TORCH = {"test_offload_values.py", "test_real_trainers.py", "test_weights.py", "test_weights_pretrained.py", "test_weights_save.py"}
+IMPORT_TORCH = {
+    "test_estimate_configurations.py",
+    "test_offload_values.py",
+    "test_real_trainers.py",
+    "test_weights.py",
+    "test_weights_pretrained.py",
+    "test_weights_save.py",
+}
 
 
 def pytest_ignore_collect(collection_path, config):
