@@ -64,7 +64,7 @@ fn against_rules(object: &Value) -> Vec<String> {
             && !name.starts_with(|c: char| c.is_ascii_digit())
     };
     let is_subdomain = |name: &str| name.len() <= 253 && name.split('.').all(is_label);
-    must(is_subdomain(&text(&object["metadata"]["name"])), "the name is no subdomain");
+    must(is_subdomain(&text(&object["metadata"]["name"])), "the name is not a DNS subdomain");
     for owner in list(&object["metadata"]["ownerReferences"]) {
         must(!text(&owner["uid"]).is_empty(), "an owner without uid");
     }
@@ -83,7 +83,7 @@ fn against_rules(object: &Value) -> Vec<String> {
         let names: BTreeSet<String> = devices.iter().map(|device| text(&device["name"])).collect();
         must(names.len() == devices.len(), "two devices of one name");
         for device in &devices {
-            must(is_label(&text(&device["name"])), "the name of a device is no label");
+            must(is_label(&text(&device["name"])), "the name of a device is not a DNS label");
             let none = serde_json::Map::new();
             let attributes = device["attributes"].as_object().unwrap_or(&none);
             let capacities = device["capacity"].as_object().unwrap_or(&none);
@@ -223,13 +223,19 @@ type Slip = (fn(&mut Value), &'static str);
 fn objects_with_a_slip_are_found() {
     let slips: [Slip; 13] = [
         (|slice| slice["spec"]["devices"][0]["basic"] = json!({}), "not in the schema"),
-        (|slice| slice["spec"]["devices"][0]["allowMultipleAllocations"] = json!("yes"), "is no \"boolean\""),
-        (|slice| slice["spec"]["devices"][0]["capacity"]["memory"] = json!("80Gi"), "is no \"object\""),
+        (
+            |slice| slice["spec"]["devices"][0]["allowMultipleAllocations"] = json!("yes"),
+            "is not of type \"boolean\"",
+        ),
+        (
+            |slice| slice["spec"]["devices"][0]["capacity"]["memory"] = json!("80Gi"),
+            "is not of type \"object\"",
+        ),
         (|slice| slice["spec"]["devices"][0]["capacity"]["memory"]["value"] = json!("80 GB"), "quantity"),
-        (|slice| slice["spec"]["pool"]["generation"] = json!("1"), "is no \"integer\""),
+        (|slice| slice["spec"]["pool"]["generation"] = json!("1"), "is not of type \"integer\""),
         (|slice| drop(slice["spec"].as_object_mut().expect("one").remove("driver")), "\"driver\" is missing"),
         (|slice| slice["spec"]["allNodes"] = json!(true), "one of nodeName"),
-        (|slice| slice["spec"]["devices"][0]["name"] = json!("GPU-0"), "no label"),
+        (|slice| slice["spec"]["devices"][0]["name"] = json!("GPU-0"), "not a DNS label"),
         (
             |slice| slice["spec"]["devices"][1]["name"] = slice["spec"]["devices"][0]["name"].clone(),
             "two devices",

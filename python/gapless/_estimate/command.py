@@ -95,7 +95,7 @@ def _configuration(asked: Any, rest: "list[str]") -> "dict[str, Any]":
         if value is not None and value < 1:
             raise GaplessError(f"{flag} {value} runs nothing: give 1 or more")
     if asked.seconds is not None and not asked.seconds > 0:
-        raise GaplessError(f"--seconds {asked.seconds:g} is no sound: give more than 0")
+        raise GaplessError(f"invalid --seconds {asked.seconds:g}: give a length above 0, such as --seconds 10")
     if asked.infer:
         for flag, value in (("--optimizer", asked.optimizer), ("--checkpointing", asked.checkpointing), ("--grad-accum", asked.grad_accum)):
             if value is not None:

@@ -100,7 +100,7 @@ def read(path: str, text: Optional[str] = None) -> "tuple[Path, dict[str, Any]]"
     except (ValueError, OSError) as error:
         raise GaplessError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(found, dict):
-        raise GaplessError(f"{file} is no configuration: it holds no object")
+        raise GaplessError(f"{file} is not a configuration: write a JSON object, as transformers and diffusers save it")
     if file.name == "model_index.json" or (isinstance(found.get("_class_name"), str) and found["_class_name"].endswith("Pipeline")):
         parts = sorted(folder.name for folder in file.parent.iterdir() if (folder / "config.json").is_file())
         named = ", ".join(str(file.parent / part) for part in parts) or "none of its folders has a config.json"

@@ -42,7 +42,7 @@ fn validate(root: &Value, schema: &Value, value: &Value, at: &str, wrong: &mut V
         None => true,
     };
     if !is_right {
-        wrong.push(format!("{at}: {value} is no {}", schema["type"]));
+        wrong.push(format!("{at}: {value} is not of type {}", schema["type"]));
         return;
     }
     if let (Some(members), Some(object)) = (schema["properties"].as_object(), value.as_object()) {

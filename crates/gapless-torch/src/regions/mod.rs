@@ -140,7 +140,7 @@ pub(crate) fn has(device: i32, pool: PoolKey) -> bool {
     regions().all.iter().any(|region| region.graphs.contains(&(device, pool)))
 }
 
-/// A pool of PyTorch's is no more, and nothing is left in it.
+/// A pool of PyTorch's has gone, and nothing is left in it.
 pub(crate) fn forget(device: i32, pool: PoolKey) {
     // A process without regions has nothing to forget.
     if let Ok(mut regions) = REGIONS.lock() {
