@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Where a variable of a kernel would be: an address on the card that no allocation has. */
-#define SYMBOLS ((void *)(DEVICE_SEGMENTS + ((uint64_t)1 << 41)))
+#define SYMBOLS ((void *)DEVICE_SYMBOLS)
 
 int cudaGetSymbolAddress(void **out, const void *symbol) { (void)symbol; *out = SYMBOLS; return 0; }
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *out, const void *function, int block, size_t shared) {

@@ -25,6 +25,7 @@ static int refusal;
 __attribute__((constructor)) static void open_card(void) {
     const char *said = getenv("STANDIN_CAPACITY");
     device_open(said ? strtoull(said, NULL, 10) : ((uint64_t)4 << 30) + ((uint64_t)37 << 20), NULL);
+    device_place_as_driver();
 }
 
 void card_hold(int hold) {

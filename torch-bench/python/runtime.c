@@ -146,7 +146,7 @@ int cudaHostUnregister(void *addr) { (void)addr; return SUCCESS; }
 
 static int on_card(const void *addr) {
     uint64_t at = (uint64_t)addr;
-    return at >= DEVICE_RANGES || (at >= DEVICE_SEGMENTS && at < DEVICE_SEGMENTS + ((uint64_t)1 << 42));
+    return at >= DEVICE_RANGES || (at >= DEVICE_SEGMENTS && at < DEVICE_SYMBOLS + ((uint64_t)1 << 40));
 }
 
 /*

@@ -92,6 +92,52 @@ static uint64_t place_lowest(ranges *set, uint64_t base, uint64_t size, uint64_t
     return start;
 }
 
+/* Where the driver places segments, as recordings of cards show (testdata/traces): it takes chunks of whole 32 MiB from
+   the top down, and fills what is left of them, the smallest gap first. torch takes the lowest of free blocks of one
+   size, so the order of addresses decides what it reserves. */
+#define CHUNK ((uint64_t)32 << 20)
+static ranges chunks;
+static int places_as_driver;
+
+/* The start of the smallest gap of a chunk that has room for `length`; 0 if there is none. */
+static uint64_t gap_in_chunks(const ranges *set, uint64_t length) {
+    uint64_t best = UINT64_MAX, found = 0;
+    for (size_t c = 0; c < chunks.count; c++) {
+        uint64_t from = chunks.at[c].start, end = chunks.at[c].end;
+        for (size_t index = range_find(set, from); from < end; index++) {
+            int last = index == set->count || set->at[index].start >= end;
+            uint64_t room = (last ? end : set->at[index].start) - from;
+            if (room >= length && room < best) { best = room; found = from; }
+            from = last ? end : set->at[index].end;
+        }
+    }
+    return found;
+}
+
+static uint64_t place_as_driver(ranges *set, uint64_t top, uint64_t size) {
+    uint64_t length = rounded(size), start = gap_in_chunks(set, length);
+    if (!start) {
+        uint64_t whole = aligned(length, CHUNK);
+        size_t c = chunks.count;
+        for (; c > 0 && top - chunks.at[c - 1].end < whole; c--) top = chunks.at[c - 1].start;
+        start = top - whole;
+        range_insert(&chunks, c, (range){start, top, whole, 0});
+    }
+    range_insert(set, range_find(set, start), (range){start, start + length, size, 0});
+    return start;
+}
+
+/* Gives back the chunk around `addr` if nothing is left in it. */
+static void leave_chunk(const ranges *set, uint64_t addr) {
+    for (size_t c = 0; c < chunks.count; c++) {
+        if (addr < chunks.at[c].start || addr >= chunks.at[c].end) continue;
+        size_t index = range_find(set, chunks.at[c].start);
+        if (index == set->count || set->at[index].start >= chunks.at[c].end)
+            range_remove(&chunks, chunks.at[c].start, "a chunk that is not there");
+        return;
+    }
+}
+
 /* ---- memory ---- */
 
 void device_open(uint64_t capacity, device_watcher watcher) {
@@ -110,14 +156,20 @@ static int charge(uint64_t size) {
     return 1;
 }
 
+void device_place_as_driver(void) { LOCKED; places_as_driver = 1; }
+
 uint64_t device_malloc(uint64_t size) {
     LOCKED;
-    return charge(size) ? place_lowest(&device.segments, DEVICE_SEGMENTS, size, DEVICE_GRANULE) : 0;
+    if (!charge(size)) return 0;
+    if (places_as_driver) return place_as_driver(&device.segments, DEVICE_SYMBOLS, size);
+    return place_lowest(&device.segments, DEVICE_SEGMENTS, size, DEVICE_GRANULE);
 }
 
 void device_free(uint64_t addr) {
     LOCKED;
-    if (addr) device.used -= range_remove(&device.segments, addr, "cudaFree of an address that cudaMalloc did not give").size;
+    if (!addr) return;
+    device.used -= range_remove(&device.segments, addr, "cudaFree of an address that cudaMalloc did not give").size;
+    if (places_as_driver) leave_chunk(&device.segments, addr);
 }
 
 static uint64_t handle_new(uint64_t size, int imported) {

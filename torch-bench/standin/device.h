@@ -7,7 +7,8 @@
  *            when the handle is released and unmapped.
  * addresses  Segments (cudaMalloc) and reserved ranges (cuMemAddressReserve) come from two regions. In each the lowest
  *            gap that is large enough is taken; sizes are rounded up to 2 MiB for that, so all addresses are multiples
- *            of 2 MiB (or of a larger alignment that a reservation asks for).
+ *            of 2 MiB (or of a larger alignment that a reservation asks for). After device_place_as_driver segments go
+ *            where the driver of a real card puts them.
  * events     A recorded event is incomplete until device_complete, or a synchronisation that covers it: of the event
  *            (with all recorded before it on its stream), of its stream, or of the device. cudaFree and cuMemUnmap
  *            complete nothing. Events that one operation recorded on one stream complete together: the allocator
@@ -28,6 +29,7 @@ extern "C" {
 
 #define DEVICE_GRANULE ((uint64_t)2 << 20)
 #define DEVICE_SEGMENTS ((uint64_t)0x700000000000)      /* where segments begin */
+#define DEVICE_SYMBOLS (DEVICE_SEGMENTS + ((uint64_t)1 << 42))  /* where they end, and symbols of modules begin */
 #define DEVICE_RANGES ((uint64_t)0x1000000000000000)    /* where reserved ranges begin */
 
 #define DEVICE_ALL UINT64_MAX                           /* the queue of events that stand behind the work of all streams */
@@ -39,6 +41,7 @@ typedef void (*device_watcher)(uint32_t what, uint64_t stream, uint64_t ready);
 typedef struct device_event device_event;
 
 void device_open(uint64_t capacity, device_watcher watcher);
+void device_place_as_driver(void);
 uint64_t device_capacity(void);
 uint64_t device_used(void);
 /* Events that are incomplete now. */
@@ -54,15 +57,13 @@ uint64_t device_reserve(uint64_t size, uint64_t alignment);
 void device_unreserve(uint64_t addr, uint64_t size);
 void device_map(uint64_t addr, uint64_t size, uint64_t handle);
 void device_unmap(uint64_t addr, uint64_t size);
-/*
- * The handle that is mapped at `addr`, 0 where none is; where in the handle that is, and how many bytes of it follow.
- */
 /* A handle of another process's memory, whose bytes count there and not here. */
 uint64_t device_import(uint64_t size);
 /* The size of a handle. */
 uint64_t device_handle_size(uint64_t id);
 /* Has `gone` called with each handle that is released and unmapped, before another one gets its number. */
 void device_watch_handles(void (*gone)(uint64_t id));
+/* The handle that is mapped at `addr`, 0 where none is; where in the handle that is, and how many bytes of it follow. */
 uint64_t device_behind(uint64_t addr, uint64_t *offset, uint64_t *left);
 
 device_event *device_event_new(void);
