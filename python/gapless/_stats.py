@@ -26,12 +26,11 @@ def line(by_device: dict[int, dict[str, Any]]) -> str:
 
 def _about(device: int, stats: dict[str, Any]) -> str:
     # torch's peaks can be reset by the program; the library's own are of the whole run.
-    live = stats.get("gapless.peak_live", stats.get("allocated_bytes.all.peak", 0))
-    reserved = stats.get("gapless.peak_reserved", stats.get("reserved_bytes.all.peak", 0))
-    lost = 100 * (1 - live / reserved) if reserved else 0.0
+    allocated, reserved = stats.get("gapless.peak_allocated", 0), stats.get("gapless.peak_reserved", 0)
+    lost = 100 * (1 - allocated / reserved) if reserved else 0.0
     driver = stats.get("gapless.driver_ns", 0) / 1e9
     return (
-        f"cuda:{device} peak allocated {size_text(live)}, peak reserved {size_text(reserved)}, fragmentation {lost:.1f} %, "
+        f"cuda:{device} peak allocated {size_text(allocated)}, peak reserved {size_text(reserved)}, fragmentation {lost:.1f} %, "
         f"{stats.get('gapless.pages_harvested', 0)} pages harvested, {driver:.3f} s in the driver"
     )
 

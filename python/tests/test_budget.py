@@ -221,6 +221,29 @@ def test_a_soft_limit_gives_free_memory_back_and_refuses_nothing(real):
     )
 
 
+def test_a_soft_limit_waits_for_no_stream(real):
+    """A stream may wait for what the host does after the request: memory that it uses goes later."""
+    real.passes(
+        program("""
+        def waits(): return gapless.stats()["gapless.host_waits"]
+        side = torch.cuda.Stream()
+        used, free = empty(64), empty(512)
+        used.record_stream(side)
+        card.card_hold(1)
+        del used, free
+        before = waits()
+        with gapless.budget("1GiB", tag="soft", soft="8MiB"):
+            a, b = empty(6), empty(6)
+        assert (of("soft", "pressed"), waits()) == (1, before)
+        assert torch.cuda.memory_reserved() >= 512 * MIB, "work may still use it"
+        card.card_hold(0)
+        with gapless.budget("1GiB", tag="soft", soft="8MiB"):
+            c = empty(6)
+        assert waits() == before and torch.cuda.memory_reserved() < 128 * MIB
+        """)
+    )
+
+
 def test_a_scope_before_the_first_tensor_and_on_one_card(real):
     real.passes(
         program("""

@@ -91,9 +91,10 @@ impl Pool {
                 if *is_over || state::is_forked() {
                     return;
                 }
-                // A fence would end a capture.
-                let is_barred = matches!(job, Job::Fence) && self.has_capture(&device);
-                if is_barred { Done::NotFenced } else { job.run(&mut device) }
+                match job {
+                    Job::Fence => self.fence(job, &mut device),
+                    _ => job.run(&mut device),
+                }
             };
             let is_barred = matches!(done, Done::NotFenced);
             book = self.book();
@@ -108,9 +109,19 @@ impl Pool {
         }
     }
 
-    fn has_capture(&self, device: &QuotaDevice<CudaDevice>) -> bool {
-        let is_routed = state::existing(self.device).is_some_and(|card| card.routings.has_capture());
-        is_routed || device.sees_capture(None)
+    /// Records a fence, unless it would end a capture. No capture begins meanwhile: that takes the card.
+    fn fence(&self, job: Job, device: &mut QuotaDevice<CudaDevice>) -> Done {
+        let card = state::existing(self.device);
+        let is_barred = card.as_ref().is_some_and(|card| card.routings.has_capture());
+        if is_barred || device.sees_capture(None) {
+            return Done::NotFenced;
+        }
+        if let Ok(event) = device.fence() {
+            return Done::Fenced(Some(event));
+        }
+        // Without fences it waits for the card, and keeps nobody from it.
+        drop(card);
+        job.run(device)
     }
 }
 

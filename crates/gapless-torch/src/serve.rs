@@ -76,14 +76,14 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     let handle = stream;
     let stream = streams::named(handle as u64) as *mut c_void;
     // SAFETY: as the caller says.
-    let for_torch = unsafe { regions::pool_for_torch(size) };
-    let pool = for_torch.unwrap_or_else(regions::current);
-    if let Some(addr) = from_front(size as u64, device, stream, pool, line) {
+    let for_torch = unsafe { regions::is_for_torch(size) };
+    if !for_torch && let Some(addr) = from_front(size as u64, device, stream, regions::current(), line) {
         return addr as *mut c_void;
     }
     // SAFETY: as the caller says.
     unsafe {
-        let pool = for_torch.unwrap_or_else(|| routing::pool_of(device, handle));
+        let pool = routing::pool_of(device, handle);
+        let pool = if for_torch { regions::exempt::pool_for(pool) } else { pool };
         Request { size: size as u64, device, stream, pool, stack: None, line, who: None }.serve()
     }
 }
@@ -111,8 +111,9 @@ fn from_front(size: u64, device: i32, stream: *mut c_void, pool: PoolKey, line: 
 unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
     // SAFETY: as the caller says.
     unsafe {
-        let for_torch = regions::pool_for_torch(size);
-        let pool = for_torch.unwrap_or_else(|| routing::pool_of(device, stream));
+        let for_torch = regions::is_for_torch(size);
+        let pool = routing::pool_of(device, stream);
+        let pool = if for_torch { regions::exempt::pool_for(pool) } else { pool };
         let stream = streams::named(stream as u64) as *mut c_void;
         let stack = if history::is_watched() { history::stack(level::STATE) } else { None };
         let line = guarded(0, recorder::stack);

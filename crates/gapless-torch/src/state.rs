@@ -46,6 +46,8 @@ pub struct Card {
     /// Requests that failed in the end, and those that a handler's help served.
     pub failed: u64,
     pub helped: u64,
+    /// Peaks of bytes that were allocated and reserved, before the program last reset its peaks.
+    pub peaks_before: (u64, u64),
     /// Counters as they were when the program last reset its totals.
     pub since: Since,
     /// What is counted when it is asked for: of the card, and of each private pool.
@@ -234,6 +236,7 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
         spare: Vec::new(),
         history: History::default(),
         failed: 0,
+        peaks_before: (0, 0),
         helped: 0,
         since: Since::default(),
         shown: Shown::default(),
@@ -326,8 +329,8 @@ impl Card {
         streams::note_owner(self.device, stream.0);
         if regions::is_region(pool) {
             self.pool.add_region(pool);
-        } else if pool == regions::exempt::POOL && self.uses_of(pool).is_none() {
-            // PyTorch uses it for good.
+        } else if regions::exempt::is_exempt(pool) && self.uses_of(pool).is_none_or(|uses| uses == 0) {
+            // PyTorch uses it for good, or for as long as the pool that it is beside.
             self.create(pool);
         }
         self.pool.alloc_for(size, stream, pool, budget).or_else(|error| {
@@ -354,7 +357,11 @@ impl Card {
             return None;
         }
         let spare = self.spare.clone();
-        spare.iter().find_map(|&other| self.pool.alloc_for(size, stream, other, budget).ok())
+        spare.iter().find_map(|&other| {
+            let addr = self.pool.alloc_for(size, stream, other, budget).ok()?;
+            regions::lent(self.device, other);
+            Some(addr)
+        })
     }
 
     /// Pools that let others have what is free in them.
@@ -369,10 +376,14 @@ impl Card {
         self.pool.free(addr).is_ok()
     }
 
-    /// Gives what is free back to the device; the bytes. Giving back waits for streams, which an open capture
-    /// forbids.
+    /// Gives what is free back to the device; the bytes. It waits for streams, which an open capture forbids.
     pub fn trim(&mut self) -> u64 {
         self.give_back(Pool::trim)
+    }
+
+    /// [`Card::trim`] without a wait for streams: for what nobody asked for.
+    pub fn trim_behind_work(&mut self) -> u64 {
+        self.give_back(Pool::trim_behind_work)
     }
 
     /// [`Card::trim`] for one private pool, unless somebody uses it: graphs remember its addresses.
@@ -454,6 +465,10 @@ impl Card {
         for Segment { addr, size, stream, pool } in self.announced.end(pool) {
             history::announce(self.device, Action::SegmentFree, Event { addr, size, stream, pool });
         }
+        // What PyTorch keeps beside the pool goes with it.
+        if let Some(beside) = regions::exempt::beside(pool) {
+            self.release(beside);
+        }
         true
     }
 
@@ -465,6 +480,10 @@ impl Card {
             self.spare.retain(|key| *key != pool);
             self.routings.forget(pool);
             self.rerouted();
+            if let Some(beside) = regions::exempt::beside(pool) {
+                self.let_go(beside);
+            }
+            self.give_back(Pool::trim_released);
         }
     }
 

@@ -177,8 +177,15 @@ fn restart_totals(card: &mut Card) {
     card.by_pool.restart_totals();
 }
 
+/// Bytes that were allocated and reserved at most since the start, whatever the program has reset.
+fn peaks_of_the_run(card: &Card) -> (u64, u64) {
+    let ((allocated, reserved), now) = (card.peaks_before, card.pool.stats());
+    (allocated.max(now.allocated.peak), reserved.max(now.reserved.peak))
+}
+
 /// Peaks start again from what is there now.
 pub fn restart_peaks(card: &mut Card) {
+    card.peaks_before = peaks_of_the_run(card);
     card.pool.reset_peaks();
     card.shown.look(&card.pool.segments());
     card.shown.restart_peaks();
@@ -260,6 +267,7 @@ pub fn json(card: &mut Card) -> String {
         }
     }
     let plans = card.pool.plan_stats();
+    let (peak_allocated, peak_reserved) = peaks_of_the_run(card);
     let stranded: u64 = card.pool.stranded().iter().map(|(_, bytes)| bytes).sum();
     let (pool, device) = (*card.pool.stats(), card.pool.device());
     for (name, value) in [
@@ -268,6 +276,8 @@ pub fn json(card: &mut Card) -> String {
         ("num_sync_all_streams", stats.num_sync_all_streams as u64),
         ("num_device_alloc", stats.num_device_alloc as u64),
         ("num_device_free", stats.num_device_free as u64),
+        ("gapless.peak_allocated", peak_allocated),
+        ("gapless.peak_reserved", peak_reserved),
         ("gapless.pages_created", device.creates),
         ("gapless.pages_mapped", device.maps),
         ("gapless.windows_made", pool.windows_made),

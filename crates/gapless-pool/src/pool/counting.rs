@@ -167,8 +167,8 @@ impl<D: Device> Pool<D> {
 
     // ---- budgets ----
 
-    /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free is given back to
-    /// the device first.
+    /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free goes back to
+    /// the device, as soon as no work uses it.
     #[inline]
     pub(super) fn ask(&mut self, budget: Option<&'static Budget>, size: u64) -> Result<(), DeviceError> {
         budget.map_or(Ok(()), |budget| self.ask_for(budget, size))
@@ -179,10 +179,7 @@ impl<D: Device> Pool<D> {
         match budget.room(size) {
             Room::Enough => Ok(()),
             Room::Pressed => {
-                // Giving back waits for streams, which a capture forbids.
-                if !self.is_quiet() {
-                    self.trim();
-                }
+                self.trim_behind_work();
                 Ok(())
             }
             Room::None => {

@@ -5,6 +5,9 @@ use crate::device::Device;
 use crate::ids::{HeapId, PageId};
 use crate::mutants::{self, Mutant};
 
+/// What private pools that nobody uses keep free at most.
+const RELEASED_MOST: u64 = 64 << 20;
+
 impl<D: Device> Pool<D> {
     /// Gives every wholly free page back to the device, of the default pool and of private pools that nobody uses:
     /// after waiting for the present work of all streams. Nothing during a capture. Returns the bytes.
@@ -32,6 +35,40 @@ impl<D: Device> Pool<D> {
             self.give_back_pages(heap, u64::MAX);
         }
         before - self.stats.reserved.current
+    }
+
+    /// [`Pool::trim`] without a wait: each page goes once the work that used it is done. Returns the bytes that went at
+    /// once. Suppliers of pools are not asked to take theirs back.
+    pub fn trim_behind_work(&mut self) -> u64 {
+        self.trim_behind(true)
+    }
+
+    /// [`Pool::trim_behind_work`] for private pools that nobody uses any more, once they hold a good deal: a request of
+    /// a capture can have nothing of what they keep.
+    pub fn trim_released(&mut self) -> u64 {
+        let is_released = |pool: PoolKey| pool.is_private() && self.released.contains(&pool);
+        let lanes = self.lanes().into_iter().filter(|lane| is_released(lane.pool));
+        let free: u64 = lanes.map(|lane| lane.reserved.saturating_sub(lane.allocated)).sum();
+        if free >= RELEASED_MOST { self.trim_behind(false) } else { 0 }
+    }
+
+    fn trim_behind(&mut self, is_of_all: bool) -> u64 {
+        if self.is_quiet() {
+            return 0;
+        }
+        let before = self.stats.reserved.current;
+        self.poll();
+        if is_of_all {
+            self.drop_all_idle_windows();
+        }
+        let is_wanted = |pool: PoolKey| is_of_all || pool.is_private();
+        let heaps = self.lanes.heap_ids().filter(|heap| is_wanted(self.lanes[heap.lane()].pool));
+        let heaps: Vec<HeapId> = heaps.filter(|&heap| self.is_trimmed(heap)).collect();
+        for heap in heaps {
+            self.give_back_pages(heap, u64::MAX);
+        }
+        self.settle_if_done();
+        before.saturating_sub(self.stats.reserved.current)
     }
 
     /// Whether what is free in a heap may be given back: a private pool that is used keeps it, since graphs remember

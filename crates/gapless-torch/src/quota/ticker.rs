@@ -49,7 +49,7 @@ fn look() {
         if quota.tick() > 0
             && let Some(mut card) = state::existing(device)
         {
-            card.trim();
+            card.trim_behind_work();
             drop(card);
             elastic::give_back(device);
         }

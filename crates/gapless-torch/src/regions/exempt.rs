@@ -3,8 +3,11 @@
 //! cuBLAS's workspaces and the seeds of graphs are made when they are first needed. If that is while a region is open,
 //! they must not fall asleep with it: a product outside of the region, or a graph of another one, would then write to
 //! memory that is not there. Nothing in a request says what it is for. So, while a region is open, a request of such a
-//! size is told by the functions of PyTorch that it came through, and goes to a pool of its own that never sleeps. What
-//! is freed there stays there: a graph may remember the address of a workspace.
+//! size is told by the functions of PyTorch that it came through, and goes to a pool of its own that never sleeps.
+//!
+//! A graph remembers the address of a workspace that it was captured with. So a request of a capture, or of a memory
+//! pool of PyTorch's, goes to a pool beside that one ([`beside`]), which nobody else is served from, and which lives as
+//! long.
 
 use crate::cxx;
 use crate::foreign;
@@ -14,8 +17,30 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// The pool of what PyTorch keeps. PyTorch counts its own from 0, and regions have another first half.
-pub(crate) const POOL: PoolKey = PoolKey(0x0074_6f72_6368_6b70, 0);
+/// The first half of these pools: PyTorch counts its own from 0, and regions have another one.
+const MARK: u64 = 0x0074_6f72_6368_6b70;
+/// The pool of what PyTorch keeps that no pool of its own asked for.
+const POOL: PoolKey = PoolKey(MARK, 0);
+
+/// Whether a pool is for what PyTorch keeps.
+#[inline]
+pub(crate) fn is_exempt(pool: PoolKey) -> bool {
+    pool.0 == MARK
+}
+
+/// The pool for what PyTorch keeps, if the request would go to `pool`.
+pub(crate) fn pool_for(pool: PoolKey) -> PoolKey {
+    if pool.is_private() && !super::is_region(pool) { beside(pool).unwrap_or(pool) } else { POOL }
+}
+
+/// The pool beside a private one of PyTorch's, whose numbers have one half that is 0.
+pub(crate) fn beside(pool: PoolKey) -> Option<PoolKey> {
+    match pool {
+        PoolKey(0, number) if number < 1 << 62 => Some(PoolKey(MARK, 2 * number + 1)),
+        PoolKey(number, 0) if number < 1 << 62 => Some(PoolKey(MARK, 2 * number + 2)),
+        _ => None,
+    }
+}
 
 /// A seed, or an offset, of a graph: one integer of 64 bits.
 const SEED: usize = 8;
@@ -120,6 +145,17 @@ mod tests {
         assert!(!below(&raw const elsewhere));
         let none = Vec::new();
         assert!(!below(&raw const none));
+    }
+
+    #[test]
+    fn each_pool_of_torchs_has_its_own_beside_it() {
+        let pools = [PoolKey(0, 0), PoolKey(super::super::MARK, 7), PoolKey(0, 1), PoolKey(1, 0), PoolKey(0, 2)];
+        let beside = pools.map(pool_for);
+        assert_eq!(beside[0], beside[1], "requests outside of PyTorch's pools share one");
+        let distinct: std::collections::BTreeSet<PoolKey> = beside[1..].iter().copied().collect();
+        assert_eq!(distinct.len(), 4);
+        assert!(beside.iter().all(|pool| is_exempt(*pool)));
+        assert_eq!(pool_for(PoolKey(5, 6)), PoolKey(5, 6), "no pool of PyTorch's has such a number");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Regions: named parts of a program's memory that sleep and wake together.
 //!
-//! A region is a private pool of its own, and the pools of graphs that were captured while it was open. What any thread
-//! allocates while a region is open lies in it; the newest open one counts. A process that never opened one pays one
-//! load a request.
+//! A region is a private pool of its own, and the pools of PyTorch's that took requests while it was open, and at no
+//! other time ([`took`]). What any thread allocates while a region is open lies in it; the newest open one counts. A
+//! process that never opened one pays one load a request.
 //!
 //! A sleep has three steps, and so has a waking: the pool is told under the card's lock, bytes are copied without it,
 //! and the pool is told again ([`gapless_pool::Pool::begin_sleep`]). Whatever fails, the region is awake and whole or
@@ -19,6 +19,7 @@ mod switching;
 use crate::budgets;
 use crate::state::{CARDS, Card};
 use gapless_pool::PoolKey;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -59,7 +60,12 @@ impl Keep {
 
 /// The number of the newest open region, from 1 on; 0: none is open.
 static OPEN: AtomicU32 = AtomicU32::new(0);
-static REGIONS: Mutex<Regions> = Mutex::new(Regions { all: Vec::new(), open: Vec::new(), count: 0 });
+static REGIONS: Mutex<Regions> = Mutex::new(Regions {
+    all: Vec::new(),
+    open: Vec::new(),
+    count: 0,
+    mixed: BTreeSet::new(),
+});
 /// Whoever moves regions has it, for as long as it takes: two would wait for each other's memory.
 static MOVING: Mutex<()> = Mutex::new(());
 
@@ -67,7 +73,7 @@ static MOVING: Mutex<()> = Mutex::new(());
 struct Region {
     name: String,
     keep: Keep,
-    /// Pools of graphs that were captured in it, by card.
+    /// Pools of PyTorch's that took requests in it, by card.
     graphs: Vec<(i32, PoolKey)>,
     /// Whether it was told to sleep, and not yet to wake: also where it held nothing.
     is_told_to_sleep: bool,
@@ -85,6 +91,8 @@ struct Regions {
     /// Tokens and regions of open scopes, oldest first; 0: a scope without a region.
     open: Vec<(i64, u32)>,
     count: i64,
+    /// Pools of PyTorch's that also have memory of other regions or of none: they never sleep.
+    mixed: BTreeSet<(i32, PoolKey)>,
 }
 
 fn regions() -> MutexGuard<'static, Regions> {
@@ -110,43 +118,59 @@ pub(crate) fn current() -> PoolKey {
     }
 }
 
-/// The pool of a request that is for PyTorch itself; `None`: it is the program's, or no region is open.
+/// Whether a request is for PyTorch itself, while a region is open.
 ///
 /// # Safety
 /// Where C++ may be thrown through.
 #[inline]
-pub(crate) unsafe fn pool_for_torch(size: usize) -> Option<PoolKey> {
+pub(crate) unsafe fn is_for_torch(size: usize) -> bool {
     // SAFETY: as the caller says.
-    (OPEN.load(Ordering::Relaxed) != 0 && unsafe { exempt::is_for_torch(size) }).then_some(exempt::POOL)
+    OPEN.load(Ordering::Relaxed) != 0 && unsafe { exempt::is_for_torch(size) }
 }
 
-/// A capture, or a memory pool of PyTorch's, begins to take requests: its memory is part of the open region.
+/// A capture, or a memory pool of PyTorch's, begins to take requests. Its memory is part of the open region, as long as
+/// it takes requests in no other and outside of none: tensors that are not of a region do not sleep with it.
 pub(crate) fn took(device: i32, pool: PoolKey) {
-    let number = OPEN.load(Ordering::Relaxed);
-    if number == 0 || is_region(pool) {
+    if is_region(pool) {
         return;
     }
+    let number = OPEN.load(Ordering::Relaxed) as usize;
     let mut regions = regions();
-    let is_taken = regions.all.iter().any(|region| region.graphs.contains(&(device, pool)));
-    if let Some(region) = regions.all.get_mut(number as usize - 1)
-        && !is_taken
-    {
-        region.graphs.push((device, pool));
+    if regions.mixed.contains(&(device, pool)) {
+        return;
+    }
+    match regions.all.iter().position(|region| region.graphs.contains(&(device, pool))) {
+        Some(at) if at + 1 == number => {}
+        None if number > 0 => {
+            if let Some(region) = regions.all.get_mut(number - 1) {
+                region.graphs.push((device, pool));
+            }
+        }
+        _ => drop(regions.mixed.insert((device, pool))),
     }
 }
 
-/// Whether a pool of PyTorch's is part of a region.
+/// A request outside of a pool of PyTorch's was served from it.
+pub(crate) fn lent(device: i32, pool: PoolKey) {
+    let mut regions = regions();
+    if regions.all.iter().any(|region| region.graphs.contains(&(device, pool))) {
+        regions.mixed.insert((device, pool));
+    }
+}
+
+/// Whether a pool of PyTorch's is part of a region, or was.
 pub(crate) fn has(device: i32, pool: PoolKey) -> bool {
-    regions().all.iter().any(|region| region.graphs.contains(&(device, pool)))
+    let regions = regions();
+    regions.mixed.contains(&(device, pool))
+        || regions.all.iter().any(|region| region.graphs.contains(&(device, pool)))
 }
 
 /// A pool of PyTorch's has gone, and nothing is left in it.
 pub(crate) fn forget(device: i32, pool: PoolKey) {
-    // A process without regions has nothing to forget.
-    if let Ok(mut regions) = REGIONS.lock() {
-        for region in &mut regions.all {
-            region.graphs.retain(|graph| *graph != (device, pool));
-        }
+    let mut regions = regions();
+    regions.mixed.remove(&(device, pool));
+    for region in &mut regions.all {
+        region.graphs.retain(|graph| *graph != (device, pool));
     }
 }
 
@@ -161,8 +185,15 @@ impl Regions {
         })
     }
 
-    /// The pools of a region on a card.
+    /// The pools of a region on a card: those that can sleep with it.
     fn pools(&self, at: usize, device: i32) -> Vec<PoolKey> {
+        let mut pools = self.pools_ever(at, device);
+        pools.retain(|pool| !self.mixed.contains(&(device, *pool)));
+        pools
+    }
+
+    /// The same, and pools that others use too by now: they may have fallen asleep before.
+    fn pools_ever(&self, at: usize, device: i32) -> Vec<PoolKey> {
         let graphs = self.all[at].graphs.iter().filter(|(card, _)| *card == device).map(|(_, pool)| *pool);
         std::iter::once(key_of(at as u32 + 1)).chain(graphs).collect()
     }
@@ -320,7 +351,7 @@ pub(crate) fn on_card(device: i32, card: &Card) -> Vec<Shown> {
             keep: region.keep,
             live,
             held,
-            asleep: card.pool.asleep_in(&pools),
+            asleep: card.pool.asleep_in(&regions.pools_ever(at, device)),
             host: kept.map(|(_, store)| store.host_bytes()).sum(),
         }
     };

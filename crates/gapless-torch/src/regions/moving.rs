@@ -50,7 +50,7 @@ impl Mover {
 
     /// Its pools on a card that sleep: what came since it fell asleep is awake.
     pub(super) fn sleeping_pools(&self, device: i32) -> Result<Vec<PoolKey>, Failure> {
-        let mut pools = self.pools(device);
+        let mut pools = regions().pools_ever(self.at, device);
         on(device, |card| pools.retain(|pool| card.pool.sleeps(*pool)))?;
         Ok(pools)
     }
@@ -66,7 +66,7 @@ impl Mover {
 
     /// Forgets pools of graphs that are gone, and in which nothing is left.
     fn forget_gone(&self, device: i32) {
-        let pools = self.pools(device);
+        let pools = regions().pools_ever(self.at, device);
         let _ = on(device, |card| {
             for pool in pools.into_iter().filter(|pool| card.uses_of(*pool) == Some(0)) {
                 card.forget_if_empty(pool);
