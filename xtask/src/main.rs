@@ -35,6 +35,10 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
+        [] | ["help", ..] | ["--help" | "-h", ..] | [_, "help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            Ok(())
+        }
         ["test", parts @ ..] => test::run(parts),
         ["test-torch", args @ ..] => test_torch::run(args),
         ["test-fleet", names @ ..] => test_fleet::run(names),
@@ -45,10 +49,6 @@ fn main() -> Result<()> {
         ["bench", names @ ..] => bench::run(names),
         ["page"] => test::build_page(),
         ["pictures"] => test::pictures(),
-        [] | ["help" | "--help" | "-h"] => {
-            println!("{HELP}");
-            Ok(())
-        }
         other => bail!("no chore is called {other:?}\n{HELP}"),
     }
 }
