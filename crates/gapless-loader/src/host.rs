@@ -85,8 +85,6 @@ pub fn part(held: &Range<u64>, wanted: &Range<u64>) -> Range<u64> {
     held.start.max(wanted.start)..held.end.min(wanted.end)
 }
 
-/// Bytes of a job that goes to its target as it is: longer requests of a disk are fewer.
-pub const PLAIN: usize = 4 << 20;
 /// Threads that read a cold file: as many requests are under way, whatever number of cores there is.
 const READERS: usize = 8;
 /// A huge page.

@@ -29,7 +29,6 @@ pub use pinned::SLOTS;
 pub use ring::STAGING;
 pub use worker::work;
 
-use crate::host::PLAIN;
 use crate::plan::JOB;
 use crate::shared::{Settings, ways};
 
@@ -38,13 +37,10 @@ const WINDOW: usize = 32 << 20;
 
 /// Bytes of a job that copies bytes as they are, on a card or on the host.
 pub fn piece(settings: &Settings) -> usize {
-    let (usual, most) = match settings.device >= 0 {
-        false => (PLAIN, PLAIN),
-        true if settings.has(ways::MAPPED) => (WINDOW, 1 << 30),
-        true => (JOB, JOB),
-    };
+    let most = if settings.device >= 0 && settings.has(ways::MAPPED) { 1 << 30 } else { JOB };
     match settings.piece {
-        0 => usual,
+        0 if most > JOB => WINDOW,
+        0 => JOB,
         piece => usize::try_from(piece).unwrap_or(most).clamp(64 << 10, most),
     }
 }
