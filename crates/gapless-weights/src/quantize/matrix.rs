@@ -104,11 +104,12 @@ pub fn largest(kind: Kind, bytes: &[u8]) -> Result<f32, Fault> {
 
 /// How many values of these rows `sparse-bitmask` stores.
 pub fn stored(kind: Kind, bytes: &[u8], columns: usize) -> Result<u64, Fault> {
-    match kind {
+    let found = match kind {
         Kind::Bf16 => sparse::stored::<Bf16>(bytes, columns),
         Kind::Fp16 => sparse::stored::<Fp16>(bytes, columns),
         Kind::Fp32 => sparse::stored::<Fp32>(bytes, columns),
-    }
+    };
+    found.ok_or(Fault::NotFinite)
 }
 
 /// The scale of a whole matrix, or of several that engines fuse, from the largest magnitude.
@@ -156,7 +157,14 @@ fn whole_number(value: f32) -> f32 {
 #[inline(always)]
 fn rows_of<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize, whole: f32) -> Result<Rows, Fault> {
     if scheme.is_sparse() {
-        return sparse::rows::<V>(scheme, bytes, columns);
+        let found = sparse::rows::<V>(scheme, bytes, columns).ok_or(Fault::NotFinite)?;
+        return Ok(Rows {
+            weights: found.values,
+            scales: found.masks,
+            kept: found.kept,
+            error: found.dropped,
+            values: found.all,
+        });
     }
     let values: Vec<f32> = bytes.chunks_exact(V::WIDTH).map(V::load).collect();
     let mut out = Rows::default();

@@ -4,17 +4,27 @@
 //! `sparse-24` keeps two of each four values. `sparse-bitmask` keeps the larger half of each row; zeros are never
 //! stored. Bit k of a mask's byte stands for column 8 * byte + k.
 
-use super::matrix::{Fault, Rows};
 use super::number::Value;
 use super::scheme::Scheme;
+
+/// Rows that a scheme made sparse: bytes of the values that are kept and of the masks, how many are kept of each row,
+/// and the sums of squares of what was dropped and of all values.
+#[derive(Debug, Default)]
+pub(super) struct Sparse {
+    pub(super) values: Vec<u8>,
+    pub(super) masks: Vec<u8>,
+    pub(super) kept: Vec<u64>,
+    pub(super) dropped: f64,
+    pub(super) all: f64,
+}
 
 /// How many values of a row are kept: half of them, the odd one too.
 pub(super) fn kept_of(columns: usize) -> usize {
     columns - columns / 2
 }
 
-/// How many values of rows `sparse-bitmask` stores: those that are kept and not zero.
-pub(super) fn stored<V: Value>(bytes: &[u8], columns: usize) -> Result<u64, Fault> {
+/// How many values of rows `sparse-bitmask` stores: those that are kept and not zero. None where one is not finite.
+pub(super) fn stored<V: Value>(bytes: &[u8], columns: usize) -> Option<u64> {
     let mut sum = 0;
     for row in bytes.chunks_exact(columns * V::WIDTH) {
         let (mut there, mut most) = (0, 0);
@@ -24,26 +34,26 @@ pub(super) fn stored<V: Value>(bytes: &[u8], columns: usize) -> Result<u64, Faul
             most = most.max(magnitude);
         }
         if most >= f32::INFINITY.to_bits() {
-            return Err(Fault::NotFinite);
+            return None;
         }
         sum += there.min(kept_of(columns)) as u64;
     }
-    Ok(sum)
+    Some(sum)
 }
 
-/// Rows as their values that are kept (`weights`), and their masks (`scales`).
-pub(super) fn rows<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize) -> Result<Rows, Fault> {
-    let mut out = Rows::default();
+/// Rows as a sparse scheme stores them. None where a value is not finite.
+pub(super) fn rows<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize) -> Option<Sparse> {
+    let mut out = Sparse::default();
     let mut keys: Vec<u64> = Vec::with_capacity(columns);
     for row in bytes.chunks_exact(columns * V::WIDTH) {
         let magnitudes: Vec<u32> =
             row.chunks_exact(V::WIDTH).map(|value| V::load(value).abs().to_bits()).collect();
         if magnitudes.iter().any(|magnitude| *magnitude >= f32::INFINITY.to_bits()) {
-            return Err(Fault::NotFinite);
+            return None;
         }
-        let first = out.scales.len();
-        out.scales.resize(first + columns.div_ceil(8), 0);
-        let mask = &mut out.scales[first..];
+        let first = out.masks.len();
+        out.masks.resize(first + columns.div_ceil(8), 0);
+        let mask = &mut out.masks[first..];
         if scheme == Scheme::Sparse24 {
             for (group, four) in magnitudes.as_chunks::<4>().0.iter().enumerate() {
                 for at in larger_two(four).map(|at| 4 * group + at) {
@@ -65,17 +75,17 @@ pub(super) fn rows<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize) -> Re
         let mut kept = 0;
         for (at, value) in row.chunks_exact(V::WIDTH).enumerate() {
             let square = f64::from(V::load(value)).powi(2);
-            out.values += square;
+            out.all += square;
             if mask[at / 8] >> (at % 8) & 1 == 1 {
-                out.weights.extend_from_slice(value);
+                out.values.extend_from_slice(value);
                 kept += 1;
             } else {
-                out.error += square;
+                out.dropped += square;
             }
         }
         out.kept.push(kept);
     }
-    Ok(out)
+    Some(out)
 }
 
 /// The places of the two largest of four. Of equal ones it takes those that torch's `topk` takes, which is
