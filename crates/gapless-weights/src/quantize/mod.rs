@@ -1,9 +1,9 @@
 //! Quantises the matrices of a model without data, and writes them as compressed-tensors does.
 //!
-//! [`quantize()`] works on a file or on a folder with shards. [`matrix`] is the arithmetic, [`scheme`] what each scheme
-//! stores, `choice` which tensors are taken, `shard` one file. A model is read once (for `nvfp4` and
-//! `sparse-bitmask` twice: they need the largest value of a matrix first, or how many are not zero), some rows at a time. A folder is written beside its place and renamed when it
-//! is complete.
+//! [`quantize()`] works on a file or on a folder with shards. [`matrix`] is the arithmetic, `sparse` what drops values,
+//! [`scheme`] what each scheme stores, `choice` which tensors are taken, `shard` one file. A model is read once (for
+//! `nvfp4` and `sparse-bitmask` twice: they need the largest value of a matrix first, or how many are not zero), some
+//! rows at a time. A folder is written beside its place and renamed when it is complete.
 
 mod choice;
 pub mod matrix;
