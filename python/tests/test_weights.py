@@ -1,6 +1,8 @@
 """gapless.weights on the CPU: the same bits, in slices, in other types; models with tied weights; errors with types."""
 
+import gc
 import json
+import mmap
 import os
 import struct
 import subprocess
@@ -65,6 +67,36 @@ def test_an_unpacked_file_is_what_safetensors_reads_and_its_files_are_read_here(
     safetensors.save_file(tensors, tmp_path / "theirs.safetensors")
     ours = weights.load(tmp_path / "theirs.safetensors", device="cpu")
     assert set(ours) == set(tensors) and all(same(ours[name], tensors[name]) for name in tensors)
+
+
+def test_large_tensors_stand_in_their_page_as_in_the_file_and_own_their_memory(tmp_path):
+    tensors = {
+        "a": torch.randint(-9, 9, (7,), dtype=torch.int8),
+        "large": torch.randn(1301, 997),
+        "odd": torch.randn(701_003).half(),
+        "rows": torch.randn(3, 800_000).to(torch.bfloat16),
+    }
+    path = tmp_path / "model.safetensors"
+    weights.save(tensors, path, pack=False)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with _native.Catalogue(path) as catalogue:
+        places = {tensor["name"]: tensor["at"] for tensor in catalogue.tensors}
+    found = weights.load(path, device="cpu")
+    assert all(same(found[name], tensors[name]) for name in tensors)
+    for name in ("large", "odd", "rows"):
+        tensor = found[name]
+        assert (tensor.data_ptr() - places[name]) % mmap.PAGESIZE == 0
+        assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.dtype.itemsize
+        assert tensor.storage_offset() == 0 and tensor.is_contiguous()
+    kept = found.pop("rows")
+    del found
+    gc.collect()
+    kept += 1
+    assert same(kept, tensors["rows"] + 1)
+    parts = [weights.load(path, device="cpu", rank=rank, world=3)["rows"] for rank in range(3)]
+    assert same(torch.cat(parts), tensors["rows"])
 
 
 def test_a_folder_has_shards_and_an_index(tmp_path, tensors):

@@ -1,12 +1,17 @@
 """gapless.weights on the CPU beside its peers: time until all tensors are in memory, cached and cold.
 
 usage: GAPLESS_LOADER=FILE python torch-bench/live/weights_host.py [--gigabytes 1] [--folder .] [--rounds 5]
+       [--together]
 
 Each load runs in a process of its own, and every page is touched: safetensors maps the file and reads it later. All of
 them take turns. `gapless again` is the same load as `gapless`: its quotient is noise. `direct reads` are 8 threads that
 read the file with O_DIRECT into 16 MiB and keep nothing: what the disk gives. Cold means that the file's pages were
 dropped from the cache first. Peers that are not installed are left out. Needs torch and numpy, and room for 1.7 times
 the model in the folder.
+
+`--together` loads a cold plain file by turns in one process, and compares each load with the direct reads of its round:
+on a machine whose disk changes its speed from minute to minute, quotients of pairs are what can be compared. Direct
+reads use the same memory each time there, as a program that keeps nothing would.
 """
 
 import argparse
@@ -81,9 +86,11 @@ def by_direct_reads(path):
     import concurrent.futures
     import mmap
 
+    part = 2 << 20
+    buffers = [mmap.mmap(-1, part) for _ in range(8)]
+
     def load():
-        file, size, part = os.open(path, os.O_RDONLY | os.O_DIRECT), os.path.getsize(path), 2 << 20
-        buffers = [mmap.mmap(-1, part) for _ in range(8)]
+        file, size = os.open(path, os.O_RDONLY | os.O_DIRECT), os.path.getsize(path)
 
         def read(worker):
             for at in range(worker * part, size, 8 * part):
@@ -118,11 +125,36 @@ def one(peer, path):
     print(took, cpu, (after.ru_maxrss - used.ru_maxrss) / 1024, "none" if total is None else total)
 
 
+def cool(path):
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def together(path, rounds):
+    """Loads of a cold file by turns in this process; the first round does not count."""
+    names = ["direct reads", "gapless", "direct reads again", "gapless again", "safetensors"]
+    loads = {name: PEERS[next(peer for peer in PEERS if name.startswith(peer))](path) for name in names}
+    times = {name: [] for name in names}
+    for number in range(rounds + 1):
+        for name in names:
+            cool(path)
+            start, used = time.perf_counter(), time.process_time()
+            loads[name]()
+            if number:
+                times[name].append((time.perf_counter() - start, time.process_time() - used))
+    size = os.path.getsize(path) / 1e9
+    for name, rows in times.items():
+        took = [row[0] for row in rows]
+        pairs = statistics.median(direct[0] / mine for direct, mine in zip(times["direct reads"], took))
+        speeds = f"{size / statistics.median(took):5.2f} GB/s, best {size / min(took):5.2f}"
+        cpu = statistics.median(row[1] for row in rows) / size
+        print(f"cold, together  {name:<18} {speeds}  {pairs:.2f} of direct reads  CPU {cpu:.2f} s a GB", flush=True)
+
+
 def run(peer, path, is_cold):
     if is_cold:
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        cool(path)
     else:
         pathlib.Path(path).read_bytes()
     words = [sys.executable, __file__, "--one", peer, "--path", str(path)]
@@ -140,6 +172,7 @@ def main():
     parser.add_argument("--gigabytes", type=float, default=1)
     parser.add_argument("--folder", default=".")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--together", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--path", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -158,6 +191,10 @@ def main():
     size = count * (32 << 20)
     try:
         weights.save(tensors, plain, pack=False)
+        if args.together:
+            del tensors
+            torch.set_num_threads(1)
+            return together(plain, args.rounds)
         weights.save(tensors, packed)
         del tensors
         for is_cold in (False, True):

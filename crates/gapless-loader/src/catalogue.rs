@@ -100,6 +100,7 @@ impl Catalogue {
                     "bytes": tensor.bytes(),
                     "stored": range.end - range.start,
                     "packed": stored == Some(Stored::Stream),
+                    "at": range.start,
                     "file": place.shard,
                 })
             })

@@ -68,18 +68,29 @@ impl Reading {
 #[derive(Debug)]
 pub struct Cached {
     residency: Residency,
-    direct: Option<File>,
+    direct: Option<Direct>,
     /// Bytes that were read, how many of them past the cache, and how many of those by io_uring.
     pub read: AtomicU64,
     pub cold: AtomicU64,
     pub queued: AtomicU64,
 }
 
+/// A handle for direct reads, and what they must be multiples of: addresses in memory, and places in the file.
+#[derive(Debug)]
+struct Direct {
+    file: File,
+    memory: usize,
+    place: usize,
+}
+
 impl Cached {
     pub fn new(input: &Input) -> Cached {
         Cached {
             residency: Residency::default(),
-            direct: open_direct(input),
+            direct: open_direct(input).map(|file| {
+                let (memory, place) = alignment(&file).unwrap_or((PAGE, PAGE));
+                Direct { file, memory, place }
+            }),
             read: AtomicU64::new(0),
             cold: AtomicU64::new(0),
             queued: AtomicU64::new(0),
@@ -89,6 +100,11 @@ impl Cached {
     /// Whether less than half of a range is cached, and the file can be read past the cache.
     pub fn is_cold(&self, input: &Input, at: u64, length: usize, reading: &Reading) -> bool {
         reading.is_direct && self.direct.is_some() && !self.residency.is_cached(input, at, length)
+    }
+
+    /// Whether most of the file is cold, and can be read past the cache.
+    pub fn is_mostly_cold(&self, input: &Input, reading: &Reading) -> bool {
+        self.is_cold(input, 0, usize::try_from(input.size).unwrap_or(usize::MAX), reading)
     }
 
     /// Reads a range into `buffer`; gives where in it the range begins. The buffer must be two pages longer.
@@ -123,8 +139,40 @@ impl Cached {
         Ok(())
     }
 
+    /// Reads a cold range straight to memory of the caller, past the cache, with no copy but of the range's first and
+    /// last bytes that share a sector with others: those go through `buffer`. False where the memory does not stand as
+    /// direct reads want it, or the file system refuses them: nothing was read then.
+    pub fn read_in_place(
+        &self,
+        input: &Input,
+        at: u64,
+        out: &mut [u8],
+        buffer: &mut Buffer,
+        reading: &mut Reading,
+    ) -> Result<bool> {
+        let Some(direct) = &self.direct else { return Ok(false) };
+        let unit = direct.place as u64;
+        let end = at + out.len() as u64;
+        let (first, last) = (at.next_multiple_of(unit), end / unit * unit);
+        if last <= first || !(out.as_ptr() as usize + (first - at) as usize).is_multiple_of(direct.memory) {
+            return Ok(false);
+        }
+        let (head, rest) = out.split_at_mut((first - at) as usize);
+        let (middle, tail) = rest.split_at_mut((last - first) as usize);
+        let wanted = middle.len();
+        if !self.fill_direct(input, first, middle, wanted, reading)? {
+            return Ok(false);
+        }
+        for (at, edge) in [(at, head), (last, tail)] {
+            if !edge.is_empty() {
+                let from = self.read(input, at, edge.len(), buffer, reading)?;
+                edge.copy_from_slice(&buffer.shared()[from..from + edge.len()]);
+            }
+        }
+        Ok(true)
+    }
+
     /// None where the file system refuses direct reads after all.
-    #[cfg(unix)]
     fn read_direct(
         &self,
         input: &Input,
@@ -133,10 +181,25 @@ impl Cached {
         buffer: &mut Buffer,
         reading: &mut Reading,
     ) -> Result<Option<usize>> {
-        let Some(file) = &self.direct else { return Ok(None) };
         let first = at / PAGE as u64 * PAGE as u64;
         let offset = (at - first) as usize;
-        let wanted = (offset + length).next_multiple_of(PAGE);
+        let room = &mut buffer.bytes()[..(offset + length).next_multiple_of(PAGE)];
+        let is_read = self.fill_direct(input, first, room, offset + length, reading)?;
+        Ok(is_read.then_some(offset))
+    }
+
+    /// Fills `out` from `first`, both as direct reads want them. It is enough that `wanted` bytes are there: the file
+    /// may end behind them. False where the file system refuses direct reads after all.
+    #[cfg(unix)]
+    fn fill_direct(
+        &self,
+        input: &Input,
+        first: u64,
+        out: &mut [u8],
+        wanted: usize,
+        reading: &mut Reading,
+    ) -> Result<bool> {
+        let Some(Direct { file, place, .. }) = &self.direct else { return Ok(false) };
         let (patience, mut queued) = (reading.patience, 0);
         let mut read = |out: &mut [u8], at: u64| -> std::io::Result<usize> {
             #[cfg(target_os = "linux")]
@@ -153,40 +216,33 @@ impl Cached {
             }
             std::os::unix::fs::FileExt::read_at(file, out, at)
         };
-        // The last page may end where the file does: it is enough that the range itself is there.
         let size = || file.metadata().map(|meta| meta.len().next_multiple_of(PAGE as u64));
         let mut done = 0;
         let mut whole = |out: &mut [u8], at: u64| {
             let got = read(out, at)?;
-            if done + got >= offset + length {
+            if done + got >= wanted {
                 return Ok(out.len());
             }
-            // A direct read that ends within a page ends where the file does: the page is read again.
-            done += got / PAGE * PAGE;
-            Ok(got / PAGE * PAGE)
+            // A direct read that ends within a sector ends where the file does: the sector is read again.
+            let got = got / place * place;
+            done += got;
+            Ok(got)
         };
-        match patience.fill(first, &mut buffer.bytes()[..wanted], &mut whole, &size) {
+        match patience.fill(first, out, &mut whole, &size) {
             Ok(()) => {}
             // EINVAL: an alignment that this file system wants and we do not know.
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return Ok(false),
             Err(source) => return Err(Error::Read { path: input.path.clone(), source }.into()),
         }
-        self.read.fetch_add(length as u64, Ordering::Relaxed);
-        self.cold.fetch_add(length as u64, Ordering::Relaxed);
-        self.queued.fetch_add(queued.min(length as u64), Ordering::Relaxed);
-        Ok(Some(offset))
+        self.read.fetch_add(wanted as u64, Ordering::Relaxed);
+        self.cold.fetch_add(wanted as u64, Ordering::Relaxed);
+        self.queued.fetch_add(queued.min(wanted as u64), Ordering::Relaxed);
+        Ok(true)
     }
 
     #[cfg(not(unix))]
-    fn read_direct(
-        &self,
-        _: &Input,
-        _: u64,
-        _: usize,
-        _: &mut Buffer,
-        _: &mut Reading,
-    ) -> Result<Option<usize>> {
-        Ok(None)
+    fn fill_direct(&self, _: &Input, _: u64, _: &mut [u8], _: usize, _: &mut Reading) -> Result<bool> {
+        Ok(false)
     }
 }
 
@@ -201,6 +257,30 @@ fn open_direct(input: &Input) -> Option<File> {
 
 #[cfg(not(target_os = "linux"))]
 fn open_direct(_: &Input) -> Option<File> {
+    None
+}
+
+/// What direct reads of this file must be multiples of, in memory and in the file, where the kernel tells (Linux 6.1)
+/// and it is at most a page.
+#[cfg(target_os = "linux")]
+fn alignment(file: &File) -> Option<(usize, usize)> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: all zeros are a value of this structure of integers.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is empty and ends in a zero, the file is open, and `found` is as long as the kernel's structure.
+    let status = unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut found)
+    };
+    let fits = |bytes: u32| bytes > 0 && PAGE.is_multiple_of(bytes as usize);
+    let is_told = status == 0
+        && found.stx_mask & libc::STATX_DIOALIGN != 0
+        && fits(found.stx_dio_mem_align)
+        && fits(found.stx_dio_offset_align);
+    is_told.then_some((found.stx_dio_mem_align as usize, found.stx_dio_offset_align as usize))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn alignment(_: &File) -> Option<(usize, usize)> {
     None
 }
 

@@ -1,8 +1,12 @@
-//! Jobs whose target is host memory: cached bytes are read straight to their place, chunks are decoded to it.
+//! Jobs whose target is host memory: bytes are read straight to their place, chunks are decoded to it.
+//!
+//! Cold bytes go to their place with no copy if the target stands in its sector as the file's bytes do, and through a
+//! buffer elsewhere.
 
+use crate::catalogue::{Catalogue, Shard};
 use crate::error::Result;
 use crate::file::{Buffer, PAGE, Reading};
-use crate::plan::{JOB, Job, Work};
+use crate::plan::{JOB, Job, Piece, Work};
 use crate::shared::Shared;
 use gapless_weights::codec::{Decoder, Kind, Path as Instructions};
 use gapless_weights::stream::{Directory, StreamError};
@@ -81,6 +85,39 @@ pub fn part(held: &Range<u64>, wanted: &Range<u64>) -> Range<u64> {
     held.start.max(wanted.start)..held.end.min(wanted.end)
 }
 
+/// Threads that read a cold file: as many requests are under way, whatever number of cores there is.
+const READERS: usize = 8;
+/// A huge page.
+const HUGE: u64 = 2 << 20;
+
+/// How many threads a loading has whose caller leaves it open.
+pub fn threads(catalogue: &Catalogue, reading: &Reading) -> usize {
+    let is_cold = |shard: &Shard| shard.cached.is_mostly_cold(&shard.reader.input, reading);
+    if catalogue.shards.iter().any(is_cold) {
+        return READERS;
+    }
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(READERS))
+}
+
+/// Asks for huge pages under the targets: fresh memory then costs one fault for 2 MiB. Only whole huge pages within a
+/// target are asked for, so that no memory beside it is taken.
+pub fn advise(pieces: &[Piece]) {
+    #[cfg(target_os = "linux")]
+    for piece in pieces {
+        let first = piece.target.next_multiple_of(HUGE);
+        let last = (piece.target + (piece.end - piece.begin)) / HUGE * HUGE;
+        if first < last {
+            // SAFETY: advice on memory of the caller, which `Load::start` was promised. It changes no byte; where the
+            // kernel refuses it, pages are small.
+            unsafe {
+                libc::madvise(first as *mut libc::c_void, (last - first) as usize, libc::MADV_HUGEPAGE);
+            }
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = pieces;
+}
+
 /// Takes jobs until there are none.
 pub fn work(shared: &Shared) -> Result<()> {
     let no_memory =
@@ -114,11 +151,11 @@ fn one(
             // of one piece do not overlap.
             let out = unsafe { std::slice::from_raw_parts_mut(*target as *mut u8, job.length) };
             let input = &shard.reader.input;
-            if shard.cached.is_cold(input, job.at, job.length, reading) {
+            if !shard.cached.is_cold(input, job.at, job.length, reading) {
+                shard.cached.read_plain(input, job.at, out, reading)?;
+            } else if !shard.cached.read_in_place(input, job.at, out, buffer, reading)? {
                 let at = shard.cached.read(input, job.at, job.length, buffer, reading)?;
                 out.copy_from_slice(&buffer.shared()[at..at + job.length]);
-            } else {
-                shard.cached.read_plain(input, job.at, out, reading)?;
             }
             if let Some((sum, part)) = sum {
                 sum.add(*part, out, true, || shared.is_over())

@@ -59,7 +59,14 @@ impl Load {
             Err(_) => None,
         };
         let (jobs, total) = plan::jobs(catalogue, pieces, cuda::piece(&settings))?;
-        let threads = (settings.threads.max(1) as usize).min(jobs.len().max(1));
+        if card.is_none() {
+            host::advise(pieces);
+        }
+        let threads = match settings.threads as usize {
+            0 if card.is_none() => host::threads(catalogue, &settings.reading()),
+            given => given.max(1),
+        };
+        let threads = threads.min(jobs.len().max(1));
         let shared = Arc::new(Shared::new(Arc::clone(catalogue), jobs, threads, settings));
         let mut handles = Vec::with_capacity(threads);
         for number in 0..threads {

@@ -131,8 +131,11 @@ pub fn jobs(catalogue: &Catalogue, pieces: &[Piece], piece_bytes: usize) -> Resu
             continue;
         }
         let length = piece.end - piece.begin;
-        let step = piece_bytes.max(PAGE) as u64;
-        let parts = length.div_ceil(step) as usize;
+        // Cuts are where pages of the file begin: only a piece's own ends are in the middle of one.
+        let step = (piece_bytes / PAGE).max(1) as u64 * PAGE as u64;
+        let at = range.start + piece.begin;
+        let before = at % PAGE as u64;
+        let parts = (before + length).div_ceil(step) as usize;
         let whole = length == catalogue.tensor(place).bytes();
         let sum = match stored {
             Some(Stored::Plain(wanted)) if whole => Some(Arc::new(Sum {
@@ -145,12 +148,13 @@ pub fn jobs(catalogue: &Catalogue, pieces: &[Piece], piece_bytes: usize) -> Resu
             _ => None,
         };
         for part in 0..parts {
-            let from = part as u64 * step;
+            let from = (part as u64 * step).saturating_sub(before);
+            let to = ((part as u64 + 1) * step - before).min(length);
             jobs.push(Job {
                 shard: place.shard,
                 index: place.index,
-                at: range.start + piece.begin + from,
-                length: step.min(length - from) as usize,
+                at: at + from,
+                length: (to - from) as usize,
                 work: Work::Plain { target: piece.target + from, sum: sum.clone().map(|sum| (sum, part)) },
             });
         }

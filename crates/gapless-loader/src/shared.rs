@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Settings {
     /// The CUDA device, or -1 for host memory.
     pub device: i32,
-    /// At least 1.
+    /// 0 for host memory: as many as the files want, 8 if they are cold and as many as there are cores if not.
     pub threads: u32,
     /// The stream whose earlier work the loading must follow: memory that its allocator hands out may still be in use.
     pub stream: u64,

@@ -9,8 +9,8 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// Bytes of a part: long enough that a disk is busy, short enough that a job has several.
-const PART: usize = 512 << 10;
+/// Bytes of a part: long enough that requests are few, short enough that a job has two.
+const PART: usize = 1 << 20;
 const ENTRIES: u32 = 64;
 
 /// A queue of this thread.

@@ -116,6 +116,50 @@ fn cold_files_are_read_past_the_cache_by_io_uring_or_by_threads() {
 }
 
 #[test]
+fn cold_bytes_go_straight_to_memory_that_stands_as_the_file_does_and_nowhere_else() {
+    let bytes: Vec<u8> = (0..3_000_001u32).map(|k| (k.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cold");
+    fs::write(&path, &bytes).unwrap();
+    let (page, is_cold) = (gapless_loader::file::PAGE, cool(&path));
+    let input = gapless_weights::input::Input::open(&path).unwrap();
+    let cached = gapless_loader::file::Cached::new(&input);
+    let mut pages = gapless_loader::host::Pages::new(8 * page).unwrap();
+    let mut memory = gapless_loader::host::Pages::new(bytes.len() + 3 * page).unwrap();
+    let (mut buffer, mut memory) = (pages.buffer(), memory.buffer());
+    let ranges =
+        [(0, 1 << 20), (123, 70_000), (3 * page + 512, 1_000_000), (2_000_000, 1_000_001), (100, 300)];
+    for (at, length) in ranges {
+        for (shift, is_queued) in [(0, true), (0, false), (1, true), (8, false)] {
+            let mut reading = gapless_loader::file::Reading::new(Default::default(), true, is_queued);
+            memory.bytes().fill(0xEE);
+            let first = page + at % page + shift;
+            let out = &mut memory.bytes()[first..first + length];
+            let is_read = cached.read_in_place(&input, at as u64, out, &mut buffer, &mut reading).unwrap();
+            if is_cold {
+                assert_eq!(is_read, shift == 0 && length > 1000, "{length} from {at}, {shift} beside");
+            }
+            if is_read {
+                assert!(*out == bytes[at..at + length], "{length} from {at}");
+            }
+            let all = memory.shared();
+            let around = all[..first].iter().chain(&all[first + length..]);
+            assert!(
+                around.into_iter().all(|byte| *byte == 0xEE),
+                "{length} from {at}: a byte beside the target"
+            );
+        }
+    }
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1_500_000).unwrap();
+    for is_queued in [true, false] {
+        let mut reading = gapless_loader::file::Reading::new(Default::default(), true, is_queued);
+        let out = &mut memory.bytes()[..2 << 20];
+        let result = cached.read_in_place(&input, 0, out, &mut buffer, &mut reading);
+        assert!(matches!(result, Err(_) | Ok(false)), "the file is shorter than the range");
+    }
+}
+
+#[test]
 fn a_limited_rate_is_kept_and_a_cancelled_loading_does_not_wait_for_it() {
     let model = Model::new();
     let catalogue = Arc::new(Catalogue::open(&model.plain()).unwrap());

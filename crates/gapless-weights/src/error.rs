@@ -31,6 +31,9 @@ impl Error {
     /// What to do next.
     pub fn help(&self) -> &'static str {
         match self {
+            Error::Format { problem, .. } if matches!(**problem, Problem::Truncated { .. }) => {
+                "if another program is still writing the file, wait until it is complete"
+            }
             Error::Format { .. } => "copy or download the file again",
             Error::Read { .. } => "check the path, the permissions and the disk",
             Error::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull => {

@@ -157,7 +157,8 @@ fn every_scheme_writes_a_model_whose_index_and_configuration_hold() {
             let (_, shape, bytes, _) = &before[*name];
             let whole = whole_scale(Kind::Bf16, if attention.contains(name) { shared } else { most(name) });
             let rows = rows(scheme, Kind::Bf16, bytes, shape[1] as usize, whole).unwrap();
-            let parts = scheme.parts("BF16", shape[0], shape[1]);
+            let kept = rows.kept.iter().sum();
+            let parts = scheme.parts("BF16", shape[0], shape[1], kept);
             let module = name.strip_suffix(".weight").unwrap();
             for (part, bytes) in parts.iter().zip([&rows.weights, &rows.scales]) {
                 let found = &after[&format!("{module}.{}", part.name)];
@@ -172,15 +173,33 @@ fn every_scheme_writes_a_model_whose_index_and_configuration_hold() {
                     let expected = [shape[0].to_le_bytes(), shape[1].to_le_bytes()].concat();
                     assert_eq!(after[&format!("{module}.weight_shape")].2, expected);
                 }
+                Scheme::Sparse24 | Scheme::SparseBitmask => {
+                    let expected = [shape[0].to_le_bytes(), shape[1].to_le_bytes()].concat();
+                    assert_eq!(after[&format!("{module}.shape")].2, expected);
+                    let offsets = after.get(&format!("{module}.row_offsets"));
+                    assert_eq!(offsets.is_some(), scheme == Scheme::SparseBitmask);
+                    let mut sum = 0;
+                    for (offset, kept) in
+                        offsets.iter().flat_map(|found| found.2.as_chunks::<8>().0).zip(&rows.kept)
+                    {
+                        assert_eq!(u64::from_le_bytes(*offset), sum);
+                        sum += kept;
+                    }
+                }
                 _ => {}
             }
             let layer = done.layers.iter().find(|layer| layer.name == **name).unwrap();
-            let limit =
-                if matches!(scheme, Scheme::Fp8 | Scheme::Fp8Block | Scheme::W8a8) { 0.05 } else { 0.2 };
+            let limit = match scheme {
+                Scheme::Fp8 | Scheme::Fp8Block | Scheme::W8a8 => 0.05,
+                Scheme::Sparse24 | Scheme::SparseBitmask => 0.5,
+                _ => 0.2,
+            };
             assert!(layer.error > 0.0 && layer.error < limit, "{} {}", scheme.name(), layer.error);
         }
         assert_eq!(done.layers.len(), taken.len());
-        let ignore = config["quantization_config"]["ignore"].as_array().unwrap();
+        let described = &config["quantization_config"];
+        let described = if scheme.is_sparse() { &described["sparsity_config"] } else { described };
+        let ignore = described["ignore"].as_array().unwrap();
         assert!(ignore.contains(&json!("lm_head")) && ignore.contains(&json!("model.embed_tokens")));
         assert_eq!(ignore.contains(&json!("model.layers.0.mlp.odd")), scheme.multiple() > 1);
         assert!(done.worst().is_some());

@@ -185,7 +185,7 @@ fn a_model_is_quantised_with_a_table_of_errors() {
         let args = [&["weights", "quantize", "model", "-o", scheme, "--scheme", scheme], more].concat();
         run_in(folder.path(), &args)
     };
-    for scheme in ["fp8", "fp8-block", "w8a8", "w4a16", "mxfp4", "nvfp4"] {
+    for scheme in ["fp8", "fp8-block", "w8a8", "w4a16", "mxfp4", "nvfp4", "sparse-24", "sparse-bitmask"] {
         let done = quantize(scheme, &["--format", "json"]);
         assert_eq!(done.code, 0, "{}", done.err);
         let json: Value = serde_json::from_str(&done.out).expect("JSON");

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .._errors import OptionError
-from . import _ways
+from . import _place, _ways
 from ._distributed import SHARDING, VERSION, WORLD, Whole, rows_of, wholes
 from ._errors import FormatError, NamesError
 from ._native import Bar, Catalogue, Progress, Settings
@@ -54,13 +54,14 @@ def torch_dtype(name: str) -> "torch.dtype":
     return dtype
 
 
-def _threads(threads: Optional[int], is_card: bool) -> int:
-    if threads is not None:
-        if threads < 1:
-            raise OptionError(f"invalid threads={threads}: use a number of at least 1")
-        return threads
+def threads_of(given: Optional[int], most: int) -> int:
+    """Threads that a caller wants, or as many as there are cores, at most so many."""
+    if given is not None:
+        if given < 1:
+            raise OptionError(f"invalid threads={given}: use a number of at least 1")
+        return given
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, 12 if is_card else 8))
+    return max(1, min(cores, most))
 
 
 def aliases(catalogue: Catalogue) -> "dict[str, str]":
@@ -114,8 +115,9 @@ class Filler:
 
         self._catalogue, self._device = catalogue, device
         is_card = device.type == "cuda"
-        count = _threads(threads, is_card)
-        self._settings = Settings(device=-1, threads=count)
+        count = threads_of(threads, 12)
+        # 0 leaves it to the native library, which sees whether the files are cached.
+        self._settings = Settings(device=-1, threads=count if is_card or threads is not None else 0)
         _ways.apply(self._settings, limit_rate, timeout, shared)
         self._staging = None
         if is_card:
@@ -233,7 +235,12 @@ def load(
             stored, shape = torch_dtype(known[name].dtype), known[name].shape
             first, last = rows_of(shape, rank, world) if shape else (0, 0)
             final = dtype if dtype is not None and stored.is_floating_point else stored
-            found[name] = torch.empty([last - first, *shape[1:]] if shape else [], dtype=final, device=target_device)
+            mine = [last - first, *shape[1:]] if shape else []
+            if final == stored and len(known[name].parts) == 1:
+                tensor = catalogue.tensors[known[name].parts[0].number]
+                found[name] = _place.empty(mine, stored, target_device, tensor, first * (tensor["bytes"] // shape[0] if shape and shape[0] else 0))
+            else:
+                found[name] = torch.empty(mine, dtype=final, device=target_device)
             filler.add_rows(known[name], first, found[name], stored)
         filler.run()
     return {name: found[other_names.get(name, name)] for name in wanted}

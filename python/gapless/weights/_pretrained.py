@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .._errors import GaplessError, OptionError
+from . import _place
 from ._load import DTYPES, Filler, torch_dtype
 from ._native import Catalogue
 
@@ -118,7 +119,7 @@ class Opened:
             if rows is not None:
                 begin = rows[0] * (tensor["bytes"] // shape[0] if shape[0] else 0)
                 shape[0] = rows[1] - rows[0]
-            found[at] = torch.empty(shape, dtype=stored, device=self._device)
+            found[at] = _place.empty(shape, stored, self._device, tensor, begin)
             filler.add(at, begin, found[at], stored)
         filler.run()
         return found

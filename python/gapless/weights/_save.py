@@ -10,7 +10,7 @@ from .._errors import OptionError
 from . import _native
 from ._background import Saving, copied, settle
 from ._distributed import shard_of
-from ._load import DTYPES, _identity, _threads
+from ._load import DTYPES, _identity, threads_of
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ def save(
         raise OptionError(f"invalid shard_size={shard_size}: use a number of bytes, such as 5_000_000_000")
     state = model if isinstance(model, Mapping) else model.state_dict()
     place = os.fspath(path)
-    count = _threads(threads, is_card=False)
+    count = threads_of(threads, 8)
     settle()
     if rank is None and world is None:
         files = _files(state, place, shard_size, metadata)

@@ -76,13 +76,16 @@ fn eight(bytes: &[u8; 8]) -> __m128i {
     _mm_set_epi64x(0, i64::from_le_bytes(*bytes))
 }
 
-/// 32 bits to 32 bytes of 0 or 0xff.
+/// 32 bits to 32 bytes of 0 or 0xff. With `FIRST` the second and the third eight of them change places: see
+/// `decode_first`. The bits come from memory, because a broadcast from there needs no shuffle.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn bytes(mask: u32) -> __m256i {
-    let each = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+fn bytes<const FIRST: bool>(mask: &[u8; 4]) -> __m256i {
+    let (second, third) = (0x0101_0101_0101_0101, 0x0202_0202_0202_0202);
+    let (second, third) = if FIRST { (third, second) } else { (second, third) };
+    let each = _mm256_setr_epi64x(0, second, third, 0x0303_0303_0303_0303);
     let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201u64 as i64);
-    let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(mask as i32), each);
+    let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(i32::from_le_bytes(*mask)), each);
     _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit)
 }
 
@@ -104,21 +107,20 @@ fn block<const B: usize, const FIRST: bool, const STREAM: bool>(
     source: &[u8],
     position: &mut usize,
 ) -> [__m256i; 2] {
-    let mut words = [0u64; B];
     let mut escaped = !0u64;
-    for (word, bytes) in words.iter_mut().zip(planes.as_chunks::<8>().0) {
-        *word = u64::from_le_bytes(*bytes);
-        escaped &= *word;
+    for bytes in planes.as_chunks::<8>().0.iter().take(B) {
+        escaped &= u64::from_le_bytes(*bytes);
     }
+    let fours = planes.as_chunks::<4>().0;
     let (window, _) =
         source[*position..].split_first_chunk::<72>().expect("tables have slack behind every position");
     let mut taken = 0;
     let mut halves = [_mm256_setzero_si256(); 2];
     for (h, half) in halves.iter_mut().enumerate() {
         let mut code = _mm256_setzero_si256();
-        for (b, word) in words.iter().enumerate() {
-            let bit = _mm256_and_si256(bytes((word >> (32 * h)) as u32), _mm256_set1_epi8(1 << b));
-            code = _mm256_or_si256(code, bit);
+        for (b, [low, high]) in fours.as_chunks::<2>().0.iter().enumerate().take(B) {
+            let bit = bytes::<FIRST>(if h == 0 { low } else { high });
+            code = _mm256_or_si256(code, _mm256_and_si256(bit, _mm256_set1_epi8(1 << b)));
         }
         let symbols = _mm256_shuffle_epi8(palette, code);
         let mask = escaped >> (32 * h);
@@ -126,7 +128,8 @@ fn block<const B: usize, const FIRST: bool, const STREAM: bool>(
         let b = expand(mask >> 8, window, &mut taken);
         let c = expand(mask >> 16, window, &mut taken);
         let d = expand(mask >> 24, window, &mut taken);
-        let more = _mm256_set_m128i(_mm_unpacklo_epi64(c, d), _mm_unpacklo_epi64(a, b));
+        let (second, third) = if FIRST { (c, b) } else { (b, c) };
+        let more = _mm256_set_m128i(_mm_unpacklo_epi64(third, d), _mm_unpacklo_epi64(a, second));
         *half = _mm256_or_si256(symbols, more);
     }
     *position += escaped.count_ones() as usize;
@@ -164,9 +167,10 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
         let halves = block::<B, true, STREAM>(planes, palette, source, &mut position);
         let outs = out.as_chunks_mut::<64>().0;
-        for ((out, low), half) in outs.iter_mut().zip(low.as_chunks::<32>().0).zip(halves) {
+        // Bytes are interleaved in each half of a vector, so the second and the third eight change places before: in
+        // the symbols they did already.
+        for ((out, low), high) in outs.iter_mut().zip(low.as_chunks::<32>().0).zip(halves) {
             let low = _mm256_permute4x64_epi64::<0b11011000>(load(low));
-            let high = _mm256_permute4x64_epi64::<0b11011000>(half);
             let quarters = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
             for (to, values) in out.as_chunks_mut::<32>().0.iter_mut().zip(quarters) {
                 let turned = _mm256_or_si256(_mm256_srli_epi16::<1>(values), _mm256_slli_epi16::<15>(values));

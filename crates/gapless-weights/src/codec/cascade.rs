@@ -48,6 +48,32 @@ pub(super) fn by_count(counts: &[u32; 256]) -> Vec<(u32, u8)> {
 impl Cascade {
     /// The shape with the fewest bits for symbols in falling order of their counts, and those bits.
     pub(super) fn choose(order: &[(u32, u8)]) -> (Cascade, u64) {
+        Cascade::choose_from(order, 1..=3)
+    }
+
+    /// As `choose`, with the first level as it is: none where symbols occur that its palette has room for.
+    pub(super) fn choose_rest(&self, order: &[(u32, u8)]) -> Option<(Cascade, u64)> {
+        let palette = &self.palettes[0][..(1 << self.bits[0]) - 1];
+        let own = palette.iter().enumerate().filter(|(at, symbol)| !palette[..*at].contains(symbol));
+        // Counts of its own symbols do not matter: none of them is passed on.
+        let mut kept: Vec<(u32, u8)> = own.map(|(_, symbol)| (0, *symbol)).collect();
+        let known = kept.len();
+        kept.extend(order.iter().filter(|(_, symbol)| !palette.contains(symbol)));
+        if known < palette.len() && kept.len() > known {
+            return None;
+        }
+        let passed_on: u64 = kept.iter().map(|(count, _)| u64::from(*count)).sum();
+        let items: u64 = order.iter().map(|(count, _)| u64::from(*count)).sum();
+        if let Some(first) = kept.first_mut() {
+            first.0 = (items - passed_on) as u32;
+        }
+        let (mut found, bits) = Cascade::choose_from(&kept, self.bits[0]..=self.bits[0]);
+        found.palettes[0] = self.palettes[0];
+        found.escapes[0] = self.escapes[0];
+        Some((found, bits))
+    }
+
+    fn choose_from(order: &[(u32, u8)], first: std::ops::RangeInclusive<u8>) -> (Cascade, u64) {
         // How many items the first k symbols leave over.
         let mut rest = [0u64; 257];
         for (k, (count, _)) in order.iter().enumerate().rev() {
@@ -55,7 +81,7 @@ impl Cascade {
         }
         let left = |k: usize| rest[k.min(order.len())];
         let (mut best, mut least) = ([3u8, 3, 3, 3], u64::MAX);
-        for a in 1..4u8 {
+        for a in first {
             for b in 0..4u8 {
                 for c in 0..if b == 0 { 1 } else { 4u8 } {
                     for d in 0..if c == 0 { 1 } else { 4u8 } {
@@ -128,7 +154,6 @@ macro_rules! with_bits {
 
 /// Encodes `values` of 16 bits: sign and mantissa go to `low`, levels to `out`. Fills in the cascade's escapes and
 /// gives the bytes written. `out` has room for all levels at their worst, `tables` for the items and the slack.
-#[allow(unsafe_code)]
 pub(super) fn encode(
     values: &[u8],
     cascade: &mut Cascade,
@@ -137,41 +162,61 @@ pub(super) fn encode(
     tables: &mut [Vec<u8>; 2],
     path: Path,
 ) -> usize {
+    let length = encode_first(values, cascade, low, out, tables, path);
+    length + encode_rest(cascade, &mut out[length..], tables, path)
+}
+
+/// The first level alone; what it passes on is in the first table afterwards.
+#[allow(unsafe_code)]
+pub(super) fn encode_first(
+    values: &[u8],
+    cascade: &mut Cascade,
+    low: &mut [[u8; 64]],
+    out: &mut [u8],
+    tables: &mut [Vec<u8>; 2],
+    path: Path,
+) -> usize {
+    let [to, _] = tables;
+    let (bits, palette) = (cascade.bits[0], &cascade.palettes[0]);
+    let length = plane_bytes(values.len() / 2, bits);
+    let planes = &mut out[..length];
+    let count = match path {
+        // SAFETY: `Path::checked` saw that the processor has these instructions.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx512 => unsafe { with_bits!(bits, avx512::encode_first, (values, palette, low, planes, to)) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx2 => unsafe { with_bits!(bits, avx2::encode_first, (values, palette, low, planes, to)) },
+        _ => with_bits!(bits, portable::encode_first, (values, palette, low, planes, to)),
+    };
+    cascade.escapes[0] = count as u32;
+    length
+}
+
+/// The levels after the first, of the items in the first table, and the symbols after the last one.
+#[allow(unsafe_code)]
+pub(super) fn encode_rest(
+    cascade: &mut Cascade,
+    out: &mut [u8],
+    tables: &mut [Vec<u8>; 2],
+    path: Path,
+) -> usize {
     let [from, to] = tables;
-    let (mut count, mut at) = (values.len() / 2, 0);
-    for level in 0..cascade.levels {
-        let bits = cascade.bits[level];
-        let palette = &cascade.palettes[level];
+    let (mut count, mut at) = (cascade.escapes[0] as usize, 0);
+    for level in 1..cascade.levels {
+        let (bits, palette) = (cascade.bits[level], &cascade.palettes[level]);
         let length = plane_bytes(count, bits);
         let planes = &mut out[at..at + length];
-        count = if level == 0 {
-            match path {
-                // SAFETY: `Path::checked` saw that the processor has these instructions.
-                #[cfg(target_arch = "x86_64")]
-                Path::Avx512 => unsafe {
-                    with_bits!(bits, avx512::encode_first, (values, palette, low, planes, to))
-                },
-                // SAFETY: as above.
-                #[cfg(target_arch = "x86_64")]
-                Path::Avx2 => unsafe {
-                    with_bits!(bits, avx2::encode_first, (values, palette, low, planes, to))
-                },
-                _ => with_bits!(bits, portable::encode_first, (values, palette, low, planes, to)),
-            }
-        } else {
-            match path {
-                // SAFETY: as above.
-                #[cfg(target_arch = "x86_64")]
-                Path::Avx512 => unsafe {
-                    with_bits!(bits, avx512::encode_level, (from, count, palette, planes, to))
-                },
-                // SAFETY: as above.
-                #[cfg(target_arch = "x86_64")]
-                Path::Avx2 => unsafe {
-                    with_bits!(bits, avx2::encode_level, (from, count, palette, planes, to))
-                },
-                _ => with_bits!(bits, portable::encode_level, (from, count, palette, planes, to)),
-            }
+        count = match path {
+            // SAFETY: `Path::checked` saw that the processor has these instructions.
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 => unsafe {
+                with_bits!(bits, avx512::encode_level, (from, count, palette, planes, to))
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx2 => unsafe { with_bits!(bits, avx2::encode_level, (from, count, palette, planes, to)) },
+            _ => with_bits!(bits, portable::encode_level, (from, count, palette, planes, to)),
         };
         cascade.escapes[level] = count as u32;
         at += length;
@@ -179,6 +224,71 @@ pub(super) fn encode(
     }
     out[at..at + count].copy_from_slice(&from[..count]);
     at + count
+}
+
+/// How often each symbol occurs in a chunk whose first level is encoded: of its own symbols the planes tell, and only
+/// those that it passed on are counted one by one.
+#[allow(unsafe_code)]
+pub(super) fn counts_after_first(
+    cascade: &Cascade,
+    items: usize,
+    planes: &[u8],
+    passed_on: &[u8],
+    path: Path,
+) -> [u32; 256] {
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "popcnt")]
+    fn by_popcnt(planes: &[u8], bits: u8) -> [u32; 8] {
+        sets_of(planes, bits)
+    }
+    let bits = cascade.bits[0];
+    let mut with = match path {
+        Path::Portable => sets_of(planes, bits),
+        // SAFETY: `Path::checked` saw that the processor has the instruction.
+        #[cfg(target_arch = "x86_64")]
+        _ => unsafe { by_popcnt(planes, bits) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => sets_of(planes, bits),
+    };
+    with[0] = items as u32;
+    let mut counts = super::counts::of_bytes(passed_on, true);
+    let escape = (1usize << bits) - 1;
+    for code in 0..escape {
+        // Of the sets that contain the code's bits, those with an odd number of bits more are taken off.
+        let signed = |set: usize| match (set ^ code).count_ones() % 2 {
+            0 => i64::from(with[set]),
+            _ => -i64::from(with[set]),
+        };
+        let exact: i64 = (0..=escape).filter(|set| set & code == code).map(signed).sum();
+        counts[usize::from(cascade.palettes[0][code])] += exact as u32;
+    }
+    counts
+}
+
+/// Entry s: the items whose codes have all bits of s. Entry 0 is not filled.
+#[inline(always)]
+fn sets_of(planes: &[u8], bits: u8) -> [u32; 8] {
+    #[inline(always)]
+    fn sets<const B: usize>(planes: &[u8]) -> [u32; 8] {
+        let mut with = [0u32; 8];
+        for block in planes.chunks_exact(8 * B) {
+            let mut words = [!0u64; 3];
+            for (word, bytes) in words.iter_mut().zip(block.as_chunks::<8>().0) {
+                *word = u64::from_le_bytes(*bytes);
+            }
+            let [a, b, c] = words;
+            let sets = [0, a, b, a & b, c, a & c, b & c, a & b & c];
+            for (count, set) in with.iter_mut().zip(sets).take(1 << B).skip(1) {
+                *count += set.count_ones();
+            }
+        }
+        with
+    }
+    match bits {
+        1 => sets::<1>(planes),
+        2 => sets::<2>(planes),
+        _ => sets::<3>(planes),
+    }
 }
 
 /// Decodes values of 16 bits from their low bytes and a section that `places` describes. False where the section's

@@ -10,10 +10,12 @@ use super::{ALIGN, Coding, HEADER, Kind, Mode, Split, aligned, counts, mask, ran
 const CASCADE_WASTE: f64 = 0.13;
 /// rANS takes the place of plain bytes where it saves at least this share of the plane.
 const PLAIN_GAIN: f64 = 0.005;
-/// A sample misjudged its chunk where the cascade takes this many bits a value more than foreseen.
-const MISJUDGED: f64 = 0.03;
-/// Bits a value that rANS takes for its tables and states in a whole chunk: with many symbols, and with few.
-const TABLE_BITS: (f64, f64) = (0.07, 0.02);
+/// A sample misjudged its chunk where its first level costs this many bits a value more than the best one.
+const MISJUDGED: f64 = 0.005;
+/// A sample that shows this many bits more of waste is believed: the whole chunk would show too much as well.
+const SURELY: f64 = 0.12;
+/// Bits a value that rANS takes for its tables and states in a whole chunk with many symbols.
+const TABLE_BITS: f64 = 0.07;
 /// Zeros are taken out where at least this share of a sample is zero.
 const ZEROS: f64 = 0.15;
 /// A repeated pattern is looked for up to this period.
@@ -29,6 +31,8 @@ pub struct Encoder {
     halves: Vec<u8>,
     low: Vec<u8>,
     high: Vec<u8>,
+    /// Planes of a first level, until it is known where they go.
+    planes: Vec<u8>,
     words: Vec<u16>,
     kept: Vec<u8>,
     inner: Vec<u8>,
@@ -44,6 +48,7 @@ impl Encoder {
             halves: Vec::new(),
             low: Vec::new(),
             high: Vec::new(),
+            planes: Vec::new(),
             words: Vec::new(),
             kept: Vec::new(),
             inner: Vec::new(),
@@ -72,6 +77,7 @@ impl Encoder {
             self.low.resize(aligned(count), 0);
             self.high.resize(aligned(count), 0);
             self.halves.resize(2 * count, 0);
+            self.planes.resize(cascade::plane_bytes(count, 3), 0);
             for table in &mut self.tables {
                 table.resize(aligned(count) + cascade::SLACK, 0);
             }
@@ -206,34 +212,69 @@ impl Encoder {
         out: &mut [u8],
         at: usize,
     ) -> (usize, [Coding; 2], Option<Cascade>) {
-        let count = values.len() / 2;
         let (high, low) = counts::of_pairs(values, false);
         let order = cascade::by_count(&high);
         let sampled: u64 = order.iter().map(|(count, _)| u64::from(*count)).sum();
-        let (mut cascade, bits) = Cascade::choose(&order);
+        let (cascade, bits) = Cascade::choose(&order);
         let per_value = bits as f64 / (sampled as f64).max(1.0);
-        let high_is_close =
-            order.len() < 2 || per_value - counts::entropy(&high) > CASCADE_WASTE + TABLE_BITS.1;
-        let low_is_close = counts::entropy(&low) < 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS.0;
-        if !high_is_close && !low_is_close {
-            // The usual case, in one pass.
-            let end = self.usual(values, out, at, &mut cascade);
-            let foreseen = aligned(count) as f64 + per_value * count as f64 / 8.0;
-            // A chunk of many small tensors is not what its sample shows: then all of it is counted.
-            if sampled == count as u64 || (end - at) as f64 <= foreseen + MISJUDGED * count as f64 / 8.0 {
-                return (end, [Coding::Raw, Coding::Cascade], Some(cascade));
-            }
+        let is_wasteful = order.len() < 2 || per_value - counts::entropy(&high) > CASCADE_WASTE + SURELY;
+        let low_is_close = counts::entropy(&low) < 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS;
+        if !is_wasteful && let Some(found) = self.usual(values, out, at, cascade, low_is_close) {
+            return found;
         }
         self.counted(values, out, at)
     }
 
-    /// Low bytes as they are and a cascade at `at`; gives their end.
-    fn usual(&mut self, values: &[u8], out: &mut [u8], at: usize, cascade: &mut Cascade) -> usize {
-        let count = values.len() / 2;
-        let (low, rest) = out[at..].split_at_mut(aligned(count));
-        let low = low.as_chunks_mut::<64>().0;
-        let length = cascade::encode(values, cascade, low, rest, &mut self.tables, self.path);
-        close(out, at + aligned(count) + length)
+    /// The usual case: a cascade whose first level a sample chose. The others are chosen by what it passed on, counted
+    /// whole. Low bytes are as they are, unless the sample says that they may compress: then they are counted too. None
+    /// where the counts show that rANS is better than a cascade.
+    fn usual(
+        &mut self,
+        values: &[u8],
+        out: &mut [u8],
+        at: usize,
+        mut cascade: Cascade,
+        low_is_close: bool,
+    ) -> Option<(usize, [Coding; 2], Option<Cascade>)> {
+        let (count, path) = (values.len() / 2, self.path);
+        let (low_room, first) = if low_is_close {
+            (&mut self.low[..aligned(count)], &mut self.planes[..])
+        } else {
+            out[at..].split_at_mut(aligned(count))
+        };
+        let low_room = low_room.as_chunks_mut::<64>().0;
+        let tables = &mut self.tables;
+        let mut length = cascade::encode_first(values, &mut cascade, low_room, first, tables, path);
+        let passed_on = &tables[0][..cascade.escapes[0] as usize];
+        let counts = cascade::counts_after_first(&cascade, count, &first[..length], passed_on, path);
+        let order = cascade::by_count(&counts);
+        let (best, least) = Cascade::choose(&order);
+        let is_wasteful = least as f64 / count as f64 - counts::entropy(&counts) > CASCADE_WASTE;
+        if order.len() < 2 || (is_wasteful && better_by_rans(&counts, least, count).is_some()) {
+            return None;
+        }
+        match cascade.choose_rest(&order) {
+            Some((kept, bits)) if bits as f64 <= least as f64 + MISJUDGED * count as f64 => cascade = kept,
+            // A chunk of many small tensors is not what its sample shows.
+            _ => {
+                cascade = best;
+                length = cascade::encode_first(values, &mut cascade, low_room, first, tables, path);
+            }
+        }
+        if !low_is_close {
+            length += cascade::encode_rest(&mut cascade, &mut first[length..], tables, path);
+            let end = close(out, at + aligned(count) + length);
+            return Some((end, [Coding::Raw, Coding::Cascade], Some(cascade)));
+        }
+        let (mut at, low) = (at, &self.low[..count]);
+        let low_coding = match plan_of(&counts::of_bytes(low, true), count) {
+            Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
+            Some(Plan::Rans(frequencies)) => put_rans(low, &frequencies, &mut self.words, out, &mut at),
+            None => put_raw(low, out, &mut at),
+        };
+        out[at..at + length].copy_from_slice(&self.planes[..length]);
+        length += cascade::encode_rest(&mut cascade, &mut out[at + length..], tables, path);
+        Some((close(out, at + length), [low_coding, Coding::Cascade], Some(cascade)))
     }
 
     /// As `half_planes`, with every value counted before anything is chosen.
@@ -243,18 +284,26 @@ impl Encoder {
         let order = cascade::by_count(&high);
         let (mut cascade, bits) = Cascade::choose(&order);
         let constant = (order.len() < 2).then(|| order.first().map_or(0, |first| first.1));
-        let waste = (CASCADE_WASTE * count as f64 / 8.0) as usize;
-        let high_plan = rans::plan(&high).filter(|(_, bytes)| bytes + waste < bits as usize / 8);
+        let high_plan = better_by_rans(&high, bits, count);
         let low_plan = plan_of(&low, count);
         let mut at = at;
         if low_plan.is_none() && high_plan.is_none() && constant.is_none() {
-            let end = self.usual(values, out, at, &mut cascade);
+            let (low, rest) = out[at..].split_at_mut(aligned(count));
+            let low = low.as_chunks_mut::<64>().0;
+            let length = cascade::encode(values, &mut cascade, low, rest, &mut self.tables, self.path);
+            let end = close(out, at + aligned(count) + length);
             return (end, [Coding::Raw, Coding::Cascade], Some(cascade));
         }
-        let pairs = self.high.iter_mut().zip(&mut self.low).zip(values.as_chunks::<2>().0);
-        pairs.for_each(|((high, low), value)| {
-            [*high, *low] = u16::from_le_bytes(*value).rotate_left(1).to_be_bytes();
-        });
+        // Two loops that a compiler turns into vectors.
+        let pairs = values.as_chunks::<2>().0;
+        self.high
+            .iter_mut()
+            .zip(pairs)
+            .for_each(|(high, value)| *high = (u16::from_le_bytes(*value) >> 7) as u8);
+        self.low
+            .iter_mut()
+            .zip(pairs)
+            .for_each(|(low, value)| *low = u16::from_le_bytes(*value).rotate_left(1) as u8);
         let low_coding = match low_plan {
             Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
             Some(Plan::Rans(frequencies)) => {
@@ -264,7 +313,7 @@ impl Encoder {
         };
         let high_coding = match (constant, high_plan) {
             (Some(byte), _) => put_constant(byte, out, &mut at),
-            (None, Some((frequencies, _))) => {
+            (None, Some(frequencies)) => {
                 put_rans(&self.high[..count], &frequencies, &mut self.words, out, &mut at)
             }
             (None, None) => {
@@ -321,6 +370,13 @@ impl Encoder {
         *at = close(out, *at + three_bits(count));
         Coding::ThreeBits
     }
+}
+
+/// Frequencies for rANS, where that is enough better than a cascade of so many bits.
+fn better_by_rans(counts: &[u32; 256], bits: u64, count: usize) -> Option<Box<[u32; 256]>> {
+    let waste = (CASCADE_WASTE * count as f64 / 8.0) as usize;
+    let (frequencies, bytes) = rans::plan(counts)?;
+    (bytes + waste < bits as usize / 8).then(|| Box::new(frequencies))
 }
 
 enum Plan {

@@ -72,45 +72,52 @@ pub(super) fn most(items: usize) -> usize {
 
 /// Appends the plane to `out`; gives the bytes written. The frequencies are those of `plan`.
 pub(super) fn encode(plane: &[u8], frequencies: &[u32; 256], out: &mut [u8], words: &mut Vec<u16>) -> usize {
+    /// A state below `limit` (f << 20) with the symbol's frequency f becomes state + quotient * (4096 - f) + start.
+    ///
+    /// The quotient by f is exact as (state * inverse) >> 44 with inverse = ceil(2^44 / f) = (2^44 + e) / f, e < f: the
+    /// error state * e / (f * 2^44) is below 1 / f, because state * e < f * 2^20 * f < 2^44. The product is below 2^64:
+    /// (f * 2^20 - 1) * (2^44 + e) / f = 2^64 + 2^20 * e - (2^44 + e) / f, and 2^20 * e < 2^32 < 2^44 / f.
     #[derive(Clone, Copy, Default)]
     struct Symbol {
-        /// 2^64 / frequency, rounded up: the high half of a product with it is an exact quotient.
         inverse: u64,
-        limit: u64,
-        frequency: u32,
-        start: u32,
+        limit: u32,
+        complement: u16,
+        start: u16,
     }
     let mut symbols = [Symbol::default(); 256];
     let mut start = 0;
     for (symbol, &frequency) in symbols.iter_mut().zip(frequencies) {
         if frequency > 0 {
-            let inverse = (u64::MAX / u64::from(frequency)).wrapping_add(1);
-            *symbol = Symbol { inverse, limit: u64::from(frequency) << (32 - BITS), frequency, start };
+            *symbol = Symbol {
+                inverse: (1u64 << 44).div_ceil(u64::from(frequency)),
+                limit: frequency << (32 - BITS),
+                complement: (SUM - frequency) as u16,
+                start: start as u16,
+            };
             start += frequency;
         }
     }
     let mut states = [START; LANES];
-    if words.len() < plane.len() + 1 {
-        words.resize(plane.len() + 1, 0);
+    // A block takes a word for each of its items at most, and each word is written before it is kept.
+    if words.len() < plane.len() + LANES {
+        words.resize(plane.len() + LANES, 0);
     }
     let mut first = words.len();
-    for (block, items) in plane.chunks(LANES).enumerate().rev() {
-        let _ = block;
+    for items in plane.chunks(LANES).rev() {
+        let (from, room) = words[..first].split_last_chunk_mut::<LANES>().expect("room for a block's words");
+        let mut left = LANES;
         for (state, item) in states[..items.len()].iter_mut().zip(items).rev() {
             let symbol = &symbols[usize::from(*item)];
-            let mut x = *state;
+            let x = *state;
             // Written always, kept only where the state is too large: no branch to mispredict.
-            let spill = u64::from(x) >= symbol.limit;
-            words[first - 1] = x as u16;
-            first -= usize::from(spill);
-            x >>= 16 * u32::from(spill);
-            let quotient = if symbol.frequency == 1 {
-                x
-            } else {
-                ((u128::from(x) * u128::from(symbol.inverse)) >> 64) as u32
-            };
-            *state = (quotient << BITS) + (x - quotient * symbol.frequency) + symbol.start;
+            let spill = x >= symbol.limit;
+            room[left.wrapping_sub(1) % LANES] = x as u16;
+            left -= usize::from(spill);
+            let x = if spill { x >> 16 } else { x };
+            let quotient = ((u64::from(x) * symbol.inverse) >> 44) as u32;
+            *state = x + quotient * u32::from(symbol.complement) + u32::from(symbol.start);
         }
+        first = from.len() + left;
     }
     let words = &words[first..];
     out[..4].copy_from_slice(&(words.len() as u32).to_le_bytes());
@@ -255,10 +262,13 @@ mod avx512 {
         for block in out.as_chunks_mut::<LANES>().0 {
             let Some(next) = words.get(used..used + LANES) else { break };
             let mut taken = 0;
-            for (x, items) in x.iter_mut().zip(block.as_chunks_mut::<16>().0) {
-                let index = _mm512_and_si512(*x, slot);
+            // All gathers first: where a processor waits for a gather to end, the rest does not wait between them.
+            let entries = x.map(|x| {
+                let index = _mm512_and_si512(x, slot);
                 // SAFETY: every index is below 4096, the length of the table.
-                let entry = unsafe { _mm512_i32gather_epi32::<4>(index, table.as_ptr().cast()) };
+                unsafe { _mm512_i32gather_epi32::<4>(index, table.as_ptr().cast()) }
+            });
+            for ((x, entry), items) in x.iter_mut().zip(entries).zip(block.as_chunks_mut::<16>().0) {
                 let symbols = _mm512_cvtepi32_epi8(entry);
                 // SAFETY: the array has the 16 bytes that are written.
                 unsafe { _mm_storeu_si128(items.as_mut_ptr().cast(), symbols) };

@@ -16,6 +16,8 @@ pub(super) struct Matrix {
     pub(super) columns: u64,
     /// The scale of the whole matrix, of `nvfp4` alone.
     pub(super) whole: f32,
+    /// Values that are stored, of `sparse-bitmask` alone.
+    pub(super) kept: u64,
 }
 
 /// What becomes of a tensor.
@@ -133,7 +135,7 @@ pub(super) fn of(tensor: &Tensor, scheme: Scheme, patterns: &Patterns) -> Choice
         let (name, multiple) = (scheme.name(), scheme.multiple());
         return Choice::Left(format!("it has {columns} columns: {name} takes multiples of {multiple}"));
     }
-    Choice::Taken(Matrix { kind, rows, columns, whole: 1.0 })
+    Choice::Taken(Matrix { kind, rows, columns, whole: 1.0, kept: 0 })
 }
 
 /// Why a matrix is left whose values cannot be quantised.

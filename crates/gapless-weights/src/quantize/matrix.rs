@@ -6,6 +6,7 @@
 
 use super::number::{Bf16, E2M1_MAX, E4M3_MAX, Fp16, Fp32, Value, from_e2m1, from_e4m3, to_e2m1, to_e4m3};
 use super::scheme::{BLOCK, Scheme};
+use super::sparse;
 
 /// Types of weights that are quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,10 @@ pub enum Fault {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
     pub weights: Vec<u8>,
+    /// Scales, or the masks of a sparse scheme.
     pub scales: Vec<u8>,
+    /// Values that a sparse scheme kept of each row.
+    pub kept: Vec<u64>,
     pub error: f64,
     pub values: f64,
 }
@@ -98,6 +102,16 @@ pub fn largest(kind: Kind, bytes: &[u8]) -> Result<f32, Fault> {
     }
 }
 
+/// How many values of these rows `sparse-bitmask` stores.
+pub fn stored(kind: Kind, bytes: &[u8], columns: usize) -> Result<u64, Fault> {
+    let found = match kind {
+        Kind::Bf16 => sparse::stored::<Bf16>(bytes, columns),
+        Kind::Fp16 => sparse::stored::<Fp16>(bytes, columns),
+        Kind::Fp32 => sparse::stored::<Fp32>(bytes, columns),
+    };
+    found.ok_or(Fault::NotFinite)
+}
+
 /// The scale of a whole matrix, or of several that engines fuse, from the largest magnitude.
 pub fn whole_scale(kind: Kind, largest: f32) -> f32 {
     fn of<V: Value>(largest: f32) -> f32 {
@@ -142,6 +156,16 @@ fn whole_number(value: f32) -> f32 {
 
 #[inline(always)]
 fn rows_of<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize, whole: f32) -> Result<Rows, Fault> {
+    if scheme.is_sparse() {
+        let found = sparse::rows::<V>(scheme, bytes, columns).ok_or(Fault::NotFinite)?;
+        return Ok(Rows {
+            weights: found.values,
+            scales: found.masks,
+            kept: found.kept,
+            error: found.dropped,
+            values: found.all,
+        });
+    }
     let values: Vec<f32> = bytes.chunks_exact(V::WIDTH).map(V::load).collect();
     let mut out = Rows::default();
     // One code a value, before pairs are joined, and what each stands for.
@@ -212,6 +236,7 @@ fn rows_of<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize, whole: f32) -
                 });
             }
         }
+        Scheme::Sparse24 | Scheme::SparseBitmask => {}
     }
     out.weights = match scheme {
         Scheme::Fp8 | Scheme::Fp8Block | Scheme::W8a8 => codes,

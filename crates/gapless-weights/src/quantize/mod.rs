@@ -1,9 +1,9 @@
 //! Quantises the matrices of a model without data, and writes them as compressed-tensors does.
 //!
-//! [`quantize()`] works on a file or on a folder with shards. [`matrix`] is the arithmetic, [`scheme`] what each scheme
-//! stores, `choice` which tensors are taken, `shard` one file. A model is read once (for `nvfp4` twice: its scales need
-//! the largest value of a matrix first), some rows at a time. A folder is written beside its place and renamed when it
-//! is complete.
+//! [`quantize()`] works on a file or on a folder with shards. [`matrix`] is the arithmetic, `sparse` what drops values,
+//! [`scheme`] what each scheme stores, `choice` which tensors are taken, `shard` one file. A model is read once (for
+//! `nvfp4` and `sparse-bitmask` twice: they need the largest value of a matrix first, or how many are not zero), some
+//! rows at a time. A folder is written beside its place and renamed when it is complete.
 
 mod choice;
 pub mod matrix;
@@ -11,6 +11,7 @@ mod number;
 pub mod scheme;
 mod settings;
 mod shard;
+mod sparse;
 
 use crate::error::{Error, Result};
 use crate::folder;
@@ -103,8 +104,10 @@ pub fn quantize(from: &Path, to: &Path, options: &Options) -> Result<Done> {
     let patterns = Patterns::new(&options.ignore, from)?;
     let mut files = open(&found.shards, options.scheme, &patterns)?;
     let unmatched = patterns.unmatched();
-    if options.scheme == Scheme::Nvfp4 {
-        whole_scales(&mut files)?;
+    match options.scheme {
+        Scheme::Nvfp4 => whole_scales(&mut files)?,
+        Scheme::SparseBitmask => stored_values(&mut files)?,
+        _ => {}
     }
     if !files.iter().flat_map(|file| &file.choices).any(Choice::is_taken) {
         let what = format!("no tensor can be quantised as {}", options.scheme.name());
@@ -148,7 +151,7 @@ pub fn quantize(from: &Path, to: &Path, options: &Options) -> Result<Done> {
         }
     }
     let ignore: Vec<String> = ignore.into_iter().collect();
-    done.config = options.scheme.config(&ignore);
+    done.config = options.scheme.config(&ignore, sparsity(&files, options.scheme));
     if let Some(part) = part {
         settings.write(part.path(), &done.config, &written)?;
         part.put_in_place()?;
@@ -182,7 +185,7 @@ fn open(shards: &[PathBuf], scheme: Scheme, patterns: &Patterns) -> Result<Vec<F
     for file in &files {
         for (tensor, choice) in file.header.tensors.iter().zip(&file.choices) {
             let Choice::Taken(matrix) = choice else { continue };
-            for part in scheme.parts(matrix.kind.name(), matrix.rows, matrix.columns) {
+            for part in scheme.parts(matrix.kind.name(), matrix.rows, matrix.columns, matrix.kept) {
                 let name = choice::part_name(&tensor.name, part.name);
                 if name != tensor.name && names.contains(&name) {
                     let what = format!("tensor {name:?} is there already, so the model is quantised already");
@@ -192,6 +195,33 @@ fn open(shards: &[PathBuf], scheme: Scheme, patterns: &Patterns) -> Result<Vec<F
         }
     }
     Ok(files)
+}
+
+/// The share of all values that a sparse scheme drops.
+fn sparsity(files: &[File], scheme: Scheme) -> f64 {
+    let (mut dropped, mut all) = (0, 0);
+    for (tensor, choice) in files.iter().flat_map(|file| file.header.tensors.iter().zip(&file.choices)) {
+        all += tensor.shape.iter().product::<u64>();
+        if let Choice::Taken(matrix) = choice {
+            let values = matrix.rows * matrix.columns;
+            dropped += if scheme == Scheme::SparseBitmask { values - matrix.kept } else { values / 2 };
+        }
+    }
+    dropped as f64 / all.max(1) as f64
+}
+
+/// Reads all matrices for the number of values that are stored of each.
+fn stored_values(files: &mut [File]) -> Result<()> {
+    for file in files {
+        for index in 0..file.choices.len() {
+            let Choice::Taken(matrix) = &mut file.choices[index] else { continue };
+            match shard::stored(&file.input, &file.header, index, matrix)? {
+                Ok(kept) => matrix.kept = kept,
+                Err(fault) => file.choices[index] = Choice::Left(choice::why(fault)),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reads all matrices for the scale of each. Those that engines fuse into one matrix share a scale.

@@ -4,6 +4,8 @@ use serde_json::{Value as Json, json};
 
 /// The version of compressed-tensors whose bytes and configuration are written.
 pub const WRITTEN_AS: &str = "0.20.0";
+/// The same of the sparse schemes, which later versions do not have.
+pub const SPARSE_WRITTEN_AS: &str = "0.11.0";
 
 /// A quantisation that needs no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,10 @@ pub enum Scheme {
     Mxfp4,
     /// fp4 weights, an fp8 scale for each 16 values of a row and one for the whole matrix.
     Nvfp4,
+    /// The two larger ones of each four values, and a bit mask.
+    Sparse24,
+    /// The larger half of each row's values, less the zeros, and a bit mask.
+    SparseBitmask,
 }
 
 /// One tensor that a scheme stores for a matrix.
@@ -35,8 +41,21 @@ pub struct Part {
 pub(super) const BLOCK: u64 = 128;
 
 impl Scheme {
-    pub const ALL: [Scheme; 6] =
-        [Scheme::Fp8, Scheme::Fp8Block, Scheme::W8a8, Scheme::W4a16, Scheme::Mxfp4, Scheme::Nvfp4];
+    pub const ALL: [Scheme; 8] = [
+        Scheme::Fp8,
+        Scheme::Fp8Block,
+        Scheme::W8a8,
+        Scheme::W4a16,
+        Scheme::Mxfp4,
+        Scheme::Nvfp4,
+        Scheme::Sparse24,
+        Scheme::SparseBitmask,
+    ];
+
+    /// Whether values are dropped, and those that are kept stay as they are.
+    pub fn is_sparse(self) -> bool {
+        matches!(self, Scheme::Sparse24 | Scheme::SparseBitmask)
+    }
 
     /// As the command line has it.
     pub fn name(self) -> &'static str {
@@ -47,21 +66,25 @@ impl Scheme {
             Scheme::W4a16 => "w4a16",
             Scheme::Mxfp4 => "mxfp4",
             Scheme::Nvfp4 => "nvfp4",
+            Scheme::Sparse24 => "sparse-24",
+            Scheme::SparseBitmask => "sparse-bitmask",
         }
     }
 
     /// Columns must be a multiple of this.
     pub fn multiple(self) -> u64 {
         match self {
-            Scheme::Fp8 | Scheme::Fp8Block | Scheme::W8a8 => 1,
+            Scheme::Fp8 | Scheme::Fp8Block | Scheme::W8a8 | Scheme::SparseBitmask => 1,
+            Scheme::Sparse24 => 4,
             Scheme::W4a16 => 128,
             Scheme::Mxfp4 => 32,
             Scheme::Nvfp4 => 16,
         }
     }
 
-    /// What is stored for a matrix: the weights, their scales, and what there is once for the whole matrix.
-    pub fn parts(self, dtype: &'static str, rows: u64, columns: u64) -> Vec<Part> {
+    /// What is stored for a matrix: the weights, their scales or masks, and what there is once for the whole matrix.
+    /// `kept` values are stored by `sparse-bitmask`.
+    pub fn parts(self, dtype: &'static str, rows: u64, columns: u64, kept: u64) -> Vec<Part> {
         let part = |name, dtype, shape: &[u64]| Part { name, dtype, shape: shape.to_vec() };
         match self {
             Scheme::Fp8 => {
@@ -88,11 +111,32 @@ impl Scheme {
                 part("weight_scale", "F8_E4M3", &[rows, columns / 16]),
                 part("weight_global_scale", "F32", &[1]),
             ],
+            Scheme::Sparse24 => vec![
+                part("compressed", dtype, &[rows, columns / 2]),
+                part("bitmask", "U8", &[rows, columns.div_ceil(8)]),
+                part("shape", "I64", &[2, 1]),
+            ],
+            Scheme::SparseBitmask => vec![
+                part("compressed", dtype, &[kept]),
+                part("bitmask", "U8", &[rows, columns.div_ceil(8)]),
+                part("shape", "I64", &[2]),
+                part("row_offsets", "I64", &[rows]),
+            ],
         }
     }
 
-    /// The `quantization_config` of a model whose modules `ignore` were left as they are.
-    pub fn config(self, ignore: &[String]) -> Json {
+    /// The `quantization_config` of a model whose modules `ignore` were left as they are. `sparsity` is the share of
+    /// the model's values that a sparse scheme dropped.
+    pub fn config(self, ignore: &[String], sparsity: f64) -> Json {
+        let sparse = |format: &str, structure: &str| {
+            json!({
+                "version": SPARSE_WRITTEN_AS, "quant_method": "compressed-tensors", "transform_config": {},
+                "sparsity_config": {
+                    "format": format, "targets": ["Linear"], "ignore": ignore, "global_sparsity": sparsity,
+                    "sparsity_structure": structure, "registry_requires_subclass": false,
+                },
+            })
+        };
         let plain = |kind: &str, bits: u32, strategy: &str, group: Option<u32>, dynamic: bool| {
             json!({
                 "type": kind, "num_bits": bits, "strategy": strategy, "group_size": group, "dynamic": dynamic,
@@ -135,6 +179,8 @@ impl Scheme {
                 ),
                 Json::Null,
             ),
+            Scheme::Sparse24 => return sparse("sparse-24-bitmask", "2:4"),
+            Scheme::SparseBitmask => return sparse("sparse-bitmask", "unstructured"),
         };
         json!({
             "config_groups": {"group_0": {

@@ -104,17 +104,40 @@ pub(super) fn largest(
     Ok(Ok(most))
 }
 
+/// How many values of a matrix `sparse-bitmask` stores.
+pub(super) fn stored(
+    input: &Input,
+    header: &Header,
+    index: usize,
+    matrix: &Matrix,
+) -> Result<std::result::Result<u64, Fault>> {
+    let tensor = &header.tensors[index];
+    let row = matrix.columns * matrix.kind.width() as u64;
+    let step = (JOB / row).max(1) * row;
+    let (mut at, mut sum) = (0, 0);
+    while at < tensor.bytes() {
+        let length = step.min(tensor.bytes() - at);
+        let bytes = input.bytes(header.data() + tensor.begin + at, length as usize)?;
+        match matrix::stored(matrix.kind, &bytes, matrix.columns as usize) {
+            Ok(found) => sum += found,
+            Err(fault) => return Ok(Err(fault)),
+        }
+        at += length;
+    }
+    Ok(Ok(sum))
+}
+
 fn place(header: &Header, choices: &[Choice], scheme: Scheme) -> Vec<Placed> {
     let mut all = Vec::new();
     for (source, (tensor, choice)) in header.tensors.iter().zip(choices).enumerate() {
         match choice {
             Choice::Taken(matrix) => {
-                let parts = scheme.parts(matrix.kind.name(), matrix.rows, matrix.columns);
+                let parts = scheme.parts(matrix.kind.name(), matrix.rows, matrix.columns, matrix.kept);
                 for (part, of) in parts.into_iter().enumerate() {
                     all.push(Placed {
                         name: choice::part_name(&tensor.name, of.name),
                         dtype: of.dtype.to_owned(),
-                        // No larger than the tensor that it comes from, whose bytes were counted.
+                        // About as large as the tensor that it comes from, whose bytes were counted, at most.
                         bytes: of.shape.iter().product::<u64>() * bits(of.dtype).unwrap_or(8) / 8,
                         shape: of.shape,
                         source,
@@ -203,6 +226,8 @@ impl Writer<'_> {
             })
         });
         let mut sums = vec![(0.0f64, 0.0f64); self.file.choices.len()];
+        // Values that were stored of each matrix so far: rows come in order.
+        let mut stored = vec![0u64; self.file.choices.len()];
         let mut fault = None;
         let work = |_: &mut (), job: Job<'_>| {
             let matrix = job.matrix;
@@ -227,7 +252,21 @@ impl Writer<'_> {
                     }
                 };
                 let [weights, scales] = [0, 1].map(|part| &self.placed[places[source][part]]);
-                self.put(weights, first * row_bytes(weights), &rows.weights)?;
+                if scheme == Scheme::SparseBitmask {
+                    let width = bits(&weights.dtype).unwrap_or(8) / 8;
+                    // A file that changes meanwhile may keep more: nothing is written beside its place.
+                    let room = weights.bytes.saturating_sub(stored[source] * width);
+                    let length = rows.weights.len().min(room as usize);
+                    self.put(weights, stored[source] * width, &rows.weights[..length])?;
+                    let mut offsets = Vec::with_capacity(8 * rows.kept.len());
+                    for kept in &rows.kept {
+                        offsets.extend_from_slice(&stored[source].to_le_bytes());
+                        stored[source] += kept;
+                    }
+                    self.put(&self.placed[places[source][3]], first * 8, &offsets)?;
+                } else {
+                    self.put(weights, first * row_bytes(weights), &rows.weights)?;
+                }
                 let first = if scheme == Scheme::Fp8Block { first / BLOCK } else { first };
                 self.put(scales, first * row_bytes(scales), &rows.scales)?;
                 sums[source].0 += rows.error;
@@ -241,7 +280,9 @@ impl Writer<'_> {
         let mut layers = Vec::new();
         for (source, matrix) in taken {
             let whole = match scheme {
-                Scheme::W4a16 => [matrix.rows.to_le_bytes(), matrix.columns.to_le_bytes()].concat(),
+                Scheme::W4a16 | Scheme::Sparse24 | Scheme::SparseBitmask => {
+                    [matrix.rows.to_le_bytes(), matrix.columns.to_le_bytes()].concat()
+                }
                 Scheme::Nvfp4 => matrix.whole.to_le_bytes().to_vec(),
                 _ => Vec::new(),
             };

@@ -169,4 +169,10 @@ pub(crate) enum SchemeName {
     /// fp4, an fp8 scale for each 16 values
     #[value(name = "nvfp4")]
     Nvfp4,
+    /// two of each four values and a bit mask: few engines load it
+    #[value(name = "sparse-24")]
+    Sparse24,
+    /// the larger half of each row and a bit mask: few engines load it
+    #[value(name = "sparse-bitmask")]
+    SparseBitmask,
 }

@@ -20,6 +20,8 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<Answer> {
         SchemeName::W4a16 => Scheme::W4a16,
         SchemeName::Mxfp4 => Scheme::Mxfp4,
         SchemeName::Nvfp4 => Scheme::Nvfp4,
+        SchemeName::Sparse24 => Scheme::Sparse24,
+        SchemeName::SparseBitmask => Scheme::SparseBitmask,
     };
     let options = Options { scheme, ignore: args.ignore.clone(), threads: threads(args.threads) };
     let done =
@@ -36,6 +38,11 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<Answer> {
     }
     for path in &done.not_copied {
         failure::note(&format!("{} is not copied: it is a folder, or too large", path.display()));
+    }
+    if scheme.is_sparse() {
+        failure::note(
+            "few engines load sparse models: vLLM has dropped 2:4, and compressed-tensors after 0.11 may not read them",
+        );
     }
     if !done.has_config {
         let what =
