@@ -3,7 +3,26 @@
     import gapless
     gapless.enable()          # before CUDA starts; or run the program with `gapless run -- python train.py`
 
-Importing this package does nothing: no torch, no library, no environment variable is looked at before enable().
+Without a GPU:
+    report, diff, check       where the memory of a recorded run went, what changed, and whether it keeps to budgets
+    estimate                  how much memory a model takes on a card that you do not have
+    plan                      an offset for each buffer, with the lowest peak
+
+On a GPU, after enable():
+    stats, snapshot, trim     what the allocator holds; give unused memory back
+    reserve, step             take memory ahead; mark where a training step begins
+    available, on_pressure    what this process can still get; be called before a request fails
+    budget, tenant            limits for a part of the program, and for processes that share a card
+    offload, pin_memory       saved activations in host memory; fast copies to the GPU
+    region, sleep, wake       give a model's memory back while it waits, and get it again at the same addresses
+    share, attach             one copy of weights for several processes
+    elastic                   tensors that grow without moving
+
+Modules to import: gapless.weights (load and save), gapless.cupy, gapless.numba, gapless.ray, gapless.host (numpy and
+torch on the CPU), gapless.integrations (transformers, Lightning, trackers).
+
+Importing this package has no effect: it imports no torch, loads no library and reads no environment variable before
+enable(). The pages in docs/ describe each part.
 """
 
 from ._asleep import AsleepError, guard_sleeping

@@ -45,7 +45,7 @@ _SHAPES = frozenset(
 
 
 class AsleepError(GaplessError):
-    """A tensor was used whose region sleeps; the message names the region."""
+    """The program used a tensor whose region sleeps. The message names the region."""
 
 
 class _Ranges:
@@ -132,11 +132,11 @@ def watch_this_thread(wanted: bool) -> None:
 
 
 class guard_sleeping:
-    """Looks at the torch functions of this thread: `with gapless.guard_sleeping():`. A function that would touch a
+    """Watches the torch functions of this thread: `with gapless.guard_sleeping():`. A function that would touch a
     tensor of a sleeping region raises gapless.AsleepError.
 
-    The thread that calls gapless.sleep() has the guard by itself, for as long as something sleeps. Other threads open
-    it where they want it.
+    The thread that calls gapless.sleep() is guarded anyway, for as long as something sleeps. Other threads can open a
+    guard of their own.
     """
 
     def __enter__(self) -> "guard_sleeping":

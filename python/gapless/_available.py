@@ -5,12 +5,12 @@ from typing import Any
 
 
 def available(device: Any = None) -> int:
-    """Bytes that tensors of this process can still get on a GPU.
+    """Returns how many bytes this process can still allocate on a GPU.
 
-    It is what is free inside of the pool and what the driver has free, within everything that limits this process: the
-    options limit and budget, its tenant's share in the ledger, an open gapless.budget(), torch's memory fraction, and
-    what elastic tensors hold. Memory of this tenant's share that others have borrowed is not counted, although they
-    have to give it back. One request of that size can fail where other processes take memory meanwhile.
+    It counts what is free in the pool and what the driver has free, within every limit of this process: the options
+    limit and budget, its tenant's share, an open gapless.budget(), torch's memory fraction, and what elastic tensors
+    hold. It does not count memory of this tenant's share that others have borrowed, although they must return it. One
+    request of this size can still fail, if other processes take memory in the meantime.
     """
     import ctypes
 

@@ -23,18 +23,17 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class budget:
-    """A limit of what is allocated while it is open: `with gapless.budget("8GiB", tag="eval"):`, or as a decorator.
+    """Limits what the program allocates in a scope: `with gapless.budget("8GiB", tag="eval"):`, or as a decorator.
 
-    limit   the most bytes that are charged to the tag at once; a request beyond raises torch.OutOfMemoryError, which
-            names the tag
-    tag     what it is counted under: gapless.stats()["gapless.budgets.eval.live"], and peak, limit, soft, pressed,
-            refused
-    soft    where this is passed, memory that nobody uses is given back to the card; nothing is refused
-    device  None: each card by itself
+    limit   the most bytes that may be charged to the tag at once. A request beyond it raises torch.OutOfMemoryError,
+            which names the tag
+    tag     the name in gapless.stats(): "gapless.budgets.eval.live", and peak, limit, soft, pressed, refused
+    soft    a lower limit. If it is passed, Gapless gives unused memory back to the card and refuses nothing
+    device  the card; None limits each card by itself
 
-    Scopes are of the process, not of a thread: backward passes run in threads of their own. The newest that is open
-    takes the charge, which ends when the memory is freed, in the scope or after it. One object can be entered many
-    times.
+    A scope belongs to the process, not to a thread, because backward passes run in other threads. Gapless charges a
+    request to the newest open scope. The charge ends when the memory is freed, inside or outside of the scope. You can
+    enter one object many times.
     """
 
     def __init__(self, limit: Union[int, str], tag: str = "default", soft: Union[int, str, None] = None, device: Any = None) -> None:
@@ -91,12 +90,14 @@ class budget:
 
 
 def tenant(name: str, limit: Union[int, str], borrow: bool = False) -> None:
-    """Makes this process one of a tenant's: processes of one user that share cards, each tenant with a share of each
-    card.
+    """Makes this process part of a tenant. Tenants are groups of one user's processes that share cards. Each has a
+    share of each card.
 
-    limit is the share, "30GiB" or "60%", with everything that the tenant's processes hold of a card counted; borrow:
-    beyond it, what nobody else holds may be taken until somebody needs it. Shares that add up to more than the card
-    are refused. Before CUDA starts or after; a process that is killed gives its share back.
+    limit   the share, "30GiB" or "60%", of everything that the tenant's processes hold of a card
+    borrow  whether the tenant may take more while nobody else needs it
+
+    Gapless refuses shares that add up to more than the card. Call it before or after CUDA starts. A process that is
+    killed gives its share back.
     """
     share = _options.parse_tenant(f"{name}:{limit}:borrow" if borrow else f"{name}:{limit}")
     become(_session._on(), share)

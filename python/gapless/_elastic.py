@@ -26,11 +26,11 @@ _shared_pools: dict[tuple[int, int], "ElasticPool"] = {}
 
 
 class ElasticPool:
-    """Pages of one size that elastic tensors of one GPU have together: what one gives back, another gets.
+    """Pages of one size that elastic tensors of one GPU share: what one gives back, another can take.
 
-    limit   the most bytes of the pool; None: what the GPU, and this process's budget and share, allow
-    page    the size of a page, a multiple of 2 MiB; 16 MiB and more cost decoding nothing that could be measured
-    ahead   pages that are mapped ahead of each tensor's end
+    limit   the most bytes of the pool; None means no limit but the GPU and this process's budget and share
+    page    the size of a page, a multiple of 2 MiB. From 16 MiB on, we measured no cost in decoding
+    ahead   how many pages to map ahead of each tensor's end
     """
 
     def __init__(self, limit: Union[int, str, None] = None, page: Union[int, str] = "16MiB", ahead: int = 2, device: Any = None) -> None:
@@ -56,7 +56,7 @@ class ElasticPool:
         return Elastic(shape, dtype, dim, self)
 
     def trim(self) -> int:
-        """Gives pages that no tensor uses back to the GPU, those that were mapped ahead among them; the bytes."""
+        """Gives pages that no tensor uses back to the GPU, also those that were mapped ahead. Returns their bytes."""
         return int(self._library.optional("gapless_elastic_trim", self._number, _TRIM_WAIT_MS))
 
     def stats(self) -> dict[str, int]:
@@ -72,20 +72,20 @@ class ElasticPool:
 
 
 def elastic_pool(limit: Union[int, str, None] = None, page: Union[int, str] = "16MiB", ahead: int = 2, device: Any = None) -> ElasticPool:
-    """Pages that several elastic tensors have together: see ElasticPool."""
+    """Makes a pool of pages that several elastic tensors share: see ElasticPool."""
     return ElasticPool(limit, page, ahead, device)
 
 
 def elastic(
     shape: Sequence[int], dtype: Any, dim: int = 0, page: Union[int, str] = "16MiB", *, pool: Optional[ElasticPool] = None, device: Any = None
 ) -> "Elastic":
-    """A tensor that grows along one dimension, up to `shape`, without moving.
+    """Makes a tensor that grows along one dimension, up to `shape`, without moving.
 
-    shape   the largest size; its addresses are reserved, and no memory is taken yet
+    shape   the largest size. Gapless reserves its addresses, and takes no memory yet
     dtype   a torch.dtype
-    dim     the dimension that grows. Where others come before it, each of their entries begins at a page of its own
-    page    the size of a page; tensors with the same size of page have one pool together, unless `pool` is named
-    pool    an elastic_pool() that the pages come from
+    dim     the dimension that grows. If other dimensions come before it, each of their entries begins at a new page
+    page    the size of a page. Tensors with pages of the same size share a pool, unless you name one
+    pool    the elastic_pool() that the pages come from
     """
     if pool is None:
         size = _bytes("page", page)
@@ -102,10 +102,11 @@ def elastic(
 class Elastic:
     """A tensor that grows: grow(), shrink(), release(). Made by gapless.elastic().
 
-    size      how far it reaches now along its dimension, and capacity how far it can
-    tensor    the part that is there, an ordinary tensor; it stays valid for what is not given back
-    full      the tensor of the largest size: what is not there must not be touched, as with any freed memory. For
-              kernels and CUDA graphs that are captured before the tensor has grown
+    size      the present length along its dimension
+    capacity  the largest length
+    tensor    the part that exists, an ordinary tensor. It stays valid for everything that was not given back
+    full      the tensor of the largest size, for kernels and CUDA graphs that are captured before it has grown. Do not
+              touch the part beyond size: it is like freed memory
     """
 
     def __init__(self, shape: Sequence[int], dtype: Any, dim: int, pool: ElasticPool) -> None:
@@ -162,13 +163,13 @@ class Elastic:
         return self.full.narrow(self.dim, 0, self.size)
 
     def grow(self, n: int = 1) -> Any:
-        """Makes room for `n` more, and returns `tensor`. Its new part has any contents. torch.OutOfMemoryError: there
-        is no memory, and nothing has changed."""
+        """Makes room for `n` more, and returns `tensor`. The contents of the new part are undefined. If there is not
+        enough memory, it raises torch.OutOfMemoryError and changes nothing."""
         self.resize(self.size + _count(n))
         return self.tensor
 
     def shrink(self, n: int = 1) -> Any:
-        """Gives the last `n` back, and returns `tensor`. Pages go once no work that is queued now uses them."""
+        """Gives the last `n` back, and returns `tensor`. Gapless unmaps pages once no queued work uses them."""
         if _count(n) > self.size:
             raise GaplessError(f"an elastic tensor of {self.size} cannot shrink by {n}")
         self.resize(self.size - n)
@@ -191,7 +192,7 @@ class Elastic:
             self._set(size, holes, size > self.size)
 
     def release(self, part: slice) -> int:
-        """Gives the pages wholly inside of `part` back; the bytes. The size stays, and take() gets them anew."""
+        """Gives back the pages wholly inside of `part`; returns their bytes. The size stays; take() gets new pages."""
         first, last = self._pages_of(part, inside=True)
         with self._busy:
             new = set(range(first, last)) - self._holes
@@ -199,7 +200,8 @@ class Elastic:
         return len(new) * self._stripes * self.pool.page
 
     def take(self, part: slice) -> None:
-        """Makes released parts usable again; their contents are lost. torch.OutOfMemoryError: nothing has changed."""
+        """Makes released parts usable again, with undefined contents. If there is not enough memory, it raises
+        torch.OutOfMemoryError and changes nothing."""
         first, last = self._pages_of(part, inside=False)
         with self._busy:
             self._set(self.size, self._holes - set(range(first, last)), True)
@@ -291,8 +293,8 @@ class BlockTable:
         self._free: list[int] = []
 
     def append(self, sequence: Any, tokens: int = 1) -> list[int]:
-        """Makes room for more tokens of a sequence, new or known; its new blocks. torch.OutOfMemoryError: nothing has
-        changed."""
+        """Makes room for more tokens of a sequence, and returns its new blocks. A new sequence begins here. If there is
+        not enough memory, it raises torch.OutOfMemoryError and changes nothing."""
         import heapq
 
         total = self._tokens.get(sequence, 0) + _count(tokens)
@@ -309,7 +311,7 @@ class BlockTable:
         return new
 
     def end(self, sequence: Any) -> None:
-        """A sequence ends: its blocks are free, and the cache shrinks where its last ones are."""
+        """Ends a sequence and frees its blocks. The cache shrinks if the last blocks are free."""
         import heapq
 
         for number in self._blocks.pop(sequence):
@@ -326,6 +328,7 @@ class BlockTable:
         return list(self._blocks[sequence])
 
     def tokens(self, sequence: Any) -> int:
+        """The number of tokens of a sequence."""
         return self._tokens[sequence]
 
     def rows(self, sequences: Sequence[Any], dtype: Any = None) -> Any:

@@ -2,12 +2,12 @@
 
 
 class GaplessError(RuntimeError):
-    """Something was asked for that cannot be; the message says what to do instead."""
+    """Gapless cannot do what the program asked for. The message says what to do instead."""
 
 
 class OptionError(GaplessError, ValueError):
-    """An option that does not exist, or a value that it cannot have."""
+    """The option does not exist, or cannot have this value."""
 
 
 class GaplessWarning(UserWarning):
-    """The program goes on, with less than was asked for."""
+    """The program continues, with less than it asked for."""

@@ -113,14 +113,17 @@ def offload(
     device: Any = None,
     in_flight: Union[int, str, None] = None,
 ) -> Offload:
-    """A scope in which tensors that autograd saves move to pinned host memory when the device's budget would be
-    exceeded.
+    """Opens a scope in which tensors that autograd saves move to pinned host memory, if the device would exceed its
+    budget.
 
-    min_size: smaller tensors stay. budget: what the device may hold; without it the allocator's limit, or the device's
-    memory. host_limit: what may be pinned. device: only tensors of this one. in_flight: room that is kept for copies
-    under way (1GiB, or a sixteenth of the budget where that is less).
+    activations  False: the scope does nothing
+    min_size     smaller tensors stay on the device
+    budget       the most that the device may hold. By default the allocator's limit, or the device's memory
+    host_limit   the most host memory to pin
+    device       only tensors of this device
+    in_flight    room for copies under way. By default 1 GiB or a sixteenth of the budget, whichever is smaller
 
-    Nothing moves while everything fits. Losses and gradients are the same bits as without. docs/offload.md says what
+    While everything fits, nothing moves. Losses and gradients are bit for bit the same. docs/offload.md describes what
     moves when.
     """
     return Offload(activations, min_size, budget, host_limit, device, in_flight)

@@ -18,7 +18,7 @@ _suspended: list[tuple[int, Any]] = []
 
 @dataclass(frozen=True)
 class Suspended:
-    """What suspend_others() got back."""
+    """What suspend_others() gave back."""
 
     communicators: int
     """Communicators of NCCL that gave their memory back."""
@@ -35,11 +35,11 @@ class Suspended:
 
 
 def suspend_others(device: Any = None) -> Suspended:
-    """Gives back what NCCL's communicators and cuBLAS's workspaces hold of a card, while nothing uses them.
+    """Gives back the memory of a card that NCCL's communicators and cuBLAS's workspaces hold, while nothing uses them.
 
-    It waits for the work of the card. Every rank of a group has to call it, as NCCL's ranks wait for each other. Call
-    resume_others() before the next collective; workspaces come back by themselves. A CUDA graph that was captured with
-    a workspace keeps it in its own memory.
+    It waits for the queued work of the card. Every rank of a group must call it, because NCCL's ranks wait for each
+    other. Call resume_others() before the next collective. torch makes new workspaces when it needs them. A CUDA graph
+    that was captured with a workspace keeps that workspace.
     """
     import ctypes
 
@@ -79,7 +79,8 @@ def suspend_others(device: Any = None) -> Suspended:
 
 
 def resume_others() -> int:
-    """Communicators that suspend_others() suspended get their memory again; how many. Every rank has to call it."""
+    """Gives the communicators that suspend_others() suspended their memory again, and returns their number. Every rank
+    must call it."""
     import ctypes
 
     nccl = _nccl() if _suspended else None

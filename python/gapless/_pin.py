@@ -9,11 +9,11 @@ from ._errors import GaplessError
 
 
 def pin_memory(tensor: Any, device: Any = None) -> Any:
-    """A copy of a CPU tensor in pinned memory, for copies to a GPU that run beside kernels (non_blocking=True). A
-    tensor that is pinned already is returned as it is.
+    """Copies a CPU tensor to pinned memory, for copies to a GPU that run beside kernels (non_blocking=True). A tensor
+    that is already pinned is returned as it is.
 
-    The memory is of Gapless's host pool. It goes back to the pool with the last tensor over it, once the work that is
-    queued then is done. gapless.trim() gives what is free back to the system.
+    The memory comes from Gapless's host pool. It returns to the pool when the last tensor that uses it is gone and the
+    work queued by then is done. gapless.trim() gives free memory of the pool back to the system.
     """
     from . import _memory, _torch
 
@@ -50,8 +50,8 @@ def pin_memory(tensor: Any, device: Any = None) -> Any:
 
 
 def pin_batch(batch: Any, device: Any = None) -> Any:
-    """pin_memory() for what a DataLoader yields: tensors in lists, tuples, dicts and named tuples. Everything else
-    stays as it is; an object with a method pin_memory() is asked for it.
+    """Applies pin_memory() to what a DataLoader yields: tensors in lists, tuples, dicts and named tuples. If an object
+    has a method pin_memory(), Gapless calls it. Everything else stays as it is.
 
         for batch in DataLoader(dataset, num_workers=8):
             batch = gapless.pin_batch(batch)

@@ -17,12 +17,14 @@ def plan(
     seed: int = 0,
     threads: int = 1,
 ) -> dict[str, Any]:
-    """An offset for each buffer, so that buffers alive together do not overlap and the peak is as low as it can be.
+    """Finds an offset for each buffer. Buffers alive together do not overlap, and the peak is as low as possible.
 
-    A buffer is a mapping with `id`, `lower`, `upper` (its lifetime, half-open) and `size` in bytes, and where needed
-    `alignment`, `gaps` and `offset` (fixed). With `capacity`, the first plan that keeps within it is enough. The
-    answer is that of `gapless plan --format json`: `peak`, `lower_bound`, `proven_optimal`, `fits` and `buffers` with
-    their offsets; where it does not fit, `fits` is False and `conflict` names buffers that cannot fit together.
+    A buffer is a mapping with `id`, `lower`, `upper` (its lifetime, half-open) and `size` in bytes, and if needed
+    `alignment`, `gaps` and a fixed `offset`. With `capacity`, the search ends at the first plan within it.
+
+    Returns what `gapless plan --format json` prints: `peak`, `lower_bound`, `proven_optimal`, `fits`, and `buffers`
+    with their offsets. If no plan is within the capacity, `fits` is False, and `conflict` names buffers that cannot fit
+    together.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "buffers.json")

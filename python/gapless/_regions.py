@@ -30,7 +30,7 @@ _KEEP = {"host": 0, "discard": 1, "disk": 2, "compressed": 3}
 
 @dataclass(frozen=True)
 class Moved:
-    """What a sleep or a waking moved."""
+    """What a call of sleep() or wake() moved."""
 
     name: str
     copied_bytes: int
@@ -46,7 +46,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Region:
-    """A region as it stands, on all cards."""
+    """The present state of a region, on all cards."""
 
     name: str
     keep: str
@@ -61,19 +61,21 @@ class Region:
 
 
 class region:
-    """What is allocated while it is open belongs to a region: `with gapless.region("weights"):`, or as a decorator.
+    """Puts what the program allocates in a scope into a region: `with gapless.region("weights"):`, or as a decorator.
 
-    name     what sleep() and wake() call it
-    keep     what becomes of its bytes while it sleeps: "host" copies them to pinned host memory, "disk" to a file (in
-             GAPLESS_SLEEP_DIR, or the system's folder for temporary files), "discard" keeps nothing: fill the tensors
-             again after waking. "compressed" keeps them in ordinary host memory, without a loss, where bf16 weights
-             take two thirds; it is slower than "host"
-    prepare  True: when the scope ends, host memory for all that the region holds is pinned, so that its first sleep is
-             as fast as the next ones
+    name     the region's name, for sleep() and wake()
+    keep     what happens to its bytes while it sleeps:
+             "host"        Gapless copies them to pinned host memory
+             "disk"        to a file in GAPLESS_SLEEP_DIR, or in the system's folder for temporary files
+             "compressed"  to ordinary host memory, compressed without a loss: bf16 weights take two thirds. It is
+                           slower than "host"
+             "discard"     nowhere: fill the tensors again after waking
+    prepare  True: when the scope ends, Gapless pins host memory for all that the region holds, so that its first sleep
+             is as fast as later ones
 
-    Scopes are of the process, not of a thread: backward passes run in threads of their own. The newest that is open
-    counts. A CUDA graph that is captured while a region is open belongs to it with its memory. One object can be
-    entered many times.
+    A scope belongs to the process, not to a thread, because backward passes run in other threads. The newest open scope
+    counts. A CUDA graph that is captured while a region is open belongs to it, with its memory. You can enter one
+    object many times.
     """
 
     def __init__(self, name: str, keep: str = "host", prepare: bool = False) -> None:
@@ -117,7 +119,7 @@ class region:
 
 
 class no_region:
-    """What is allocated while it is open belongs to no region: for what must stay awake inside of one."""
+    """Keeps what the program allocates in this scope out of all regions: for memory that must stay awake."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
@@ -189,12 +191,12 @@ def _guard(name: str) -> None:
 
 
 def sleep(name: str, verify: bool = False, guard: Optional[bool] = None) -> Moved:
-    """A region falls asleep: its work is waited for, its bytes are kept as it was opened to, and its memory goes back
-    to the card. Its tensors keep their addresses and may be freed; nothing else may touch them until wake().
+    """Puts a region to sleep: Gapless waits for its work, keeps its bytes, and gives its memory back to the card. Its
+    tensors keep their addresses. You may free them, but nothing may use them before wake().
 
-    verify  sums the bytes up and compares them, on the host and on the card, when the region wakes
-    guard   torch functions that would touch the region raise gapless.AsleepError, in this thread and in its backward
-            passes, for as long as it sleeps (True, or what GAPLESS_SLEEP_GUARD says)
+    verify  compare checksums of the bytes, on the host and on the card, when the region wakes
+    guard   torch functions that would touch the region raise gapless.AsleepError while it sleeps, in this thread and in
+            its backward passes. By default True, or what GAPLESS_SLEEP_GUARD says
     """
     guard = _is_guarded(guard)
     moved = _moved("gapless_region_sleep", (name,), int(verify))[0]
@@ -204,15 +206,15 @@ def sleep(name: str, verify: bool = False, guard: Optional[bool] = None) -> Move
 
 
 def wake(name: str) -> Moved:
-    """A region wakes up, with its bytes where they were. torch.OutOfMemoryError where the card has too little memory:
-    the region sleeps on then, and is whole."""
+    """Wakes a region: its bytes are again where they were. If the card has too little memory, it raises
+    torch.OutOfMemoryError, and the region stays asleep and complete."""
     moved = _moved("gapless_region_wake", (name,))[0]
     _asleep.changed(_session._on())
     return moved
 
 
 def switch(sleep: str, wake: str, verify: bool = False, guard: Optional[bool] = None) -> tuple[Moved, Moved]:
-    """One region falls asleep while another wakes up: both directions at once where the card has room for both."""
+    """Puts one region to sleep and wakes another: at the same time, if the card has room for both."""
     guard = _is_guarded(guard)
     try:
         slept, woke = _moved("gapless_region_switch", (sleep, wake), int(verify))
@@ -225,8 +227,8 @@ def switch(sleep: str, wake: str, verify: bool = False, guard: Optional[bool] = 
 
 
 def prepare_host(size: Union[int, str], device: Any = None) -> None:
-    """Pins host memory for regions that will sleep, so that their first sleep is as fast as the next ones. It stays
-    pinned for sleeps and offload."""
+    """Pins host memory for regions that will sleep, so that their first sleep is as fast as later ones. The memory
+    stays pinned for regions and for offload."""
     try:
         bytes_ = _options.positive_bytes(size)
     except ValueError as error:
@@ -237,7 +239,7 @@ def prepare_host(size: Union[int, str], device: Any = None) -> None:
 
 
 def regions() -> list[Region]:
-    """Every region of this process."""
+    """All regions of this process."""
     import ctypes
 
     library = _session._on()
@@ -256,13 +258,13 @@ def sleeps(name: str) -> bool:
 
 
 def is_asleep(tensor: Any) -> bool:
-    """Whether a tensor lies in memory that sleeps."""
+    """Whether the memory of a tensor sleeps."""
     return bool(_session._on().optional("gapless_is_asleep", tensor.untyped_storage().data_ptr()))
 
 
 def retain(name: str, kept: bool = True) -> None:
-    """Whether the host keeps a region's bytes when it wakes: at the same place, for the next sleep. kept_bytes() reads
-    them, as they were when the region last slept. Only with keep="host"."""
+    """Sets whether the host keeps a region's bytes after it wakes, in the same place for the next sleep. kept_bytes()
+    reads them as they were when the region last slept. It needs keep="host"."""
     _retain(name, int(kept))
 
 
@@ -283,10 +285,10 @@ def show_files_in(folder: Optional[str]) -> None:
 
 
 def kept_bytes(tensor: Any, copy: bool = True) -> Any:
-    """The bytes of a contiguous tensor that sleeps, as a new tensor on the host; None where none are kept.
+    """Returns the bytes of a contiguous tensor that sleeps, as a new tensor on the host, or None if none are kept.
 
-    copy  False: where they lie side by side on the host, the tensor is that very memory, and valid until the region
-          wakes, or sleeps again where its bytes are retained
+    copy  False: if the bytes lie side by side on the host, the tensor is that memory itself. It is valid until the
+          region wakes, or, if its bytes are retained, until it sleeps again
     """
     from . import _torch
 
@@ -309,10 +311,10 @@ def kept_bytes(tensor: Any, copy: bool = True) -> Any:
 
 
 def move_to_region(what: Any, name: str, keep: str = "host") -> int:
-    """Moves a tensor, tensors, or the parameters and buffers of a module into a region: each gets memory there, and its
-    bytes are copied. Their addresses change, so this comes before a CUDA graph is captured. The bytes that were moved.
+    """Moves a tensor, tensors, or the parameters and buffers of a module into a region. Returns the bytes moved.
 
-    Tensors that share memory still share it afterwards.
+    Gapless copies the bytes to new addresses, so call it before you capture a CUDA graph. Tensors that share memory
+    still share it afterwards.
     """
     from . import _torch
 

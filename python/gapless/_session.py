@@ -82,9 +82,9 @@ def enable(
     pages          show this process to `gapless top` and `gapless metrics` of the same user (True)
     stats          print one line about memory at exit (False)
 
-    True: it is on. False: this machine or this torch cannot, a warning said so, disable_reason() tells why, and
-    torch's own allocator is in place. GaplessError: it was called wrongly (CUDA has started, an unknown option), and
-    the message says what to do.
+    Returns True if Gapless is torch's allocator now. If this machine or this torch is not supported, it warns, returns
+    False, and leaves torch's own allocator in place; disable_reason() gives the reason. If the call is wrong (CUDA has
+    started, an unknown option), it raises GaplessError, and the message says what to do.
     """
     global _library, _allocator, _chosen, _overlay, _reason
     named = {
@@ -231,12 +231,12 @@ def enabled() -> bool:
 
 
 def disable_reason() -> Optional[str]:
-    """Why Gapless is not torch's allocator; None where it is."""
+    """Why Gapless is not torch's allocator; None if it is."""
     return _reason
 
 
 def stats(device: Any = None) -> dict[str, Any]:
-    """What torch.cuda.memory_stats() counts, with dotted keys, and what only Gapless counts, below "gapless."."""
+    """Returns what torch.cuda.memory_stats() counts, with dotted keys, and Gapless's own figures, below "gapless."."""
     at = _index(device)
     found = _tools.flat(_tools.nested(_on().stats(at)))
     found.update(_offload.stats_of(at))
@@ -244,14 +244,14 @@ def stats(device: Any = None) -> dict[str, Any]:
 
 
 def trim(device: Any = None) -> int:
-    """Gives memory that nobody uses back to the device; how many bytes that were. What offload pinned on the host and
-    does not use goes too."""
+    """Gives unused memory back to the device, and unused host memory that offload pinned back to the system. Returns
+    the bytes of the device."""
     _offload.trim()
     return _on().trim(_index(device))
 
 
 def reserve(size: Union[int, str], device: Any = None) -> None:
-    """Takes memory from the device ahead of use, such as "60GiB": the first steps then take none."""
+    """Takes memory from the device ahead of use, such as "60GiB", so that the first steps need not take any."""
     try:
         count = _options.parse_bytes(size)
     except ValueError as error:
@@ -276,11 +276,10 @@ def snapshot(path: str) -> None:
 
 
 def step() -> None:
-    """Marks that a training step begins here, and that the one before has ended: for recordings, and for plans of
-    steps that repeat.
+    """Marks that a training step begins here, and that the one before has ended. Recordings and plans of repeating
+    steps use it.
 
-    Each optimizer's step is such a mark by itself. Where Gapless is off it does nothing, so that it can stay in a
-    program.
+    Each optimizer's step is such a mark too. If Gapless is off, the call has no effect, so it can stay in a program.
     """
     steps = sys.modules.get(f"{__package__}._steps")
     if steps is None and "libgapless_malloc" in os.environ.get("LD_PRELOAD", ""):
@@ -291,15 +290,15 @@ def step() -> None:
 
 
 def on_pressure(fn: Callable[["Pressure"], Any]) -> "Handle":
-    """Calls fn before a request for GPU memory fails, with a Pressure: what was asked for, and what is missing.
+    """Calls fn before a request for GPU memory fails, with a Pressure: what was requested, and what is missing.
 
-    fn may free memory. It returns the bytes that it freed, or True; False or 0 where it could do nothing; None where
-    it does not know, then Gapless looks. After each handler that helped the request is tried again; the others are
-    asked, in the order in which they were registered, until it is served. What goes wrong in fn is a warning, and does
-    not take the place of the torch.OutOfMemoryError. A request inside of fn that fails asks nobody. During a graph
-    capture, and inside of torch.cuda.use_mem_pool, nobody is asked.
+    fn may free memory. It returns the bytes that it freed, or True; False or 0 if it could free nothing; None if it
+    does not know, and then Gapless measures. Gapless calls the handlers in the order of their registration, and tries
+    the request again after each one that helped. An exception in fn becomes a warning, and does not replace the
+    torch.OutOfMemoryError. Gapless calls no handler for a request inside of fn, during a graph capture, or inside of
+    torch.cuda.use_mem_pool.
 
-    Returns a Handle: remove() ends it, as does the end of a with block. Can be used as a decorator.
+    Returns a Handle. Its method remove(), or the end of its with block, ends the calls. It can be used as a decorator.
     """
     from . import _pressure
 

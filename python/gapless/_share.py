@@ -41,11 +41,11 @@ class Spec(NamedTuple):
 
 
 class Attached(Mapping[str, Any]):
-    """The tensors that attach() mapped, by name. The memory stays mapped as long as one of them, or of the model's
-    parameters, is there.
+    """The tensors that attach() mapped, by name. The memory stays mapped as long as one of them, or one of the model's
+    parameters, exists.
 
     handle  what was attached
-    nbytes  the bytes of the tensors, each storage once
+    nbytes  the bytes of the tensors; each storage counts once
     """
 
     def __init__(self, handle: str, tensors: dict[str, Any], nbytes: int) -> None:
@@ -69,14 +69,14 @@ class Attached(Mapping[str, Any]):
 
 
 def share(model_or_tensors: Any, name: Optional[str] = None) -> str:
-    """Lets other processes of this user read the memory of a model, or of tensors, on one GPU. Nothing is copied.
+    """Lets other processes of this user read the memory of a model, or of tensors, on one GPU. It copies nothing.
 
     model_or_tensors  a torch.nn.Module (its parameters and buffers), a dict of tensors, a list of tensors, or a tensor
     name              a name for attach(), instead of the handle: 1 to 64 letters, digits, "_", "-" or "."
 
-    Returns a handle: a short text, to be passed on by an argument, a variable or a file. The memory is kept until
-    unshare(handle), or until this process ends and the last reader has let it go. What this process writes to the
-    tensors, readers see.
+    Returns a handle: a short text, to pass on by an argument, a variable or a file. The memory stays until
+    unshare(handle), or until this process has ended and no reader uses it. Readers see what this process writes to the
+    tensors.
     """
     library = _session._on()
     from . import _torch
@@ -103,7 +103,7 @@ def share(model_or_tensors: Any, name: Optional[str] = None) -> str:
 
 
 def unshare(handle: str) -> None:
-    """Ends a share() of this process. Who has attached keeps the memory; nobody else can attach."""
+    """Ends a share() of this process. Processes that have attached keep the memory; no other process can attach."""
     library = _session._on()
     if library.optional("gapless_unshare", handle.encode()) != 0:
         raise GaplessError(library.last_error())
@@ -192,18 +192,18 @@ def _dtype_name(tensor: Any) -> str:
 
 
 def attach(handle: str, model: Any = None, *, device: Any = None, strict: bool = True) -> Attached:
-    """Maps what another process shares, to read. Nothing is copied, and no memory of this process is taken for it.
+    """Maps memory that another process shares, to read. It copies nothing and takes no memory of this process.
 
-    handle  what share() returned, or the name that `gapless keep --name`, or share(name=), was given
-    model   a torch.nn.Module whose parameters and buffers become the shared ones; build it on the meta device, so that
-            it has no memory of its own before: with torch.device("meta"): model = Model(). Without a model the tensors
-            are returned alone
-    device  the GPU that the memory is on, as this process numbers it; the current one where it is not named
-    strict  whether it is an error that tensors are shared which the model does not have
+    handle  what share() returned, or the name given to `gapless keep --name` or share(name=)
+    model   a torch.nn.Module whose parameters and buffers become the shared ones. Build it on the meta device, so that
+            it has no memory of its own: `with torch.device("meta"): model = Model()`. Without a model, attach() only
+            returns the tensors
+    device  the GPU that the memory is on, as this process numbers it; by default the current one
+    strict  whether it is an error if the model lacks some of the shared tensors
 
-    Names, shapes, dtypes and strides must be the model's, or a GaplessError says what is missing and what differs, and
-    the model is as it was. Parameters that are one object in the model stay one. Attached parameters need no gradient
-    (requires_grad is False), because an optimizer could not write them.
+    Names, shapes, dtypes and strides must be the model's. If they differ, a GaplessError says what is missing or
+    different, and the model does not change. Parameters that are one object in the model stay one. Attached parameters
+    have requires_grad=False, because an optimizer cannot write them.
     """
     if not isinstance(handle, str) or not handle or "\0" in handle:
         raise GaplessError(f"{handle!r} is not a handle: pass the text that gapless.share() returned, or a name")

@@ -52,11 +52,12 @@ _hooked: set[str] = set()
 
 
 def enable(*, numpy: Optional[bool] = None, torch: Optional[bool] = None) -> tuple[str, ...]:
-    """Puts Gapless below numpy's arrays and torch's tensors on the CPU, from 1 KiB on, in all threads. Gives the names
-    of what it serves.
+    """Puts Gapless below numpy's arrays and torch's CPU tensors of 1 KiB or more, in all threads. Returns the names of
+    the libraries that it serves.
 
-    numpy, torch: whether to. By default both, if they were imported before; a name that is True is imported. Arrays and
-    tensors that are there already stay as they are. Where libgapless_malloc.so is preloaded there is nothing to do.
+    numpy, torch: whether to serve each. By default, Gapless serves those that were imported before; it imports a
+    library that you set to True. Existing arrays and tensors do not change. If libgapless_malloc.so is preloaded, the
+    call has no effect.
     """
     global _library
     if preloaded():
@@ -80,7 +81,7 @@ def enable(*, numpy: Optional[bool] = None, torch: Optional[bool] = None) -> tup
 
 
 def disable() -> None:
-    """New arrays and tensors are of the allocators from before. Those that are there stay where they are."""
+    """Gives new arrays and tensors to the allocators from before. Existing ones do not change."""
     if _library is not None:
         _library.gapless_host_hooks(False)
         _hooked.clear()
@@ -102,7 +103,7 @@ def preloaded() -> bool:
 
 
 def stats() -> dict[str, int]:
-    """What Gapless holds of the host's memory, in bytes and counts; all 0 where it serves none."""
+    """What Gapless holds of the host's memory, in bytes and counts; all 0 if it serves none."""
     import ctypes
 
     library = ctypes.CDLL(None) if preloaded() else _library
@@ -113,7 +114,7 @@ def stats() -> dict[str, int]:
 
 
 def trim() -> int:
-    """Gives memory that is kept for reuse back to the system. Gives the bytes of large buffers that were kept."""
+    """Gives memory that is kept for reuse back to the system. Returns the bytes of large buffers among it."""
     import ctypes
 
     library = ctypes.CDLL(None) if preloaded() else _library

@@ -171,6 +171,31 @@ pub enum DecoderStyle {
     DeepseekV3,
 }
 
+impl DecoderStyle {
+    /// Whether the feed-forward block has a gate: three matrices instead of two. Those that have one have RMS norms;
+    /// the others have layer norms, with biases.
+    #[must_use]
+    pub fn is_gated(self) -> bool {
+        use DecoderStyle::*;
+        match self {
+            Gpt2 | GptNeox | Opt => false,
+            Llama | Mistral | Mixtral | Qwen2 | Qwen3 | Qwen3Moe | Gemma | Gemma2 | Gemma3 | Phi3
+            | DeepseekV2 | DeepseekV3 => true,
+        }
+    }
+
+    /// Whether the queries and keys of each head are normed.
+    #[must_use]
+    pub fn has_head_norms(self) -> bool {
+        use DecoderStyle::*;
+        match self {
+            Qwen3 | Qwen3Moe | Gemma3 => true,
+            Gpt2 | GptNeox | Opt | Llama | Mistral | Mixtral | Qwen2 | Gemma | Gemma2 | Phi3 | DeepseekV2
+            | DeepseekV3 => false,
+        }
+    }
+}
+
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Attention {

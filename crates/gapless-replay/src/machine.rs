@@ -55,7 +55,7 @@ pub enum Conf {
 /// Why a text names no allocator.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
-    #[error("unknown allocator {text:?}: use one of {}", NAMES.join(", "))]
+    #[error("unknown allocator {text:?}: use one of {}", names().join(", "))]
     Unknown { text: String },
     #[error(transparent)]
     Version(#[from] version::UnknownVersion),
@@ -70,7 +70,10 @@ pub enum SpecError {
 }
 
 /// Every name that a spec may begin with.
-pub const NAMES: [&str; 8] = ["torch", "gapless", "bfc", "rmm-pool", "rmm-arena", "buddy", "exact", "plan"];
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    [&["torch", "gapless"], models::NAMES, &["plan"]].concat()
+}
 
 impl FromStr for Spec {
     type Err = SpecError;
@@ -222,12 +225,7 @@ impl Machine {
     /// Whether it takes a share of the card at once, so that what it holds says nothing without a card.
     #[must_use]
     pub fn takes_a_share(&self) -> bool {
-        match self {
-            Machine::Model { model: Model::Bfc(settings), .. } => settings.preallocate.is_some(),
-            Machine::Model { model: Model::RmmPool(settings), .. } => settings.initial.is_none(),
-            Machine::Model { model: Model::RmmArena(settings), .. } => settings.size.is_none(),
-            _ => false,
-        }
+        matches!(self, Machine::Model { model, .. } if model.takes_a_share())
     }
 }
 
@@ -247,7 +245,7 @@ mod tests {
 
     #[test]
     fn every_name_is_an_allocator() {
-        for name in NAMES {
+        for name in names() {
             let machine = name.parse::<Spec>().expect(name).machine(&Trace::default()).expect(name);
             assert!(machine.name().starts_with(name), "{name}");
         }

@@ -77,6 +77,17 @@ const ALLOCATORS: &[Candidate] = &[
     model("exact"),
 ];
 
+#[test]
+fn every_allocator_is_tried_here_and_has_its_row_in_the_docs() {
+    let page = include_str!("../../../docs/replay.md");
+    for name in gapless_replay::machine::names() {
+        // A plan is no allocator: it knows every lifetime.
+        let tried = |one: &Candidate| one.name.split([' ', ':']).next() == Some(name);
+        assert!(name == "plan" || ALLOCATORS.iter().any(tried), "{name} has no line in ALLOCATORS");
+        assert!(page.contains(&format!("\n| `{name}` | ")), "{name} has no row in docs/replay.md");
+    }
+}
+
 /// What a caller knows of a block.
 #[derive(Clone, Copy, Debug)]
 struct Known {

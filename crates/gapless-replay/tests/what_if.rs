@@ -122,7 +122,7 @@ fn the_floor_is_below_every_allocator_and_at_the_live_peak() {
 fn every_allocator_answers_and_none_holds_less_than_is_active() {
     let script = script("resnet_varbatch");
     let trace = gapless_trace::Trace::default();
-    for name in gapless_replay::machine::NAMES {
+    for name in gapless_replay::machine::names() {
         let machine = name.parse::<gapless_replay::Spec>().expect(name).machine(&trace).expect(name);
         let outcome = outcome(&script, &machine, &Question { capacity: None, min_capacity: true });
         assert!(outcome.oom.is_none(), "{name}");

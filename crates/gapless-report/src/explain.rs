@@ -78,6 +78,22 @@ mod tests {
     }
 
     #[test]
+    fn every_code_in_the_source_has_an_explanation_and_every_explanation_is_listed() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        for folder in ["src/findings", "explanations"] {
+            for entry in std::fs::read_dir(root.join(folder)).expect(folder) {
+                let path = entry.expect("an entry").path();
+                let text = std::fs::read_to_string(&path).expect("text");
+                for code in text.split("GAP").skip(1).filter_map(|rest| rest.get(..3)) {
+                    let is_code = code.bytes().all(|digit| digit.is_ascii_digit());
+                    let code = format!("GAP{code}");
+                    assert!(!is_code || find(&code).is_some(), "{}: {code} is not listed", path.display());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_mistyped_code_leads_to_the_nearest() {
         assert_eq!(find("gap101").unwrap().code, "GAP101");
         assert!(find("GAP999").is_none());

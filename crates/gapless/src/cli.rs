@@ -5,9 +5,13 @@ pub(crate) mod fit;
 pub(crate) mod fleet;
 pub(crate) mod keep;
 pub(crate) mod live;
+pub(crate) mod replay;
 pub(crate) mod weights;
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+mod layout;
+
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Memory for AI workloads, without gaps.
@@ -31,6 +35,16 @@ pub(crate) struct Args {
     pub(crate) color: Color,
 }
 
+/// The command line, with the texts below the options laid out for a terminal.
+pub(crate) fn command() -> clap::Command {
+    layout::tidy(Args::command())
+}
+
+/// What was asked for, from all words of the command line.
+pub(crate) fn parse(words: &[OsString]) -> Result<Args, clap::Error> {
+    Args::from_arg_matches(&command().try_get_matches_from(words)?)
+}
+
 const EXAMPLES: &str = "\
 Examples:
   gapless demo                                   report on a built-in trace
@@ -43,7 +57,7 @@ Examples:
   gapless replay snapshot.pickle --min-capacity  what would other allocators have held?
   gapless oom snapshot.pickle                    why did the last request fail?
   gapless plan buffers.csv --capacity 1MiB       where should each buffer go?
-  gapless fit llama-3-8b --batch 4 --gpu a100-80 will it fit, and how do I make it fit?
+  gapless fit llama-3-8b --batch 4 --gpu a100-80  will it fit, and if not, what does?
   gapless weights pack model/ -o packed/         weights a third smaller, without a loss
   gapless run -- python train.py                 run a program on the Gapless allocator
   gapless fleet sim --nodes nodes.csv --pods pods.csv --policy all
@@ -82,7 +96,7 @@ pub(crate) enum Command {
     /// Check a run against memory budgets, for CI
     Check(CheckArgs),
     /// Replay a run on other allocators and settings
-    Replay(ReplayArgs),
+    Replay(replay::ReplayArgs),
     /// Find settings that use less memory, or that work on a smaller card
     Advise(AdviseArgs),
     /// Explain why a request ran out of memory, and what would have prevented it
@@ -188,13 +202,6 @@ pub(crate) enum ReportFormat {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReplayFormat {
-    Text,
-    Json,
-    Html,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlainFormat {
     Text,
     Json,
@@ -266,7 +273,7 @@ gapless.toml, read from the current folder or its parents:
   fragmentation = \"15%\"
   growth_per_step = \"1MiB\"
   spread = \"5%\"                        # of many ranks
-  baseline = \"memory-baseline.json\"     # from --write-baseline or `gapless report --format json`, or a trace
+  baseline = \"memory-baseline.json\"     # from --write-baseline, or a trace
   tolerance = \"2%\"
 
 Exit code: 0 within all budgets, 1 over a budget, 2 an error.")]
@@ -343,59 +350,6 @@ pub(crate) enum CheckFormat {
     Sarif,
     /// GitLab's code quality report
     Gitlab,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "\
-Examples:
-  gapless replay run.pickle                                  as recorded, expandable segments, and the floor
-  gapless replay run.pickle --with torch --with torch:max_split_size_mb:128 --min-capacity
-  gapless replay run.pickle --with torch@2.4 --with torch@2.15 --capacity 24GiB
-  gapless replay run.pickle --format html -o replay.html     all curves in one picture
-
-A SPEC names an allocator:
-  torch              PyTorch's, with the settings and the release of the trace
-  torch:default      the same without any setting
-  torch:SETTINGS     as in PYTORCH_ALLOC_CONF: torch:expandable_segments:True
-  torch@2.4          another release, 2.4 to 2.15; settings may follow
-  gapless            the Gapless allocator, as in `gapless run`
-  bfc                TensorFlow's: preallocate:0.75, fraction:0.75, gc:true, fragmentation:0.01
-  rmm-pool           RMM's pool: initial:10GiB, maximum:30GiB
-  rmm-arena          RMM's arenas: size:10GiB
-  buddy              powers of two: segment:32MiB
-  exact              no caching: every request goes to the device
-  plan               the floor: the whole run packed, with every lifetime known
-Settings follow the name: bfc:gc:true, rmm-pool:initial:10GiB,maximum:30GiB.
-
-Exit code: 0 replayed (also if memory ran out in the replay), 2 an error.")]
-pub(crate) struct ReplayArgs {
-    /// The run; `-` reads standard input
-    pub(crate) file: PathBuf,
-
-    /// An allocator and its settings; may be given more than once [default: torch, torch:expandable_segments:True
-    /// (or torch:default if the run used it), plan]
-    #[arg(long = "with", value_name = "SPEC")]
-    pub(crate) with: Vec<String>,
-
-    /// The memory of the card [default: unlimited]
-    #[arg(long, value_name = "BYTES")]
-    pub(crate) capacity: Option<String>,
-
-    /// Find the smallest card on which each allocator can serve the run
-    #[arg(long)]
-    pub(crate) min_capacity: bool,
-
-    /// Only this device; may be given more than once [default: the first]
-    #[arg(long = "device", value_name = "N")]
-    pub(crate) devices: Vec<u32>,
-
-    /// The output format
-    #[arg(long, value_enum, default_value_t = ReplayFormat::Text)]
-    pub(crate) format: ReplayFormat,
-
-    /// The output file [default: standard output]
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -621,9 +575,9 @@ Examples:
   gapless run --tenant a:60%:borrow -- python train.py
   gapless run --set largest_page=32MiB -- python -m package.train
   gapless run --check -- python train.py
-  gapless run --record run.gtrace --stacks python -- python train.py; gapless report run.gtrace
+  gapless run --record run.gtrace --stacks python -- python train.py
   gapless run --host --host-limit 200GiB -- python train.py
-  gapless run --host --host-record run.gtrace -- python train.py; gapless report run.gtrace
+  gapless run --host --host-record run.gtrace -- python train.py
   gapless run --host --host-leaks -- python train.py
 
 Gapless replaces the allocator when torch is imported, in the program and in every Python process that it starts.
@@ -708,6 +662,10 @@ pub(crate) enum RecordStacks {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless explain GAP101       what a finding means, and what to do
+  gapless explain              all codes")]
 pub(crate) struct ExplainArgs {
     /// A finding's code, such as GAP101; without one, all codes are listed
     pub(crate) code: Option<String>,
@@ -738,6 +696,10 @@ pub(crate) struct ManArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless demo                 the report as text, and as a page
+  gapless demo -o page.html")]
 pub(crate) struct DemoArgs {
     /// Where to write the HTML report
     #[arg(short, long, value_name = "FILE", default_value = "gapless-demo.html")]

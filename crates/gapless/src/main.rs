@@ -15,7 +15,6 @@ mod shortcut;
 mod small_pages;
 mod sweep;
 
-use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -32,7 +31,7 @@ pub(crate) enum Answer {
 
 fn main() -> ExitCode {
     let given = shortcut::expand(std::env::args_os().collect());
-    let args = match cli::Args::try_parse_from(&given) {
+    let args = match cli::parse(&given) {
         Ok(args) => args,
         Err(error) => {
             if let Some(missing) = shortcut::missing_file(&given, &error) {

@@ -20,6 +20,10 @@ pub(crate) fn capacity(text: Option<&str>) -> Result<Option<Bytes>> {
     if capacity == Bytes::ZERO {
         return Err(Failure::new("--capacity 0: a card needs memory", help).into());
     }
+    if capacity.0 < 1 << 20 {
+        let what = format!("--capacity {text} is less than 1 MiB");
+        return Err(Failure::new(what, "name the unit, as in --capacity 24GiB").into());
+    }
     Ok(Some(capacity))
 }
 

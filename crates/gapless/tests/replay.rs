@@ -204,6 +204,7 @@ fn wrong_questions_get_an_error_that_says_what_to_write() {
         &["replay", "run.pickle.gz", "--with", "rmm-pool:size:1GiB"],
         &["replay", "run.pickle.gz", "--with", "plan:tight"],
         &["replay", "run.pickle.gz", "--capacity", "0"],
+        &["replay", "run.pickle.gz", "--capacity", "24"],
         &["replay", "run.pickle.gz", "--capacity", "much"],
         &["replay", "run.pickle.gz", "--device", "3"],
         &["replay", "nohistory.pickle.gz"],

@@ -1,7 +1,7 @@
 //! Bytes that one layer keeps for backward, by implementation and by how it is cut.
 
 use super::Term;
-use crate::model::{Activation, Attention, Decoder, DecoderStyle};
+use crate::model::{Activation, Attention, Decoder};
 use crate::settings::Precision;
 
 /// What is recomputed in Korthikanti's table.
@@ -116,8 +116,8 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
     let x = precision.bytes().activation as f64;
     let autocast = precision.is_autocast();
     let scores = decoder.attention == Attention::Eager;
-    let ungated = matches!(decoder.style, DecoderStyle::Gpt2 | DecoderStyle::GptNeox | DecoderStyle::Opt);
-    let normed = matches!(decoder.style, DecoderStyle::Qwen3 | DecoderStyle::Qwen3Moe | DecoderStyle::Gemma3);
+    let ungated = !decoder.style.is_gated();
+    let normed = decoder.style.has_head_norms();
     // On CUDA, flash kernels want 16 bits and the memory-efficient ones know no grouped heads: then scores are tensors,
     // keys and values repeated.
     let math = !scores && precision == Precision::Fp32 && decoder.kv_heads != decoder.heads;

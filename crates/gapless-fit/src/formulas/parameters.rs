@@ -127,7 +127,7 @@ fn count(
 #[must_use]
 pub fn layer(decoder: &Decoder, place: u64) -> Divided {
     let Decoder { hidden: h, heads: a, kv_heads: k, head_dim: d, intermediate: f, .. } = *decoder;
-    let ungated = matches!(decoder.style, DecoderStyle::Gpt2 | DecoderStyle::GptNeox | DecoderStyle::Opt);
+    let ungated = !decoder.style.is_gated();
     let mut divided = Divided::default();
     match &decoder.mla {
         Some(mla) => {
@@ -158,7 +158,7 @@ pub fn layer(decoder: &Decoder, place: u64) -> Divided {
     let norm = if ungated { 2 * h } else { h };
     let norms = if matches!(decoder.style, DecoderStyle::Gemma2 | DecoderStyle::Gemma3) { 4 } else { 2 };
     divided.replicated += norms * norm;
-    if matches!(decoder.style, DecoderStyle::Qwen3 | DecoderStyle::Qwen3Moe | DecoderStyle::Gemma3) {
+    if decoder.style.has_head_norms() {
         divided.replicated += 2 * d;
     }
     divided
@@ -168,7 +168,7 @@ pub fn layer(decoder: &Decoder, place: u64) -> Divided {
 #[must_use]
 pub fn ends(decoder: &Decoder) -> (Divided, Divided) {
     let h = decoder.hidden;
-    let ungated = matches!(decoder.style, DecoderStyle::Gpt2 | DecoderStyle::GptNeox | DecoderStyle::Opt);
+    let ungated = !decoder.style.is_gated();
     let learned = match decoder.style {
         DecoderStyle::Gpt2 => decoder.max_positions,
         // OPT's positions begin at 2.

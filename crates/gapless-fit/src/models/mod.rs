@@ -115,7 +115,13 @@ pub(crate) fn build(
             DecoderStyle::Opt => opt::build(sim, d, run),
             DecoderStyle::Gemma | DecoderStyle::Gemma2 | DecoderStyle::Gemma3 => gemma::build(sim, d, run),
             DecoderStyle::DeepseekV2 | DecoderStyle::DeepseekV3 => deepseek::build(sim, d, run),
-            _ => llama::build(sim, d, run),
+            DecoderStyle::Llama
+            | DecoderStyle::Mistral
+            | DecoderStyle::Mixtral
+            | DecoderStyle::Qwen2
+            | DecoderStyle::Qwen3
+            | DecoderStyle::Qwen3Moe
+            | DecoderStyle::Phi3 => llama::build(sim, d, run),
         },
         Architecture::Encoder(e) => bert::build(sim, e, run),
         Architecture::Vision(v) => build_vision(sim, v, run),

@@ -4,11 +4,13 @@ use super::{Buffer, List, Role};
 use crate::model::{Decoder, DecoderStyle, Dtype, Moe};
 
 pub(super) fn list(decoder: &Decoder, list: &mut List) {
+    use DecoderStyle::*;
     match decoder.style {
-        DecoderStyle::Gpt2 => gpt2(decoder, list),
-        DecoderStyle::Opt => opt(decoder, list),
-        DecoderStyle::GptNeox => neox(decoder, list),
-        _ => llama(decoder, list),
+        Gpt2 => gpt2(decoder, list),
+        Opt => opt(decoder, list),
+        GptNeox => neox(decoder, list),
+        Llama | Mistral | Mixtral | Qwen2 | Qwen3 | Qwen3Moe | Gemma | Gemma2 | Gemma3 | Phi3
+        | DeepseekV2 | DeepseekV3 => llama(decoder, list),
     }
 }
 
@@ -137,7 +139,7 @@ fn attention(decoder: &Decoder, name: &str, list: &mut List) {
     list.linear(&format!("{name}.k_proj"), hidden, keys, decoder.qkv_bias);
     list.linear(&format!("{name}.v_proj"), hidden, keys, decoder.qkv_bias);
     list.linear(&format!("{name}.o_proj"), queries, hidden, decoder.out_bias);
-    if matches!(decoder.style, DecoderStyle::Qwen3 | DecoderStyle::Qwen3Moe | DecoderStyle::Gemma3) {
+    if decoder.style.has_head_norms() {
         list.rms(&format!("{name}.q_norm"), decoder.head_dim);
         list.rms(&format!("{name}.k_norm"), decoder.head_dim);
     }

@@ -62,14 +62,25 @@ pub(crate) fn preset(text: &str) -> Option<Model> {
     Some(Model { name, architecture: Some(architecture), weights: None, notes })
 }
 
-/// The known names that are nearest to one that is not, nearest first.
+/// The known names that are nearest to one that is not: those that begin with it, then those with the fewest edits.
 pub(crate) fn nearest(text: &str) -> Vec<&'static str> {
     let name: String = bare(text.rsplit('/').next().unwrap_or(text)).chars().take(60).collect();
-    let mut scored: Vec<(usize, &'static str)> = rows()
-        .flat_map(|(names, _)| names.split(' '))
-        .map(|known| (distance(&name, &bare(known)), known))
-        .collect();
-    scored.sort_by_key(|(distance, _)| *distance);
+    let score = |known: &str| (!bare(known).starts_with(&name), distance(&name, &bare(known)));
+    let mut scored: Vec<_> =
+        rows().flat_map(|(names, _)| names.split(' ')).map(|known| (score(known), known)).collect();
+    scored.sort_by_key(|(score, _)| *score);
     scored.truncate(4);
     scored.into_iter().map(|(_, known)| known).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn a_part_of_a_name_leads_to_names_that_begin_with_it() {
+        assert!(nearest("llama3").iter().all(|name| name.starts_with("llama-3")), "{:?}", nearest("llama3"));
+        assert_eq!(nearest("lama-3-8b")[0], "llama-3-8b");
+        assert_eq!(nearest("gtp2")[0], "gpt2");
+    }
 }

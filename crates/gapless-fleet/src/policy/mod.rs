@@ -39,7 +39,8 @@ impl Policy {
             "packing" => Policy::Packing,
             "bestfit" => Policy::BestFit,
             "fgd" => Policy::Fgd(Box::new(Fgd::new(ledger, mix))),
-            _ => Policy::Value(Box::new(Value::new(ledger, mix))),
+            "gapless" => Policy::Value(Box::new(Value::new(ledger, mix))),
+            _ => return None,
         })
     }
 

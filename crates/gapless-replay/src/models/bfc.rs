@@ -15,8 +15,9 @@ use crate::device::Device;
 use crate::free_set::{Entry, FreeSet};
 use crate::models::chunks::{Chunks, NONE};
 use crate::models::ledger::{Ledger, round_up};
+use crate::models::recipe::Recipe;
 use crate::models::segments::Segments;
-use crate::models::settings::{SettingsError, settings};
+use crate::models::settings::{Keys, SettingsError, settings};
 use gapless_trace::{Bytes, DeviceAddr};
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -45,15 +46,31 @@ pub struct BfcSettings {
     pub fragmentation: Option<f64>,
 }
 
-const KEYS: &[&str] = &["preallocate", "fraction", "gc", "fragmentation"];
-const EXAMPLES: &[&str] = &["0.75", "0.75", "true", "0.01"];
+impl Recipe for BfcSettings {
+    const NAME: &'static str = "bfc";
+    const ABOUT: &'static str = "TensorFlow's and JAX's: best fit with coalescing";
+    const KEYS: Keys =
+        &[("preallocate", "0.75"), ("fraction", "0.75"), ("gc", "true"), ("fragmentation", "0.01")];
+
+    fn build<D: Device + 'static>(
+        &self,
+        device: D,
+        lanes: &[Lane],
+    ) -> Result<Box<dyn Allocator>, SettingsError> {
+        Ok(Box::new(Bfc::new(device, lanes, self)))
+    }
+
+    fn takes_a_share(&self) -> bool {
+        self.preallocate.is_some()
+    }
+}
 
 impl FromStr for BfcSettings {
     type Err = SettingsError;
 
     fn from_str(text: &str) -> Result<BfcSettings, SettingsError> {
         let mut parsed = BfcSettings::default();
-        for setting in settings("bfc", text, KEYS, EXAMPLES)? {
+        for setting in settings(Self::NAME, Self::KEYS, text)? {
             match setting.key {
                 "preallocate" => {
                     let off = setting.flag() == Ok(false);

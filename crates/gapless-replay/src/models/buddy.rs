@@ -8,8 +8,9 @@
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;
 use crate::models::ledger::Ledger;
+use crate::models::recipe::Recipe;
 use crate::models::segments::Segments;
-use crate::models::settings::{SettingsError, settings};
+use crate::models::settings::{Keys, SettingsError, settings};
 use gapless_trace::{Bytes, DeviceAddr, PoolId};
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -29,12 +30,26 @@ impl Default for BuddySettings {
     }
 }
 
+impl Recipe for BuddySettings {
+    const NAME: &'static str = "buddy";
+    const ABOUT: &'static str = "powers of two, split and merged";
+    const KEYS: Keys = &[("segment", "32MiB")];
+
+    fn build<D: Device + 'static>(
+        &self,
+        device: D,
+        lanes: &[Lane],
+    ) -> Result<Box<dyn Allocator>, SettingsError> {
+        Ok(Box::new(Buddy::new(device, lanes, self)))
+    }
+}
+
 impl FromStr for BuddySettings {
     type Err = SettingsError;
 
     fn from_str(text: &str) -> Result<BuddySettings, SettingsError> {
         let mut parsed = BuddySettings::default();
-        for setting in settings("buddy", text, &["segment"], &["32MiB"])? {
+        for setting in settings(Self::NAME, Self::KEYS, text)? {
             let wanted = "a power of two of at least 512 bytes, such as 32MiB";
             parsed.segment =
                 setting.bytes(wanted, |bytes| bytes.is_power_of_two() && bytes >= 1 << MIN_ORDER)?;

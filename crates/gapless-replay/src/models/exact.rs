@@ -8,8 +8,9 @@
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;
 use crate::models::ledger::{Ledger, round_up};
+use crate::models::recipe::Recipe;
 use crate::models::segments::Segments;
-use crate::models::settings::{SettingsError, settings};
+use crate::models::settings::{Keys, SettingsError, settings};
 use gapless_trace::{Bytes, DeviceAddr};
 use std::str::FromStr;
 
@@ -18,11 +19,25 @@ const UNIT: u64 = 512;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExactSettings {}
 
+impl Recipe for ExactSettings {
+    const NAME: &'static str = "exact";
+    const ABOUT: &'static str = "no caching: every request goes to the device";
+    const KEYS: Keys = &[];
+
+    fn build<D: Device + 'static>(
+        &self,
+        device: D,
+        lanes: &[Lane],
+    ) -> Result<Box<dyn Allocator>, SettingsError> {
+        Ok(Box::new(Exact::new(device, lanes, self)))
+    }
+}
+
 impl FromStr for ExactSettings {
     type Err = SettingsError;
 
     fn from_str(text: &str) -> Result<ExactSettings, SettingsError> {
-        settings("exact", text, &[], &[]).map(|_| ExactSettings {})
+        settings(Self::NAME, Self::KEYS, text).map(|_| ExactSettings {})
     }
 }
 

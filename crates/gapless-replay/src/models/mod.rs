@@ -8,6 +8,8 @@
 //! | `buddy` | powers of two, halved and joined |
 //! | `exact` | no allocator: every request to the device |
 //!
+//! A new one is a file with its settings, which implement `Recipe`, and a line in `models!` below.
+//!
 //! A block that was freed while a stream may still use it can be used again when its free is completed. None of them
 //! knows private pools: lanes that differ only in their pool share a heap. A request of nothing gets the smallest
 //! block. `Stats::syncs` counts waits for all streams that the allocator asks for; that each `cudaFree` waits as well
@@ -23,6 +25,7 @@ pub mod settings;
 mod chunks;
 mod first_fit;
 mod ledger;
+mod recipe;
 mod segments;
 
 pub use bfc::{Bfc, BfcSettings};
@@ -30,72 +33,96 @@ pub use buddy::{Buddy, BuddySettings};
 pub use exact::{Exact, ExactSettings};
 pub use rmm_arena::{RmmArena, RmmArenaSettings};
 pub use rmm_pool::{RmmPool, RmmPoolSettings};
-pub use settings::SettingsError;
+pub use settings::{Keys, SettingsError};
 
 use crate::allocator::{Allocator, Lane};
 use crate::device::Device;
+use recipe::Recipe;
 use std::str::FromStr;
 
-/// The names of the models.
-pub const NAMES: &[&str] = &["bfc", "rmm-pool", "rmm-arena", "buddy", "exact"];
+/// What a model is, for help and messages.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    pub name: &'static str,
+    pub what: &'static str,
+    /// Its settings, each with a value as an example.
+    pub keys: Keys,
+}
 
-/// A model with its settings, from text such as `bfc`, `bfc:preallocate:0.75` or
-/// `rmm-pool:initial:10GiB,maximum:30GiB`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Model {
+impl About {
+    const fn of<R: Recipe>() -> About {
+        About { name: R::NAME, what: R::ABOUT, keys: R::KEYS }
+    }
+}
+
+/// Makes [`Model`] from the settings of each model, which implement [`Recipe`].
+macro_rules! models {
+    ($($model:ident($settings:ty)),* $(,)?) => {
+        /// A model with its settings, from text such as `bfc`, `bfc:preallocate:0.75` or
+        /// `rmm-pool:initial:10GiB,maximum:30GiB`.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Model {
+            $($model($settings)),*
+        }
+
+        /// All models.
+        pub const MODELS: &[About] = &[$(About::of::<$settings>()),*];
+
+        impl FromStr for Model {
+            type Err = SettingsError;
+
+            fn from_str(text: &str) -> Result<Model, SettingsError> {
+                let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+                match name.trim() {
+                    $(<$settings>::NAME => Ok(Model::$model(settings.parse()?)),)*
+                    name => Err(SettingsError::UnknownModel { name: name.to_owned(), known: NAMES }),
+                }
+            }
+        }
+
+        /// The names of the models.
+        pub const NAMES: &[&str] = &[$(<$settings>::NAME),*];
+
+        impl Model {
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Model::$model(_) => <$settings>::NAME),*
+                }
+            }
+
+            /// Whether it takes a share of the card at once, so that what it holds says nothing without a card.
+            #[must_use]
+            pub fn takes_a_share(&self) -> bool {
+                match self {
+                    $(Model::$model(settings) => settings.takes_a_share()),*
+                }
+            }
+
+            /// The allocator over `device`, for requests from `lanes`.
+            ///
+            /// # Errors
+            /// When it takes memory at its start that the device does not have.
+            pub fn build<D: Device + 'static>(
+                &self,
+                device: D,
+                lanes: &[Lane],
+            ) -> Result<Box<dyn Allocator>, SettingsError> {
+                match self {
+                    $(Model::$model(settings) => settings.build(device, lanes)),*
+                }
+            }
+        }
+    };
+}
+
+models![
     Bfc(BfcSettings),
     RmmPool(RmmPoolSettings),
     RmmArena(RmmArenaSettings),
     Buddy(BuddySettings),
     Exact(ExactSettings),
-}
-
-impl FromStr for Model {
-    type Err = SettingsError;
-
-    fn from_str(text: &str) -> Result<Model, SettingsError> {
-        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-        Ok(match name.trim() {
-            "bfc" => Model::Bfc(settings.parse()?),
-            "rmm-pool" => Model::RmmPool(settings.parse()?),
-            "rmm-arena" => Model::RmmArena(settings.parse()?),
-            "buddy" => Model::Buddy(settings.parse()?),
-            "exact" => Model::Exact(settings.parse()?),
-            name => return Err(SettingsError::UnknownModel { name: name.to_owned(), known: NAMES }),
-        })
-    }
-}
-
-impl Model {
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Model::Bfc(_) => "bfc",
-            Model::RmmPool(_) => "rmm-pool",
-            Model::RmmArena(_) => "rmm-arena",
-            Model::Buddy(_) => "buddy",
-            Model::Exact(_) => "exact",
-        }
-    }
-
-    /// The allocator over `device`, for requests from `lanes`.
-    ///
-    /// # Errors
-    /// When it takes memory at its start that the device does not have.
-    pub fn build<D: Device + 'static>(
-        &self,
-        device: D,
-        lanes: &[Lane],
-    ) -> Result<Box<dyn Allocator>, SettingsError> {
-        Ok(match self {
-            Model::Bfc(settings) => Box::new(Bfc::new(device, lanes, settings)),
-            Model::RmmPool(settings) => Box::new(RmmPool::new(device, lanes, settings)?),
-            Model::RmmArena(settings) => Box::new(RmmArena::new(device, lanes, settings)?),
-            Model::Buddy(settings) => Box::new(Buddy::new(device, lanes, settings)),
-            Model::Exact(settings) => Box::new(Exact::new(device, lanes, settings)),
-        })
-    }
-}
+];
 
 #[cfg(test)]
 mod tests {

@@ -15,14 +15,14 @@ use crate::device::Device;
 use crate::models::chunks::{Chunks, NONE};
 use crate::models::first_fit::{FirstFit, Free};
 use crate::models::ledger::{Ledger, round_up};
+use crate::models::recipe::Recipe;
 use crate::models::rmm_pool::UNIT;
 use crate::models::segments::Segments;
-use crate::models::settings::{SettingsError, settings};
+use crate::models::settings::{Keys, SettingsError, settings};
 use gapless_trace::{Bytes, DeviceAddr, StreamId};
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-const NAME: &str = "rmm-arena";
 /// The smallest superblock, and the largest request of a stream's arena.
 const SUPERBLOCK: u64 = 1 << 20;
 /// The arena that lends to the others.
@@ -37,12 +37,30 @@ pub struct RmmArenaSettings {
     pub size: Option<u64>,
 }
 
+impl Recipe for RmmArenaSettings {
+    const NAME: &'static str = "rmm-arena";
+    const ABOUT: &'static str = "RMM's arenas in half of the card";
+    const KEYS: Keys = &[("size", "10GiB")];
+
+    fn build<D: Device + 'static>(
+        &self,
+        device: D,
+        lanes: &[Lane],
+    ) -> Result<Box<dyn Allocator>, SettingsError> {
+        Ok(Box::new(RmmArena::new(device, lanes, self)?))
+    }
+
+    fn takes_a_share(&self) -> bool {
+        self.size.is_none()
+    }
+}
+
 impl FromStr for RmmArenaSettings {
     type Err = SettingsError;
 
     fn from_str(text: &str) -> Result<RmmArenaSettings, SettingsError> {
         let mut parsed = RmmArenaSettings::default();
-        for setting in settings(NAME, text, &["size"], &["10GiB"])? {
+        for setting in settings(Self::NAME, Self::KEYS, text)? {
             let bytes = setting.bytes("at least 1 MiB, such as 10GiB", |bytes| bytes >= SUPERBLOCK)?;
             parsed.size = Some(bytes);
         }
@@ -106,7 +124,7 @@ impl<D: Device> RmmArena<D> {
         let size = settings.size.unwrap_or(available / 2) / UNIT * UNIT;
         let refused = || {
             let (asked, available) = (Bytes(size.max(SUPERBLOCK)), Bytes(available));
-            SettingsError::DoesNotFit { model: NAME, key: "size", asked, available }
+            SettingsError::DoesNotFit { model: RmmArenaSettings::NAME, key: "size", asked, available }
         };
         if size < SUPERBLOCK {
             return Err(refused());

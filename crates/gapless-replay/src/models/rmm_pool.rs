@@ -13,12 +13,12 @@ use crate::device::Device;
 use crate::free_set::{Entry, FreeSet};
 use crate::models::chunks::{Chunks, NONE};
 use crate::models::ledger::{Ledger, round_up};
+use crate::models::recipe::Recipe;
 use crate::models::segments::Segments;
-use crate::models::settings::{SettingsError, settings};
+use crate::models::settings::{Keys, SettingsError, settings};
 use gapless_trace::{Bytes, DeviceAddr, StreamId};
 use std::str::FromStr;
 
-const NAME: &str = "rmm-pool";
 /// The unit of sizes.
 pub(super) const UNIT: u64 = 256;
 /// Making a stream wait for another's event, in nanoseconds.
@@ -35,12 +35,30 @@ pub struct RmmPoolSettings {
     pub maximum: Option<u64>,
 }
 
+impl Recipe for RmmPoolSettings {
+    const NAME: &'static str = "rmm-pool";
+    const ABOUT: &'static str = "RMM's pool, which takes half of the card";
+    const KEYS: Keys = &[("initial", "10GiB"), ("maximum", "30GiB")];
+
+    fn build<D: Device + 'static>(
+        &self,
+        device: D,
+        lanes: &[Lane],
+    ) -> Result<Box<dyn Allocator>, SettingsError> {
+        Ok(Box::new(RmmPool::new(device, lanes, self)?))
+    }
+
+    fn takes_a_share(&self) -> bool {
+        self.initial.is_none()
+    }
+}
+
 impl FromStr for RmmPoolSettings {
     type Err = SettingsError;
 
     fn from_str(text: &str) -> Result<RmmPoolSettings, SettingsError> {
         let mut parsed = RmmPoolSettings::default();
-        for setting in settings(NAME, text, &["initial", "maximum"], &["10GiB", "30GiB"])? {
+        for setting in settings(Self::NAME, Self::KEYS, text)? {
             let bytes = setting.bytes("a number of bytes that is a multiple of 256, such as 10GiB", |b| {
                 b.is_multiple_of(UNIT)
             })?;
@@ -54,7 +72,7 @@ impl FromStr for RmmPoolSettings {
             && initial > maximum
         {
             let (initial, maximum) = (Bytes(initial), Bytes(maximum));
-            return Err(SettingsError::InitialOverMaximum { model: NAME, initial, maximum });
+            return Err(SettingsError::InitialOverMaximum { model: RmmPoolSettings::NAME, initial, maximum });
         }
         Ok(parsed)
     }
@@ -100,13 +118,18 @@ impl<D: Device> RmmPool<D> {
         let initial = settings.initial.unwrap_or(half);
         if let Some(maximum) = settings.maximum.filter(|&maximum| initial > maximum) {
             let (initial, maximum) = (Bytes(initial), Bytes(maximum));
-            return Err(SettingsError::InitialOverMaximum { model: NAME, initial, maximum });
+            return Err(SettingsError::InitialOverMaximum { model: RmmPoolSettings::NAME, initial, maximum });
         }
         if initial > 0 {
             let list = pool.list_of_stream(StreamId(0));
             let Some(handle) = pool.take_segment(initial) else {
                 let (asked, available) = (Bytes(initial), Bytes(available));
-                return Err(SettingsError::DoesNotFit { model: NAME, key: "initial", asked, available });
+                return Err(SettingsError::DoesNotFit {
+                    model: RmmPoolSettings::NAME,
+                    key: "initial",
+                    asked,
+                    available,
+                });
             };
             pool.lists[list as usize].present = true;
             pool.insert_free(handle, list);

@@ -3,13 +3,16 @@
 
 use gapless_trace::Bytes;
 
+/// The names of a model's settings, each with a value as an example.
+pub type Keys = &'static [(&'static str, &'static str)];
+
 /// Why a model cannot be had as asked for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SettingsError {
     #[error("unknown allocator {name:?}: use one of {}", .known.join(", "))]
     UnknownModel { name: String, known: &'static [&'static str] },
     #[error("{model} has no setting {key:?}; {}", list(.known))]
-    UnknownKey { model: &'static str, key: String, known: &'static [&'static str] },
+    UnknownKey { model: &'static str, key: String, known: Keys },
     #[error("{model}: {key:?} needs a value: write {key}:{example}")]
     NoValue { model: &'static str, key: String, example: &'static str },
     #[error("{model}: {key} is given twice; keep one of them")]
@@ -24,8 +27,9 @@ pub enum SettingsError {
     InitialOverMaximum { model: &'static str, initial: Bytes, maximum: Bytes },
 }
 
-fn list(known: &[&str]) -> String {
-    if known.is_empty() { "it has none".to_owned() } else { format!("it has {}", known.join(", ")) }
+fn list(known: Keys) -> String {
+    let names: Vec<&str> = known.iter().map(|&(name, _)| name).collect();
+    if names.is_empty() { "it has none".to_owned() } else { format!("it has {}", names.join(", ")) }
 }
 
 /// One `key:value` of a model's settings, with what a message about it needs.
@@ -36,22 +40,21 @@ pub(super) struct Setting<'a> {
     value: &'a str,
 }
 
-/// The settings in `text`, each one of `keys`; `examples` has a value for each key.
+/// The settings in `text`, each one of `keys`, which have a value as an example.
 pub(super) fn settings<'a>(
     model: &'static str,
+    keys: Keys,
     text: &'a str,
-    keys: &'static [&'static str],
-    examples: &[&'static str],
 ) -> Result<Vec<Setting<'a>>, SettingsError> {
     let mut found: Vec<Setting<'a>> = Vec::new();
     for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once(':').unwrap_or((pair, ""));
         let (key, value) = (key.trim(), value.trim());
-        let Some(at) = keys.iter().position(|&known| known == key) else {
+        let Some(&(_, example)) = keys.iter().find(|&&(known, _)| known == key) else {
             return Err(SettingsError::UnknownKey { model, key: key.to_owned(), known: keys });
         };
         if value.is_empty() {
-            return Err(SettingsError::NoValue { model, key: key.to_owned(), example: examples[at] });
+            return Err(SettingsError::NoValue { model, key: key.to_owned(), example });
         }
         if found.iter().any(|setting| setting.key == key) {
             return Err(SettingsError::Repeated { model, key: key.to_owned() });

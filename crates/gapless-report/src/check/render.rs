@@ -42,7 +42,11 @@ pub fn text(verdict: &Verdict) -> String {
         let _ = writeln!(out, "      {DIM}and {} more are not known{RESET}", verdict.unknown.len() - LISTED);
     }
     for holder in &verdict.holders {
-        let _ = writeln!(out, "      {DIM}at the peak: {}{RESET}", shorten(&clean(holder), width() - 19));
+        // "1.53 GiB by train.py:26 step": the name gives way, never the bytes.
+        let holder = clean(holder);
+        let (bytes, name) = holder.split_at(holder.find(" by ").map_or(0, |at| at + " by ".len()));
+        let lead = format!("      at the peak: {bytes}");
+        let _ = writeln!(out, "{DIM}{lead}{}{RESET}", shorten(name, width() - visible(&lead)));
     }
     out
 }
@@ -188,6 +192,16 @@ mod tests {
             text.starts_with("::error file=a%2Cb%3Ac.pickle,title=gapless%3A peak reserved over its limit::")
         );
         assert!(text.contains("100%25") && text.contains("%0Aat the peak"));
+    }
+
+    #[test]
+    fn a_holder_with_a_long_name_keeps_its_bytes() {
+        let mut verdict = verdict();
+        verdict.holders = vec![format!("1.53 GiB by train.py:26 step › {} forward", "long".repeat(20))];
+        let text = text(&verdict);
+        let line = text.lines().last().expect("a line");
+        assert!(line.contains("at the peak: 1.53 GiB by ") && line.contains(" forward"), "{line}");
+        assert!(visible(line) <= width(), "{line}");
     }
 
     #[test]

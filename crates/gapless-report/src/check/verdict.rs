@@ -23,10 +23,18 @@ pub struct Budgets {
 impl Budgets {
     /// Whether anything is limited on each rank.
     pub(crate) fn limits_ranks(&self) -> bool {
-        self.peak_reserved.is_some()
-            || self.peak_allocated.is_some()
-            || self.fragmentation.is_some()
-            || self.growth_per_step.is_some()
+        let Budgets {
+            peak_reserved,
+            peak_allocated,
+            fragmentation,
+            growth_per_step,
+            spread: _,
+            tolerance: _,
+        } = self;
+        peak_reserved.is_some()
+            || peak_allocated.is_some()
+            || fragmentation.is_some()
+            || growth_per_step.is_some()
     }
 }
 

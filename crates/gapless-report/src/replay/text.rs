@@ -150,11 +150,10 @@ pub(super) fn settings(run: &RunInfo) -> String {
         (_, "") if is_torch => "the defaults".to_owned(),
         ("plan", _) => "the floor: the run packed, every lifetime known".to_owned(),
         ("gapless", "") => "the Gapless allocator, on a simulated card".to_owned(),
-        ("bfc", "") => "TensorFlow's and JAX's: best fit with coalescing".to_owned(),
-        ("rmm-pool", "") => "RMM's pool, which takes half of the card".to_owned(),
-        ("rmm-arena", "") => "RMM's arenas in half of the card".to_owned(),
-        ("buddy", "") => "powers of two, split and merged".to_owned(),
-        ("exact", "") => "no caching: every request goes to the device".to_owned(),
+        (name, "") => {
+            let model = gapless_replay::models::MODELS.iter().find(|model| model.name == name);
+            model.map_or(String::new(), |model| model.what.to_owned())
+        }
         (_, settings) => settings.to_owned(),
     }
 }

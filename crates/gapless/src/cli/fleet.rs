@@ -5,6 +5,13 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet sim --nodes nodes.csv --pods pods.csv --policy all
+  gapless fleet serve --in-cluster              beside the scheduler of Kubernetes
+  gapless fleet agent --once                    who uses more than was promised?
+  gapless fleet place --nodes nodes.json        for another program, by lines of JSON
+  gapless fleet advise peaks.csv                which requests could be lower?")]
 pub(crate) struct FleetArgs {
     #[command(subcommand)]
     pub(crate) command: FleetCommand,
@@ -52,12 +59,11 @@ pub(crate) struct Workload {
 #[command(after_help = "\
 Examples:
   gapless fleet sim --nodes nodes.csv --pods pods.csv
-  gapless fleet sim --nodes nodes.csv --pods pods.csv --policy all --arrivals 1.3 --seed 42
-  gapless fleet sim --nodes nodes.csv --pods pods.csv --arrivals 1.3 --log placements.csv --format json
-  gapless fleet sim --nodes nodes.csv --pods pods.csv --policy all --format html -o fleet.html
+  gapless fleet sim --nodes nodes.csv --pods pods.csv --policy all
+  gapless fleet sim --nodes nodes.csv --pods pods.csv --arrivals 1.3 --seed 42
+  gapless fleet sim --nodes nodes.csv --pods pods.csv --log placements.csv
+  gapless fleet sim --nodes nodes.csv --pods pods.csv --format html -o sim.html
   gapless fleet sim --nodes nodes.json --pods pods.json --times --repack 100
-
-Policies: random, dotprod, clustering, packing, bestfit, fgd, gapless; all runs all of them.
 
 A pod is placed at once or fails for good; a pod that fits on any node is always placed. Seeds and orders of arrivals
 are those of the published experiment (FGD, USENIX ATC'23). The log has a row for each arrival:
@@ -68,8 +74,12 @@ pub(crate) struct SimArgs {
     #[command(flatten)]
     pub(crate) workload: Workload,
 
-    /// The policy, or all
-    #[arg(long, value_name = "NAME", default_value = "gapless")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "gapless",
+        help = format!("The policy ({}), or all", gapless_fleet::policy::NAMES.join(", "))
+    )]
     pub(crate) policy: String,
 
     /// Random seed
@@ -112,7 +122,7 @@ pub(crate) enum SimFormat {
 #[command(after_help = "\
 Examples:
   gapless fleet check-log placements.csv --nodes nodes.csv --pods pods.csv
-  gapless fleet check-log placements.csv --nodes nodes.csv --pods pods.csv --arrivals 1.3 --seed 42
+  gapless fleet check-log log.csv --nodes nodes.csv --pods pods.csv --seed 42
 
 The check adds up what the rows say. It shares no account with the simulator. With --seed it also checks that pods
 arrive in the order of the published experiment.
@@ -140,7 +150,7 @@ Examples:
   gapless fleet serve --in-cluster                               inside a pod, with its service account
   gapless fleet serve --api http://127.0.0.1:8001                through kubectl proxy
   gapless fleet serve --api https://10.0.0.1:6443 --ca ca.crt --token-file token
-  gapless fleet serve --in-cluster --listen 0.0.0.0:8888 --tls-cert tls.crt --tls-key tls.key
+  gapless fleet serve --in-cluster --tls-cert tls.crt --tls-key tls.key
 
 The scheduler posts to /filter, /prioritize and /bind. /healthz and /readyz are for probes, /metrics is for Prometheus.
 deploy/fleet has manifests. The log goes to standard error, one JSON object a line.
@@ -216,10 +226,11 @@ pub(crate) enum AdviseFormat {
 #[command(after_help = "\
 Examples:
   gapless fleet place --nodes nodes.json
-  echo '{\"op\": \"ask\", \"pod\": {\"name\": \"p\", \"gpus\": 1, \"gpu_memory\": \"18GiB\"}}' |
+  echo '{\"op\": \"ask\", \"pod\": {\"name\": \"p\", \"gpus\": 1}}' |
     gapless fleet place --nodes nodes.json
 
-Lines in:  node, close, ask, free, find, restore, state, check; docs/fleet.md describes them.
+Lines in: node, close, ask, free, find, restore, state, check; docs/fleet.md describes them.
+
 Lines out: where a pod is placed, that it waits, or why it can never be placed. What is freed goes to those who wait,
 and the answer names them. The command ends when its standard input does.
 
@@ -235,7 +246,7 @@ pub(crate) struct PlaceArgs {
 Examples:
   gapless fleet agent --once                             who was promised what, and uses how much
   gapless fleet agent --once --format json
-  gapless fleet agent --in-cluster --cdi-dir /var/run/cdi --listen 0.0.0.0:9755      in a DaemonSet
+  gapless fleet agent --in-cluster --cdi-dir /var/run/cdi     in a DaemonSet
   gapless fleet agent --bookings jobs.json --cdi-dir /etc/cdi
 
 The agent ends no process. A pod's processes are found by their cgroup. Tenants that are no pod's (Slurm, Ray) are
@@ -299,6 +310,11 @@ pub(crate) struct AgentArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet dra class | kubectl apply -f -
+  gapless fleet dra slices                      this node's GPUs
+  gapless fleet dra claims pod.json             a pod with a claim on a GPU")]
 pub(crate) struct DraArgs {
     #[command(subcommand)]
     pub(crate) command: DraCommand,
@@ -307,6 +323,9 @@ pub(crate) struct DraArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DraCommand {
     /// The DeviceClass that claims name
+    #[command(after_help = "\
+Examples:
+  gapless fleet dra class | kubectl apply -f -")]
     Class,
     /// The ResourceSlices of this node, as `gapless fleet agent --dra` publishes them
     Slices(SlicesArgs),
@@ -337,7 +356,8 @@ pub(crate) struct SlicesArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
-  kubectl create --dry-run=client -o json -f pod.yaml | gapless fleet dra claims - | kubectl apply -f -
+  kubectl create --dry-run=client -o json -f pod.yaml |
+    gapless fleet dra claims - | kubectl apply -f -
   gapless fleet dra claims pod.json --whole
 
 The manifest is JSON: a Pod, a workload with a template of pods, or a List of them. The result is a List: for each pod

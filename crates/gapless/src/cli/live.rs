@@ -12,9 +12,9 @@ Examples:
   gapless top --once --format json | jq '.processes[].command'
 
 Keys:
-  up, down, enter    select a process, show details          esc, q    back, quit
-  s, r               sort by the next column, reverse        /         filter
-  space              pause                                   ?         all keys
+  up, down, enter    select a process, show details       esc, q    back, quit
+  s, r               sort by the next column, reverse     /         filter
+  space              pause                                ?         all keys
 
 Processes that use Gapless show allocated and reserved memory, fragmentation, allocations a second and
 the last minutes. For all others, the driver (NVML) reports the total. Details are available only

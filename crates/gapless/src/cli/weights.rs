@@ -12,8 +12,8 @@ Examples:
   gapless weights pack model/ -o packed/                     all shards; run again to go on after a stop
   gapless weights verify packed/                             every chunk against its checksum
   gapless weights unpack packed/ -o model-again/             byte for byte what was packed
-  gapless weights unpack packed/ -o mine/ --rank 3 --world 8 the rows of rank 3, and nothing else
-  gapless weights quantize model/ -o model-fp8/ --scheme fp8 as compressed-tensors writes it
+  gapless weights unpack packed/ -o mine/ --rank 3 --world 8  the rows of rank 3, and nothing else
+  gapless weights quantize model/ -o model-fp8/ --scheme fp8  as compressed-tensors writes it
 
 Exit code: 0 success, 2 an error or damage.")]
 pub(crate) struct WeightsArgs {
@@ -36,6 +36,12 @@ pub(crate) enum WeightsCommand {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless weights info model/
+  gapless weights info model.gguf --top 30
+  gapless weights info model/ --full      every byte: exact duplicates, entropy
+  gapless weights info model/ --format json")]
 pub(crate) struct InfoArgs {
     /// A .safetensors, .gguf, .pt, .bin, .npz or .onnx file, or a folder with shards
     pub(crate) input: PathBuf,
@@ -58,6 +64,11 @@ pub(crate) struct InfoArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless weights pack model.safetensors -o small.safetensors
+  gapless weights pack model/ -o packed/          all shards
+  gapless weights pack model/ -o packed/ --limit-rate 500MB")]
 pub(crate) struct PackArgs {
     /// A .safetensors file, or a folder with shards
     pub(crate) input: PathBuf,
@@ -80,6 +91,11 @@ pub(crate) struct PackArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless weights unpack packed/ -o model/
+  gapless weights unpack packed/ -o mine/ --rank 3 --world 8   the rows of rank 3
+  gapless weights unpack damaged.safetensors -o rest.safetensors --keep-going")]
 pub(crate) struct UnpackArgs {
     /// A packed file or folder
     pub(crate) input: PathBuf,
@@ -110,6 +126,10 @@ pub(crate) struct UnpackArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless weights verify packed/
+  gapless weights verify small.safetensors --threads 4")]
 pub(crate) struct VerifyArgs {
     /// A packed file or folder
     pub(crate) input: PathBuf,
@@ -124,6 +144,10 @@ pub(crate) struct VerifyArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless weights quantize model/ -o model-fp8/ --scheme fp8
+  gapless weights quantize model/ -o model-w4/ --scheme w4a16 --ignore '*.gate'")]
 pub(crate) struct QuantizeArgs {
     /// A .safetensors file, or a model's folder with shards and config.json
     pub(crate) input: PathBuf,

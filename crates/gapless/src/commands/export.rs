@@ -4,6 +4,7 @@ use crate::cli::{ExportArgs, ExportFormat};
 use crate::failure::Failure;
 use crate::{Answer, load, output};
 use anyhow::Result;
+use clap::ValueEnum;
 use gapless_export::{DeviceView, View, csv, gtrace, minimalloc, parquet, perfetto};
 use gapless_report::{Analysis, DeviceAnalysis};
 use gapless_trace::Bytes;
@@ -13,8 +14,7 @@ use std::path::Path;
 
 pub(crate) fn run(args: &ExportArgs) -> Result<Answer> {
     let format = args.to.map_or_else(|| format_of(args.output.as_deref()), Ok)?;
-    let binary = matches!(format, ExportFormat::Parquet | ExportFormat::Gtrace);
-    if binary && args.output.is_none() && std::io::stdout().is_terminal() {
+    if is_binary(format) && args.output.is_none() && std::io::stdout().is_terminal() {
         return Err(Failure::new(
             "cannot write a binary format to a terminal",
             "name a file with -o, or send it through a pipe",
@@ -58,20 +58,45 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
+/// Not for a terminal.
+fn is_binary(format: ExportFormat) -> bool {
+    match format {
+        ExportFormat::Parquet | ExportFormat::Gtrace => true,
+        ExportFormat::Csv | ExportFormat::Perfetto | ExportFormat::Minimalloc => false,
+    }
+}
+
+/// How names of files in a format end. Of two formats with one ending, the first in the help has it.
+fn endings(format: ExportFormat) -> &'static [&'static str] {
+    match format {
+        ExportFormat::Csv => &["csv"],
+        ExportFormat::Parquet => &["parquet", "pq"],
+        ExportFormat::Perfetto => &["json"],
+        ExportFormat::Minimalloc => &[],
+        ExportFormat::Gtrace => &["gtrace"],
+    }
+}
+
 /// The format that a file's name asks for.
 fn format_of(path: Option<&Path>) -> Result<ExportFormat> {
-    let extension = path.and_then(Path::extension).map(|e| e.to_string_lossy().to_ascii_lowercase());
-    match extension.as_deref() {
-        Some("csv") => Ok(ExportFormat::Csv),
-        Some("parquet" | "pq") => Ok(ExportFormat::Parquet),
-        Some("json") => Ok(ExportFormat::Perfetto),
-        Some("gtrace") => Ok(ExportFormat::Gtrace),
-        _ => Err(Failure::new(
-            "no output format was given",
-            "use --to csv|parquet|perfetto|minimalloc|gtrace, or an -o file name that ends in .csv, .parquet, .json or .gtrace",
-        )
-        .into()),
-    }
+    let all = ExportFormat::value_variants();
+    let ending = path.and_then(Path::extension).map(|e| e.to_string_lossy().to_ascii_lowercase());
+    let found =
+        ending.and_then(|ending| all.iter().find(|format| endings(**format).contains(&ending.as_str())));
+    found.copied().ok_or_else(|| {
+        let names: Vec<String> = all
+            .iter()
+            .filter_map(|format| format.to_possible_value().map(|value| value.get_name().to_owned()))
+            .collect();
+        let endings: Vec<String> = all
+            .iter()
+            .filter_map(|format| endings(*format).first())
+            .map(|ending| format!(".{ending}"))
+            .collect();
+        let help =
+            format!("use --to {}, or an -o file name that ends in {}", names.join("|"), endings.join(", "));
+        Failure::new("no output format was given", help).into()
+    })
 }
 
 /// The devices asked for, all of them where none was named: at least one.

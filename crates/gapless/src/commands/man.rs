@@ -1,13 +1,12 @@
 //! `gapless man`: manual pages, from the same definition as `--help`.
 
 use crate::Answer;
-use crate::cli::{Args, ManArgs};
+use crate::cli::{self, ManArgs};
 use crate::output;
 use anyhow::{Context, Result, bail};
-use clap::CommandFactory;
 
 pub(crate) fn run(args: &ManArgs) -> Result<Answer> {
-    let mut gapless = Args::command();
+    let mut gapless = cli::command();
     gapless.build();
     if let Some(folder) = &args.all {
         std::fs::create_dir_all(folder)

@@ -1,6 +1,6 @@
 //! `gapless replay`: a run's requests on other allocators and settings.
 
-use crate::cli::{ReplayArgs, ReplayFormat};
+use crate::cli::replay::{ReplayArgs, ReplayFormat};
 use crate::commands::report::page_name;
 use crate::failure::Failure;
 use crate::progress::Counter;
