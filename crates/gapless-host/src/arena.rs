@@ -6,12 +6,16 @@ use crate::budget::Budget;
 use crate::lock::{Guard, Lock};
 use crate::space::{Placed, Space};
 use crate::sys;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Memory goes back in parts of 16 MiB: a fork waits for the helper, and one part takes about a millisecond.
 const PART: usize = 16 << 20;
-/// The least that is reserved where addresses are scarce (`ulimit -v`).
+/// The least that is reserved where addresses are scarce.
 const LEAST: usize = 1 << 30;
+/// Bytes that become writable at once where addresses count (`ulimit -v`).
+const TIGHT_STEP: usize = 1 << 20;
+/// Where arenas begin that do not reserve their addresses: programs and libraries lie far above and below.
+const PLACES: [usize; 3] = [0x1000_0000_0000, 0x2000_0000_0000, 0x3000_0000_0000];
 
 #[derive(Debug)]
 pub struct Arena<const UNIT: usize> {
@@ -23,6 +27,8 @@ pub struct Arena<const UNIT: usize> {
     writable: Lock<u32>,
     /// Bytes that become writable at once.
     step: usize,
+    /// Addresses behind the writable part are not reserved: they are scarce.
+    is_tight: AtomicBool,
 }
 
 /// What an arena holds, in bytes.
@@ -37,14 +43,37 @@ impl<const UNIT: usize> Arena<UNIT> {
     /// (`mlockall`) does not get terabytes.
     #[must_use]
     pub const fn new(budget: &'static Budget, step: usize) -> Arena<UNIT> {
-        let (base, size) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arena { base, size, budget, space: Lock::new(None), writable: Lock::new(0), step }
+        Arena {
+            base: AtomicUsize::new(0),
+            size: AtomicUsize::new(0),
+            budget,
+            space: Lock::new(None),
+            writable: Lock::new(0),
+            step,
+            is_tight: AtomicBool::new(false),
+        }
     }
 
     /// Reserves addresses at a multiple of `alignment`: `size`, or what can be had. True if there are any.
     pub fn begin(&self, size: usize, alignment: usize) -> bool {
+        let mut writable = self.writable.lock();
         let mut space = self.space.lock();
         if space.is_some() {
+            return true;
+        }
+        if let Some(limit) = sys::address_limit().filter(|limit| *limit < size)
+            && let Some(start) = Self::tight_place(limit.max(2 * TIGHT_STEP).next_multiple_of(alignment))
+        {
+            let size = limit.next_multiple_of(UNIT).max(2 * TIGHT_STEP);
+            let Some(tables) = Space::new((size / UNIT) as u32) else {
+                sys::unmap(start, TIGHT_STEP);
+                return false;
+            };
+            *space = Some(tables);
+            *writable = (TIGHT_STEP / UNIT) as u32;
+            self.is_tight.store(true, Ordering::Relaxed);
+            self.base.store(start as usize, Ordering::Relaxed);
+            self.size.store(size, Ordering::Release);
             return true;
         }
         let mut size = size;
@@ -63,6 +92,33 @@ impl<const UNIT: usize> Arena<UNIT> {
             size /= 4;
         }
         false
+    }
+
+    /// Addresses at which `size` bytes are likely to be free. The first step of them is mapped.
+    fn tight_place(size: usize) -> Option<*mut u8> {
+        let starts = PLACES.iter().flat_map(|place| (0..8).map(move |at| place + at * (size.max(1 << 40))));
+        starts.map(|start| start as *mut u8).find(|start| sys::map_at(*start, TIGHT_STEP))
+    }
+
+    /// Addresses are scarce from now on: the arena ends after `most` bytes, or behind what is in use, and gives up
+    /// addresses that nobody uses.
+    pub fn tighten(&self, most: usize) {
+        let mut writable = self.writable.lock();
+        let mut space = self.space.lock();
+        let Some(space) = space.as_mut() else { return };
+        let old = if self.is_tight.load(Ordering::Relaxed) {
+            *writable as usize * UNIT
+        } else {
+            self.size.load(Ordering::Relaxed)
+        };
+        let (end, used) = space.shorten((most / UNIT).min(u32::MAX as usize) as u32);
+        *writable = used.min(*writable);
+        let first = *writable as usize * UNIT;
+        if first < old {
+            sys::unmap(self.address(*writable), old - first);
+        }
+        self.size.store(end as usize * UNIT, Ordering::Release);
+        self.is_tight.store(true, Ordering::Relaxed);
     }
 
     /// Takes addresses that the caller reserved, for good. False: there is no memory for the tables.
@@ -166,12 +222,19 @@ impl<const UNIT: usize> Arena<UNIT> {
             return true;
         }
         let most = (self.size.load(Ordering::Relaxed) / UNIT) as u32;
-        let wanted = end.next_multiple_of((self.step / UNIT) as u32).min(most);
-        let (start, length) = (self.address(*writable), (wanted - *writable) as usize * UNIT);
-        if !sys::commit(start, length) {
-            return false;
-        }
-        prepare(start, length);
+        let is_tight = self.is_tight.load(Ordering::Relaxed);
+        let step = if is_tight { TIGHT_STEP } else { self.step };
+        let start = self.address(*writable);
+        let length = |wanted: u32| (wanted - *writable) as usize * UNIT;
+        let make = |wanted: u32| {
+            let length = length(wanted);
+            sys::keep_errno(|| if is_tight { sys::map_at(start, length) } else { sys::commit(start, length) })
+        };
+        // A whole step, or what is needed where that is too much.
+        let wanted =
+            [end.next_multiple_of((step / UNIT) as u32).min(most), end].into_iter().find(|end| make(*end));
+        let Some(wanted) = wanted else { return false };
+        prepare(start, length(wanted));
         *writable = wanted;
         true
     }

@@ -7,7 +7,7 @@
 //! Held is what was handed out and what is kept for reuse, in granules. A child that was forked is charged for what it
 //! takes itself: the memory that it shares with its parent is the parent's.
 
-use crate::sys;
+use crate::{cgroup, sys};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -340,48 +340,8 @@ fn power(unit: &[u8]) -> Option<u32> {
 pub fn automatic() -> Option<u64> {
     let mut buffer = [0; 4096];
     let machine = sys::kib_line(sys::read_file(c"/proc/meminfo", &mut buffer), b"MemTotal:");
-    let least = [machine, cgroup_limit()].into_iter().flatten().min()?;
+    let least = [machine, cgroup::limit()].into_iter().flatten().min()?;
     Some(least / 10 * 9)
-}
-
-/// The least limit of this process' cgroup and of those above it.
-fn cgroup_limit() -> Option<u64> {
-    let mut buffer = [0; 4096];
-    let text = sys::read_file(c"/proc/self/cgroup", &mut buffer);
-    let mut least = None;
-    for line in text.split(|&b| b == b'\n') {
-        let mut fields = line.splitn(3, |&b| b == b':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        let (root, file) = if controllers.is_empty() {
-            ("/sys/fs/cgroup", "memory.max")
-        } else if controllers.split(|&b| b == b',').any(|name| name == b"memory") {
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
-        } else {
-            continue;
-        };
-        // From the group itself up to the root.
-        let mut end = path.len();
-        loop {
-            let limit = limit_in(root, &path[..end], file);
-            least = [least, limit].into_iter().flatten().min();
-            let Some(above) = path[..end].iter().rposition(|&b| b == b'/') else { break };
-            end = above;
-        }
-    }
-    least
-}
-
-fn limit_in(root: &str, group: &[u8], file: &str) -> Option<u64> {
-    use std::fmt::Write as _;
-    let group = std::str::from_utf8(group).ok()?.trim_end_matches('/');
-    let mut name = crate::text::Text::<1024>::default();
-    let _ = write!(name, "{root}{group}/{file}\0");
-    let mut answer = [0; 64];
-    let limit = sys::number(sys::read_file(CStr::from_bytes_until_nul(name.bytes()).ok()?, &mut answer))?;
-    // Without a limit, cgroup 1 answers with a number near 2^63.
-    (limit < 1 << 60).then_some(limit)
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 
 use crate::bell;
 use crate::budget::Budget;
+use crate::cgroup;
 use crate::decay::{Decay, TICK};
 use crate::gate;
 use crate::helper::{self, Work};
 use crate::huge::Trouble;
 use crate::large::{Large, is_large};
-use crate::lock::Lock;
+use crate::lock::{self, Lock};
 use crate::options::Options;
 use crate::pinned::Pinned;
 use crate::small::{Mimalloc, Own, Small};
@@ -39,6 +40,16 @@ static SEEN_STEPS: AtomicU64 = AtomicU64::new(0);
 static SEEN_WANTED: AtomicU64 = AtomicU64::new(0);
 static WORK: Work = Work { round, pause, is_idle };
 
+/// Freed buffers above this go back at once: there is no helper, or addresses count.
+static KEPT_MOST: AtomicU64 = AtomicU64::new(u64::MAX);
+/// The most that is kept without a helper.
+const KEPT_CONFINED: u64 = 64 << 20;
+/// Addresses count: memory goes back with its addresses. An eighth of what the program may have is kept.
+static IS_TIGHT: AtomicBool = AtomicBool::new(false);
+const KEPT_PART: usize = 8;
+/// The program took rights from pages of a block.
+static HAS_PROTECTED: AtomicBool = AtomicBool::new(false);
+
 /// Small objects above this are looked after when idle.
 const MUCH_SMALL: u64 = 32 << 20;
 /// Rounds between two looks at what small objects keep.
@@ -52,6 +63,9 @@ const TO_SMALL: usize = FROM / 4;
 
 /// Before the first block.
 pub fn begin() {
+    if let Some(limit) = sys::address_limit() {
+        keep_part_of(limit);
+    }
     BUDGET.relieve_by(relieve);
     if !OWN.begin(leave) {
         use_mimalloc();
@@ -119,6 +133,41 @@ pub fn thread_begins() {
 /// The process ends: relatives get its part of the budget.
 pub fn end() {
     BUDGET.leave();
+}
+
+/// The program may make few system calls from now on (`seccomp`): what needs others is done now, or never.
+pub fn confine() {
+    LARGE.settle();
+    helper::end();
+    KEPT_MOST.fetch_min(KEPT_CONFINED, Ordering::Relaxed);
+}
+
+/// The program limits what it may map, or locks all that it has: reserved addresses would count.
+pub fn tighten(most: usize) {
+    LARGE.tighten(most);
+    OWN.tighten(most);
+    keep_part_of(most);
+}
+
+fn keep_part_of(most: usize) {
+    KEPT_MOST.fetch_min((most / KEPT_PART) as u64, Ordering::Relaxed);
+    IS_TIGHT.store(true, Ordering::Relaxed);
+}
+
+/// The program took rights from pages that may be blocks of ours.
+pub fn pages_protected(start: *const u8) {
+    if may_own(start) {
+        HAS_PROTECTED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The next owner of a block may write to all of it, whatever this one did to its pages.
+#[cold]
+fn unprotect(block: *mut u8) {
+    let length = if LARGE.contains(block) { LARGE.usable(block) } else { OWN.whole_length(block) };
+    if let Some(length) = length {
+        sys::keep_errno(|| sys::commit(block, length));
+    }
 }
 
 /// Lets the helper call this in every round, about twice a second. The helper starts with the first large buffer.
@@ -191,6 +240,9 @@ fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
 /// `block` is null, or came from here and was not freed.
 #[inline]
 pub unsafe fn free(block: *mut u8) {
+    if HAS_PROTECTED.load(Ordering::Relaxed) {
+        unprotect(block);
+    }
     if LARGE.contains(block) {
         free_large(block);
     } else if OWN.may_own(block) {
@@ -215,6 +267,14 @@ fn free_large(block: *mut u8) {
         wrong_free("free", block);
     }
     helper::ensure(&WORK);
+    let most = KEPT_MOST.load(Ordering::Relaxed);
+    if most != u64::MAX && LARGE.held().kept > most {
+        if IS_TIGHT.load(Ordering::Relaxed) {
+            LARGE.tighten(usize::MAX);
+        } else {
+            LARGE.trim(u32::MAX);
+        }
+    }
 }
 
 /// # Safety
@@ -306,7 +366,7 @@ fn round() {
     };
     let kept = LARGE.held().kept;
     let is_wanted = BUDGET.exchange(kept, &SEEN_WANTED);
-    let most = if kept > 0 && (is_wanted || is_short()) { u32::MAX } else { surplus };
+    let most = if kept > 0 && (is_wanted || cgroup::is_short()) { u32::MAX } else { surplus };
     // In parts, so that a fork need not wait for all of it.
     let mut left = most;
     while left > 0 && !helper::is_stopping() {
@@ -326,15 +386,6 @@ fn round() {
     }
 }
 
-/// Whether the machine is short of memory: less than a twentieth is available.
-fn is_short() -> bool {
-    let mut buffer = [0; 4096];
-    let text = sys::read_file(c"/proc/meminfo", &mut buffer);
-    let total = sys::kib_line(text, b"MemTotal:");
-    let available = sys::kib_line(text, b"MemAvailable:");
-    matches!((total, available), (Some(total), Some(available)) if available < total / 20)
-}
-
 fn watch_huge_pages() {
     if !LARGE.has_huge_pages() {
         return;
@@ -348,8 +399,8 @@ fn watch_huge_pages() {
 
 // ---- around a fork ----
 
-/// What a recorder does around a fork. Each is called by the thread that forks: while nobody is inside of the
-/// allocator, and before its locks are taken.
+/// What a recorder, or checked mode, does around a fork. Each is called by the thread that forks: while nobody is
+/// inside of the allocator, and before its locks are taken.
 #[derive(Clone, Copy, Debug)]
 pub struct AroundFork {
     pub before: fn(),
@@ -376,9 +427,11 @@ extern "C" fn before_fork() {
     OWN.before_fork();
     PINNED.before_fork();
     LARGE.before_fork();
+    lock::hand_over();
 }
 
 extern "C" fn after_fork() {
+    lock::take_back();
     // SAFETY: `before_fork` took all of them, in this thread.
     unsafe {
         LARGE.after_fork();
@@ -397,6 +450,7 @@ extern "C" fn after_fork() {
 
 extern "C" fn after_fork_in_child() {
     BUDGET.after_fork();
+    lock::take_back();
     // SAFETY: as in `after_fork`; the child's only thread is the one that forked.
     unsafe {
         LARGE.after_fork_in_child();

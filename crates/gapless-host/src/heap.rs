@@ -51,10 +51,11 @@ pub fn configure() -> Options {
         OWN.set_quick(false);
     }
     if options.check {
-        // SAFETY: the handlers are functions of this library, which is never unloaded.
-        unsafe {
-            libc::pthread_atfork(Some(check_before_fork), Some(check_after_fork), Some(check_after_fork));
-        }
+        core::set_around_fork(AroundFork {
+            before: check::before_fork,
+            after: check::after_fork,
+            in_child: check::after_fork,
+        });
         STATE.store(CHECKED, Ordering::Release);
     } else if let Some(config) = options.record {
         core::set_around_fork(AroundFork {
@@ -68,15 +69,6 @@ pub fn configure() -> Options {
         record::objects::hook();
     }
     options
-}
-
-extern "C" fn check_before_fork() {
-    check::before_fork();
-}
-
-extern "C" fn check_after_fork() {
-    // SAFETY: `check_before_fork` ran in this thread.
-    unsafe { check::after_fork() };
 }
 
 /// The process ends.
@@ -120,9 +112,13 @@ pub fn allocate(size: usize) -> *mut u8 {
     if block.is_null() { allocate_other(size) } else { block }
 }
 
-#[cold]
+/// By the C calling convention, which lets nothing unwind: so `malloc` jumps here and needs no frame of its own.
 #[inline(never)]
-fn allocate_other(size: usize) -> *mut u8 {
+extern "C" fn allocate_other(size: usize) -> *mut u8 {
+    let block = Own::quick_allocate_more(size);
+    if !block.is_null() {
+        return block;
+    }
     if is_plain() {
         return or_errno(core::allocate(size, false));
     }
@@ -135,7 +131,10 @@ fn allocate_other(size: usize) -> *mut u8 {
 #[inline]
 #[must_use]
 pub fn allocate_zeroed(size: usize) -> *mut u8 {
-    let block = Own::quick_allocate(size);
+    let mut block = Own::quick_allocate(size);
+    if block.is_null() {
+        block = Own::quick_allocate_more(size);
+    }
     if !block.is_null() {
         // SAFETY: a new block of at least this size.
         unsafe { block.write_bytes(0, size) };
@@ -186,7 +185,7 @@ pub unsafe fn free(block: *mut u8) {
 /// As for [`free`].
 #[cold]
 #[inline(never)]
-unsafe fn free_other(block: *mut u8) {
+unsafe extern "C" fn free_other(block: *mut u8) {
     // SAFETY: as the caller says.
     unsafe {
         match STATE.load(Ordering::Relaxed) {

@@ -5,6 +5,7 @@
 
 use crate::bell;
 use crate::lock::Lock;
+use crate::sys;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -62,7 +63,7 @@ fn start(work: &'static Work) {
 }
 
 fn spawn(work: &'static Work) -> Option<libc::pthread_t> {
-    crate::sys::keep_errno(|| {
+    sys::keep_errno(|| {
         // SAFETY: valid when zero, and initialised by the call below.
         let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
@@ -117,9 +118,23 @@ pub fn before_fork() {
         STOP.store(true, Ordering::SeqCst);
         bell::wake();
         // SAFETY: a thread that nobody else joins.
-        unsafe { libc::pthread_join(running, std::ptr::null_mut()) };
+        sys::uncancelled(|| unsafe { libc::pthread_join(running, std::ptr::null_mut()) });
         RUNS.store(false, Ordering::Relaxed);
     }
+}
+
+/// Runs this while the process has no helper: some calls are refused to a process with two threads.
+pub fn without<T>(work: impl FnOnce() -> T) -> T {
+    before_fork();
+    let result = work();
+    // SAFETY: `before_fork` was called above.
+    unsafe { after_fork() };
+    result
+}
+
+/// Stops the helper for good, as where it may make no system calls.
+pub fn end() {
+    without(|| FAILED.store(true, Ordering::Relaxed));
 }
 
 /// After a fork, in the parent and in the child.

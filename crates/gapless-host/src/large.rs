@@ -15,6 +15,7 @@ use crate::lock::Lock;
 use crate::numa::{self, Topology};
 use crate::pinned::Pinned;
 use crate::space::Placed;
+use crate::sparse::Sparse;
 use crate::sys;
 use crate::units::{GRANULE, HUGE, LARGE, MOST_ALIGNMENT, granules};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -26,11 +27,10 @@ const MOVE: usize = 4 << 20;
 /// From this size on a zeroed buffer drops the memory that it finds instead of clearing it: such buffers are often
 /// tables that are touched here and there.
 const SPARSE: usize = 256 << 20;
-/// A zeroed buffer from this size on, and any that takes half of the machine, gets small pages: where it is touched
-/// here and there, a huge page for each touch would need 512 times the memory.
+/// A zeroed buffer from this size on may be such a table, and gets small pages if the last one was; from the second
+/// size on, and any that takes half of the machine, always.
+const MAYBE_THIN: usize = 16 << 20;
 const THIN: usize = 1 << 30;
-/// Buffers with small pages of their own that are remembered.
-const THINS: usize = 64;
 /// A buffer of this size starts the trial of huge pages.
 const TRIAL: usize = 4 << 20;
 
@@ -54,9 +54,7 @@ pub struct Large {
     inherited: AtomicBool,
     /// Half of the machine's memory.
     half: AtomicUsize,
-    /// Buffers with small pages, and where they begin; 0: nothing.
-    thin: AtomicU32,
-    thins: [AtomicUsize; THINS],
+    sparse: Sparse,
     pub counters: Counters,
 }
 
@@ -109,8 +107,7 @@ impl Large {
             pages: AtomicU32::new(UNKNOWN),
             inherited: AtomicBool::new(false),
             half: AtomicUsize::new(usize::MAX),
-            thin: AtomicU32::new(0),
-            thins: [const { AtomicUsize::new(0) }; THINS],
+            sparse: Sparse::new(),
             counters: Counters {
                 allocations: AtomicU64::new(0),
                 frees: AtomicU64::new(0),
@@ -211,8 +208,11 @@ impl Large {
         if size >= TRIAL && self.pages.load(Ordering::Relaxed) == UNKNOWN {
             self.try_huge_pages();
         }
-        if (zeroed && size >= THIN) || size >= self.half.load(Ordering::Relaxed) {
-            self.make_thin(start, bytes(placed.len));
+        let is_surely_thin = (zeroed && size >= THIN) || size >= self.half.load(Ordering::Relaxed);
+        // Where most of it has memory, pages are what they are.
+        let gets_pages = placed.backed < placed.len / 2 || size >= SPARSE;
+        if is_surely_thin || (zeroed && size >= MAYBE_THIN && gets_pages) {
+            self.make_thin(start, bytes(placed.len), is_surely_thin);
         }
         if zeroed {
             self.clear(arena, placed, size);
@@ -247,6 +247,25 @@ impl Large {
         }
     }
 
+    /// Addresses are scarce from now on. On several nodes the arenas stay as they are.
+    pub fn tighten(&self, most: usize) {
+        let _begun = self.begun.lock();
+        if self.is_absent() || self.nodes() > 1 {
+            return;
+        }
+        self.trim(u32::MAX);
+        self.arenas[0].tighten(most);
+        self.size.store(self.arenas[0].size(), Ordering::Release);
+    }
+
+    /// Does what the first buffers would do: later it may not be allowed.
+    pub fn settle(&self) {
+        self.sparse.stop();
+        if self.begin() && self.pages.load(Ordering::Relaxed) == UNKNOWN {
+            self.try_huge_pages();
+        }
+    }
+
     fn try_huge_pages(&self) {
         let found = if huge::is_offered() && huge::pays() { HUGE_PAGES } else { SMALL_PAGES };
         if self.pages.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -271,24 +290,16 @@ impl Large {
         self.pages.load(Ordering::Relaxed) == HUGE_PAGES
     }
 
-    /// Small pages for one buffer.
-    fn make_thin(&self, start: *mut u8, length: usize) {
-        let free = |slot: &&AtomicUsize| {
-            slot.compare_exchange(0, start as usize, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        };
-        if self.has_huge_pages() && self.thins.iter().find(free).is_some() {
-            self.thin.fetch_add(1, Ordering::Relaxed);
+    /// Small pages for one buffer, if it is sparse as far as anybody can know.
+    fn make_thin(&self, start: *mut u8, length: usize, is_surely: bool) {
+        if self.has_huge_pages() && self.sparse.begin(start, length, is_surely) {
             sys::advise_huge(start, length, false);
         }
     }
 
     /// The buffer is freed: what comes there next is like all others again.
     fn end_thin(&self, start: *mut u8, length: usize) {
-        let mine = |slot: &&AtomicUsize| {
-            slot.compare_exchange(start as usize, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        };
-        if self.thin.load(Ordering::Relaxed) > 0 && self.thins.iter().find(mine).is_some() {
-            self.thin.fetch_sub(1, Ordering::Relaxed);
+        if self.sparse.end(start, length) {
             sys::keep_errno(|| sys::advise_huge(start, length, self.has_huge_pages()));
         }
     }
@@ -327,7 +338,7 @@ impl Large {
     pub fn free(&self, block: *mut u8) -> bool {
         let arena = self.of(block);
         let Some(granule) = arena.unit(block) else { return false };
-        if (self.thin.load(Ordering::Relaxed) > 0 || !self.pinned.is_empty())
+        if (!self.sparse.is_empty() || !self.pinned.is_empty())
             && let Some(length) = self.usable(block)
         {
             if self.pinned.holds(block as usize, length) {

@@ -8,11 +8,13 @@
 //!      ├─ small      objects below 1 MiB: our own core, or mimalloc 3, behind the trait `Small`
 //!      ├─ large      buffers from 1 MiB: memory is kept for the next buffer
 //!      │   ├─ huge       whether huge pages pay on this machine, by measurement
+//!      │   ├─ sparse     buffers that are touched here and there: small pages
 //!      │   ├─ numa       the node that a thread runs on: each has an arena
 //!      │   └─ pinned     what a driver has registered
 //!      ├─ arena      reserved addresses, for both
 //!      │   └─ space      which addresses are free, and which of them have memory: pure, no system call
 //!      ├─ budget     what this process and its relatives may hold together
+//!      ├─ cgroup     what control groups allow, and whether memory is short
 //!      ├─ decay      how much of the kept memory nobody needed lately: pure
 //!      └─ helper     the thread that gives memory back; it is stopped around a fork
 //!   global    the same for Rust programs, as `#[global_allocator]`
@@ -29,6 +31,7 @@
 pub mod arena;
 pub mod bell;
 pub mod budget;
+pub mod cgroup;
 pub mod check;
 pub mod core;
 pub mod decay;
@@ -47,6 +50,7 @@ pub mod record;
 pub mod sampler;
 pub mod small;
 pub mod space;
+pub mod sparse;
 pub mod stats;
 pub mod sys;
 pub mod text;

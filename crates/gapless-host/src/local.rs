@@ -103,7 +103,8 @@ impl Inside {
     pub fn enter() -> Option<Inside> {
         // SAFETY: this thread's own variable; nothing else refers to it.
         let local = unsafe { &mut *get() };
-        (std::mem::replace(&mut local.is_inside, 1) == 0).then_some(Inside(()))
+        // Not `then_some`: it would make and drop one in any case, and the thread would count as outside.
+        (std::mem::replace(&mut local.is_inside, 1) == 0).then(|| Inside(()))
     }
 }
 
@@ -122,6 +123,7 @@ mod tests {
     fn a_thread_inside_of_the_recorder_does_not_enter_again() {
         let inside = Inside::enter().expect("this test is outside");
         assert!(Inside::enter().is_none());
+        assert!(Inside::enter().is_none(), "to be refused changes nothing");
         drop(inside);
         assert!(Inside::enter().is_some());
     }

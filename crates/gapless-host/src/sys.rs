@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+pub const PAGE: usize = 4096;
+
 /// A type that is valid when all its bytes are zero.
 ///
 /// # Safety
@@ -62,6 +64,22 @@ impl<T: Zeroed> Table<T> {
     }
 }
 
+impl<T: Zeroed> Table<T> {
+    /// Gives up the end of the table, from `length` on.
+    pub fn shorten(&mut self, length: usize) {
+        if length >= self.length {
+            return;
+        }
+        let pages = |length: usize| (length * size_of::<T>()).next_multiple_of(PAGE);
+        let (kept, all) = (pages(length.max(1)), pages(self.length));
+        if kept < all {
+            // SAFETY: inside of the table; nobody reads behind its length.
+            unmap(unsafe { self.start.cast::<u8>().add(kept) }, all - kept);
+        }
+        self.length = length;
+    }
+}
+
 impl<T: Zeroed> Drop for Table<T> {
     fn drop(&mut self) {
         unmap(self.start.cast(), self.length * size_of::<T>());
@@ -98,6 +116,33 @@ fn map_with(bytes: usize, protection: i32) -> Option<*mut u8> {
     // SAFETY: a new mapping at an address that the kernel chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
     (start != libc::MAP_FAILED).then_some(start.cast())
+}
+
+/// Zeroed memory at these addresses. False: they are somebody's, or the kernel refuses.
+#[must_use]
+pub fn map_at(start: *mut u8, bytes: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping that replaces none.
+    let got = unsafe { libc::mmap(start.cast(), bytes, rights, flags, -1, 0) };
+    if got == libc::MAP_FAILED || got == start.cast() {
+        return got != libc::MAP_FAILED;
+    }
+    // A kernel that does not know the flag took another place.
+    unmap(got.cast(), bytes);
+    false
+}
+
+/// Bytes that this process may map, or may map for data, where there is such a limit (`ulimit -v`, `ulimit -d`).
+#[must_use]
+pub fn address_limit() -> Option<usize> {
+    let limit = |what| {
+        let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: `limit` is valid for writing.
+        unsafe { libc::getrlimit(what, &raw mut limit) };
+        (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as usize)
+    };
+    [limit(libc::RLIMIT_AS), limit(libc::RLIMIT_DATA)].into_iter().flatten().min()
 }
 
 /// Memory that forked children share.
@@ -164,8 +209,14 @@ pub fn reserve(bytes: usize, alignment: usize) -> Option<*mut u8> {
 /// Makes reserved addresses usable. False: the kernel refuses, as it does where it never overcommits.
 #[must_use]
 pub fn commit(start: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the range is the caller's reservation.
-    unsafe { libc::mprotect(start.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE) == 0 }
+    protect(start, bytes, libc::PROT_READ | libc::PROT_WRITE) == 0
+}
+
+/// `mprotect` itself: the function of that name is the program's way to it, and passes through `gapless-malloc`.
+#[must_use]
+pub fn protect(start: *mut u8, bytes: usize, rights: i32) -> i32 {
+    // SAFETY: the range is the caller's reservation, or the program's own.
+    unsafe { libc::syscall(libc::SYS_mprotect, start, bytes, rights) as i32 }
 }
 
 /// Gives the memory back. The addresses stay, and read as zeros. False: the kernel refuses (locked memory).
@@ -173,6 +224,14 @@ pub fn commit(start: *mut u8, bytes: usize) -> bool {
 pub fn discard(start: *mut u8, bytes: usize) -> bool {
     // SAFETY: the range is memory of the caller's that nobody uses.
     unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 }
+}
+
+/// Whether the page at an address has memory; false where the kernel does not say.
+#[must_use]
+pub fn is_resident(page: *mut u8) -> bool {
+    let mut answer = 0u8;
+    // SAFETY: asks about one page, with room for one byte.
+    unsafe { libc::mincore(page.cast(), PAGE, &raw mut answer) == 0 && answer & 1 == 1 }
 }
 
 /// Asks for huge pages, or for none.
@@ -279,10 +338,12 @@ fn clock(which: libc::clockid_t) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// The beginning of a file, as much as fits; empty where it cannot be read.
+/// The beginning of a file, as much as fits; empty where it cannot be read. By plain system calls: the C library's
+/// functions end a thread that was asked to (`pthread_cancel`), and `malloc` must not.
 pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: `path` ends in a zero; the descriptor is closed below.
-    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
     if file < 0 {
         return &[];
     }
@@ -290,15 +351,30 @@ pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     while length < buffer.len() {
         let rest = &mut buffer[length..];
         // SAFETY: `rest` is valid for writing.
-        let read = unsafe { libc::read(file, rest.as_mut_ptr().cast(), rest.len()) };
+        let read = unsafe { libc::syscall(libc::SYS_read, file, rest.as_mut_ptr(), rest.len()) };
         if read <= 0 {
             break;
         }
         length += read as usize;
     }
     // SAFETY: `file` is open.
-    unsafe { libc::close(file) };
+    unsafe { libc::syscall(libc::SYS_close, file) };
     &buffer[..length]
+}
+
+/// Runs this without an end of the thread by `pthread_cancel` in it.
+pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+    }
+    const DISABLE: i32 = 1;
+    let mut before = 0;
+    // SAFETY: the C library's function, with a variable of this function.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    result
 }
 
 /// A variable of the environment.

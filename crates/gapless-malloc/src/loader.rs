@@ -1,14 +1,16 @@
 //! `dlclose`: the recorder hears of it, because another library may come to the addresses of the one that goes.
 
+use crate::next::Next;
 use gapless_host::heap;
 use std::ffi::{c_int, c_void};
+
+static NEXT: Next = Next::new(c"dlclose");
 
 /// # Safety
 /// As dlclose(3) says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlclose(library: *mut c_void) -> c_int {
-    // SAFETY: the name ends in a zero.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlclose".as_ptr()) };
+    let next = NEXT.get();
     if next.is_null() {
         return 1;
     }

@@ -1,9 +1,10 @@
 //! What runs before the program and after it.
 
-use crate::publish;
+use crate::{publish, threads};
 use gapless_host::{core, heap};
 
 extern "C" fn begin() {
+    threads::prepare();
     if heap::configure().stats {
         core::publish_by(publish::publish);
     }

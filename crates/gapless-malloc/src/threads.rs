@@ -1,11 +1,19 @@
 //! `pthread_create`: the new thread enters the allocator through its gate before the program's code runs in it.
 
+use crate::next::Next;
 use gapless_host::{core, heap};
 use std::ffi::{c_int, c_void};
 
 type Routine = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type Create =
     unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Routine, *mut c_void) -> c_int;
+
+static NEXT: Next = Next::new(c"pthread_create");
+
+/// Before the program begins.
+pub(crate) fn prepare() {
+    NEXT.get();
+}
 
 struct Start {
     routine: Routine,
@@ -32,8 +40,7 @@ pub unsafe extern "C" fn pthread_create(
     routine: Routine,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: the name ends in a zero.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) };
+    let next = NEXT.get();
     let start: *mut Start = heap::allocate(size_of::<Start>()).cast();
     if next.is_null() || start.is_null() {
         return libc::EAGAIN;

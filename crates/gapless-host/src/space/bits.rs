@@ -29,6 +29,13 @@ impl Bits {
         Some(Bits { words: Table::new(words)?, full: Table::new(words / 64 + 1)? })
     }
 
+    /// Gives up the bits from `count` on, which are clear.
+    pub fn shorten(&mut self, count: u32) {
+        let words = count as usize / 64 + 1;
+        self.words.shorten(words);
+        self.full.shorten(words / 64 + 1);
+    }
+
     fn word(&self, at: usize) -> u64 {
         let is_full = self.full.get(at / 64) >> (at % 64) & 1 == 1;
         if is_full { u64::MAX } else { self.words.get(at) }

@@ -66,6 +66,31 @@ impl Space {
         Some(space)
     }
 
+    /// Ends the space at `granules`, or behind what is in use or has memory. Gives the new end, and where the free rest
+    /// begins.
+    pub fn shorten(&mut self, granules: u32) -> (u32, u32) {
+        let last = self.tags.get(self.granules as usize - 1);
+        let found = self.nodes.get(last);
+        if found.state != FREE {
+            return (self.granules, self.granules);
+        }
+        let used = if found.backed > 0 { self.top } else { found.start };
+        // An extent has a granule at least.
+        let end = granules.max(used).max(found.start + 1);
+        if end < self.granules {
+            self.nodes.remove(last);
+            self.nodes.change(last, |n| n.len = end - found.start);
+            self.granules = end;
+            self.top = self.top.min(end);
+            self.tag(last);
+            self.nodes.insert(last);
+            self.tags.shorten(end as usize + 1);
+            self.nodes.shorten(end);
+            self.backed.shorten(end);
+        }
+        (self.granules, used)
+    }
+
     /// Granules in the program's hands.
     #[must_use]
     pub fn live(&self) -> u32 {

@@ -47,6 +47,11 @@ impl Nodes {
         Some(Nodes { table: Table::new(most as usize + 2)?, used: 1, spare: NONE, root: NONE })
     }
 
+    /// There are at most so many granules from now on.
+    pub fn shorten(&mut self, most: u32) {
+        self.table.shorten((most as usize + 2).max(self.used as usize));
+    }
+
     #[must_use]
     pub fn get(&self, node: Index) -> Node {
         self.table.get(node as usize)

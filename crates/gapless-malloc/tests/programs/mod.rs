@@ -1,6 +1,7 @@
 //! Programs in C and C++, compiled and run under the library.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,6 +18,20 @@ pub fn library() -> PathBuf {
 
 /// Compiles a program of `tests/programs/`. Tests run side by side, so each has a file of its own.
 pub fn build(name: &str) -> PathBuf {
+    compile(name, &[])
+}
+
+/// Compiles a library of `tests/programs/`.
+pub fn build_library(name: &str) -> PathBuf {
+    compile(name, &["-shared".as_ref(), "-fPIC".as_ref()])
+}
+
+/// Compiles a program that needs a library, which is loaded with it.
+pub fn build_with(name: &str, library: &Path) -> PathBuf {
+    compile(name, &["-Wl,--no-as-needed".as_ref(), library.as_os_str()])
+}
+
+fn compile(name: &str, more: &[&OsStr]) -> PathBuf {
     static BUILT: AtomicU32 = AtomicU32::new(0);
     let number = BUILT.fetch_add(1, Ordering::Relaxed);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
@@ -30,6 +45,7 @@ pub fn build(name: &str) -> PathBuf {
         // Without the flags the compiler leaves out allocations that have no effect, and refuses planted mistakes.
         .args(["-O1", "-g", "-w", "-fno-builtin", "-rdynamic", "-pthread", "-o"])
         .args([&binary, &source])
+        .args(more)
         .arg("-ldl")
         .output()
         .expect("a C compiler is there: mimalloc was built with it");
@@ -52,4 +68,24 @@ pub fn passes(program: &Path, args: &[&str], variables: &[(&str, &str)], said: &
     let output = run(program, args, variables);
     let (out, error) = words(&output);
     assert!(output.status.success() && out.contains(said), "{:?}\n{out}\n{error}", output.status);
+}
+
+/// Runs a program without the library and then with it: what is right without must be right with it. A program that
+/// hangs is ended.
+pub fn same(program: &Path, args: &[&str], variables: &[(&str, &str)]) {
+    for library in [None, Some(library())] {
+        let mut command = Command::new("timeout");
+        command.arg("--signal=KILL").arg("120").arg(program).args(args);
+        if let Some(library) = &library {
+            command.env("LD_PRELOAD", library).envs(variables.iter().copied());
+        }
+        let output = command.output().expect("the program starts");
+        let (out, error) = words(&output);
+        let with = if library.is_some() { "with" } else { "without" };
+        assert!(
+            output.status.success() && out.trim_end().ends_with("ok"),
+            "{args:?} {with} the library, {variables:?}: {:?}\n{out}\n{error}",
+            output.status
+        );
+    }
 }

@@ -30,11 +30,28 @@ pub static CLASSES: [Class; COUNT] = classes();
 static FINE: [u8; 65] = by_step(16);
 static COARSE: [u8; 257] = by_step(128);
 
+/// The largest size of the fine table.
+pub const FINE_MOST: usize = 1024;
+
 /// The class of a size that is at most [`MOST`].
 #[inline(always)]
 #[must_use]
 pub fn of(size: usize) -> u8 {
-    if size <= 1024 { FINE[size.div_ceil(16)] } else { COARSE[size.div_ceil(128)] }
+    if size <= FINE_MOST { fine(size) } else { coarse(size) }
+}
+
+/// The class of a size that is at most [`FINE_MOST`].
+#[inline(always)]
+#[must_use]
+pub fn fine(size: usize) -> u8 {
+    FINE[size.div_ceil(16)]
+}
+
+/// The class of a size above it that is at most [`MOST`].
+#[inline(always)]
+#[must_use]
+pub fn coarse(size: usize) -> u8 {
+    COARSE[size.div_ceil(128)]
 }
 
 const fn size_of_class(class: usize) -> usize {

@@ -28,7 +28,7 @@ use crate::lock::Lock;
 use crate::sampler::{NEVER, Sampler};
 use crate::sys;
 use cache::{Cache, THREAD_BYTES};
-use classes::{CLASSES, COUNT, MOST, NONE, SLICE, WHOLE};
+use classes::{CLASSES, COUNT, FINE_MOST, MOST, NONE, SLICE, WHOLE};
 use shelf::Shelf;
 use spans::Spans;
 use std::ffi::c_void;
@@ -138,18 +138,36 @@ impl Own {
         }
     }
 
-    /// The short way: an object out of this thread's list. Null: the long way finds out.
+    /// The short way: an object of up to 1 KiB out of this thread's list. Null: the long way finds out.
     #[inline(always)]
     #[must_use]
     pub fn quick_allocate(size: usize) -> *mut u8 {
+        if size > FINE_MOST {
+            return std::ptr::null_mut();
+        }
+        Self::quick_of(size, classes::fine(size))
+    }
+
+    /// The same for larger objects.
+    #[inline(always)]
+    #[must_use]
+    pub fn quick_allocate_more(size: usize) -> *mut u8 {
+        if size <= FINE_MOST || size > MOST {
+            return std::ptr::null_mut();
+        }
+        Self::quick_of(size, classes::coarse(size))
+    }
+
+    #[inline(always)]
+    fn quick_of(size: usize, class: u8) -> *mut u8 {
         let cache: *mut Cache = local::quick().cast();
-        if cache.is_null() || size > MOST {
+        if cache.is_null() {
             return std::ptr::null_mut();
         }
         // SAFETY: this thread's cache, to which nobody else refers; its objects are free.
         unsafe {
             let left = (*cache).sampler.left - size as i64;
-            let list = (*cache).lists.get_unchecked_mut(classes::of(size) as usize);
+            let list = (*cache).lists.get_unchecked_mut(class as usize);
             // Where the recorder must be asked, or the list is empty, nothing is counted here.
             if left < 0 || list.head.is_null() {
                 return std::ptr::null_mut();
@@ -328,6 +346,17 @@ impl Own {
         }
         // SAFETY: an object of this class that its owner gave back; there is room now.
         unsafe { list.push(block) };
+    }
+
+    /// Addresses are scarce from now on: gives up those that nobody uses.
+    pub fn tighten(&self, most: usize) {
+        self.spans.tighten(most);
+    }
+
+    /// The length of an object that has slices of its own; `None` for all others.
+    #[must_use]
+    pub fn whole_length(&self, block: *const u8) -> Option<usize> {
+        (self.spans.class(block) == Some(WHOLE)).then(|| self.spans.whole_size(block)).flatten()
     }
 
     /// What the program has of each class, and what threads keep in their lists, as it is about now.

@@ -4,7 +4,7 @@
 use super::classes::{Class, NONE, SLICE, WHOLE};
 use crate::arena::{Arena, Held};
 use crate::budget::Budget;
-use crate::sys;
+use crate::sys::{self, PAGE};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes that become writable at once.
@@ -71,6 +71,23 @@ impl Spans {
         self.accounts.store(accounts.cast(), Ordering::Relaxed);
         self.classes.store(classes.cast(), Ordering::Release);
         true
+    }
+
+    /// Addresses are scarce from now on.
+    pub fn tighten(&self, most: usize) {
+        let before = self.arena.size() / SLICE;
+        self.arena.trim(u32::MAX);
+        self.arena.tighten(most);
+        let after = self.arena.size() / SLICE;
+        let cut = |table: *mut u8, size: usize| {
+            let (kept, all) = ((after * size).next_multiple_of(PAGE), (before * size).next_multiple_of(PAGE));
+            if kept < all {
+                // SAFETY: the end of a table, for slices that the arena has no more.
+                sys::unmap(unsafe { table.add(kept) }, all - kept);
+            }
+        };
+        cut(self.classes.load(Ordering::Relaxed).cast(), 1);
+        cut(self.accounts.load(Ordering::Relaxed).cast(), size_of::<Span>());
     }
 
     /// The class of the object at an address of ours; `None` for all others.

@@ -1,0 +1,109 @@
+// Programs that lock themselves in: filters of system calls that refuse or kill, and other namespaces, which a program
+// with one thread may enter. Each case prints "ok".
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const size_t MiB = 1 << 20;
+
+static int fails(const char *what) { return printf("%s: %s\n", what, strerror(errno)), 1; }
+
+// Where `is_list_of_allowed`, all others get `otherwise`; else those in the list do.
+static int filter(const int *calls, int count, int is_list_of_allowed, unsigned otherwise) {
+  struct sock_filter code[64];
+  int at = 0;
+  code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+  for (int i = 0; i < count; i++)
+    code[at++] =
+        (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)calls[i], (unsigned char)(count - i), 0);
+  code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, is_list_of_allowed ? otherwise : SECCOMP_RET_ALLOW);
+  code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, is_list_of_allowed ? SECCOMP_RET_ALLOW : otherwise);
+  struct sock_fprog program = {(unsigned short)at, code};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return -1;
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static int work(void) {
+  for (int round = 0; round < 3; round++) {
+    for (size_t mib = 1; mib <= 64; mib *= 4) {
+      char *p = malloc(mib * MiB), *z = calloc(1, mib * MiB);
+      if (!p || !z) return fails("malloc");
+      for (size_t i = 0; i < mib * MiB; i += 4096)
+        if (z[i]) return printf("calloc gave bytes that are not zero\n"), 1;
+      memset(p, 1, mib * MiB);
+      memset(z, 2, mib * MiB);
+      p = realloc(p, mib * MiB * 3);
+      if (!p || p[mib * MiB - 1] != 1) return fails("realloc");
+      free(p);
+      free(z);
+    }
+    void *small[2000];
+    for (int i = 0; i < 2000; i++)
+      if (!(small[i] = malloc((size_t)(i * 17 % 5000 + 1)))) return fails("small blocks");
+    for (int i = 0; i < 2000; i++) free(small[i]);
+  }
+  char *dropped = calloc(1, 300 * MiB);
+  if (!dropped) return fails("calloc");
+  dropped[5 * MiB] = 1;
+  free(dropped);
+  dropped = calloc(1, 300 * MiB);
+  if (!dropped || dropped[5 * MiB]) return printf("calloc found what was there before\n"), 1;
+  free(dropped);
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  const char *name = argc > 1 ? argv[1] : "";
+  int is_used = argc > 2;
+  if (is_used && work()) return 1;
+  if (!strcmp(name, "refused")) {
+    const int calls[] = {SYS_madvise, SYS_memfd_create, SYS_mremap, SYS_openat, SYS_open, SYS_clone, SYS_clone3,
+                         SYS_getcpu, SYS_process_vm_readv, SYS_mbind, SYS_sched_getaffinity};
+    if (filter(calls, 11, 0, SECCOMP_RET_ERRNO | EPERM)) return fails("seccomp");
+    if (work()) return 1;
+  } else if (!strcmp(name, "killed")) {
+    // What glibc's malloc and this program need, and nothing else.
+    const int calls[] = {SYS_brk, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise, SYS_futex,
+                         SYS_write, SYS_read, SYS_exit, SYS_exit_group, SYS_newfstatat, SYS_fstat, SYS_rt_sigreturn,
+                         SYS_getrandom, SYS_clock_nanosleep, SYS_nanosleep};
+    if (filter(calls, 17, 1, SECCOMP_RET_KILL_PROCESS)) return fails("seccomp");
+    if (work()) return 1;
+    usleep(1200 * 1000);
+    if (work()) return 1;
+  } else if (!strcmp(name, "namespaces")) {
+    // A program with one thread may enter a namespace of users; one with several may not.
+    pid_t pid = fork();
+    if (pid == 0) {
+      if (work()) _exit(1);
+      if (unshare(CLONE_NEWUSER)) _exit(fails("unshare") + 2);
+      _exit(work());
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    if (status) return printf("the child ended with %x\n", status), 1;
+    if (work()) return 1;
+    int own = open("/proc/self/ns/mnt", O_RDONLY);
+    if (unshare(CLONE_NEWNS | CLONE_FS)) return fails("unshare");
+    if (work()) return 1;
+    if (setns(own, CLONE_NEWNS)) return fails("setns");
+    if (work()) return 1;
+  } else {
+    return 2;
+  }
+  puts("ok");
+  fflush(stdout);
+  _exit(0);
+}

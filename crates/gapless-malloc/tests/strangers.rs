@@ -1,0 +1,84 @@
+//! Programs as strangers write them, each without the library and with it: what is right on the C library's allocator
+//! is right on ours.
+
+mod programs;
+
+use programs::{build, build_library, build_with, same};
+use std::path::Path;
+
+#[test]
+fn handlers_around_a_fork_may_allocate_in_whatever_order_they_were_registered() {
+    let library = build_library("atfork_lib.c");
+    let program = build_with("handlers.c", &library);
+    same(&program, &["handlers"], &[]);
+    same(&program, &["handlers"], &[("GAPLESS_HOST_CHECK", "1")]);
+    same(&program, &["handlers"], &[("GAPLESS_HOST_LIMIT", "4GiB")]);
+    let file = std::env::temp_dir().join(format!("handlers_{}.gtrace", std::process::id()));
+    same(&program, &["handlers"], &[("GAPLESS_HOST_RECORD", file.to_str().expect("a name"))]);
+    let _ = std::fs::remove_file(file);
+}
+
+#[test]
+fn malloc_and_fork_do_not_end_a_thread_that_was_cancelled() {
+    same(&build("handlers.c"), &["cancels"], &[]);
+}
+
+#[test]
+fn limits_that_a_program_sets_leave_it_what_they_leave_others() {
+    let program = build("limits.c");
+    for case in
+        ["addresses", "inherited", "raised", "data", "data-inherited", "locked", "thin", "processes", "files"]
+    {
+        same(&program, &[case], &[]);
+    }
+}
+
+#[test]
+fn a_program_that_locks_itself_in_goes_on() {
+    let program = build("sandbox.c");
+    for case in [&["refused"][..], &["refused", "used"], &["killed"], &["killed", "used"], &["namespaces"]] {
+        same(&program, case, &[]);
+    }
+}
+
+#[test]
+fn pages_that_a_program_changed_are_whole_for_the_next_owner() {
+    let program = build("pages.c");
+    for case in ["guarded", "advised", "usable", "quiet", "aligned"] {
+        same(&program, &[case], &[]);
+    }
+    for case in ["usable", "aligned", "quiet"] {
+        same(&program, &[case], &[("GAPLESS_HOST_CHECK", "1")]);
+    }
+}
+
+#[test]
+fn threads_begin_and_end_in_every_way() {
+    let library = build_library("loaded_lib.c");
+    let path = library.to_str().expect("a name");
+    let program = build("threads.c");
+    for case in [
+        &["one-by-one", "2000"][..],
+        &["small-stacks"],
+        &["destructors"],
+        &["libraries", path],
+        &["spawned"],
+        &["contexts"],
+    ] {
+        same(&program, case, &[]);
+    }
+}
+
+#[test]
+fn objects_of_cxx_allocate_when_threads_and_the_program_end() {
+    same(&build("statics.cpp"), &[], &[]);
+}
+
+#[test]
+fn python_programs_fork_limit_and_interrupt_themselves() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/stranger.py");
+    let script = script.to_str().expect("a name");
+    for case in ["forks", "pools", "commands", "limits", "killed", "signals", "foreign"] {
+        same(Path::new("python3"), &[script, case], &[]);
+    }
+}
