@@ -49,17 +49,20 @@ fn block(bytes: &[u8], bits: &mut Bits<'_>) {
     bits.write(0b100, 3);
     table(&lengths, bits);
     let codes = codes(&lengths);
-    // Packed as code and length, so that each byte costs one look-up; four of at most 15 bits fit a word.
-    let mut fours = bytes.chunks_exact(4);
-    for four in &mut fours {
-        for &byte in four {
-            let (code, length) = codes[byte as usize];
+    // One look-up a byte. Three codes of at most 15 bits and the seven bits before them fit a word.
+    let mut of_byte = [(0, 0); 256];
+    of_byte.copy_from_slice(&codes[..256]);
+    bits.out.reserve(bytes.len() + 64);
+    let mut threes = bytes.chunks_exact(3);
+    for three in &mut threes {
+        for &byte in three {
+            let (code, length) = of_byte[byte as usize];
             bits.add(code, length);
         }
         bits.flush();
     }
-    for &byte in fours.remainder() {
-        let (code, length) = codes[byte as usize];
+    for &byte in threes.remainder() {
+        let (code, length) = of_byte[byte as usize];
         bits.write(code, length);
     }
     bits.write(codes[END].0, codes[END].1);
@@ -274,6 +277,23 @@ mod tests {
         blocks(&mixed, &mut packed);
         end(&mut packed);
         assert!(unpack(&packed) == mixed);
+    }
+
+    #[test]
+    fn the_longest_codes_may_follow_each_other_at_any_bit() {
+        // The rarest bytes side by side, behind none to eight codes of one bit.
+        for shift in 0..=8 {
+            let mut bytes = vec![242; shift];
+            let (mut a, mut b) = (1usize, 1usize);
+            for symbol in 0..22u8 {
+                bytes.extend(std::iter::repeat_n(symbol * 11 + 11, a));
+                (a, b) = (b, a + b);
+            }
+            let mut packed = Vec::new();
+            blocks(&bytes, &mut packed);
+            end(&mut packed);
+            assert!(unpack(&packed) == bytes, "behind {shift} bits");
+        }
     }
 
     #[test]

@@ -71,14 +71,13 @@ pub fn write(out: &mut dyn Write, page: &Page<'_>) -> io::Result<()> {
 fn write_data(out: &mut dyn Write, page: &Page<'_>, prefix: &str) -> io::Result<()> {
     let stacks = payload::StackNumbers::of(page);
     let (details, rects) = std::thread::scope(|scope| {
-        let details = scope.spawn(|| {
-            page.devices.iter().map(|device| pack(&payload::detail(page.trace, device))).collect::<Vec<_>>()
-        });
-        let rects: Vec<_> =
-            page.devices.iter().map(|device| pack(&payload::rects(page.trace, device, &stacks))).collect();
+        let detail = |device| text(&payload::detail(page.trace, device));
+        let details = scope.spawn(move || page.devices.iter().map(detail).collect::<Vec<_>>());
+        let rects = |device| text(&payload::rects(page.trace, device, &stacks));
+        let rects: Vec<_> = page.devices.iter().map(rects).collect();
         (details.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), rects)
     });
-    section(out, &format!("{prefix}tables"), &pack(&payload::tables(page, &stacks)))?;
+    section(out, &format!("{prefix}tables"), &text(&payload::tables(page, &stacks)))?;
     for (i, (rects, detail)) in rects.iter().zip(&details).enumerate() {
         section(out, &format!("{prefix}rects.{i}"), rects)?;
         section(out, &format!("{prefix}detail.{i}"), detail)?;
@@ -86,9 +85,14 @@ fn write_data(out: &mut dyn Write, page: &Page<'_>, prefix: &str) -> io::Result<
     Ok(())
 }
 
-fn section(out: &mut dyn Write, name: &str, bytes: &[u8]) -> io::Result<()> {
+/// The bytes of a section, packed, as text.
+fn text(bytes: &[u8]) -> Vec<u8> {
+    base64::encode(&pack(bytes))
+}
+
+fn section(out: &mut dyn Write, name: &str, text: &[u8]) -> io::Result<()> {
     write!(out, "<script type=\"application/octet-stream+base64\" id=\"{name}\">")?;
-    base64::write(out, bytes)?;
+    out.write_all(text)?;
     out.write_all(b"</script>\n")
 }
 

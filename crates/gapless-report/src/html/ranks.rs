@@ -3,7 +3,7 @@
 //! Traces come one after the other, so that only one is in memory: [`Writer::new`] writes what all ranks share,
 //! [`Writer::rank`] one rank that is shown whole, [`Writer::finish`] the rest of the page.
 
-use super::{CODE, Page, SKELETON, STYLE, escape_json, escape_text, pack, parts, section, write_data};
+use super::{CODE, Page, SKELETON, STYLE, escape_json, escape_text, parts, section, text, write_data};
 use crate::ranks::Ranks;
 use std::io::{self, Write};
 
@@ -55,7 +55,7 @@ impl<W: Write> Writer<W> {
                 _ => {}
             }
         }
-        section(&mut out, "ranks", &pack(ranks_json.as_bytes()))?;
+        section(&mut out, "ranks", &text(ranks_json.as_bytes()))?;
         Ok(Writer { out })
     }
 
