@@ -71,6 +71,10 @@ def main():
         sys.exit(subprocess.run([sys.executable, *sys.argv], env=cards.environment(cards.card("h200"))).returncode)
     import estimates
 
+    # Forks have what takes most of a cell's time: torch and transformers.
+    import torch  # noqa: F401
+    import transformers.models.auto.modeling_auto  # noqa: F401
+
     estimates.CELL_SECONDS = 90
     kept = {}
     for name, found in estimates.estimated(wanted(not asked.infer, asked.only, [int(word) for word in asked.part.split("/")]), None):

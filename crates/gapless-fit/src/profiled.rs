@@ -29,11 +29,13 @@ pub fn block_profile(name: &str, architecture: &Architecture, run: &Run) -> Resu
     };
     drawn.selective = drawn.selective && run.attention.is_none_or(|a| a == Attention::Eager);
     for (at, kind) in drawn.kinds.iter_mut().enumerate() {
-        // Blocks of a kind are alike to the search: the most demanding one speaks for them.
+        // Blocks of a kind are alike to the search: what they keep is their mean, so that the sum is right (the first one
+        // keeps its input too, which the model holds on to); of what they need for a moment the most demanding speaks.
         let blocks = || drawn.order.iter().zip(&exact.blocks).filter(move |(k, _)| **k == at).map(|(_, b)| b);
         let most = |value: &dyn Fn(&BlockProfile) -> u64| blocks().map(value).max().unwrap_or(0) as f64;
         let closed = kind.kept(precision);
-        let saved = (most(&|b| b.saved) - closed.once).max(0.0);
+        let kept_by_all: u64 = blocks().map(|block| block.saved).sum();
+        let saved = (kept_by_all as f64 / blocks().count().max(1) as f64 - closed.once).max(0.0);
         let guess = closed.total(run.length) * tokens;
         let share = if guess > 0.0 { saved / guess } else { 0.0 };
         let kept = if share > 0.0 {

@@ -2,6 +2,7 @@
 //! trillion.
 
 use gapless_fit::formulas::activations::{self, Recompute, interleave_penalty, megatron};
+use gapless_fit::formulas::deepspeed::{self, Zero};
 use gapless_fit::formulas::head::{self, Loss};
 use gapless_fit::formulas::parameters::{self, Divided};
 use gapless_fit::formulas::pipeline::Schedule;
@@ -424,10 +425,42 @@ fn runtime_overheads() {
 
 #[test]
 fn buckets_and_transients() {
-    assert_eq!(sharding::deepspeed_buckets(500_000_000, 500_000_000).value, 9_000_000_000);
     assert_eq!(sharding::fsdp_transient(100, 2.0, 4.0).value, 1000);
-    assert_eq!(sharding::zero3_live(10, 1_000_000_000, 50).value, 40);
     assert_eq!(sharding::ddp_buckets(10, 4.0).value, 40);
+}
+
+#[test]
+fn zero_holds_buckets_and_partitions_of_whole_gradients() {
+    let zero = Zero {
+        parameters: 1000.0,
+        partition: 250.0,
+        largest: 300.0,
+        head: 100.0,
+        tied: false,
+        block: 100.0,
+        blocks: 9.0,
+        bucket: 150.0,
+        gradient: 2.0,
+    };
+    assert_eq!((zero.buckets().value, zero.at_first()), (600, 200.0));
+    // Two partitions share the largest gradient, and both hold it whole.
+    assert_eq!(zero.gradients().value, 1000);
+    let [before, first, next] = zero.in_blocks();
+    assert_eq!((before.done, before.bytes), (0.0, 0.0));
+    // The head and no whole block fill the first bucket; the second one has gradients of two partitions.
+    assert_eq!((first.done, first.bytes), (0.0, 1000.0));
+    assert_eq!((next.done, next.bytes), (2.0 / 9.0, 1000.0 + 300.0));
+    // A head that no bucket holds is reduced by itself, and copied where partitions share it.
+    assert_eq!(Zero { head: 300.0, ..zero }.at_first(), 1200.0);
+    // The gradient of a tied embedding waits for the last block.
+    let tied = Zero { tied: true, ..zero };
+    assert_eq!(tied.in_blocks()[1].bytes, 1200.0);
+    // In the step: the norm in 64 bits, copies in two types, or the optimizer's own.
+    assert_eq!(zero.step(4.0, 4.0).value, 1000 + 8 * 250);
+    let small = Zero { largest: 10.0, ..zero };
+    assert_eq!(small.step(4.0, 4.0).value, 500 + 6 * 250);
+    assert_eq!(small.step(4.0, 8.0).value, 12 * 250);
+    assert_eq!(deepspeed::live(1000.0, 400.0, 2.0).value, 800);
 }
 
 #[test]

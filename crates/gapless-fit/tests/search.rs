@@ -11,7 +11,8 @@ use gapless_fit::hardware::{self, Cluster, Gpu};
 use gapless_fit::model::Attention;
 use gapless_fit::search::SearchError;
 use gapless_fit::search::cost::CostModel;
-use gapless_fit::search::memory::{Holding, Layout};
+use gapless_fit::search::holding::Holding;
+use gapless_fit::search::memory::Layout;
 use gapless_fit::search::profile::Profile;
 use gapless_fit::search::serve::Serving;
 use gapless_fit::search::space::{Config, Offload, Space, divisors};
@@ -335,7 +336,7 @@ fn a_plans_estimate_bounds_its_chain_and_the_chain_needs_no_more_recomputation()
         let Some(plan) = found.plans.first() else { panic!("{name}: needs {:?}", found.least_needed) };
         let layout = Layout::new(&profile, &cluster, &plan.config);
         let holding = Holding::new(&layout, &layout.stages[0], &plan.config);
-        let chain = gapless_fit::search::memory::chain(&profile, &layout, &holding, &plan.config);
+        let chain = gapless_fit::search::holding::chain(&profile, &layout, &holding, &plan.config);
         let recomputed = plan.counts[0][2] as usize;
         let choices: Vec<usize> = (0..32).map(|block| usize::from(block < recomputed)).collect();
         let walked = simulate::chain(&chain, &choices);

@@ -269,50 +269,25 @@ impl Estimate {
         recomputed: Vec<u64>,
     ) -> Estimate {
         let gpu = q.gpu();
-        let accumulates = config.accumulation > 1 || config.pipeline > 1;
         let widths = config.precision.bytes();
         let each = widths.master as f64 + config.optimizer.state_bytes(widths.state);
         let masters = if each > 0.0 { account.states * widths.master as f64 / each } else { 0.0 };
-        let workspace = overhead::cublas_workspace(gpu.compute_capability).value;
+        let workspace = overhead::TRAINING_THREADS * overhead::cublas_workspace(gpu.compute_capability).value;
         let base_context = overhead::context(true).value;
         let outside = (account.overhead as u64).saturating_sub(workspace + base_context);
-        let gradients = if accumulates { account.gradients } else { 0.0 };
-        let running = account.gathered + gradients + account.activations + account.working.max(account.head);
-        let ending = account.gathered + account.gradients + account.working;
-        let stepping = account.gradients + account.optimizer_step;
-        let mut components = vec![
+        let at = account.at;
+        let components = [
             ("weights", account.weights),
             ("optimizer_state", account.states - masters),
             ("master_copies", masters),
             ("workspaces", workspace as f64),
+            ("gradients", at.gradients),
+            ("activations", at.activations),
+            ("gathered", at.gathered),
+            ("loss_head", at.head),
+            ("temporaries", at.working),
+            ("optimizer_temporaries", at.optimizer_step),
         ];
-        let phase = if running >= ending && running >= stepping {
-            components.extend([
-                ("gradients", gradients),
-                ("activations", account.activations),
-                ("gathered", account.gathered),
-            ]);
-            if account.head > account.working {
-                components.push(("loss_head", account.head));
-                "loss"
-            } else {
-                components.push(("temporaries", account.working));
-                "backward"
-            }
-        } else if ending >= stepping {
-            components.extend([
-                ("gradients", account.gradients),
-                ("temporaries", account.working),
-                ("gathered", account.gathered),
-            ]);
-            "end of backward"
-        } else {
-            components.extend([
-                ("gradients", account.gradients),
-                ("optimizer_temporaries", account.optimizer_step),
-            ]);
-            "optimizer step"
-        };
         let components: Vec<(&'static str, u64)> = components
             .into_iter()
             .map(|(name, bytes)| (name, bytes as u64))
@@ -339,7 +314,7 @@ impl Estimate {
             components,
             peak_at: PeakAt {
                 step: None,
-                phase,
+                phase: at.phase,
                 part: if config.pipeline > 1 { format!("stage {}", account.stage) } else { String::new() },
                 op: String::new(),
             },

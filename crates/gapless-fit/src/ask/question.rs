@@ -57,7 +57,10 @@ impl Question {
     /// When there is no such model, when what is asked contradicts itself, or when the model cannot take it.
     pub fn read(path: &str, asked: &Asked) -> Result<Question, AskError> {
         let options = read::Options { batch: asked.batch };
-        let configuration = Path::new(path).is_dir() || path.ends_with(".json");
+        // A folder without one has nothing that an estimate could run.
+        let is_there = |name: &str| Path::new(path).join(name).is_file();
+        let configuration =
+            path.ends_with(".json") || is_there("config.json") || is_there("model_index.json");
         let model = read::open_with(path, &options).map_err(|error| {
             let told = AskError::new(
                 error.to_string(),

@@ -2,7 +2,7 @@
 
 use super::{EmitError, File, Recipe, Target};
 use crate::formulas::sharding::Sharding;
-use crate::search::memory::BUCKET;
+use crate::search::memory::{BUCKET, LIVE};
 use crate::search::space::{Config, Offload, Space};
 use crate::settings::{Optimizer, Precision};
 use serde_json::{Map, Value, json};
@@ -183,8 +183,8 @@ pub(super) fn deepspeed(recipe: &Recipe) -> File {
     if stage == 3 {
         set("stage3_prefetch_bucket_size", json!(BUCKET));
         set("stage3_param_persistence_threshold", json!(100_000));
-        set("stage3_max_live_parameters", json!(BUCKET * 4));
-        set("stage3_max_reuse_distance", json!(BUCKET * 4));
+        set("stage3_max_live_parameters", json!(LIVE));
+        set("stage3_max_reuse_distance", json!(LIVE));
     } else {
         set("allgather_bucket_size", json!(BUCKET));
     }

@@ -9,6 +9,7 @@
 
 pub mod activations;
 pub mod cache;
+pub mod deepspeed;
 pub mod engine;
 pub mod head;
 pub mod overhead;

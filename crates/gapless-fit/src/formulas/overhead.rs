@@ -31,6 +31,9 @@ pub fn cublas_workspace(compute_capability: u32) -> Term {
     )
 }
 
+/// Threads that have such a workspace in training: forward's, and autograd's.
+pub const TRAINING_THREADS: u64 = 2;
+
 /// NCCL's buffers of the communicators with so many ranks each.
 #[must_use]
 pub fn nccl(communicators: &[u64], rocm: bool) -> Term {

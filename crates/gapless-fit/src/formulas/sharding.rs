@@ -98,35 +98,6 @@ pub fn fsdp_transient(unit: u64, compute: f64, reduce: f64) -> Term {
     )
 }
 
-/// DeepSpeed's buckets with overlapping communication; elements of each.
-#[must_use]
-pub fn deepspeed_buckets(allgather: u64, reduce: u64) -> Term {
-    Term::bytes(
-        "communication buckets",
-        4.5 * (allgather + reduce) as f64 * 2.0,
-        "4.5 (allgather_bucket + reduce_bucket) 2",
-        &[("allgather_bucket", allgather as f64), ("reduce_bucket", reduce as f64)],
-        "DeepSpeed's configuration guide: overlap_comm",
-    )
-}
-
-/// Live parameters and the prefetch bucket of DeepSpeed's ZeRO-3, at most what the model has.
-#[must_use]
-pub fn zero3_live(parameters: u64, max_live: u64, prefetch: u64) -> Term {
-    let live = max_live.min(parameters) + prefetch.min(parameters);
-    Term::bytes(
-        "live parameters",
-        2.0 * live as f64,
-        "2 (min(max_live_parameters, Ψ) + min(prefetch_bucket, Ψ))",
-        &[
-            ("Ψ", parameters as f64),
-            ("max_live_parameters", max_live as f64),
-            ("prefetch_bucket", prefetch as f64),
-        ],
-        "DeepSpeed's configuration guide: stage3_max_live_parameters",
-    )
-}
-
 /// Parallel degrees inside one model replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Degrees {

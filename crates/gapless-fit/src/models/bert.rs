@@ -29,6 +29,8 @@ struct Bert {
     transform: Linear,
     transform_norm: LayerNorm,
     head: Linear,
+    /// A bias that transformers makes beside the head's own, and does not use.
+    _spare: Option<Param>,
 }
 
 pub(crate) fn build(sim: &Sim, e: &Encoder, run: &Run) -> Result<Rc<dyn Network>, BuildError> {
@@ -65,7 +67,19 @@ pub(crate) fn build(sim: &Sim, e: &Encoder, run: &Run) -> Result<Rc<dyn Network>
     } else {
         Linear::new(sim, e.hidden, e.vocab, true, dtype)
     };
-    Ok(Rc::new(Bert { e: e.clone(), words, positions, types, norm, layers, transform, transform_norm, head }))
+    let spare = (!e.tied).then(|| sim.param(&[e.vocab], dtype));
+    Ok(Rc::new(Bert {
+        e: e.clone(),
+        words,
+        positions,
+        types,
+        norm,
+        layers,
+        transform,
+        transform_norm,
+        head,
+        _spare: spare,
+    }))
 }
 
 impl Bert {

@@ -19,8 +19,9 @@ struct Gated {
 }
 
 impl Gated {
-    fn new(sim: &Sim, hidden: u64, inner: u64, dtype: Dtype) -> Gated {
-        let linear = |i, o| Linear::new(sim, i, o, false, dtype);
+    fn new(sim: &Sim, d: &Decoder, inner: u64, dtype: Dtype) -> Gated {
+        let hidden = d.hidden;
+        let linear = |i, o| Linear::new(sim, i, o, d.mlp_bias, dtype);
         Gated { gate: linear(hidden, inner), up: linear(hidden, inner), down: linear(inner, hidden) }
     }
 
@@ -91,28 +92,28 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
     let layers = (0..d.layers)
         .map(|at| {
             sim.scope(Scope::Block(at as u16));
-            let linear = |i, o| Linear::new(sim, i, o, false, dtype);
+            let linear = |i, o, bias| Linear::new(sim, i, o, bias, dtype);
             let q = match mla.q_rank {
                 Some(rank) => Query::Low {
-                    down: linear(d.hidden, rank),
+                    down: linear(d.hidden, rank, d.qkv_bias),
                     norm: RmsNorm::new(sim, rank, dtype),
-                    up: linear(rank, d.heads * head_dim),
+                    up: linear(rank, d.heads * head_dim, false),
                 },
-                None => Query::Whole(linear(d.hidden, d.heads * head_dim)),
+                None => Query::Whole(linear(d.hidden, d.heads * head_dim, false)),
             };
-            let kv_down = linear(d.hidden, mla.kv_rank + mla.rope_dim);
+            let kv_down = linear(d.hidden, mla.kv_rank + mla.rope_dim, d.qkv_bias);
             let kv_norm = RmsNorm::new(sim, mla.kv_rank, dtype);
-            let kv_up = linear(mla.kv_rank, d.heads * (mla.nope_dim + mla.value_dim));
-            let o = linear(d.heads * mla.value_dim, d.hidden);
+            let kv_up = linear(mla.kv_rank, d.heads * (mla.nope_dim + mla.value_dim), false);
+            let o = linear(d.heads * mla.value_dim, d.hidden, d.out_bias);
             let feed = match &d.moe {
                 Some(moe) if at >= moe.dense_layers => {
                     let gate_up = sim.param(&[moe.experts, 2 * moe.expert_intermediate, d.hidden], dtype);
                     let down = sim.param(&[moe.experts, d.hidden, moe.expert_intermediate], dtype);
                     let router = sim.param(&[moe.experts, d.hidden], dtype);
-                    let shared = Gated::new(sim, d.hidden, moe.shared_intermediate, dtype);
+                    let shared = Gated::new(sim, d, moe.shared_intermediate, dtype);
                     Feed::Experts { router, gate_up, down, shared }
                 }
-                _ => Feed::Dense(Gated::new(sim, d.hidden, d.intermediate, dtype)),
+                _ => Feed::Dense(Gated::new(sim, d, d.intermediate, dtype)),
             };
             let input_norm = RmsNorm::new(sim, d.hidden, dtype);
             let post_norm = RmsNorm::new(sim, d.hidden, dtype);

@@ -43,15 +43,15 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
     let layers = (0..d.layers)
         .map(|at| {
             sim.scope(Scope::Block(at as u16));
-            let linear = |i, o| Linear::new(sim, i, o, true, dtype);
+            let linear = |i, o, bias| Linear::new(sim, i, o, bias, dtype);
             let norm = || LayerNorm::new(sim, d.hidden, dtype);
             Block {
                 input_norm: norm(),
                 post_norm: norm(),
-                qkv: linear(d.hidden, 3 * d.hidden).adapted(sim),
-                dense: linear(d.hidden, d.hidden),
-                up: linear(d.hidden, d.intermediate),
-                down: linear(d.intermediate, d.hidden),
+                qkv: linear(d.hidden, 3 * d.hidden, d.qkv_bias).adapted(sim),
+                dense: linear(d.hidden, d.hidden, d.out_bias),
+                up: linear(d.hidden, d.intermediate, d.mlp_bias),
+                down: linear(d.intermediate, d.hidden, d.mlp_bias),
             }
         })
         .collect();

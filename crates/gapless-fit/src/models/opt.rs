@@ -57,7 +57,8 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
     let layers = (0..d.layers)
         .map(|at| {
             sim.scope(Scope::Block(at as u16));
-            let linear = |i, o| Linear::new(sim, i, o, true, dtype);
+            // `enable_bias` is for all of them.
+            let linear = |i, o| Linear::new(sim, i, o, d.qkv_bias, dtype);
             Block {
                 k: linear(d.hidden, d.hidden),
                 v: linear(d.hidden, d.hidden).adapted(sim),

@@ -53,6 +53,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A size of at least 1, or nothing where the key is missing or null.
+    pub(crate) fn optional_size(self, key: &str) -> Result<Option<u64>, Fault> {
+        match self.optional(key)? {
+            Some(0) => self.fault(key, "must be at least 1, or null"),
+            size => Ok(size),
+        }
+    }
+
     /// A size under the first of several names for it that is there.
     pub(crate) fn size_of(self, keys: &[&str], default: u64) -> Result<u64, Fault> {
         let key = keys.iter().find(|key| self.has(key)).unwrap_or(&keys[0]);
@@ -71,7 +79,9 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn flag(self, key: &str, default: bool) -> Result<bool, Fault> {
         match self.get(key).map(|value| (&value.value, value)) {
-            None | Some((Value::Null, _)) => Ok(default),
+            None => Ok(default),
+            // Python takes None for false.
+            Some((Value::Null, _)) => Ok(false),
             Some((Value::Bool(flag), _)) => Ok(*flag),
             Some((_, value)) => self.fault(key, format!("must be true or false, but is {}", value.kind())),
         }

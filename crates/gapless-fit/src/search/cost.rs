@@ -6,7 +6,8 @@
 //! host; data-parallel traffic and offloading hide behind the share `overlap` of the computing time. Ranks are laid out
 //! tensor first, then context, data, pipeline, so that the heaviest traffic stays within a node.
 
-use super::memory::{Holding, Layout, Stage};
+use super::holding::Holding;
+use super::memory::{Layout, Stage};
 use super::profile::Profile;
 use super::space::Config;
 use crate::formulas::pipeline::Schedule;

@@ -2,11 +2,12 @@
 //! cheaper fits" is proven.
 //!
 //! `profile` holds what is known of a model a block, from the closed forms or from a simulated step; `space` says which
-//! dimensions are free and refuses what contradicts itself; `memory` and `cost` price one point; `train` and `serve`
+//! dimensions are free and refuses what contradicts itself; `memory`, `holding` and `cost` price one point; `train` and `serve`
 //! walk through all of them. A cost is an estimate in seconds, from terms that can be printed; memory decides what
 //! fits, and errs to the safe side where it is not exact.
 
 pub mod cost;
+pub mod holding;
 pub mod memory;
 mod pick;
 pub mod profile;

@@ -18,13 +18,33 @@ struct Way {
     host: f64,
 }
 
-pub(super) fn choose(
-    layout: &Layout,
-    stage: &Stage,
-    config: &Config,
-    left: f64,
-    head: f64,
-) -> Option<Chosen> {
+/// Bytes for activations: of those that stay, with a block's working set, at three moments of the blocks' backward (the
+/// share that stays, bytes); and of all, while the loss is computed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub blocks: [(f64, f64); 3],
+    pub ends: f64,
+}
+
+impl Room {
+    /// By how much `retained` has to shrink.
+    fn excess(&self, retained: f64, working: f64) -> f64 {
+        let blocks = self.blocks.iter().map(|&(stays, bytes)| match retained * stays + working - bytes {
+            // Where nothing stays, nothing that is retained can help.
+            more if more > 0.0 => {
+                if stays > 0.0 {
+                    more / stays
+                } else {
+                    f64::INFINITY
+                }
+            }
+            _ => 0.0,
+        });
+        blocks.fold((retained - self.ends).max(0.0), f64::max)
+    }
+}
+
+pub(super) fn choose(layout: &Layout, stage: &Stage, config: &Config, room: &Room) -> Option<Chosen> {
     let schedule = if layout.chunks > 1 {
         Schedule::Interleaved(layout.chunks)
     } else {
@@ -62,8 +82,7 @@ pub(super) fn choose(
     kinds.sort_by_key(|&(_, count, _)| count);
     let mut picker = Picker {
         kinds: &kinds,
-        left,
-        head,
+        room,
         mode: config.checkpointing,
         selective: layout.selective_helps,
         best: None,
@@ -88,8 +107,7 @@ struct Sum {
 
 struct Picker<'a> {
     kinds: &'a [(usize, u64, [Way; 3])],
-    left: f64,
-    head: f64,
+    room: &'a Room,
     mode: Checkpointing,
     selective: bool,
     best: Option<(Sum, Vec<[u64; 3]>)>,
@@ -124,7 +142,7 @@ impl Picker<'_> {
                         .max(full.working)
                         .max(kept.working)
                         .max(halved.working * (half.min(1) as f64));
-                    let excess = retained + working.max(self.head) - self.left;
+                    let excess = self.room.excess(retained, working);
                     let saves = kept.retained - full.retained;
                     let needed = if excess <= 0.0 { 1 } else { (excess / saves).ceil() as u64 };
                     if rest > 0 && saves > 0.0 {
@@ -153,7 +171,7 @@ impl Picker<'_> {
             }
         }
         let cheaper = self.best.as_ref().is_none_or(|(best, _)| next.cost < best.cost);
-        if next.retained > self.left || !cheaper {
+        if next.retained > self.room.ends || !cheaper {
             return;
         }
         self.current.push(counts);
@@ -162,7 +180,7 @@ impl Picker<'_> {
     }
 
     fn offer(&mut self, sum: Sum) {
-        let fits = sum.retained + sum.working.max(self.head) <= self.left;
+        let fits = self.room.excess(sum.retained, sum.working) <= 0.0;
         if fits && self.best.as_ref().is_none_or(|(best, _)| sum.cost < best.cost) {
             self.best = Some((sum, self.current.clone()));
         }

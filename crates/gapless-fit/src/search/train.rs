@@ -8,7 +8,8 @@
 
 use super::SearchError;
 use super::cost::{Cost, CostModel};
-use super::memory::{Account, Chosen, Counts, Holding, Layout};
+use super::holding::Holding;
+use super::memory::{Account, Chosen, Counts, Layout};
 use super::profile::Profile;
 use super::space::{Config, Space, divisors};
 use crate::formulas::sharding::Sharding;

@@ -59,7 +59,7 @@ pub fn account(profile: &Profile, config: &Config, account: &Account) -> Vec<Ter
         term(
             "gathered units and buckets",
             account.gathered,
-            "4 U x + U r (fsdp, zero 3) + 4.5 buckets (zero)",
+            "R x + 3 U x + U r (fsdp; R: outside of the blocks); 2 buckets and the partition's gradients (zero)",
             &[ranks],
         ),
         term("activations", account.activations, "in flight x sum over blocks of what each retains", &batch),
@@ -80,7 +80,7 @@ pub fn account(profile: &Profile, config: &Config, account: &Account) -> Vec<Ter
         term(
             "peak",
             account.peak,
-            "overhead + max(forward and backward, the end of backward, the optimizer's step)",
+            "overhead + max(loss, backward, the end of backward, the optimizer's step, its setup)",
             &batch,
         ),
     ]

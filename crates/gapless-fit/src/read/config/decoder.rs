@@ -378,10 +378,7 @@ fn gpt2(fields: Fields<'_>) -> Outcome<Decoder> {
         kv_heads: heads,
         head_dim: hidden / heads,
         rotary_dim: 0,
-        intermediate: match fields.optional("n_inner")? {
-            Some(inner) if inner > 0 => inner,
-            _ => 4 * hidden,
-        },
+        intermediate: fields.optional_size("n_inner")?.unwrap_or(4 * hidden),
         vocab: fields.size("vocab_size", 50257)?,
         max_positions: fields.size_of(&["n_positions", "max_position_embeddings", "n_ctx"], 1024)?,
         tied: fields.flag("tie_word_embeddings", true)?,
@@ -415,7 +412,7 @@ fn opt(fields: Fields<'_>) -> Outcome<Decoder> {
         kv_heads: heads,
         head_dim: hidden / heads,
         rotary_dim: 0,
-        embed_dim: fields.optional("word_embed_proj_dim")?.filter(|width| *width > 0 && *width != hidden),
+        embed_dim: fields.optional_size("word_embed_proj_dim")?.filter(|width| *width != hidden),
         intermediate: fields.size("ffn_dim", 3072)?,
         vocab: fields.size("vocab_size", 50272)?,
         max_positions: fields.size("max_position_embeddings", 2048)?,
@@ -455,7 +452,7 @@ fn deepseek(style: DecoderStyle, fields: Fields<'_>) -> Outcome<Decoder> {
     let common = base(style, fields, if third { &DEEPSEEK_V3 } else { &DEEPSEEK_V2 })?;
     let q_rank = match fields.get("q_lora_rank") {
         None => Some(1536),
-        Some(_) => fields.optional("q_lora_rank")?.filter(|rank| *rank > 0),
+        Some(_) => fields.optional_size("q_lora_rank")?,
     };
     let mla = Mla {
         q_rank,
@@ -465,8 +462,11 @@ fn deepseek(style: DecoderStyle, fields: Fields<'_>) -> Outcome<Decoder> {
         value_dim: fields.size("v_head_dim", 128)?,
     };
     let expert = fields.size("moe_intermediate_size", if third { 2048 } else { 1407 })?;
-    let shared = fields.optional("n_shared_experts")?.unwrap_or(if third { 1 } else { 2 });
-    let top_k = match (fields.optional("num_experts_per_tok")?, third) {
+    if !mla.rope_dim.is_multiple_of(2) {
+        return fields.fault("qk_rope_head_dim", format!("{} elements cannot turn in pairs", mla.rope_dim));
+    }
+    let shared = fields.size("n_shared_experts", if third { 1 } else { 2 })?;
+    let top_k = match (fields.optional_size("num_experts_per_tok")?, third) {
         (Some(top_k), _) => top_k,
         (None, true) => 8,
         (None, false) => return fields.fault("num_experts_per_tok", "is missing, and has no default"),

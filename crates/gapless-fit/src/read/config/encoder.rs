@@ -35,7 +35,7 @@ pub(super) fn t5(model_type: &str, fields: Fields<'_>, notes: &mut Vec<String>) 
     let many = model_type == "mt5";
     let encoder_layers = fields.number_of(&["num_layers", "num_hidden_layers"], if many { 8 } else { 6 })?;
     let projection = fields.text("feed_forward_proj")?.unwrap_or(if many { "gated-gelu" } else { "relu" });
-    let (gated, name) = match projection.strip_prefix("gated-") {
+    let (says_gated, name) = match projection.strip_prefix("gated-") {
         // The one name that does not mean what it says.
         Some("gelu") => (true, "gelu_new"),
         Some(name) => (true, name),
@@ -44,6 +44,7 @@ pub(super) fn t5(model_type: &str, fields: Fields<'_>, notes: &mut Vec<String>) 
     let Some(activation) = activation(name) else {
         return fields.fault("feed_forward_proj", "must be an activation's name, or gated- and one");
     };
+    let gated = fields.flag("is_gated_act", says_gated)?;
     if fields.get("tie_word_embeddings").is_some() && !fields.flag("tie_word_embeddings", true)? {
         notes.push(
             "tie_word_embeddings is false: transformers ties T5's head all the same, so the head is not counted apart".into(),

@@ -79,6 +79,9 @@ pub(super) fn convnext(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<V
     }
     let channels = stages(fields, "hidden_sizes", vec![96, 192, 384, 768])?;
     let blocks = stages(fields, "depths", vec![3, 3, 9, 3])?;
+    if fields.optional("num_stages")?.is_some_and(|stages| stages != blocks.len() as u64) {
+        return fields.fault("num_stages", "must be as many as hidden_sizes and depths have: 4");
+    }
     notes.push("read as torchvision's ConvNeXt of the same sizes: parameters have its names".into());
     Ok(Vision::ConvNext { channels, blocks, classes: labels(fields)? })
 }

@@ -9,10 +9,7 @@ fn gpt_sizes(fields: Fields<'_>, usual: [u64; 5]) -> Outcome<Sizes> {
     let [vocab, hidden, layers, heads, positions] = usual;
     let hidden = fields.size_of(&["n_embd", "hidden_size"], hidden)?;
     let heads = fields.size_of(&["n_head", "num_attention_heads"], heads)?;
-    let inner = match fields.optional("n_inner")? {
-        Some(inner) if inner > 0 => inner,
-        _ => 4 * hidden,
-    };
+    let inner = fields.optional_size("n_inner")?.unwrap_or(4 * hidden);
     Ok(Sizes {
         vocab: fields.size("vocab_size", vocab)?,
         hidden,
@@ -56,12 +53,12 @@ pub(super) fn falcon(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     s.heads = heads.max(1);
     s.head_dim = hidden / s.heads;
     s.kv_heads = match (new, fields.flag("multi_query", true)?) {
-        (true, _) => fields.optional("num_kv_heads")?.filter(|n| *n > 0).unwrap_or(s.heads),
+        (true, _) => fields.optional_size("num_kv_heads")?.unwrap_or(s.heads),
         (false, true) => 1,
         (false, false) => s.heads,
     };
     s.layers = fields.number_of(&["num_hidden_layers", "n_layer"], 32)?;
-    s.inner = fields.optional("ffn_hidden_size")?.filter(|n| *n > 0).unwrap_or(4 * hidden);
+    s.inner = fields.optional_size("ffn_hidden_size")?.unwrap_or(4 * hidden);
     build.embedding("transformer.word_embeddings.weight", s.vocab, hidden);
     build.each("num_hidden_layers", s.layers, fields, |list, at| {
         let block = format!("transformer.h.{at}");
@@ -111,7 +108,8 @@ pub(super) fn mpt(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = Sizes {
         vocab: fields.size("vocab_size", 50368)?,
         hidden,
-        inner: fields.size("expansion_ratio", 4)? * hidden,
+        // transformers' code does not read expansion_ratio.
+        inner: 4 * hidden,
         layers: fields.number_of(&["n_layers", "num_hidden_layers"], 24)?,
         heads,
         kv_heads: heads,
@@ -309,7 +307,7 @@ pub(super) fn neo(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = Sizes {
         vocab: fields.size("vocab_size", 50257)?,
         hidden,
-        inner: fields.optional("intermediate_size")?.filter(|n| *n > 0).unwrap_or(4 * hidden),
+        inner: fields.optional_size("intermediate_size")?.unwrap_or(4 * hidden),
         layers: fields.number_of(&["num_layers", "num_hidden_layers"], 24)?,
         heads,
         kv_heads: heads,

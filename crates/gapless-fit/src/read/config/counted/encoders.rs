@@ -4,6 +4,27 @@ use super::{Build, Outcome};
 use crate::parameters::{List, Role};
 use crate::read::fields::Fields;
 
+/// The width of what heads share evenly: no forward pass runs with another.
+fn shared_evenly(fields: Fields<'_>, hidden: u64, keys: &[&str], heads: u64) -> Outcome<()> {
+    let heads = fields.size_of(keys, heads)?;
+    if hidden.is_multiple_of(heads) {
+        return Ok(());
+    }
+    let key = keys.iter().find(|key| fields.has(key)).unwrap_or(&keys[0]);
+    fields.fault(key, format!("{heads} heads do not divide the hidden size {hidden}"))
+}
+
+/// The matrix of a masked head that is not the embedding's, and its bias.
+fn untied_head(list: &mut List, fields: Fields<'_>, name: &str, shape: [u64; 2], bias: bool) -> Outcome<()> {
+    if !fields.flag("tie_word_embeddings", true)? {
+        list.push(format!("{name}.weight"), &shape, Role::Head);
+        if bias {
+            list.push(format!("{name}.bias"), &shape[..1], Role::Bias);
+        }
+    }
+    Ok(())
+}
+
 /// BERT's block below `name`, whose projections have these names.
 fn bert_block(list: &mut List, name: &str, hidden: u64, inner: u64, projections: [&str; 3]) {
     for projection in projections {
@@ -18,6 +39,7 @@ fn bert_block(list: &mut List, name: &str, hidden: u64, inner: u64, projections:
 
 pub(super) fn electra(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let hidden = fields.size("hidden_size", 256)?;
+    shared_evenly(fields, hidden, &["num_attention_heads"], 4)?;
     let width = fields.size("embedding_size", 128)?;
     let inner = fields.size("intermediate_size", 1024)?;
     let list = &mut build.list;
@@ -51,6 +73,7 @@ pub(super) fn electra(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
 
 pub(super) fn albert(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let hidden = fields.size("hidden_size", 4096)?;
+    shared_evenly(fields, hidden, &["num_attention_heads"], 64)?;
     let width = fields.size("embedding_size", 128)?;
     let inner = fields.size("intermediate_size", 16384)?;
     let vocab = fields.size("vocab_size", 30000)?;
@@ -87,11 +110,13 @@ pub(super) fn albert(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     build.list.push("predictions.bias", &[vocab], Role::Bias);
     build.list.norm("predictions.LayerNorm", width);
     build.list.linear("predictions.dense", hidden, width, true);
+    untied_head(&mut build.list, fields, "predictions.decoder", [vocab, width], true)?;
     Ok(build)
 }
 
 pub(super) fn distilbert(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let hidden = fields.size_of(&["dim", "hidden_size"], 768)?;
+    shared_evenly(fields, hidden, &["n_heads", "num_attention_heads"], 12)?;
     let inner = fields.size("hidden_dim", 3072)?;
     let vocab = fields.size("vocab_size", 30522)?;
     let list = &mut build.list;
@@ -116,12 +141,14 @@ pub(super) fn distilbert(fields: Fields<'_>, mut build: Build) -> Outcome<Build>
     })?;
     build.list.linear("vocab_transform", hidden, hidden, true);
     build.list.norm("vocab_layer_norm", hidden);
+    untied_head(&mut build.list, fields, "vocab_projector", [vocab, hidden], false)?;
     build.list.push("vocab_projector.bias", &[vocab], Role::Bias);
     Ok(build)
 }
 
 pub(super) fn modernbert(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let hidden = fields.size("hidden_size", 768)?;
+    shared_evenly(fields, hidden, &["num_attention_heads"], 12)?;
     let inner = fields.size("intermediate_size", 1152)?;
     let vocab = fields.size("vocab_size", 50368)?;
     for key in ["attention_bias", "mlp_bias", "norm_bias", "classifier_bias"] {
@@ -150,12 +177,14 @@ pub(super) fn modernbert(fields: Fields<'_>, mut build: Build) -> Outcome<Build>
     build.list.rms("model.final_norm", hidden);
     build.list.linear("head.dense", hidden, hidden, false);
     build.list.rms("head.norm", hidden);
+    untied_head(&mut build.list, fields, "decoder", [vocab, hidden], false)?;
     build.list.push("decoder.bias", &[vocab], Role::Bias);
     Ok(build)
 }
 
 pub(super) fn deberta(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let hidden = fields.size("hidden_size", 1536)?;
+    shared_evenly(fields, hidden, &["num_attention_heads"], 24)?;
     let inner = fields.size("intermediate_size", 6144)?;
     let vocab = fields.size("vocab_size", 128_100)?;
     let positions = fields.size("max_position_embeddings", 512)?;
@@ -200,6 +229,7 @@ pub(super) fn deberta(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     build.list.push("cls.predictions.bias", &[vocab], Role::Bias);
     build.list.linear("cls.predictions.transform.dense", hidden, hidden, true);
     build.list.norm("cls.predictions.transform.LayerNorm", hidden);
+    untied_head(&mut build.list, fields, "cls.predictions.decoder", [vocab, hidden], true)?;
     Ok(build)
 }
 
@@ -210,6 +240,7 @@ fn signed(fields: Fields<'_>, key: &str) -> Option<u64> {
 
 pub(super) fn dinov2(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let hidden = fields.size("hidden_size", 768)?;
+    shared_evenly(fields, hidden, &["num_attention_heads"], 12)?;
     let patch = fields.side("patch_size", 14)?;
     let image = fields.side("image_size", 224)?;
     let channels = fields.size("num_channels", 3)?;
