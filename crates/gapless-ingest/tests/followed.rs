@@ -51,7 +51,8 @@ fn events(dice: &mut Dice, count: usize) -> Vec<Py> {
     let mut live: Vec<(u64, u64)> = Vec::new();
     let (mut at, mut end) = (0, 0);
     loop {
-        let size = 1 + dice.below([200, 60_000, 300_000][dice.below(3) as usize]);
+        let most = [200, 60_000, 300_000][dice.below(3) as usize];
+        let size = 1 + dice.below(most);
         if at + (1 << 20) > end {
             (at, end) = (end + (2 << 20), end + (22 << 20));
             push("segment_alloc", at, 20 << 20);

@@ -168,7 +168,7 @@ impl<D: Device> Pool<D> {
     // ---- budgets ----
 
     /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free goes back to
-    /// the device, as soon as no work uses it.
+    /// the device, if no work uses it any more.
     #[inline]
     pub(super) fn ask(&mut self, budget: Option<&'static Budget>, size: u64) -> Result<(), DeviceError> {
         budget.map_or(Ok(()), |budget| self.ask_for(budget, size))

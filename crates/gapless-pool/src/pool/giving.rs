@@ -2,6 +2,7 @@
 
 use super::{Pool, PoolKey};
 use crate::device::Device;
+use crate::heap::Page;
 use crate::ids::{HeapId, PageId};
 use crate::mutants::{self, Mutant};
 
@@ -37,8 +38,8 @@ impl<D: Device> Pool<D> {
         before - self.stats.reserved.current
     }
 
-    /// [`Pool::trim`] without a wait: each page goes once the work that used it is done. Returns the bytes that went at
-    /// once. Suppliers of pools are not asked to take theirs back.
+    /// [`Pool::trim`] without a wait, of pages that no work uses any more. Others stay free, for the next time. Returns
+    /// the bytes. Suppliers of pools are not asked to take theirs back.
     pub fn trim_behind_work(&mut self) -> u64 {
         self.trim_behind(true)
     }
@@ -58,16 +59,17 @@ impl<D: Device> Pool<D> {
         }
         let before = self.stats.reserved.current;
         self.poll();
-        if is_of_all {
-            self.drop_all_idle_windows();
-        }
+        self.settle_if_done();
+        let done = self.fences.done();
         let is_wanted = |pool: PoolKey| is_of_all || pool.is_private();
         let heaps = self.lanes.heap_ids().filter(|heap| is_wanted(self.lanes[heap.lane()].pool));
         let heaps: Vec<HeapId> = heaps.filter(|&heap| self.is_trimmed(heap)).collect();
         for heap in heaps {
-            self.give_back_pages(heap, u64::MAX);
+            self.give_back_where(heap, u64::MAX, |page| page.freed <= done);
         }
-        self.settle_if_done();
+        if is_of_all {
+            self.drop_all_idle_windows();
+        }
         before.saturating_sub(self.stats.reserved.current)
     }
 
@@ -81,6 +83,10 @@ impl<D: Device> Pool<D> {
     /// Gives wholly free pages of a heap back, `most` bytes or a page more: at once where no work uses them. The
     /// bytes.
     pub(super) fn give_back_pages(&mut self, heap: HeapId, most: u64) -> u64 {
+        self.give_back_where(heap, most, |_| true)
+    }
+
+    fn give_back_where(&mut self, heap: HeapId, most: u64, may_go: impl Fn(&Page) -> bool) -> u64 {
         let mut given = 0;
         for page in (0..self.heap(heap).pages().len()).rev().map(PageId::new) {
             if given >= most {
@@ -88,7 +94,7 @@ impl<D: Device> Pool<D> {
             }
             // Pages at the end may have gone with the ones before.
             let Some(there) = self.heap(heap).pages().get(page.index()) else { continue };
-            if there.windows == 0 && there.is_free() {
+            if there.windows == 0 && there.is_free() && may_go(there) {
                 given += there.size;
                 self.give_back_page(heap, page);
             }
