@@ -31,7 +31,7 @@ ABOVE = [
     BENCH / "python" / "runtime.c",
     *(
         HERE / f"{name}.c"
-        for name in ("cublas", "cublaslt", "cudnn", "cudnn_backend", "cudnn_rnn", "cufft", "cusolver", "cusparse", "nccl", "runtime_more")
+        for name in ("cublas", "cublaslt", "cudnn", "cudnn_backend", "cudnn_rnn", "cufft", "cusolver", "cusparse", "graph_objects", "nccl", "runtime_more")
     ),
 ]
 COMPILERS = ("libnvrtc.so.12", "libnvrtc.so.13")

@@ -1,5 +1,5 @@
 /* cuBLAS: torch gives it its workspace from its own allocator, so every product and solve does nothing to memory here.
- * The list is what libtorch_cuda.so and libtorch_cuda_linalg.so of torch 2.11 link to. */
+ * The list is what libtorch_cuda.so and libtorch_cuda_linalg.so of torch 2.11 and 2.15 link to. */
 
 #include "answers.h"
 
@@ -45,7 +45,8 @@ DOES_NOTHING(cublasIdamax_v2) DOES_NOTHING(cublasIdamin_v2) DOES_NOTHING(cublasI
 DOES_NOTHING(cublasIsamin_v2) DOES_NOTHING(cublasIzamax_v2) DOES_NOTHING(cublasIzamin_v2) DOES_NOTHING(cublasSasum_v2)
 DOES_NOTHING(cublasSaxpy_v2) DOES_NOTHING(cublasScasum_v2) DOES_NOTHING(cublasScnrm2_v2) DOES_NOTHING(cublasScopy_v2)
 DOES_NOTHING(cublasSdot_v2) DOES_NOTHING(cublasSetMathMode) DOES_NOTHING(cublasSetMatrixAsync)
-DOES_NOTHING(cublasSetPointerMode_v2) DOES_NOTHING(cublasSetStream_v2) DOES_NOTHING(cublasSetVectorAsync)
+DOES_NOTHING(cublasSetPointerMode_v2) DOES_NOTHING(cublasSetSmCountTarget) DOES_NOTHING(cublasSetStream_v2)
+DOES_NOTHING(cublasSetVectorAsync)
 DOES_NOTHING(cublasSetWorkspace_v2) DOES_NOTHING(cublasSgemmBatched) DOES_NOTHING(cublasSgemmEx)
 DOES_NOTHING(cublasSgemmStridedBatched) DOES_NOTHING(cublasSgemm_v2) DOES_NOTHING(cublasSgemv_v2)
 DOES_NOTHING(cublasSger_v2) DOES_NOTHING(cublasSgetrfBatched) DOES_NOTHING(cublasSnrm2_v2) DOES_NOTHING(cublasSrot_v2)

@@ -42,9 +42,20 @@ DOES_NOTHING(cuTensorMapEncodeTiled)
 /* Clusters of thread blocks: as many as there are processors. */
 int cuOccupancyMaxActiveClusters(int *out) { *out = card_attribute(PROCESSORS) ? card_attribute(PROCESSORS) : 1; return 0; }
 
+/* torch 2.15 asks for the driver's own messages of errors; there are none. */
+int cuLogsRegisterCallback(void *function, void *data, void **out) { (void)function; (void)data; *out = LOADED; return 0; }
+DOES_NOTHING(cuLogsUnregisterCallback)
+
+/* torch looks these up for contexts with a part of the processors, and for memory that many cards see as one. What they
+ * take was never measured. */
+NOT_KNOWN(cuCtxFromGreenCtx) NOT_KNOWN(cuDevResourceGenerateDesc) NOT_KNOWN(cuDevSmResourceSplitByCount)
+NOT_KNOWN(cuDeviceGetDevResource) NOT_KNOWN(cuGreenCtxCreate) NOT_KNOWN(cuGreenCtxDestroy) NOT_KNOWN(cuGreenCtxStreamCreate)
+NOT_KNOWN(cuMulticastAddDevice) NOT_KNOWN(cuMulticastBindMem) NOT_KNOWN(cuMulticastCreate) NOT_KNOWN(cuMulticastUnbind)
+
 /* cuDNN and Triton look these up at start. What they do with them does not happen on this card: attention plans are
  * not compiled (cudnn_backend.c). */
 int cuCtxGetLimit(size_t *out, int limit) { (void)limit; *out = 0; return 0; }
-NOT_KNOWN(cuKernelGetAttribute) NOT_KNOWN(cuKernelSetAttribute) NOT_KNOWN(cuLibraryGetKernel) NOT_KNOWN(cuLibraryLoadData)
-NOT_KNOWN(cuLibraryLoadFromFile) NOT_KNOWN(cuLibraryUnload) NOT_KNOWN(cuLinkAddData) NOT_KNOWN(cuLinkCreate)
+NOT_KNOWN(cuKernelGetAttribute) NOT_KNOWN(cuKernelGetFunction) NOT_KNOWN(cuKernelSetAttribute)
+NOT_KNOWN(cuLibraryGetKernel) NOT_KNOWN(cuLibraryLoadData) NOT_KNOWN(cuLibraryLoadFromFile)
+NOT_KNOWN(cuLibraryUnload) NOT_KNOWN(cuLinkAddData) NOT_KNOWN(cuLinkCreate)
 NOT_KNOWN(cuLinkDestroy) NOT_KNOWN(cuOccupancyMaxPotentialClusterSize) NOT_KNOWN(cuCtxPopCurrent) NOT_KNOWN(cuCtxPushCurrent)

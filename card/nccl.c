@@ -44,6 +44,12 @@ int ncclCommSplit(const communicator *parent, int color, int key, void **out, vo
     *out = NULL;
     return color < 0 ? 0 : join(out, parent->ranks, parent->rank);
 }
+/* Ranks that are there already pass -1 and keep their number; new ones have no communicator yet. */
+int ncclCommGrow(const communicator *old, int ranks, const unique_id *id, int rank, void **out, void *config) {
+    (void)id; (void)config;
+    return join(out, ranks, old && rank < 0 ? old->rank : rank);
+}
+int ncclCommGetUniqueId(const communicator *comm, unique_id *out) { (void)comm; return ncclGetUniqueId(out); }
 int ncclCommDestroy(void *comm) { free(comm); return 0; }
 int ncclCommAbort(void *comm) { free(comm); return 0; }
 int ncclCommCount(const communicator *comm, int *out) { *out = comm->ranks; return 0; }
@@ -66,17 +72,67 @@ int ncclAllGather(const char *from, char *to, size_t elements, int type, const c
     for (int rank = 0; rank < comm->ranks; rank++) echo_move(to + (size_t)rank * size, from, size);
     return 0;
 }
-int ncclBroadcast(const char *from, char *to, size_t elements, int type, int root, void *comm, void *stream) {
-    (void)root; (void)comm; (void)stream;
-    echo_move(to, from, elements * width(type));
+int ncclGather(const char *from, char *to, size_t elements, int type, int root, const communicator *comm, void *stream) {
+    return comm->rank == root ? ncclAllGather(from, to, elements, type, comm, stream) : 0;
+}
+
+/* ---- groups: their broadcasts happen together, at the end of the outermost one ---- */
+
+typedef struct { const communicator *comm; const char *from; char *to; size_t size; int root; } broadcast;
+static __thread struct { int depth; size_t count, room; broadcast *calls; } group;
+
+/* The call of this rank that stands where `call` stands among those of its root; NULL where this rank has none. */
+static const broadcast *own_of(const broadcast *call) {
+    size_t before = 0;
+    for (const broadcast *at = group.calls; at < call; at++) before += at->comm == call->comm && at->root == call->root;
+    for (const broadcast *at = group.calls; at < group.calls + group.count; at++) {
+        if (at->comm == call->comm && at->root == call->comm->rank && before-- == 0) return at;
+    }
+    return NULL;
+}
+
+/* torch 2.15 gathers by one broadcast from each rank in a group, where a rank passes its own data for its own broadcast
+ * alone. What another rank sends is taken to be the same; data of another size is not known. A group without an own
+ * broadcast leaves what this rank has in the buffer. */
+static const char *sent_by_root(const broadcast *call) {
+    const broadcast *own = call->root == call->comm->rank ? call : own_of(call);
+    return !own ? call->from : own->size == call->size ? own->from : NULL;
+}
+
+int ncclBroadcast(const char *from, char *to, size_t elements, int type, int root, const communicator *comm, void *stream) {
+    (void)stream;
+    size_t size = elements * width(type);
+    if (!group.depth) {
+        echo_move(to, from, size);
+        return 0;
+    }
+    if (group.count == group.room) {
+        group.room = group.room ? 2 * group.room : 16;
+        group.calls = realloc(group.calls, group.room * sizeof *group.calls);
+        if (!group.calls) device_unexpected("no host memory");
+    }
+    group.calls[group.count++] = (broadcast){comm, from, to, size, root};
+    return 0;
+}
+int ncclGroupStart(void) { group.depth += 1; return 0; }
+int ncclGroupEnd(void) {
+    enum { INVALID_USAGE = 5 };
+    if (!group.depth) return INVALID_USAGE;
+    if (--group.depth) return 0;
+    for (size_t i = 0; i < group.count; i++) echo_move(group.calls[i].to, sent_by_root(&group.calls[i]), group.calls[i].size);
+    free(group.calls);
+    memset(&group, 0, sizeof group);
     return 0;
 }
 
-DOES_NOTHING(ncclAllReduce) DOES_NOTHING(ncclAlltoAll) DOES_NOTHING(ncclBcast)
- DOES_NOTHING(ncclCommDeregister) DOES_NOTHING(ncclCommFinalize) DOES_NOTHING(ncclGroupEnd)
-DOES_NOTHING(ncclGroupStart) DOES_NOTHING(ncclRecv) DOES_NOTHING(ncclRedOpDestroy) DOES_NOTHING(ncclReduce)
+DOES_NOTHING(ncclAllReduce) DOES_NOTHING(ncclAlltoAll) DOES_NOTHING(ncclBcast) DOES_NOTHING(ncclCommDeregister)
+DOES_NOTHING(ncclCommFinalize) DOES_NOTHING(ncclRecv) DOES_NOTHING(ncclRedOpDestroy) DOES_NOTHING(ncclReduce)
 DOES_NOTHING(ncclReduceScatter) DOES_NOTHING(ncclSend)
+/* These give back NCCL's own memory and take it again, or stop what is under way: no memory of torch's. */
+DOES_NOTHING(ncclCommResume) DOES_NOTHING(ncclCommRevoke) DOES_NOTHING(ncclCommSuspend)
 
 /* Memory that NCCL hands out, and windows on it: not measured. */
 NOT_KNOWN(ncclCommShrink) NOT_KNOWN(ncclCommWindowDeregister) NOT_KNOWN(ncclCommWindowRegister) NOT_KNOWN(ncclDevCommCreate)
 NOT_KNOWN(ncclDevCommDestroy) NOT_KNOWN(ncclGroupSimulateEnd) NOT_KNOWN(ncclMemAlloc) NOT_KNOWN(ncclMemFree)
+NOT_KNOWN(ncclCommMemStats) NOT_KNOWN(ncclGetLsaMultimemDevicePointer) NOT_KNOWN(ncclGetPeerDevicePointer)
+NOT_KNOWN(ncclPutSignal) NOT_KNOWN(ncclSignal) NOT_KNOWN(ncclWaitSignal) NOT_KNOWN(ncclWinGetUserPtr)

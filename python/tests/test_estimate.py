@@ -274,7 +274,11 @@ def test_operators_that_read_the_card_on_their_way_run(script):
 
 
 def test_operators_take_what_an_h200_took(bench, monkeypatch):
-    """Single operators against every allocation that a card made for them: torch-bench/estimate/probes.py."""
+    """Single operators against every allocation that a card made for them: torch-bench/estimate/probes.py.
+
+    The card ran torch 2.11 with its cuDNN. Another release chooses other algorithms, so that its sizes are not known:
+    there the operators have to run, and are not compared.
+    """
     program = f"""
         import gzip, json, sys
         sys.path.insert(0, {str(ROOT / "torch-bench/estimate")!r})
@@ -293,36 +297,58 @@ def test_operators_take_what_an_h200_took(bench, monkeypatch):
 
         truth = json.load(gzip.open({str(ROOT / "testdata/estimate/h200_operators.json.gz")!r}, "rt"))
         kinds = ("fft", "ctc", "rnn GRU", "linalg qr", "conv2d depthwise")
-        wrong, compared = [], 0
+        recorded_release = torch.__version__.startswith("2.11.")
+        wrong, ran = [], 0
         for name, make in probes.probes():
             if name in truth and name.startswith(kinds):
                 recorded = probes.record(make)
                 # The first pass also makes the state of dropout, once for a process.
                 del recorded["infer"]
                 for phase, found in recorded.items():
-                    compared += 1
-                    if abs(most(found) - most(truth[name][phase])) > 0.01 * most(truth[name][phase]):
+                    ran += 1
+                    if recorded_release and abs(most(found) - most(truth[name][phase])) > 0.01 * most(truth[name][phase]):
                         wrong.append((name, phase, most(truth[name][phase]), most(found)))
-        assert compared > 300 and not wrong, (compared, wrong)
+        assert ran > 300 and not wrong, (ran, wrong)
     """
     monkeypatch.setenv("GAPLESS_CARD_LIBRARIES", str(bench.standin))
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, env=cards.environment(cards.card("h200")), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    # cuDNN says so of each of the driver's functions that the card lacks.
+    assert "Could not load symbol" not in done.stderr, done.stderr
 
 
-def test_every_function_that_torch_links_to_is_known(bench):
-    libraries = Path(subprocess.run([sys.executable, "-c", "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"],
-                                    capture_output=True, text=True, check=True).stdout.strip()) / "lib"  # fmt: skip
+@pytest.fixture(scope="module")
+def torch_libraries():
+    """The folder of torch's own libraries."""
+    program = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    return Path(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()) / "lib"
+
+
+def symbols(library):
+    return subprocess.run(["readelf", "--wide", "--dyn-syms", library], capture_output=True, text=True, check=True).stdout
+
+
+def defined(library):
+    return set(re.findall(r"GLOBAL DEFAULT +\d+ (\w+)", symbols(library)))
+
+
+def test_every_function_that_torch_links_to_is_known(bench, torch_libraries):
     wanted = set()
     for name in ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libc10_cuda.so"):
-        said = subprocess.run(["readelf", "--wide", "--dyn-syms", libraries / name], capture_output=True, text=True, check=True).stdout
-        wanted |= set(re.findall(r" UND ((?:cublas|cudnn|cufft|cusolver|cusparse|nccl|cuda)[A-Z]\w*)", said))
-    said = subprocess.run(["readelf", "--wide", "--dyn-syms", bench.standin / "libgapless-card.so"], capture_output=True, text=True, check=True).stdout
-    known = set(re.findall(r"GLOBAL DEFAULT +\d+ (\w+)", said))
+        wanted |= set(re.findall(r" UND ((?:cublas|cudnn|cufft|cusolver|cusparse|nccl|cuda)[A-Z]\w*)", symbols(torch_libraries / name)))
+    known = defined(bench.standin / "libgapless-card.so")
     # cuSPARSELt (2:4 sparsity) is not on the card: the real library refuses without a GPU.
     missing = {name for name in wanted - known if not name.startswith("cusparseLt")}
     assert len(wanted) > 400 and not missing, sorted(missing)
+
+
+def test_every_function_of_the_driver_that_torch_looks_up_is_known(bench, torch_libraries):
+    strings = (torch_libraries / "libc10_cuda.so").read_bytes()
+    wanted = {name.decode() for name in re.findall(rb"\0(cu(?:Ctx|Dev|Get|Green|Logs|Mem|Multicast|Stream)[A-Z]?\w+)(?=\0)", strings)}
+    known = defined(bench.standin / "libcuda.so.1")
+    missing = {name for name in wanted if not {name, f"{name}_v2", f"{name}_v3"} & known}
+    assert len(wanted) > 10 and not missing, sorted(missing)
 
 
 def test_cards_are_described_and_an_unknown_one_gets_the_list():

@@ -3,6 +3,7 @@
 
 #define _GNU_SOURCE
 #include "../../card/echo.h"
+#include "../../card/graph_objects.h"
 #include "../../card/properties.h"
 #include "card.h"
 #include <dlfcn.h>
@@ -140,6 +141,7 @@ int cudaHostAlloc(void **out, size_t size, unsigned flags) {
     *out = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
     return *out ? SUCCESS : fail(OUT_OF_MEMORY);
 }
+int cudaMallocHost(void **out, size_t size) { return cudaHostAlloc(out, size, 0); }
 int cudaFreeHost(void *addr) { free(addr); return SUCCESS; }
 int cudaHostRegister(void *addr, size_t size, unsigned flags) { (void)addr; (void)size; (void)flags; return SUCCESS; }
 int cudaHostUnregister(void *addr) { (void)addr; return SUCCESS; }
@@ -213,6 +215,7 @@ int cudaIpcOpenEventHandle(void **out, struct by_value handle) { (void)handle; *
 /* ---- streams and captures ---- */
 
 int cudaStreamCreate(void **out) { *out = (void *)card_new_stream(); return SUCCESS; }
+int cudaStreamCreateWithFlags(void **out, unsigned flags) { (void)flags; return cudaStreamCreate(out); }
 int cudaStreamCreateWithPriority(void **out, unsigned flags, int priority) {
     (void)flags; (void)priority;
     *out = (void *)card_new_stream();
@@ -250,10 +253,16 @@ int cudaStreamEndCapture(void *stream, void **graph) {
     return result ? fail(result) : SUCCESS;
 }
 int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) { (void)graph; (void)nodes; *count = 1; return SUCCESS; }
-int cudaGraphInstantiateWithFlags(void **out, void *graph, unsigned long long flags) { (void)flags; *out = graph; return SUCCESS; }
+int cudaGraphInstantiateWithFlags(void **out, void *graph, unsigned long long flags) {
+    (void)flags;
+    objects_of_executable(graph);
+    *out = graph;
+    return SUCCESS;
+}
+int cudaGraphInstantiate(void **out, void *graph, unsigned long long flags) { return cudaGraphInstantiateWithFlags(out, graph, flags); }
 int cudaGraphLaunch(void *graph, void *stream) { (void)graph; (void)stream; echo_forget(); return SUCCESS; }
-int cudaGraphExecDestroy(void *graph) { (void)graph; return SUCCESS; }
-int cudaGraphDestroy(void *graph) { (void)graph; return SUCCESS; }
+int cudaGraphExecDestroy(void *graph) { objects_drop_executable(graph); return SUCCESS; }
+int cudaGraphDestroy(void *graph) { objects_drop_graph(graph); return SUCCESS; }
 
 /* ---- kernels ---- */
 
@@ -298,9 +307,12 @@ int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, const void 
 
 /* ---- the driver's functions ---- */
 
+int cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags, int *result);
+
+/* A name without its version is that of the newest one. */
 int cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags, int *found) {
-    (void)version; (void)flags;
     *out = dlsym(RTLD_DEFAULT, name);
+    if (!*out) cuGetProcAddress_v2(name, out, (int)version, flags, NULL);
     if (found) *found = *out ? 0 : 1;
     return SUCCESS;
 }
