@@ -46,7 +46,7 @@ pub(crate) struct Builder {
     pub(crate) rows: Rows,
     pub(crate) limits: Limits,
     pub(crate) memo: Vec<Packed>,
-    /// Values of the memo that eight bytes cannot hold.
+    /// Values of the memo that four bytes cannot hold.
     pub(crate) wide: Vec<Value>,
     slots: Vec<Slot>,
     spare: Vec<u32>,
@@ -57,6 +57,8 @@ pub(crate) struct Builder {
 
 impl Builder {
     pub(crate) fn new(limits: Limits) -> Builder {
+        // The memo has 28 bits for the row of an event.
+        let limits = Limits { events: limits.events.min(u64::from(Packed::LIMIT)), ..limits };
         Builder {
             rows: Rows::new(limits.text),
             limits,
@@ -70,12 +72,12 @@ impl Builder {
     }
 
     /// Makes room for what a file of about `bytes` bytes holds: an event takes 72 bytes and two memo entries in a
-    /// dump without stacks.
-    pub(crate) fn expect(&mut self, bytes: u64) {
+    /// dump without stacks. Returns for how many events that is.
+    pub(crate) fn expect(&mut self, bytes: u64) -> usize {
         const MOST: u64 = 4 << 20;
         let events = (bytes / 70).min(MOST) as usize;
-        self.rows.expect_events(events);
         self.memo = Vec::with_capacity(events * 2 + 4096);
+        events
     }
 
     // ---- objects ----

@@ -3,10 +3,10 @@
 use crate::container::{self, Format};
 use crate::error::{Fault, Problem, ReadError};
 use crate::options::ReadOptions;
-use crate::{builder, finish, host_run, json, minimalloc, pickle, rmm, window};
+use crate::{builder, event_rows, finish, host_run, json, minimalloc, pickle, rmm, window};
 use gapless_formats::packing::{Packing, unpacked};
 use gapless_trace::gtrace::GtraceError;
-use gapless_trace::{Note, Trace};
+use gapless_trace::{Ahead, Events, Note, Trace};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -162,10 +162,22 @@ impl Content<'_> {
     /// When the bytes are not a trace, or damaged.
     pub fn trace(mut self) -> Result<Trace, ReadError> {
         let format = self.format()?;
-        self.parse(format).map_err(|fault| self.error(*fault))
+        self.parse(format, false).map(|(trace, _)| trace).map_err(|fault| self.error(*fault))
     }
 
-    fn parse(&mut self, format: Format) -> Result<Trace, Fault> {
+    /// The same for who wants the history of the trace as well: a second thread follows the events of a snapshot while
+    /// they are read, as far as it can.
+    ///
+    /// # Errors
+    /// When the bytes are not a trace, or damaged.
+    pub fn trace_ahead(mut self) -> Result<(Trace, Option<Ahead>), ReadError> {
+        let format = self.format()?;
+        // In a small file there is nothing to be gained.
+        let follow = self.size == 0 || self.size >= 1 << 20;
+        self.parse(format, follow).map_err(|fault| self.error(*fault))
+    }
+
+    fn parse(&mut self, format: Format, follow: bool) -> Result<(Trace, Option<Ahead>), Fault> {
         let described = |name: &str, around: &[Packing]| {
             let names: Vec<&str> =
                 std::iter::once(name).chain(around.iter().map(|packing| packing.name())).collect();
@@ -175,23 +187,31 @@ impl Content<'_> {
         let around = self.around.clone();
         let described = |name: &str| described(name, &around);
         let builder = || builder::Builder::new(limits);
-        match format {
+        let trace = match format {
             Format::Pickle => {
                 let window = window::Window::new(self, limits.bytes);
                 let mut builder = builder();
-                builder.expect(size);
-                let read = pickle::read(window, builder)?;
+                let expected = builder.expect(size);
+                let (read, events, ahead) = if follow {
+                    followed(window, builder, expected)?
+                } else {
+                    builder.rows.expect_events(expected);
+                    let mut read = pickle::read(window, builder)?;
+                    let events = std::mem::take(&mut read.builder.rows.events);
+                    (read, events.into_events(), None)
+                };
                 let format = described(&format!("PyTorch snapshot (pickle protocol {})", read.protocol));
-                let mut trace = finish::trace(read.builder, read.top, format, read.end)?;
+                let mut made = finish::trace(read.builder, events, read.top, format, read.end)?;
                 if read.trailing {
-                    note_trailing(&mut trace, &format!("the pickle, which ended at byte {}", read.end));
+                    note_trailing(&mut made.trace, &format!("the pickle, which ended at byte {}", read.end));
                 }
-                Ok(trace)
+                return Ok((made.trace, ahead.filter(|_| made.in_order)));
             }
             Format::Json => {
-                let read = json::read(self, builder())?;
+                let mut read = json::read(self, builder())?;
                 let format = described("PyTorch snapshot (JSON)");
-                let mut trace = finish::trace(read.builder, read.top, format, read.bytes)?;
+                let events = std::mem::take(&mut read.builder.rows.events).into_events();
+                let mut trace = finish::trace(read.builder, events, read.top, format, read.bytes)?.trace;
                 if read.trailing {
                     note_trailing(&mut trace, "the JSON value");
                 }
@@ -201,8 +221,29 @@ impl Content<'_> {
             Format::HostRun => host_run::read(self, described("Gapless recording of host memory"), limits),
             Format::RmmCsv => rmm::read(self, described("RMM log (CSV)"), limits),
             Format::MiniMallocCsv => minimalloc::read(self, described("MiniMalloc buffers (CSV)"), limits),
-        }
+        };
+        trace.map(|trace| (trace, None))
     }
+}
+
+/// Reads a pickle while a second thread follows its events, of which there are about `expected`.
+fn followed(
+    window: window::Window<'_>,
+    mut builder: builder::Builder,
+    expected: usize,
+) -> Result<(pickle::Pickle, Events, Option<Ahead>), Fault> {
+    let (rows, batches) = event_rows::EventRows::handed_on();
+    builder.rows.events = rows;
+    std::thread::scope(|scope| {
+        let follower = scope.spawn(move || batches.follow(expected));
+        // Where reading fails, the way to the other thread goes with the rows, and it ends.
+        let read = pickle::read(window, builder).map(|mut read| {
+            read.builder.rows.events.close();
+            read
+        });
+        let (events, ahead) = follower.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((read?, events, Some(ahead)))
+    })
 }
 
 /// The own format, whose bytes `gapless-trace` owns.

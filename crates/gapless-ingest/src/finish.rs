@@ -18,14 +18,28 @@ use gapless_trace::{
 use std::collections::BTreeMap;
 use std::hash::Hash;
 
-/// Makes the trace of a snapshot whose outermost value is `top`. `read` is the number of bytes read.
-pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64) -> Result<Trace, Fault> {
+/// A trace made from rows.
+pub(crate) struct Made {
+    pub(crate) trace: Trace,
+    /// Whether its only device has the events that were read, all of them and in their order.
+    pub(crate) in_order: bool,
+}
+
+/// Makes the trace of a snapshot whose outermost value is `top`, and whose rows of events are `events`. `read` is the
+/// number of bytes read.
+pub(crate) fn trace(
+    mut builder: Builder,
+    mut events: Events,
+    top: Value,
+    format: String,
+    read: u64,
+) -> Result<Made, Fault> {
     let wrong = |what: Wrong| Box::new(Problem::Malformed { offset: read, what });
     let parts = Parts::of(&mut builder, top)?;
     let settings = settings::read(&builder, parts.settings);
     let mut spent = Spent { rows: 0, limit: read.max(1024) };
     let traces = device_runs(&builder, parts.device_traces, &mut spent).map_err(wrong)?;
-    let host = host_memory(&builder, &parts, &mut spent).map_err(wrong)?;
+    let host = host_memory(&builder, &events, &parts, &mut spent).map_err(wrong)?;
     let segments = segment_rows(&builder, parts.segments, &mut spent).map_err(wrong)?;
     let annotations = annotations(&builder, parts.annotations, &mut spent).map_err(wrong)?;
     let mut blocks_by_segment = Vec::with_capacity(segments.len());
@@ -41,7 +55,7 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
     let Builder { mut rows, .. } = builder;
     notes_about(&rows, &mut notes);
     notes.extend(host.as_ref().map(host::note));
-    if rows.events.is_empty() && segments.is_empty() {
+    if events.is_empty() && segments.is_empty() {
         return Err(Box::new(Problem::EmptyTrace));
     }
     let mut devices = Devices::default();
@@ -54,14 +68,16 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
         devices.of(first).streams = std::mem::take(&mut rows.streams);
         devices.of(first).pools = std::mem::take(&mut rows.pools);
     }
+    let mut in_order = false;
     for Recorded { device, runs, notes } in &traces {
         let own = devices.of(*device);
         own.trace.notes = notes.clone();
         own.trace.exact = exact_events(&rows, runs);
-        if alone && runs[..] == [(0, rows.events.len() as u32)] {
-            own.trace.events = std::mem::take(&mut rows.events);
+        if alone && runs[..] == [(0, events.len() as u32)] {
+            own.trace.events = std::mem::take(&mut events);
+            in_order = true;
         } else {
-            copy_events(&rows, runs, own).map_err(wrong)?;
+            copy_events(&rows, &events, runs, own).map_err(wrong)?;
         }
     }
     for (segment, blocks) in segments.iter().zip(&blocks_by_segment) {
@@ -75,7 +91,7 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
     if devices.is_empty() {
         return Err(Box::new(Problem::EmptyTrace));
     }
-    Ok(Trace {
+    let trace = Trace {
         source: Source { format, producer, torch_rules: true, notes },
         strings: rows.strings,
         frames: rows.frames,
@@ -85,7 +101,8 @@ pub(crate) fn trace(mut builder: Builder, top: Value, format: String, read: u64)
         settings,
         host,
         ..Trace::default()
-    })
+    };
+    Ok(Made { trace, in_order })
 }
 
 /// The values under the outermost keys.
@@ -288,7 +305,12 @@ fn events_and_notes(
 }
 
 /// The pinned host memory, if anything was recorded of it.
-fn host_memory(builder: &Builder, parts: &Parts, spent: &mut Spent) -> Result<Option<HostMemory>, Wrong> {
+fn host_memory(
+    builder: &Builder,
+    events: &Events,
+    parts: &Parts,
+    spent: &mut Spent,
+) -> Result<Option<HostMemory>, Wrong> {
     let segments = segment_rows(builder, parts.host_segments, spent)?;
     let mut rows = Vec::with_capacity(segments.len());
     for segment in &segments {
@@ -298,10 +320,10 @@ fn host_memory(builder: &Builder, parts: &Parts, spent: &mut Spent) -> Result<Op
         rows.push(blocks);
     }
     let runs = runs(builder, parts.host_traces, Table::Events, spent)?;
-    let events = runs.iter().flat_map(|&(first, count)| first..first + count);
+    let indices = runs.iter().flat_map(|&(first, count)| first..first + count);
     Ok(host::memory(
         segments.iter().zip(rows.iter().map(Vec::as_slice)),
-        events.map(|row| builder.rows.events.get(EventIndex(row))),
+        indices.map(|row| events.get(EventIndex(row))),
     ))
 }
 
@@ -417,7 +439,7 @@ fn exact_events(rows: &Rows, runs: &Runs) -> Vec<EventIndex> {
     exact
 }
 
-fn copy_events(rows: &Rows, runs: &Runs, own: &mut Own) -> Result<(), Wrong> {
+fn copy_events(rows: &Rows, events: &Events, runs: &Runs, own: &mut Own) -> Result<(), Wrong> {
     let total: usize = runs.iter().map(|run| run.1 as usize).sum();
     if total > Events::MAX {
         return Err(format!("more than {} events on one device", Events::MAX));
@@ -426,7 +448,7 @@ fn copy_events(rows: &Rows, runs: &Runs, own: &mut Own) -> Result<(), Wrong> {
     own.start_pools(rows)?;
     for &(first, count) in runs {
         for row in first..first + count {
-            let mut event = rows.events.get(EventIndex(row));
+            let mut event = events.get(EventIndex(row));
             event.stream = renumber(&mut own.streams, &rows.streams, event.stream, "streams")?;
             event.pool = renumber(&mut own.pools, &rows.pools, event.pool, "pools")?;
             own.trace.events.push(event);

@@ -11,6 +11,7 @@ mod builder;
 mod container;
 mod content;
 mod error;
+mod event_rows;
 mod features;
 mod finish;
 mod host;

@@ -4,6 +4,7 @@
 //! devices share one table; `finish.rs` hands them out to the devices at the end. Errors are texts without a position:
 //! only the caller knows where in the file it is.
 
+use crate::event_rows::EventRows;
 use crate::features::{Feature, Features};
 use crate::names::Name;
 use crate::value::Value;
@@ -112,7 +113,7 @@ pub(crate) struct Rows {
     pub(crate) strings: Strings,
     pub(crate) frames: Frames,
     pub(crate) stacks: Stacks,
-    pub(crate) events: Events,
+    pub(crate) events: EventRows,
     pub(crate) blocks: Vec<BlockRow>,
     pub(crate) segments: Vec<SegmentRow>,
     pub(crate) annotations: Vec<Annotation>,
@@ -146,7 +147,7 @@ impl Rows {
             strings: Name::strings(),
             frames: Frames::default(),
             stacks: Stacks::default(),
-            events: Events::default(),
+            events: EventRows::default(),
             blocks: Vec::new(),
             segments: Vec::new(),
             annotations: Vec::new(),
@@ -170,7 +171,7 @@ impl Rows {
     /// Makes room for about this many events. What is not used costs address space only; growing step by
     /// step would leave holes of half the size behind.
     pub(crate) fn expect_events(&mut self, events: usize) {
-        self.events = Events::with_capacity(events);
+        self.events = EventRows::of(Events::with_capacity(events));
     }
 
     /// The id of a string; bytes that are not UTF-8 are replaced, and counted.
@@ -243,6 +244,20 @@ impl Rows {
         let stack = self.stack(&frames);
         self.scratch = frames;
         stack
+    }
+
+    /// Appends an event whose fields are those of one before it, a plain one: `None`, and nothing has changed, where
+    /// [`EventDraft::finish`] must look at it.
+    #[inline(always)]
+    pub(crate) fn append_alike(&mut self, draft: &EventDraft, limit: u64) -> Option<u32> {
+        let action = Name::action(draft.action)?;
+        draft.addr.checked_add(draft.size)?;
+        let row = self.events.len();
+        if row as u64 >= limit.min(Events::MAX as u64) {
+            return None;
+        }
+        self.events.push(draft.event(action));
+        Some(row as u32)
     }
 
     /// A line of Python's `traceback.format_stack`, or any other text as a name of its own.
@@ -391,9 +406,15 @@ impl EventDraft {
         if row as u64 >= limit {
             return Err(too_many_events(limit));
         }
-        let na = Name::NotApplicable.id();
         rows.features.event(self.fields);
-        rows.events.push(Event {
+        rows.events.push(self.event(action));
+        Ok(EventRow::Event(row as u32))
+    }
+
+    #[inline(always)]
+    fn event(&self, action: Action) -> Event {
+        let na = Name::NotApplicable.id();
+        Event {
             action,
             addr: DeviceAddr(self.addr),
             size: Bytes(self.size),
@@ -404,8 +425,18 @@ impl EventDraft {
             compile_context: if self.compile_context == na { StringId(0) } else { self.compile_context },
             user_metadata: self.user_metadata,
             forward_stack: self.forward_stack,
-        });
-        Ok(EventRow::Event(row as u32))
+        }
+    }
+
+    /// Whether another event with these fields, of which only numbers and references differ, can be appended by
+    /// [`Rows::append_alike`].
+    pub(crate) fn is_plain(&self) -> bool {
+        const NEEDED: u16 = field::ACTION | field::ADDR | field::SIZE | field::STREAM;
+        self.fields & NEEDED == NEEDED
+            && self.user_metadata == StringId(0)
+            && !self.exact
+            && self.cpp_stack.is_none()
+            && !self.is_note_or_unknown()
     }
 
     #[cold]

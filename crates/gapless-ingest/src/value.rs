@@ -93,78 +93,85 @@ pub(crate) fn push_joined(values: &mut Vec<Value>, fence: usize, value: Value) {
     values.push(value);
 }
 
-/// A value in eight bytes, for the memo: four bits of tag, sixty of payload. The few that do not fit (floats, integers
-/// from 2^59 on; picklers memoise neither) go into a side table.
+/// A value in four bytes, for the memo, which has two entries an event: four bits of tag, 28 of payload. What does not
+/// fit goes into a side table: numbers (no pickler memoises them), and ids from 2^28 on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Packed(u64);
+pub(crate) struct Packed(u32);
 
-const EMPTY: u64 = 0;
-const SMALL: u64 = 1;
-const INT: u64 = 2;
-const STR: u64 = 3;
-const OBJECT: u64 = 4;
-const ROW: u64 = 5;
-const FRAME: u64 = 6;
-const STACK: u64 = 7;
-const PAIR: u64 = 8;
-const WIDE: u64 = 9;
+const EMPTY: u32 = 0;
+const SMALL: u32 = 1;
+const STR: u32 = 2;
+const OBJECT: u32 = 3;
+const FRAME: u32 = 4;
+const STACK: u32 = 5;
+const PAIR: u32 = 6;
+const WIDE: u32 = 7;
+/// And the table's number.
+const ROW: u32 = 8;
 
 impl Packed {
     pub(crate) const EMPTY: Packed = Packed(EMPTY);
+    /// Payloads are below this.
+    pub(crate) const LIMIT: u32 = 1 << 28;
 
     #[inline]
-    fn new(tag: u64, payload: u64) -> Packed {
-        Packed(payload << 4 | tag)
+    fn new(tag: u32, payload: u32) -> Option<Packed> {
+        (payload < Packed::LIMIT).then_some(Packed(payload << 4 | tag))
     }
 
     #[inline]
-    pub(crate) fn string(id: StringId) -> Packed {
-        Packed::new(STR, u64::from(id.0))
+    pub(crate) fn string(id: StringId) -> Option<Packed> {
+        Packed::new(STR, id.0)
     }
 
+    /// The builder reads fewer than [`Packed::LIMIT`] events.
     #[inline]
     pub(crate) fn event(row: u32) -> Packed {
-        Packed::new(ROW, (Table::Events as u64) << 32 | u64::from(row))
+        debug_assert!(row < Packed::LIMIT);
+        Packed(row << 4 | (ROW + Table::Events as u32))
     }
 
     #[inline]
-    pub(crate) fn frame(id: FrameId) -> Packed {
-        Packed::new(FRAME, u64::from(id.0))
+    pub(crate) fn frame(id: FrameId) -> Option<Packed> {
+        Packed::new(FRAME, id.0)
     }
 
     #[inline]
-    pub(crate) fn stack(id: StackId) -> Packed {
-        Packed::new(STACK, u64::from(id.0))
+    pub(crate) fn stack(id: StackId) -> Option<Packed> {
+        Packed::new(STACK, id.0)
     }
 
     #[inline]
-    pub(crate) fn pair(index: u32) -> Packed {
-        Packed::new(PAIR, u64::from(index))
+    pub(crate) fn pair(index: u32) -> Option<Packed> {
+        Packed::new(PAIR, index)
     }
 
     /// Packs `value`; of several rows the last, which is what the memo means by the top of the stack.
     #[inline]
     pub(crate) fn pack(value: Value, wide: &mut Vec<Value>) -> Packed {
-        match value {
+        let packed = match value {
             Value::None => Packed::new(SMALL, 0),
             Value::Bool(false) => Packed::new(SMALL, 1),
             Value::Bool(true) => Packed::new(SMALL, 2),
             Value::Huge => Packed::new(SMALL, 3),
             Value::Ignored => Packed::new(SMALL, 4),
-            Value::Int(i) if (-(1 << 59)..1 << 59).contains(&i) => Packed::new(INT, i as u64),
             Value::Str(id) => Packed::string(id),
-            Value::Object(slot) => Packed::new(OBJECT, u64::from(slot)),
-            Value::Rows(table, first, count) => {
-                Packed::new(ROW, (table as u64) << 32 | u64::from(first + (count - 1)))
-            }
+            Value::Object(slot) => Packed::new(OBJECT, slot),
+            Value::Rows(table, first, count) => Packed::new(ROW + table as u32, first + (count - 1)),
             Value::Frame(id) => Packed::frame(id),
             Value::Stack(id) => Packed::stack(id),
             Value::Pair(index) => Packed::pair(index),
-            Value::Int(_) | Value::Big(_) | Value::Float(_) => {
-                wide.push(value);
-                Packed::new(WIDE, wide.len() as u64 - 1)
-            }
-        }
+            Value::Int(_) | Value::Big(_) | Value::Float(_) => None,
+        };
+        packed.unwrap_or_else(|| {
+            let value = match value {
+                Value::Rows(table, first, count) => Value::row(table, first + (count - 1)),
+                other => other,
+            };
+            wide.push(value);
+            // There are at most as many as the limit of values, a million.
+            Packed((wide.len() as u32 - 1) << 4 | WIDE)
+        })
     }
 
     #[inline]
@@ -178,22 +185,27 @@ impl Packed {
                 3 => Value::Huge,
                 _ => Value::Ignored,
             },
-            INT => Value::Int(self.0 as i64 >> 4),
-            STR => Value::Str(StringId(payload as u32)),
-            OBJECT => Value::Object(payload as u32),
-            ROW => Value::row(Table::ALL[(payload >> 32) as usize % Table::ALL.len()], payload as u32),
-            FRAME => Value::Frame(FrameId(payload as u32)),
-            STACK => Value::Stack(StackId(payload as u32)),
-            PAIR => Value::Pair(payload as u32),
+            STR => Value::Str(StringId(payload)),
+            OBJECT => Value::Object(payload),
+            FRAME => Value::Frame(FrameId(payload)),
+            STACK => Value::Stack(StackId(payload)),
+            PAIR => Value::Pair(payload),
             WIDE => *wide.get(payload as usize)?,
-            _ => return None,
+            EMPTY => return None,
+            row => Value::row(*Table::ALL.get((row - ROW) as usize)?, payload),
         })
     }
 
     /// The string, where it is one.
     #[inline]
     pub(crate) fn as_string(self) -> Option<StringId> {
-        (self.0 & 15 == STR).then_some(StringId((self.0 >> 4) as u32))
+        (self.0 & 15 == STR).then_some(StringId(self.0 >> 4))
+    }
+
+    /// The stack, where it is one.
+    #[inline]
+    pub(crate) fn as_stack(self) -> Option<StackId> {
+        (self.0 & 15 == STACK).then_some(StackId(self.0 >> 4))
     }
 }
 
@@ -217,10 +229,13 @@ mod tests {
             Value::Big(u64::MAX),
             Value::Huge,
             Value::Float(-0.5),
+            Value::Str(StringId(Packed::LIMIT - 1)),
+            Value::Str(StringId(Packed::LIMIT)),
             Value::Str(StringId(u32::MAX)),
             Value::Object(7),
             Value::row(Table::Past, u32::MAX - 1),
             Value::row(Table::Events, 3),
+            Value::row(Table::Notes, Packed::LIMIT - 1),
             Value::Frame(FrameId(9)),
             Value::Stack(StackId(10)),
             Value::Pair(11),
@@ -231,6 +246,9 @@ mod tests {
             assert_eq!(packed.unpack(&wide), Some(value));
         }
         assert_eq!(Packed::EMPTY.unpack(&wide), None);
+        assert_eq!(Packed::event(3).unpack(&wide), Some(Value::row(Table::Events, 3)));
+        let run = Packed::pack(Value::Rows(Table::Past, Packed::LIMIT, 3), &mut wide);
+        assert_eq!(run.unpack(&wide), Some(Value::row(Table::Past, Packed::LIMIT + 2)));
         assert_eq!(size_of::<Value>(), 16);
     }
 

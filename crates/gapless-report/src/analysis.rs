@@ -9,7 +9,7 @@ use gapless_trace::churn::{self, Churn};
 use gapless_trace::growth::{self, Growth};
 use gapless_trace::kinds::{self, Kind, Kinds};
 use gapless_trace::steps::{self, Steps};
-use gapless_trace::{Bytes, DeviceTrace, History, HistoryError, Tick, Trace};
+use gapless_trace::{Ahead, Bytes, DeviceTrace, History, HistoryError, Tick, Trace, sweep};
 
 /// A trace and what it means.
 #[derive(Debug)]
@@ -62,7 +62,15 @@ impl<'t> Analysis<'t> {
     /// # Errors
     /// When the events of a device contradict each other.
     pub fn of(trace: &'t Trace) -> Result<Analysis<'t>, HistoryError> {
-        let devices = trace.devices.iter().map(|device| DeviceAnalysis::of(trace, device));
+        Analysis::of_followed(trace, None)
+    }
+
+    /// The same where the events of the only device were followed while they were read.
+    ///
+    /// # Errors
+    /// When the events of a device contradict each other.
+    pub fn of_followed(trace: &'t Trace, mut ahead: Option<Ahead>) -> Result<Analysis<'t>, HistoryError> {
+        let devices = trace.devices.iter().map(|device| DeviceAnalysis::of(trace, device, ahead.take()));
         Ok(Analysis { trace, devices: devices.collect::<Result<_, _>>()? })
     }
 
@@ -99,8 +107,12 @@ impl<'t> Analysis<'t> {
 }
 
 impl<'t> DeviceAnalysis<'t> {
-    fn of(trace: &Trace, device: &'t DeviceTrace) -> Result<DeviceAnalysis<'t>, HistoryError> {
-        let history = History::rebuild(trace, device)?;
+    fn of(
+        trace: &Trace,
+        device: &'t DeviceTrace,
+        ahead: Option<Ahead>,
+    ) -> Result<DeviceAnalysis<'t>, HistoryError> {
+        let history = History::rebuild_from(trace, device, ahead)?;
         let (steps, kinds) = match trace.host_sample {
             None => kinds::with_steps(trace, device, &history),
             Some(_) => (steps::detect(trace, device, &history), Kinds::unexplained(&history)),
@@ -132,38 +144,42 @@ fn step_peaks(history: &History, steps: &Steps) -> Vec<StepPeak> {
     if steps.spans.is_empty() {
         return Vec::new();
     }
-    // What each tick adds to allocated; ticks run to `last_tick`, and frees that never came lie one past it.
-    let mut change = vec![0i64; history.last_tick.0 as usize + 2];
-    for a in history.allocations.iter() {
-        change[a.start.0 as usize] += a.block.0 as i64;
-        change[a.freed.0 as usize] -= a.block.0 as i64;
-    }
-    let mut allocated = 0i64;
-    let mut at = 0;
-    steps
-        .spans
-        .iter()
-        .map(|span| {
-            let mut peak = StepPeak { bytes: Bytes::ZERO, at: span.start };
-            for tick in at..span.end.0 {
-                allocated += change[tick as usize];
-                if tick >= span.start.0 && allocated as u64 > peak.bytes.0 {
-                    peak = StepPeak { bytes: Bytes(allocated as u64), at: Tick(tick) };
-                }
-            }
-            at = span.end.0;
-            peak
-        })
-        .collect()
+    let spans = &steps.spans;
+    let mut peaks: Vec<StepPeak> =
+        spans.iter().map(|span| StepPeak { bytes: Bytes::ZERO, at: span.start }).collect();
+    let all = history.allocations.columns();
+    let mut step = 0;
+    sweep::levels(all.starts, all.freed, all.blocks, history.last_tick, |tick, level| {
+        while spans.get(step).is_some_and(|span| span.end <= tick) {
+            step += 1;
+        }
+        if let Some(span) = spans.get(step)
+            && span.start <= tick
+            && level > peaks[step].bytes.0
+        {
+            peaks[step] = StepPeak { bytes: Bytes(level), at: tick };
+        }
+    });
+    peaks
 }
 
 fn step_ends(history: &History, steps: &Steps) -> Vec<Bytes> {
     let ends: Vec<u32> = steps.spans.iter().map(|s| s.end.0).collect();
     let mut change = vec![0i64; ends.len() + 1];
-    for a in history.allocations.iter() {
+    let all = history.allocations.columns();
+    // Births are in order, and most of what is born in a step is freed in it.
+    let mut step = 0;
+    for ((&start, &freed), &requested) in all.starts.iter().zip(all.freed).zip(all.requested) {
+        while ends.get(step).is_some_and(|&end| end < start) {
+            step += 1;
+        }
+        let last = match ends.get(step) {
+            Some(&end) if end < freed => step + ends[step..].partition_point(|&end| end < freed),
+            _ => step,
+        };
         // Live at every step end in [start, freed).
-        change[ends.partition_point(|&end| end < a.start.0)] += a.requested.0 as i64;
-        change[ends.partition_point(|&end| end < a.freed.0)] -= a.requested.0 as i64;
+        change[step] += requested as i64;
+        change[last] -= requested as i64;
     }
     let mut live = 0;
     change[..ends.len()]

@@ -32,6 +32,22 @@ impl Curve {
         Curve { points: Vec::with_capacity(Curve::POINTS as usize), stride, next: 0 }
     }
 
+    /// A curve that takes in nothing, for who does not know yet how many ticks there are.
+    pub(crate) fn without_points() -> Curve {
+        Curve { points: Vec::new(), stride: 1, next: u32::MAX }
+    }
+
+    /// Ticks that a point stands for.
+    pub(crate) fn stride(&self) -> u32 {
+        self.stride
+    }
+
+    /// Appends a point that is whole.
+    pub(crate) fn push(&mut self, point: CurvePoint) {
+        self.next = point.tick.0 + self.stride;
+        self.points.push(point);
+    }
+
     /// Takes in the state at `now`; ticks come in order.
     #[inline]
     pub(crate) fn record(&mut self, now: Tick, usage: &Usage) {
@@ -44,5 +60,13 @@ impl Curve {
         point.allocated = point.allocated.max(usage.allocated.current);
         point.active = point.active.max(usage.active.current);
         point.reserved = point.reserved.max(usage.reserved.current);
+    }
+
+    /// The same where nothing has grown since the tick before: only a new point must know.
+    #[inline]
+    pub(crate) fn record_no_growth(&mut self, now: Tick, usage: &Usage) {
+        if now.0 >= self.next {
+            self.record(now, usage);
+        }
     }
 }

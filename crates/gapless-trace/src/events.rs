@@ -1,4 +1,4 @@
-//! Events as columns. One event costs 31 bytes, plus four or two for each optional column that is in use.
+//! Events as columns. One event costs 25 bytes, plus four or two for each optional column that is in use.
 
 use crate::stacks::StackId;
 use crate::strings::StringId;
@@ -114,19 +114,39 @@ pub struct Optional<T>(Vec<T>);
 
 impl<T: Copy + Default + PartialEq> Optional<T> {
     #[inline]
-    fn push(&mut self, at: usize, value: T) {
+    fn push(&mut self, at: usize, room: usize, value: T) {
         if !self.0.is_empty() {
             self.0.push(value);
         } else if value != T::default() {
-            self.0.resize(at, T::default());
-            self.0.push(value);
+            self.begin(at, room, value);
         }
+    }
+
+    /// The first value, with room for as many as the other columns have.
+    #[cold]
+    fn begin(&mut self, at: usize, room: usize, value: T) {
+        self.0.reserve_exact(room.max(at + 1));
+        self.0.resize(at, T::default());
+        self.0.push(value);
     }
 
     #[inline]
     #[must_use]
     pub fn get(&self, at: usize) -> T {
         self.0.get(at).copied().unwrap_or_default()
+    }
+
+    /// Appends `count` values, which stand behind `at` others; `other` is empty afterwards.
+    fn append(&mut self, at: usize, room: usize, other: &mut Optional<T>, count: usize) {
+        if other.0.is_empty() && self.0.is_empty() {
+            return;
+        }
+        if self.0.is_empty() {
+            self.0.reserve_exact(room.max(at + count));
+            self.0.resize(at, T::default());
+        }
+        self.0.append(&mut other.0);
+        self.0.resize(at + count, T::default());
     }
 
     /// Whether any event has a value here.
@@ -142,13 +162,15 @@ pub struct Events {
     actions: Vec<u8>,
     addrs: Vec<u64>,
     sizes: Vec<u64>,
-    streams: Vec<u16>,
     times: Vec<u64>,
-    stacks: Vec<u32>,
+    streams: Optional<u16>,
+    stacks: Optional<u32>,
     pools: Optional<u16>,
     compile_contexts: Optional<u32>,
     user_metadata: Optional<u32>,
     forward_stacks: Optional<u32>,
+    /// Whether any of the optional columns is in use.
+    has_optional: bool,
     counts: [u32; Action::ALL.len()],
 }
 
@@ -162,9 +184,7 @@ impl Events {
             actions: Vec::with_capacity(events),
             addrs: Vec::with_capacity(events),
             sizes: Vec::with_capacity(events),
-            streams: Vec::with_capacity(events),
             times: Vec::with_capacity(events),
-            stacks: Vec::with_capacity(events),
             ..Events::default()
         }
     }
@@ -184,27 +204,55 @@ impl Events {
         self.actions.reserve(more);
         self.addrs.reserve(more);
         self.sizes.reserve(more);
-        self.streams.reserve(more);
         self.times.reserve(more);
-        self.stacks.reserve(more);
     }
 
     /// Appends one event. Readers check [`Events::MAX`] first.
-    #[inline]
+    // Always: a reader's event then goes from registers into the columns.
+    #[inline(always)]
     pub fn push(&mut self, event: Event) {
         let at = self.actions.len();
         debug_assert!(at < Self::MAX);
         self.actions.push(event.action as u8);
         self.addrs.push(event.addr.0);
         self.sizes.push(event.size.0);
-        self.streams.push(event.stream);
         self.times.push(event.time.0);
-        self.stacks.push(event.stack.0);
-        self.pools.push(at, event.pool);
-        self.compile_contexts.push(at, event.compile_context.0);
-        self.user_metadata.push(at, event.user_metadata.0);
-        self.forward_stacks.push(at, event.forward_stack.0);
         self.counts[event.action as usize] += 1;
+        let ids = event.stack.0 | event.compile_context.0 | event.user_metadata.0 | event.forward_stack.0;
+        if self.has_optional || ids | u32::from(event.stream | event.pool) != 0 {
+            self.push_optional(at, &event);
+        }
+    }
+
+    fn push_optional(&mut self, at: usize, event: &Event) {
+        let room = self.actions.capacity();
+        self.has_optional = true;
+        self.streams.push(at, room, event.stream);
+        self.stacks.push(at, room, event.stack.0);
+        self.pools.push(at, room, event.pool);
+        self.compile_contexts.push(at, room, event.compile_context.0);
+        self.user_metadata.push(at, room, event.user_metadata.0);
+        self.forward_stacks.push(at, room, event.forward_stack.0);
+    }
+
+    /// Moves all events of `other` behind the own ones. `other` keeps its memory for others.
+    pub fn append(&mut self, other: &mut Events) {
+        let (at, count) = (self.len(), other.len());
+        self.actions.append(&mut other.actions);
+        let room = self.actions.capacity();
+        self.addrs.append(&mut other.addrs);
+        self.sizes.append(&mut other.sizes);
+        self.times.append(&mut other.times);
+        self.streams.append(at, room, &mut other.streams, count);
+        self.stacks.append(at, room, &mut other.stacks, count);
+        self.pools.append(at, room, &mut other.pools, count);
+        self.compile_contexts.append(at, room, &mut other.compile_contexts, count);
+        self.user_metadata.append(at, room, &mut other.user_metadata, count);
+        self.forward_stacks.append(at, room, &mut other.forward_stacks, count);
+        self.has_optional |= std::mem::take(&mut other.has_optional);
+        for (own, more) in self.counts.iter_mut().zip(std::mem::take(&mut other.counts)) {
+            *own += more;
+        }
     }
 
     /// The event at `index`.
@@ -219,10 +267,10 @@ impl Events {
             action: self.action(index),
             addr: DeviceAddr(self.addrs[i]),
             size: Bytes(self.sizes[i]),
-            stream: self.streams[i],
+            stream: self.streams.get(i),
             pool: self.pools.get(i),
             time: Micros(self.times[i]),
-            stack: StackId(self.stacks[i]),
+            stack: StackId(self.stacks.get(i)),
             compile_context: StringId(self.compile_contexts.get(i)),
             user_metadata: StringId(self.user_metadata.get(i)),
             forward_stack: StackId(self.forward_stacks.get(i)),
@@ -238,8 +286,8 @@ impl Events {
             action: self.action(index),
             addr: DeviceAddr(self.addrs[i]),
             size: Bytes(self.sizes[i]),
-            stream: self.streams[i],
-            stack: StackId(self.stacks[i]),
+            stream: self.streams.get(i),
+            stack: StackId(self.stacks.get(i)),
             ..Event::default()
         }
     }
@@ -249,6 +297,12 @@ impl Events {
     pub fn action(&self, index: EventIndex) -> Action {
         // `push` is the only way in, so every byte is a discriminant.
         Action::from_u8(self.actions[index.0 as usize]).unwrap_or(Action::Snapshot)
+    }
+
+    /// The numbers of all actions, in order.
+    #[must_use]
+    pub(crate) fn actions(&self) -> &[u8] {
+        &self.actions
     }
 
     #[inline]
@@ -266,7 +320,7 @@ impl Events {
     #[inline]
     #[must_use]
     pub fn stream(&self, index: EventIndex) -> u16 {
-        self.streams[index.0 as usize]
+        self.streams.get(index.0 as usize)
     }
 
     #[inline]
@@ -278,7 +332,7 @@ impl Events {
     #[inline]
     #[must_use]
     pub fn stack(&self, index: EventIndex) -> StackId {
-        StackId(self.stacks[index.0 as usize])
+        StackId(self.stacks.get(index.0 as usize))
     }
 
     #[inline]
@@ -314,6 +368,12 @@ impl Events {
         self.times.first().is_some_and(|&t| t != 0) || self.times.last().is_some_and(|&t| t != 0)
     }
 
+    /// Whether all events are of stream 0.
+    #[must_use]
+    pub(crate) fn has_one_stream(&self) -> bool {
+        !self.streams.is_used()
+    }
+
     /// Whether pools were recorded event by event (torch 2.12 and later).
     #[must_use]
     pub fn has_pools(&self) -> bool {
@@ -332,5 +392,39 @@ impl Events {
 
     pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
         self.indices().map(|index| self.get(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_come_in_batches_are_those_that_come_one_by_one() {
+        let event = |i: u32| Event {
+            action: Action::ALL[i as usize % Action::ALL.len()],
+            addr: DeviceAddr(u64::from(i) << 9),
+            size: Bytes(u64::from(i)),
+            time: Micros(u64::from(i) * 3),
+            // Columns that begin in a batch, at its end, behind some without, and never.
+            stream: u16::from(i >= 25),
+            stack: StackId(u32::from(i == 29)),
+            compile_context: StringId(u32::from(i == 0)),
+            pool: u16::from(i == 17),
+            ..Event::default()
+        };
+        let mut whole = Events::default();
+        let (mut joined, mut batch) = (Events::with_capacity(8), Events::default());
+        for i in 0..50 {
+            whole.push(event(i));
+            batch.push(event(i));
+            if i % 10 == 9 || i == 3 {
+                joined.append(&mut batch);
+                assert!(batch == Events::default());
+            }
+        }
+        joined.append(&mut batch);
+        assert!(joined == whole);
+        assert!(whole.iter().eq((0..50).map(event)));
     }
 }

@@ -7,6 +7,7 @@
 use crate::history::{AllocationId, History};
 use crate::stacks::StackId;
 use crate::steps::Steps;
+use crate::sweep;
 use crate::words::Bytes;
 use rustc_hash::FxHashMap;
 
@@ -79,31 +80,20 @@ pub fn measure(history: &History, steps: &Steps) -> Option<Growth> {
 /// Live bytes at each step's end, and the most in each step.
 fn levels(history: &History, steps: &Steps) -> (Vec<Bytes>, Vec<Bytes>) {
     let a = &history.allocations;
-    let last = history.last_tick.0 as usize;
-    // By tick; what is never freed goes past the end.
-    let mut change = vec![0i64; last + 2];
-    for i in 0..a.len() {
-        change[(a.starts[i] as usize).min(last)] += a.requested[i] as i64;
-        change[(a.freed[i] as usize).min(last + 1)] -= a.requested[i] as i64;
-    }
-    let (mut at_end, mut peaks) = (Vec::new(), Vec::new());
-    let (mut now, mut tick) = (0i64, 0usize);
-    let bytes = |n: i64| Bytes(n.max(0) as u64);
-    for span in &steps.spans {
-        // The state at tick t includes the change at t. A step's peak is over its ticks, its start included.
-        while tick <= span.start.0 as usize {
-            now += change[tick];
-            tick += 1;
+    let spans = &steps.spans;
+    let (mut at_end, mut peaks) = (vec![Bytes::ZERO; spans.len()], vec![Bytes::ZERO; spans.len()]);
+    let mut step = 0;
+    sweep::levels(&a.starts, &a.freed, &a.requested, history.last_tick, |tick, level| {
+        // A step's peak is over its ticks and that of its end, which may be the next one's start.
+        while let Some(span) = spans.get(step).filter(|span| span.start <= tick) {
+            peaks[step] = peaks[step].max(Bytes(level));
+            if tick < span.end.min(history.last_tick) {
+                break;
+            }
+            at_end[step] = Bytes(level);
+            step += 1;
         }
-        let mut peak = now;
-        while tick <= (span.end.0 as usize).min(last) {
-            now += change[tick];
-            peak = peak.max(now);
-            tick += 1;
-        }
-        at_end.push(bytes(now));
-        peaks.push(bytes(peak));
-    }
+    });
     (at_end, peaks)
 }
 

@@ -12,7 +12,7 @@
 use crate::block_notes::BlockNotes;
 use crate::curve::Curve;
 use crate::events::Action;
-use crate::heap::Heap;
+use crate::heap::{Ahead, Heap};
 use crate::stacks::StackId;
 use crate::trace::{DeviceTrace, Note, SizeClass, Trace};
 use crate::usage::Usage;
@@ -156,7 +156,23 @@ impl History {
     /// # Errors
     /// When the events contradict each other: overlapping blocks, a free of something never allocated.
     pub fn rebuild(trace: &Trace, device: &DeviceTrace) -> Result<History, HistoryError> {
-        let mut history = Heap::rebuild(trace, device)?;
+        History::rebuild_from(trace, device, None)
+    }
+
+    /// The same where the events were followed while they were read.
+    ///
+    /// # Errors
+    /// As for [`History::rebuild`].
+    pub fn rebuild_from(
+        trace: &Trace,
+        device: &DeviceTrace,
+        ahead: Option<Ahead>,
+    ) -> Result<History, HistoryError> {
+        let followed = ahead.and_then(|ahead| ahead.history(trace, device));
+        let mut history = match followed {
+            Some(history) => history,
+            None => Heap::rebuild(trace, device)?,
+        };
         history.block_notes = BlockNotes::of(device, &history.allocations);
         let unmatched = history.block_notes.unmatched;
         if unmatched > 0 {
@@ -271,6 +287,7 @@ impl Allocations {
         self.stacks.reserve(more);
     }
 
+    #[inline(always)]
     pub(crate) fn push(&mut self, allocation: &Allocation) -> AllocationId {
         let id = AllocationId(self.starts.len() as u32);
         self.addrs.push(allocation.addr.0);

@@ -24,6 +24,7 @@ pub mod settings;
 pub mod stacks;
 pub mod steps;
 pub mod strings;
+pub mod sweep;
 pub mod torch_rules;
 pub mod trace;
 pub mod usage;
@@ -37,6 +38,7 @@ mod testing;
 
 pub use curve::{Curve, CurvePoint};
 pub use events::{Action, Event, Events};
+pub use heap::{Ahead, Follower};
 pub use history::{Allocation, AllocationId, Allocations, Columns, History, HistoryError, SegmentSpan};
 pub use moment::Moment;
 pub use settings::AllocatorSettings;

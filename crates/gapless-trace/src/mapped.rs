@@ -91,6 +91,11 @@ impl LargeRanges {
         LargeRanges(Some(large.map(|(start, end, _)| (start, end)).collect()))
     }
 
+    /// Whether the size of each map says what it is of.
+    pub(crate) fn each_map_tells(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Whether what is mapped or unmapped at `addr` is of small requests.
     pub(crate) fn is_small(&self, addr: u64, size: Bytes) -> bool {
         let Some(large) = &self.0 else { return size <= torch_rules::SMALL_SEGMENT };

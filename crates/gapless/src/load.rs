@@ -5,7 +5,8 @@ use crate::progress::Progress;
 use anyhow::Result;
 use gapless_ingest::{Content, ReadError, ReadOptions};
 use gapless_report::Analysis;
-use gapless_trace::{HistoryError, Trace};
+use gapless_trace::{Ahead, HistoryError, Trace};
+use std::num::NonZero;
 use std::path::Path;
 
 /// Reads the trace at `path`; "-" is standard input.
@@ -56,6 +57,19 @@ pub(crate) fn trace_of(path: &Path, device: Option<u32>) -> Result<Trace> {
     Ok(trace)
 }
 
+/// The same for who wants the analysis too: what can be known of the events is found out while they are read.
+pub(crate) fn trace_ahead_of(path: &Path, device: Option<u32>) -> Result<(Trace, Option<Ahead>)> {
+    // With one core there is nothing to be gained.
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let (mut trace, ahead) = content(path, |content| {
+        Ok(if cores > 1 { content.trace_ahead()? } else { (content.trace()?, None) })
+    })?;
+    if let Some(device) = device {
+        only_device(&mut trace, path, device)?;
+    }
+    Ok((trace, ahead))
+}
+
 /// A trace without devices answers no question.
 pub(crate) fn no_device(path: &Path, so: &str) -> anyhow::Error {
     Failure::new(
@@ -68,6 +82,15 @@ pub(crate) fn no_device(path: &Path, so: &str) -> anyhow::Error {
 /// What the trace means.
 pub(crate) fn analyse<'t>(trace: &'t Trace, path: &Path) -> Result<Analysis<'t>> {
     Analysis::of(trace).map_err(|error| impossible(path, &error))
+}
+
+/// The same for a trace from [`trace_ahead_of`].
+pub(crate) fn analyse_followed<'t>(
+    trace: &'t Trace,
+    ahead: Option<Ahead>,
+    path: &Path,
+) -> Result<Analysis<'t>> {
+    Analysis::of_followed(trace, ahead).map_err(|error| impossible(path, &error))
 }
 
 fn impossible(path: &Path, error: &HistoryError) -> anyhow::Error {

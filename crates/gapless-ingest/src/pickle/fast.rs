@@ -5,9 +5,11 @@
 //! the machine reads the dict again from its first byte; so this path decides nothing on its own but speed.
 //!
 //! Keys are predicted: the n-th key of an event is nearly always written with the same bytes as the n-th key of the
-//! event before it, a memo reference, so one comparison of a word replaces decoding and look-up.
+//! event before it, a memo reference, so one comparison of a word replaces decoding and look-up. Events that look like
+//! one before them are left to `shapes`.
 
 use super::opcodes as op;
+use super::shapes::Shapes;
 use crate::builder::Builder;
 use crate::names::Name;
 use crate::rows::{EventDraft, EventRow, FrameDraft, field};
@@ -33,11 +35,17 @@ pub(super) struct State {
     event_keys: [Written; 16],
     frame_keys: [Written; 4],
     frames: Vec<FrameId>,
+    shapes: Shapes,
 }
 
 impl Default for State {
     fn default() -> Self {
-        State { event_keys: [NEVER; 16], frame_keys: [NEVER; 4], frames: Vec::new() }
+        State {
+            event_keys: [NEVER; 16],
+            frame_keys: [NEVER; 4],
+            frames: Vec::new(),
+            shapes: Shapes::default(),
+        }
     }
 }
 
@@ -46,6 +54,7 @@ impl State {
     pub(super) fn forget(&mut self) {
         self.event_keys = [NEVER; 16];
         self.frame_keys = [NEVER; 4];
+        self.shapes.forget();
     }
 }
 
@@ -56,6 +65,11 @@ pub(super) fn dict(bytes: &[u8], builder: &mut Builder, state: &mut State) -> Op
     let mut events: Option<(u32, u32)> = None;
     loop {
         let (start, memo) = (path.at, path.builder.memo.len());
+        if let Some(row) = path.shaped() {
+            // Rows are handed out in order, so each follows the last.
+            events.get_or_insert((row, 0)).1 += 1;
+            continue;
+        }
         // Past the limit of the memo the machine says so.
         let whole = if path.bytes.get(start) == Some(&op::EMPTY_DICT) && memo < path.builder.limits.memo {
             path.at += 1;
@@ -65,7 +79,6 @@ pub(super) fn dict(bytes: &[u8], builder: &mut Builder, state: &mut State) -> Op
         };
         match (whole, &mut events) {
             (Some(Value::Rows(Table::Events, row, 1)), None) => events = Some((row, 1)),
-            // Rows are handed out in order, so this one follows the last.
             (Some(Value::Rows(Table::Events, ..)), Some((_, count))) => *count += 1,
             (Some(value), None) => return Some((path.at, value)),
             (_, Some((first, count))) => {
@@ -89,11 +102,23 @@ struct Path<'a> {
 }
 
 impl Path<'_> {
+    /// An event of a known shape, as a row.
+    #[inline(always)]
+    fn shaped(&mut self) -> Option<u32> {
+        if self.builder.memo.len() >= self.builder.limits.memo {
+            return None;
+        }
+        let bytes = self.bytes.get(self.at..)?;
+        let (length, row) = self.state.shapes.read(bytes, self.builder)?;
+        self.at += length;
+        Some(row)
+    }
+
     /// After EMPTY_DICT: a whole event or frame.
     #[inline]
     fn dict(&mut self) -> Option<Value> {
         // The entry is written when the row is known; until then it is empty, and a dict that names itself fails.
-        let entry = self.builder.memo.len();
+        let (start, entry) = (self.at - 1, self.builder.memo.len());
         self.memoize(Packed::EMPTY)?;
         self.expect(op::MARK)?;
         let mut draft = EventDraft::default();
@@ -123,6 +148,7 @@ impl Path<'_> {
         {
             *memo = Packed::event(row);
         }
+        self.state.shapes.learn(&self.bytes[start..self.at], draft, &self.builder.memo, entry);
         Some(Value::row(Table::Events, row))
     }
 
@@ -185,7 +211,8 @@ impl Path<'_> {
 
             let value = key!(CompileContext);
             let end = if word(value) & 0xffff_ffff_ffff == NOT_APPLICABLE {
-                memo.push(Packed::string(Name::NotApplicable.id()));
+                let Some(text) = Packed::string(Name::NotApplicable.id()) else { break 'usual };
+                memo.push(text);
                 draft.compile_context = Name::NotApplicable.id();
                 value + 6
             } else {
@@ -294,13 +321,14 @@ impl Path<'_> {
             return None;
         }
         let id = self.builder.rows.frames.intern(draft.frame);
+        let packed = Packed::frame(id)?;
         if let Some(memo) = self.builder.memo.get_mut(entry)
             && *memo == Packed::EMPTY
         {
-            *memo = Packed::frame(id);
+            *memo = packed;
         }
         // The C++ pickler memoises what is whole.
-        self.memoize(Packed::frame(id))?;
+        self.memoize(packed)?;
         Some(Value::Frame(id))
     }
 
@@ -343,7 +371,7 @@ impl Path<'_> {
         let word = self.word()?;
         if word & 0xffff_ffff_ffff == NOT_APPLICABLE {
             self.at += 6;
-            self.builder.memo.push(Packed::string(Name::NotApplicable.id()));
+            self.builder.memo.push(Packed::string(Name::NotApplicable.id())?);
             return Some(Name::NotApplicable.id());
         }
         match word as u8 {
@@ -375,7 +403,7 @@ impl Path<'_> {
             return None;
         }
         self.at = start + length;
-        self.memoize(Packed::string(id))?;
+        self.memoize(Packed::string(id)?)?;
         Some(id)
     }
 
@@ -431,7 +459,7 @@ impl Path<'_> {
                 let (a, b) = (self.int()?, self.int()?);
                 self.expect(op::TUPLE2)?;
                 let pair = self.builder.rows.pair(a, b);
-                self.memoize(Packed::pair(pair))?;
+                self.memoize(Packed::pair(pair)?)?;
                 pair
             }
         };
@@ -457,12 +485,13 @@ impl Path<'_> {
         let stack = read.and_then(|()| self.builder.rows.stack(&frames).ok());
         self.state.frames = frames;
         let stack = stack?;
+        let packed = Packed::stack(stack)?;
         if let Some(memo) = self.builder.memo.get_mut(entry)
             && *memo == Packed::EMPTY
         {
-            *memo = Packed::stack(stack);
+            *memo = packed;
         }
-        self.memoize(Packed::stack(stack))?;
+        self.memoize(packed)?;
         Some(stack)
     }
 
@@ -568,16 +597,9 @@ const ROOM: usize = 256;
 #[inline(always)]
 fn word_at(bytes: &[u8; ROOM], at: usize) -> u64 {
     let at = at & 127;
-    u64::from_le_bytes([
-        bytes[at],
-        bytes[at + 1],
-        bytes[at + 2],
-        bytes[at + 3],
-        bytes[at + 4],
-        bytes[at + 5],
-        bytes[at + 6],
-        bytes[at + 7],
-    ])
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
 }
 
 /// "N/A" with MEMOIZE: it stands in every event of a dump by Python, in full.

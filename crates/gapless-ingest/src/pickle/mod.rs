@@ -9,6 +9,7 @@
 
 mod fast;
 mod opcodes;
+mod shapes;
 
 use crate::builder::Builder;
 use crate::error::{Fault, Problem, malformed};

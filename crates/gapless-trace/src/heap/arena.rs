@@ -4,6 +4,7 @@
 //! `tails[end of a mapped run]` is its last block. Look-up by start address is one hash probe; address order over all
 //! blocks is built only when something asks for the block *around* an address, and kept from then on.
 
+use super::places::Places;
 use crate::trace::BlockState;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ impl HeapBlock {
 pub(super) struct Arena {
     blocks: Vec<HeapBlock>,
     spare: Vec<u32>,
-    at: FxHashMap<u64, u32>,
+    at: Places,
     order: Option<BTreeMap<u64, u32>>,
     tails: FxHashMap<u64, u32>,
 }
@@ -62,7 +63,7 @@ impl Arena {
     /// The block that begins at `addr`.
     #[inline]
     pub(super) fn starting_at(&self, addr: u64) -> Option<u32> {
-        self.at.get(&addr).copied()
+        self.at.get(addr)
     }
 
     /// The last block of the mapped run that ends at `addr`.
@@ -86,7 +87,7 @@ impl Arena {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &HeapBlock> {
-        self.at.values().map(|&id| &self[id])
+        self.at.iter().map(|(_, id)| &self[id])
     }
 
     /// Adds a free block between `prev` and `next`.
@@ -129,7 +130,7 @@ impl Arena {
     /// Forgets a block; its neighbours, where it has any, are the caller's business.
     pub(super) fn remove(&mut self, id: u32) {
         let addr = self[id].addr;
-        self.at.remove(&addr);
+        self.at.remove(addr);
         if let Some(order) = &mut self.order {
             order.remove(&addr);
         }
@@ -200,6 +201,6 @@ impl Arena {
 
     fn ordered(&mut self) -> &BTreeMap<u64, u32> {
         let at = &self.at;
-        self.order.get_or_insert_with(|| at.iter().map(|(&addr, &id)| (addr, id)).collect())
+        self.order.get_or_insert_with(|| at.iter().collect())
     }
 }

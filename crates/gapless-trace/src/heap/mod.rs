@@ -7,8 +7,12 @@
 //!   no two neighbours are both free; `at[block.addr]` is the block.
 //! Cost: two or three hash look-ups an event; address order is built only when an event falls inside a block.
 
+mod ahead;
 mod arena;
+mod places;
 mod repairs;
+
+pub use self::ahead::{Ahead, Follower};
 
 use self::arena::{Arena, HeapBlock, NONE};
 use self::repairs::Repairs;
@@ -25,6 +29,7 @@ use crate::usage::Usage;
 use crate::words::{Bytes, DeviceAddr, EventIndex, Tick};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// What all blocks of a segment, or of a mapped stretch, have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,12 +120,16 @@ fn widen_to_ranges(device: &DeviceTrace, large: &LargeRanges, pools: &mut BTreeM
     }
 }
 
-pub(crate) struct Heap<'a> {
-    device: &'a DeviceTrace,
+/// `D` is the device while events are gone through, and nothing while more of them are waited for (`ahead`).
+#[derive(Debug)]
+pub(crate) struct Heap<D> {
+    device: D,
     settings: AllocatorSettings,
     torch_rules: bool,
     /// Whether small and large requests are kept apart, as PyTorch and our own allocator do.
     two_classes: bool,
+    /// Whether everything is of the device's one stream, whose usage is then the device's.
+    one_stream: bool,
     arena: Arena,
     runs: BTreeMap<u64, Run>,
     /// What runs have in common, each with the index of the pool usage that its bytes count in.
@@ -135,9 +144,13 @@ pub(crate) struct Heap<'a> {
     history: History,
     native_segments: u32,
     repairs: Repairs,
+    /// Whether the setting of expandable segments has decided anything.
+    asked_whether_expandable: bool,
+    /// Whether later events are not there yet.
+    ahead: bool,
 }
 
-impl<'a> Heap<'a> {
+impl<'a> Heap<&'a DeviceTrace> {
     pub(crate) fn rebuild(trace: &Trace, device: &'a DeviceTrace) -> Result<History, HistoryError> {
         let finals = initial::final_state(device)?;
         // Most recordings begin with the process. Try that; where an event or the end contradicts it, find the
@@ -157,7 +170,7 @@ impl<'a> Heap<'a> {
         Ok(heap.finish())
     }
 
-    fn new(trace: &Trace, device: &'a DeviceTrace) -> Heap<'a> {
+    fn new(trace: &Trace, device: &'a DeviceTrace) -> Heap<&'a DeviceTrace> {
         let events = &device.events;
         let forever = Tick(events.len() as u32 + 1);
         let mut history = History {
@@ -177,6 +190,9 @@ impl<'a> Heap<'a> {
             settings: trace.settings.clone().unwrap_or_default(),
             torch_rules: trace.source.torch_rules,
             two_classes: trace.source.torch_rules || trace.source.is_gapless(),
+            one_stream: device.streams.len() == 1
+                && events.has_one_stream()
+                && device.segments.iter().all(|segment| segment.stream == 0),
             arena: Arena::default(),
             runs: BTreeMap::new(),
             infos: Vec::new(),
@@ -188,6 +204,8 @@ impl<'a> Heap<'a> {
             history,
             native_segments: 0,
             repairs: Repairs::default(),
+            asked_whether_expandable: false,
+            ahead: false,
         }
     }
 
@@ -218,14 +236,23 @@ impl<'a> Heap<'a> {
     }
 
     fn run(&mut self) -> Result<(), HistoryError> {
-        let device = self.device;
-        let events = &device.events;
+        let events = &self.device.events;
+        self.history.curve.record(Tick(0), &self.history.usage);
         // A recording can be told to skip kinds of events: then one free stands for both.
         let one_free = events.count(Action::FreeCompleted) == 0 || events.count(Action::FreeRequested) == 0;
+        self.go_through(0..events.len() as u32, one_free)
+    }
+
+    /// Takes in these events, the next ones.
+    fn go_through(&mut self, indices: Range<u32>, one_free: bool) -> Result<(), HistoryError> {
+        let device = self.device;
+        let events = &device.events;
         let geometry = self.history.has_segments;
-        self.history.curve.record(Tick(0), &self.history.usage);
-        for index in events.indices() {
+        // The block that the event before asked to free: most are free with the next event.
+        let mut asked: Option<u32> = None;
+        for index in indices.map(EventIndex) {
             let now = index.after();
+            let before = asked.take();
             match events.action(index) {
                 Action::Alloc if geometry => self.alloc(index, now)?,
                 Action::Alloc => self.alloc_anywhere(index, now)?,
@@ -233,6 +260,8 @@ impl<'a> Heap<'a> {
                     let id = self.block_to_free(index)?;
                     self.free_requested_block(id, now);
                     self.free_completed_block(id, now);
+                    self.history.curve.record_no_growth(now, &self.history.usage);
+                    continue;
                 }
                 Action::FreeRequested => {
                     let id = self.block_to_free(index)?;
@@ -240,13 +269,22 @@ impl<'a> Heap<'a> {
                         return Err(self.no_such(index, events.addr(index).0));
                     }
                     self.free_requested_block(id, now);
+                    self.history.curve.record_no_growth(now, &self.history.usage);
+                    asked = Some(id);
+                    continue;
                 }
                 Action::FreeCompleted => {
-                    let id = self.block_to_free(index)?;
+                    let same = before.filter(|&id| self.arena[id].addr == events.addr(index).0);
+                    let id = match same {
+                        Some(id) => id,
+                        None => self.block_to_free(index)?,
+                    };
                     if self.arena[id].state == BlockState::Live {
                         self.free_requested_block(id, now);
                     }
                     self.free_completed_block(id, now);
+                    self.history.curve.record_no_growth(now, &self.history.usage);
+                    continue;
                 }
                 Action::SegmentAlloc => self.segment_alloc(index, now)?,
                 Action::SegmentFree => self.segment_free(index, now)?,
@@ -291,6 +329,7 @@ impl<'a> Heap<'a> {
         }
         let info = self.infos[block.run as usize].0;
         let expandable = info.expandable || self.settings.expandable_segments;
+        self.asked_whether_expandable |= !info.expandable && block.size > rounded;
         if block.size > rounded
             && (!self.torch_rules
                 || torch_rules::splits(Bytes(block.size), Bytes(rounded), expandable, &self.settings))
@@ -381,7 +420,9 @@ impl<'a> Heap<'a> {
         });
         self.history.usage.alloc(requested, size, now);
         self.history.pools[group as usize].usage.alloc(requested, size, now);
-        if let Some(usage) = self.history.streams.get_mut(event.stream as usize) {
+        if !self.one_stream
+            && let Some(usage) = self.history.streams.get_mut(event.stream as usize)
+        {
             usage.alloc(requested, size, now);
         }
         let block = &mut self.arena[id];
@@ -419,7 +460,9 @@ impl<'a> Heap<'a> {
         let group = self.infos[block.run as usize].1 as usize;
         apply(&mut self.history.usage, requested, size);
         apply(&mut self.history.pools[group].usage, requested, size);
-        if let Some(usage) = self.history.streams.get_mut(stream) {
+        if !self.one_stream
+            && let Some(usage) = self.history.streams.get_mut(stream)
+        {
             apply(usage, requested, size);
         }
     }
@@ -429,7 +472,9 @@ impl<'a> Heap<'a> {
     fn segment_alloc(&mut self, index: EventIndex, now: Tick) -> Result<(), HistoryError> {
         let event = self.segment_event(index)?;
         if self.overlapped_run(event.addr.0, event.size.0).is_some() {
-            if self.begins_again(index) {
+            if self.ahead {
+                return Err(self.segment_mismatch(index));
+            } else if self.begins_again(index) {
                 self.close_everything(now);
                 self.repairs.restarts += 1;
             } else {
@@ -473,7 +518,7 @@ impl<'a> Heap<'a> {
     fn segment_map(&mut self, index: EventIndex, now: Tick) -> Result<(), HistoryError> {
         let event = self.segment_event(index)?;
         if self.overlapped_run(event.addr.0, event.size.0).is_some() {
-            if !self.begins_again(index) {
+            if self.ahead || !self.begins_again(index) {
                 return Err(self.segment_mismatch(index));
             }
             self.close_everything(now);
@@ -753,6 +798,11 @@ impl<'a> Heap<'a> {
     }
 
     fn finish(mut self) -> History {
+        if self.one_stream
+            && let Some(stream) = self.history.streams.first_mut()
+        {
+            *stream = self.history.usage;
+        }
         self.history.notes = self.repairs.notes(&self.history);
         self.history
     }

@@ -41,24 +41,29 @@ impl Curve {
         // A run that ends in the recording frees its model behind the last birth. What clearly outlived everything that
         // was freed before stayed for the whole run all the same; what did not is the last step's own.
         let last_birth = a.starts.last().copied().unwrap_or(0);
-        let died = |i: usize| births[a.freed[i] as usize].max(i as u32 + 1) - i as u32;
-        let longest = (0..n).filter(|&i| a.freed[i] <= last_birth).map(died).max().unwrap_or(u32::MAX);
+        let mut deaths: Vec<u32> = Vec::with_capacity(n);
+        let mut longest = None;
+        for (i, &freed) in (0u32..).zip(&a.freed) {
+            let death = births.get(freed as usize).map_or(Curve::NEVER, |&death| death.max(i + 1));
+            if freed <= last_birth {
+                longest = longest.max(Some(death - i));
+            }
+            deaths.push(death);
+        }
+        let longest = longest.unwrap_or(u32::MAX);
         let torn_down = |i: usize| a.freed[i] > last_birth && (n - i) as u64 * 2 > u64::from(longest) * 3;
         let mut change = vec![0i64; n + 1];
         let mut permanent = vec![0u32; n + 1];
-        let mut deaths = Vec::with_capacity(n);
-        for i in 0..n {
+        for (i, death) in deaths.iter_mut().enumerate() {
             let size = a.blocks[i] as i64;
-            let forever = a.freed[i] > last || torn_down(i);
+            let forever = *death == Curve::NEVER || torn_down(i);
             permanent[i + 1] = permanent[i] + u32::from(forever);
             if forever {
-                deaths.push(Curve::NEVER);
+                *death = Curve::NEVER;
                 continue;
             }
-            let death = (births[a.freed[i] as usize] as usize).max(i + 1);
-            deaths.push(death as u32);
             change[i + 1] += size;
-            change[death] -= size;
+            change[*death as usize] -= size;
         }
         let mut now = 0i64;
         // In place of the changes.

@@ -37,8 +37,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
 
 fn one(args: &ReportArgs, file: &Path, target: &Target) -> Result<Answer> {
     crate::small_pages::take();
-    let trace = load::trace_of(file, args.device)?;
-    let analysis = load::analyse(&trace, file)?;
+    let (trace, ahead) = load::trace_ahead_of(file, args.device)?;
+    let analysis = load::analyse_followed(&trace, ahead, file)?;
     if args.tree {
         let tree = text::render_tree(&analysis, &file.display().to_string());
         output::write_text(args.output.as_deref(), &tree)?;
