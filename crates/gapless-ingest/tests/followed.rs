@@ -3,7 +3,7 @@
 
 mod support;
 
-use gapless_ingest::{ReadError, ReadOptions, open_with};
+use gapless_ingest::{Content, ReadError, ReadOptions, open_with};
 use gapless_trace::{Ahead, History, Trace};
 use std::path::{Path, PathBuf};
 use support::{Dice, Py, Style, pickle};
@@ -11,11 +11,17 @@ use support::{Dice, Py, Style, pickle};
 const PYTHON: Style = Style { protocol: 4, share: true, memoize: true, late: false, single: false, frame: 0 };
 
 fn open(path: &Path) -> Result<Trace, ReadError> {
-    open_with(path, &ReadOptions::default(), |content| content.trace())?
+    fn trace(content: Content<'_>) -> Result<Trace, ReadError> {
+        content.trace()
+    }
+    open_with(path, &ReadOptions::default(), trace)?
 }
 
 fn open_ahead(path: &Path) -> Result<(Trace, Option<Ahead>), ReadError> {
-    open_with(path, &ReadOptions::default(), |content| content.trace_ahead())?
+    fn trace(content: Content<'_>) -> Result<(Trace, Option<Ahead>), ReadError> {
+        content.trace_ahead()
+    }
+    open_with(path, &ReadOptions::default(), trace)?
 }
 
 /// A file of this name for one test.
@@ -124,12 +130,12 @@ fn events_of_one_shape_are_those_that_are_read_key_by_key() {
 #[test]
 fn several_devices_are_not_taken_for_one() {
     let dice = &mut Dice::new(2);
-    let two = snapshot(vec![events(dice, 20_000), Vec::new(), events(dice, 20_000)]);
+    let two = snapshot(vec![events(dice, 40_000), Vec::new(), events(dice, 40_000)]);
     assert!(!assert_same(&file("two-devices.pickle", &pickle(&two, PYTHON))));
-    let second = snapshot(vec![Vec::new(), events(dice, 20_000)]);
+    let second = snapshot(vec![Vec::new(), events(dice, 40_000)]);
     assert!(assert_same(&file("second-device.pickle", &pickle(&second, PYTHON))));
     // The same list twice: the second device has the rows of the first.
-    let one = Py::List(events(dice, 20_000));
+    let one = Py::List(events(dice, 40_000));
     let shared = Py::Dict(vec![("device_traces", Py::List(vec![one.clone(), one]))]);
     assert!(!assert_same(&file("shared.pickle", &pickle(&shared, PYTHON))));
 }

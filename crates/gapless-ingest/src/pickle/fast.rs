@@ -5,8 +5,8 @@
 //! the machine reads the dict again from its first byte; so this path decides nothing on its own but speed.
 //!
 //! Keys are predicted: the n-th key of an event is nearly always written with the same bytes as the n-th key of the
-//! event before it, a memo reference, so one comparison of a word replaces decoding and look-up. Events that are written
-//! like one before them are left to `shapes`.
+//! event before it, a memo reference, so one comparison of a word replaces decoding and look-up. Events that look like
+//! one before them are left to `shapes`.
 
 use super::opcodes as op;
 use super::shapes::Shapes;
