@@ -63,7 +63,8 @@ uint64_t device_import(uint64_t size);
 uint64_t device_handle_size(uint64_t id);
 /* Has `gone` called with each handle that is released and unmapped, before another one gets its number. */
 void device_watch_handles(void (*gone)(uint64_t id));
-/* The handle that is mapped at `addr`, 0 where none is; where in the handle that is, and how many bytes of it follow. */
+/* The handle that is mapped at `addr`, 0 where none is; where in the handle that is, and how many of its bytes
+ * follow. */
 uint64_t device_behind(uint64_t addr, uint64_t *offset, uint64_t *left);
 
 device_event *device_event_new(void);
