@@ -15,11 +15,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "the simulator holds the frame of the open checkpoint, which records what it saves",
     ),
     ("gapless-fit", "models", "a run builds its model, and a model reads the settings of its run"),
-    (
-        "gapless-fit",
-        "search/memory",
-        "memory calls the choice of recomputed blocks, which is made in its types",
-    ),
     ("gapless-fit", "ask/plans", "exact plans are rows of the plans, which ask for them"),
     ("gapless-fit", "read/onnx/operators", "one inference of shapes, in three files that call each other"),
     ("gapless-ingest", "rows", "features are counted while rows are read, by the rows' own fields"),

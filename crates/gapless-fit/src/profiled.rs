@@ -29,8 +29,9 @@ pub fn block_profile(name: &str, architecture: &Architecture, run: &Run) -> Resu
     };
     drawn.selective = drawn.selective && run.attention.is_none_or(|a| a == Attention::Eager);
     for (at, kind) in drawn.kinds.iter_mut().enumerate() {
-        // Blocks of a kind are alike to the search: what they keep is their mean, so that the sum is right (the first one
-        // keeps its input too, which the model holds on to); of what they need for a moment the most demanding speaks.
+        // Blocks of a kind are alike to the search. What they keep is their mean, so that the sum is right (the first
+        // one keeps its input too, which the model holds on to). Of what they need for a moment the most demanding one
+        // speaks.
         let blocks = || drawn.order.iter().zip(&exact.blocks).filter(move |(k, _)| **k == at).map(|(_, b)| b);
         let most = |value: &dyn Fn(&BlockProfile) -> u64| blocks().map(value).max().unwrap_or(0) as f64;
         let closed = kind.kept(precision);

@@ -3,12 +3,12 @@
 //!
 //! Stages 1 and 2:
 //! The first gradient of a backward pass makes two buffers of `reduce_bucket_size` elements, whatever the model has. A
-//! gradient is copied into one of them and freed. Whenever the next one has no room, the bucket is reduced: where it has
+//! gradient is copied into one of them and freed. Whenever the next one has no room, the bucket is reduced: if it has
 //! gradients of several partitions, they are copied once more. Then a rank copies what is its own into a buffer for all
 //! gradients that its partition touches, cut or not; the rank that owns the end of the model does so first, and holds
 //! most. Stage 1 does the same at the last of several micro-batches, and keeps all gradients before it.
 //!
-//! Stage 3 makes one buffer for a bucket and one for its partition's gradients at the beginning, and keeps gathered what
+//! Stage 3 makes one buffer for a bucket and one for its partition's gradients at the beginning. It keeps gathered what
 //! `stage3_max_live_parameters` allows.
 
 use super::Term;
@@ -23,7 +23,7 @@ pub struct Zero {
     pub partition: f64,
     /// The largest parameter.
     pub largest: f64,
-    /// Parameters whose gradients come first; where the embedding is one of them, its gradient waits for the last block.
+    /// Parameters whose gradients come first; if the embedding is one of them, its gradient waits for the last block.
     pub head: f64,
     pub tied: bool,
     /// Of one block, and how many there are.

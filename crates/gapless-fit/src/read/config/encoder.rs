@@ -5,6 +5,9 @@ use crate::model::{Activation, Encoder, EncoderDecoder, EncoderStyle};
 use crate::read::fields::{Fields, activation};
 
 pub(super) fn bert(model_type: &str, fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Encoder> {
+    if fields.flag("add_cross_attention", false)? {
+        return fields.fault("add_cross_attention", "cross attention is not modelled");
+    }
     // XLM-R and CamemBERT run RoBERTa's code with other defaults.
     let roberta = model_type != "bert";
     let encoder = Encoder {
