@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn each_pool_of_torchs_has_its_own_beside_it() {
-        let pools = [PoolKey(0, 0), PoolKey(super::super::MARK, 7), PoolKey(0, 1), PoolKey(1, 0), PoolKey(0, 2)];
+        let pools =
+            [PoolKey(0, 0), PoolKey(super::super::MARK, 7), PoolKey(0, 1), PoolKey(1, 0), PoolKey(0, 2)];
         let beside = pools.map(pool_for);
         assert_eq!(beside[0], beside[1], "requests outside of PyTorch's pools share one");
         let distinct: std::collections::BTreeSet<PoolKey> = beside[1..].iter().copied().collect();

@@ -60,12 +60,8 @@ impl Keep {
 
 /// The number of the newest open region, from 1 on; 0: none is open.
 static OPEN: AtomicU32 = AtomicU32::new(0);
-static REGIONS: Mutex<Regions> = Mutex::new(Regions {
-    all: Vec::new(),
-    open: Vec::new(),
-    count: 0,
-    mixed: BTreeSet::new(),
-});
+static REGIONS: Mutex<Regions> =
+    Mutex::new(Regions { all: Vec::new(), open: Vec::new(), count: 0, mixed: BTreeSet::new() });
 /// Whoever moves regions has it, for as long as it takes: two would wait for each other's memory.
 static MOVING: Mutex<()> = Mutex::new(());
 
