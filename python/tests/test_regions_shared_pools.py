@@ -1,6 +1,7 @@
 """Pools of PyTorch's that have memory of a region and of others: nothing sleeps with a region that it is not of."""
 
 import pytest
+
 from regions_start import START
 
 
