@@ -216,7 +216,7 @@ pub fn commit(start: *mut u8, bytes: usize) -> bool {
 #[must_use]
 pub fn protect(start: *mut u8, bytes: usize, rights: i32) -> i32 {
     // SAFETY: the range is the caller's reservation, or the program's own.
-    unsafe { libc::syscall(libc::SYS_mprotect, start, bytes, rights) as i32 }
+    unsafe { libc::syscall(libc::SYS_mprotect, start.addr(), bytes, rights) as i32 }
 }
 
 /// Gives the memory back. The addresses stay, and read as zeros. False: the kernel refuses (locked memory).
