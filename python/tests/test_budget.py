@@ -222,9 +222,11 @@ def test_a_soft_limit_gives_free_memory_back_and_refuses_nothing(real):
 
 
 def test_a_soft_limit_waits_for_no_stream(real):
-    """A stream may wait for what the host does after the request: memory that it uses goes later."""
+    """A stream may wait for what the host does after the request: memory that is used goes the next time."""
     real.passes(
         program("""
+        import ctypes
+        card = ctypes.CDLL("libcuda.so.1")
         def waits(): return gapless.stats()["gapless.host_waits"]
         side = torch.cuda.Stream()
         used, free = empty(64), empty(512)
@@ -237,9 +239,11 @@ def test_a_soft_limit_waits_for_no_stream(real):
         assert (of("soft", "pressed"), waits()) == (1, before)
         assert torch.cuda.memory_reserved() >= 512 * MIB, "work may still use it"
         card.card_hold(0)
+        del a, b
         with gapless.budget("1GiB", tag="soft", soft="8MiB"):
-            c = empty(6)
-        assert waits() == before and torch.cuda.memory_reserved() < 128 * MIB
+            a, b = empty(6), empty(6)
+        assert (of("soft", "pressed"), waits()) == (2, before)
+        assert torch.cuda.memory_reserved() < 128 * MIB
         """)
     )
 
