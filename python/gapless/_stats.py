@@ -26,7 +26,8 @@ def line(by_device: dict[int, dict[str, Any]]) -> str:
 
 def _about(device: int, stats: dict[str, Any]) -> str:
     # torch's peaks can be reset by the program; the library's own are of the whole run.
-    allocated, reserved = stats.get("gapless.peak_allocated", 0), stats.get("gapless.peak_reserved", 0)
+    allocated = stats.get("gapless.peak_allocated", stats.get("allocated_bytes.all.peak", 0))
+    reserved = stats.get("gapless.peak_reserved", stats.get("reserved_bytes.all.peak", 0))
     lost = 100 * (1 - allocated / reserved) if reserved else 0.0
     driver = stats.get("gapless.driver_ns", 0) / 1e9
     return (

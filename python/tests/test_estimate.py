@@ -210,29 +210,6 @@ def test_data_parallel_ranks_compare_their_parameters(script):
         assert 3 * 4096 * 1024 * 4 <= rank["peak_allocated"] < 3 * 4096 * 1024 * 4 + 4 * WORKSPACE
 
 
-def test_ranks_hear_the_numbers_that_another_tells_them(script):
-    program = """
-        import os, torch, torch.distributed as dist
-        rank = int(os.environ["RANK"])
-        torch.cuda.set_device(rank)
-        dist.init_process_group("nccl")
-        for source in range(2):
-            length = torch.tensor(7 + source if rank == source else -1, device="cuda")
-            dist.broadcast(length, src=source)
-            assert length.item() == 7 + source, length
-        words = [{"steps": 3}, "all"] if rank == 1 else [None, None]
-        dist.broadcast_object_list(words, src=1)
-        assert words == [{"steps": 3}, "all"], words
-        # Nobody knows these, and nobody waits for them.
-        unknown = (torch.randn(8, device="cuda") @ torch.nn.Linear(8, 8).cuda().weight).long()
-        dist.broadcast(unknown, src=0)
-        kept = torch.empty(length.item() << 20, dtype=torch.uint8, device="cuda")
-    """
-    code, found, err = script(program, "--nproc", "2")
-    assert code == 0, err
-    assert all(8 << 20 <= rank["peak_allocated"] < (8 << 20) + 4 * WORKSPACE for rank in found["ranks"])
-
-
 def test_what_follows_the_last_step_counts(script):
     program = """
         import torch

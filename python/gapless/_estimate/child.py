@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import GaplessError
-from . import steps, told
+from . import steps
 
 _ENTRIES = 2_000_000
 # A program that never steps an optimizer is inference: it ends after this many calls of its model.
@@ -76,8 +76,6 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
     values = Values()
     marks = Marks(values)
     marks.install()
-    if "GAPLESS_ESTIMATE_MEET" in os.environ:
-        told.install(torch, values)
     phases = Phases(torch)
     assumed: list[str] = []
     recipe = 0

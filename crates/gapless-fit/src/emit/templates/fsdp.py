@@ -41,8 +41,7 @@ def build_without_values():
 
     def on_meta(module, name, parameter):
         register(module, name, parameter)
-        # One that is there already is another module's too, and stays the same object.
-        if parameter is not None and not parameter.is_meta:
+        if parameter is not None:
             module._parameters[name] = torch.nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
     torch.nn.Module.register_parameter = on_meta
@@ -60,8 +59,6 @@ def fill(model, device):
     """Random values for what is on the meta device; buffers move as they are."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.to_empty(device=device)
-    # Each module got memory of its own: a head that shares the embedding's shares it again.
-    model.tie_weights()
     for name, buffer in model.named_buffers():
         if not buffers[name].is_meta:
             buffer.copy_(buffers[name])
