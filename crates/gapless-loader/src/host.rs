@@ -26,7 +26,8 @@ impl Pages {
         let layout = std::alloc::Layout::from_size_align(length.max(PAGE), PAGE).ok()?;
         // SAFETY: the layout has a size above zero.
         let at = unsafe { std::alloc::alloc_zeroed(layout) };
-        (!at.is_null()).then_some(Pages { at, layout })
+        // Made only where there is memory: a value that is dropped gives its memory back.
+        (!at.is_null()).then(|| Pages { at, layout })
     }
 
     pub fn buffer(&mut self) -> Buffer {
@@ -196,4 +197,17 @@ fn one(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_the_host_does_not_have_are_none() {
+        assert!(Pages::new(1 << 62).is_none(), "no machine has that");
+        assert!(Pages::new(usize::MAX).is_none(), "no layout has that size");
+        let mut there = Pages::new(1).expect("a page");
+        assert_eq!(there.buffer().shared().len(), PAGE);
+    }
 }

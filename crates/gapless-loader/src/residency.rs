@@ -70,7 +70,7 @@ impl Residency {
             let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
             // SAFETY: a new mapping of an open file, which nothing reads.
             let at = unsafe { libc::mmap(std::ptr::null_mut(), length, read, shared, file, 0) };
-            (at != libc::MAP_FAILED).then_some(Map { at: at as usize, length })
+            (at != libc::MAP_FAILED).then(|| Map { at: at as usize, length })
         });
         let map = map.as_ref()?;
         let length = (end.min(map.length as u64) - first) as usize;

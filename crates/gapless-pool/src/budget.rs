@@ -5,7 +5,17 @@
 //! pool, which has the last word. While the pool is gathered nobody else charges, so that it may look first and charge
 //! later. Peaks are exact.
 
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
+
+/// How a budget stands to its soft limit.
+mod press {
+    /// The limit is not passed.
+    pub(super) const CALM: u64 = 0;
+    /// It is passed, and work still used what was free: the next request asks the pool again.
+    pub(super) const OWED: u64 = 1;
+    /// It is passed, and what was free went back.
+    pub(super) const DONE: u64 = 2;
+}
 
 /// What has a limit and is charged.
 #[derive(Debug)]
@@ -15,9 +25,9 @@ pub struct Budget {
     peak: AtomicU64,
     limit: AtomicU64,
     soft: AtomicU64,
-    /// Whether the soft limit was passed, and is so still.
-    is_pressed: AtomicBool,
-    /// How often that was.
+    /// One of [`press`].
+    press: AtomicU64,
+    /// How often the soft limit was passed.
     pressed: AtomicU64,
     /// Requests that were refused.
     refused: AtomicU64,
@@ -41,6 +51,8 @@ pub(crate) enum Room {
     Enough,
     /// Enough, and the soft limit is passed: memory should be given back.
     Pressed,
+    /// Pressed before, and memory that work used then is still to be given back.
+    PressedAgain,
     None,
 }
 
@@ -67,7 +79,7 @@ impl Budget {
             peak: AtomicU64::new(0),
             limit: AtomicU64::new(limit),
             soft: AtomicU64::new(soft),
-            is_pressed: AtomicBool::new(false),
+            press: AtomicU64::new(press::CALM),
             pressed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
@@ -77,7 +89,14 @@ impl Budget {
     pub fn set_limits(&self, limit: u64, soft: u64) {
         self.limit.store(limit, Ordering::Relaxed);
         self.soft.store(soft, Ordering::Relaxed);
-        self.is_pressed.store(self.live.load(Ordering::Relaxed) > soft, Ordering::Relaxed);
+        let is_passed = self.live.load(Ordering::Relaxed) > soft;
+        let press = match self.press.load(Ordering::Relaxed) {
+            _ if !is_passed => press::CALM,
+            press::OWED => press::OWED,
+            // A limit below what is held already presses at the next crossing.
+            _ => press::DONE,
+        };
+        self.press.store(press, Ordering::Relaxed);
     }
 
     #[must_use]
@@ -102,8 +121,8 @@ impl Budget {
     #[inline]
     pub(crate) fn take(&self, size: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
-        let is_pressed = self.is_pressed.load(Ordering::Relaxed);
-        let most = if is_pressed { limit } else { limit.min(self.soft.load(Ordering::Relaxed)) };
+        let is_settled = self.press.load(Ordering::Relaxed) == press::DONE;
+        let most = if is_settled { limit } else { limit.min(self.soft.load(Ordering::Relaxed)) };
         let more = |live: u64| live.checked_add(size).filter(|&sum| sum <= most);
         match self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(before) => {
@@ -121,11 +140,22 @@ impl Budget {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Room::None;
         }
-        if sum > self.soft.load(Ordering::Relaxed) && !self.is_pressed.swap(true, Ordering::Relaxed) {
-            self.pressed.fetch_add(1, Ordering::Relaxed);
-            return Room::Pressed;
+        if sum <= self.soft.load(Ordering::Relaxed) {
+            return Room::Enough;
         }
-        Room::Enough
+        match self.press.swap(press::DONE, Ordering::Relaxed) {
+            press::CALM => {
+                self.pressed.fetch_add(1, Ordering::Relaxed);
+                Room::Pressed
+            }
+            press::OWED => Room::PressedAgain,
+            _ => Room::Enough,
+        }
+    }
+
+    /// What is free could not all be given back: the next request above the soft limit asks again.
+    pub(crate) fn owe(&self) {
+        self.press.store(press::OWED, Ordering::Relaxed);
     }
 
     /// Charges `size` bytes whatever the limits say.
@@ -138,11 +168,11 @@ impl Budget {
     #[inline]
     pub(crate) fn give(&self, size: u64) {
         let left = self.live.fetch_sub(size, Ordering::Relaxed) - size;
-        if self.is_pressed.load(Ordering::Relaxed) {
+        if self.press.load(Ordering::Relaxed) != press::CALM {
             let soft = self.soft.load(Ordering::Relaxed);
             // Well below, so that a size that comes and goes at the limit does not press each time.
             if left < soft - soft / 8 {
-                self.is_pressed.store(false, Ordering::Relaxed);
+                self.press.store(press::CALM, Ordering::Relaxed);
             }
         }
     }

@@ -105,6 +105,41 @@ fn a_soft_limit_gives_free_memory_back_once_and_refuses_nothing() {
 }
 
 #[test]
+fn memory_that_work_used_at_a_soft_limit_goes_back_with_the_first_request_after_it() {
+    let mut pool = pool();
+    pool.device_mut().instant = false;
+    let eval = budget(u64::MAX, 16 * MIB);
+    let free = pool.alloc(256 * MIB, STREAM, DEFAULT).expect("room");
+    pool.free(free).expect("it is there");
+    let ask =
+        |pool: &mut Pool<SimDevice>| pool.alloc_for(12 * MIB, STREAM, DEFAULT, Some(eval)).expect("room");
+    let waits = pool.stats().waits;
+    let mut held: Vec<u64> = (0..3).map(|_| ask(&mut pool)).collect();
+    assert!(pool.stats().reserved.current >= 256 * MIB, "work uses it");
+    pool.set_quiet(true);
+    pool.device_mut().finish_all();
+    held.push(ask(&mut pool));
+    assert!(pool.stats().reserved.current >= 256 * MIB, "a capture forbids it");
+    pool.set_quiet(false);
+    held.push(ask(&mut pool));
+    pool.device_mut().finish_all();
+    held.push(ask(&mut pool));
+    assert!(pool.stats().reserved.current < 128 * MIB, "the work is done: {:?}", pool.stats().reserved);
+    assert_eq!((eval.stats().pressed, pool.stats().waits), (1, waits));
+    // The debt is paid: free memory is kept again until the next crossing.
+    let free = pool.alloc(256 * MIB, STREAM, DEFAULT).expect("room");
+    pool.free(free).expect("it is there");
+    pool.device_mut().finish_all();
+    held.push(ask(&mut pool));
+    assert!(pool.stats().reserved.current >= 256 * MIB);
+    assert_eq!(eval.stats().pressed, 1);
+    for addr in held {
+        pool.free(addr).expect("it is there");
+    }
+    pool.check().expect("every invariant");
+}
+
+#[test]
 fn a_limit_that_changes_concerns_what_comes() {
     let (mut pool, eval) = (pool(), budget(8 * MIB, u64::MAX));
     pool.alloc_for(6 * MIB, STREAM, DEFAULT, Some(eval)).expect("room");

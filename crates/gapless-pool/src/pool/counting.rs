@@ -168,7 +168,7 @@ impl<D: Device> Pool<D> {
     // ---- budgets ----
 
     /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free goes back to
-    /// the device, if no work uses it any more.
+    /// the device: at once if no work uses it any more, else with the first request after that work is done.
     #[inline]
     pub(super) fn ask(&mut self, budget: Option<&'static Budget>, size: u64) -> Result<(), DeviceError> {
         budget.map_or(Ok(()), |budget| self.ask_for(budget, size))
@@ -180,6 +180,16 @@ impl<D: Device> Pool<D> {
             Room::Enough => Ok(()),
             Room::Pressed => {
                 self.trim_behind_work();
+                if self.keeps_free_pages() {
+                    self.owed.get_or_insert(self.fences.open());
+                    budget.owe();
+                }
+                Ok(())
+            }
+            Room::PressedAgain => {
+                if !self.pay_owed() {
+                    budget.owe();
+                }
                 Ok(())
             }
             Room::None => {

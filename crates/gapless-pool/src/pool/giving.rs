@@ -73,6 +73,30 @@ impl<D: Device> Pool<D> {
         before.saturating_sub(self.stats.reserved.current)
     }
 
+    /// Whether pages are free that could be given back, were it not for work or for a capture.
+    pub(super) fn keeps_free_pages(&self) -> bool {
+        let mut heaps = self.lanes.heap_ids().filter(|&heap| self.is_trimmed(heap));
+        self.is_waiting_for_work() || heaps.any(|heap| self.heap(heap).pages().iter().any(Page::is_free))
+    }
+
+    /// Gives back what work used when a soft limit was passed. False: that work is not done yet.
+    pub(super) fn pay_owed(&mut self) -> bool {
+        let Some(due) = self.owed else { return true };
+        if self.is_quiet() {
+            return false;
+        }
+        if due == self.fences.open() {
+            self.begin_fence();
+        }
+        self.poll();
+        if !self.fences.is_done(due) {
+            return false;
+        }
+        self.owed = None;
+        self.trim_behind_work();
+        true
+    }
+
     /// Whether what is free in a heap may be given back: a private pool that is used keeps it, since graphs remember
     /// addresses.
     pub(super) fn is_trimmed(&self, heap: HeapId) -> bool {

@@ -73,7 +73,7 @@ use crate::allocations::{Allocation, Allocations, Place};
 use crate::budget::Budget;
 use crate::device::{Device, DeviceError, StreamHandle};
 use crate::heap::Heap;
-use crate::ids::{HeapId, LaneId};
+use crate::ids::{Fence, HeapId, LaneId};
 use crate::mutants::{self, Mutant};
 use crate::options::Options;
 use crate::shard::rounded;
@@ -152,6 +152,8 @@ pub struct Pool<D> {
     pending: Pending,
     /// Private pools that nobody uses.
     released: Vec<PoolKey>,
+    /// A soft limit was passed: what is free goes back once this fence is done.
+    owed: Option<Fence>,
     /// Pools whose memory sleeps.
     sleepers: Sleepers,
     /// The caller says that a capture is open.
@@ -182,6 +184,7 @@ impl<D: Device> Pool<D> {
             leaving: Leaving::default(),
             pending: Pending::default(),
             released: Vec::new(),
+            owed: None,
             sleepers: Sleepers::default(),
             quiet: false,
             asking: None,

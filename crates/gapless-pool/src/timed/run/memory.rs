@@ -5,7 +5,6 @@ use super::super::ops::{FOREIGN_SLOT, PER_THREAD_SLOT, UNHEARD_SLOT};
 use super::super::violation::Rule;
 use super::super::world::{Call, Handing, PER_THREAD, THREADS};
 use super::{ASKING_THREAD, DEFAULT_POOL, Held, Runner, Slot};
-use crate::budget::Budget;
 use crate::pool::{PoolKey, UNIT};
 
 impl Runner {
@@ -28,10 +27,8 @@ impl Runner {
                 world.thread = ASKING_THREAD;
             }
             let is_plentiful = world.room(self.limit) >= size + self.capacity / 4;
-            // At a soft limit memory is given back, as `empty_cache` would.
-            let is_pressed = |budget: &Budget| budget.stats().live + size > budget.stats().soft;
-            let may_wait = !is_plentiful || budget.is_some_and(is_pressed);
-            world.call = Call { name: "alloc", may_wait, ..Call::default() };
+            // At a soft limit memory is given back, and nobody waits.
+            world.call = Call { name: "alloc", may_wait: !is_plentiful, ..Call::default() };
             is_plentiful
         };
         let gathers = self.driver.gathers();
