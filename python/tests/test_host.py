@@ -17,7 +17,7 @@ def library():
 
 def test_variables_of_the_hosts_allocator_are_no_options_of_enable():
     # `gapless run --host` sets GAPLESS_HOST_STATS: enable() refused it, and every program with torch ended.
-    names = ("CHECK", "HUGE", "LIBRARY", "LIMIT", "LIMIT_FILE", "RECORD", "RECORD_EVERY", "RECORD_PID", "SMALL", "STATS")
+    names = ("CHECK", "HUGE", "LIBRARY", "LIMIT", "LIMIT_FILE", "LIMIT_GPU", "RECORD", "RECORD_EVERY", "RECORD_PID", "SMALL", "STATS")
     assert _options.collect({}, {f"GAPLESS_HOST_{name}": "1" for name in names}) == {}
     with pytest.raises(gapless.OptionError, match="GAPLESS_HOST_LIMITS"):
         _options.collect({}, {"GAPLESS_HOST_LIMITS": "1"})
@@ -140,3 +140,76 @@ def test_registered_memory_stays_where_it_is_and_is_counted(bench):
         """
     card = f"{bench.standin / 'libcuda.so.1'}:{bench.standin / 'libgapless-card.so'}"
     assert bench.passes(program, LD_PRELOAD=f"{library()}:{card}", cold=True).lines() == ["end"]
+
+
+SPANNED = """
+    import os, signal, sys, time
+    import torch, gapless
+    MIB = 1 << 20
+    gapless.enable()
+    def card(mib): return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+    def fails(make, error):
+        try:
+            make()
+        except error as raised:
+            return str(raised)
+        raise AssertionError("the budget was passed")
+"""
+
+
+def spanned(bench, text, limit="3GiB", **environment):
+    """Runs a program whose host and GPU memory have one budget. Importing torch takes a part of it."""
+    preload = f"{library()}:{bench.environment()['LD_PRELOAD']}"
+    lines = [line[4:] if line.startswith("    ") else line for line in SPANNED.splitlines()]
+    lines += [line[8:] for line in text.splitlines()]
+    environment = {"GAPLESS_HOST_LIMIT": limit, "GAPLESS_HOST_LIMIT_GPU": "1", **environment}
+    return bench.passes("\n".join(lines), LD_PRELOAD=preload, cold=True, **environment)
+
+
+def test_one_budget_counts_the_host_and_the_card(real):
+    spanned(
+        real,
+        """
+        there = card(1600)
+        # What the host asks for is refused while the card's memory is in use.
+        fails(lambda: bytearray(1600 * MIB), MemoryError)
+        del there
+        # The pool keeps it free: it goes back when the host needs it.
+        assert torch.cuda.memory_reserved() >= 1600 * MIB
+        held = bytearray(1600 * MIB)
+        assert torch.cuda.memory_reserved() == 0
+        said = fails(lambda: card(1600), torch.cuda.OutOfMemoryError)
+        assert "Host and GPU memory have one budget of 3072.00 MiB" in said, said
+        small = card(64)
+        del held
+        there = card(1600)
+        # Work that runs keeps its memory: nothing of it is given to the host.
+        fails(lambda: bytearray(1600 * MIB), MemoryError)
+        assert torch.cuda.memory_allocated() == 1664 * MIB
+        """,
+    )
+
+
+def test_one_budget_spans_processes_and_forgets_the_killed(real, tmp_path):
+    page = tmp_path / "budget"
+    page.touch(mode=0o600)
+    spanned(
+        real,
+        """
+        import subprocess
+        one = "import gapless, torch; gapless.enable(); x = torch.empty(1500 << 20, dtype=torch.uint8, device='cuda'); print('held', flush=True); input()"
+        other = subprocess.Popen([sys.executable, "-c", one], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert other.stdout.readline() == "held\\n"
+        said = fails(lambda: card(1500), torch.cuda.OutOfMemoryError)
+        fails(lambda: bytearray(1500 * MIB), MemoryError)
+        other.kill()
+        other.wait()
+        there = card(1500)
+        """,
+        GAPLESS_HOST_LIMIT_FILE=str(page),
+    )
+
+
+def test_a_budget_of_the_card_alone_is_said_to_be_none(real):
+    done = real.passes("import gapless, torch\ngapless.enable()\ntorch.empty(1 << 20, device='cuda')", GAPLESS_HOST_LIMIT_GPU="1", cold=True)
+    assert "GAPLESS_HOST_LIMIT_GPU=1 has no effect" in done.err and "--host-limit-gpu" in done.err

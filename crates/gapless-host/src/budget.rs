@@ -41,6 +41,14 @@ struct Slot {
     held: AtomicU64,
 }
 
+impl Shared {
+    /// Whether somebody wanted memory since `seen` was brought up to date.
+    fn is_wanted(&self, seen: &AtomicU64) -> bool {
+        let wanted = self.wanted.load(Ordering::Acquire);
+        seen.swap(wanted, Ordering::Relaxed) != wanted
+    }
+}
+
 /// Bytes of the shared page.
 pub const BYTES: usize = size_of::<Shared>();
 
@@ -54,6 +62,9 @@ pub struct Budget {
     refused: AtomicU64,
     /// What gives back memory that is kept for reuse: a `fn()`, or null.
     relief: AtomicPtr<()>,
+    /// Charged memory that another library keeps for reuse, such as a GPU's, and how often it has told.
+    kept_beside: AtomicU64,
+    told_beside: AtomicU64,
 }
 
 impl Default for Budget {
@@ -72,6 +83,8 @@ impl Budget {
             own: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             relief: AtomicPtr::new(std::ptr::null_mut()),
+            kept_beside: AtomicU64::new(0),
+            told_beside: AtomicU64::new(0),
         }
     }
 
@@ -165,7 +178,8 @@ impl Budget {
         charged
     }
 
-    /// Where relatives keep memory for reuse, asks for it, and waits until their helpers have given it back.
+    /// Where relatives keep memory for reuse, or another library does in this process, asks for it, and waits until it
+    /// was given back.
     fn wait_for_others(&self, bytes: u64) -> bool {
         let Some(shared) = self.shared() else { return false };
         let own = self.slot.load(Ordering::Relaxed).cast_const();
@@ -173,22 +187,49 @@ impl Budget {
             let kept = slot.pid.load(Ordering::Relaxed) > 1 && slot.kept.load(Ordering::Relaxed) > 0;
             kept && !std::ptr::eq(slot, own)
         };
-        if !shared.slots.iter().any(is_kept) {
+        // Another library's word may be old: it is waited for until it has told twice more that it keeps nothing.
+        let told = self.told_beside.load(Ordering::Relaxed);
+        let may_keep = || {
+            let is_new = self.told_beside.load(Ordering::Relaxed) >= told + 2;
+            told > 0 && (!is_new || self.kept_beside.load(Ordering::Relaxed) > 0)
+        };
+        if !may_keep() && !shared.slots.iter().any(is_kept) {
             return false;
         }
         shared.wanted.fetch_add(1, Ordering::AcqRel);
-        (0..WAITS).any(|_| {
+        for _ in 0..WAITS {
             sys::wait(&AtomicU32::new(0), 0, Some(WAIT));
-            self.try_charge(bytes)
-        })
+            if self.try_charge(bytes) {
+                return true;
+            }
+            if !may_keep() && !shared.slots.iter().any(is_kept) {
+                return false;
+            }
+        }
+        false
     }
 
     /// The helper's round: tells what is kept here, and whether a relative wants it.
     pub fn exchange(&self, kept: u64, seen: &AtomicU64) -> bool {
         let (Some(shared), Some(slot)) = (self.shared(), self.slot()) else { return false };
+        let kept = kept.saturating_add(self.kept_beside.load(Ordering::Relaxed));
         slot.kept.store((kept >> 20).min(u64::from(u32::MAX)) as u32, Ordering::Relaxed);
-        let wanted = shared.wanted.load(Ordering::Acquire);
-        seen.swap(wanted, Ordering::Relaxed) != wanted
+        shared.is_wanted(seen)
+    }
+
+    /// Charges memory of another library, which will say by [`Budget::keep_beside`] what it keeps.
+    #[must_use]
+    pub fn charge_beside(&self, bytes: u64) -> bool {
+        let _ = self.told_beside.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+        self.charge(bytes)
+    }
+
+    /// The round of another library whose memory is charged here: tells what it keeps, and whether a request of this
+    /// process or of a relative wants it.
+    pub fn keep_beside(&self, kept: u64, seen: &AtomicU64) -> bool {
+        self.kept_beside.store(kept, Ordering::Relaxed);
+        self.told_beside.fetch_add(1, Ordering::Relaxed);
+        self.shared().is_some_and(|shared| shared.is_wanted(seen))
     }
 
     fn try_charge(&self, bytes: u64) -> bool {
@@ -266,6 +307,8 @@ impl Budget {
     /// In a forked child: a slot of its own, with nothing in it.
     pub fn after_fork(&self) {
         self.own.store(0, Ordering::Relaxed);
+        self.kept_beside.store(0, Ordering::Relaxed);
+        self.told_beside.store(0, Ordering::Relaxed);
         if let Some(shared) = self.shared() {
             self.take_slot(shared);
         }
@@ -414,6 +457,36 @@ mod tests {
             budget.exchange(3 << 20, &seen) && !budget.exchange(3 << 20, &seen),
             "a relative's side, once"
         );
+    }
+
+    #[test]
+    fn what_another_library_keeps_is_asked_for_in_its_own_process() {
+        let budget = Budget::new();
+        assert!(budget.limit_to(1_000, None));
+        assert!(!budget.charge(1_001), "there is nobody who keeps anything");
+        let seen = AtomicU64::new(0);
+        // It has told nothing yet.
+        assert!(budget.charge_beside(900));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !budget.keep_beside(900, &seen) {
+                    std::thread::yield_now();
+                }
+                budget.discharge(900);
+                budget.keep_beside(0, &seen);
+            });
+            assert!(budget.charge(500));
+        });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !budget.keep_beside(0, &seen) {
+                    std::thread::yield_now();
+                }
+                budget.keep_beside(0, &seen);
+            });
+            assert!(!budget.charge(600), "it keeps nothing");
+        });
+        assert_eq!((budget.total(), budget.refused()), (500, 2));
     }
 
     #[test]

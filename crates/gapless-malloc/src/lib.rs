@@ -4,6 +4,7 @@
 //! mallopt(3), and in the C++ standard; what a function relies on is what these ask of the program.
 #![cfg(target_os = "linux")]
 
+mod account;
 mod cuda;
 mod cxx;
 mod glibc;

@@ -39,6 +39,8 @@ pub enum Refusal {
     Ledger,
     /// The budget that the request is charged to.
     Budget,
+    /// The budget that host and card have together.
+    Host,
 }
 
 /// Sizes and addresses are multiples of 2 MiB throughout.

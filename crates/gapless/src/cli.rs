@@ -632,6 +632,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "BYTES", requires = "host")]
     pub(crate) host_limit: Option<String>,
 
+    /// Let --host-limit count the GPU memory of Gapless too: one budget for both
+    #[arg(long, requires = "host_limit")]
+    pub(crate) host_limit_gpu: bool,
+
     /// Find writes beside and after blocks, double and wrong frees of the host's memory; slow
     #[arg(long, requires = "host")]
     pub(crate) host_check: bool,

@@ -129,9 +129,20 @@ mod host {
     fn the_library_comes_first_and_the_budget_has_a_file_of_its_own() {
         let installed = Installed::new(&[WHOLE, HOST].concat());
         let run = installed.root().join("run").display().to_string();
-        let shown =
-            "echo $LD_PRELOAD $GAPLESS_HOST_LIMIT $GAPLESS_HOST_CHECK; ls -s $GAPLESS_HOST_LIMIT_FILE";
-        let flags = ["run", "--host", "--host-limit", "2GiB", "--host-check", "--", "/bin/sh", "-c", shown];
+        let shown = "cd /; echo $LD_PRELOAD $GAPLESS_HOST_LIMIT $GAPLESS_HOST_CHECK $GAPLESS_HOST_LIMIT_GPU; \
+                     ls -s $GAPLESS_HOST_LIMIT_FILE";
+        let flags = [
+            "run",
+            "--host",
+            "--host-limit",
+            "2GiB",
+            "--host-limit-gpu",
+            "--host-check",
+            "--",
+            "/bin/sh",
+            "-c",
+            shown,
+        ];
         // The file of the library is empty, and the loader says so and goes on: the words tell what it was given.
         let variables =
             [("GAPLESS_RUN_DIR", run.as_str()), ("PATH", "/bin:/usr/bin"), ("LD_PRELOAD", "/mine.so")];
@@ -140,7 +151,7 @@ mod host {
         let output = command.output().expect("the binary starts");
         let out = String::from_utf8_lossy(&output.stdout).into_owned();
         let library = installed.package().join("libgapless_malloc.so");
-        assert!(out.starts_with(&format!("{}:/mine.so 2147483648 1\n", library.display())), "{out}");
+        assert!(out.starts_with(&format!("{}:/mine.so 2147483648 1 1\n", library.display())), "{out}");
         assert!(out.contains(&run) && out.trim_end().ends_with(".host"), "{out}");
         let left = || fs::read_dir(&run).expect("the folder").count();
         assert_eq!(left(), 1);

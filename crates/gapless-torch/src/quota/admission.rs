@@ -2,7 +2,7 @@
 //! with what a context is taken for; what it really took is measured after.
 
 use super::outside::{self, CONTEXT, Meter};
-use super::{Quota, QuotaDevice, ticker};
+use super::{Quota, QuotaDevice, host, ticker};
 use crate::state::{self, CARDS, CardError};
 use gapless_cuda::{CudaDevice, Identity, Uuid};
 use gapless_ledger::{Ledger, Share, System};
@@ -66,6 +66,8 @@ pub fn open(device: i32, budget: u64) -> Result<QuotaDevice<CudaDevice>, CardErr
     let (free, total) = cuda.memory();
     if quota.is_on() {
         measure_first(&quota, uuid, before, total - free);
+    }
+    if quota.is_on() || host::budget().is_some() {
         ticker::start();
     }
     let admitted = Admitted { quota: quota.clone(), uuid, capacity };

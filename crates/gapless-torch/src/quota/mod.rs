@@ -1,5 +1,5 @@
 //! What this process may take of a card: its own budget, and its tenant's share in the card's ledger, asked before the
-//! driver is.
+//! driver is; the host's budget too where that counts cards ([`host`]).
 //!
 //! [`QuotaDevice`] is a device that asks a [`Quota`] for every page, and tells it of every page that goes. A quota
 //! counts what the pool holds and what is outside of it ([`outside`]): context, modules, what libraries take for
@@ -9,6 +9,7 @@
 //! locked.
 
 pub mod admission;
+pub mod host;
 pub mod outside;
 pub mod ticker;
 
@@ -180,7 +181,7 @@ impl Quota {
 
     /// Enters `bytes` that the driver is about to be asked for.
     fn ask(&self, bytes: u64) -> Result<(), Refusal> {
-        let result = self.may_take(bytes);
+        let result = self.may_take(bytes).and_then(|()| self.charge_host(bytes));
         match result {
             Ok(()) => self.reserved.fetch_add(bytes, Ordering::Relaxed),
             Err(_) => self.refused.fetch_add(1, Ordering::Relaxed),
@@ -212,9 +213,26 @@ impl Quota {
         }
     }
 
+    /// The last to be asked: who refuses here has the others' consent taken back.
+    fn charge_host(&self, bytes: u64) -> Result<(), Refusal> {
+        if host::budget().is_none_or(|budget| budget.charge(bytes)) {
+            return Ok(());
+        }
+        self.leave_share(bytes);
+        Err(Refusal::Host)
+    }
+
     /// The driver has `bytes` again, or never gave them.
     fn give(&self, bytes: u64) {
         self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(budget) = host::budget() {
+            budget.discharge(bytes);
+        }
+        self.leave_share(bytes);
+    }
+
+    /// The tenant's share has `bytes` again.
+    fn leave_share(&self, bytes: u64) {
         if self.is_on()
             && let Some(ledger) = self.seat().as_mut()
         {
@@ -310,6 +328,14 @@ impl Quota {
             }
             Refusal::Ledger => {
                 Some(" The tenants' ledger cannot be used, so nobody can be granted more.".to_owned())
+            }
+            Refusal::Host => {
+                let (limit, total) = host::budget()?.figures();
+                let (limit, total, reserved) = (mib(limit), mib(total), mib(reserved));
+                Some(format!(
+                    " Host and GPU memory have one budget of {limit}: all processes of the run hold {total} of it, this \
+                     card's pool {reserved} (--host-limit-gpu)."
+                ))
             }
             Refusal::Limit | Refusal::Budget => None,
         }

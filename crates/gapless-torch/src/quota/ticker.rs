@@ -2,18 +2,24 @@
 //! measured, the dead are forgotten in ledgers, and what others wait for is given back where it is free.
 
 use super::admission::{self, Admitted};
+use super::host;
 use crate::background;
 use crate::elastic;
 use crate::hooks::guarded;
 use crate::state::{self, CARDS};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_millis(250);
 
+/// Looks that go on giving back after the host wanted memory: what work uses goes back when it is done.
+const LOOKS: u32 = 6;
+
 static STARTED: Once = Once::new();
 static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// Looks that still give back.
+static LEFT: AtomicU32 = AtomicU32::new(0);
 /// Held during a look.
 static LOOKING: Mutex<()> = Mutex::new(());
 
@@ -38,20 +44,43 @@ pub fn stop() {
 
 fn look() {
     let _looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if IS_OVER.load(Ordering::Relaxed) || state::is_forked() {
+        return;
+    }
+    let is_wanted = is_wanted_by_host();
     for device in 0..CARDS as i32 {
         if IS_OVER.load(Ordering::Relaxed) || state::is_forked() {
             return;
         }
-        let Some(Admitted { quota, .. }) = admission::of(device).filter(|a| a.quota.is_on()) else {
-            continue;
-        };
-        quota.measure();
-        if quota.tick() > 0
-            && let Some(mut card) = state::existing(device)
-        {
-            card.trim_behind_work();
-            drop(card);
-            elastic::give_back(device);
+        let Some(Admitted { quota, .. }) = admission::of(device) else { continue };
+        let mut is_over = false;
+        if quota.is_on() {
+            quota.measure();
+            is_over = quota.tick() > 0;
+        }
+        if is_over || is_wanted {
+            give_back(device);
         }
     }
+}
+
+fn give_back(device: i32) {
+    if let Some(mut card) = state::existing(device) {
+        card.trim_behind_work();
+        drop(card);
+        elastic::give_back(device);
+    }
+}
+
+/// Whether the budget that host and cards have together needs what pools keep free.
+fn is_wanted_by_host() -> bool {
+    let Some(budget) = host::budget() else { return false };
+    let free = |card: state::Locked| {
+        let stats = card.pool.stats();
+        stats.reserved.current.saturating_sub(stats.active.current)
+    };
+    if budget.is_wanted((0..CARDS as i32).filter_map(state::existing).map(free).sum()) {
+        LEFT.store(LOOKS, Ordering::Relaxed);
+    }
+    LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }

@@ -138,6 +138,7 @@ impl Mover {
                     DeviceError::Refused(Refusal::Process | Refusal::Share | Refusal::Lent) => {
                         "this process's share of the card"
                     }
+                    DeviceError::Refused(Refusal::Host) => "the budget of host and GPU memory",
                     _ => "the card",
                 };
                 return Failure::OutOfMemory(format!(

@@ -38,6 +38,9 @@ pub(super) fn variables(args: &RunArgs, package: Option<&Path>) -> Result<Vec<(S
     if let Some(limit) = limit {
         set.push(("GAPLESS_HOST_LIMIT".to_owned(), limit.into()));
         set.push(("GAPLESS_HOST_LIMIT_FILE".to_owned(), budget_file()?.into_os_string()));
+        if args.host_limit_gpu {
+            set.push(("GAPLESS_HOST_LIMIT_GPU".to_owned(), "1".into()));
+        }
     }
     Ok(set)
 }
