@@ -159,6 +159,20 @@ impl CudaDevice {
         Ok((total as u64, identity::of(ordinal)))
     }
 
+    /// Whether there is such a card; `None`: the driver does not say.
+    #[must_use]
+    pub fn exists(ordinal: i32) -> Option<bool> {
+        let driver = Driver::get().ok()?;
+        let mut device = 0;
+        // SAFETY: an out-pointer of our own.
+        unsafe {
+            if (driver.init)(0) != SUCCESS {
+                return None;
+            }
+            Some((driver.device_get)(&mut device, ordinal) == SUCCESS)
+        }
+    }
+
     /// Lets another card use what is granted from now on; whether it could not before.
     pub fn add_peer(&mut self, ordinal: i32) -> bool {
         let mut device = 0;

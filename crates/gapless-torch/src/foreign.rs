@@ -15,7 +15,7 @@
 //! other file calls such a function is what `tests/foreign.rs` checks.
 
 use crate::cxx::{Function, SharedPtr, find};
-use crate::overlay::layout::{Device, TraceEntry};
+use crate::overlay::layout::{CUDA, Device, TraceEntry};
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -289,6 +289,7 @@ pub(crate) struct Torch {
     stream_handle: unsafe extern "C-unwind" fn(*const Stream) -> *mut c_void,
     is_profiling: unsafe extern "C-unwind" fn() -> bool,
     report: unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
+    report_failure: Option<unsafe extern "C-unwind" fn(i64, usize, usize, Device)>,
     collect_shared: Option<unsafe extern "C-unwind" fn() -> bool>,
 }
 
@@ -308,6 +309,7 @@ fn look_up() -> Option<Torch> {
     let handle = find(&C10_CUDA, c"_ZNK3c104cuda10CUDAStream6streamEv")?;
     let is_profiling = find(&C10, c"_ZN3c1022memoryProfilingEnabledEv")?;
     let report = find(&C10, c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")?;
+    let failure = find(&C10, c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
     let collect = find(&TORCH_CUDA, c"_ZN5torch14CudaIPCCollectEv");
     // SAFETY: PyTorch's headers give each of these names this type.
     unsafe {
@@ -327,6 +329,11 @@ fn look_up() -> Option<Torch> {
                 *mut c_void,
                 unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
             >(report),
+            report_failure: failure.map(|failure| {
+                std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(i64, usize, usize, Device)>(
+                    failure,
+                )
+            }),
             collect_shared: collect.map(|collect| {
                 std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> bool>(collect)
             }),
@@ -396,6 +403,19 @@ impl Torch {
         check("reportMemoryUsageToProfiler");
         // SAFETY: numbers, and an address that is not looked behind; `look_up` gave the function its type.
         unsafe { (self.report)(pointer, change, allocated, reserved, device) };
+    }
+
+    /// Tells the profiler about a request that failed.
+    ///
+    /// # Safety
+    /// As [`Torch::current_device`].
+    pub(crate) unsafe fn report_failure(&self, size: u64, allocated: u64, reserved: u64, index: i8) {
+        check("reportOutOfMemoryToProfiler");
+        let device = Device { kind: CUDA, index };
+        if let Some(report) = self.report_failure {
+            // SAFETY: numbers; `look_up` gave the function its type.
+            unsafe { report(size as i64, allocated as usize, reserved as usize, device) };
+        }
     }
 }
 

@@ -193,11 +193,11 @@ pub fn metadata() -> Option<Arc<str>> {
 }
 
 pub fn enter_compiled(name: &str) {
-    COMPILED.with(|stack| stack.borrow_mut().push(Arc::from(name)));
+    let _ = COMPILED.try_with(|stack| stack.borrow_mut().push(Arc::from(name)));
 }
 
 pub fn leave_compiled() {
-    COMPILED.with(|stack| drop(stack.borrow_mut().pop()));
+    let _ = COMPILED.try_with(|stack| drop(stack.borrow_mut().pop()));
 }
 
 pub fn annotate(device: i8, pairs: Vec<(String, String)>) {
@@ -321,7 +321,8 @@ impl Watcher for History {
 /// What happened just now, on this thread.
 fn entry(action: Action, Event { addr, size, stream, pool }: Event, stack: Option<Stack>) -> Entry {
     let stack = stack.filter(|_| LEVEL.load(Ordering::Relaxed) >= level::ALLOC);
-    let compiled = COMPILED.with(|stack| stack.borrow().last().cloned());
+    // A thread that ends frees tensors too, after its variables are gone.
+    let compiled = COMPILED.try_with(|stack| stack.borrow().last().cloned()).ok().flatten();
     Entry {
         action,
         addr,

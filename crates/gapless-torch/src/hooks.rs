@@ -28,7 +28,8 @@ thread_local! {
 
 pub(crate) fn set_error(message: &str) {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    LAST_ERROR.with(|last| *last.borrow_mut() = text);
+    // A thread that ends has no variables any more; nobody asks it what went wrong.
+    let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
 }
 
 /// Runs `work`; a panic in it ends here. A C++ exception would end the process: nothing of [`crate::foreign`] is
@@ -221,7 +222,7 @@ pub extern "C" fn gapless_ration_end() {
 /// What went wrong in this thread's last call that failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_last_error() -> *const c_char {
-    LAST_ERROR.with(|last| last.borrow().as_ptr())
+    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// Memory for `size` bytes on `device`, for work on `stream`. Throws `torch.OutOfMemoryError` where there is none.

@@ -15,6 +15,7 @@
 //! take the captured stream at once and look like a memory pool's: the mark says that the capture goes on. A mark holds
 //! as long as its stream is captured.
 
+use crate::exception::{self, Kind};
 use crate::foreign::{self, Filter};
 use crate::history;
 use crate::hooks::guarded;
@@ -119,6 +120,13 @@ impl Routings {
         if let Some(at) = self.marked.iter().rposition(|marked| *marked == stream) {
             self.marked.remove(at);
         }
+    }
+
+    /// Whether requests go to this pool already. A capture that did not begin, or that failed, takes none.
+    #[must_use]
+    pub fn is_taking(&self, pool: PoolKey) -> bool {
+        let takes = |capture: Capture| matches!(capture, Capture::No | Capture::Running(_));
+        self.open.iter().any(|(routing, capture)| routing.pool == pool && takes(*capture))
     }
 
     pub fn begin(&mut self, routing: Routing, capture: Capture) {
@@ -230,7 +238,8 @@ impl Published {
     }
 }
 
-/// A capture, or a memory pool, begins to take requests.
+/// A capture, or a memory pool, begins to take requests. Throws where the pool takes requests already, as PyTorch's own
+/// allocator does: the end of one routing could not be told from that of the other.
 ///
 /// # Safety
 /// Where C++ may be thrown through.
@@ -241,9 +250,13 @@ pub unsafe fn begin(device: i32, id: MempoolId, filter: Filter) {
     // SAFETY: as the caller says.
     let capture = unsafe { Capture::of(device, &filter) };
     let routing = Routing { pool: id.into(), filter };
-    guarded((), || {
-        let _: Result<(), state::CardError> = state::with_card(device, |card| card.begin(routing, capture));
-    });
+    let has_begun =
+        guarded(true, || state::with_card(device, |card| card.begin(routing, capture)).unwrap_or(true));
+    if !has_begun {
+        let message = "beginAllocateToPool: already recording to mempool_id".to_owned();
+        // SAFETY: as the caller says; no card is locked.
+        unsafe { exception::throw(Kind::Error, message) };
+    }
 }
 
 /// PyTorch says that this thread's current stream of a card is captured, or that it is not any more.
@@ -293,8 +306,9 @@ mod tests {
         routings.begin(routing(1), Capture::No);
         assert!(!routings.is_empty() && !routings.has_capture());
         assert!(!routings.watch(|_| panic!("it has no stream to look at")));
+        assert!(routings.is_taking(PoolKey(0, 1)) && !routings.is_taking(PoolKey(0, 2)));
         routings.end(PoolKey(0, 1));
-        assert!(routings.is_empty());
+        assert!(routings.is_empty() && !routings.is_taking(PoolKey(0, 1)));
     }
 
     #[test]

@@ -266,6 +266,7 @@ impl Request {
                 unsafe {
                     history::tell_trackers();
                     history::tell_observers(self.device, self.size, total, free);
+                    self.tell_profiler(&seen);
                 }
                 explained(seen)
             }
@@ -274,6 +275,17 @@ impl Request {
         drop(self);
         // SAFETY: as the caller says.
         unsafe { fail(Kind::OutOfMemory, message) }
+    }
+
+    /// # Safety
+    /// As [`Request::serve`]; no card is locked.
+    unsafe fn tell_profiler(&self, seen: &Seen) {
+        // SAFETY: as the caller says.
+        let Some(torch) = foreign::torch().filter(|torch| unsafe { torch.is_profiling() }) else { return };
+        // SAFETY: as the caller says.
+        unsafe {
+            torch.report_failure(self.size, seen.facts.allocated, seen.facts.reserved, self.device as i8)
+        };
     }
 
     /// Asks the program's handlers until `again` has something; and how many were asked.

@@ -199,6 +199,12 @@ pub fn existing(device: i32) -> Option<Locked> {
     Some(Locked::new(CARD.get(usize::try_from(device).ok()?)?.get()?))
 }
 
+/// Whether a card was used already.
+#[must_use]
+pub fn is_used(device: i32) -> bool {
+    usize::try_from(device).ok().and_then(|at| CARD.get(at)).is_some_and(|card| card.get().is_some())
+}
+
 /// Runs `work` on a card's allocator, made on first use.
 ///
 /// # Errors
@@ -420,11 +426,18 @@ impl Card {
         self.pool.set_quiet(self.routings.has_capture());
     }
 
-    pub fn begin(&mut self, routing: Routing, capture: Capture) {
+    /// Whether it begins: one pool takes requests of one routing at a time.
+    #[must_use]
+    pub fn begin(&mut self, routing: Routing, capture: Capture) -> bool {
+        self.watch_captures();
+        if self.routings.is_taking(routing.pool) {
+            return false;
+        }
         self.create(routing.pool);
         regions::took(self.device, routing.pool);
         self.routings.begin(routing, capture);
         self.rerouted();
+        true
     }
 
     /// A memory pool of the program's own is there, or has one user more.

@@ -7,8 +7,8 @@
 use crate::budgets;
 use crate::checked;
 use crate::hooks::guarded;
-use crate::overlay::This;
 use crate::overlay::layout::{self, DeviceStats, Stat, StatArray};
+use crate::overlay::{self, This, answer};
 use crate::regions;
 use crate::sharing;
 use crate::state::{self, Card, Since};
@@ -210,6 +210,8 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
     _: This,
     device: i8,
 ) -> *mut DeviceStats {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { answer((), || overlay::must_exist(device)) };
     // A card that was not used has nothing, as PyTorch shows it.
     let mut stats = DeviceStats { max_split_size: -1, ..DeviceStats::default() };
     let mut pools = Vec::new();
@@ -225,11 +227,15 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
 
 /// `resetAccumulatedStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn reset_accumulated(_: This, device: i8) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { answer((), || overlay::must_exist(device)) };
     on_existing(i32::from(device), restart_totals);
 }
 
 /// `resetPeakStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn reset_peak(_: This, device: i8) {
+    // SAFETY: C++ called, and may be thrown through.
+    unsafe { answer((), || overlay::must_exist(device)) };
     on_existing(i32::from(device), restart_peaks);
 }
 

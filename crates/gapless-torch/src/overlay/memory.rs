@@ -2,7 +2,7 @@
 //! the allocator knows its blocks itself.
 
 use super::layout::{CUDA, DataPtr, Device};
-use super::{Refusal, This, answer, refuse};
+use super::{Refusal, This, answer, must_exist, refuse};
 use crate::foreign::{self, Deleter, Torch};
 use crate::routing::MempoolId;
 use crate::{checked, history, serve, state, suppliers};
@@ -186,7 +186,12 @@ pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
 /// `getMemoryFraction(device)`.
 pub(super) unsafe extern "C-unwind" fn memory_fraction(_: This, device: i8) -> f64 {
     // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer(1.0, || Ok(state::existing(i32::from(device)).map_or(1.0, |card| card.fraction))) }
+    unsafe {
+        answer(1.0, || {
+            must_exist(device)?;
+            Ok(state::existing(i32::from(device)).map_or(1.0, |card| card.fraction))
+        })
+    }
 }
 
 /// `setMemoryFraction(fraction, device)`.
@@ -197,6 +202,7 @@ pub(super) unsafe extern "C-unwind" fn set_memory_fraction(_: This, fraction: f6
             if !(0.0..=1.0).contains(&fraction) {
                 return refuse(format!("invalid fraction:{fraction}. Please set within [0, 1]."));
             }
+            must_exist(device)?;
             on_card(device, |card| card.set_fraction(fraction))
         });
     }

@@ -24,7 +24,9 @@ mod snapshot;
 
 use crate::cxx::{self, find};
 use crate::exception::{self, Kind};
+use crate::state;
 use crate::symbols::size_of_symbol;
+use gapless_cuda::CudaDevice;
 use layout::Layouts;
 use rows::{HEADER, ROWS, Row};
 use std::ffi::{CStr, CString, c_void};
@@ -55,6 +57,15 @@ pub(crate) unsafe fn answer<T>(nothing: T, work: impl FnOnce() -> Result<T, Refu
             nothing
         }
     }
+}
+
+/// Refuses a question about a card that this process does not have, as PyTorch does.
+pub(crate) fn must_exist(device: i8) -> Result<(), Refusal> {
+    let is_known = state::is_used(i32::from(device));
+    if is_known || state::is_forked() || CudaDevice::exists(i32::from(device)) != Some(false) {
+        return Ok(());
+    }
+    refuse(format!("Allocator not initialized for device {device}: did you call init?"))
 }
 
 const C10_CUDA: [&CStr; 1] = [c"libc10_cuda.so"];

@@ -1,6 +1,6 @@
 //! What PyTorch keeps for itself: memory that it asks for once, and uses to the end of the process.
 //!
-//! cuBLAS's workspaces and the seeds of graphs are made when they are first needed. If that is while a region is open,
+//! cuBLAS's workspaces, the seeds of graphs and cuDNN's state of dropout are made when they are first needed. If that is while a region is open,
 //! they must not fall asleep with it: a product outside of the region, or a graph of another one, would then write to
 //! memory that is not there. Nothing in a request says what it is for. So, while a region is open, a request of such a
 //! size is told by the functions of PyTorch that it came through, and goes to a pool of its own that never sleeps.
@@ -16,6 +16,7 @@ use gapless_pool::PoolKey;
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The first half of these pools: PyTorch counts its own from 0, and regions have another one.
 const MARK: u64 = 0x0074_6f72_6368_6b70;
@@ -64,6 +65,30 @@ const SEEDS: [&CStr; 4] = [
     c"_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode",
 ];
 
+/// The same: what cuDNN's recurrent networks drop by, once a card. Its size is cuDNN's to say.
+const DROPOUT: [&CStr; 1] = [
+    c"_ZN2at6native25_cudnn_init_dropout_stateEdblSt8optionalIN3c1010ScalarTypeEES1_INS2_6LayoutEES1_INS2_6DeviceEES1_IbE",
+];
+/// The least that such a state has: cuDNN keeps one for each thread of a card.
+const LEAST_STATE: usize = 64 << 10;
+
+/// Sizes that were no state when they were asked for last: a look at the stack takes longer than a request.
+static OTHER_SIZES: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
+
+fn is_dropout_state(size: usize) -> bool {
+    static DROPPING: OnceLock<Vec<Range<usize>>> = OnceLock::new();
+    let place = (size >> 9).wrapping_mul(0x9e37_79b9) >> 8;
+    let seen = &OTHER_SIZES[place % OTHER_SIZES.len()];
+    if size < LEAST_STATE || seen.load(Ordering::Relaxed) == size {
+        return false;
+    }
+    let is_state = comes_through(DROPPING.get_or_init(|| addresses(&DROPOUT)));
+    if !is_state {
+        seen.store(size, Ordering::Relaxed);
+    }
+    is_state
+}
+
 /// Whether this request, made while a region is open, is for something that PyTorch keeps.
 ///
 /// # Safety
@@ -77,7 +102,7 @@ pub(super) unsafe fn is_for_torch(size: usize) -> bool {
     }
     // SAFETY: as the caller says.
     let may_be = unsafe { foreign::is_workspace_size(size) };
-    may_be && comes_through(WORKSPACE.get_or_init(|| addresses(&WORKSPACES)))
+    (may_be && comes_through(WORKSPACE.get_or_init(|| addresses(&WORKSPACES)))) || is_dropout_state(size)
 }
 
 /// The addresses of these functions' code, as far as this build of PyTorch exports them.
