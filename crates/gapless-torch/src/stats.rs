@@ -140,6 +140,8 @@ impl ByPool {
 /// What is counted of a card.
 #[must_use]
 pub fn of(card: &mut Card) -> DeviceStats {
+    // Requests look only now and then which work is done; who asks for figures sees what is so now.
+    card.poll();
     card.shown.look(&card.pool.segments());
     let looked_up = |of: fn(&Shown) -> &[Gauge; 3]| {
         let (now, since) = (of(&card.shown), of(&card.since.shown));

@@ -1,9 +1,10 @@
 //! What PyTorch keeps for itself: memory that it asks for once, and uses to the end of the process.
 //!
-//! cuBLAS's workspaces, the seeds of graphs and cuDNN's state of dropout are made when they are first needed. If that is while a region is open,
-//! they must not fall asleep with it: a product outside of the region, or a graph of another one, would then write to
-//! memory that is not there. Nothing in a request says what it is for. So, while a region is open, a request of such a
-//! size is told by the functions of PyTorch that it came through, and goes to a pool of its own that never sleeps.
+//! cuBLAS's workspaces, the seeds of graphs and cuDNN's state of dropout are made when they are first needed. If that
+//! is while a region is open, they must not fall asleep with it: a product outside of the region, or a graph of another
+//! one, would then write to memory that is not there. Nothing in a request says what it is for. So, while a region is
+//! open, a request of such a size is told by the functions of PyTorch that it came through, and goes to a pool of its
+//! own that never sleeps.
 //!
 //! A graph remembers the address of a workspace that it was captured with. So a request of a capture, or of a memory
 //! pool of PyTorch's, goes to a pool beside that one ([`beside`]), which nobody else is served from, and which lives as
