@@ -1,7 +1,5 @@
-"""torch.profiler with profile_memory notes each request that fails, inside and outside of operators, in other threads
-and in a backward pass, beside every allocation and free."""
-import threading
-
+"""torch.profiler with profile_memory notes each request that fails, inside and outside of operators and in a backward
+pass, beside every allocation and free."""
 from common import *
 from torch.profiler import ProfilerActivity, profile
 
@@ -41,7 +39,6 @@ def in_backward():
     Fails.apply(x).sum().backward()
 
 
-in_backward_failed = 0
 ones = torch.ones(1000, device="cuda", requires_grad=True)
 (ones * 2).sum().backward()
 torch.cuda.synchronize()
