@@ -466,7 +466,7 @@ impl Device for CudaDevice {
     }
 
     fn is_shared(&self, page: PageHandle) -> bool {
-        CudaDevice::is_shared(self, page)
+        self.is_held_elsewhere(page)
     }
 
     fn discard(&mut self, event: EventHandle) {

@@ -41,6 +41,25 @@ impl KeptFile {
     }
 }
 
+/// Whether the files that are kept are a quarter of those that this process may have open: the rest is the program's.
+pub(crate) fn keeps_many() -> bool {
+    /// `struct rlimit`.
+    #[repr(C)]
+    struct Limit {
+        soft: u64,
+        hard: u64,
+    }
+    const OPEN_FILES: i32 = 7;
+    unsafe extern "C" {
+        fn getrlimit(what: i32, limit: *mut Limit) -> i32;
+    }
+    let mut limit = Limit { soft: 1024, hard: 1024 };
+    // SAFETY: an out-pointer of our own; it keeps what it has where the kernel refuses.
+    let _ = unsafe { getrlimit(OPEN_FILES, &raw mut limit) };
+    let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner).len();
+    kept as u64 >= limit.soft / 4
+}
+
 impl Drop for KeptFile {
     fn drop(&mut self) {
         let file = self.0.as_raw_fd();
@@ -60,12 +79,23 @@ pub fn close_in_forked_child() {
 }
 
 /// Pages of a card that others were told of, until they are released.
-#[derive(Debug, Default)]
-pub(crate) struct SharedPages(pub(crate) HashMap<u64, Shared>);
+#[derive(Debug)]
+pub(crate) struct SharedPages {
+    pub(crate) told: HashMap<u64, Shared>,
+    /// Whether somebody who was told of a page has it.
+    pub(crate) is_held: fn(SharedPage) -> bool,
+}
+
+impl Default for SharedPages {
+    /// Who does not know takes every page for held.
+    fn default() -> SharedPages {
+        SharedPages { told: HashMap::new(), is_held: |_| true }
+    }
+}
 
 impl SharedPages {
     /// The driver may use its handle for another page from now on.
     pub(crate) fn release(&mut self, page: PageHandle) {
-        self.0.remove(&page.0);
+        self.told.remove(&page.0);
     }
 }

@@ -8,7 +8,7 @@ use crate::driver::{
     ACCESS_READ, ACCESS_READ_WRITE, AccessDescription, CopyDriver, Driver, HANDLE_FABRIC, HANDLE_FILE,
     Handle, IpcHandle, LAZY_PEERS, LOCATION_DEVICE, Location, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,
 };
-use crate::shared_pages::{KeptFile, Shared, SharedPage};
+use crate::shared_pages::{self, KeptFile, Shared, SharedPage};
 use gapless_pool::PageHandle;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -42,13 +42,17 @@ impl CudaDevice {
     pub fn number_of(&mut self, page: PageHandle, size: u64) -> SharedPage {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let fresh = || SharedPage(LAST.fetch_add(1, Ordering::Relaxed) + 1);
-        self.shared.0.entry(page.0).or_insert_with(|| Shared { number: fresh(), size, file: None }).number
+        self.shared.told.entry(page.0).or_insert_with(|| Shared { number: fresh(), size, file: None }).number
     }
 
-    /// Whether others were told of a page.
-    #[must_use]
-    pub fn is_shared(&self, page: PageHandle) -> bool {
-        self.shared.0.contains_key(&page.0)
+    /// Whether somebody who was told of a page has it.
+    pub(crate) fn is_held_elsewhere(&self, page: PageHandle) -> bool {
+        self.shared.told.get(&page.0).is_some_and(|shared| (self.shared.is_held)(shared.number))
+    }
+
+    /// Who knows which of the pages that others were told of they still have.
+    pub fn ask_readers(&mut self, is_held: fn(SharedPage) -> bool) {
+        self.shared.is_held = is_held;
     }
 
     /// A page that others were told of, as a file, with its size; `None`: it was released, or is of another card.
@@ -56,25 +60,29 @@ impl CudaDevice {
     /// # Errors
     /// When the driver refuses.
     pub fn export(&self, number: SharedPage) -> Option<Result<(OwnedFd, u64), SharingError>> {
-        let (&page, shared) = self.shared.0.iter().find(|(_, shared)| shared.number == number)?;
+        let (&page, shared) = self.shared.told.iter().find(|(_, shared)| shared.number == number)?;
         if let Some(copy) = shared.file.as_ref().and_then(KeptFile::copy) {
             return Some(Ok((copy, shared.size)));
         }
         Some(self.exported(PageHandle(page)).map(|file| (file, shared.size)))
     }
 
-    /// The number of a file of `page` that stays open until the page is released; `None`: it was not numbered.
+    /// The number of a file of `page` that stays open until the page is released; `None`: it was not numbered, or
+    /// enough files are kept open.
     ///
     /// # Errors
     /// When the driver refuses.
     pub fn kept_file(&mut self, page: PageHandle) -> Result<Option<RawFd>, SharingError> {
-        let kept = self.shared.0.get(&page.0).and_then(|shared| shared.file.as_ref());
+        let kept = self.shared.told.get(&page.0).and_then(|shared| shared.file.as_ref());
         if let Some(file) = kept {
             return Ok(Some(file.number()));
         }
+        if shared_pages::keeps_many() {
+            return Ok(None);
+        }
         let file = self.exported(page)?;
         let number = file.as_raw_fd();
-        Ok(self.shared.0.get_mut(&page.0).map(|shared| {
+        Ok(self.shared.told.get_mut(&page.0).map(|shared| {
             shared.file = Some(KeptFile::new(file));
             number
         }))

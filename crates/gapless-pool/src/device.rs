@@ -99,11 +99,8 @@ pub trait Device {
     /// context it does not cover.
     fn is_fenced(&self, stream: StreamHandle) -> bool;
 
-    /// Whether another process was given a page: it may have it mapped.
-    fn is_shared(&self, page: PageHandle) -> bool {
-        let _ = page;
-        false
-    }
+    /// Whether another process may have a page mapped. No default: a device around another one has to ask it.
+    fn is_shared(&self, page: PageHandle) -> bool;
 
     /// Forgets an event.
     fn discard(&mut self, event: EventHandle);

@@ -29,6 +29,8 @@ pub struct SimDevice {
     next_event: u64,
     /// Events are done as soon as they are recorded.
     pub instant: bool,
+    /// Every page counts as mapped by another process.
+    pub is_shared: bool,
     /// Fences are refused, as drivers before CUDA 12.5 do.
     pub has_no_fences: bool,
     /// Counts down with every call that may fail; at 0 that call does, and later ones do not.
@@ -231,6 +233,10 @@ impl Device for SimDevice {
 
     fn is_fenced(&self, _stream: StreamHandle) -> bool {
         true
+    }
+
+    fn is_shared(&self, _: PageHandle) -> bool {
+        self.is_shared
     }
 
     fn discard(&mut self, event: EventHandle) {

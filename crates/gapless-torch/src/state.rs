@@ -409,14 +409,6 @@ impl Card {
         given
     }
 
-    /// Completes frees whose work is done. A capture forbids the question.
-    pub fn poll(&mut self) {
-        if !self.routings.has_capture() {
-            self.pool.poll();
-            self.tell_changes(&Caller::NOBODY);
-        }
-    }
-
     /// Captures begin and end without a word: the card looks whenever somebody takes it.
     #[inline]
     fn watch_captures(&mut self) {

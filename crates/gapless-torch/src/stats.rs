@@ -140,8 +140,6 @@ impl ByPool {
 /// What is counted of a card.
 #[must_use]
 pub fn of(card: &mut Card) -> DeviceStats {
-    // Requests look only now and then which work is done; who asks for figures sees what is so now.
-    card.poll();
     card.shown.look(&card.pool.segments());
     let looked_up = |of: fn(&Shown) -> &[Gauge; 3]| {
         let (now, since) = (of(&card.shown), of(&card.since.shown));
@@ -163,9 +161,9 @@ pub fn of(card: &mut Card) -> DeviceStats {
         num_ooms: (card.failed - failed) as i64,
         oversize_allocations: Stat::default(),
         oversize_segments: Stat::default(),
-        num_sync_all_streams: now.waits as i64,
-        num_device_alloc: now.device_allocs as i64,
-        num_device_free: now.device_frees as i64,
+        num_sync_all_streams: (now.waits - since.waits) as i64,
+        num_device_alloc: (now.device_allocs - since.device_allocs) as i64,
+        num_device_free: (now.device_frees - since.device_frees) as i64,
         num_oom_rejections: 0,
         max_split_size: -1,
     }

@@ -3,6 +3,7 @@
 
 use super::outside::{self, CONTEXT, Meter};
 use super::{Quota, QuotaDevice, host, ticker};
+use crate::sharing::readers;
 use crate::state::{self, CARDS, CardError};
 use gapless_cuda::{CudaDevice, Identity, Uuid};
 use gapless_ledger::{Ledger, Share, System};
@@ -63,6 +64,7 @@ pub fn open(device: i32, budget: u64) -> Result<QuotaDevice<CudaDevice>, CardErr
     }
     let before = uuid.filter(|_| quota.is_on()).and_then(outside::used_by_all);
     let mut cuda = CudaDevice::new(device).map_err(failed)?;
+    cuda.ask_readers(readers::has);
     let (free, total) = cuda.memory();
     if quota.is_on() {
         measure_first(&quota, uuid, before, total - free);

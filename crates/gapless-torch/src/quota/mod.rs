@@ -443,6 +443,11 @@ impl<D: Device> Device for QuotaDevice<D> {
         self.device.is_fenced(stream)
     }
 
+    /// Whether it may be mapped elsewhere, by a process that lives and has not dropped it.
+    fn is_shared(&self, page: PageHandle) -> bool {
+        self.device.is_shared(page)
+    }
+
     fn discard(&mut self, event: EventHandle) {
         self.device.discard(event);
     }

@@ -3,7 +3,7 @@
 use super::outside::MARGIN;
 use super::*;
 use gapless_ledger::{Book, Processes, Share, Size, Who, ledger};
-use gapless_pool::{AllocError, Options, Pool, PoolKey, SimDevice};
+use gapless_pool::{AllocError, Options, Pool, PoolKey, SimDevice, SleepError};
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
@@ -273,4 +273,16 @@ fn a_process_that_holds_more_than_its_tenant_has_cannot_join() {
     quota.join(seat(&path, 1, "a", 400 * MIB, false), 0).expect("room");
     assert_eq!(book(&path).total(), quota.reserved());
     std::fs::remove_file(path).expect("removed");
+}
+
+#[test]
+fn pages_that_others_have_are_known_through_the_quota() {
+    let mut pool = pool_of(&Arc::new(Quota::default()));
+    let region = PoolKey(7, 7);
+    pool.add_region(region);
+    pool.alloc(4 << 20, StreamHandle(1), region).expect("room");
+    pool.device_mut().is_shared = true;
+    assert_eq!(pool.begin_sleep(&[region]), Err(SleepError::Shared));
+    pool.device_mut().is_shared = false;
+    assert!(pool.begin_sleep(&[region]).is_ok());
 }

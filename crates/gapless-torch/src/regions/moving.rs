@@ -8,6 +8,11 @@ use crate::watcher::Caller;
 use gapless_cuda::Copies;
 use gapless_pool::{DeviceError, PoolKey, Refusal, SleepError};
 use std::sync::{MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How long a region waits for readers of its memory that have just dropped it, and how often it looks.
+const READERS_TOLD: u32 = 20;
+const READERS_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a region was not moved. It is as it was.
 #[derive(Debug, PartialEq, Eq)]
@@ -189,13 +194,26 @@ impl Half {
     /// Closes the region on a card.
     pub(super) fn begin_sleep(mover: &Mover, device: i32) -> Result<Half, Failure> {
         mover.forget_gone(device);
-        let (pools, copies) = (mover.pools(device), copies(device)?);
-        let ranges = on(device, |card| {
+        let copies = copies(device)?;
+        // With the card locked, so that no pool becomes one of another region meanwhile.
+        let try_once = |card: &mut Card| {
+            let pools = mover.pools(device);
             let begun = card.pool.begin_sleep(&pools);
             card.tell_changes(&Caller::NOBODY);
-            begun.map_err(|error| mover.failure("sleep", &error, device))
-        })??;
-        Ok(Half { device, pools, copies, ranges })
+            begun.map(|ranges| (pools, ranges))
+        };
+        let mut left = READERS_TOLD;
+        loop {
+            match on(device, try_once)? {
+                Ok((pools, ranges)) => return Ok(Half { device, pools, copies, ranges }),
+                // A reader that has just dropped its memory says so over a socket.
+                Err(SleepError::Shared) if left > 0 => {
+                    left -= 1;
+                    std::thread::sleep(READERS_PAUSE);
+                }
+                Err(error) => return Err(mover.failure("sleep", &error, device)),
+            }
+        }
     }
 
     /// Puts memory behind the region on a card.

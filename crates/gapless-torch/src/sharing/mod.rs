@@ -6,6 +6,8 @@
 //! PyTorch holds a block until its readers have given it up. The card's memory lives as long as one process has it
 //! mapped, so a reader may outlive the sender.
 //!
+//! [`readers`] knows who has pages of this process: a region does not sleep under them.
+//!
 //! [`weights`] is one copy of a model's weights for many processes: an offer ([`offers`], [`manifest`]) that readers
 //! map to read, by the same sockets; [`capi`] is how Python calls it.
 
@@ -15,6 +17,7 @@ mod manifest;
 mod offers;
 mod opened;
 mod passing;
+pub(crate) mod readers;
 mod rest;
 mod weights;
 

@@ -1,7 +1,7 @@
 //! Memory of other processes, mapped here: once for each handle, for as long as somebody has it.
 
 use super::handle::{self, Files, Passed, Plain, Shared};
-use super::passing;
+use super::passing::{self, Taken};
 use crate::cxx::{Control, ControlTable, SharedPtr};
 use crate::hooks::guarded;
 use crate::state;
@@ -16,14 +16,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// What is mapped.
 #[derive(Debug)]
 enum Memory {
-    Pages(Attached),
+    Pages {
+        pages: Attached,
+        /// Behind the pages, so that their owner hears of them when they are unmapped.
+        _taken: Option<Taken>,
+    },
     Whole(PlainlyAttached),
 }
 
 impl Memory {
     fn addr(&self) -> u64 {
         match self {
-            Memory::Pages(pages) => pages.addr(),
+            Memory::Pages { pages, .. } => pages.addr(),
             Memory::Whole(whole) => whole.addr(),
         }
     }
@@ -134,10 +138,10 @@ fn mapped(importer: &Importer, shared: Shared) -> Result<Memory, String> {
         Shared::Pages { passed, plain } => {
             let first = passed.map(|passed| through_socket(importer, &passed));
             match (first, plain) {
-                (Some(Ok(pages)), _) => Ok(Memory::Pages(pages)),
+                (Some(Ok((pages, taken))), _) => Ok(Memory::Pages { pages, _taken: Some(taken) }),
                 // What a process without Gapless would do.
                 (first, Some(plain)) => as_pytorch(importer, &plain)
-                    .map(Memory::Pages)
+                    .map(|pages| Memory::Pages { pages, _taken: None })
                     .map_err(|error| first.and_then(Result::err).unwrap_or(error)),
                 (Some(Err(error)), None) => Err(error),
                 (None, None) => Err("its handle names no pages".to_owned()),
@@ -146,14 +150,14 @@ fn mapped(importer: &Importer, shared: Shared) -> Result<Memory, String> {
     }
 }
 
-fn through_socket(importer: &Importer, passed: &Passed) -> Result<Attached, String> {
+fn through_socket(importer: &Importer, passed: &Passed) -> Result<(Attached, Taken), String> {
     let total = passed.pages.iter().map(|page| page.1).sum();
     let mut pages = importer.begin(total).map_err(|error| error.to_string())?;
-    passing::receive(passed.token, &passed.pages, |file, size| {
+    let taken = passing::receive(passed.token, &passed.pages, |file, size| {
         pages.add(Imported::File(file.as_raw_fd()), size).map_err(|error| error.to_string())
     })?;
     pages.grant().map_err(|error| error.to_string())?;
-    Ok(pages)
+    Ok((pages, taken))
 }
 
 fn as_pytorch(importer: &Importer, plain: &Plain) -> Result<Attached, String> {

@@ -5,6 +5,7 @@
 //! so neither side has many files open. A thread of its own answers, from the first block that is shared on.
 
 use super::offers;
+use super::readers;
 use crate::hooks::guarded;
 use crate::{background, state};
 use gapless_cuda::shared_pages::SharedPage;
@@ -13,6 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ const MOST_PAGES: usize = 1 << 20;
 const READER_WAITS: Duration = Duration::from_secs(30);
 const SENDER_WAITS: Duration = Duration::from_secs(5);
 const GREETING: [u8; 8] = *b"gapless1";
+/// A reader has dropped pages, which it names as it asked for them.
+const DROPPED: [u8; 8] = *b"gaplessD";
 /// A reader asks what an offer says, by its number.
 const QUESTION: [u8; 8] = *b"gaplessW";
 /// More than any offer has.
@@ -75,7 +79,8 @@ fn name(token: [u8; 16]) -> io::Result<SocketAddr> {
 }
 
 fn answer(mut reader: UnixStream) -> io::Result<()> {
-    if !is_trusted(user_of(&reader)?) {
+    let Credentials { process, user, .. } = peer_of(&reader)?;
+    if !is_trusted(user) {
         return Ok(());
     }
     reader.set_read_timeout(Some(SENDER_WAITS))?;
@@ -86,13 +91,20 @@ fn answer(mut reader: UnixStream) -> io::Result<()> {
     if head[..8] == QUESTION {
         return tell(&mut reader, count as u32);
     }
-    if head[..8] != GREETING || count > MOST_PAGES {
+    let is_dropped = head[..8] == DROPPED;
+    if (head[..8] != GREETING && !is_dropped) || count > MOST_PAGES {
         return Ok(());
     }
     let mut numbers = vec![0; 8 * count];
     reader.read_exact(&mut numbers)?;
     let numbers: Vec<SharedPage> =
         numbers.as_chunks::<8>().0.iter().map(|number| SharedPage(u64::from_ne_bytes(*number))).collect();
+    if is_dropped {
+        readers::dropped(process as u32, &numbers);
+        return Ok(());
+    }
+    // Before the first is handed over: the reader says that it dropped all of them, also where it got only some.
+    readers::took(process as u32, &numbers);
     for batch in numbers.chunks(BATCH) {
         let (status, files) = match exported(batch) {
             Ok(files) => (HERE, files),
@@ -156,7 +168,7 @@ fn failed(error: io::Error) -> String {
 
 fn connect(token: [u8; 16]) -> Result<UnixStream, String> {
     let sender = name(token).and_then(|name| UnixStream::connect_addr(&name)).map_err(failed)?;
-    if !is_trusted(user_of(&sender).map_err(failed)?) {
+    if !is_trusted(peer_of(&sender).map_err(failed)?.user) {
         return Err("another user's process listens where the memory was shared".to_owned());
     }
     sender.set_read_timeout(Some(READER_WAITS)).map_err(failed)?;
@@ -187,7 +199,47 @@ pub(super) fn ask(token: [u8; 16], number: u32) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Gets pages from the process that listens under `token`; `take` gets each of them, in their order.
+/// Pages that this process has of another one, which hears when they are dropped.
+#[derive(Debug)]
+pub(super) struct Taken {
+    token: [u8; 16],
+    pages: Vec<SharedPage>,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        /// Who tells the others: a sender that is stopped keeps nobody waiting but this thread.
+        static NOTICES: Mutex<Option<Sender<([u8; 16], Vec<SharedPage>)>>> = Mutex::new(None);
+        let mut notices = NOTICES.lock().unwrap_or_else(PoisonError::into_inner);
+        if notices.is_none() {
+            let (sender, all) = mpsc::channel::<([u8; 16], Vec<SharedPage>)>();
+            let tell = move || all.iter().for_each(|(token, pages)| tell_dropped(token, &pages));
+            // Without the thread the sender hears of the end of this process alone.
+            *notices = background::spawn("gapless-dropped", tell).ok().map(|_| sender);
+        }
+        if let Some(sender) = &*notices {
+            let _ = sender.send((self.token, std::mem::take(&mut self.pages)));
+        }
+    }
+}
+
+/// A sender that has ended wants to know nothing.
+fn tell_dropped(token: [u8; 16], pages: &[SharedPage]) {
+    if let Ok(mut sender) = connect(token) {
+        let _ = sender.write_all(&words(DROPPED, pages));
+    }
+}
+
+/// A greeting, and pages by their numbers.
+fn words(greeting: [u8; 8], pages: &[SharedPage]) -> Vec<u8> {
+    let mut words = greeting.to_vec();
+    words.extend_from_slice(&(pages.len() as u32).to_ne_bytes());
+    pages.iter().for_each(|page| words.extend_from_slice(&page.0.to_ne_bytes()));
+    words
+}
+
+/// Gets pages from the process that listens under `token`; `take` gets each of them, in their order. What is returned
+/// is dropped after they are unmapped.
 ///
 /// # Errors
 /// With what is wrong, or with what `take` says.
@@ -195,12 +247,11 @@ pub(super) fn receive(
     token: [u8; 16],
     pages: &[(SharedPage, u64)],
     mut take: impl FnMut(OwnedFd, u64) -> Result<(), String>,
-) -> Result<(), String> {
+) -> Result<Taken, String> {
     let mut sender = connect(token)?;
-    let mut words = GREETING.to_vec();
-    words.extend_from_slice(&(pages.len() as u32).to_ne_bytes());
-    pages.iter().for_each(|(page, _)| words.extend_from_slice(&page.0.to_ne_bytes()));
-    sender.write_all(&words).map_err(failed)?;
+    let numbers: Vec<SharedPage> = pages.iter().map(|(page, _)| *page).collect();
+    sender.write_all(&words(GREETING, &numbers)).map_err(failed)?;
+    let taken = Taken { token, pages: numbers };
     for batch in pages.chunks(BATCH) {
         let (status, files) = take_message(&sender).map_err(failed)?;
         match status {
@@ -218,7 +269,7 @@ pub(super) fn receive(
         }
         sender.write_all(&[1]).map_err(failed)?;
     }
-    Ok(())
+    Ok(taken)
 }
 
 // ---- what the standard library does not have ----
@@ -277,15 +328,15 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == unsafe { geteuid() }
 }
 
-/// Whose process is at the other end.
-fn user_of(socket: &UnixStream) -> io::Result<u32> {
+/// Which process is at the other end, and whose.
+fn peer_of(socket: &UnixStream) -> io::Result<Credentials> {
     let mut peer = Credentials { process: 0, user: u32::MAX, group: 0 };
     let mut size = size_of::<Credentials>() as u32;
     // SAFETY: out-pointers of our own, and their size.
     let status = unsafe {
         getsockopt(socket.as_raw_fd(), SOCKET_LEVEL, PEER_CREDENTIALS, &raw mut peer, &raw mut size)
     };
-    if status == 0 { Ok(peer.user) } else { Err(io::Error::last_os_error()) }
+    if status == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Calls `work` with a message of 4 bytes and room for a batch of descriptors.

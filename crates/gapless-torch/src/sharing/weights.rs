@@ -9,7 +9,8 @@
 //! name whose owner does not answer is free.
 
 use super::manifest::{Manifest, Storage};
-use super::{USED, offers, passing};
+use super::passing::{self, Taken};
+use super::{USED, offers};
 use crate::quota::admission;
 use crate::state;
 use gapless_cuda::sharing::{Attached, Imported};
@@ -322,7 +323,8 @@ pub(crate) struct Mapping {
     device: i32,
     size: u64,
     addr: u64,
-    pages: Mutex<Option<Attached>>,
+    /// The memory, and who hears of its end: in this order.
+    pages: Mutex<Option<(Attached, Taken)>>,
 }
 
 impl Mapping {
@@ -353,14 +355,14 @@ pub(crate) fn attach(asked: &Asked) -> Result<Mapping, String> {
     let mut pages = None;
     if size > 0 {
         let mut all = importer.begin(size).map_err(|error| error.to_string())?;
-        passing::receive(token, &manifest.pages, |file, size| {
+        let taken = passing::receive(token, &manifest.pages, |file, size| {
             all.add(Imported::File(file.as_raw_fd()), size).map_err(|error| error.to_string())
         })?;
         all.grant_to_read().map_err(|error| error.to_string())?;
-        pages = Some(all);
+        pages = Some((all, taken));
     }
     ATTACHED.fetch_add(size, Ordering::Relaxed);
-    let addr = pages.as_ref().map_or(0, Attached::addr);
+    let addr = pages.as_ref().map_or(0, |(pages, _)| pages.addr());
     Ok(Mapping { device, size, addr, pages: Mutex::new(pages) })
 }
 

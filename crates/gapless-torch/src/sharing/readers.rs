@@ -1,0 +1,109 @@
+//! Which processes have pages of this one: counted when a page is handed over, until its reader says that it has
+//! dropped it, or has ended.
+//!
+//! A region that sleeps would leave its readers with the old pages, so it does not while there are any. A reader without
+//! Gapless takes files out of this process itself, and is not known.
+
+use gapless_cuda::shared_pages::SharedPage;
+use gapless_stats::process;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// A process that was handed a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reader {
+    /// 0: it cannot be seen from here.
+    pid: u32,
+    /// When it began: numbers are used again.
+    start: Option<u64>,
+}
+
+impl Reader {
+    fn of(pid: u32) -> Reader {
+        Reader { pid, start: process::start_of(pid) }
+    }
+
+    /// Of one that cannot be seen nobody knows.
+    fn has_ended(self) -> bool {
+        self.pid != 0 && process::start_of(self.pid) != self.start
+    }
+}
+
+type Held = HashMap<SharedPage, Vec<(Reader, u32)>>;
+
+static HELD: LazyLock<Mutex<Held>> = LazyLock::new(Mutex::default);
+
+fn held() -> MutexGuard<'static, Held> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The process `pid` is about to be handed these pages.
+pub(super) fn took(pid: u32, pages: &[SharedPage]) {
+    let reader = Reader::of(pid);
+    let mut held = held();
+    for page in pages {
+        let readers = held.entry(*page).or_default();
+        match readers.iter_mut().find(|(other, _)| *other == reader) {
+            Some((_, times)) => *times += 1,
+            None => readers.push((reader, 1)),
+        }
+    }
+}
+
+/// It has dropped them.
+pub(super) fn dropped(pid: u32, pages: &[SharedPage]) {
+    let reader = Reader::of(pid);
+    let mut held = held();
+    for page in pages {
+        let Some(readers) = held.get_mut(page) else { continue };
+        if let Some((_, times)) = readers.iter_mut().find(|(other, _)| *other == reader) {
+            *times -= 1;
+        }
+        readers.retain(|(_, times)| *times > 0);
+        if readers.is_empty() {
+            held.remove(page);
+        }
+    }
+}
+
+/// Whether somebody who lives has this page.
+pub(crate) fn has(page: SharedPage) -> bool {
+    let mut held = held();
+    let Some(readers) = held.get_mut(&page) else { return false };
+    readers.retain(|(reader, _)| !reader.has_ended());
+    let is_held = !readers.is_empty();
+    if !is_held {
+        held.remove(&page);
+    }
+    is_held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_held_until_it_was_dropped_as_often_as_it_was_taken() {
+        let (page, other) = (SharedPage(u64::MAX - 1), SharedPage(u64::MAX - 2));
+        let pid = std::process::id();
+        assert!(!has(page));
+        took(pid, &[page, page, other]);
+        dropped(pid, &[page]);
+        assert!(has(page) && has(other));
+        dropped(pid + 1, &[page]);
+        assert!(has(page), "another process has dropped it");
+        dropped(pid, &[page, other, other]);
+        assert!(!has(page) && !has(other));
+    }
+
+    #[test]
+    fn what_a_process_had_that_ended_is_held_by_nobody() {
+        let page = SharedPage(u64::MAX - 3);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it starts");
+        took(child.id(), &[page]);
+        assert!(has(page));
+        child.kill().expect("it lives");
+        child.wait().expect("it ends");
+        assert!(!has(page));
+    }
+}
