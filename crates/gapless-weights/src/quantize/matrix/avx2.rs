@@ -4,7 +4,7 @@
 use super::lanes::lanes;
 use std::arch::x86_64::*;
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Avx2;
 
 lanes! {

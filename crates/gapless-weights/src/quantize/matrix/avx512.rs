@@ -4,7 +4,7 @@
 use super::lanes::lanes;
 use std::arch::x86_64::*;
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Avx512;
 
 lanes! {
@@ -72,7 +72,12 @@ lanes! {
         _mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(a))
     }
     fn store_bytes(even: __m512i, odd: __m512i, to: &mut [u8]) {
-        let words = _mm512_mask_mov_epi16(even, 0xaaaa_aaaa, _mm512_slli_epi32::<16>(odd));
+        // The lower words of the one, the lower words of the other above them.
+        let words = _mm512_ternarylogic_epi32::<0xca>(
+            _mm512_set1_epi32(0xffff),
+            even,
+            _mm512_slli_epi32::<16>(odd),
+        );
         _mm256_storeu_si256(to[..32].as_mut_ptr().cast(), _mm512_cvtepi16_epi8(words));
     }
     fn store_nibbles(even: __m512i, odd: __m512i, to: &mut [u8]) {

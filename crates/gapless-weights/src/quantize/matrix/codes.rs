@@ -14,8 +14,10 @@ pub(super) trait Wide: Value {
     const CLOSE_SCALES: bool;
     /// A step of values: those at even places, those at odd places.
     fn load_step<L: Lanes>(bytes: &[u8]) -> (L::F, L::F);
-    /// The bits of the largest magnitude in `bytes`, of which there is a whole number of vectors.
-    fn most<L: Lanes>(bytes: &[u8]) -> u32;
+    /// The larger magnitudes, lane by lane, of `most` and of the values in `bytes`, a whole number of vectors.
+    fn more<L: Lanes>(most: L::I, bytes: &[u8]) -> L::I;
+    /// The bits of the largest magnitude of all lanes.
+    fn most<L: Lanes>(most: L::I) -> u32;
     /// The nearest numbers of this type.
     fn round_step<L: Lanes>(value: L::F) -> L::F;
     /// Values over a scale that is a number of this type between 2^-40 and 2^40, rounded to this type. Quotients below
@@ -36,8 +38,13 @@ impl Wide for Bf16 {
     }
 
     #[inline(always)]
-    fn most<L: Lanes>(bytes: &[u8]) -> u32 {
-        most16::<L>(bytes)
+    fn more<L: Lanes>(most: L::I, bytes: &[u8]) -> L::I {
+        more16::<L>(most, bytes)
+    }
+
+    #[inline(always)]
+    fn most<L: Lanes>(most: L::I) -> u32 {
+        L::most16(most)
     }
 
     #[inline(always)]
@@ -69,8 +76,13 @@ impl Wide for Fp16 {
     }
 
     #[inline(always)]
-    fn most<L: Lanes>(bytes: &[u8]) -> u32 {
-        most16::<L>(bytes)
+    fn more<L: Lanes>(most: L::I, bytes: &[u8]) -> L::I {
+        more16::<L>(most, bytes)
+    }
+
+    #[inline(always)]
+    fn most<L: Lanes>(most: L::I) -> u32 {
+        L::most16(most)
     }
 
     #[inline(always)]
@@ -88,11 +100,15 @@ impl Wide for Fp32 {
     }
 
     #[inline(always)]
-    fn most<L: Lanes>(bytes: &[u8]) -> u32 {
-        let mut most = L::all_bits(0);
+    fn more<L: Lanes>(mut most: L::I, bytes: &[u8]) -> L::I {
         for one in bytes.chunks_exact(2 * L::STEP) {
             most = L::max32(most, L::and(L::load(one), L::all_bits(0x7fff_ffff)));
         }
+        most
+    }
+
+    #[inline(always)]
+    fn most<L: Lanes>(most: L::I) -> u32 {
         L::most32(most)
     }
 
@@ -103,12 +119,11 @@ impl Wide for Fp32 {
 }
 
 #[inline(always)]
-fn most16<L: Lanes>(bytes: &[u8]) -> u32 {
-    let mut most = L::all_bits(0);
+fn more16<L: Lanes>(mut most: L::I, bytes: &[u8]) -> L::I {
     for one in bytes.chunks_exact(2 * L::STEP) {
         most = L::max16(most, L::and(L::load(one), L::all_bits(0x7fff_7fff)));
     }
-    L::most16(most)
+    most
 }
 
 /// A kind of code.

@@ -29,12 +29,7 @@ pub(super) fn scale<V: Value>(
             return Ok(scale);
         }
         Scheme::Nvfp4 => {
-            let local = V::round(most / E2M1_MAX);
-            let code = match to_e4m3((whole * local).min(E4M3_MAX)) {
-                // A scale of zero becomes 0.125.
-                0 => 0x20,
-                code => code,
-            };
+            let code = local_code::<V>(most, whole);
             stored.push(code);
             return Ok(from_e4m3(code) / whole);
         }
@@ -48,6 +43,40 @@ pub(super) fn scale<V: Value>(
     };
     stored.extend_from_slice(&V::bits(scale).to_le_bytes()[..V::WIDTH]);
     Ok(scale)
+}
+
+/// The same for several groups at once.
+#[inline(always)]
+pub(super) fn scales<V: Value>(
+    scheme: Scheme,
+    most: &[f32],
+    whole: f32,
+    stored: &mut Vec<u8>,
+    scales: &mut Vec<f32>,
+) -> Result<(), Fault> {
+    scales.clear();
+    if scheme == Scheme::Nvfp4 {
+        // Loops that the compiler can turn into vectors: there is a group for every 16 values.
+        let first = stored.len();
+        stored.extend(most.iter().map(|most| local_code::<V>(*most, whole)));
+        scales.extend(stored[first..].iter().map(|code| from_e4m3(*code) / whole));
+    } else {
+        for most in most {
+            scales.push(scale::<V>(scheme, *most, whole, stored)?);
+        }
+    }
+    Ok(())
+}
+
+/// The code of a group's scale in `nvfp4`.
+#[inline(always)]
+fn local_code<V: Value>(most: f32, whole: f32) -> u8 {
+    let local = V::round(most / E2M1_MAX);
+    match to_e4m3((whole * local).min(E4M3_MAX)) {
+        // A scale of zero becomes 0.125.
+        0 => 0x20,
+        code => code,
+    }
 }
 
 /// A magnitude from its bits as fp32, which compare as magnitudes do, NaN above all.

@@ -5,7 +5,7 @@
 
 /// Vectors of one width. Only what `Path::rows` and `Path::largest` call may use an implementation: these have made
 /// sure that the processor has its instructions.
-pub(super) trait Lanes {
+pub(super) trait Lanes: Copy {
     /// Floating-point lanes.
     type F: Copy;
     /// Lanes of 32 bits, or twice as many of 16.

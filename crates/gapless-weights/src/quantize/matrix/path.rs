@@ -70,9 +70,9 @@ impl Path {
             Scheme::Fp8 => self.by_vectors::<V, ByRow<E4m3>>(task, out),
             Scheme::W8a8 => self.by_vectors::<V, ByRow<Int8>>(task, out),
             Scheme::Fp8Block => self.by_vectors::<V, ByBlock>(task, out),
-            Scheme::W4a16 => self.by_vectors::<V, ByGroup<Int4>>(task, out),
-            Scheme::Mxfp4 => self.by_vectors::<V, ByGroup<E2m1Power>>(task, out),
-            Scheme::Nvfp4 => self.by_vectors::<V, ByGroup<E2m1>>(task, out),
+            Scheme::W4a16 => self.by_vectors::<V, ByGroup<Int4, 128>>(task, out),
+            Scheme::Mxfp4 => self.by_vectors::<V, ByGroup<E2m1Power, 32>>(task, out),
+            Scheme::Nvfp4 => self.by_vectors::<V, ByGroup<E2m1, 16>>(task, out),
             Scheme::Sparse24 | Scheme::SparseBitmask => Ok(()),
         }
     }

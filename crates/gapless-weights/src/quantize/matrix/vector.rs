@@ -15,6 +15,9 @@ use std::marker::PhantomData;
 /// groups and steps.
 const PART: usize = 4096;
 
+/// Blocks side by side that are handled at once: their bytes stay in the second cache.
+const STRIP: usize = 8;
+
 /// How the values of a scheme share scales.
 pub(super) trait Way {
     /// Appends what becomes of rows.
@@ -24,9 +27,9 @@ pub(super) trait Way {
 /// A scale for each row.
 #[derive(Debug)]
 pub(super) struct ByRow<C>(PhantomData<C>);
-/// A scale for a part of a row.
+/// A scale for `LENGTH` values of a row.
 #[derive(Debug)]
-pub(super) struct ByGroup<C>(PhantomData<C>);
+pub(super) struct ByGroup<C, const LENGTH: usize>(PhantomData<C>);
 /// A scale for 128 by 128 values, as fp8.
 #[derive(Debug)]
 pub(super) struct ByBlock;
@@ -49,9 +52,37 @@ pub(super) fn largest<L: Lanes, V: Wide>(bytes: &[u8]) -> Result<f32, Fault> {
 /// The bits as fp32 of the largest magnitude.
 #[inline(always)]
 fn most<L: Lanes, V: Wide>(bytes: &[u8]) -> u32 {
-    let (vectors, rest) = bytes.split_at(bytes.len() - bytes.len() % (2 * L::STEP));
-    let most = V::load(&V::most::<L>(vectors).to_le_bytes()).to_bits();
-    rest.chunks_exact(V::WIDTH).fold(most, |most, value| most.max(V::load(value).abs().to_bits()))
+    let mut most = Most::<L>::new();
+    most.add::<V>(bytes);
+    most.bits::<V>()
+}
+
+/// The largest magnitudes so far: lane by lane, and the bits as fp32 of those that fill no vector.
+#[derive(Clone, Copy)]
+struct Most<L: Lanes> {
+    lanes: L::I,
+    rest: u32,
+}
+
+impl<L: Lanes> Most<L> {
+    #[inline(always)]
+    fn new() -> Most<L> {
+        Most { lanes: L::all_bits(0), rest: 0 }
+    }
+
+    #[inline(always)]
+    fn add<V: Wide>(&mut self, bytes: &[u8]) {
+        let (vectors, rest) = bytes.split_at(bytes.len() - bytes.len() % (2 * L::STEP));
+        self.lanes = V::more::<L>(self.lanes, vectors);
+        for value in rest.chunks_exact(V::WIDTH) {
+            self.rest = self.rest.max(V::load(value).abs().to_bits());
+        }
+    }
+
+    #[inline(always)]
+    fn bits<V: Wide>(&self) -> u32 {
+        V::load(&V::most::<L>(self.lanes).to_le_bytes()).to_bits().max(self.rest)
+    }
 }
 
 impl<C: Coder> Way for ByRow<C> {
@@ -77,40 +108,37 @@ impl<C: Coder> Way for ByRow<C> {
     }
 }
 
-impl<C: Coder> Way for ByGroup<C> {
+impl<C: Coder, const LENGTH: usize> Way for ByGroup<C, LENGTH> {
     #[inline(always)]
     fn rows<L: Lanes, V: Wide>(task: Task<'_>, out: &mut Rows) -> Result<(), Fault> {
         let Task { scheme, bytes, columns, whole } = task;
-        let (mut sums, mut scales) = (Sums::<L>::new(), Vec::new());
-        let length = group::length(scheme).unwrap_or(columns);
+        let (mut sums, mut largest, mut scales) = (Sums::<L>::new(), Vec::new(), Vec::new());
         out.weights.reserve_exact(bytes.len() / V::WIDTH * C::BITS / 8);
         for part in bytes.chunks(PART * V::WIDTH) {
-            let before = out.scales.len();
-            scales.clear();
-            let mut all_near = true;
-            for group in part.chunks_exact(length * V::WIDTH) {
-                let most = finite(most::<L::Narrow, V>(group))?;
-                let scale = group::scale::<V>(scheme, most, whole, &mut out.scales)?;
-                all_near &= is_near(scale, most);
-                scales.push([scale, 1.0 / scale]);
+            largest.clear();
+            for group in part.chunks_exact(LENGTH * V::WIDTH) {
+                largest.push(finite(most::<L::Narrow, V>(group))?);
             }
-            if !all_near {
+            let before = out.scales.len();
+            group::scales::<V>(scheme, &largest, whole, &mut out.scales, &mut scales)?;
+            if !scales.iter().zip(&largest).all(|(scale, most)| is_near(*scale, *most)) {
                 out.scales.truncate(before);
                 plain::rows::<V>(scheme, part, columns, whole, out)?;
                 continue;
             }
             let place = grown(&mut out.weights, part.len() / V::WIDTH * C::BITS / 8);
-            let unit = length.max(L::STEP);
-            let units = part.chunks(unit * V::WIDTH).zip(place.chunks_mut(unit * C::BITS / 8));
-            if length < L::STEP {
+            if LENGTH < L::STEP {
+                let units = part.chunks(L::STEP * V::WIDTH).zip(place.chunks_mut(L::STEP * C::BITS / 8));
                 for ((some, place), two) in units.zip(scales.chunks(2)) {
                     let (lower, upper) = (two[0], two[two.len() - 1]);
-                    let scales = [L::halves(lower[0], upper[0]), L::halves(lower[1], upper[1])];
+                    let scales = [L::halves(lower, upper), L::halves(1.0 / lower, 1.0 / upper)];
                     sums.run::<V, C>(some, scales, place, PART * V::WIDTH);
                 }
             } else {
-                for ((some, place), [scale, reciprocal]) in units.zip(&scales) {
-                    let scales = [L::all(*scale), L::all(*reciprocal)];
+                let groups = part.chunks_exact(LENGTH * V::WIDTH);
+                let groups = groups.zip(place.chunks_exact_mut(LENGTH * C::BITS / 8));
+                for ((some, place), scale) in groups.zip(&scales) {
+                    let scales = [L::all(*scale), L::all(1.0 / scale)];
                     sums.run::<V, C>(some, scales, place, PART * V::WIDTH);
                 }
             }
@@ -124,36 +152,50 @@ impl Way for ByBlock {
     #[inline(always)]
     fn rows<L: Lanes, V: Wide>(task: Task<'_>, out: &mut Rows) -> Result<(), Fault> {
         let Task { scheme, bytes, columns, whole } = task;
-        let (mut sums, mut scales) = (Sums::<L>::new(), Vec::new());
-        let (row_bytes, width) = (columns * V::WIDTH, BLOCK as usize);
+        let mut sums = Sums::<L>::new();
+        let width = BLOCK as usize;
         out.weights.reserve_exact(bytes.len() / V::WIDTH);
-        let mut largest = vec![0; columns.div_ceil(width)];
-        for blocks in bytes.chunks(row_bytes * width) {
-            largest.fill(0);
-            for row in blocks.chunks_exact(row_bytes) {
-                for (largest, part) in largest.iter_mut().zip(row.chunks(width * V::WIDTH)) {
-                    *largest = most::<L, V>(part).max(*largest);
+        'blocks: for blocks in bytes.chunks(columns * V::WIDTH * width) {
+            let first = out.weights.len();
+            let before = (out.scales.len(), out.error, out.values);
+            out.weights.resize(first + blocks.len() / V::WIDTH, 0);
+            for at in (0..columns).step_by(width * STRIP) {
+                let end = columns.min(at + width * STRIP);
+                let mut largest = [Most::<L>::new(); STRIP];
+                for row in blocks.chunks_exact(columns * V::WIDTH) {
+                    let parts = row[at * V::WIDTH..end * V::WIDTH].chunks(width * V::WIDTH);
+                    for (largest, part) in largest.iter_mut().zip(parts) {
+                        largest.add::<V>(part);
+                    }
                 }
-            }
-            let before = out.scales.len();
-            scales.clear();
-            let mut all_near = true;
-            for most in &largest {
-                let most = finite(*most)?;
-                let scale = group::scale::<V>(scheme, most, whole, &mut out.scales)?;
-                all_near &= is_near(scale, most);
-                scales.push([scale, 1.0 / scale]);
-            }
-            if !all_near {
-                out.scales.truncate(before);
-                plain::rows::<V>(scheme, blocks, columns, whole, out)?;
-                continue;
-            }
-            for row in blocks.chunks_exact(row_bytes) {
-                let place = grown(&mut out.weights, columns);
-                let parts = row.chunks(width * V::WIDTH).zip(place.chunks_mut(width));
-                for ((part, place), [scale, reciprocal]) in parts.zip(&scales) {
-                    sums.run::<V, E4m3>(part, [L::all(*scale), L::all(*reciprocal)], place, row_bytes);
+                let mut scales = [[1.0; 2]; STRIP];
+                for (most, scales) in largest.iter().zip(&mut scales).take((end - at).div_ceil(width)) {
+                    let most = finite(most.bits::<V>())?;
+                    let scale = group::scale::<V>(scheme, most, whole, &mut out.scales)?;
+                    if !is_near(scale, most) {
+                        out.weights.truncate(first);
+                        out.scales.truncate(before.0);
+                        (out.error, out.values) = (before.1, before.2);
+                        plain::rows::<V>(scheme, blocks, columns, whole, out)?;
+                        continue 'blocks;
+                    }
+                    *scales = [scale, 1.0 / scale];
+                }
+                let places = out.weights[first..].chunks_exact_mut(columns);
+                for (row, place) in blocks.chunks_exact(columns * V::WIDTH).zip(places) {
+                    let parts = row[at * V::WIDTH..end * V::WIDTH].chunks(width * V::WIDTH);
+                    let parts = parts.zip(place[at..end].chunks_mut(width));
+                    for ((part, place), [scale, reciprocal]) in parts.zip(&scales) {
+                        let scales = [L::all(*scale), L::all(*reciprocal)];
+                        let next = STRIP * width * V::WIDTH;
+                        if part.len() == width * V::WIDTH {
+                            // With a length that the compiler knows.
+                            let (part, place) = (&part[..width * V::WIDTH], &mut place[..width]);
+                            sums.run::<V, E4m3>(part, scales, place, next);
+                        } else {
+                            sums.run::<V, E4m3>(part, scales, place, next);
+                        }
+                    }
                 }
                 sums.finish(out);
             }
