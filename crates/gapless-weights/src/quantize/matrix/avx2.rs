@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 pub(super) struct Avx2;
 
 lanes! {
-    Avx2, __m256, __m256i, 16;
+    Avx2, __m256, __m256i, Avx2, 16;
 
     fn all(value: f32) -> __m256 { _mm256_set1_ps(value) }
     fn halves(lower: f32, upper: f32) -> __m256 { _mm256_set_m128(_mm_set1_ps(upper), _mm_set1_ps(lower)) }

@@ -1,6 +1,7 @@
 //! Vectors of sixteen lanes, by AVX-512 F and BW.
 #![allow(unsafe_code)]
 
+use super::avx2::Avx2;
 use super::lanes::lanes;
 use std::arch::x86_64::*;
 
@@ -8,7 +9,7 @@ use std::arch::x86_64::*;
 pub(super) struct Avx512;
 
 lanes! {
-    Avx512, __m512, __m512i, 32;
+    Avx512, __m512, __m512i, Avx2, 32;
 
     fn all(value: f32) -> __m512 { _mm512_set1_ps(value) }
     fn halves(lower: f32, upper: f32) -> __m512 {

@@ -73,7 +73,7 @@ pub(super) trait Lanes: Copy {
 /// Implements [`Lanes`] by one expression a function.
 macro_rules! lanes {
     (
-        $name:ident, $float:ty, $int:ty, $step:expr;
+        $name:ident, $float:ty, $int:ty, $narrow:ty, $step:expr;
         $($(#[$note:meta])* fn $function:ident $(<const $bits:ident: u32>)? (
             $($argument:ident: $type:ty),*
         ) $(-> $result:ty)? $body:block)*
@@ -81,7 +81,7 @@ macro_rules! lanes {
         impl $crate::quantize::matrix::lanes::Lanes for $name {
             type F = $float;
             type I = $int;
-            type Narrow = $crate::quantize::matrix::avx2::Avx2;
+            type Narrow = $narrow;
             const STEP: usize = $step;
             $(
                 $(#[$note])*
