@@ -105,12 +105,20 @@ def observed(weight: torch.Tensor, scheme: QuantizationScheme) -> torch.Tensor:
 
 
 @torch.no_grad()
-def compressed(weight: torch.Tensor, scheme: QuantizationScheme) -> dict[str, torch.Tensor]:
-    """A Linear layer of this weight as compressed-tensors stores it; scales are those of a min-max observer."""
+def layer(weight: torch.Tensor, scheme: QuantizationScheme) -> torch.nn.Linear:
+    """A Linear layer of this weight, prepared for the scheme."""
     rows, columns = weight.shape
     module = torch.nn.Linear(columns, rows, bias=False, dtype=weight.dtype)
     module.weight.copy_(weight)
     initialize_module_for_quantization(module, scheme, force_zero_point=False)
+    return module
+
+
+@torch.no_grad()
+def compressed(
+    module: torch.nn.Linear, weight: torch.Tensor, scheme: QuantizationScheme
+) -> dict[str, torch.Tensor]:
+    """The layer as compressed-tensors stores it; scales are those of a min-max observer."""
     values = observed(weight, scheme)
     low, high = values.amin(-1), values.amax(-1)
     whole = None
@@ -169,7 +177,8 @@ def main() -> None:
                 bits = made(dtype, family, seed, rows, columns)
                 args = preset_name_to_scheme(preset, ["Linear"])
                 parts = {}
-                stored = compressed(tensor(dtype, bits), args)
+                weight = tensor(dtype, bits)
+                stored = compressed(layer(weight, args), weight, args)
                 for name, value in sorted(stored.items()):
                     digest = xxhash.xxh3_64(raw(value)).hexdigest()
                     parts[name] = [name_of(value.dtype), list(value.shape), digest]
