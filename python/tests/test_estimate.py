@@ -372,6 +372,9 @@ def test_error_bars_grow_with_what_is_not_known():
         wider = bars.bars({**found, **more}, card)
         assert all(wider[key] > plain[key] for key in plain), more
     assert all(bars.bars(found, other)[key] > plain[key] for key in plain)
+    # A mask that chose nothing here may choose a gibibyte, which is all of the peak.
+    masked = bars.bars({**found, "choices": [{"function": "the size of nonzero", "place": "x", "times": 1, "bytes": 1 << 30}]}, card)
+    assert all(masked[key] > 1 for key in plain)
 
 
 # ---- what travels ----
@@ -446,7 +449,7 @@ def test_classes_of_the_standard_library_travel():
         def run(self):
             return Part(f"{self.tag} {self.config.act.loud()}", self.half)
 
-    @functools.lru_cache(maxsize=None)
+    @functools.lru_cache(maxsize=7)
     def cached(value):
         return value + 1
 

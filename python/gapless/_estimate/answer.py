@@ -143,7 +143,7 @@ def _sentences(found: "dict[str, Any]", card: Card) -> "list[str]":
     for choice in found["choices"]:
         assumed = f"an even choice is assumed ({_size(choice['bytes'])} each time)"
         if choice["function"].startswith("the size of"):
-            assumed = f"{_size(choice['bytes'])} here, another amount on a card"
+            assumed = f"nothing was chosen here, and on a card up to {_size(choice['bytes'])}"
         said.append(f"{choice['function']} at {choice['place']} depends on values that are not known: {assumed}")
     for row in found.get("sampled", []):
         said.append(f"{row['function']} at {row['place']} chose by a mask: its size is that of one example of the data")

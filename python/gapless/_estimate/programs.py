@@ -5,6 +5,8 @@ settings of the allocator after torch was imported.
 """
 
 import os
+import sys
+import types
 from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
@@ -38,9 +40,9 @@ def keep_recording(memory: Any) -> None:
 def _everywhere(memory: Any, name: str, function: Any) -> None:
     import torch
 
-    setattr(memory, name, function)
-    if hasattr(torch.cuda, name):
-        setattr(torch.cuda, name, function)
+    for owner in (memory, torch.cuda, getattr(torch, "accelerator", None)):
+        if hasattr(owner, name):
+            setattr(owner, name, function)
 
 
 def run_own_rank() -> None:
@@ -49,18 +51,17 @@ def run_own_rank() -> None:
 
     rank, world = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
-    def spawn(fn: Any, args: Any = (), nprocs: int = 1, *_rest: Any, **_words: Any) -> None:
+    def spawn(fn: Any, args: Any = (), nprocs: int = 1, *_rest: Any, **_words: Any) -> Any:
         if nprocs != world:
             raise GaplessError(f"the script starts {nprocs} processes: estimate as many ranks, with `gapless estimate --nproc {nprocs}`")
         fn(rank, *args)
+        # With join=False somebody waits for it.
+        return types.SimpleNamespace(join=lambda *_: True, processes=[])
 
-    multiprocessing.spawn = spawn
     # The function has the name of the module that it comes from.
-    import sys
-
-    module = sys.modules["torch.multiprocessing.spawn"]
-    module.spawn, module.start_processes = spawn, spawn  # type: ignore[attr-defined]
-    multiprocessing.start_processes = spawn
+    owners: tuple[Any, ...] = (sys.modules["torch.multiprocessing.spawn"], multiprocessing)
+    for owner in owners:
+        owner.spawn, owner.start_processes = spawn, spawn
 
 
 def settings() -> "dict[str, Optional[str]]":

@@ -5,10 +5,11 @@ depends on known values alone (indices, masks, lengths, small inputs) on the CPU
 `tolist` and the like from there. It works above the dispatcher, so what is allocated on the card does not change.
 Parameters are never known, and so nothing that they touch is.
 
-A read of what is not known gets the card's zero and is noted with its place. Numbers that are not known are taken to be
-finite, and a check that would end the program is taken to pass. What chooses among unknown numbers (topk, argmax, sort,
-multinomial) is assumed to choose evenly, as a balanced router does, and noted as well. The program's random numbers stay
-as they are: values here are drawn from a state of their own.
+A read of what is not known gets the card's zero and is noted with its place. Numbers that are not known are taken to
+be finite, and a check that would end the program is taken to pass. What chooses among unknown numbers (topk, argmax,
+sort, multinomial) is assumed to choose evenly, as a balanced router does, and noted as well. Masks of unknown numbers
+choose nothing, and are noted with what they could choose. The program's random numbers stay as they are: values here
+are drawn from a state of their own.
 """
 
 import os
@@ -40,7 +41,7 @@ _PATIENCE = 1000
 _PAIRS = {"topk", "sort", "max", "min", "median", "nanmedian", "kthvalue"}
 _CHOICES = {*_PAIRS, "argmax", "argmin", "argsort", "multinomial", "bincount"}
 # Tests of unknown numbers, which are taken to be finite; with the answer.
-_FINITE = {"isfinite": True, "isreal": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+_FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
 # Up to so many elements their answers are kept, in one element.
 _MOST_ALIKE = 1 << 26
 _UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
@@ -294,7 +295,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             if chosen is not None:
                 self.learn(outputs[-1], chosen, Choice(_place(), name, chosen.numel() * chosen.element_size()))
         elif name in _SIZED and any(_depends_on_values(name, args)):
-            self._note(self.choices, f"the size of {name}", sum(tensor.numel() * tensor.element_size() for tensor in outputs))
+            self._note(self.choices, f"the size of {name}", _most(name, args))
         elif any(not tensor.is_cuda for tensor in outputs):
             self._note(self.reads, name, 0)
         return out
@@ -408,6 +409,14 @@ def _depends_on_values(name: str, args: Any) -> "list[bool]":
     if name == "repeat_interleave":
         return [any(isinstance(word, Tensor) for word in args[1:]) or len(args) == 1]
     return [name != "where" or len(args) == 1]
+
+
+def _most(name: str, args: Any) -> int:
+    """Bytes of the result if everything is chosen."""
+    source = args[0]
+    if name in ("nonzero", "argwhere", "where"):
+        return int(source.numel() * 8 * max(source.dim(), 1))
+    return int(source.numel() * source.element_size())
 
 
 def _without_bytes(name: str, args: Any, kwargs: Any) -> Any:

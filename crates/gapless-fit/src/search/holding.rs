@@ -38,7 +38,7 @@ pub struct Holding {
 impl Holding {
     #[must_use]
     pub fn new(layout: &Layout, stage: &Stage, config: &Config) -> Holding {
-        let widths = config.precision.bytes();
+        let (widths, held) = (config.precision.bytes(), config.held());
         let Offload { optimizer: states_away, parameters: weights_away, .. } = config.offload;
         let RankParameters { dense, experts, dense_shards, expert_shards } = stage.parameters;
         let (w, g, k) = config.sharding.divisors(dense_shards);
@@ -46,7 +46,7 @@ impl Holding {
         let split =
             |dense: u64, experts: u64, d: u64, e: u64| dense as f64 / d as f64 + experts as f64 / e as f64;
         let frozen = config.lora.is_some();
-        let weight = if frozen { config.format.bits() / 8.0 } else { widths.weight as f64 };
+        let weight = if frozen { config.format.bits() / 8.0 } else { held.weight as f64 };
         let x = widths.activation as f64;
         let gradient = widths.gradient as f64;
         let (trained, trained_experts) = (stage.trained.dense, stage.trained.experts);
@@ -54,12 +54,12 @@ impl Holding {
         let unit = stage.unit as f64;
         let weights =
             if weights_away { 4.0 * unit * x } else { split(dense, experts, w, we) * weight + adapters };
-        let all_gradients = split(trained, trained_experts, g, ge) * gradient;
+        let all_gradients = split(trained, trained_experts, g, ge) * held.gradient as f64;
         let leaves = states_away && (config.sharding >= Sharding::Zero2 || config.data * config.context == 1);
         let gradients =
             if leaves { all_gradients.min(2.0 * BUCKET as f64 * gradient) } else { all_gradients };
         let mine = split(trained, trained_experts, k, ke);
-        let per = widths.master as f64 + config.optimizer.state_bytes(widths.state);
+        let per = held.master as f64 + config.optimizer.state_bytes(widths.state);
         let (every, largest) = config.optimizer.transient(widths.state);
         // DeepSpeed's estimator: half as much again for buffers.
         let sent = if states_away { mine * (per + 2.0 * gradient) } else { 0.0 }
