@@ -4,8 +4,9 @@
 
 For each model and layout `gapless fit` predicts a rank's peak and writes a script; `gapless estimate --nproc` runs that
 script, unchanged, with as many ranks. With --alone only the rank that holds most runs, over torch's fake process group
-(alone.py), but for DistributedDataParallel, which that group does not serve. Plans for DeepSpeed need it (its source on the PYTHONPATH is enough: AdamW is torch's). Writes the peaks as
-JSON lines, which crates/gapless-fit/tests/ranks.rs compares with the forms.
+(alone.py), but for DistributedDataParallel, which that group does not serve. Plans for DeepSpeed need it (its source on
+the PYTHONPATH is enough: AdamW is torch's). Writes the peaks as JSON lines, which crates/gapless-fit/tests/ranks.rs
+compares with the forms.
 """
 
 import argparse

@@ -104,10 +104,6 @@ impl Holding {
                 let zero = Zero { partition: mine, ..zero(layout, stage, config) };
                 let buckets = zero.buckets().value as f64;
                 holding.at_first = buckets + zero.at_first();
-                if config.sharding == Sharding::Zero1 && config.accumulation > 1 {
-                    // Stage 1 frees its buffers at the last micro-batch alone.
-                    holding.at_loss = buckets;
-                }
                 holding.at_end = buckets;
                 holding.in_blocks = zero.in_blocks().map(|at| Reduced { bytes: buckets + at.bytes, ..at });
                 if !states_away {
