@@ -3,12 +3,18 @@
 What an H200 measured is compared by `cargo xtask bench estimate`, which needs the model libraries.
 """
 
+import abc
+import dataclasses
+import enum
+import functools
 import json
 import re
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 import pytest
 
@@ -366,6 +372,9 @@ def test_error_bars_grow_with_what_is_not_known():
         wider = bars.bars({**found, **more}, card)
         assert all(wider[key] > plain[key] for key in plain), more
     assert all(bars.bars(found, other)[key] > plain[key] for key in plain)
+    # A mask that chose nothing here may choose a gibibyte, which is all of the peak.
+    masked = bars.bars({**found, "choices": [{"function": "the size of nonzero", "place": "x", "times": 1, "bytes": 1 << 30}]}, card)
+    assert all(masked[key] > 1 for key in plain)
 
 
 # ---- what travels ----
@@ -395,3 +404,58 @@ def test_functions_and_classes_travel_with_what_they_refer_to():
     assert made().value() == 6 and made().doubled == 12 and type(made()).kind == "derived"
     assert counted(5) == 5 and joined("a", "b") == "a-b"
     assert type(made()) is not Derived
+
+
+def test_classes_of_the_standard_library_travel():
+    kind = TypeVar("kind")
+
+    class Act(enum.Enum):
+        GELU = "gelu"
+        RELU = "relu"
+
+        def loud(self):
+            return self.value.upper() if self is Act.GELU else "relu"
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        width: int = 8
+        act: Act = Act.GELU
+        words: dict = dataclasses.field(default_factory=lambda: {"a": 1})
+
+        @classmethod
+        def tiny(cls, **words):
+            return cls(**{"width": 2, **words})
+
+    class Part(NamedTuple):
+        name: str
+        size: "int" = 3
+
+    class Base(abc.ABC):
+        def __init_subclass__(cls, **words):
+            super().__init_subclass__(**words)
+            cls.tag = cls.__name__.lower()
+
+        @abc.abstractmethod
+        def run(self): ...
+
+    class Own(Base, Generic[kind]):
+        def __init__(self, config):
+            self.config = config
+
+        @functools.cached_property
+        def half(self):
+            return self.config.width // 2
+
+        def run(self):
+            return Part(f"{self.tag} {self.config.act.loud()}", self.half)
+
+    @functools.lru_cache(maxsize=7)
+    def cached(value):
+        return value + 1
+
+    made, config, function, of_types = ship.loads(ship.dumps((lambda: Own(Config.tiny()), Config(act=Act.RELU), cached, types.MappingProxyType)))
+    assert made().run() == ("own GELU", 1) and made().run().size == 1
+    assert config.act.loud() == "relu" and config.words == {"a": 1} and type(config) is not Config
+    assert [field.name for field in dataclasses.fields(config)] == ["width", "act", "words"]
+    assert dataclasses.replace(config, width=5).width == 5 and config == type(config)(act=config.act)
+    assert function(1) == 2 and of_types is types.MappingProxyType

@@ -3,7 +3,8 @@
     gapless estimate torch-bench/estimate/alone.py -- RANKS RANK SCRIPT
 
 A rank allocates what it allocates beside the others, and one process is enough. A program that asks another rank for
-numbers gets its own: take rank 0 of one that compares what rank 0 says.
+numbers gets its own: take rank 0 of one that compares what rank 0 says. DistributedDataParallel does not run: it needs
+the result of its reduction.
 """
 
 import os

@@ -4,8 +4,9 @@
 
 For each model and layout `gapless fit` predicts a rank's peak and writes a script; `gapless estimate --nproc` runs that
 script, unchanged, with as many ranks. With --alone only the rank that holds most runs, over torch's fake process group
-(alone.py). Plans for DeepSpeed need it (its source on the PYTHONPATH is enough: AdamW is torch's). Writes the peaks as
-JSON lines, which crates/gapless-fit/tests/ranks.rs compares with the forms.
+(alone.py), but for DistributedDataParallel, which that group does not serve. Plans for DeepSpeed need it (its source on
+the PYTHONPATH is enough: AdamW is torch's). Writes the peaks as JSON lines, which crates/gapless-fit/tests/ranks.rs
+compares with the forms.
 """
 
 import argparse
@@ -54,7 +55,7 @@ def cell(program, folder, name, layout, ranks, alone):
     said = json.loads(done.stdout)
     script = next((folder / "plan").glob("*.py"))
     command = [sys.executable, "-m", "gapless._estimate.command", "--format", "json"]
-    if alone:
+    if alone and zero != "0":
         # The last partition's gradients come first; in ZeRO 3 all ranks hold the same, and rank 0 is asked.
         command += [ROOT / "torch-bench/estimate/alone.py", "--", str(ranks), str(0 if zero == "3" else ranks - 1), script]
     else:

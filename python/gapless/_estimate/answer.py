@@ -41,6 +41,8 @@ class Estimate:
         self.assumptions = _sentences(found, card)
         self.snapshot = snapshot
         self._found, self._bars, self._retry = found, share, fits_after_retry
+        # How often the program ran out of memory and went on: it adapts to the card.
+        self._caught: int = found.get("out_of_memory_caught", 0)
 
     @property
     def limit(self) -> int:
@@ -50,7 +52,7 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether it fits with its error bar and 2 % free, if need be with torch's cache emptied on the way."""
-        if self.peak_reserved + self.error.peak_reserved <= self.limit:
+        if self.peak_reserved + self.error.peak_reserved <= self.limit or self._caught:
             return True
         return bool(self._retry) and self.peak_allocated + self.error.peak_allocated <= self.limit
 
@@ -61,6 +63,10 @@ class Estimate:
         return self._retry is None and over and self.peak_allocated + self.error.peak_allocated <= self.limit
 
     @property
+    def _needs_cache_emptied(self) -> bool:
+        return self.fits and not self._caught and self.peak_reserved + self.error.peak_reserved > self.limit
+
+    @property
     def json(self) -> "dict[str, Any]":
         return {
             "schema": SCHEMA,
@@ -69,7 +75,7 @@ class Estimate:
             "memory": self.card.memory,
             "limit": self.limit,
             "fits": self.fits,
-            "needs_cache_emptied": self.fits and self.peak_reserved + self.error.peak_reserved > self.limit,
+            "needs_cache_emptied": self._needs_cache_emptied,
             "error": {"peak_allocated": self.error.peak_allocated, "peak_reserved": self.error.peak_reserved},
             "bars": self._bars,
             "assumptions": self.assumptions,
@@ -79,8 +85,10 @@ class Estimate:
     @property
     def text(self) -> str:
         verdict = "fits" if self.fits else "does not fit"
-        if self.fits and self.peak_reserved + self.error.peak_reserved > self.limit:
+        if self._needs_cache_emptied:
             verdict = "fits, but torch has to empty its cache"
+        if self._caught:
+            verdict = f"fits, after the program ran out of memory {_times(self._caught)} and went on by itself"
         lines = [
             f"{verdict} on {self.card.title}: {_size(self.peak_reserved)} of {_size(self.limit)} that a program may hold",
             f"  peak allocated  {_size(self.peak_allocated):>10}  ± {self._bars['peak_allocated']:.2%}",
@@ -133,17 +141,25 @@ def _sentences(found: "dict[str, Any]", card: Card) -> "list[str]":
         if note["evidence"] == "assumed":
             said.append(f"{note['function']}: its workspace is not known; {_size(note['largest'])} is assumed ({note['calls']} calls)")
     for choice in found["choices"]:
-        said.append(
-            f"{choice['function']} at {choice['place']} depends on values that are not known: an even choice is assumed ({_size(choice['bytes'])} each time)"
-        )
+        assumed = f"an even choice is assumed ({_size(choice['bytes'])} each time)"
+        if choice["function"].startswith("the size of"):
+            assumed = f"nothing was chosen here, and on a card up to {_size(choice['bytes'])}"
+        said.append(f"{choice['function']} at {choice['place']} depends on values that are not known: {assumed}")
     for row in found.get("sampled", []):
         said.append(f"{row['function']} at {row['place']} chose by a mask: its size is that of one example of the data")
     if found.get("searches"):
         said.append("LBFGS decides by the loss, which is not known, how often it evaluates the model: its history may be shorter here than on a card")
     for read in found["reads"]:
+        if read["function"] == "a check":
+            said.append(f"a check at {read['place']} read a value that is not known, and was taken to pass ({read['times']} times)")
+            continue
         effect = "took the branch for false" if read["function"] == "__bool__" else "got 0"
         said.append(f"{read['function']} at {read['place']} read a value that is not known, and {effect} ({read['times']} times)")
     return said
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _end(path: str, width: int) -> str:

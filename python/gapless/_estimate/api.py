@@ -61,9 +61,12 @@ def run(job: "dict[str, Any]", kind: Card) -> Estimate:
     """Runs a job; a second time with the card's real size where only that shows whether it fits."""
     found, snapshot = start(job, kind)
     answer = Estimate(found, kind, snapshot)
-    if not answer.undecided:
+    if answer.fits or not (answer.undecided or job["kind"] == "script"):
         return answer
-    again, _ = start(job, kind, capacity=answer.limit, may_fail=True)
+    again, other = start(job, kind, capacity=answer.limit, may_fail=True)
+    if again.get("out_of_memory_caught") and all(again[count] >= found[count] for count in ("steps", "calls")):
+        # The script finds out what fits, for example with ever smaller batches: what it found is the answer.
+        return Estimate(again, kind, other)
     return Estimate(found, kind, snapshot, fits_after_retry="error" not in again)
 
 
@@ -96,6 +99,10 @@ def start(
         raise GaplessError(found["error"])
     if "error" in found and not may_fail:
         raise GaplessError(f"the program failed on the card: {found['error']}\n{found.get('traceback', '').rstrip()}")
+    chosen = {name: value for name, value in found.pop("settings", {}).items() if value is not None}
+    if chosen and not chosen.keys() & (variables or {}).keys():
+        # The script set them before it imported torch, which was there already.
+        return start(job, kind, capacity, may_fail, count, {**(variables or {}), **chosen})
     return found, snapshot
 
 

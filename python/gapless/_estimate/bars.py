@@ -43,6 +43,9 @@ def bars(found: "dict[str, Any]", card: Card) -> "dict[str, float]":
         terms.append(_ASSUMED)
     if found["choices"]:
         terms.append(_CHOICE)
+        # Masks of unknown numbers chose nothing here, and may choose everything on a card.
+        most = sum(choice["bytes"] for choice in found["choices"] if choice["function"].startswith("the size of")) / peak
+        terms.append((most, most))
     if found.get("sampled"):
         terms.append(_SAMPLED)
     if found.get("searches"):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import GaplessError
-from . import steps
+from . import programs, steps
 
 _ENTRIES = 2_000_000
 # A program that never steps an optimizer is inference: it ends after this many calls of its model.
@@ -73,10 +73,13 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
     _compile_without_mode(torch)
     torch.cuda.init()
     torch.cuda.memory._record_memory_history(max_entries=_ENTRIES, stacks="python", context="alloc")
+    programs.keep_recording(torch.cuda.memory)
     values = Values()
     marks = Marks(values)
     marks.install()
     phases = Phases(torch)
+    programs.keep_peaks(torch.cuda.memory, phases.fold)
+    before = programs.settings()
     assumed: list[str] = []
     recipe = 0
     with values:
@@ -88,6 +91,8 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
             _script(job, marks, phases)
     torch.cuda.synchronize()
     phases.end("end")
+    if job["kind"] == "script":
+        programs.refuse_nothing(phases.peak_allocated)
     snapshot = torch.cuda.memory._snapshot()
     with open(folder / "snapshot.pickle", "wb") as file:
         pickle.dump(snapshot, file)
@@ -106,9 +111,11 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
         "sampled": _rows(values.sampled),
         "searches": marks.searches,
         "assumed": assumed,
+        "settings": {name: value for name, value in programs.settings().items() if value != before[name]},
         **({"recipe": recipe} if job["kind"] == "configuration" else {}),
         "steps": max(marks.optimizers.values(), default=0) if job["kind"] == "script" else job["steps"],
         "calls": marks.calls,
+        "out_of_memory_caught": torch.cuda.memory_stats()["num_ooms"],
         "torch": torch.__version__,
         "host_memory": host,
     }
@@ -119,22 +126,33 @@ class Phases:
 
     def __init__(self, torch: Any) -> None:
         self._memory = torch.cuda.memory
+        self._reset = self._memory.reset_peak_memory_stats
         self.list: list[dict[str, Any]] = []
         self.peak_allocated = self.peak_reserved = self.since = 0
+        # Peaks of the present phase that the program set back.
+        self._allocated = self._reserved = 0
 
     def begin(self) -> None:
         """From here on peaks count."""
-        self._memory.reset_peak_memory_stats()
+        self._reset()
         self.since = time.time_ns() // 1000
         self.list.clear()
-        self.peak_allocated = self.peak_reserved = 0
+        self.peak_allocated = self.peak_reserved = self._allocated = self._reserved = 0
+
+    def fold(self) -> None:
+        """Keeps the peaks of the present phase, which the program is about to set back."""
+        stats = self._memory.memory_stats()
+        self._allocated = max(self._allocated, stats["allocated_bytes.all.peak"])
+        self._reserved = max(self._reserved, stats["reserved_bytes.all.peak"])
 
     def end(self, name: str, step: int = 0) -> None:
+        self.fold()
         stats = self._memory.memory_stats()
-        allocated, reserved = stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"]
+        allocated, reserved = self._allocated, self._reserved
+        self._allocated = self._reserved = 0
         self.peak_allocated, self.peak_reserved = max(self.peak_allocated, allocated), max(self.peak_reserved, reserved)
         self.list.append({"name": name, "step": step, "peak_allocated": allocated, "allocated": stats["allocated_bytes.all.current"], "reserved": reserved})
-        self._memory.reset_peak_memory_stats()
+        self._reset()
 
 
 def _call(job: "dict[str, Any]", torch: Any, phases: Phases) -> None:
@@ -220,6 +238,7 @@ def _script(job: "dict[str, Any]", marks: Any, phases: Phases) -> None:
             raise _Enough
 
     marks.before_step, marks.after_step = before_step, after_step
+    programs.run_own_rank()
     sys.argv[:] = job["arguments"]
     sys.path.insert(0, os.path.dirname(os.path.abspath(job["arguments"][0])))
     phases.begin()

@@ -7,12 +7,16 @@ processes must run the same Python.
 """
 
 import builtins
+import dataclasses
+import enum
+import functools
 import importlib
 import io
 import marshal
 import pickle
 import sys
 import types
+import typing
 from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
@@ -23,6 +27,8 @@ _FLOATS, _INTEGERS = 4096, 1 << 22
 _storages: dict[int, Any] = {}
 _globals: dict[int, dict[str, Any]] = {}
 _NOTHING = "gapless: an empty cell"
+# Objects that dataclasses compares by identity.
+_SENTINELS = ("MISSING", "KW_ONLY", "_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR", "_HAS_DEFAULT_FACTORY")
 
 
 def dumps(value: Any) -> bytes:
@@ -53,13 +59,27 @@ class _Pickler(pickle.Pickler):
             return NotImplemented if _importable(value) else _reduce_function(value)
         if isinstance(value, types.ModuleType):
             return importlib.import_module, (value.__name__,)
+        if isinstance(value, type) and value.__module__ == "builtins" and not hasattr(builtins, value.__qualname__):
+            # The interpreter's own, such as the type of functions, which `types` has under another name.
+            return getattr, (types, next(name for name, item in vars(types).items() if item is value))
         if isinstance(value, type):
             return NotImplemented if _importable(value) else _reduce_class(value)
         if isinstance(value, property):
             return property, (value.fget, value.fset, value.fdel, value.__doc__)
         if isinstance(value, (classmethod, staticmethod)):
             return type(value), (value.__func__,)
-        return NotImplemented
+        if isinstance(value, functools.cached_property):
+            return _cached_property, (value.func, value.attrname)
+        if isinstance(value, functools._lru_cache_wrapper):
+            return NotImplemented if _importable(value) else (_cached, (value.__wrapped__, value.cache_parameters()))
+        if isinstance(value, types.MappingProxyType):
+            return types.MappingProxyType, (dict(value),)
+        if isinstance(value, typing.ForwardRef):
+            return typing.ForwardRef, (value.__forward_arg__,)
+        if isinstance(value, typing.TypeVar):
+            return typing.TypeVar, (value.__name__, *value.__constraints__)
+        sentinel = next((name for name in _SENTINELS if getattr(dataclasses, name, None) is value), None)
+        return (getattr, (dataclasses, sentinel)) if sentinel else NotImplemented
 
 
 def _importable(value: Any) -> bool:
@@ -151,15 +171,47 @@ def _fill_function(made: types.FunctionType, state: Any) -> None:
 # ---- classes ----
 
 _NOT_SHIPPED = {"__dict__", "__weakref__", "__doc__", "__abstractmethods__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
+# What an enumeration gets as it is made.
+_OF_ENUMS = {"__new__", "__format__", "__reduce_ex__", "_generate_next_value_"}
 
 
 def _reduce_class(value: type) -> Any:
+    if issubclass(value, enum.Enum):
+        return _reduce_enum(value)
     state = {key: item for key, item in vars(value).items() if key not in _NOT_SHIPPED and not isinstance(item, types.MemberDescriptorType)}
-    return _class, (type(value), value.__name__, value.__bases__, value.__qualname__), state, None, None, _fill_class
+    generic = vars(value).get("__orig_bases__")
+    return _class, (type(value), value.__name__, value.__bases__, value.__qualname__, generic), state, None, None, _fill_class
 
 
-def _class(kind: Callable[..., type], name: str, bases: "tuple[type, ...]", qualname: str) -> type:
-    return kind(name, bases, {"__qualname__": qualname, "__module__": "__gapless__"})
+def _reduce_enum(value: "type[enum.Enum]") -> Any:
+    members = {name: member.value for name, member in value.__members__.items()}
+    plain = (types.FunctionType, property, classmethod, staticmethod)
+    state = {key: item for key, item in vars(value).items() if isinstance(item, plain) and key not in _OF_ENUMS}
+    return _enum, (type(value), value.__name__, value.__bases__, members), state, None, None, _fill_class
+
+
+def _enum(kind: Any, name: str, bases: "tuple[type, ...]", members: "dict[str, Any]") -> Any:
+    names = kind.__prepare__(name, bases)
+    for member, item in members.items():
+        names[member] = item
+    names["__module__"] = "__gapless__"
+    return kind(name, bases, names)
+
+
+def _cached_property(function: Any, name: str) -> Any:
+    made: Any = functools.cached_property(function)
+    made.__set_name__(None, name)
+    return made
+
+
+def _cached(function: Any, settings: "dict[str, Any]") -> Any:
+    return functools.lru_cache(**settings)(function)
+
+
+def _class(kind: Callable[..., type], name: str, bases: "tuple[type, ...]", qualname: str, generic: Any) -> type:
+    # A generic class looks at these as it is made.
+    more = {} if generic is None else {"__orig_bases__": generic}
+    return kind(name, bases, {"__qualname__": qualname, "__module__": "__gapless__", **more})
 
 
 def _fill_class(made: type, state: "dict[str, Any]") -> None:

@@ -5,19 +5,23 @@ depends on known values alone (indices, masks, lengths, small inputs) on the CPU
 `tolist` and the like from there. It works above the dispatcher, so what is allocated on the card does not change.
 Parameters are never known, and so nothing that they touch is.
 
-A read of what is not known gets the card's zero and is noted with its place. What chooses among unknown numbers (topk,
-argmax, sort, multinomial) is assumed to choose evenly, as a balanced router does, and noted as well. The program's
-random numbers stay as they are: values here are drawn from a state of their own.
+A read of what is not known gets the card's zero and is noted with its place. Numbers that are not known are taken to
+be finite, and a check that would end the program is taken to pass. What chooses among unknown numbers (topk, argmax,
+sort, multinomial) is assumed to choose evenly, as a balanced router does, and noted as well. Masks of unknown numbers
+choose nothing, and are noted with what they could choose. The program's random numbers stay as they are: values here
+are drawn from a state of their own.
 """
 
 import os
 import sys
 import weakref
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from . import checks
 
 # Values are kept for tensors of at most this many elements.
 _MOST_INTEGERS, _MOST_FLOATS = 1 << 22, 1 << 22
@@ -28,7 +32,18 @@ _LARGE = 1 << 16
 
 _READS = {"__bool__", "item", "tolist", "__int__", "__float__", "__index__", "__complex__", "is_nonzero", "equal", "allclose", "__contains__"}
 _QUIET = {"__repr__", "__str__", "__format__", "__reduce_ex__", "__deepcopy__"}
-_CHOICES = {"topk", "argmax", "argmin", "sort", "argsort", "multinomial"}
+# What answers yes or no.
+_TRUTHS = {"__bool__", "is_nonzero", "equal", "allclose", "__contains__"}
+# A loop that ends by a value that is not known would never end: each time after so many reads the answer is yes.
+_PATIENCE = 1000
+# Choices among unknown numbers, by which of their results are the places: all but `argmax` and the like may also return
+# the chosen numbers.
+_PAIRS = {"topk", "sort", "max", "min", "median", "nanmedian", "kthvalue"}
+_CHOICES = {*_PAIRS, "argmax", "argmin", "argsort", "multinomial", "bincount"}
+# Tests of unknown numbers, which are taken to be finite; with the answer.
+_FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+# Up to so many elements their answers are kept, in one element.
+_MOST_ALIKE = 1 << 26
 _UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 _FILLS = {"zero_", "fill_", "copy_", "random_", "uniform_", "normal_", "bernoulli_", "set_"}
 # What writes parts of a tensor: of whole numbers that were never set, the other parts are taken to be zeros.
@@ -39,12 +54,22 @@ _MOVES = {"cpu", "to", "numpy"}
 _SIZED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "repeat_interleave", "where", "__getitem__"}
 
 
+class Choice(NamedTuple):
+    """A choice among unknown numbers. It is noted once a size or a branch hangs on it, and not where it is only counted
+    for a figure of the program."""
+
+    place: str
+    name: str
+    size: int
+
+
 class Values(TorchFunctionMode):  # type: ignore[misc]
     """`reads` and `choices` say what was read or assumed: place to (function, times, bytes)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[int, tuple[Any, Tensor]] = {}
+        # Of each tensor whose value is known: the tensor, the value, and the choice that it was assumed from.
+        self._known: dict[int, tuple[Any, Tensor, Optional[Choice]]] = {}
         # Whole numbers that were allocated and not written to yet.
         self._unset: dict[int, Any] = {}
         self._random = torch.Generator().manual_seed(0).get_state()
@@ -62,20 +87,34 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         entry = self._known.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
-    def learn(self, tensor: Tensor, value: Tensor) -> None:
+    def learn(self, tensor: Tensor, value: Tensor, choice: "Optional[Choice]" = None) -> None:
         key = id(tensor)
-        self._known[key] = (weakref.ref(tensor, lambda _: self._known.pop(key, None)), value)
+        self._known[key] = (weakref.ref(tensor, lambda _: self._known.pop(key, None)), value, choice)
+
+    def _choice(self, tensors: "list[Tensor]") -> "Optional[Choice]":
+        """The choice that the value of one of the tensors was assumed from."""
+        entries = (self._known.get(id(tensor)) for tensor in tensors)
+        return next((entry[2] for entry in entries if entry is not None and entry[2] is not None), None)
+
+    def _count(self, tensors: "list[Tensor]") -> None:
+        """Notes the choice behind these tensors: sizes or branches hang on it from here on."""
+        choice = self._choice(tensors)
+        if choice is not None:
+            _, times, most = self.choices.get(choice.place, (choice.name, 0, 0))
+            self.choices[choice.place] = (choice.name, times + 1, max(most, choice.size))
 
     def _forget(self, value: Tensor) -> None:
         """Every tensor that shares the value's storage is unknown from now on."""
         storage = value.untyped_storage()._cdata
-        for key in [key for key, (_, held) in self._known.items() if held.untyped_storage()._cdata == storage]:
+        for key in [key for key, (_, held, _) in self._known.items() if held.untyped_storage()._cdata == storage]:
             del self._known[key]
 
-    def _note(self, notes: "dict[str, tuple[str, int, int]]", name: str, size: int) -> None:
+    def _note(self, notes: "dict[str, tuple[str, int, int]]", name: str, size: int) -> int:
+        """Notes what the program does at its present place; how often it did so."""
         place = _place()
         _, times, most = notes.get(place, (name, 0, 0))
         notes[place] = (name, times + 1, max(most, size))
+        return times + 1
 
     # ---- calls ----
 
@@ -116,7 +155,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         if name == "sparse_coo_tensor" and isinstance(args[0], Tensor):
             indices = self.value(args[0])
             if indices is not None:
-                self.learn(out, indices)
+                self.learn(out, indices, self._choice([args[0]]))
             return out
         if name in _UNSET:
             if isinstance(out, Tensor) and out.is_cuda and not out.is_floating_point() and _small(out):
@@ -128,7 +167,10 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
     def _or_known(self, word: Any) -> Any:
         """A tensor's value on the CPU, where it is known; anything else as it is."""
         value = self.value(word) if isinstance(word, Tensor) and word.is_cuda else None
-        return word if value is None else value
+        if value is None:
+            return word
+        self._count([word])
+        return value
 
     def _with_size(self, args: Any, kwargs: Any) -> Any:
         """The keywords of repeat_interleave with the size of its result, which it would read from the card."""
@@ -136,6 +178,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         value = self.value(repeats) if isinstance(repeats, Tensor) and repeats.is_cuda else None
         if value is None or kwargs.get("output_size") is not None:
             return kwargs
+        self._count([repeats])
         return {**kwargs, "output_size": int(value.sum())}
 
     def _coalesced(self, function: Callable[..., Any], sparse: Tensor) -> Tensor:
@@ -143,6 +186,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         indices = self.value(sparse)
         size = sparse._nnz()
         if indices is not None:
+            self._count([sparse])
             place = indices[0]
             for axis, length in zip(indices[1:], sparse.shape[1:]):
                 place = place * length + axis
@@ -157,8 +201,18 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
     def _read(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> Any:
         values = [self.value(tensor) for tensor in tensors]
         if all(value is not None for value in values):
-            return function(*self._on_cpu(args), **self._on_cpu(kwargs))
-        self._note(self.reads, name, 0)
+            found = function(*self._on_cpu(args), **self._on_cpu(kwargs))
+            # A float is printed or logged; what sizes hang on is a whole number, a list or a branch.
+            if not isinstance(found, float):
+                self._count(tensors)
+            return found
+        passes = checks.answer(_caller()) if name in _TRUTHS else None
+        if passes is not None:
+            self._note(self.reads, "a check", 0)
+            return passes
+        times = self._note(self.reads, name, 0)
+        if name == "__bool__" and times % _PATIENCE == 0:
+            return True
         return function(*args, **kwargs)
 
     def _change(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> Any:
@@ -182,7 +236,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         if all(self.value(other) is not None for other in others):
             try:
                 self._draw(name, lambda: function(value, *self._on_cpu(args[1:]), **self._on_cpu(kwargs)))
-                self.learn(target, value)
+                self.learn(target, value, self._choice(tensors))
                 return out
             except Exception:
                 # What the CPU cannot do is not known.
@@ -195,13 +249,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         """Runs a function on the CPU too where all of its inputs are known, and learns what comes out."""
         inputs = _tensors((args, kwargs))
         known = all(self.value(tensor) is not None for tensor in inputs)
-        if not known and name not in _CHOICES and name not in _SIZED and name not in _MOVES:
+        if not known and name not in _CHOICES and name not in _SIZED and name not in _MOVES and name not in _FINITE:
             return out
         outputs = _tensors(out)
         if not outputs or not (any(tensor.is_cuda for tensor in outputs) or any(tensor.is_cuda for tensor in inputs)):
             return out
         if not known:
-            return self._unknown(name, args, out, outputs)
+            return self._unknown(name, args, kwargs, out, outputs)
         if not all(_small(tensor) for tensor in outputs) or any(tensor.requires_grad for tensor in outputs):
             return out
         try:
@@ -216,30 +270,32 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         if len(found) != len(outputs):
             return out
         own = any(not tensor.is_cuda for tensor in inputs)
+        choice = self._choice(inputs)
+        if name in _MOVES or (name in _SIZED and any(_depends_on_values(name, args))):
+            self._count(inputs)
         pairs = iter(found)
-        return _mapped(out, lambda leaf: self._paired(leaf, next(pairs), own) if isinstance(leaf, Tensor) else leaf)
+        return _mapped(out, lambda leaf: self._paired(leaf, next(pairs), own, choice) if isinstance(leaf, Tensor) else leaf)
 
-    def _paired(self, output: Tensor, value: Tensor, own: bool) -> Tensor:
+    def _paired(self, output: Tensor, value: Tensor, own: bool, choice: "Optional[Choice]") -> Tensor:
         if not output.is_cuda:
             # What came from the card holds zeros: the program gets the value.
             return value.clone()
         if output.shape != value.shape:
             output = torch.empty(value.shape, dtype=value.dtype, device=output.device)
         # The program's own tensor may change under the value.
-        self.learn(output, value.clone() if own else value)
+        self.learn(output, value.clone() if own else value, choice)
         return output
 
-    def _unknown(self, name: str, args: Any, out: Any, outputs: "list[Tensor]") -> Any:
-        if name in _CHOICES and args and isinstance(args[0], Tensor):
-            chosen = next((tensor for tensor in outputs if tensor.dtype == torch.int64 and tensor.is_cuda), None)
-            if chosen is not None and chosen.numel():
-                source = args[0]
-                dimension = next((word for word in args[1:] if isinstance(word, int)), -1) if name in ("argmax", "argmin", "sort", "argsort") else -1
-                choices = source.shape[dimension] if source.dim() else 1
-                self.learn(chosen, (torch.arange(chosen.numel()) % max(choices, 1)).reshape(chosen.shape))
-                self._note(self.choices, name, chosen.numel() * chosen.element_size())
+    def _unknown(self, name: str, args: Any, kwargs: Any, out: Any, outputs: "list[Tensor]") -> Any:
+        if name in _FINITE:
+            if outputs[0].is_cuda and outputs[0].numel() <= _MOST_ALIKE:
+                self.learn(outputs[0], torch.tensor(_FINITE[name]).expand(outputs[0].shape))
+        elif name in _CHOICES:
+            chosen = _chosen(name, args, kwargs, outputs)
+            if chosen is not None:
+                self.learn(outputs[-1], chosen, Choice(_place(), name, chosen.numel() * chosen.element_size()))
         elif name in _SIZED and any(_depends_on_values(name, args)):
-            self._note(self.choices, name, sum(tensor.numel() * tensor.element_size() for tensor in outputs))
+            self._note(self.choices, f"the size of {name}", _most(name, args))
         elif any(not tensor.is_cuda for tensor in outputs):
             self._note(self.reads, name, 0)
         return out
@@ -258,6 +314,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 made.append(part)
                 continue
             changed = True
+            self._count([part])
             if part.numel() > _FEW:
                 self._note(self.sampled, name, part.numel())
             for numbers in value.to(torch.bool).nonzero(as_tuple=True):
@@ -324,6 +381,27 @@ def _small(tensor: Tensor) -> bool:
     return bool(tensor.numel() <= (_MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _MOST_INTEGERS))
 
 
+def _chosen(name: str, args: Any, kwargs: Any, outputs: "list[Tensor]") -> Optional[Tensor]:
+    """An even choice in the place of the last result; None where the function chooses no places, as `max` of all."""
+    source, last = args[0] if args else kwargs.get("input"), outputs[-1]
+    if not isinstance(source, Tensor) or not last.is_cuda or last.dtype != torch.int64 or not last.numel():
+        return None
+    if name == "bincount":
+        # As many of each, so that they add up.
+        return (torch.arange(last.numel()) < source.numel() % last.numel()).to(torch.int64) + source.numel() // last.numel()
+    if name in _PAIRS and len(outputs) < 2:
+        return None
+    # Positions of `dim`: the second word, after `k` the third; sorts and draws are along the last.
+    dimension = kwargs.get("dim", next(iter(args[2 if name in ("topk", "kthvalue") else 1 :]), None))
+    if name == "multinomial" or isinstance(dimension, bool) or not isinstance(dimension, int):
+        dimension = None
+    if dimension is None and name in ("argmax", "argmin"):
+        choices = source.numel()
+    else:
+        choices = source.shape[-1 if dimension is None else dimension] if source.dim() else 1
+    return (torch.arange(last.numel()) % max(choices, 1)).reshape(last.shape)
+
+
 def _depends_on_values(name: str, args: Any) -> "list[bool]":
     if name == "__getitem__":
         parts = args[1] if isinstance(args[1], tuple) else (args[1],)
@@ -331,6 +409,14 @@ def _depends_on_values(name: str, args: Any) -> "list[bool]":
     if name == "repeat_interleave":
         return [any(isinstance(word, Tensor) for word in args[1:]) or len(args) == 1]
     return [name != "where" or len(args) == 1]
+
+
+def _most(name: str, args: Any) -> int:
+    """Bytes of the result if everything is chosen."""
+    source = args[0]
+    if name in ("nonzero", "argwhere", "where"):
+        return int(source.numel() * 8 * max(source.dim(), 1))
+    return int(source.numel() * source.element_size())
 
 
 def _without_bytes(name: str, args: Any, kwargs: Any) -> Any:
@@ -354,6 +440,14 @@ def _moved_to(words: Any, kwargs: Any) -> "tuple[Any, Any, Any]":
         return None, None, None
     device, dtype, _, layout = torch._C._nn._parse_to(*words, **{key: word for key, word in kwargs.items() if key != "copy"})
     return device, dtype, layout
+
+
+def _caller() -> Any:
+    """The frame of whoever called torch, be it torch itself."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame
 
 
 def _place() -> str:

@@ -269,7 +269,7 @@ impl Estimate {
         recomputed: Vec<u64>,
     ) -> Estimate {
         let gpu = q.gpu();
-        let widths = config.precision.bytes();
+        let widths = config.held();
         let each = widths.master as f64 + config.optimizer.state_bytes(widths.state);
         let masters = if each > 0.0 { account.states * widths.master as f64 / each } else { 0.0 };
         let workspace = overhead::TRAINING_THREADS * overhead::cublas_workspace(gpu.compute_capability).value;

@@ -6,7 +6,8 @@
 //! gradient is copied into one of them and freed. Whenever the next one has no room, the bucket is reduced: if it has
 //! gradients of several partitions, they are copied once more. Then a rank copies what is its own into a buffer for all
 //! gradients that its partition touches, cut or not; the rank that owns the end of the model does so first, and holds
-//! most. Stage 1 does the same at the last of several micro-batches, and keeps all gradients before it.
+//! most. Stage 1 does the same at the last of several micro-batches, and keeps all gradients and both buffers before
+//! it.
 //!
 //! Stage 3 makes one buffer for a bucket and one for its partition's gradients at the beginning. It keeps gathered what
 //! `stage3_max_live_parameters` allows.

@@ -19,8 +19,9 @@ pub struct Holding {
     /// When backward has ended, and from one micro-batch to the next.
     pub gradients: f64,
     pub waiting: f64,
-    /// While the loss is computed.
+    /// While the loss is computed; if several micro-batches accumulate, `between` too.
     pub at_loss: f64,
+    pub between: f64,
     /// When the head's gradients are there, and all activations still are.
     pub at_first: f64,
     /// While blocks' gradients are computed: the moments that can hold most, by how many blocks are done.
@@ -38,7 +39,7 @@ pub struct Holding {
 impl Holding {
     #[must_use]
     pub fn new(layout: &Layout, stage: &Stage, config: &Config) -> Holding {
-        let widths = config.precision.bytes();
+        let (widths, held) = (config.precision.bytes(), config.held());
         let Offload { optimizer: states_away, parameters: weights_away, .. } = config.offload;
         let RankParameters { dense, experts, dense_shards, expert_shards } = stage.parameters;
         let (w, g, k) = config.sharding.divisors(dense_shards);
@@ -46,7 +47,7 @@ impl Holding {
         let split =
             |dense: u64, experts: u64, d: u64, e: u64| dense as f64 / d as f64 + experts as f64 / e as f64;
         let frozen = config.lora.is_some();
-        let weight = if frozen { config.format.bits() / 8.0 } else { widths.weight as f64 };
+        let weight = if frozen { config.format.bits() / 8.0 } else { held.weight as f64 };
         let x = widths.activation as f64;
         let gradient = widths.gradient as f64;
         let (trained, trained_experts) = (stage.trained.dense, stage.trained.experts);
@@ -54,12 +55,12 @@ impl Holding {
         let unit = stage.unit as f64;
         let weights =
             if weights_away { 4.0 * unit * x } else { split(dense, experts, w, we) * weight + adapters };
-        let all_gradients = split(trained, trained_experts, g, ge) * gradient;
+        let all_gradients = split(trained, trained_experts, g, ge) * held.gradient as f64;
         let leaves = states_away && (config.sharding >= Sharding::Zero2 || config.data * config.context == 1);
         let gradients =
             if leaves { all_gradients.min(2.0 * BUCKET as f64 * gradient) } else { all_gradients };
         let mine = split(trained, trained_experts, k, ke);
-        let per = widths.master as f64 + config.optimizer.state_bytes(widths.state);
+        let per = held.master as f64 + config.optimizer.state_bytes(widths.state);
         let (every, largest) = config.optimizer.transient(widths.state);
         // DeepSpeed's estimator: half as much again for buffers.
         let sent = if states_away { mine * (per + 2.0 * gradient) } else { 0.0 }
@@ -71,6 +72,7 @@ impl Holding {
             waiting: gradients,
             states: if states_away { 0.0 } else { mine * per },
             at_loss: 0.0,
+            between: 0.0,
             at_first: 0.0,
             in_blocks: [Reduced::default(); 3],
             at_end: 0.0,
@@ -104,6 +106,10 @@ impl Holding {
                 let zero = Zero { partition: mine, ..zero(layout, stage, config) };
                 let buckets = zero.buckets().value as f64;
                 holding.at_first = buckets + zero.at_first();
+                if config.sharding == Sharding::Zero1 {
+                    // Stage 1 frees its buffers at the last micro-batch alone.
+                    holding.between = buckets;
+                }
                 holding.at_end = buckets;
                 holding.in_blocks = zero.in_blocks().map(|at| Reduced { bytes: buckets + at.bytes, ..at });
                 if !states_away {
@@ -145,6 +151,10 @@ impl Holding {
         (self.weights + self.states + ended.max(self.gathered())).max(self.setup)
     }
 
+    fn loss(&self, config: &Config) -> f64 {
+        self.at_loss + if config.accumulation > 1 { self.between } else { 0.0 }
+    }
+
     /// The most that sharding holds while blocks' gradients are computed.
     fn gathered(&self) -> f64 {
         self.in_blocks.iter().map(|at| at.bytes).fold(0.0, f64::max)
@@ -160,7 +170,7 @@ impl Holding {
         }
         let waiting = if accumulates(config) { self.waiting } else { 0.0 };
         let left = room - base - waiting;
-        let ends = self.at_first.max(self.at_loss + head(layout, stage, config));
+        let ends = self.at_first.max(self.loss(config) + head(layout, stage, config));
         let chosen = choose(
             layout,
             stage,
@@ -212,7 +222,7 @@ impl Holding {
         // Weights and states are counted apart.
         let setup = (self.setup - self.weights - self.states).max(0.0);
         [
-            Moment { gathered: self.at_loss, head, ..running("loss") },
+            Moment { gathered: self.loss(config), head, ..running("loss") },
             Moment { gathered: self.at_first, ..running("backward") },
             blocks(&self.in_blocks[0]),
             blocks(&self.in_blocks[1]),

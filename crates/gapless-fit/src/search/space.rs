@@ -3,6 +3,7 @@
 use super::SearchError;
 use super::profile::Profile;
 use crate::formulas::sharding::Sharding;
+use crate::formulas::states::Widths;
 use crate::formulas::weights::Format;
 use crate::hardware::Cluster;
 use crate::settings::{Checkpointing, Lora, Optimizer, Precision};
@@ -285,5 +286,19 @@ impl Config {
     #[must_use]
     pub fn gpus(&self) -> u64 {
         self.data * self.tensor * self.pipeline * self.context
+    }
+
+    /// Bytes of what a rank holds between steps. `fully_shard` keeps its shards in the parameters' own type, which is
+    /// that of the master copies; it casts a unit as it gathers it, and gives gradients in the parameters' type
+    /// (`_fsdp_param.py`, `foreach_reduce` of `_fsdp_collectives.py`).
+    #[must_use]
+    pub fn held(&self) -> Widths {
+        let widths = self.precision.bytes();
+        let Offload { optimizer, parameters, .. } = self.offload;
+        let trains_all = self.lora.is_none() && !optimizer && !parameters;
+        if self.sharding != Sharding::Fsdp || widths.master == 0 || !trains_all {
+            return widths;
+        }
+        Widths { weight: widths.master, gradient: widths.master.max(widths.gradient), master: 0, ..widths }
     }
 }

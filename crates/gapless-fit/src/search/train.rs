@@ -234,8 +234,13 @@ impl Group<'_> {
         let modes = &self.space.checkpointing;
         let optimal = modes.contains(&Checkpointing::Optimal);
         let mut mine: Option<Plan> = None;
+        let mut is_full = false;
         for (place, &micro_batch) in micro_batches.iter().enumerate() {
-            let later = (micro_batches.len() - place) as u64 * modes.len() as u64;
+            // The only micro-batch of a step may fit where smaller ones do not: no gradients wait for the next.
+            if is_full && micro_batch < local {
+                census.by_memory += modes.len() as u64;
+                continue;
+            }
             (config.micro_batch, config.accumulation) = (micro_batch, local / micro_batch);
             let bound = self.model.step(self.cluster, layout, traffic, holdings, config, 0.0).total();
             let bar = mine.as_ref().map_or(best.bar(), |plan| plan.cost.total().min(best.bar()));
@@ -271,10 +276,7 @@ impl Group<'_> {
                 *least = least.min(self.least_peak(layout, holdings, config));
             }
             // In a pipeline fewer micro-batches are in flight where they are larger, so a larger one may fit again.
-            if !fits && config.pipeline == 1 {
-                census.by_memory += later - modes.len() as u64;
-                break;
-            }
+            is_full |= !fits && config.pipeline == 1;
         }
         if let Some(plan) = mine {
             best.offer(plan);

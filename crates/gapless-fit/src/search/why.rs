@@ -11,7 +11,7 @@ const SOURCE: &str = "the plan's degrees over the closed forms";
 /// The components of an account, on its worst rank.
 #[must_use]
 pub fn account(profile: &Profile, config: &Config, account: &Account) -> Vec<Term> {
-    let widths = config.precision.bytes();
+    let widths = config.held();
     let parameters = ("P", profile.parameters() as f64);
     let ranks = ("N", (config.data * config.context) as f64);
     let (w, g, k) = config.sharding.divisors(config.data * config.context);

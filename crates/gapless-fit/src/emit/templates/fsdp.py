@@ -41,7 +41,8 @@ def build_without_values():
 
     def on_meta(module, name, parameter):
         register(module, name, parameter)
-        if parameter is not None:
+        # One that is on the meta device already is tied to another.
+        if parameter is not None and not parameter.is_meta:
             module._parameters[name] = torch.nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
     torch.nn.Module.register_parameter = on_meta
@@ -58,7 +59,13 @@ def build_without_values():
 def fill(model, device):
     """Random values for what is on the meta device; buffers move as they are."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    owners = {}
+    named = ((module, name, parameter) for module in model.modules() for name, parameter in module._parameters.items())
+    places = [(module, name, owners.setdefault(parameter, (module, name))) for module, name, parameter in named if parameter is not None]
     model.to_empty(device=device)
+    # Every place has a parameter of its own now: tied ones are tied again.
+    for module, name, (owner, own_name) in places:
+        module._parameters[name] = owner._parameters[own_name]
     for name, buffer in model.named_buffers():
         if not buffers[name].is_meta:
             buffer.copy_(buffers[name])
