@@ -146,10 +146,8 @@ mod tests {
     #[test]
     fn what_there_is_not_is_refused_with_what_there_is() {
         let message = |text: &str| text.parse::<Model>().expect_err("refused").to_string();
-        assert_eq!(
-            message("slab"),
-            "unknown allocator \"slab\": use one of bfc, rmm-pool, rmm-arena, buddy, exact"
-        );
+        let names = NAMES.join(", ");
+        assert_eq!(message("slab"), format!("unknown allocator \"slab\": use one of {names}"));
         assert_eq!(message("exact:round:1"), "exact has no setting \"round\"; it has none");
     }
 

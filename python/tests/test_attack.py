@@ -1,0 +1,28 @@
+"""Programs of torch-bench/attack whose verdict needs no kernel: statistics, histories, refusals, processes. The others
+need a card (torch-bench/live/attack.py)."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ATTACK = Path(__file__).resolve().parents[2] / "torch-bench" / "attack"
+NAMES = (
+    "130_pool_taken_twice",
+    "131_threads_of_c",
+    "132_failures_profiled",
+    "133_cards_that_are_not",
+    "138_books_by_class",
+    "140_spare_pools",
+    "147_observers",
+    "149_regions_budgets_pools",
+    "154_shared_then_asleep",
+    "155_totals_begin_again",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_native_survives_survives_here(real, name):
+    done = real.start([sys.executable, ATTACK / f"{name}.py"], folder=ATTACK, cold=True)
+    last = done.out.splitlines()[-1] if done.out else ""
+    assert (done.code, last.split(" ")[0]) == (0, "PASS"), done.out + done.err
