@@ -199,6 +199,9 @@ pub(super) fn ask(token: [u8; 16], number: u32) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
+/// The sender's token, and pages of its that were dropped.
+type Notice = ([u8; 16], Vec<SharedPage>);
+
 /// Pages that this process has of another one, which hears when they are dropped.
 #[derive(Debug)]
 pub(super) struct Taken {
@@ -209,10 +212,10 @@ pub(super) struct Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         /// Who tells the others: a sender that is stopped keeps nobody waiting but this thread.
-        static NOTICES: Mutex<Option<Sender<([u8; 16], Vec<SharedPage>)>>> = Mutex::new(None);
+        static NOTICES: Mutex<Option<Sender<Notice>>> = Mutex::new(None);
         let mut notices = NOTICES.lock().unwrap_or_else(PoisonError::into_inner);
         if notices.is_none() {
-            let (sender, all) = mpsc::channel::<([u8; 16], Vec<SharedPage>)>();
+            let (sender, all) = mpsc::channel::<Notice>();
             let tell = move || all.iter().for_each(|(token, pages)| tell_dropped(token, &pages));
             // Without the thread the sender hears of the end of this process alone.
             *notices = background::spawn("gapless-dropped", tell).ok().map(|_| sender);
