@@ -38,6 +38,8 @@ pub(crate) struct Shard {
     pub(crate) is_pending: bool,
     until_poll: u32,
     next_poll: u32,
+    /// Whether a request did not look since the pool last did.
+    has_skipped: bool,
 }
 
 /// What a request of `size` bytes takes.
@@ -59,6 +61,7 @@ impl Shard {
             is_pending: false,
             until_poll: 0,
             next_poll: 0,
+            has_skipped: false,
         }
     }
 
@@ -81,11 +84,22 @@ impl Shard {
     pub(crate) fn is_poll_due(&mut self) -> bool {
         if self.until_poll > 0 {
             self.until_poll -= 1;
+            self.has_skipped = true;
             return false;
         }
         self.until_poll = self.next_poll;
         self.next_poll = (2 * self.next_poll).clamp(1, POLL_EVERY);
         true
+    }
+
+    /// Whether a request passed by frees that it could have completed.
+    pub(crate) fn has_skipped(&self) -> bool {
+        self.has_skipped
+    }
+
+    /// The pool has looked at all pending frees.
+    pub(crate) fn has_looked(&mut self) {
+        self.has_skipped = false;
     }
 
     /// No free is pending: of the next one this lane hears at its next request.

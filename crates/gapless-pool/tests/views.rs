@@ -336,3 +336,36 @@ fn a_block_that_another_stream_used_is_reused_by_the_next_request() {
     pool.device_mut().finish_all();
     assert_eq!(pool.alloc(512, own, PoolKey(0, 0)), Ok(first));
 }
+
+#[test]
+fn what_streams_are_done_with_is_not_active_after_the_next_request() {
+    for seed in 0..8 {
+        let (own, stalled, reader) = (StreamHandle(0), StreamHandle(5), StreamHandle(9));
+        let (mut pool, mut numbers) = (pool(1 << 30), Numbers(seed));
+        let block = pool.alloc(16 * MIB, own, PoolKey(0, 0)).expect("memory");
+        assert_eq!(pool.record_stream(block, stalled), Ok(()));
+        assert_eq!(pool.free(block), Ok(()));
+        let mut tiny = pool.alloc(64, own, PoolKey(0, 0)).expect("memory");
+        for step in 0..100 {
+            let block = pool.alloc(512 + numbers.below(8 * MIB), own, PoolKey(0, 0)).expect("memory");
+            assert_eq!(pool.record_stream(block, reader), Ok(()));
+            assert_eq!(pool.free(block), Ok(()));
+            let event = pool.device().last_event();
+            pool.device_mut().finish(event);
+            // PyTorch looks at requests only: what is done since then is still active.
+            let before = pool.stats().active.current;
+            pool.catch_up();
+            let after = pool.stats().active.current;
+            pool.catch_up();
+            assert_eq!(after, pool.stats().active.current, "seed {seed}, step {step}: nothing was asked between");
+            assert!(after <= before);
+            assert_eq!(pool.free(tiny), Ok(()));
+            tiny = pool.alloc(64, own, PoolKey(0, 0)).expect("memory");
+            pool.catch_up();
+            let stats = pool.stats();
+            let beyond = stats.active.current - stats.allocated.current;
+            assert_eq!(beyond, 16 * MIB, "seed {seed}, step {step}: the stalled block alone");
+        }
+        check(&pool);
+    }
+}

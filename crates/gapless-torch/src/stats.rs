@@ -140,6 +140,7 @@ impl ByPool {
 /// What is counted of a card.
 #[must_use]
 pub fn of(card: &mut Card) -> DeviceStats {
+    card.pool.catch_up();
     card.shown.look(&card.pool.segments());
     let looked_up = |of: fn(&Shown) -> &[Gauge; 3]| {
         let (now, since) = (of(&card.shown), of(&card.since.shown));
