@@ -357,7 +357,11 @@ fn what_streams_are_done_with_is_not_active_after_the_next_request() {
             pool.catch_up();
             let after = pool.stats().active.current;
             pool.catch_up();
-            assert_eq!(after, pool.stats().active.current, "seed {seed}, step {step}: nothing was asked between");
+            assert_eq!(
+                after,
+                pool.stats().active.current,
+                "seed {seed}, step {step}: nothing was asked between"
+            );
             assert!(after <= before);
             assert_eq!(pool.free(tiny), Ok(()));
             tiny = pool.alloc(64, own, PoolKey(0, 0)).expect("memory");
