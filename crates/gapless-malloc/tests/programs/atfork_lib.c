@@ -7,7 +7,7 @@ static void *held[32];
 
 static void churn(size_t from) {
   for (int i = 0; i < 32; i++) {
-    size_t size = i % 8 == 7 ? (size_t)(i + 3) << 19 : from + (size_t)i * 131;
+    size_t size = i % 8 == 7 ? (size_t)(i + 3) << 17 : from + (size_t)i * 131;
     free(held[i]);
     held[i] = malloc(size);
     if (!held[i]) abort();

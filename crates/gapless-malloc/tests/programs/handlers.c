@@ -16,7 +16,7 @@ static void *held[64];
 // Sizes that this thread has no free object of, so that the allocator needs its locks; and large ones.
 static void churn(int from) {
   for (int i = 0; i < 64; i++) {
-    size_t size = i % 8 == 7 ? (size_t)(i + 1) << 19 : (size_t)(from + i * 97);
+    size_t size = i % 8 == 7 ? (size_t)(i + 1) << 17 : (size_t)(from + i * 97);
     char *p = malloc(size);
     if (!p) _exit(9);
     p[0] = p[size - 1] = 1;
@@ -41,11 +41,11 @@ static void *allocates(void *argument) {
 }
 
 // The program's own handlers. Those of `atfork_lib.c`, where it is linked, run on the other side of the allocator's.
-static int handlers(void) {
+static int handlers(int rounds) {
   pthread_atfork(prepare, parent, child);
   pthread_t threads[2];
   for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, allocates, NULL);
-  for (int round = 0; round < 40; round++) {
+  for (int round = 0; round < rounds; round++) {
     pid_t pid = fork();
     if (pid == 0) {
       alarm(20);
@@ -95,8 +95,8 @@ static int cancels(void) {
 }
 
 int main(int argc, char **argv) {
-  alarm(60);
-  if (argc > 1 && !strcmp(argv[1], "handlers")) return handlers();
+  alarm(100);
+  if (argc > 1 && !strcmp(argv[1], "handlers")) return handlers(argc > 2 ? atoi(argv[2]) : 40);
   if (argc > 1 && !strcmp(argv[1], "cancels")) return cancels();
   return 2;
 }
