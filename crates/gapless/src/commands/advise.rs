@@ -2,7 +2,8 @@
 
 mod many;
 
-use crate::cli::{AdviseArgs, PlainFormat};
+use crate::cli::PlainFormat;
+use crate::cli::advise::AdviseArgs;
 use crate::failure::Failure;
 use crate::ranks::Inputs;
 use crate::{Answer, load, output, sweep};

@@ -1,6 +1,6 @@
 //! `gapless check`: compares a run, of one rank or of many, with budgets from flags and from `gapless.toml`; flags win.
 
-use crate::cli::{CheckArgs, CheckFormat};
+use crate::cli::check::{CheckArgs, CheckFormat};
 use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};

@@ -1,6 +1,6 @@
 //! `gapless diff`: two runs, aligned by their steps; of many ranks, rank by rank.
 
-use crate::cli::{DiffArgs, DiffFormat};
+use crate::cli::diff::{DiffArgs, DiffFormat};
 use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};

@@ -1,6 +1,6 @@
 //! `gapless export`: a run in another format.
 
-use crate::cli::{ExportArgs, ExportFormat};
+use crate::cli::export::{ExportArgs, ExportFormat};
 use crate::failure::Failure;
 use crate::{Answer, load, output};
 use anyhow::Result;

@@ -1,6 +1,7 @@
 //! `gapless oom`: why the last failed request failed, and what would have prevented it.
 
-use crate::cli::{OomArgs, PlainFormat};
+use crate::cli::PlainFormat;
+use crate::cli::oom::OomArgs;
 use crate::failure::Failure;
 use crate::{Answer, load, output, sweep};
 use anyhow::Result;

@@ -5,7 +5,7 @@ mod read;
 mod show;
 mod spaces;
 
-use crate::cli::{PlanArgs, PlanFormat};
+use crate::cli::plan::{PlanArgs, PlanFormat};
 use crate::failure::Failure;
 use crate::{Answer, output};
 use anyhow::Result;

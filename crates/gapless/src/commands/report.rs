@@ -3,7 +3,7 @@
 mod many;
 mod watch;
 
-use crate::cli::{ReportArgs, ReportFormat};
+use crate::cli::report::{ReportArgs, ReportFormat};
 use crate::commands::advise;
 use crate::failure::Failure;
 use crate::ranks::Inputs;

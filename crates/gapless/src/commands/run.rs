@@ -14,7 +14,7 @@ mod host;
 mod leaks;
 
 use crate::Answer;
-use crate::cli::{RecordStacks, RunArgs};
+use crate::cli::run::{RecordStacks, RunArgs};
 use crate::failure::Failure;
 use anyhow::{Context, Result};
 use gapless_ledger::Share;

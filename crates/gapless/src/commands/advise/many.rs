@@ -1,6 +1,7 @@
 //! One setting for many ranks: the settings that help the heaviest rank of each group are replayed on every rank.
 
-use crate::cli::{AdviseArgs, PlainFormat};
+use crate::cli::PlainFormat;
+use crate::cli::advise::AdviseArgs;
 use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
 use crate::{Answer, output, sweep};

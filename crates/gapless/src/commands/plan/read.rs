@@ -3,7 +3,7 @@
 //! The content decides, after decompression, so a file, its `.gz`, its `.zst` and a pipe give the same problem. Only an
 //! ONNX model is known by its name, because its bytes have no mark.
 
-use crate::cli::PlanArgs;
+use crate::cli::plan::PlanArgs;
 use crate::commands::export::{chosen, parse_steps};
 use crate::failure::{self, Failure};
 use crate::load;

@@ -1,7 +1,7 @@
 //! `gapless report` of many files: all ranks side by side.
 
 use super::Target;
-use crate::cli::{ReportArgs, ReportFormat};
+use crate::cli::report::{ReportArgs, ReportFormat};
 use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};

@@ -5,7 +5,7 @@
 //! few times a second, and a report that takes long is made less often.
 
 use super::{Target, report};
-use crate::cli::{ReportArgs, ReportFormat};
+use crate::cli::report::{ReportArgs, ReportFormat};
 use crate::failure::{self, Failure};
 use crate::{load, output};
 use anyhow::{Context, Result};

@@ -3,7 +3,7 @@
 //! A budget is a page that all these processes share. `gapless run` makes its file, named after the process that the
 //! program will be, and removes those of programs that have ended.
 
-use crate::cli::RunArgs;
+use crate::cli::run::RunArgs;
 use crate::failure::Failure;
 use anyhow::Result;
 use gapless_stats::{Folder, Process, folder, process};
