@@ -354,13 +354,16 @@ def test_where_nvml_knows_the_process_it_says_what_is_outside(real):
         b = empty(500)
     """
     # The process keeps its number when the shell becomes the program.
-    words = 'STANDIN_PROCESSES="1:1,$$:314572800" exec "$0" "$@"'
+    words = 'STANDIN_PROCESSES="1:1,$$:314572800+" exec "$0" "$@"'
     done = real.start(["bash", "-c", words, sys.executable, "-c", program(body, budget="1GiB")])
     assert done.code == 0, done.out + done.err
 
 
 OUTSIDE = """
+        import time
         a = empty(100)
+        # It is measured four times a second, and stays what it is while the pool has more.
+        time.sleep(0.6)
         assert gapless.stats()["gapless.budget.outside"] == 364 * MIB, gapless.stats()["gapless.budget.outside"]
         assert "364.00 MiB is counted" in fails(600)
 """
@@ -370,11 +373,11 @@ OUTSIDE = """
     "variables",
     [
         # The server has all that is in use, and the client is listed as one: with its own bytes.
-        'STANDIN_PROCESSES="1:3221225472" STANDIN_CLIENTS="$$:314572800"',
+        'STANDIN_PROCESSES="1:3221225472" STANDIN_CLIENTS="$$:314572800+"',
         # An instance of a divided card: its own list of processes, found by its own UUID.
-        'STANDIN_MIG="2:5368709120" STANDIN_INSTANCE=2 STANDIN_PROCESSES="1:1,$$:314572800"',
+        'STANDIN_MIG="2:5368709120" STANDIN_INSTANCE=2 STANDIN_PROCESSES="1:1,$$:314572800+"',
         # The library does not tell how full the card is, and still lists processes.
-        'STANDIN_UNIFIED=1 STANDIN_PROCESSES="$$:314572800"',
+        'STANDIN_UNIFIED=1 STANDIN_PROCESSES="$$:314572800+"',
     ],
     ids=["MPS client", "MIG instance", "unified memory"],
 )

@@ -3,13 +3,16 @@
  * fabric, unless the environment says so:
  *
  * STANDIN_CAPACITY    the card's bytes, as everywhere here
- * STANDIN_PROCESSES   who uses it: `pid:bytes,pid:bytes`; `?` for bytes that the driver does not know
+ * STANDIN_PROCESSES   who uses it: `pid:bytes,pid:bytes`; `?` for bytes that the driver does not know, and `bytes+` for
+ *                     the asking process itself: so much, and what it has of the card
  * STANDIN_NVML        a number that nvmlInit returns: 9 is a driver that is not loaded
  * STANDIN_UNIFIED     the card uses the host's memory: the library does not tell how full it is
  * STANDIN_MIG         the card is divided: `instance:bytes,instance:bytes`. Only the instances tell of processes: those
  *                     of STANDIN_PROCESSES are on the first one. Instance N has the card's UUID with N at its end
  * STANDIN_CLIENTS     clients of the Multi-Process Service, as STANDIN_PROCESSES; their server is there by itself */
 
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -52,6 +55,12 @@ static unsigned long long capacity(void) {
     return text ? strtoull(text, NULL, 10) : (4ull << 30) + (37ull << 20);
 }
 
+/* What this process has of the card. */
+static unsigned long long held(void) {
+    uint64_t (*used)(void) = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "device_used");
+    return used ? used() : 0;
+}
+
 /* The processes that a variable names, at most `room` of them into `out`; how many there are. */
 static unsigned list_of(const char *variable, process_v2 *out, unsigned room) {
     unsigned count = 0;
@@ -63,6 +72,7 @@ static unsigned list_of(const char *variable, process_v2 *out, unsigned room) {
         at = end + 1;
         unsigned long long used = *at == '?' ? ~0ull : strtoull(at, &end, 10);
         at = *at == '?' ? at + 1 : end;
+        if (*at == '+') used += held(), at += 1;
         if (count < room) out[count] = (process_v2){(unsigned)pid, used, ~0u, ~0u};
         count += 1;
         if (*at == ',') at += 1;
