@@ -3,11 +3,12 @@
 //! Figures come from a sample of each tensor, or from every byte on request. Duplicates are always compared whole.
 
 use crate::checksum::checksum;
-use crate::codec::{Encoder, Kind, Path as Instructions, entropy};
+use crate::codec::{Encoder, Path as Instructions, entropy};
 use crate::dtype::kind_of;
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::listing::{Listed, Listing, Place};
+use crate::quantize::{self, scheme::Scheme};
 use crate::reader::Reader;
 use std::collections::{BTreeMap, HashMap};
 
@@ -254,41 +255,19 @@ fn equal(files: &Files, a: &Listed, b: &Listed) -> Result<bool> {
     Ok(true)
 }
 
-/// Parts of the names of matrices that a quantisation leaves: embeddings, the output layer, norms, routers of experts.
-pub(crate) const KEPT: [&str; 7] = ["embed", "lm_head", "wte", "wpe", "norm", "router", "gate.weight"];
-
-/// Whether a quantisation without data changes a tensor: matrices of floats, but no embeddings and no output layer.
-pub fn is_quantisable(tensor: &Listed) -> bool {
-    let is_float = matches!(kind_of(&tensor.dtype), Kind::Bf16 | Kind::Fp16 | Kind::Fp32);
-    is_float && tensor.shape.len() == 2 && !KEPT.iter().any(|word| tensor.name.contains(word))
-}
-
-/// What schemes of compressed-tensors take, scales included. Weights alone: activations have no size here.
+/// What the schemes of `quantize` that every engine knows take of a model, scales included.
 fn quantised(listing: &Listing) -> Vec<Quantised> {
-    /// Bytes of a matrix of `rows` by `columns`.
-    type Size = fn(u64, u64) -> u64;
-    let schemes: [(&'static str, Size); 6] = [
-        ("fp8", |rows, columns| rows * columns + 2 * rows),
-        ("fp8-block", |rows, columns| rows * columns + 2 * rows.div_ceil(128) * columns.div_ceil(128)),
-        ("w8a8", |rows, columns| rows * columns + 2 * rows),
-        ("w4a16", |rows, columns| 4 * rows * columns.div_ceil(8) + 2 * rows * columns.div_ceil(128) + 16),
-        ("mxfp4", |rows, columns| rows * columns.div_ceil(2) + rows * columns.div_ceil(32)),
-        ("nvfp4", |rows, columns| rows * columns.div_ceil(2) + rows * columns.div_ceil(16) + 4),
-    ];
-    let rows = schemes.map(|(scheme, size)| {
-        let mut row = Quantised { scheme, tensors: 0, bytes: 0 };
+    let schemes = Scheme::ALL.into_iter().filter(|scheme| !scheme.is_sparse());
+    let rows = schemes.map(|scheme| {
+        let mut row = Quantised { scheme: scheme.name(), tensors: 0, bytes: 0 };
         for tensor in &listing.tensors {
-            row.bytes += match tensor.shape[..] {
-                [rows, columns] if is_quantisable(tensor) => {
-                    row.tensors += 1;
-                    size(rows, columns)
-                }
-                _ => tensor.bytes,
-            };
+            let size = quantize::size((&tensor.name, &tensor.dtype, &tensor.shape), scheme);
+            row.tensors += usize::from(size.is_some());
+            row.bytes += size.unwrap_or(tensor.bytes);
         }
         row
     });
-    rows.to_vec()
+    rows.collect()
 }
 
 /// An error where a listing has no tensor: a survey of nothing says nothing.

@@ -2,9 +2,11 @@
 
 use gapless_weights::error::Error;
 use gapless_weights::input::Input;
+use gapless_weights::listing::list;
 use gapless_weights::quantize::matrix::{Kind, largest, rows, whole_scale};
 use gapless_weights::quantize::scheme::Scheme;
 use gapless_weights::quantize::{Done, Options};
+use gapless_weights::survey::survey;
 use gapless_weights::{pack, quantize};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -350,4 +352,39 @@ fn mutated_files_are_errors_or_results_but_never_panics() {
         }
     }
     assert!(results > 20 && errors > 100, "{results} results, {errors} errors");
+}
+
+#[test]
+fn what_info_says_a_scheme_takes_is_what_it_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    model(&at("bf16"));
+    // Scales have the type of the weights, and not every matrix has the name or the columns that a scheme takes.
+    fs::create_dir(at("mixed")).unwrap();
+    let single =
+        |rows: u64, columns: u64| (0..rows * columns).flat_map(|n| (n as f32).sin().to_le_bytes()).collect();
+    file(
+        &at("mixed").join("model.safetensors"),
+        &[
+            ("a.weight", "F32", vec![70, 256], single(70, 256)),
+            ("a.bias", "F32", vec![70], single(70, 1)),
+            ("b.weight", "F32", vec![6, 48], single(6, 48)),
+            ("c.table", "F32", vec![4, 256], single(4, 256)),
+            ("d.weight", "F16", vec![3, 128], matrix(9, 3 * 128, 0.5)),
+            ("e.weight", "F32", vec![0, 128], Vec::new()),
+        ],
+    );
+    for input in ["bf16", "mixed"] {
+        let listing = list(&at(input)).unwrap();
+        let said = survey(&listing, false).unwrap().quantised;
+        let schemes = Scheme::ALL.into_iter().filter(|scheme| !scheme.is_sparse());
+        assert_eq!(said.len(), schemes.clone().count());
+        for (said, scheme) in said.iter().zip(schemes) {
+            assert_eq!(said.scheme, scheme.name());
+            let done =
+                quantize(&at(input), &at(&format!("{input}-{}", scheme.name())), &options(scheme)).unwrap();
+            let found = (done.layers.len(), done.after);
+            assert_eq!((said.tensors, said.bytes), found, "{input} as {}", scheme.name());
+        }
+    }
 }

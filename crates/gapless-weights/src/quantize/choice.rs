@@ -3,7 +3,6 @@
 use super::matrix::{Fault, Kind};
 use super::scheme::Scheme;
 use crate::error::{Error, Result};
-use crate::survey::KEPT;
 use gapless_formats::safetensors::Tensor;
 use std::cell::Cell;
 use std::path::Path;
@@ -108,25 +107,33 @@ pub(super) fn part_name(tensor: &str, part: &str) -> String {
     format!("{}.{part}", module(tensor))
 }
 
+/// Parts of the names of matrices that are left: embeddings, the output layer, norms, routers of experts.
+const KEPT: [&str; 7] = ["embed", "lm_head", "wte", "wpe", "norm", "router", "gate.weight"];
+
 /// What becomes of a tensor.
 pub(super) fn of(tensor: &Tensor, scheme: Scheme, patterns: &Patterns) -> Choice {
-    let ignored = patterns.find(&tensor.name);
-    let is_float = Kind::of(&tensor.dtype).is_some() || tensor.dtype == "F64";
-    let is_weight = tensor.name.ends_with(".weight");
-    if is_float && tensor.shape.len() == 3 && (is_weight || tensor.name.contains("experts.")) {
+    decide((&tensor.name, &tensor.dtype, &tensor.shape), scheme, patterns.find(&tensor.name))
+}
+
+/// What becomes of a tensor of this name, type and shape, which a pattern of the user names.
+pub(super) fn decide(tensor: (&str, &str, &[u64]), scheme: Scheme, ignored: Option<&str>) -> Choice {
+    let (name, dtype, shape) = tensor;
+    let is_float = Kind::of(dtype).is_some() || dtype == "F64";
+    let is_weight = name.ends_with(".weight");
+    if is_float && shape.len() == 3 && (is_weight || name.contains("experts.")) {
         return Choice::Left("it has 3 dimensions: fused experts and convolutions are not split".to_owned());
     }
-    let (&[rows, columns], true, true) = (&tensor.shape[..], is_float, is_weight) else {
+    let (&[rows, columns], true, true) = (shape, is_float, is_weight) else {
         return Choice::Other;
     };
     if let Some(pattern) = ignored {
         return Choice::Left(format!("--ignore {pattern}"));
     }
-    if let Some(word) = KEPT.iter().find(|word| tensor.name.contains(**word)) {
+    if let Some(word) = KEPT.iter().find(|word| name.contains(**word)) {
         return Choice::Left(format!("left by default: its name has {word:?}"));
     }
-    let Some(kind) = Kind::of(&tensor.dtype) else {
-        return Choice::Left(format!("its type is {}: BF16, F16 and F32 are quantised", tensor.dtype));
+    let Some(kind) = Kind::of(dtype) else {
+        return Choice::Left(format!("its type is {dtype}: BF16, F16 and F32 are quantised"));
     };
     if rows == 0 || columns == 0 {
         return Choice::Left("it is empty".to_owned());

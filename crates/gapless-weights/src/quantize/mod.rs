@@ -18,7 +18,7 @@ use crate::folder;
 use crate::input::Input;
 use crate::output::{PartFolder, is_same};
 use crate::packed;
-use choice::{Choice, Patterns};
+use choice::{Choice, Matrix, Patterns};
 use gapless_formats::safetensors::Header;
 use matrix::Kind;
 use scheme::Scheme;
@@ -86,6 +86,17 @@ struct File {
     input: Input,
     header: Header,
     choices: Vec<Choice>,
+}
+
+/// What a tensor of this name, type and shape takes as `scheme` without patterns of the user; `None`: it stays as it is.
+/// `sparse-bitmask` stores what is not zero, so this is the most that it takes.
+pub fn size(tensor: (&str, &str, &[u64]), scheme: Scheme) -> Option<u64> {
+    match choice::decide(tensor, scheme, None) {
+        Choice::Taken(Matrix { kind, rows, columns, .. }) => {
+            Some(scheme.bytes(kind.name(), rows, columns, rows * columns.div_ceil(2)))
+        }
+        Choice::Left(_) | Choice::Other => None,
+    }
 }
 
 /// Quantises `from`, a file or a folder with shards, as `to`, which appears whole or not at all.

@@ -1,5 +1,6 @@
 //! The schemes: what each stores for a matrix, and how compressed-tensors describes it.
 
+use gapless_formats::safetensors::bits;
 use serde_json::{Value as Json, json};
 
 /// The version of compressed-tensors whose bytes and configuration are written.
@@ -37,6 +38,13 @@ pub struct Part {
     pub shape: Vec<u64>,
 }
 
+impl Part {
+    pub fn bytes(&self) -> u64 {
+        let values: u64 = self.shape.iter().product();
+        values * bits(self.dtype).expect("a type of the format") / 8
+    }
+}
+
 /// Rows and columns of a block of `fp8-block`.
 pub(super) const BLOCK: u64 = 128;
 
@@ -68,6 +76,20 @@ impl Scheme {
             Scheme::Nvfp4 => "nvfp4",
             Scheme::Sparse24 => "sparse-24",
             Scheme::SparseBitmask => "sparse-bitmask",
+        }
+    }
+
+    /// A line for people.
+    pub fn about(self) -> &'static str {
+        match self {
+            Scheme::Fp8 => "fp8, a scale for each row; activations at run time",
+            Scheme::Fp8Block => "fp8, a scale for each block of 128 by 128",
+            Scheme::W8a8 => "int8, a scale for each row; activations at run time",
+            Scheme::W4a16 => "int4, a scale for each 128 values",
+            Scheme::Mxfp4 => "fp4, a power of two for each 32 values; activations at run time",
+            Scheme::Nvfp4 => "fp4, an fp8 scale for each 16 values",
+            Scheme::Sparse24 => "two of each four values and a bit mask: few engines load it",
+            Scheme::SparseBitmask => "the larger half of each row and a bit mask: few engines load it",
         }
     }
 
@@ -123,6 +145,11 @@ impl Scheme {
                 part("row_offsets", "I64", &[rows]),
             ],
         }
+    }
+
+    /// Bytes of what is stored for a matrix.
+    pub fn bytes(self, dtype: &'static str, rows: u64, columns: u64, kept: u64) -> u64 {
+        self.parts(dtype, rows, columns, kept).iter().map(Part::bytes).sum()
     }
 
     /// The `quantization_config` of a model whose modules `ignore` were left as they are. `sparsity` is the share of

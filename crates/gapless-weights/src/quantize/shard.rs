@@ -138,7 +138,7 @@ fn place(header: &Header, choices: &[Choice], scheme: Scheme) -> Vec<Placed> {
                         name: choice::part_name(&tensor.name, of.name),
                         dtype: of.dtype.to_owned(),
                         // About as large as the tensor that it comes from, whose bytes were counted, at most.
-                        bytes: of.shape.iter().product::<u64>() * bits(of.dtype).unwrap_or(8) / 8,
+                        bytes: of.bytes(),
                         shape: of.shape,
                         source,
                         part,

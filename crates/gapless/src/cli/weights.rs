@@ -1,7 +1,9 @@
 //! `gapless weights`: read, compress, check and quantise the weights of models.
 
 use super::PlainFormat;
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args as ClapArgs, Subcommand};
+use gapless_weights::quantize::scheme::Scheme;
 use std::path::PathBuf;
 
 #[derive(Debug, ClapArgs)]
@@ -157,8 +159,8 @@ pub(crate) struct QuantizeArgs {
     pub(crate) output: PathBuf,
 
     /// How weights are stored
-    #[arg(long, value_enum)]
-    pub(crate) scheme: SchemeName,
+    #[arg(long, value_parser = scheme())]
+    pub(crate) scheme: Scheme,
 
     /// Leave a module as it is: its name, * stands for any characters; may be given several times
     #[arg(long, value_name = "PATTERN")]
@@ -173,30 +175,9 @@ pub(crate) struct QuantizeArgs {
     pub(crate) threads: Option<u16>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum SchemeName {
-    /// fp8, a scale for each row; activations at run time
-    #[value(name = "fp8")]
-    Fp8,
-    /// fp8, a scale for each block of 128 by 128
-    #[value(name = "fp8-block")]
-    Fp8Block,
-    /// int8, a scale for each row; activations at run time
-    #[value(name = "w8a8")]
-    W8a8,
-    /// int4, a scale for each 128 values
-    #[value(name = "w4a16")]
-    W4a16,
-    /// fp4, a power of two for each 32 values; activations at run time
-    #[value(name = "mxfp4")]
-    Mxfp4,
-    /// fp4, an fp8 scale for each 16 values
-    #[value(name = "nvfp4")]
-    Nvfp4,
-    /// two of each four values and a bit mask: few engines load it
-    #[value(name = "sparse-24")]
-    Sparse24,
-    /// the larger half of each row and a bit mask: few engines load it
-    #[value(name = "sparse-bitmask")]
-    SparseBitmask,
+/// The schemes by their names, each with a line of help.
+fn scheme() -> impl TypedValueParser<Value = Scheme> {
+    let names = Scheme::ALL.map(|scheme| PossibleValue::new(scheme.name()).help(scheme.about()));
+    PossibleValuesParser::new(names)
+        .map(|name| Scheme::ALL.into_iter().find(|scheme| scheme.name() == name).expect("one of the names"))
 }

@@ -3,7 +3,7 @@
 use super::{failed, shrunk, threads};
 use crate::Answer;
 use crate::cli::PlainFormat;
-use crate::cli::weights::{QuantizeArgs, SchemeName};
+use crate::cli::weights::QuantizeArgs;
 use crate::{failure, output};
 use anyhow::Result;
 use gapless_weights::quantize::scheme::Scheme;
@@ -13,16 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 pub(crate) fn run(args: &QuantizeArgs) -> Result<Answer> {
-    let scheme = match args.scheme {
-        SchemeName::Fp8 => Scheme::Fp8,
-        SchemeName::Fp8Block => Scheme::Fp8Block,
-        SchemeName::W8a8 => Scheme::W8a8,
-        SchemeName::W4a16 => Scheme::W4a16,
-        SchemeName::Mxfp4 => Scheme::Mxfp4,
-        SchemeName::Nvfp4 => Scheme::Nvfp4,
-        SchemeName::Sparse24 => Scheme::Sparse24,
-        SchemeName::SparseBitmask => Scheme::SparseBitmask,
-    };
+    let scheme = args.scheme;
     let options = Options { scheme, ignore: args.ignore.clone(), threads: threads(args.threads) };
     let done =
         gapless_weights::quantize(&args.input, &args.output, &options).map_err(|error| failed(&error))?;
