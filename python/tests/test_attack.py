@@ -18,6 +18,13 @@ NAMES = (
     "149_regions_budgets_pools",
     "154_shared_then_asleep",
     "155_totals_begin_again",
+    "160_questions_first",
+    "161_environments",
+    "163_viewers",
+    "164_small_stacks",
+    "165_handles_by_hand",
+    "166_files_closed",
+    "169_nothing_left",
 )
 
 

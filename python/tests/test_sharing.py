@@ -341,3 +341,70 @@ torch.cuda.ipc_collect()
 print(torch.cuda.memory_allocated())
 """)
     assert lines == ["0", "0"]
+
+
+def test_pages_are_handed_over_while_a_thread_of_their_owner_waits_for_the_card(share, tmp_path):
+    """Its work may wait for the reader: torch's own handles need nothing of the process that gave them."""
+    share(
+        """
+import threading
+reader = Reader()
+import gapless
+gapless.enable()
+stall = os.environ["STANDIN_STALL"]
+x, junk = torch.empty(96 * MIB, dtype=torch.uint8, device="cuda"), torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+write(x, 3)
+told = dumps(x)
+del junk
+open(stall, "w").close()
+empties = threading.Thread(target=torch.cuda.empty_cache)
+empties.start()
+# It has the card when nobody else gets it any more.
+asks = threading.Thread(target=lambda: torch.empty(300 * MIB, dtype=torch.uint8, device="cuda"))
+asks.start()
+asks.join(0.5)
+assert asks.is_alive() and empties.is_alive(), "nothing waits"
+reader.does("os.environ.pop('STANDIN_STALL'); got = pickle.loads(it); answer = holds(got, 3)", told)
+assert empties.is_alive()
+os.unlink(stall)
+empties.join(60)
+asks.join(60)
+reader.does("del got")
+reader.end()
+""",
+        STANDIN_STALL=str(tmp_path / "stall"),
+    )
+
+
+def test_memory_is_freed_while_another_thread_closes_what_it_received(share, tmp_path):
+    """Closing waits for the card, whose work may free memory itself, in host functions."""
+    share(
+        """
+reader = Reader()
+import gapless
+gapless.enable()
+x = torch.empty(96 * MIB, dtype=torch.uint8, device="cuda")
+reader.does('''
+import threading
+got = pickle.loads(it)
+mine = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 5 * MIB, 60 * MIB)]
+stall = os.environ["STANDIN_STALL"]
+open(stall, "w").close()
+box = [got]
+del got
+closes = threading.Thread(target=box.clear)
+closes.start()
+closes.join(0.5)
+assert closes.is_alive(), "closing waits for nothing"
+frees = threading.Thread(target=mine.clear)
+frees.start()
+frees.join(60)
+assert not frees.is_alive() and closes.is_alive()
+more = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
+os.unlink(stall)
+closes.join(60)
+''', dumps(x))
+reader.end()
+""",
+        STANDIN_STALL=str(tmp_path / "stall"),
+    )

@@ -13,7 +13,6 @@ CASES = {
     "a fraction": {CONF: "per_process_memory_fraction:0.02"},
     "a fraction by the newer name": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128,per_process_memory_fraction:0.02"},
     "a fraction, expandable": {CONF: "expandable_segments:True, per_process_memory_fraction:0.02"},
-    "a fraction set before CUDA starts": {"ATTACK_SET": "per_process_memory_fraction:0.02"},
     "large segments": {CONF: "large_segment_size_mb:64,max_non_split_rounding_mb:64,release_lock_on_cudamalloc:True"},
     "streams of captures": {CONF: "graph_capture_record_stream_reuse:True"},
     "no workspaces": {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "TORCH_SHOW_CPP_STACKTRACES": "1"},
@@ -38,8 +37,6 @@ if len(sys.argv) == 1:
 from common import *
 
 name = sys.argv[1]
-if "ATTACK_SET" in os.environ:
-    torch._C._accelerator_setAllocatorSettings(os.environ["ATTACK_SET"])
 if not NATIVE:
     import gapless
 

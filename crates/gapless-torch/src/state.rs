@@ -13,7 +13,7 @@ use crate::routing::{Capture, Routing, Routings};
 use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
 use crate::watcher::{Caller, Event, Stack, Watcher};
-use crate::{background, budgets, checked, publisher, regions, sharing};
+use crate::{background, budgets, checked, conf, publisher, regions, sharing};
 use gapless_cuda::{CudaDevice, streams};
 use gapless_pool::{
     AllocError, AllocationView, BlockState, Budget, Change, DeviceError, Fronts, Keeper, Pool, PoolKey,
@@ -250,6 +250,7 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
         ages: Ages::default(),
         announced: Announced::default(),
     };
+    card.set_fraction(conf::memory_fraction());
     recorder::start();
     card.pool.set_log(needs_log());
     if !settings.unplanned {
@@ -332,7 +333,7 @@ impl Card {
         budget: Option<&'static Budget>,
     ) -> Result<u64, AllocError> {
         let stream = StreamHandle(stream as u64);
-        streams::note_owner(self.device, stream.0);
+        streams::note(self.device, stream.0);
         if regions::is_region(pool) {
             self.pool.add_region(pool);
         } else if regions::exempt::is_exempt(pool) && self.uses_of(pool).is_none_or(|uses| uses == 0) {
@@ -475,14 +476,38 @@ impl Card {
         if *uses > 0 {
             return false;
         }
-        for Segment { addr, size, stream, pool } in self.announced.end(pool) {
-            history::announce(self.device, Action::SegmentFree, Event { addr, size, stream, pool });
-        }
+        self.tell_going(pool);
         // What PyTorch keeps beside the pool goes with it.
         if let Some(beside) = regions::exempt::beside(pool) {
             self.release(beside);
         }
         true
+    }
+
+    /// Memory of this pool may go once trackers have heard of what is announced now. Whether there is something.
+    pub fn tell_going(&mut self, pool: PoolKey) -> bool {
+        let going = self.announced.end(pool);
+        for &Segment { addr, size, stream, pool } in &going {
+            history::announce(self.device, Action::SegmentFree, Event { addr, size, stream, pool });
+        }
+        !going.is_empty()
+    }
+
+    /// [`Card::tell_going`] of each of these pools.
+    pub fn tell_all_going(&mut self, pools: &[PoolKey]) -> bool {
+        pools.iter().fold(false, |found, &pool| self.tell_going(pool) || found)
+    }
+
+    /// Memory of these pools stays, or is back.
+    pub fn tell_staying(&mut self, pools: &[PoolKey]) {
+        if history::has_trackers() {
+            let segments = self.pool.segments();
+            for Segment { addr, size, stream, pool } in
+                self.announced.found(&segments, |pool| pools.contains(&pool))
+            {
+                history::announce(self.device, Action::SegmentAlloc, Event { addr, size, stream, pool });
+            }
+        }
     }
 
     /// What is free in a private pool that nobody uses may go.

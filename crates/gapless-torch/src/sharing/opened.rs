@@ -4,6 +4,7 @@ use super::handle::{self, Files, Passed, Plain, Shared};
 use super::passing::{self, Taken};
 use crate::cxx::{Control, ControlTable, SharedPtr};
 use crate::hooks::guarded;
+use crate::interpreter;
 use crate::state;
 use gapless_cuda::sharing::{Attached, Imported, Importer, PlainlyAttached};
 use gapless_pool::Device;
@@ -83,11 +84,12 @@ unsafe extern "C" fn dispose(control: *mut Control) {
         drop(listed);
         // CUDA's own IPC waits for the card when memory is closed, and so does this, unless that would end a capture.
         if !state::is_forked() {
-            if let Some(mut card) = state::existing(key.0)
-                && !card.routings.has_capture()
-                && !card.pool.device().sees_capture(None)
-            {
-                let _ = card.pool.device_mut().wait_for_all();
+            // Without the card's lock, and Python's: work that is waited for may free memory itself, in a host function.
+            if let Some(meter) = state::existing(key.0).and_then(|card| {
+                let is_captured = card.routings.has_capture() || card.pool.device().sees_capture(None);
+                (!is_captured).then(|| card.pool.device().meter())
+            }) {
+                interpreter::without_its_lock(|| meter.wait_for_all());
             }
             drop(memory);
         } else {
