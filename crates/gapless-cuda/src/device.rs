@@ -289,11 +289,11 @@ pub struct Meter {
 unsafe impl Send for Meter {}
 
 impl Meter {
-    /// Waits for all work of the card. No capture is open.
-    pub fn wait_for_all(&self) {
+    /// Waits for a fence that the card has recorded, and that is not discarded meanwhile.
+    pub fn wait(&self, fence: EventHandle) {
         let _entered = enter(self.driver, self.context);
-        // SAFETY: the card's context is current.
-        unsafe { (self.driver.synchronize)() };
+        // SAFETY: as the caller says.
+        unsafe { (self.driver.event_wait)(fence.0 as Handle) };
     }
 
     /// What the card has free, and in all; `None`: the driver does not answer any more.

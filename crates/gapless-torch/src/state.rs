@@ -20,6 +20,7 @@ use gapless_pool::{
     Refusal, Shared, Stats, StreamHandle, Whole,
 };
 use gapless_trace::StackId;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -36,7 +37,7 @@ pub struct Card {
     pub device: i32,
     pub routings: Routings,
     /// How often each private pool is in use.
-    uses: Vec<(PoolKey, u32)>,
+    uses: BTreeMap<PoolKey, u32>,
     /// What the program set of the card as the most that it may hold, and what the options say: the smaller holds.
     pub fraction: f64,
     allowed: Option<u64>,
@@ -236,7 +237,7 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
         pool: Pool::new(quota_device, settings.pool),
         device,
         routings: Routings::default(),
-        uses: Vec::new(),
+        uses: BTreeMap::new(),
         fraction: 1.0,
         allowed: settings.pool.limit,
         spare: Vec::new(),
@@ -443,17 +444,14 @@ impl Card {
 
     /// A memory pool of the program's own is there, or has one user more.
     pub fn create(&mut self, pool: PoolKey) {
-        match self.uses.iter_mut().find(|(key, _)| *key == pool) {
-            Some((_, uses)) => *uses += 1,
-            None => self.uses.push((pool, 1)),
-        }
+        *self.uses.entry(pool).or_default() += 1;
         self.pool.use_pool(pool);
     }
 
     /// How many users a private pool has; `None`: it was never made.
     #[must_use]
     pub fn uses_of(&self, pool: PoolKey) -> Option<u32> {
-        self.uses.iter().find(|(key, _)| *key == pool).map(|(_, uses)| *uses)
+        self.uses.get(&pool).copied()
     }
 
     pub fn set_spare(&mut self, pool: PoolKey, spare: bool) {
@@ -471,7 +469,7 @@ impl Card {
     /// A private pool has one user less. Whether nobody uses it any more: once trackers have heard of what was
     /// announced now, [`Card::let_go`] follows.
     pub fn release(&mut self, pool: PoolKey) -> bool {
-        let Some((_, uses)) = self.uses.iter_mut().find(|(key, _)| *key == pool) else { return false };
+        let Some(uses) = self.uses.get_mut(&pool) else { return false };
         *uses = uses.saturating_sub(1);
         if *uses > 0 {
             return false;
