@@ -46,6 +46,7 @@ _OPTIONAL: dict[str, tuple[Any, list[Any]]] = {
     "gapless_host_free": (ctypes.c_int, [ctypes.c_void_p]),
     "gapless_host_trim": (ctypes.c_uint64, []),
     "gapless_host_stats": (None, [ctypes.POINTER(ctypes.c_uint64)]),
+    "gapless_has_untold": (ctypes.c_int, []),
     "gapless_region_open": (ctypes.c_int64, [ctypes.c_char_p, ctypes.c_int]),
     "gapless_region_close": (None, [ctypes.c_int64]),
     "gapless_region_sleep": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]),

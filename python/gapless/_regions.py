@@ -24,6 +24,8 @@ from . import _asleep, _options, _session
 from ._errors import GaplessError, OptionError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+# The library's code where trackers have to hear of memory that goes before it can go.
+_UNTOLD = 2
 # In the order of the library's codes.
 _KEEP = {"host": 0, "discard": 1, "disk": 2, "compressed": 3}
 
@@ -159,11 +161,23 @@ def _moved(function: str, names: tuple[str, ...], *more: int) -> list[Moved]:
     library = _session._on()
     out = (ctypes.c_uint64 * 4)()
     begin = time.perf_counter()
-    code = library.optional(function, *(name.encode() for name in names), *more, out)
+    while True:
+        code = library.optional(function, *(name.encode() for name in names), *more, out)
+        _tell_trackers(library)
+        if code != _UNTOLD:
+            break
     seconds = time.perf_counter() - begin
     if code != 0:
         _raise(code, library.last_error())
     return [Moved(name, int(out[2 * at]), int(out[2 * at + 1]), seconds) for at, name in enumerate(names)]
+
+
+def _tell_trackers(library: Any) -> None:
+    """Those who registered segments (NCCL) hear of what goes and comes: they may throw, so torch has to call."""
+    if library.has("gapless_has_untold") and library.optional("gapless_has_untold") and _session._overlay:
+        from . import _torch
+
+        _torch.import_torch()._C._cuda_getMemoryFraction(0)
 
 
 def _raise(code: int, message: str) -> None:

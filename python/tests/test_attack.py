@@ -18,6 +18,19 @@ NAMES = (
     "149_regions_budgets_pools",
     "154_shared_then_asleep",
     "155_totals_begin_again",
+    "160_questions_first",
+    "161_environments",
+    "163_viewers",
+    "164_small_stacks",
+    "165_handles_by_hand",
+    "166_files_closed",
+    "169_nothing_left",
+    "174_used_elsewhere_in_a_capture",
+    "175_tags_that_sleep",
+    "178_registered_and_asleep",
+    "179_many_open_at_once",
+    "180_dropped_beside_captures",
+    "181_pools_without_end",
 )
 
 

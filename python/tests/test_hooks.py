@@ -93,6 +93,36 @@ def test_training_in_threads_and_streams(bench):
     )
 
 
+def test_a_handle_that_was_another_stream_before_is_looked_at_again(real):
+    """The driver gives a green context's stream the handle of one that is gone: no fence covers its work."""
+    real.passes(
+        """
+import ctypes, torch, gapless
+gapless.enable(limit="64MiB")
+card = ctypes.CDLL("libcuda.so.1")
+MIB = 1 << 20
+stream = ctypes.c_void_p()
+torch.zeros(1, device="cuda")
+assert card.cuStreamCreate(ctypes.byref(stream), 1) == 0
+def of(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+for context in (None, 0x9990):
+    if context is not None:
+        card.card_move_stream(stream, ctypes.c_void_p(context))
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.value)):
+        x = of((20 if context is None else 30) * MIB)
+    place, size = x.data_ptr(), x.numel()
+    del x
+    other = of(15 * MIB)
+    is_lent = place <= other.data_ptr() < place + size
+    assert is_lent == (context is None), "no fence can be had once a green context is used"
+    del other
+    torch.cuda.empty_cache()
+""",
+        "-Wignore",
+    )
+
+
 def test_the_default_stream_of_a_green_context_is_another_stream(bench):
     """Its handle is 0, as that of the card's own default stream: memory freed there goes to nobody without a wait."""
     bench.passes(

@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from test_snapshot import both
 
 MIB = 1 << 20
@@ -306,6 +308,155 @@ went = [(action, addr) for action, _, addr in heard if action in (4, 6)]
 for addr in known + came:
     assert went.count((4, addr)) == 1 and went.index((4, addr)) < went.index((6, addr)), went
 assert len([1 for action, _ in went if action == 4]) == 2, "the default pool's segments come and go untold"
+os._exit(0)
+"""
+    )
+
+
+MAPPED = (
+    LISTENER
+    + """
+import gc, os, threading
+card = ctypes.CDLL("libcuda.so.1")
+card.device_behind.restype = ctypes.c_uint64
+def is_mapped(addr):
+    two = (ctypes.c_uint64 * 2)()
+    return card.device_behind(ctypes.c_uint64(addr), ctypes.byref(two), ctypes.byref(two, 8)) != 0
+MIB = 1 << 20
+of = lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")
+"""
+)
+
+
+@pytest.mark.parametrize("what", ["pool", "graph"])
+def test_memory_stays_until_a_tracker_that_another_thread_tells_has_heard_of_its_end(real, what):
+    real.passes(
+        MAPPED
+        + f"""
+inside, may_go, going = threading.Event(), threading.Event(), threading.Event()
+class Heard(list):
+    def append(self, entry):
+        action, size, addr = entry
+        super().append((action, addr, is_mapped(addr)))
+        if action == 0 and threading.current_thread() is not threading.main_thread():
+            inside.set()
+            may_go.wait(60)
+heard = Heard()
+listen()
+if {what!r} == "pool":
+    held = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(held):
+        x = of(80 * MIB)
+else:
+    held = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(held):
+        x = of(80 * MIB)
+came = [addr for action, addr, _ in heard if action == 3]
+assert came, heard
+del x
+busy = threading.Thread(target=lambda: of(1000))
+busy.start()
+inside.wait(60)
+# The tracker goes on a moment after this thread has begun to give the memory up: it must wait for that.
+threading.Thread(target=lambda: (going.wait(60), threading.Event().wait(0.3), may_go.set())).start()
+going.set()
+del held
+gc.collect()
+torch.cuda.empty_cache()
+ends = [(addr, mapped) for action, addr, mapped in heard if action == 4]
+assert ends == [(addr, True) for addr in came], (came, ends)
+busy.join(60)
+os._exit(0)
+"""
+    )
+
+
+def test_a_tracker_may_give_a_pool_up_itself(real):
+    real.passes(
+        MAPPED
+        + """
+pools = []
+class Heard(list):
+    def append(self, entry):
+        action, size, addr = entry
+        super().append((action, addr, is_mapped(addr)))
+        if action == 0 and pools:
+            pools.pop()
+heard = Heard()
+listen()
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    x = of(80 * MIB)
+came = [addr for action, addr, _ in heard if action == 3]
+del x
+pools.append(pool)
+del pool
+y = of(1000)
+ends = [(addr, mapped) for action, addr, mapped in heard if action == 4]
+assert ends == [(addr, True) for addr in came], (came, ends)
+os._exit(0)
+"""
+    )
+
+
+def test_trackers_hear_before_a_region_sleeps_and_after_it_wakes(real):
+    """Of the pools in it. What is free in the region's own pool may go at any time, so nobody is told of that."""
+    real.passes(
+        MAPPED
+        + """
+import gapless
+class Heard(list):
+    def append(self, entry):
+        action, size, addr = entry
+        if action in (3, 4):
+            super().append((action, addr, size, is_mapped(addr), is_mapped(addr + size - 1)))
+heard = Heard()
+with gapless.region("early"):
+    early = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(early):
+        e = of(20 * MIB)
+listen()
+with gapless.region("w"):
+    own = of(60 * MIB)
+    assert heard == [], "the region's own pool"
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.MemPool()
+    with torch.cuda.graph(graph):
+        x = of(40 * MIB)
+    with torch.cuda.use_mem_pool(pool):
+        y = of(30 * MIB)
+came = sorted(entry[1:3] for entry in heard)
+assert sum(size for _, size in came) >= 70 * MIB and all(entry[0] == 3 and entry[3] and entry[4] for entry in heard), heard
+for name, known in (("w", came), ("early", None), ("w", came)):
+    heard.clear()
+    gapless.sleep(name, guard=False)
+    went = sorted(entry[1:3] for entry in heard)
+    assert went and all(entry[0] == 4 and entry[3] and entry[4] for entry in heard), heard
+    assert sum(size for _, size in went) == sum(size for _, size in known) if known else True, (went, known)
+    assert not any(is_mapped(addr) for addr, _ in went)
+    heard.clear()
+    gapless.wake(name)
+    back = sorted(entry[1:3] for entry in heard)
+    assert all(entry[0] == 3 and entry[3] and entry[4] for entry in heard), heard
+    assert sum(size for _, size in back) == sum(size for _, size in went), (back, went)
+# A sleep that is refused: what was told to go is told to be there.
+heard.clear()
+with torch.cuda.graph(torch.cuda.CUDAGraph()):
+    z = of(2 * MIB)
+    try:
+        gapless.sleep("w", guard=False)
+        raise SystemExit("it slept in a capture")
+    except gapless.GaplessError:
+        pass
+of_w = [entry for entry in heard if any(addr <= entry[1] < addr + size for addr, size in came)]
+told = sum(size if action == 3 else -size for action, _, size, *_ in of_w)
+assert told == 0, of_w
+heard.clear()
+gapless.sleep("w", guard=False)
+gapless.sleep("early", guard=False)
+gapless.wake("early")
+heard.clear()
+gapless.switch("early", "w")
+assert [entry[0] for entry in heard].count(4) and [entry[0] for entry in heard].count(3) and all(entry[3] and entry[4] for entry in heard), heard
 os._exit(0)
 """
     )

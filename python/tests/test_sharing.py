@@ -341,3 +341,108 @@ torch.cuda.ipc_collect()
 print(torch.cuda.memory_allocated())
 """)
     assert lines == ["0", "0"]
+
+
+def test_pages_are_handed_over_while_a_thread_of_their_owner_waits_for_the_card(share, tmp_path):
+    """Its work may wait for the reader: torch's own handles need nothing of the process that gave them."""
+    share(
+        """
+import threading
+reader = Reader()
+import gapless
+gapless.enable()
+stall = os.environ["STANDIN_STALL"]
+x, junk = torch.empty(96 * MIB, dtype=torch.uint8, device="cuda"), torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+write(x, 3)
+told = dumps(x)
+del junk
+open(stall, "w").close()
+empties = threading.Thread(target=torch.cuda.empty_cache)
+empties.start()
+try:
+    # It has the card when nobody else gets it any more.
+    for size in range(1, 200):
+        asks = threading.Thread(target=lambda: torch.empty(size * MIB, dtype=torch.uint8, device="cuda"))
+        asks.start()
+        asks.join(0.5)
+        if asks.is_alive():
+            break
+    assert asks.is_alive(), "nothing waits"
+    reader.does("os.environ.pop('STANDIN_STALL'); got = pickle.loads(it); answer = holds(got, 3)", told)
+    assert empties.is_alive()
+finally:
+    os.unlink(stall)
+empties.join(60)
+asks.join(60)
+reader.does("del got")
+reader.end()
+""",
+        STANDIN_STALL=str(tmp_path / "stall"),
+    )
+
+
+def test_memory_is_freed_while_another_thread_closes_what_it_received(share, tmp_path):
+    """Closing waits for the card, whose work may free memory itself, in host functions."""
+    share(
+        """
+reader = Reader()
+import gapless
+gapless.enable()
+x = torch.empty(96 * MIB, dtype=torch.uint8, device="cuda")
+reader.does('''
+import threading
+got = pickle.loads(it)
+mine = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 5 * MIB, 60 * MIB)]
+stall = os.environ["STANDIN_STALL"]
+open(stall, "w").close()
+box = [got]
+del got
+closes = threading.Thread(target=box.clear)
+closes.start()
+try:
+    closes.join(0.5)
+    assert closes.is_alive(), "closing waits for nothing"
+    frees = threading.Thread(target=mine.clear)
+    frees.start()
+    frees.join(60)
+    assert not frees.is_alive() and closes.is_alive()
+    more = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
+finally:
+    os.unlink(stall)
+closes.join(60)
+''', dumps(x))
+reader.end()
+""",
+        STANDIN_STALL=str(tmp_path / "stall"),
+    )
+
+
+def test_what_was_received_is_closed_when_no_capture_is_open_any_more(share):
+    """Work may still use it, and nobody can wait for that in a capture."""
+    share("""
+reader = Reader()
+import gapless
+gapless.enable()
+sizes = [3000, 96 * MIB]
+tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+reader.does('''
+card.device_behind.restype = ctypes.c_uint64
+def is_mapped(addr):
+    two = (ctypes.c_uint64 * 2)()
+    return card.device_behind(ctypes.c_uint64(addr), ctypes.byref(two), ctypes.byref(two, 8)) != 0
+for turn in range(3):
+    got = [pickle.loads(one) for one in it[turn]]
+    places = [one.data_ptr() for one in got]
+    assert all(map(is_mapped, places))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        inside = torch.empty(1000, device="cuda")
+        del got[0]
+        time.sleep(0.05)
+        assert all(map(is_mapped, places)), "closed in a capture"
+        got.clear()
+        assert all(map(is_mapped, places)), "closed in a capture"
+    until(lambda: not any(map(is_mapped, places)))
+''', [[dumps(tensor) for tensor in tensors] for _ in range(3)])
+reader.end()
+""")

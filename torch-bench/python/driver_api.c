@@ -4,6 +4,7 @@
 #include "../../card/properties.h"
 #include "card.h"
 #include <stdlib.h>
+#include <unistd.h>
 
 #define CONTEXT ((void *)0x6a70)
 
@@ -54,7 +55,16 @@ int cuCtxPopCurrent_v2(void **out) {
     return SUCCESS;
 }
 int cuCtxGetDevice(int *out) { *out = 0; return SUCCESS; }
-int cuCtxSynchronize(void) { device_sync(); return SUCCESS; }
+/* Work that is not done as long as the file STANDIN_STALL exists: who waits for the card waits for that. */
+static void stall(void) {
+    const char *file = getenv("STANDIN_STALL");
+    while (file && !access(file, F_OK)) usleep(1000);
+}
+int cuCtxSynchronize(void) {
+    stall();
+    device_sync();
+    return SUCCESS;
+}
 
 /* ---- memory ---- */
 
@@ -139,7 +149,11 @@ int cuEventQuery(void *event) {
     if (device_event_captured(event) && card_break_captures()) return CAPTURED_EVENT;
     return device_event_query(event) ? SUCCESS : NOT_READY;
 }
-int cuEventSynchronize(void *event) { device_event_sync(event); return SUCCESS; }
+int cuEventSynchronize(void *event) {
+    stall();
+    device_event_sync(event);
+    return SUCCESS;
+}
 int cuStreamSynchronize(void *stream) { device_stream_sync((uint64_t)stream); return SUCCESS; }
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     (void)flags;
@@ -147,7 +161,16 @@ int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     return SUCCESS;
 }
 int cuStreamIsCapturing(void *stream, int *out) { *out = card_capture_status((uint64_t)stream); return SUCCESS; }
-int cuStreamGetCtx(void *stream, void **out) { (void)stream; *out = CONTEXT; return SUCCESS; }
+/* A stream that was made again, in another context, for tests. */
+static void *moved_stream, *moved_to;
+void card_move_stream(void *stream, void *context) {
+    moved_stream = stream;
+    moved_to = context;
+}
+int cuStreamGetCtx(void *stream, void **out) {
+    *out = stream && stream == moved_stream ? moved_to : CONTEXT;
+    return SUCCESS;
+}
 int cuCtxRecordEvent(void *context, void *event) {
     (void)context;
     int fault = card_enter();

@@ -277,7 +277,7 @@ impl CudaDevice {
     }
 }
 
-/// How full a card is, asked without the card's lock.
+/// How full a card is, and whether it has work, asked without the card's lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Meter {
     pub(crate) driver: &'static Driver,
@@ -289,6 +289,13 @@ pub struct Meter {
 unsafe impl Send for Meter {}
 
 impl Meter {
+    /// Waits for a fence that the card has recorded, and that is not discarded meanwhile.
+    pub fn wait(&self, fence: EventHandle) {
+        let _entered = enter(self.driver, self.context);
+        // SAFETY: as the caller says.
+        unsafe { (self.driver.event_wait)(fence.0 as Handle) };
+    }
+
     /// What the card has free, and in all; `None`: the driver does not answer any more.
     #[must_use]
     pub fn memory(&self) -> Option<(u64, u64)> {

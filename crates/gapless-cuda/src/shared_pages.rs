@@ -3,7 +3,7 @@
 use gapless_pool::PageHandle;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What other processes call a page: no other page of this process ever has the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,9 +79,12 @@ pub fn close_in_forked_child() {
 }
 
 /// Pages of a card that others were told of, until they are released.
-#[derive(Debug)]
+///
+/// They have a lock of their own, which is taken after the card's and held while one is exported: readers in other
+/// processes get theirs while a thread of this one has the card and waits for its work.
+#[derive(Clone, Debug)]
 pub(crate) struct SharedPages {
-    pub(crate) told: HashMap<u64, Shared>,
+    told: Arc<Mutex<HashMap<u64, Shared>>>,
     /// Whether somebody who was told of a page has it.
     pub(crate) is_held: fn(SharedPage) -> bool,
 }
@@ -89,13 +92,17 @@ pub(crate) struct SharedPages {
 impl Default for SharedPages {
     /// Who does not know takes every page for held.
     fn default() -> SharedPages {
-        SharedPages { told: HashMap::new(), is_held: |_| true }
+        SharedPages { told: Arc::default(), is_held: |_| true }
     }
 }
 
 impl SharedPages {
+    pub(crate) fn told(&self) -> MutexGuard<'_, HashMap<u64, Shared>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The driver may use its handle for another page from now on.
-    pub(crate) fn release(&mut self, page: PageHandle) {
-        self.told.remove(&page.0);
+    pub(crate) fn release(&self, page: PageHandle) {
+        self.told().remove(&page.0);
     }
 }

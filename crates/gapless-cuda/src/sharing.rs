@@ -8,7 +8,7 @@ use crate::driver::{
     ACCESS_READ, ACCESS_READ_WRITE, AccessDescription, CopyDriver, Driver, HANDLE_FABRIC, HANDLE_FILE,
     Handle, IpcHandle, LAZY_PEERS, LOCATION_DEVICE, Location, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,
 };
-use crate::shared_pages::{self, KeptFile, Shared, SharedPage};
+use crate::shared_pages::{self, KeptFile, Shared, SharedPage, SharedPages};
 use gapless_pool::PageHandle;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -42,12 +42,14 @@ impl CudaDevice {
     pub fn number_of(&mut self, page: PageHandle, size: u64) -> SharedPage {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let fresh = || SharedPage(LAST.fetch_add(1, Ordering::Relaxed) + 1);
-        self.shared.told.entry(page.0).or_insert_with(|| Shared { number: fresh(), size, file: None }).number
+        let mut told = self.shared.told();
+        told.entry(page.0).or_insert_with(|| Shared { number: fresh(), size, file: None }).number
     }
 
     /// Whether somebody who was told of a page has it.
     pub(crate) fn is_held_elsewhere(&self, page: PageHandle) -> bool {
-        self.shared.told.get(&page.0).is_some_and(|shared| (self.shared.is_held)(shared.number))
+        let number = self.shared.told().get(&page.0).map(|shared| shared.number);
+        number.is_some_and(self.shared.is_held)
     }
 
     /// Who knows which of the pages that others were told of they still have.
@@ -55,16 +57,10 @@ impl CudaDevice {
         self.shared.is_held = is_held;
     }
 
-    /// A page that others were told of, as a file, with its size; `None`: it was released, or is of another card.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn export(&self, number: SharedPage) -> Option<Result<(OwnedFd, u64), SharingError>> {
-        let (&page, shared) = self.shared.told.iter().find(|(_, shared)| shared.number == number)?;
-        if let Some(copy) = shared.file.as_ref().and_then(KeptFile::copy) {
-            return Some(Ok((copy, shared.size)));
-        }
-        Some(self.exported(PageHandle(page)).map(|file| (file, shared.size)))
+    /// What hands pages of this card to other processes.
+    #[must_use]
+    pub fn exporter(&self) -> Exporter {
+        Exporter { driver: self.driver, context: self.context(), shared: self.shared.clone() }
     }
 
     /// The number of a file of `page` that stays open until the page is released; `None`: it was not numbered, or
@@ -73,30 +69,18 @@ impl CudaDevice {
     /// # Errors
     /// When the driver refuses.
     pub fn kept_file(&mut self, page: PageHandle) -> Result<Option<RawFd>, SharingError> {
-        let kept = self.shared.told.get(&page.0).and_then(|shared| shared.file.as_ref());
-        if let Some(file) = kept {
+        let mut told = self.shared.told();
+        let Some(shared) = told.get_mut(&page.0) else { return Ok(None) };
+        if let Some(file) = &shared.file {
             return Ok(Some(file.number()));
         }
         if shared_pages::keeps_many() {
             return Ok(None);
         }
-        let file = self.exported(page)?;
+        let file = exported(self.driver, self.context(), page)?;
         let number = file.as_raw_fd();
-        Ok(self.shared.told.get_mut(&page.0).map(|shared| {
-            shared.file = Some(KeptFile::new(file));
-            number
-        }))
-    }
-
-    fn exported(&self, page: PageHandle) -> Result<OwnedFd, SharingError> {
-        let sharing = functions()?;
-        let _entered = self.enter();
-        let mut file: RawFd = -1;
-        // SAFETY: the page is there, as long as it is among those that are shared; the driver writes a descriptor.
-        let status = unsafe { (sharing.export)((&raw mut file).cast::<c_void>(), page.0, HANDLE_FILE, 0) };
-        check("cuMemExportToShareableHandle", status)?;
-        // SAFETY: the descriptor is new, and nobody else's.
-        Ok(unsafe { OwnedFd::from_raw_fd(file) })
+        shared.file = Some(KeptFile::new(file));
+        Ok(Some(number))
     }
 
     /// The handle of memory that `cuMemAlloc` gave at `addr`, for another process.
@@ -121,6 +105,51 @@ impl CudaDevice {
             ordinal: self.ordinal(),
             peers: self.peers().to_vec(),
         }
+    }
+}
+
+/// A page as a file, while nobody releases it.
+fn exported(driver: &'static Driver, context: Handle, page: PageHandle) -> Result<OwnedFd, SharingError> {
+    let sharing = functions()?;
+    let _entered = enter(driver, context);
+    let mut file: RawFd = -1;
+    // SAFETY: the page is there, as long as it is among those that are shared, whose lock the caller has; the driver
+    // writes a descriptor.
+    let status = unsafe { (sharing.export)((&raw mut file).cast::<c_void>(), page.0, HANDLE_FILE, 0) };
+    check("cuMemExportToShareableHandle", status)?;
+    // SAFETY: the descriptor is new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(file) })
+}
+
+/// Hands pages of a card to other processes, without the card's lock.
+#[derive(Clone, Debug)]
+pub struct Exporter {
+    driver: &'static Driver,
+    context: Handle,
+    shared: SharedPages,
+}
+
+// SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
+unsafe impl Send for Exporter {}
+
+impl Exporter {
+    /// Whether both are of one card.
+    #[must_use]
+    pub fn is_of_card_of(&self, other: &Exporter) -> bool {
+        self.context == other.context
+    }
+
+    /// A page that others were told of, as a file, with its size; `None`: it was released, or is of another card.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn export(&self, number: SharedPage) -> Option<Result<(OwnedFd, u64), SharingError>> {
+        let told = self.shared.told();
+        let (&page, shared) = told.iter().find(|(_, shared)| shared.number == number)?;
+        if let Some(copy) = shared.file.as_ref().and_then(KeptFile::copy) {
+            return Some(Ok((copy, shared.size)));
+        }
+        Some(exported(self.driver, self.context, PageHandle(page)).map(|file| (file, shared.size)))
     }
 }
 

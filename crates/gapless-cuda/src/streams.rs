@@ -10,7 +10,7 @@
 //! that uses one has no fences ([`has_parts`]): waiting for the card does cover it, and takes their place.
 
 use crate::driver::{ContextDriver, Driver, Handle, LEGACY_STREAM, PER_THREAD_STREAM, SUCCESS};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether a card is used: before, it is not known which driver the program has.
@@ -22,8 +22,6 @@ static OTHERS: Mutex<Vec<Other>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Whether the program has used another context of a card.
 static PARTS: AtomicBool = AtomicBool::new(false);
-/// Streams that were found to be of a card's own context, each at the place that its handle gives.
-static OWN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 
 #[derive(Clone, Copy, Debug)]
 struct Other {
@@ -100,19 +98,8 @@ pub(crate) fn has_parts() -> bool {
     PARTS.load(Ordering::Relaxed)
 }
 
-/// The program asks for memory on a stream: [`note`], once for each.
-#[inline]
-pub fn note_owner(ordinal: i32, stream: u64) {
-    let known = &OWN[(stream >> 4) as usize % OWN.len()];
-    if stream > PER_THREAD_STREAM && known.load(Ordering::Relaxed) != stream {
-        note(ordinal, stream);
-        if place_of(stream).is_none() {
-            known.store(stream, Ordering::Relaxed);
-        }
-    }
-}
-
-/// The program names a stream that uses memory of a card.
+/// The program names a stream that uses memory of a card. What it was before does not matter: handles of streams that
+/// are gone are used again, in other contexts too.
 pub fn note(ordinal: i32, stream: u64) {
     // Default streams are known by their names.
     if stream <= PER_THREAD_STREAM || place_of(stream).is_some_and(|(_, handle)| handle as u64 != stream) {

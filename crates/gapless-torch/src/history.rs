@@ -7,12 +7,14 @@
 //! the request or free that it belongs to is over.
 
 use crate::foreign::{self, Observer, Tracker};
+use crate::interpreter;
 use crate::overlay::layout::{self, LongTraceEntry, TraceEntry};
 use crate::watcher::{Caller, Event, Stack, Watcher};
 use gapless_pool::{Change, PoolKey, StreamHandle};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What happened; the numbers are PyTorch's.
@@ -60,12 +62,30 @@ static MOST: AtomicUsize = AtomicUsize::new(1);
 /// A bit for each action that is left out.
 static SKIPPED: AtomicU16 = AtomicU16::new(0);
 static TRACKERS: RwLock<Vec<Arc<Tracker>>> = RwLock::new(Vec::new());
-/// What trackers have not heard yet, with its card, oldest first; and whether some thread tells it now.
-static UNTOLD: Mutex<VecDeque<(i32, Entry)>> = Mutex::new(VecDeque::new());
-static TELLING: AtomicBool = AtomicBool::new(false);
+/// What trackers have not heard yet; and where those wait who may not go on before they have.
+static UNTOLD: Mutex<Untold> =
+    Mutex::new(Untold { entries: VecDeque::new(), put: 0, heard: 0, is_telling: false });
+static HEARD: Condvar = Condvar::new();
 static OBSERVERS: RwLock<Vec<Arc<Observer>>> = RwLock::new(Vec::new());
 static METADATA: Mutex<Option<Arc<str>>> = Mutex::new(None);
 static ANNOTATIONS: Mutex<VecDeque<Annotation>> = Mutex::new(VecDeque::new());
+
+/// Entries with their card, oldest first: `put` were put here in all, of which all trackers have heard the first
+/// `heard`. Those between the two are listed, but for the one that a thread just tells.
+struct Untold {
+    entries: VecDeque<(i32, Entry)>,
+    put: u64,
+    heard: u64,
+    /// Whether some thread tells them now.
+    is_telling: bool,
+}
+
+thread_local! {
+    /// How deep this thread is in telling: a tracker may ask for memory itself. And how many entries were told inside
+    /// of the one that is told now: they count as heard with it.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static INSIDE: Cell<u64> = const { Cell::new(0) };
+}
 
 thread_local! {
     static COMPILED: std::cell::RefCell<Vec<Arc<str>>> = const { std::cell::RefCell::new(Vec::new()) };
@@ -342,8 +362,21 @@ pub fn has_trackers() -> bool {
     !TRACKERS.read().unwrap_or_else(PoisonError::into_inner).is_empty()
 }
 
+fn untold() -> MutexGuard<'static, Untold> {
+    UNTOLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn tell_later(device: i32, entry: Entry) {
-    UNTOLD.lock().unwrap_or_else(PoisonError::into_inner).push_back((device, entry));
+    let mut untold = untold();
+    untold.put += 1;
+    untold.entries.push_back((device, entry));
+}
+
+/// Whether there is something that trackers have not heard yet.
+#[must_use]
+pub fn has_untold() -> bool {
+    let untold = untold();
+    untold.is_telling || !untold.entries.is_empty()
 }
 
 /// Something that only trackers hear of.
@@ -365,18 +398,56 @@ pub unsafe fn tell_trackers() {
     }
 }
 
+/// [`tell_trackers`] for what they must have heard before this thread goes on: memory that is about to go, or that is
+/// handed out. Where another thread tells, this one waits for it, without Python's lock: PyTorch's own allocator tells
+/// trackers under its lock, so none of them can want more than that from a thread that waits here. Within a tracker
+/// the others are told at once.
+///
+/// # Safety
+/// As [`tell_trackers`].
+pub unsafe fn tell_trackers_first() {
+    if !is_watched() {
+        return;
+    }
+    if DEPTH.get() > 0 {
+        // SAFETY: as the caller says; it is this thread's turn.
+        return unsafe { tell_listed() };
+    }
+    let last = untold().put;
+    loop {
+        // SAFETY: as the caller says.
+        unsafe { tell_all() };
+        let is_over = |untold: &Untold| untold.heard >= last || !untold.is_telling;
+        let has_heard =
+            |untold: &Untold| untold.heard >= last || (untold.entries.is_empty() && !untold.is_telling);
+        if has_heard(&untold()) {
+            return;
+        }
+        interpreter::without_its_lock(|| {
+            let waited = HEARD.wait_while(untold(), |untold| !is_over(untold));
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        });
+    }
+}
+
 /// The turn to tell: given up when it ends, by an exception too.
 struct Turn;
 
 impl Turn {
     fn take() -> Option<Turn> {
-        TELLING.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(Turn)
+        let mut untold = untold();
+        if untold.is_telling {
+            return None;
+        }
+        untold.is_telling = true;
+        Some(Turn)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        TELLING.store(false, Ordering::Release);
+        untold().is_telling = false;
+        HEARD.notify_all();
     }
 }
 
@@ -386,8 +457,14 @@ struct Shown(*mut TraceEntry);
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // SAFETY: `tell_all` makes it for an entry that it has written, and that outlives it.
+        // SAFETY: `tell_listed` makes it for an entry that it has written, and that outlives it.
         unsafe { layout::end_trace_entry(self.0) };
+        DEPTH.set(DEPTH.get() - 1);
+        INSIDE.set(INSIDE.get() + 1);
+        if DEPTH.get() == 0 {
+            untold().heard += INSIDE.take();
+            HEARD.notify_all();
+        }
     }
 }
 
@@ -395,23 +472,30 @@ impl Drop for Shown {
 /// As [`tell_trackers`].
 #[cold]
 unsafe fn tell_all() {
-    let untold = || UNTOLD.lock().unwrap_or_else(PoisonError::into_inner);
     // Again after a turn: what came while it was given up has nobody else.
-    while !untold().is_empty() {
+    while !untold().entries.is_empty() {
         let Some(_turn) = Turn::take() else { return };
-        let trackers = TRACKERS.read().unwrap_or_else(PoisonError::into_inner).clone();
-        loop {
-            let next = untold().pop_front();
-            let Some((device, entry)) = next else { break };
-            let mut room = std::mem::MaybeUninit::<LongTraceEntry>::uninit();
-            let place: *mut TraceEntry = room.as_mut_ptr().cast();
-            // SAFETY: room for the longest there is, where it stays.
-            unsafe { layout::write_trace_entry(place, device, &entry) };
-            let shown = Shown(place);
-            for tracker in &trackers {
-                // SAFETY: as the caller says; the entry was written just now.
-                unsafe { tracker.tell(shown.0) };
-            }
+        // SAFETY: as the caller says.
+        unsafe { tell_listed() };
+    }
+}
+
+/// # Safety
+/// As [`tell_trackers`]; it is this thread's turn.
+unsafe fn tell_listed() {
+    let trackers = TRACKERS.read().unwrap_or_else(PoisonError::into_inner).clone();
+    loop {
+        let next = untold().entries.pop_front();
+        let Some((device, entry)) = next else { return };
+        let mut room = std::mem::MaybeUninit::<LongTraceEntry>::uninit();
+        let place: *mut TraceEntry = room.as_mut_ptr().cast();
+        // SAFETY: room for the longest there is, where it stays.
+        unsafe { layout::write_trace_entry(place, device, &entry) };
+        DEPTH.set(DEPTH.get() + 1);
+        let shown = Shown(place);
+        for tracker in &trackers {
+            // SAFETY: as the caller says; the entry was written just now.
+            unsafe { tracker.tell(shown.0) };
         }
     }
 }

@@ -80,6 +80,50 @@ fn is_finalizing() -> bool {
     unsafe { finalizing.is_some_and(|ask| ask() != 0) || initialized.is_some_and(|ask| ask() == 0) }
 }
 
+/// Python's functions that give its lock up, and take it again.
+#[derive(Clone, Copy)]
+struct Lock {
+    is_held: unsafe extern "C" fn() -> c_int,
+    give_up: unsafe extern "C" fn() -> *mut c_void,
+    take: unsafe extern "C" fn(*mut c_void),
+}
+
+impl Lock {
+    fn find() -> Option<Lock> {
+        let find = |name| find_global(&[], name);
+        // SAFETY: Python's headers give these names these types, in all versions since 3.4.
+        unsafe {
+            Some(Lock {
+                is_held: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(find(
+                    c"PyGILState_Check",
+                )?),
+                give_up: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *mut c_void>(find(
+                    c"PyEval_SaveThread",
+                )?),
+                take: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(find(
+                    c"PyEval_RestoreThread",
+                )?),
+            })
+        }
+    }
+}
+
+/// Runs what waits for another thread, which may want Python's lock: without it, where this thread has it.
+pub fn without_its_lock(wait: impl FnOnce()) {
+    static FOUND: OnceLock<Option<Lock>> = OnceLock::new();
+    let visit = DOOR.enter();
+    let lock = visit.as_ref().and(*FOUND.get_or_init(Lock::find));
+    // SAFETY: any thread may ask; one that has the lock may give it up, and takes it again before it goes on.
+    match lock.filter(|lock| unsafe { (lock.is_held)() } != 0) {
+        Some(lock) => unsafe {
+            let mine = (lock.give_up)();
+            wait();
+            (lock.take)(mine);
+        },
+        None => wait(),
+    }
+}
+
 /// Python's functions for the end of the process run: it is not entered any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_python_ends() {

@@ -11,7 +11,8 @@
 //! PyTorch's own tools answer, in builds that are known; [`cxx`] are the C++ objects that this takes, and [`foreign`]
 //! is the one place that calls code of others that may throw; [`interpreter`] is how Python is entered, and when it is
 //! not. [`hip`] asks whether AMD's cards can be used, [`traced`] tells torch's sanitizer of allocations. [`tensors`]
-//! hands addresses to torch, [`elastic`] are tensors that grow, [`pinned`] is host memory that tensors hold.
+//! hands addresses to torch, [`elastic`] are tensors that grow, [`pinned`] is host memory that tensors hold, [`conf`]
+//! settings of torch's own allocator.
 //!
 //! Small on purpose: it lives inside a training job. No entry unwinds into C++ except with the exception that PyTorch
 //! expects; a forked child never touches its parent's CUDA state; at the end of the process nothing is torn down.
@@ -20,6 +21,7 @@ pub mod background;
 pub mod budgets;
 pub mod capi;
 pub mod checked;
+pub mod conf;
 pub mod cxx;
 pub mod elastic;
 pub mod exception;

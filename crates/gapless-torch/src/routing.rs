@@ -282,7 +282,7 @@ pub unsafe fn release(device: i32, id: MempoolId) {
     let is_unused = guarded(false, || state::with_card(device, |card| card.release(pool)).unwrap_or(false));
     if is_unused {
         // SAFETY: as the caller says; no card is locked.
-        unsafe { history::tell_trackers() };
+        unsafe { history::tell_trackers_first() };
         guarded((), || {
             let _: Result<(), state::CardError> = state::with_card(device, |card| card.let_go(pool));
         });

@@ -3,7 +3,10 @@
 //! Those who register memory with a network card or a library (NCCL) take what a snapshot shows, in the order of its
 //! counters, and then listen for segments that come and go. Private pools keep their pages where they are until nobody
 //! uses them, so their segments can be told of as such: each once when its memory is there, and once before it may go.
+//! A pool that sleeps with a region is told to go before, and to come when it wakes. What is free in a region's own
+//! pool may go at any time, as in the default pool, so nobody is told of either.
 
+use crate::regions;
 use gapless_pool::{Change, PoolKey, SegmentView, StreamHandle};
 
 /// Numbers of segments: those that were seen earlier have smaller ones.
@@ -42,6 +45,11 @@ pub struct Piece {
     pub pool: PoolKey,
 }
 
+/// Whether listeners hear of segments of this pool.
+fn is_told(pool: PoolKey) -> bool {
+    pool.is_private() && !regions::is_region(pool)
+}
+
 /// Pieces that listeners know of. They do not overlap.
 #[derive(Debug, Default)]
 pub struct Announced {
@@ -51,10 +59,14 @@ pub struct Announced {
 impl Announced {
     /// Somebody begins to listen, and has seen these segments.
     pub fn begin(&mut self, segments: &[SegmentView]) {
+        self.found(segments, |_| true);
+    }
+
+    /// The pieces among these segments that nobody knows of yet, of the pools that are `wanted`.
+    pub fn found(&mut self, segments: &[SegmentView], wanted: impl Fn(PoolKey) -> bool) -> Vec<Piece> {
         let piece = |s: &SegmentView| Piece { addr: s.addr, size: s.size, stream: s.stream, pool: s.pool };
-        for piece in segments.iter().filter(|segment| segment.pool.is_private()).map(piece) {
-            self.add(piece);
-        }
+        let told = segments.iter().filter(|segment| is_told(segment.pool) && wanted(segment.pool)).map(piece);
+        told.filter(|piece| self.add(*piece)).collect()
     }
 
     /// The pieces that these changes make, and that nobody knows of yet.
@@ -62,7 +74,7 @@ impl Announced {
         let mut made = Vec::new();
         for change in changes {
             if let Change::Mapped { addr, size, stream, pool } = *change
-                && pool.is_private()
+                && is_told(pool)
             {
                 let piece = Piece { addr, size, stream, pool };
                 made.extend(self.add(piece).then_some(piece));

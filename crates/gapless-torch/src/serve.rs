@@ -123,7 +123,12 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
             return fail(Kind::Error, found);
         }
         let data = Request { size: size as u64, device, stream, pool, stack, line, who }.serve();
-        history::tell_trackers();
+        // Who registers segments of private pools has done so when they are used.
+        if pool.is_private() {
+            history::tell_trackers_first();
+        } else {
+            history::tell_trackers();
+        }
         if traced::is_on() {
             traced::tell(traced::Event::Allocated, data);
         }

@@ -13,13 +13,14 @@ use crate::routing::{Capture, Routing, Routings};
 use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
 use crate::watcher::{Caller, Event, Stack, Watcher};
-use crate::{background, budgets, checked, publisher, regions, sharing};
+use crate::{background, budgets, checked, conf, publisher, regions, sharing};
 use gapless_cuda::{CudaDevice, streams};
 use gapless_pool::{
     AllocError, AllocationView, BlockState, Budget, Change, DeviceError, Fronts, Keeper, Pool, PoolKey,
     Refusal, Shared, Stats, StreamHandle, Whole,
 };
 use gapless_trace::StackId;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -36,7 +37,7 @@ pub struct Card {
     pub device: i32,
     pub routings: Routings,
     /// How often each private pool is in use.
-    uses: Vec<(PoolKey, u32)>,
+    uses: BTreeMap<PoolKey, u32>,
     /// What the program set of the card as the most that it may hold, and what the options say: the smaller holds.
     pub fraction: f64,
     allowed: Option<u64>,
@@ -236,7 +237,7 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
         pool: Pool::new(quota_device, settings.pool),
         device,
         routings: Routings::default(),
-        uses: Vec::new(),
+        uses: BTreeMap::new(),
         fraction: 1.0,
         allowed: settings.pool.limit,
         spare: Vec::new(),
@@ -250,6 +251,7 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
         ages: Ages::default(),
         announced: Announced::default(),
     };
+    card.set_fraction(conf::memory_fraction());
     recorder::start();
     card.pool.set_log(needs_log());
     if !settings.unplanned {
@@ -332,7 +334,7 @@ impl Card {
         budget: Option<&'static Budget>,
     ) -> Result<u64, AllocError> {
         let stream = StreamHandle(stream as u64);
-        streams::note_owner(self.device, stream.0);
+        streams::note(self.device, stream.0);
         if regions::is_region(pool) {
             self.pool.add_region(pool);
         } else if regions::exempt::is_exempt(pool) && self.uses_of(pool).is_none_or(|uses| uses == 0) {
@@ -442,17 +444,14 @@ impl Card {
 
     /// A memory pool of the program's own is there, or has one user more.
     pub fn create(&mut self, pool: PoolKey) {
-        match self.uses.iter_mut().find(|(key, _)| *key == pool) {
-            Some((_, uses)) => *uses += 1,
-            None => self.uses.push((pool, 1)),
-        }
+        *self.uses.entry(pool).or_default() += 1;
         self.pool.use_pool(pool);
     }
 
     /// How many users a private pool has; `None`: it was never made.
     #[must_use]
     pub fn uses_of(&self, pool: PoolKey) -> Option<u32> {
-        self.uses.iter().find(|(key, _)| *key == pool).map(|(_, uses)| *uses)
+        self.uses.get(&pool).copied()
     }
 
     pub fn set_spare(&mut self, pool: PoolKey, spare: bool) {
@@ -470,19 +469,43 @@ impl Card {
     /// A private pool has one user less. Whether nobody uses it any more: once trackers have heard of what was
     /// announced now, [`Card::let_go`] follows.
     pub fn release(&mut self, pool: PoolKey) -> bool {
-        let Some((_, uses)) = self.uses.iter_mut().find(|(key, _)| *key == pool) else { return false };
+        let Some(uses) = self.uses.get_mut(&pool) else { return false };
         *uses = uses.saturating_sub(1);
         if *uses > 0 {
             return false;
         }
-        for Segment { addr, size, stream, pool } in self.announced.end(pool) {
-            history::announce(self.device, Action::SegmentFree, Event { addr, size, stream, pool });
-        }
+        self.tell_going(pool);
         // What PyTorch keeps beside the pool goes with it.
         if let Some(beside) = regions::exempt::beside(pool) {
             self.release(beside);
         }
         true
+    }
+
+    /// Memory of this pool may go once trackers have heard of what is announced now. Whether there is something.
+    pub fn tell_going(&mut self, pool: PoolKey) -> bool {
+        let going = self.announced.end(pool);
+        for &Segment { addr, size, stream, pool } in &going {
+            history::announce(self.device, Action::SegmentFree, Event { addr, size, stream, pool });
+        }
+        !going.is_empty()
+    }
+
+    /// [`Card::tell_going`] of each of these pools.
+    pub fn tell_all_going(&mut self, pools: &[PoolKey]) -> bool {
+        pools.iter().fold(false, |found, &pool| self.tell_going(pool) || found)
+    }
+
+    /// Memory of these pools stays, or is back.
+    pub fn tell_staying(&mut self, pools: &[PoolKey]) {
+        if history::has_trackers() {
+            let segments = self.pool.segments();
+            for Segment { addr, size, stream, pool } in
+                self.announced.found(&segments, |pool| pools.contains(&pool))
+            {
+                history::announce(self.device, Action::SegmentAlloc, Event { addr, size, stream, pool });
+            }
+        }
     }
 
     /// What is free in a private pool that nobody uses may go.

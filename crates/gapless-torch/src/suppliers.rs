@@ -183,7 +183,7 @@ pub(crate) unsafe fn give_back() {
         });
     });
     // SAFETY: as the caller says. Whoever registered this memory hears of its end before it goes.
-    unsafe { history::tell_trackers() };
+    unsafe { history::tell_trackers_first() };
     for (device, segment) in returned {
         if let Some(supplier) = of(device, segment.pool) {
             // SAFETY: as the caller says; the pool waited for all work before it let the segment go.

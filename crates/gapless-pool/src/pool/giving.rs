@@ -143,13 +143,13 @@ impl<D: Device> Pool<D> {
 
     /// A private pool is used: what is in it stays.
     pub fn use_pool(&mut self, pool: PoolKey) {
-        self.released.retain(|p| *p != pool);
+        self.released.remove(&pool);
     }
 
     /// Nobody uses a private pool any more: what is free in it may be given back.
     pub fn release_pool(&mut self, pool: PoolKey) {
-        if pool.is_private() && !self.released.contains(&pool) {
-            self.released.push(pool);
+        if pool.is_private() {
+            self.released.insert(pool);
         }
     }
 }

@@ -85,6 +85,7 @@ use lanes::{Lane, Lanes};
 use leaving::Leaving;
 use pending::Pending;
 use sleeping::Sleepers;
+use std::collections::BTreeSet;
 use windows::Windows;
 
 /// The unit of block sizes.
@@ -151,7 +152,7 @@ pub struct Pool<D> {
     leaving: Leaving,
     pending: Pending,
     /// Private pools that nobody uses.
-    released: Vec<PoolKey>,
+    released: BTreeSet<PoolKey>,
     /// A soft limit was passed: what is free goes back once this fence is done.
     owed: Option<Fence>,
     /// Pools whose memory sleeps.
@@ -183,7 +184,7 @@ impl<D: Device> Pool<D> {
             fences: Fences::default(),
             leaving: Leaving::default(),
             pending: Pending::default(),
-            released: Vec::new(),
+            released: BTreeSet::new(),
             owed: None,
             sleepers: Sleepers::default(),
             quiet: false,

@@ -5,7 +5,7 @@ use super::layout::{CUDA, DataPtr, Device};
 use super::{Refusal, This, answer, must_exist, refuse};
 use crate::foreign::{self, Deleter, Torch};
 use crate::routing::MempoolId;
-use crate::{checked, history, serve, state, suppliers};
+use crate::{checked, conf, history, serve, state, suppliers};
 use std::ffi::c_void;
 
 /// Finds PyTorch's functions. Whether they are there.
@@ -183,13 +183,15 @@ pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
     }
 }
 
-/// `getMemoryFraction(device)`.
+/// `getMemoryFraction(device)`. It also tells trackers what they have not heard: our own Python asks for that before and
+/// after regions sleep and wake.
 pub(super) unsafe extern "C-unwind" fn memory_fraction(_: This, device: i8) -> f64 {
     // SAFETY: C++ called, and may be thrown through.
     unsafe {
+        history::tell_trackers_first();
         answer(1.0, || {
             must_exist(device)?;
-            Ok(state::existing(i32::from(device)).map_or(1.0, |card| card.fraction))
+            Ok(state::existing(i32::from(device)).map_or_else(conf::memory_fraction, |card| card.fraction))
         })
     }
 }

@@ -10,6 +10,7 @@ use super::layout::{
     write_newer_parts, write_trace_entry,
 };
 use super::{Refusal, This, answer};
+use crate::conf;
 use crate::cxx::{CxxString, CxxVec, SharedPtr};
 use crate::history::{self, Action, Entry};
 use crate::routing::MempoolId;
@@ -153,11 +154,7 @@ const DIVISIONS: usize = 16;
 /// # Safety
 /// `place` is valid for a write; whoever gets it frees it.
 pub(super) unsafe fn write_config(place: *mut ConfigInfo) {
-    let said = |name| std::env::var(name).unwrap_or_default();
-    let mut settings = said("PYTORCH_ALLOC_CONF");
-    if settings.is_empty() {
-        settings = said("PYTORCH_CUDA_ALLOC_CONF");
-    }
+    let settings = conf::text();
     // SAFETY: every field is written, the string where it stays.
     unsafe {
         (&raw mut (*place).garbage_collection_threshold).write(0.0);

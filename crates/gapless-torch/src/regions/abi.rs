@@ -5,6 +5,7 @@ use super::{
     Failure, Keep, Moved, close, forget_kept, kept_at, open, prepare, read_kept, retain, show_files_in,
     shown, sleep, sleeping, switch, wake,
 };
+use crate::history;
 use crate::hooks::{guarded, set_error};
 use crate::state;
 use std::ffi::{CStr, c_char};
@@ -63,7 +64,8 @@ pub extern "C" fn gapless_region_close(token: i64) {
     }
 }
 
-/// Leaves the code and the text of what was done behind: 0, 1 for out of memory, -1 for everything else.
+/// Leaves the code and the text of what was done behind: 0, 1 for out of memory, 2 where PyTorch has to tell trackers
+/// something before it can be done, -1 for everything else.
 fn code_of(done: Result<(), Failure>) -> i32 {
     match done {
         Ok(()) => 0,
@@ -71,6 +73,7 @@ fn code_of(done: Result<(), Failure>) -> i32 {
             set_error(&text);
             1
         }
+        Err(Failure::Untold) => 2,
         Err(Failure::Other(text)) => {
             set_error(&text);
             -1
@@ -88,8 +91,9 @@ unsafe fn tell(out: *mut u64, at: usize, moved: Moved) {
     }
 }
 
-/// A region falls asleep. 0, or -1 with a message in `gapless_last_error`; `out` gets the bytes that were kept and
-/// those that the card got back.
+/// A region falls asleep. 0, 2, or -1 with a message in `gapless_last_error`; `out` gets the bytes that were kept and
+/// those that the card got back. 2: trackers (NCCL) have to hear first that memory goes, which PyTorch tells them with
+/// its next question about a memory fraction; then this is called again.
 ///
 /// # Safety
 /// `name` is a NUL-terminated string, `out` is valid for two writes.
@@ -118,7 +122,7 @@ pub unsafe extern "C" fn gapless_region_wake(name: *const c_char, out: *mut u64)
     }))
 }
 
-/// One region falls asleep and another wakes up. Codes as [`gapless_region_wake`]; `out` gets both.
+/// One region falls asleep and another wakes up. Codes as of both; `out` gets both.
 ///
 /// # Safety
 /// Both names are NUL-terminated strings, `out` is valid for four writes.
@@ -138,6 +142,13 @@ pub unsafe extern "C" fn gapless_region_switch(
             tell(out, 2, woke);
         }
     }))
+}
+
+/// Whether trackers have not heard yet of memory that came or went: PyTorch tells them with its next question about a
+/// memory fraction.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_has_untold() -> i32 {
+    i32::from(!state::is_forked() && guarded(false, history::has_untold))
 }
 
 fn in_this_process<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {

@@ -19,6 +19,8 @@ const READERS_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) enum Failure {
     /// There is no memory on the card to wake up in.
     OutOfMemory(String),
+    /// Trackers have to hear first that its memory goes: they may throw, so PyTorch has to call. Then it is tried again.
+    Untold,
     Other(String),
 }
 
@@ -198,14 +200,21 @@ impl Half {
         // With the card locked, so that no pool becomes one of another region meanwhile.
         let try_once = |card: &mut Card| {
             let pools = mover.pools(device);
+            if card.tell_all_going(&pools) {
+                return Ok(None);
+            }
             let begun = card.pool.begin_sleep(&pools);
             card.tell_changes(&Caller::NOBODY);
-            begun.map(|ranges| (pools, ranges))
+            if begun.is_err() {
+                card.tell_staying(&pools);
+            }
+            begun.map(|ranges| Some((pools, ranges)))
         };
         let mut left = READERS_TOLD;
         loop {
             match on(device, try_once)? {
-                Ok((pools, ranges)) => return Ok(Half { device, pools, copies, ranges }),
+                Ok(Some((pools, ranges))) => return Ok(Half { device, pools, copies, ranges }),
+                Ok(None) => return Err(Failure::Untold),
                 // A reader that has just dropped its memory says so over a socket.
                 Err(SleepError::Shared) if left > 0 => {
                     left -= 1;
@@ -242,6 +251,7 @@ impl Half {
         let end = |card: &mut Card| {
             let woken = card.pool.finish_wake(&self.pools);
             card.tell_changes(&Caller::NOBODY);
+            card.tell_staying(&self.pools);
             for addr in woken {
                 if state::is_told() {
                     card.tell_alloc(addr, &Caller::NOBODY);
@@ -274,8 +284,14 @@ pub(crate) fn sleep(name: &str, verify: bool) -> Result<Moved, Failure> {
     if mover.sleeps() {
         return Err(Failure::Other(format!("region {name:?} sleeps already")));
     }
+    let cards = mover.cards();
+    // Of all cards at once: what sleeps on one would have to wake to tell of another.
+    let tell = |device: &i32| on(*device, |card| card.tell_all_going(&mover.pools(*device))).unwrap_or(false);
+    if cards.iter().fold(false, |found, device| tell(device) || found) {
+        return Err(Failure::Untold);
+    }
     let mut moved = Moved::default();
-    for device in mover.cards() {
+    for device in cards {
         match sleep_on(&mover, device, verify) {
             Ok(one) => {
                 moved.copied += one.copied;

@@ -63,6 +63,7 @@ fn also(failure: Failure, falling: &str) -> Failure {
     match failure {
         Failure::OutOfMemory(text) => Failure::OutOfMemory(also(text)),
         Failure::Other(text) => Failure::Other(also(text)),
+        Failure::Untold => Failure::Untold,
     }
 }
 

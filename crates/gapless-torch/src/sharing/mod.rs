@@ -96,6 +96,7 @@ fn handle_of(card: &mut state::Card, behind: Behind, newer: bool) -> Result<(u64
             return Ok((offset, handle::of_whole(plain, newer)));
         }
     };
+    passing::add_exporter(device.exporter());
     let token = passing::listen().map_err(|error| {
         format!("gapless: no socket can be opened for processes that shall get memory of this one ({error})")
     })?;
@@ -107,7 +108,7 @@ fn handle_of(card: &mut state::Card, behind: Behind, newer: bool) -> Result<(u64
         files.map_err(not_exported)?
     } else {
         // Nothing is kept, but what cannot leave the process is said to the sender.
-        if let Some(Err(error)) = device.export(passed.pages[0].0) {
+        if let Some(Err(error)) = device.exporter().export(passed.pages[0].0) {
             return Err(not_exported(error));
         }
         None

@@ -4,7 +4,8 @@ use super::handle::{self, Files, Passed, Plain, Shared};
 use super::passing::{self, Taken};
 use crate::cxx::{Control, ControlTable, SharedPtr};
 use crate::hooks::guarded;
-use crate::state;
+use crate::interpreter;
+use crate::{background, state};
 use gapless_cuda::sharing::{Attached, Imported, Importer, PlainlyAttached};
 use gapless_pool::Device;
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use std::ffi::c_void;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What is mapped.
 #[derive(Debug)]
@@ -81,20 +83,71 @@ unsafe extern "C" fn dispose(control: *mut Control) {
             listed.remove(key);
         }
         drop(listed);
-        // CUDA's own IPC waits for the card when memory is closed, and so does this, unless that would end a capture.
-        if !state::is_forked() {
-            if let Some(mut card) = state::existing(key.0)
-                && !card.routings.has_capture()
-                && !card.pool.device().sees_capture(None)
-            {
-                let _ = card.pool.device_mut().wait_for_all();
-            }
-            drop(memory);
-        } else {
+        let Some(memory) = memory else { return };
+        if state::is_forked() {
             // A forked child has no memory of the card.
             std::mem::forget(memory);
+        } else if let Some(memory) = close(key.0, memory) {
+            close_later(key.0, memory);
         }
     });
+}
+
+/// Unmaps memory behind all work of its card, as CUDA's own IPC does. Given back where a capture is open: a wait would
+/// end it, and a graph may have been captured that uses the memory.
+///
+/// Work is waited for without the card's lock, and Python's: it may free memory itself, in a host function.
+fn close(device: i32, memory: Memory) -> Option<Memory> {
+    if let Some(mut card) = state::existing(device) {
+        if card.routings.has_capture() || card.pool.device().sees_capture(None) {
+            return Some(memory);
+        }
+        if let Ok(fence) = card.pool.device_mut().fence() {
+            let meter = card.pool.device().meter();
+            drop(card);
+            interpreter::without_its_lock(|| meter.wait(fence));
+            if let Some(mut card) = state::existing(device) {
+                card.pool.device_mut().discard(fence);
+            }
+        } else {
+            let _ = card.pool.device_mut().wait_for_all();
+        }
+    }
+    drop(memory);
+    None
+}
+
+/// Between two looks whether a capture is still open.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Memory that nobody uses, to be closed when no capture is open any more.
+static LATER: Mutex<Vec<(i32, Memory)>> = Mutex::new(Vec::new());
+
+fn close_later(device: i32, memory: Memory) {
+    let later = || LATER.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = {
+        let mut later = later();
+        later.push((device, memory));
+        later.len() == 1
+    };
+    let work = move || {
+        loop {
+            std::thread::sleep(LOOK);
+            let mut left = Vec::new();
+            for (device, memory) in std::mem::take(&mut *later()) {
+                left.extend(close(device, memory).map(|memory| (device, memory)));
+            }
+            let mut later = later();
+            later.extend(left);
+            if later.is_empty() {
+                return;
+            }
+        }
+    };
+    if is_first {
+        // Without a thread it stays mapped.
+        let _ = background::spawn("gapless-close", move || guarded((), work));
+    }
 }
 
 unsafe extern "C" fn destroy(control: *mut Control) {

@@ -9,13 +9,14 @@ use super::readers;
 use crate::hooks::guarded;
 use crate::{background, state};
 use gapless_cuda::shared_pages::SharedPage;
+use gapless_cuda::sharing::Exporter;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Files in one message. The kernel takes 253.
@@ -131,21 +132,30 @@ fn tell(reader: &mut UnixStream, number: u32) -> io::Result<()> {
     reader.write_all(bytes)
 }
 
+/// What hands pages over, of each card that was shared from: asked without the card's lock, which a thread may hold
+/// while it waits for work that waits for the reader.
+static EXPORTERS: Mutex<Vec<Exporter>> = Mutex::new(Vec::new());
+
+fn exporters() -> MutexGuard<'static, Vec<Exporter>> {
+    EXPORTERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Pages of this card are shared from now on.
+pub(super) fn add_exporter(exporter: Exporter) {
+    let mut all = exporters();
+    if !all.iter().any(|known| known.is_of_card_of(&exporter)) {
+        all.push(exporter);
+    }
+}
+
 fn exported(pages: &[SharedPage]) -> Result<Vec<OwnedFd>, u32> {
-    let mut files: Vec<Option<OwnedFd>> = pages.iter().map(|_| None).collect();
-    let mut is_refused = false;
-    state::for_each(|_, card| {
-        for (place, &page) in files.iter_mut().zip(pages) {
-            if place.is_none() {
-                match card.pool.device().export(page) {
-                    Some(Ok((file, _))) => *place = Some(file),
-                    Some(Err(_)) => is_refused = true,
-                    None => {}
-                }
-            }
-        }
-    });
-    files.into_iter().collect::<Option<_>>().ok_or(if is_refused { REFUSED } else { GONE })
+    let exporters = exporters().clone();
+    let export = |&page: &SharedPage| match exporters.iter().find_map(|exporter| exporter.export(page)) {
+        Some(Ok((file, _))) => Ok(file),
+        Some(Err(_)) => Err(REFUSED),
+        None => Err(GONE),
+    };
+    pages.iter().map(export).collect()
 }
 
 // ---- the process that wants them ----

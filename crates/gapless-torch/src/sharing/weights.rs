@@ -76,6 +76,7 @@ pub(crate) fn share(
         state::existing(device).ok_or_else(|| format!("nothing was allocated on cuda:{device} yet"))?;
     let Layout { pages, places } = laid_out(&card_lock, storages)?;
     let device = card_lock.pool.device_mut();
+    passing::add_exporter(device.exporter());
     let mut kept = 0;
     let most = most_kept();
     let mut numbered = Vec::with_capacity(pages.len());

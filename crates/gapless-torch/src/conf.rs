@@ -1,0 +1,45 @@
+//! Settings of PyTorch's allocator, as the environment has them.
+//!
+//! Most of them are about caching, which Gapless does in its own way. A fraction of the card is a promise to others on
+//! it, and is kept.
+
+/// The settings as text, of the newer variable where it is set.
+#[must_use]
+pub fn text() -> String {
+    let said = |name| std::env::var(name).unwrap_or_default();
+    let newer = said("PYTORCH_ALLOC_CONF");
+    if newer.is_empty() { said("PYTORCH_CUDA_ALLOC_CONF") } else { newer }
+}
+
+/// The share of each card that the process may hold when it begins (`per_process_memory_fraction`).
+#[must_use]
+pub fn memory_fraction() -> f64 {
+    fraction_in(&text())
+}
+
+fn fraction_in(text: &str) -> f64 {
+    let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let said = text.split(',').filter_map(|pair| pair.strip_prefix("per_process_memory_fraction:"));
+    let fractions = said.filter_map(|value| value.parse::<f64>().ok());
+    // PyTorch refuses others itself.
+    fractions.filter(|fraction| (0.0..=1.0).contains(fraction)).next_back().unwrap_or(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fraction_in;
+
+    #[test]
+    fn a_fraction_is_read_wherever_it_stands() {
+        assert_eq!(fraction_in(""), 1.0);
+        assert_eq!(fraction_in("max_split_size_mb:64"), 1.0);
+        assert_eq!(fraction_in("per_process_memory_fraction:0.25"), 0.25);
+        assert_eq!(
+            fraction_in("roundup_power2_divisions:[256:1,>:4], per_process_memory_fraction : 0.5,a:b"),
+            0.5
+        );
+        assert_eq!(fraction_in("per_process_memory_fraction:0.5,per_process_memory_fraction:0.1"), 0.1);
+        assert_eq!(fraction_in("per_process_memory_fraction:7"), 1.0, "PyTorch refuses it");
+        assert_eq!(fraction_in("xper_process_memory_fraction:0.5"), 1.0);
+    }
+}
