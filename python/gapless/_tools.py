@@ -9,6 +9,8 @@ Nothing is replaced where the library answers natively, except torch.accelerator
 """
 
 import functools
+import os
+import re
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ def replace_questions(torch: Any, library: "Library") -> None:
 
     def get_per_process_memory_fraction(device: Any = None) -> float:
         torch.cuda._lazy_init()
-        return fractions.get(index(device), 1.0)
+        return fractions.get(index(device), _fraction_of_environment())
 
     for function in (
         memory_stats_as_nested_dict,
@@ -107,6 +109,13 @@ def replace_questions(torch: Any, library: "Library") -> None:
         get_per_process_memory_fraction,
     ):
         _replace(function, memory, torch.cuda)
+
+
+def _fraction_of_environment() -> float:
+    """What the library begins with: the last per_process_memory_fraction of torch's settings."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    found = re.findall(r"(?:^|,)per_process_memory_fraction:([0-9.]+)(?=,|$)", re.sub(r"\s", "", settings))
+    return float(found[-1]) if found else 1.0
 
 
 def lead_accelerator(torch: Any) -> None:

@@ -31,6 +31,7 @@ NAMES = (
     "179_many_open_at_once",
     "180_dropped_beside_captures",
     "181_pools_without_end",
+    "182_host_memory_stays",
 )
 
 

@@ -419,6 +419,8 @@ listen()
 with gapless.region("w"):
     own = of(60 * MIB)
     assert heard == [], "the region's own pool"
+    found = [s for s in torch.cuda.memory_snapshot() if s["address"] <= own.data_ptr() < s["address"] + s["total_size"]]
+    assert [tuple(s["segment_pool_id"]) for s in found] == [(0, 0)], "who registers what a snapshot shows leaves it out"
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.MemPool()
     with torch.cuda.graph(graph):
         x = of(40 * MIB)

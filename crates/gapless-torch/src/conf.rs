@@ -20,9 +20,9 @@ pub fn memory_fraction() -> f64 {
 fn fraction_in(text: &str) -> f64 {
     let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     let said = text.split(',').filter_map(|pair| pair.strip_prefix("per_process_memory_fraction:"));
-    let fractions = said.filter_map(|value| value.parse::<f64>().ok());
+    let mut fractions = said.filter_map(|value| value.parse::<f64>().ok());
     // PyTorch refuses others itself.
-    fractions.filter(|fraction| (0.0..=1.0).contains(fraction)).next_back().unwrap_or(1.0)
+    fractions.rfind(|fraction| (0.0..=1.0).contains(fraction)).unwrap_or(1.0)
 }
 
 #[cfg(test)]

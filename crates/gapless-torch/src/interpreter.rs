@@ -113,15 +113,13 @@ pub fn without_its_lock(wait: impl FnOnce()) {
     static FOUND: OnceLock<Option<Lock>> = OnceLock::new();
     let visit = DOOR.enter();
     let lock = visit.as_ref().and(*FOUND.get_or_init(Lock::find));
-    // SAFETY: any thread may ask; one that has the lock may give it up, and takes it again before it goes on.
-    match lock.filter(|lock| unsafe { (lock.is_held)() } != 0) {
-        Some(lock) => unsafe {
-            let mine = (lock.give_up)();
-            wait();
-            (lock.take)(mine);
-        },
-        None => wait(),
-    }
+    // SAFETY: any thread may ask.
+    let Some(lock) = lock.filter(|lock| unsafe { (lock.is_held)() } != 0) else { return wait() };
+    // SAFETY: this thread has the lock.
+    let mine = unsafe { (lock.give_up)() };
+    wait();
+    // SAFETY: what it gave up, before it goes on.
+    unsafe { (lock.take)(mine) };
 }
 
 /// Python's functions for the end of the process run: it is not entered any more.

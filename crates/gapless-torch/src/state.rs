@@ -493,7 +493,8 @@ impl Card {
 
     /// [`Card::tell_going`] of each of these pools.
     pub fn tell_all_going(&mut self, pools: &[PoolKey]) -> bool {
-        pools.iter().fold(false, |found, &pool| self.tell_going(pool) || found)
+        // Each of them, also after one that has something.
+        pools.iter().filter(|&&pool| self.tell_going(pool)).count() > 0
     }
 
     /// Memory of these pools stays, or is back.

@@ -9,6 +9,7 @@ use super::rows::Row;
 use crate::cxx::{CxxString, CxxVec, PairMap, SharedPtr, StringMap};
 use crate::foreign::Deleter;
 use crate::history::{Annotation, Entry};
+use crate::regions;
 use crate::routing::MempoolId;
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -353,7 +354,7 @@ pub unsafe fn write_trace_entry(place: *mut TraceEntry, device: i32, entry: &Ent
         (&raw mut (*place).context).write(entry.stack.clone().unwrap_or(SharedPtr::NULL));
         (&raw mut (*place).stream).write(entry.stream.0 as *mut c_void);
         (&raw mut (*place).size).write(entry.size as usize);
-        (&raw mut (*place).pool).write(entry.pool.into());
+        (&raw mut (*place).pool).write(regions::as_torch_sees(entry.pool).into());
         (&raw mut (*place).time).write(entry.time);
         CxxString::write(&raw mut (*place).compile_context, entry.compiled.as_deref().unwrap_or("N/A"));
         if user_metadata {

@@ -13,6 +13,7 @@ use super::{Refusal, This, answer};
 use crate::conf;
 use crate::cxx::{CxxString, CxxVec, SharedPtr};
 use crate::history::{self, Action, Entry};
+use crate::regions;
 use crate::routing::MempoolId;
 use crate::state::{self, Card};
 use crate::watcher::{Event, Stack};
@@ -142,7 +143,7 @@ unsafe fn segment_info(device: i32, Shown { segment, number, stacks }: &Shown) -
         stream: segment.stream.0 as *mut c_void,
         is_large: segment.is_large,
         is_expandable: true,
-        pool: segment.pool.into(),
+        pool: regions::as_torch_sees(segment.pool).into(),
         blocks,
         context: SharedPtr::NULL,
     }

@@ -287,7 +287,7 @@ pub(crate) fn sleep(name: &str, verify: bool) -> Result<Moved, Failure> {
     let cards = mover.cards();
     // Of all cards at once: what sleeps on one would have to wake to tell of another.
     let tell = |device: &i32| on(*device, |card| card.tell_all_going(&mover.pools(*device))).unwrap_or(false);
-    if cards.iter().fold(false, |found, device| tell(device) || found) {
+    if cards.iter().filter(|&device| tell(device)).count() > 0 {
         return Err(Failure::Untold);
     }
     let mut moved = Moved::default();

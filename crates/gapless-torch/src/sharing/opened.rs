@@ -93,8 +93,8 @@ unsafe extern "C" fn dispose(control: *mut Control) {
     });
 }
 
-/// Unmaps memory behind all work of its card, as CUDA's own IPC does. Given back where a capture is open: a wait would
-/// end it, and a graph may have been captured that uses the memory.
+/// Unmaps memory behind all work of its card, as CUDA's own IPC does. Given back where a capture is open, which a wait
+/// would end.
 ///
 /// Work is waited for without the card's lock, and Python's: it may free memory itself, in a host function.
 fn close(device: i32, memory: Memory) -> Option<Memory> {
