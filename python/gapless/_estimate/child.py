@@ -89,6 +89,7 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
             assumed, recipe = _configuration(job, torch, phases, [values.reads, values.choices, values.sampled])
         else:
             _script(job, marks, phases)
+    values.look()
     torch.cuda.synchronize()
     phases.end("end")
     if job["kind"] == "script":
