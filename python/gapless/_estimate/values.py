@@ -106,6 +106,20 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         key = id(tensor)
         self._known[key] = (weakref.ref(tensor, lambda _: self._known.pop(key, None)), value, choice)
 
+    def assign(self, tensor: Tensor, value: Optional[Tensor]) -> None:
+        """The tensor has this value from now on, with all that share it; none where it is not known."""
+        if not tensor.is_cuda:
+            return
+        held = self.value(tensor)
+        if held is not None and value is not None and held.shape == value.shape:
+            held.copy_(value)
+            return
+        if held is not None:
+            self._forget(held)
+        self._known.pop(id(tensor), None)
+        if value is not None and value.numel() == tensor.numel():
+            self.learn(tensor, value.reshape(tensor.shape).to(tensor.dtype))
+
     def _of_storage(self, storage: Any) -> Optional[Tensor]:
         """The value of a tensor that has all of a storage."""
         for reference, value, _ in list(self._known.values()):
