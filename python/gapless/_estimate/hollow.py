@@ -21,6 +21,13 @@ _KEEP = {"requires_grad_", "set_", "resize_", "detach_", "share_memory_", "__get
 _READ = {"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "equal", "allclose", "is_pinned", "data_ptr", "save"}
 
 
+def in_place(name: str) -> bool:
+    """Whether a function of this name changes its first argument."""
+    if name.endswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
+    return name.endswith("_")
+
+
 def is_hollow(tensor: Tensor) -> bool:
     """Whether a tensor of the host has contents that were never made."""
     try:
@@ -43,7 +50,7 @@ def answer(function: Callable[..., Any], name: str, args: Any, kwargs: Any, tens
         return None
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return None
-    if name == "pin_memory" or (name.endswith("_") and isinstance(args[0], Tensor) and is_hollow(args[0])):
+    if name == "pin_memory" or (in_place(name) and isinstance(args[0], Tensor) and is_hollow(args[0])):
         return (None if name == "__setitem__" else args[0],)
     return _by_shape(function, args, kwargs)
 
@@ -102,8 +109,7 @@ def _moved(name: str, args: Any, kwargs: Any) -> Any:
     first = args[0] if args else kwargs.get("tensor")
     if not isinstance(first, Tensor) or first.device.type != "cpu" or first.numel() < _LARGE or not first.is_floating_point():
         return None
-    in_place = name.endswith("_") and not name.endswith("__")
-    if in_place and name not in _KEEP and (name in ("normal_", "uniform_") or isinstance(first, torch.nn.Parameter)):
+    if in_place(name) and name not in _KEEP and (name in ("normal_", "uniform_") or isinstance(first, torch.nn.Parameter)):
         return first
     if name == "to" and not (first.requires_grad and torch.is_grad_enabled()):
         device, dtype, layout = _moved_to(args[1:], kwargs)

@@ -13,11 +13,12 @@ _MOST = 32 << 20
 _KEPT = "gapless_kept"
 
 
-def keep(value_of: "Callable[[Any], Any]", learn: "Callable[[Any, Any], None]") -> None:
+def keep(value_of: "Callable[[Any], Any]", learn: "Callable[[Any, Any], None]", seen: "Callable[[], None]") -> None:
     """Copies of storages bring values along from here on.
 
     value_of(storage) is a tensor of the host, or None. learn(tensor, value) hears of tensors that were put on a storage
-    of the card whose contents are known: torch calls this without asking modes.
+    of the card whose contents are known: torch calls this without asking modes. seen() is called after the card was
+    read for a file: no control flow hangs on that.
     """
     plain, plain_set = torch.UntypedStorage.copy_, torch.Tensor.set_
 
@@ -30,6 +31,7 @@ def keep(value_of: "Callable[[Any], Any]", learn: "Callable[[Any, Any], None]") 
 
     def copy_(self: Any, source: Any, *args: Any, **words: Any) -> Any:
         out = plain(self, source, *args, **words)
+        seen()
         own = getattr(source, "device", None)
         if own is None or self.nbytes() > _MOST or source.nbytes() != self.nbytes():
             return out

@@ -91,7 +91,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         # Reads of what the card does not know, as the card counts them, and up to where they were looked at.
         self._blind = ctypes.c_ulong.in_dll(ctypes.CDLL("libgapless-card.so"), "card_blind_reads")
         self._seen = self._blind.value
-        stored.keep(self._of_storage, self.learn)
+        stored.keep(self._of_storage, self.learn, self._saw)
 
     # ---- what is known ----
 
@@ -161,13 +161,17 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         try:
             return self._call(function, getattr(function, "__name__", ""), args, kwargs or {})
         finally:
-            self._seen = self._blind.value
+            self._saw()
 
     def look(self) -> None:
         """Notes what was read since the last call: code that runs without Python, such as TorchScript, does not ask."""
         if self._blind.value != self._seen:
-            self._seen = self._blind.value
+            self._saw()
             self._note(self.reads, "code outside of Python", 0)
+
+    def _saw(self) -> None:
+        """What was read up to here is accounted for."""
+        self._seen = self._blind.value
 
     def _call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         if name in _QUIET:
@@ -196,7 +200,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             return self._read(function, name, args, kwargs, tensors)
         if name in _MAKERS or name in _RESHAPERS or name in ("__getitem__", "__setitem__"):
             args, kwargs = self._with_numbers(name, args, kwargs)
-        if _in_place(name) or kwargs.get("out") is not None:
+        if hollow.in_place(name) or kwargs.get("out") is not None:
             return self._change(function, name, args, kwargs, tensors)
         if name == "masked_select":
             function, name, args = self._selected(function, args)
@@ -557,12 +561,6 @@ def _mapped(words: Any, change: Callable[[Any], Any]) -> Any:
     if type(words) is dict:
         return {key: _mapped(word, change) for key, word in words.items()}
     return change(words)
-
-
-def _in_place(name: str) -> bool:
-    if name.endswith("__"):
-        return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
-    return name.endswith("_")
 
 
 def _small(tensor: Tensor) -> bool:
