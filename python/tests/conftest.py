@@ -5,6 +5,7 @@ STANDIN_LIB is the folder with the card's libraries (`cargo xtask test-torch` bu
 the library under test: the double, or the real one. Without STANDIN_LIB only what needs no torch is tested.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -171,3 +172,17 @@ def loader_file():
 def loader(monkeypatch, loader_file):
     """Programs of this process use that library."""
     monkeypatch.setenv("GAPLESS_LOADER", loader_file)
+
+
+@pytest.fixture
+def script(bench, tmp_path):
+    """Estimates a script as `gapless estimate` does; its exit code, JSON and errors."""
+
+    def run(text, *options, arguments=()):
+        file = tmp_path / "train.py"
+        file.write_text(textwrap.dedent(text))
+        command = [sys.executable, "-m", "gapless._estimate.command", "--format", "json", *options, file, "--", *arguments]
+        done = bench.start(command, LD_PRELOAD=None, LD_LIBRARY_PATH=None, GAPLESS_CARD_LIBRARIES=str(bench.standin))
+        return done.code, json.loads(done.out) if done.out.startswith("{") else {}, done.err
+
+    return run

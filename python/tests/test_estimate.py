@@ -37,20 +37,6 @@ def estimates(bench):
     return run
 
 
-@pytest.fixture
-def script(bench, tmp_path):
-    """Estimates a script as `gapless estimate` does; its exit code, JSON and errors."""
-
-    def run(text, *options, arguments=()):
-        file = tmp_path / "train.py"
-        file.write_text(textwrap.dedent(text))
-        command = [sys.executable, "-m", "gapless._estimate.command", "--format", "json", *options, file, "--", *arguments]
-        done = bench.start(command, LD_PRELOAD=None, LD_LIBRARY_PATH=None, GAPLESS_CARD_LIBRARIES=str(bench.standin))
-        return done.code, json.loads(done.out) if done.out.startswith("{") else {}, done.err
-
-    return run
-
-
 # ---- what a model takes ----
 
 

@@ -28,7 +28,7 @@ CELL_SECONDS = 240
 def wanted(which, only):
     """(name of the cell, job without its path) of each case and program."""
     import zoo
-    from zoo import programs
+    from zoo import loops, programs
 
     for number, (name, case) in enumerate(zoo.cases().items()):
         if (only and name not in only) or (which != "all" and zoo.is_held(name) != (which == "held")):
@@ -39,9 +39,10 @@ def wanted(which, only):
                 f"{name} {precision} {optimizer} {mode}",
                 dict(kind="call", case=case, optimizer=zoo.optimizer(optimizer), precision=precision, train=train, steps=3 if train else 2),
             )
-    for name in programs.PROGRAMS:
-        if (not only or name in only) and (which == "all" or zoo.is_held(name) == (which == "held")):
-            yield f"program {name}", dict(kind="script", arguments=[str(HERE / "zoo/programs.py"), name], steps=3)
+    for file in (programs, loops):
+        for name in file.PROGRAMS:
+            if (not only or name in only) and (which == "all" or zoo.is_held(name) == (which == "held")):
+                yield f"program {name}", dict(kind="script", arguments=[file.__file__, name], steps=3)
 
 
 def begin(job, folder):

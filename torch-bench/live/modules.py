@@ -1,10 +1,11 @@
 """The peaks of the modules of torch-bench/estimate/zoo on a card, beside what was estimated for them.
 
-    python torch-bench/live/modules.py [--estimates FILE] [--limit SECONDS] [--at-once N] [--only NAME]
+    python torch-bench/live/modules.py [--estimates FILE] [--limit SECONDS] [--at-once N] [--only NAME] [--file NAME]
 
 Three cells a module, each in a forked process of its own, several at once; whole programs; and single operators with
 every allocation that they make. Writes $OUT/estimate.result.json: peaks, the sizes of all allocations (compressed), the
-operators' sizes. Prints each peak beside its estimate. Needs torch, torchvision, transformers.
+operators' sizes. Prints each peak beside its estimate. With --file only the cases of a file of the zoo run, such as
+`strangers` or `loops`. Needs torch, torchvision, transformers.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 
 ESTIMATE = Path(__file__).resolve().parents[1] / "estimate"
@@ -86,11 +88,11 @@ def packed(events):
 def program(name):
     import torch
 
-    from zoo import programs
+    from zoo import loops, programs
 
     torch.cuda.init()
     torch.cuda.memory._record_memory_history(max_entries=400_000, context=None)
-    programs.PROGRAMS[name]()
+    {**programs.PROGRAMS, **loops.PROGRAMS}[name]()
     torch.cuda.synchronize()
     return {**programs.peaks(), "events": packed(torch.cuda.memory._snapshot()["device_traces"][0])}
 
@@ -118,7 +120,7 @@ def jobs(only):
     """What is to be run: (name, function)."""
     import probes
     import zoo
-    from zoo import programs
+    from zoo import loops, programs
 
     names = [name for name, _ in probes.probes()]
     parts = 10
@@ -127,7 +129,7 @@ def jobs(only):
         for precision, optimizer, mode in zoo.cells(number):
             if not only or name in only:
                 yield f"{name} {precision} {optimizer} {mode}", lambda c=case, p=precision, o=optimizer, m=mode: cell(c, p, o, m)
-    yield from ((f"program {name}", lambda name=name: program(name)) for name in programs.PROGRAMS if not only or name in only)
+    yield from ((f"program {name}", lambda name=name: program(name)) for name in (*programs.PROGRAMS, *loops.PROGRAMS) if not only or name in only)
 
 
 def begin(name, function, file):
@@ -210,8 +212,11 @@ def main():
     parser.add_argument("--estimates", default=str(ESTIMATE / "zoo/estimates.json"))
     parser.add_argument("--limit", type=float, default=200.0)
     parser.add_argument("--at-once", type=int, default=12)
-    parser.add_argument("--only", action="append")
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--file", action="append", default=[])
     asked = parser.parse_args()
+    files = [import_module(f"zoo.{name}") for name in asked.file]
+    asked.only += [name for file in files for name in (*getattr(file, "CASES", ()), *getattr(file, "PROGRAMS", ()))]
     estimates = json.loads(Path(asked.estimates).read_text()) if Path(asked.estimates).is_file() else {}
     import torch  # noqa: F401  (the forks share what is imported here; no card is touched)
     import torch._dynamo  # noqa: F401

@@ -7,6 +7,7 @@
 #include "../../card/properties.h"
 #include "card.h"
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,15 +137,48 @@ int cudaMemGetInfo(size_t *available, size_t *total) {
     return SUCCESS;
 }
 
+/* Host memory that CUDA knows: programs ask whether theirs is pinned. */
+static struct { pthread_mutex_t lock; size_t count, room; struct { uintptr_t at; size_t size; } *rows; } pinned = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void pin(const void *addr, size_t size) {
+    pthread_mutex_lock(&pinned.lock);
+    if (pinned.count == pinned.room) {
+        pinned.room = pinned.room ? 2 * pinned.room : 64;
+        pinned.rows = realloc(pinned.rows, pinned.room * sizeof *pinned.rows);
+        if (!pinned.rows) device_unexpected("no host memory");
+    }
+    pinned.rows[pinned.count].at = (uintptr_t)addr;
+    pinned.rows[pinned.count++].size = size;
+    pthread_mutex_unlock(&pinned.lock);
+}
+static void unpin(const void *addr) {
+    pthread_mutex_lock(&pinned.lock);
+    for (size_t i = 0; i < pinned.count; i++) {
+        if (pinned.rows[i].at == (uintptr_t)addr) {
+            pinned.rows[i] = pinned.rows[--pinned.count];
+            break;
+        }
+    }
+    pthread_mutex_unlock(&pinned.lock);
+}
+static int is_pinned(const void *addr) {
+    int found = 0;
+    pthread_mutex_lock(&pinned.lock);
+    for (size_t i = 0; i < pinned.count && !found; i++) found = (uintptr_t)addr - pinned.rows[i].at < pinned.rows[i].size;
+    pthread_mutex_unlock(&pinned.lock);
+    return found;
+}
+
 int cudaHostAlloc(void **out, size_t size, unsigned flags) {
     (void)flags;
     *out = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    if (*out) pin(*out, size);
     return *out ? SUCCESS : fail(OUT_OF_MEMORY);
 }
 int cudaMallocHost(void **out, size_t size) { return cudaHostAlloc(out, size, 0); }
-int cudaFreeHost(void *addr) { free(addr); return SUCCESS; }
-int cudaHostRegister(void *addr, size_t size, unsigned flags) { (void)addr; (void)size; (void)flags; return SUCCESS; }
-int cudaHostUnregister(void *addr) { (void)addr; return SUCCESS; }
+int cudaFreeHost(void *addr) { unpin(addr); free(addr); return SUCCESS; }
+int cudaHostRegister(void *addr, size_t size, unsigned flags) { (void)flags; pin(addr, size); return SUCCESS; }
+int cudaHostUnregister(void *addr) { unpin(addr); return SUCCESS; }
 
 static int on_card(const void *addr) {
     uint64_t at = (uint64_t)addr;
@@ -152,8 +186,8 @@ static int on_card(const void *addr) {
 }
 
 /*
- * cudaPointerAttributes: {int type, device; void *on_device, *on_host}; type 0 is memory that CUDA does not know, 2 is
- * the card's.
+ * cudaPointerAttributes: {int type, device; void *on_device, *on_host}; type 0 is memory that CUDA does not know, 1 is
+ * pinned, 2 is the card's.
  */
 int cudaPointerGetAttributes(void *out, const void *addr) {
     struct { int type, ordinal; const void *on_device, *on_host; } answer = {0, -2, NULL, addr};
@@ -162,10 +196,19 @@ int cudaPointerGetAttributes(void *out, const void *addr) {
         answer.ordinal = 0;
         answer.on_device = addr;
         answer.on_host = NULL;
+    } else if (is_pinned(addr)) {
+        answer.type = 1;
+        answer.ordinal = 0;
+        answer.on_device = addr;
     }
     memcpy(out, &answer, sizeof answer);
     return SUCCESS;
 }
+
+/* How often something small was read that the card does not know, and got zeros: a size or a branch may hang on it.
+ * Estimates name who read it. */
+enum { SMALL_READ = 4096 };
+_Atomic unsigned long card_blind_reads;
 
 /* kind: 0 host to host, 1 to the card, 2 from it, 3 within it, 4 to be found out. */
 static int copy(void *to, const void *from, size_t size, int kind) {
@@ -173,7 +216,10 @@ static int copy(void *to, const void *from, size_t size, int kind) {
     if (there && here) echo_move(to, from, size);
     else if (there) echo_store(to, from, size);
     else if (!here) memcpy(to, from, size);
-    else if (!echo_read(to, from, size)) memset(to, 0, size);
+    else if (!echo_read(to, from, size)) {
+        memset(to, 0, size);
+        card_blind_reads += size <= SMALL_READ;
+    }
     return SUCCESS;
 }
 int cudaMemcpy(void *to, const void *from, size_t size, int kind) { return copy(to, from, size, kind); }

@@ -86,7 +86,7 @@ fn windows_slide_where_the_family_lets_them() {
 }
 
 #[test]
-fn gemma_3_with_a_vision_tower_is_its_text_part() {
+fn gemma_3_without_a_vision_tower_is_its_text_part() {
     let text = r#"{"model_type":"gemma3","torch_dtype":"bfloat16","text_config":{"model_type":"gemma3_text","hidden_size":2560,
         "intermediate_size":10240,"num_hidden_layers":34,"sliding_window":1024}}"#;
     let model = read::config("config.json", text.as_bytes()).expect("reads");
@@ -99,6 +99,26 @@ fn gemma_3_with_a_vision_tower_is_its_text_part() {
 fn a_language_model_within_another_is_found() {
     let text = r#"{"model_type":"llava","text_config":{"model_type":"llama","num_hidden_layers":3},"architectures":["LlavaForConditionalGeneration"]}"#;
     assert_eq!((decoder(text).style, decoder(text).layers), (DecoderStyle::Llama, 3));
+}
+
+#[test]
+fn a_model_that_also_sees_or_hears_is_not_answered_as_its_text() {
+    for (kind, part) in
+        [("llava", "vision_config"), ("qwen2_audio", "audio_config"), ("gemma3", "vision_config")]
+    {
+        let text = format!(
+            r#"{{"model_type":"{kind}","text_config":{{"model_type":"llama"}},"{part}":{{"model_type":"siglip"}}}}"#
+        );
+        let error = read::config("config.json", text.as_bytes()).expect_err("it is refused").to_string();
+        assert!(
+            error.contains(kind) && error.contains(part) && error.contains("more than its text"),
+            "{error}"
+        );
+    }
+    // What describes no part of the model changes nothing.
+    let text = r#"{"model_type":"llava","text_config":{"model_type":"llama","num_hidden_layers":3},
+        "quantization_config":{"quant_method":"awq"}}"#;
+    assert_eq!(decoder(text).layers, 3);
 }
 
 #[test]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import GaplessError
-from . import programs, steps
+from . import programs, steps, told
 
 _ENTRIES = 2_000_000
 # A program that never steps an optimizer is inference: it ends after this many calls of its model.
@@ -77,8 +77,10 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
     values = Values()
     marks = Marks(values)
     marks.install()
+    if "GAPLESS_ESTIMATE_MEET" in os.environ:
+        told.install(torch, values)
     phases = Phases(torch)
-    programs.keep_peaks(torch.cuda.memory, phases.fold)
+    programs.keep_peaks(torch.cuda.memory, phases.fold, phases.own)
     before = programs.settings()
     assumed: list[str] = []
     recipe = 0
@@ -89,6 +91,7 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
             assumed, recipe = _configuration(job, torch, phases, [values.reads, values.choices, values.sampled])
         else:
             _script(job, marks, phases)
+    values.look()
     torch.cuda.synchronize()
     phases.end("end")
     if job["kind"] == "script":
@@ -125,12 +128,14 @@ class Phases:
     """Peaks from one phase of the program to the next, and over all of them since the model was there."""
 
     def __init__(self, torch: Any) -> None:
-        self._memory = torch.cuda.memory
-        self._reset = self._memory.reset_peak_memory_stats
+        self._stats = torch.cuda.memory.memory_stats
+        self._reset = torch.cuda.memory.reset_peak_memory_stats
         self.list: list[dict[str, Any]] = []
         self.peak_allocated = self.peak_reserved = self.since = 0
         # Peaks of the present phase that the program set back.
         self._allocated = self._reserved = 0
+        # Peaks since the program set them back itself, without the present phase: what it finds when it asks.
+        self.own: dict[str, int] = {}
 
     def begin(self) -> None:
         """From here on peaks count."""
@@ -141,13 +146,19 @@ class Phases:
 
     def fold(self) -> None:
         """Keeps the peaks of the present phase, which the program is about to set back."""
-        stats = self._memory.memory_stats()
+        self.own.clear()
+        self._keep(self._stats())
+
+    def _keep(self, stats: "dict[str, int]") -> None:
         self._allocated = max(self._allocated, stats["allocated_bytes.all.peak"])
         self._reserved = max(self._reserved, stats["reserved_bytes.all.peak"])
 
     def end(self, name: str, step: int = 0) -> None:
-        self.fold()
-        stats = self._memory.memory_stats()
+        stats = self._stats()
+        self._keep(stats)
+        for key, value in stats.items():
+            if key.endswith(".peak"):
+                self.own[key] = max(self.own.get(key, 0), value)
         allocated, reserved = self._allocated, self._reserved
         self._allocated = self._reserved = 0
         self.peak_allocated, self.peak_reserved = max(self.peak_allocated, allocated), max(self.peak_reserved, reserved)

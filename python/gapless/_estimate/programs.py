@@ -15,9 +15,20 @@ from .._errors import GaplessError
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-def keep_peaks(memory: Any, fold: "Callable[[], None]") -> None:
-    """A program that sets torch's peaks back loses none here: `fold` is called before."""
-    reset = memory.reset_peak_memory_stats
+def keep_peaks(memory: Any, fold: "Callable[[], None]", own: "dict[str, int]") -> None:
+    """A program that sets torch's peaks back loses none here: `fold` is called before. One that asks for them gets
+    those since it did so: `own` has what was set back here in the meantime."""
+    reset, stats = memory.reset_peak_memory_stats, memory.memory_stats
+
+    def memory_stats(device: Any = None) -> Any:
+        found = stats(device)
+        for key, value in own.items():
+            if key in found:
+                found[key] = max(found[key], value)
+        return found
+
+    for owner in (memory, sys.modules["torch.cuda"]):
+        owner.memory_stats = memory_stats
 
     def reset_peak_memory_stats(device: Any = None) -> None:
         fold()

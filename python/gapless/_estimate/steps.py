@@ -43,17 +43,20 @@ def train(model: Any, batch: Any, loss: Any, optimizer: Any, steps: int, precisi
     model.train()
     stepper = optimizer(model.parameters())
     for step in range(steps):
-        for _ in range(accumulation):
+        for turn in range(accumulation):
             given = batch("cuda", dtype)
             with under(precision):
                 out = loss(model, given)
             told("forward", step)
             out.backward()
             told("backward", step)
-            del out, given
+            if turn + 1 < accumulation:
+                del out, given
+        # The batch and the loss are still there, as in most loops.
         stepper.step()
         stepper.zero_grad(set_to_none=True)
         told("optimizer", step)
+        del out, given
 
 
 def infer(model: Any, batch: Any, loss: Any, steps: int, precision: str, told: Told) -> None:

@@ -5,13 +5,15 @@ depends on known values alone (indices, masks, lengths, small inputs) on the CPU
 `tolist` and the like from there. It works above the dispatcher, so what is allocated on the card does not change.
 Parameters are never known, and so nothing that they touch is.
 
-A read of what is not known gets the card's zero and is noted with its place. Numbers that are not known are taken to
-be finite, and a check that would end the program is taken to pass. What chooses among unknown numbers (topk, argmax,
+A read of what is not known is noted with its place. It gets the card's zero, of floats a number next to it: a program
+may divide by it or take its logarithm. Numbers that are not known are taken to be finite, and a check that would end
+the program is taken to pass. What chooses among unknown numbers (topk, argmax,
 sort, multinomial) is assumed to choose evenly, as a balanced router does, and noted as well. Masks of unknown numbers
 choose nothing, and are noted with what they could choose. The program's random numbers stay as they are: values here
 are drawn from a state of their own.
 """
 
+import ctypes
 import os
 import sys
 import weakref
@@ -21,14 +23,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from . import checks
+from . import checks, hollow, stored
 
 # Values are kept for tensors of at most this many elements.
 _MOST_INTEGERS, _MOST_FLOATS = 1 << 22, 1 << 22
 # Masks of at most this many elements choose too little to matter.
 _FEW = 4096
-# Contents of larger tensors on the CPU are never looked at: filling or converting them is time alone.
-_LARGE = 1 << 16
 
 _READS = {"__bool__", "item", "tolist", "__int__", "__float__", "__index__", "__complex__", "is_nonzero", "equal", "allclose", "__contains__"}
 _QUIET = {"__repr__", "__str__", "__format__", "__reduce_ex__", "__deepcopy__"}
@@ -45,13 +45,24 @@ _FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, 
 # Up to so many elements their answers are kept, in one element.
 _MOST_ALIKE = 1 << 26
 _UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
-_FILLS = {"zero_", "fill_", "copy_", "random_", "uniform_", "normal_", "bernoulli_", "set_"}
+_FILLS = {"zero_", "fill_", "copy_", "random_", "uniform_", "normal_", "bernoulli_"}
 # What writes parts of a tensor: of whole numbers that were never set, the other parts are taken to be zeros.
 _PARTS = {"scatter_", "index_copy_", "index_put_", "index_fill_", "__setitem__"}
 _RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "poisson", "multinomial"}
 _RANDOM |= {"random_", "uniform_", "normal_", "bernoulli_", "dropout", "exponential_", "cauchy_", "log_normal_", "geometric_"}
 _MOVES = {"cpu", "to", "numpy"}
 _SIZED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "repeat_interleave", "where", "__getitem__"}
+# What a float is that is not known: small enough to end a loop, and no zero to divide by.
+_ALMOST_ZERO = 1e-12
+# What takes sizes, bounds or counts as numbers: given as tensors, torch would read them from the card.
+_MAKERS = {"zeros", "ones", "empty", "full", "rand", "randn", "randint", "randperm", "arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices"}
+_RESHAPERS = {"view", "reshape", "expand", "repeat", "tile", "split", "split_with_sizes", "chunk", "unfold", "unflatten", "narrow", "roll", "broadcast_to"}
+_RESHAPERS |= {"interpolate", "pad", "fold", "topk", "select", "one_hot", "new_zeros", "new_ones", "new_empty", "new_full", "adaptive_avg_pool2d", "as_strided"}
+_RESHAPERS |= {"adaptive_avg_pool1d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "upsample", "bincount", "diagonal", "tril", "triu"}
+# What reads the card and is answered here, or reads nothing but whether it went well.
+_MAY_READ = {*_READS, *_MOVES, *_CHOICES, *_SIZED, "copy_", "nms", "ctc_loss", "coalesce", "__array__", "segment_reduce", "cuda", "__reduce_ex__"}
+_MAY_READ |= {"gru", "lstm", "rnn_tanh", "rnn_relu", "istft", "matrix_exp", "_grouped_mm", "backward", "cholesky", "inverse"}
+_MAY_READ |= {"fake_quantize_per_channel_affine", "fake_quantize_per_tensor_affine"}
 
 
 class Choice(NamedTuple):
@@ -77,19 +88,46 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         self.choices: dict[str, tuple[str, int, int]] = {}
         # Where the size of a result was counted from known values: place to (function, times, bytes).
         self.sampled: dict[str, tuple[str, int, int]] = {}
+        # Reads of what the card does not know, as the card counts them, and up to where they were looked at.
+        self._blind = ctypes.c_ulong.in_dll(ctypes.CDLL("libgapless-card.so"), "card_blind_reads")
+        self._seen = self._blind.value
+        stored.keep(self._of_storage, self.learn, self._saw)
 
     # ---- what is known ----
 
     def value(self, tensor: Tensor) -> Optional[Tensor]:
         """The tensor's value on the CPU, where it is known."""
         if tensor.device.type == "cpu":
-            return None if tensor.requires_grad or tensor.numel() > _MOST_INTEGERS else tensor
+            return None if tensor.requires_grad or tensor.numel() > _MOST_INTEGERS or hollow.is_hollow(tensor) else tensor
         entry = self._known.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def learn(self, tensor: Tensor, value: Tensor, choice: "Optional[Choice]" = None) -> None:
         key = id(tensor)
         self._known[key] = (weakref.ref(tensor, lambda _: self._known.pop(key, None)), value, choice)
+
+    def assign(self, tensor: Tensor, value: Optional[Tensor]) -> None:
+        """The tensor has this value from now on, with all that share it; none where it is not known."""
+        if not tensor.is_cuda:
+            return
+        held = self.value(tensor)
+        if held is not None and value is not None and held.shape == value.shape:
+            held.copy_(value)
+            return
+        if held is not None:
+            self._forget(held)
+        self._known.pop(id(tensor), None)
+        if value is not None and value.numel() == tensor.numel():
+            self.learn(tensor, value.reshape(tensor.shape).to(tensor.dtype))
+
+    def _of_storage(self, storage: Any) -> Optional[Tensor]:
+        """The value of a tensor that has all of a storage."""
+        for reference, value, _ in list(self._known.values()):
+            tensor = reference()
+            whole = tensor is not None and tensor.is_contiguous() and tensor.numel() * tensor.element_size() == storage.nbytes()
+            if whole and tensor.untyped_storage()._cdata == storage._cdata:
+                return value.contiguous().clone()
+        return None
 
     def _choice(self, tensors: "list[Tensor]") -> "Optional[Choice]":
         """The choice that the value of one of the tensors was assumed from."""
@@ -119,39 +157,69 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
     # ---- calls ----
 
     def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(function, "__name__", "")
+        self.look()
+        try:
+            return self._call(function, getattr(function, "__name__", ""), args, kwargs or {})
+        finally:
+            self._saw()
+
+    def look(self) -> None:
+        """Notes what was read since the last call: code that runs without Python, such as TorchScript, does not ask."""
+        if self._blind.value != self._seen:
+            self._saw()
+            self._note(self.reads, "code outside of Python", 0)
+
+    def _saw(self) -> None:
+        """What was read up to here is accounted for."""
+        self._seen = self._blind.value
+
+    def _call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         if name in _QUIET:
-            return function(*args, **kwargs)
+            out = function(*args, **kwargs)
+            if name == "__deepcopy__" and out.is_cuda:
+                self._follow(out, args[0])
+            return out
         if name == "__get__":
             out = function(*args, **kwargs)
             known = isinstance(out, Tensor) and out.is_cuda and self.value(args[0]) is not None
             return self._beside(function, name, args, kwargs, out) if known else out
+        if name == "__set__":
+            out = function(*args, **kwargs)
+            if getattr(function, "__self__", None) is Tensor.data:
+                self._known.pop(id(args[0]), None)
+                self._follow(args[0], args[1])
+            return out
         if name == "segment_reduce":
             # Its check of the lengths reads the card.
             kwargs = {**kwargs, "unsafe": True}
-        cheap = _without_bytes(name, args, kwargs)
-        if cheap is not None:
-            return cheap
         tensors = _tensors((args, kwargs))
-        on_card = [tensor for tensor in tensors if tensor.is_cuda]
-        if name in _READS and on_card:
+        cheap = hollow.answer(function, name, args, kwargs, tensors)
+        if cheap is not None:
+            return cheap[0]
+        if name in _READS and any(tensor.is_cuda for tensor in tensors):
             return self._read(function, name, args, kwargs, tensors)
-        if _in_place(name):
+        if name in _MAKERS or name in _RESHAPERS or name in ("__getitem__", "__setitem__"):
+            args, kwargs = self._with_numbers(name, args, kwargs)
+        if hollow.in_place(name) or kwargs.get("out") is not None:
             return self._change(function, name, args, kwargs, tensors)
-        if name in ("__getitem__", "masked_select"):
+        if name == "masked_select":
+            function, name, args = self._selected(function, args)
+        elif name == "__getitem__":
             args = self._by_numbers(name, args)
-            if name == "masked_select" and isinstance(args[1], tuple):
-                function, name = Tensor.__getitem__, "__getitem__"
         if name == "repeat_interleave":
             kwargs = self._with_size(args, kwargs)
         if name == "ctc_loss":
             # It reads the lengths from the card.
             args = (*args[:2], *(self._or_known(word) for word in args[2:]))
             kwargs = {key: self._or_known(word) if key.endswith("_lengths") else word for key, word in kwargs.items()}
+        if name.startswith("_nested_tensor_from_mask"):
+            function, args, kwargs = self._nested(function, name, args, kwargs)
         if name == "coalesce" and args[0].is_cuda and not args[0].is_coalesced():
             return self._coalesced(function, args[0])
+        before = self._blind.value
         out = function(*args, **kwargs)
+        if self._blind.value != before and name not in _MAY_READ and "linalg" not in name:
+            self._note(self.reads, name, 0)
         if name == "sparse_coo_tensor" and isinstance(args[0], Tensor):
             indices = self.value(args[0])
             if indices is not None:
@@ -163,6 +231,52 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 self._unset[key] = weakref.ref(out, lambda _: self._unset.pop(key, None))
             return out
         return self._beside(function, name, args, kwargs, out)
+
+    def _follow(self, tensor: Tensor, source: Any) -> None:
+        """The tensor has the value of another one from now on, where that is known."""
+        value = self.value(source) if isinstance(source, Tensor) else None
+        if value is not None and tensor.is_cuda and _small(tensor):
+            self.learn(tensor, value.clone(), self._choice([source]))
+
+    def _with_numbers(self, name: str, args: Any, kwargs: Any) -> "tuple[Any, Any]":
+        """The same call with numbers where known tensors stand for sizes or bounds: torch would read the card."""
+
+        def number(word: Any) -> Any:
+            if isinstance(word, slice):
+                return slice(number(word.start), number(word.stop), number(word.step))
+            if type(word) in (tuple, list):
+                return type(word)(number(part) for part in word)
+            if not isinstance(word, Tensor) or not word.is_cuda or word.numel() != 1 or word.is_floating_point() or word.dtype == torch.bool:
+                return word
+            value = self.value(word)
+            if value is None:
+                return word
+            self._count([word])
+            return int(value)
+
+        if name in ("__getitem__", "__setitem__"):
+            # Only bounds: a number among indices keeps its meaning as a tensor.
+            index = args[1]
+            parts = index if isinstance(index, tuple) else (index,)
+            made = tuple(number(part) if isinstance(part, slice) else part for part in parts)
+            return (args[0], made if isinstance(index, tuple) else made[0], *args[2:]), kwargs
+        if not any(isinstance(word, Tensor) for word in (*args[name in _RESHAPERS :], *kwargs.values())) and not any(
+            type(word) in (tuple, list) for word in (*args, *kwargs.values())
+        ):
+            return args, kwargs
+        first = args[:1] if name in _RESHAPERS else ()
+        return (*first, *(number(word) for word in args[len(first) :])), {key: word if key == "input" else number(word) for key, word in kwargs.items()}
+
+    def _selected(self, function: Callable[..., Any], args: Any) -> "tuple[Callable[..., Any], str, Any]":
+        """masked_select as indices, where the mask is known: mask and source are made to fit each other first."""
+        mask = args[1] if len(args) > 1 else None
+        if not isinstance(mask, Tensor) or self.value(mask) is None:
+            return function, "masked_select", args
+        source, mask = torch.broadcast_tensors(args[0], mask)
+        value = self.value(args[1])
+        assert value is not None
+        self.learn(mask, value.expand(mask.shape), self._choice([args[1]]))
+        return Tensor.__getitem__, "__getitem__", self._by_numbers("masked_select", (source, mask))
 
     def _or_known(self, word: Any) -> Any:
         """A tensor's value on the CPU, where it is known; anything else as it is."""
@@ -180,6 +294,19 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             return kwargs
         self._count([repeats])
         return {**kwargs, "output_size": int(value.sum())}
+
+    def _nested(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> "tuple[Callable[..., Any], Any, Any]":
+        """torch's encoders leave padding out: whether the mask allows it, and the lengths, they would read from the card."""
+        value = self.value(args[1]) if len(args) > 1 else None
+        if value is None:
+            return function, args, kwargs
+        self._count([args[1]])
+        lengths = value.sum(1)
+        if name.endswith("_left_aligned"):
+            aligned = bool((value == (torch.arange(value.shape[1]) < lengths[:, None])).all())
+            return (lambda: aligned), (), {}
+        sizes = torch.stack([lengths, torch.full_like(lengths, args[0].shape[2])], 1)
+        return torch._nested_from_padded, (args[0], sizes), {}
 
     def _coalesced(self, function: Callable[..., Any], sparse: Tensor) -> Tensor:
         """A sparse tensor whose indices are counted; all are taken to differ where they are not known."""
@@ -213,7 +340,8 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         times = self._note(self.reads, name, 0)
         if name == "__bool__" and times % _PATIENCE == 0:
             return True
-        return function(*args, **kwargs)
+        found = function(*args, **kwargs)
+        return _mapped(found, lambda number: number or _ALMOST_ZERO) if isinstance(found, (float, list)) and args[0].is_floating_point() else found
 
     def _change(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> Any:
         """In-place functions: the value changes with the tensor, or is lost."""
@@ -222,8 +350,22 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             # A mask alone with one value is filled without counting.
             counted = isinstance(args[1], tuple) or (isinstance(args[2], Tensor) and args[2].numel() > 1)
             args = self._by_numbers(name, args) if counted else args
+        if kwargs.get("out") is not None:
+            return self._into(function, name, args, kwargs)
+        before = self._blind.value
         out = function(*args, **kwargs)
-        if target is None or not target.is_cuda:
+        if self._blind.value != before and name not in _MAY_READ and name != "__setitem__":
+            self._note(self.reads, name, 0)
+        if args and isinstance(args[0], (tuple, list)):
+            self._change_all(function, args, kwargs, tensors)
+            return out
+        if target is None:
+            return out
+        if not target.is_cuda:
+            self._to_host(function, name, args, kwargs, tensors)
+            return out
+        if name == "_amp_update_scale_":
+            # Gradients are taken to be finite, and the scale grows in thousands of steps.
             return out
         value = self.value(target)
         if value is None and name in _FILLS and _small(target) and not target.requires_grad:
@@ -243,6 +385,56 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 pass
         self._forget(value)
         self._known.pop(id(target), None)
+        return out
+
+    def _change_all(self, function: Callable[..., Any], args: Any, kwargs: Any, tensors: "list[Tensor]") -> None:
+        """Functions that change a list of tensors: their values change with them, or are lost."""
+        changed = [(tensor, self.value(tensor)) for tensor in args[0] if isinstance(tensor, Tensor) and tensor.is_cuda]
+        if all(value is None for _, value in changed):
+            return
+        if all(self.value(tensor) is not None for tensor in tensors):
+            try:
+                self._draw("", lambda: function(*self._on_cpu(args), **self._on_cpu(kwargs)))
+                return
+            except Exception:
+                # What the CPU cannot do is not known.
+                pass
+        for tensor, value in changed:
+            if value is not None:
+                self._forget(value)
+                self._known.pop(id(tensor), None)
+
+    def _to_host(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> None:
+        """What a tensor of the host gets from the card: the value, or a note that it is not known."""
+        sources = [tensor for tensor in tensors if tensor.is_cuda]
+        if not sources or name not in ("copy_", "__setitem__"):
+            return
+        if all(self.value(tensor) is not None for tensor in tensors[1:]):
+            with torch.no_grad():
+                function(args[0], *self._on_cpu(args[1:]), **self._on_cpu(kwargs))
+            self._count(sources)
+        else:
+            self._note(self.reads, name, 0)
+
+    def _into(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
+        """Functions that write into a tensor that they are given: it has the value of the result."""
+        out = function(*args, **kwargs)
+        target = kwargs["out"]
+        for tensor in _tensors(target):
+            value = self.value(tensor) if tensor.is_cuda else None
+            if value is not None:
+                self._forget(value)
+            self._known.pop(id(tensor), None)
+        inputs = _tensors((args, {key: word for key, word in kwargs.items() if key != "out"}))
+        if isinstance(target, Tensor) and target.is_cuda and _small(target) and all(self.value(tensor) is not None for tensor in inputs):
+            try:
+                words = {key: word for key, word in self._on_cpu({key: word for key, word in kwargs.items() if key != "out"}).items() if key != "generator"}
+                value = self._draw(name, lambda: function(*self._on_cpu(args), **words))
+                if isinstance(value, Tensor) and value.shape == target.shape:
+                    self.learn(target, value.to(target.dtype), self._choice(inputs))
+            except Exception:
+                # What the CPU cannot do is not known.
+                pass
         return out
 
     def _beside(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, out: Any) -> Any:
@@ -271,7 +463,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             return out
         own = any(not tensor.is_cuda for tensor in inputs)
         choice = self._choice(inputs)
-        if name in _MOVES or (name in _SIZED and any(_depends_on_values(name, args))):
+        if name in _MOVES or (name in _SIZED and any(_depends_on_values(name, args, kwargs))):
             self._count(inputs)
         pairs = iter(found)
         return _mapped(out, lambda leaf: self._paired(leaf, next(pairs), own, choice) if isinstance(leaf, Tensor) else leaf)
@@ -294,7 +486,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             chosen = _chosen(name, args, kwargs, outputs)
             if chosen is not None:
                 self.learn(outputs[-1], chosen, Choice(_place(), name, chosen.numel() * chosen.element_size()))
-        elif name in _SIZED and any(_depends_on_values(name, args)):
+        elif name in _SIZED and any(_depends_on_values(name, args, kwargs)):
             self._note(self.choices, f"the size of {name}", _most(name, args))
         elif any(not tensor.is_cuda for tensor in outputs):
             self._note(self.reads, name, 0)
@@ -371,12 +563,6 @@ def _mapped(words: Any, change: Callable[[Any], Any]) -> Any:
     return change(words)
 
 
-def _in_place(name: str) -> bool:
-    if name.endswith("__"):
-        return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
-    return name.endswith("_")
-
-
 def _small(tensor: Tensor) -> bool:
     return bool(tensor.numel() <= (_MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _MOST_INTEGERS))
 
@@ -402,12 +588,13 @@ def _chosen(name: str, args: Any, kwargs: Any, outputs: "list[Tensor]") -> Optio
     return (torch.arange(last.numel()) % max(choices, 1)).reshape(last.shape)
 
 
-def _depends_on_values(name: str, args: Any) -> "list[bool]":
+def _depends_on_values(name: str, args: Any, kwargs: Any) -> "list[bool]":
     if name == "__getitem__":
         parts = args[1] if isinstance(args[1], tuple) else (args[1],)
         return [isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts]
     if name == "repeat_interleave":
-        return [any(isinstance(word, Tensor) for word in args[1:]) or len(args) == 1]
+        repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
+        return [isinstance(repeats, Tensor)]
     return [name != "where" or len(args) == 1]
 
 
@@ -417,29 +604,6 @@ def _most(name: str, args: Any) -> int:
     if name in ("nonzero", "argwhere", "where"):
         return int(source.numel() * 8 * max(source.dim(), 1))
     return int(source.numel() * source.element_size())
-
-
-def _without_bytes(name: str, args: Any, kwargs: Any) -> Any:
-    """What only fills or converts a large tensor on the CPU, without its bytes; None for everything else."""
-    # Initialisers of torch.nn.init come with keywords.
-    first = args[0] if args else kwargs.get("tensor")
-    if not isinstance(first, Tensor) or first.device.type != "cpu" or first.numel() < _LARGE or not first.is_floating_point():
-        return None
-    if _in_place(name) and name not in ("requires_grad_", "set_", "resize_") and (name in ("normal_", "uniform_") or isinstance(first, torch.nn.Parameter)):
-        return first
-    if name == "to" and not (first.requires_grad and torch.is_grad_enabled()):
-        device, dtype, layout = _moved_to(args[1:], kwargs)
-        if device is not None and device.type == "cuda":
-            return torch.empty_like(first, dtype=dtype or first.dtype, device=device, memory_format=layout or torch.preserve_format)
-    return None
-
-
-def _moved_to(words: Any, kwargs: Any) -> "tuple[Any, Any, Any]":
-    """The device, dtype and layout that `Tensor.to` was asked for; nothing where another tensor names them."""
-    if any(isinstance(word, Tensor) for word in words) or any(isinstance(word, Tensor) for word in kwargs.values()):
-        return None, None, None
-    device, dtype, _, layout = torch._C._nn._parse_to(*words, **{key: word for key, word in kwargs.items() if key != "copy"})
-    return device, dtype, layout
 
 
 def _caller() -> Any:

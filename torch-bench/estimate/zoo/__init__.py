@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-FILES = ("sequences", "vision", "attention", "graphs", "numerics", "library")
+FILES = ("sequences", "vision", "attention", "graphs", "numerics", "library", "strangers", "families")
 
 
 @dataclass(frozen=True)

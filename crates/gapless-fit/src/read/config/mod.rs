@@ -75,6 +75,9 @@ fn dispatch(fields: Fields<'_>, weights: bool, notes: &mut Vec<String>) -> Outco
             _ => None,
         };
         if let Some(own) = own {
+            if let Some(other) = other_part(fields) {
+                return not_text_alone(model_type, other, weights, notes);
+            }
             notes.push(format!(
                 "the text part of \"{}\" alone: what it sees and hears with is left out",
                 brief(model_type)
@@ -120,6 +123,41 @@ fn text_part<'a>(model_type: &str, fields: Fields<'a>) -> Option<(String, Fields
         ""
     });
     Some((inner.to_owned(), text))
+}
+
+/// The part beside the text that a configuration describes: what a model sees or hears with.
+fn other_part(fields: Fields<'_>) -> Option<&str> {
+    const NO_PARTS: [&str; 4] =
+        ["text_config", "quantization_config", "compression_config", "generation_config"];
+    let parts =
+        fields.0.object()?.iter().filter(|(key, value)| key.ends_with("_config") && value.object().is_some());
+    parts.map(|(key, _)| key.as_str()).find(|key| !NO_PARTS.contains(key))
+}
+
+/// A model of several media: its text alone would be another model, with another verdict.
+fn not_text_alone(
+    model_type: &str,
+    other: &str,
+    weights: bool,
+    notes: &mut Vec<String>,
+) -> Outcome<Option<Architecture>> {
+    let what = format!(
+        "\"{}\" is more than its text: the part in \"{}\" is not known",
+        brief(model_type),
+        brief(other)
+    );
+    if weights {
+        notes.push(format!("{what}: only the weights are known"));
+        return Ok(None);
+    }
+    unsupported(
+        what,
+        format!(
+            "`gapless estimate config.json` runs all of it on torch, without a GPU; without the key \"{}\" the \
+             text model alone is answered",
+            brief(other)
+        ),
+    )
 }
 
 /// What the configuration says beside the architecture that changes what is stored or which head runs.
