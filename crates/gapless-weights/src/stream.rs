@@ -205,8 +205,20 @@ impl Directory {
         decoder: &mut Decoder,
         out: &mut [u8],
     ) -> Result<(), StreamError> {
+        self.decode_before(chunk, bytes, decoder, out, &[])
+    }
+
+    /// As `decode`, and brings `next` closer to the core meanwhile.
+    fn decode_before(
+        &self,
+        chunk: usize,
+        bytes: &[u8],
+        decoder: &mut Decoder,
+        out: &mut [u8],
+        next: &[u8],
+    ) -> Result<(), StreamError> {
         self.check(chunk, bytes)?;
-        decoder.chunk(bytes, out).map_err(|damage| StreamError::Chunk {
+        decoder.chunk_before(bytes, out, next).map_err(|damage| StreamError::Chunk {
             chunk,
             bytes: self.range(chunk),
             damage,
@@ -234,8 +246,9 @@ pub fn encode(kind: Kind, values: &[u8], path: Path) -> Vec<u8> {
     let chunks = chunks_of(kind, values.len() as u64);
     let mut out = vec![0; directory_bytes(chunks)];
     let mut room = vec![0; Encoder::room(kind, kind.chunk() * kind.width())];
-    for part in values.chunks(kind.chunk() * kind.width()) {
-        let length = encoder.chunk(part, &mut room);
+    let mut parts = values.chunks(kind.chunk() * kind.width()).peekable();
+    while let Some(part) = parts.next() {
+        let length = encoder.chunk_before(part, &mut room, parts.peek().copied().unwrap_or_default());
         directory.push(chunks, &room[..length]);
         out.extend_from_slice(&room[..length]);
     }
@@ -277,8 +290,9 @@ pub fn decode_into(stream: &[u8], out: &mut [u8], path: Path, past_caches: bool)
     let parts = out.chunks_mut(directory.chunk * directory.kind.width());
     for (chunk, (part, entry)) in parts.zip(&directory.entries).enumerate() {
         // `parse` saw that all ranges lie in the stream.
-        let bytes = &stream[entry.start as usize..entry.start as usize + entry.length];
-        directory.decode(chunk, bytes, &mut decoder, part)?;
+        let (bytes, rest) = stream[entry.start as usize..].split_at(entry.length);
+        let next = directory.entries.get(chunk + 1).map_or(0, |next| next.length);
+        directory.decode_before(chunk, bytes, &mut decoder, part, &rest[..next])?;
     }
     Ok(())
 }

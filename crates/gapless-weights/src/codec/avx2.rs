@@ -5,6 +5,7 @@
 //! each caller, though all are equal: a function with one caller is always inlined.
 #![allow(unsafe_code)]
 
+use super::ahead::Ahead;
 use std::arch::x86_64::*;
 
 /// Which of the next bytes lands on item k of a group; 0x80 (a zero byte) where bit k of the mask is clear.
@@ -142,15 +143,19 @@ pub(super) fn decode_level<const B: usize>(
     palette: &[u8; 8],
     source: &[u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
+    let mut fetch = *ahead;
     let mut position = 0;
     let palette = _mm256_broadcastsi128_si256(eight(palette));
     for (out, planes) in out.as_chunks_mut::<64>().0.iter_mut().zip(planes.chunks_exact(8 * B)) {
+        fetch.step();
         let halves = block::<B, false, false>(planes, palette, source, &mut position);
         for (to, half) in out.as_chunks_mut::<32>().0.iter_mut().zip(halves) {
             store(to, half);
         }
     }
+    *ahead = fetch;
     position
 }
 
@@ -161,10 +166,13 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     palette: &[u8; 8],
     source: &[u8],
     out: &mut [[u8; 128]],
+    ahead: &mut Ahead,
 ) -> usize {
+    let mut fetch = *ahead;
     let mut position = 0;
     let palette = _mm256_broadcastsi128_si256(eight(palette));
     for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
+        fetch.step();
         let halves = block::<B, true, STREAM>(planes, palette, source, &mut position);
         let outs = out.as_chunks_mut::<64>().0;
         // Bytes are interleaved in each half of a vector, so the second and the third eight change places before: in
@@ -181,7 +189,38 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     if STREAM {
         _mm_sfence();
     }
+    *ahead = fetch;
     position
+}
+
+/// Values of 16 bits from blocks of their low and their high bytes.
+#[target_feature(enable = "avx2")]
+pub(super) fn join<const STREAM: bool>(
+    low: &[[u8; 64]],
+    high: &[[u8; 64]],
+    out: &mut [[u8; 128]],
+    ahead: &mut Ahead,
+) -> usize {
+    let blocks = out.len().min(low.len()).min(high.len());
+    let mut fetch = *ahead;
+    for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+        fetch.step();
+        let halves = low.as_chunks::<32>().0.iter().zip(high.as_chunks::<32>().0);
+        for (out, (low, high)) in out.as_chunks_mut::<64>().0.iter_mut().zip(halves) {
+            let low = _mm256_permute4x64_epi64::<0b11011000>(load(low));
+            let high = _mm256_permute4x64_epi64::<0b11011000>(load(high));
+            let quarters = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
+            for (to, values) in out.as_chunks_mut::<32>().0.iter_mut().zip(quarters) {
+                let turned = _mm256_or_si256(_mm256_srli_epi16::<1>(values), _mm256_slli_epi16::<15>(values));
+                put::<STREAM>(to, turned);
+            }
+        }
+    }
+    if STREAM {
+        _mm_sfence();
+    }
+    *ahead = fetch;
+    blocks
 }
 
 /// Planes of 64 symbols, of which `valid` exist; the escaped ones go to `out[position..]`.
@@ -241,10 +280,13 @@ pub(super) fn encode_first<const B: usize>(
     low: &mut [[u8; 64]],
     planes: &mut [u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
+    let mut fetch = *ahead;
     let byte = _mm256_set1_epi16(255);
     let (palette, mut position) = (each(palette), 0);
     for ((block, low), planes) in values.chunks(128).zip(low).zip(planes.chunks_exact_mut(8 * B)) {
+        fetch.step();
         let mut padded = [0u8; 128];
         let whole: &[u8; 128] = match block.try_into() {
             Ok(whole) => whole,
@@ -269,6 +311,7 @@ pub(super) fn encode_first<const B: usize>(
         }
         position += encode_block::<B, true>(halves, valid, &palette, planes, out, position);
     }
+    *ahead = fetch;
     position
 }
 
@@ -279,14 +322,18 @@ pub(super) fn encode_level<const B: usize>(
     palette: &[u8; 8],
     planes: &mut [u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
+    let mut fetch = *ahead;
     let (palette, mut position) = (each(palette), 0);
     let blocks = source.as_chunks::<64>().0.iter().zip(planes.chunks_exact_mut(8 * B));
     for (i, (symbols, planes)) in blocks.take(count.div_ceil(64)).enumerate() {
+        fetch.step();
         let left = count - 64 * i;
         let valid = if left >= 64 { !0u64 } else { (1u64 << left) - 1 };
         let [a, b] = symbols.as_chunks::<32>().0 else { continue };
         position += encode_block::<B, false>([load(a), load(b)], valid, &palette, planes, out, position);
     }
+    *ahead = fetch;
     position
 }
