@@ -190,7 +190,11 @@ impl Directory {
 
     /// Compares a chunk's bytes with its checksum.
     pub fn check(&self, chunk: usize, bytes: &[u8]) -> Result<(), StreamError> {
-        if bytes.len() == self.entries[chunk].length && checksum(bytes) == self.entries[chunk].checksum {
+        self.compare(chunk, bytes, checksum(bytes))
+    }
+
+    fn compare(&self, chunk: usize, bytes: &[u8], sum: u64) -> Result<(), StreamError> {
+        if bytes.len() == self.entries[chunk].length && sum == self.entries[chunk].checksum {
             Ok(())
         } else {
             Err(StreamError::Checksum { chunk, bytes: self.range(chunk) })
@@ -205,24 +209,12 @@ impl Directory {
         decoder: &mut Decoder,
         out: &mut [u8],
     ) -> Result<(), StreamError> {
-        self.decode_before(chunk, bytes, decoder, out, &[])
+        self.check(chunk, bytes)?;
+        decoder.chunk(bytes, out).map_err(|damage| self.damaged(chunk, damage))
     }
 
-    /// As `decode`, and brings `next` closer to the core meanwhile.
-    fn decode_before(
-        &self,
-        chunk: usize,
-        bytes: &[u8],
-        decoder: &mut Decoder,
-        out: &mut [u8],
-        next: &[u8],
-    ) -> Result<(), StreamError> {
-        self.check(chunk, bytes)?;
-        decoder.chunk_before(bytes, out, next).map_err(|damage| StreamError::Chunk {
-            chunk,
-            bytes: self.range(chunk),
-            damage,
-        })
+    fn damaged(&self, chunk: usize, damage: Damage) -> StreamError {
+        StreamError::Chunk { chunk, bytes: self.range(chunk), damage }
     }
 }
 
@@ -287,12 +279,15 @@ pub fn decode_into(stream: &[u8], out: &mut [u8], path: Path, past_caches: bool)
         return Err(StreamError::Header("the tensor has another length"));
     }
     let mut decoder = Decoder::new(directory.kind, path, past_caches);
-    let parts = out.chunks_mut(directory.chunk * directory.kind.width());
-    for (chunk, (part, entry)) in parts.zip(&directory.entries).enumerate() {
-        // `parse` saw that all ranges lie in the stream.
-        let (bytes, rest) = stream[entry.start as usize..].split_at(entry.length);
-        let next = directory.entries.get(chunk + 1).map_or(0, |next| next.length);
-        directory.decode_before(chunk, bytes, &mut decoder, part, &rest[..next])?;
+    // `parse` saw that all ranges lie in the stream.
+    let bytes_of = |entry: &Entry| &stream[entry.start as usize..entry.start as usize + entry.length];
+    let mut bytes = directory.entries.first().map(bytes_of).unwrap_or_default();
+    let mut sum = checksum(bytes);
+    for (chunk, part) in out.chunks_mut(directory.chunk * directory.kind.width()).enumerate() {
+        directory.compare(chunk, bytes, sum)?;
+        let next = directory.entries.get(chunk + 1).map(bytes_of).unwrap_or_default();
+        sum = decoder.chunk_and_sum(bytes, part, next).map_err(|damage| directory.damaged(chunk, damage))?;
+        bytes = next;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::ahead::Ahead;
+use super::portable;
 use std::arch::x86_64::*;
 
 /// Which of the next bytes lands on item k of a group; 0x80 (a zero byte) where bit k of the mask is clear.
@@ -145,17 +146,15 @@ pub(super) fn decode_level<const B: usize>(
     out: &mut [u8],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let mut position = 0;
     let palette = _mm256_broadcastsi128_si256(eight(palette));
     for (out, planes) in out.as_chunks_mut::<64>().0.iter_mut().zip(planes.chunks_exact(8 * B)) {
-        fetch.step();
+        ahead.fetch();
         let halves = block::<B, false, false>(planes, palette, source, &mut position);
         for (to, half) in out.as_chunks_mut::<32>().0.iter_mut().zip(halves) {
             store(to, half);
         }
     }
-    *ahead = fetch;
     position
 }
 
@@ -168,11 +167,10 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     out: &mut [[u8; 128]],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let mut position = 0;
     let palette = _mm256_broadcastsi128_si256(eight(palette));
     for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
-        fetch.step();
+        ahead.step();
         let halves = block::<B, true, STREAM>(planes, palette, source, &mut position);
         let outs = out.as_chunks_mut::<64>().0;
         // Bytes are interleaved in each half of a vector, so the second and the third eight change places before: in
@@ -189,7 +187,6 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     if STREAM {
         _mm_sfence();
     }
-    *ahead = fetch;
     position
 }
 
@@ -202,9 +199,8 @@ pub(super) fn join<const STREAM: bool>(
     ahead: &mut Ahead,
 ) -> usize {
     let blocks = out.len().min(low.len()).min(high.len());
-    let mut fetch = *ahead;
     for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-        fetch.step();
+        ahead.step();
         let halves = low.as_chunks::<32>().0.iter().zip(high.as_chunks::<32>().0);
         for (out, (low, high)) in out.as_chunks_mut::<64>().0.iter_mut().zip(halves) {
             let low = _mm256_permute4x64_epi64::<0b11011000>(load(low));
@@ -219,7 +215,6 @@ pub(super) fn join<const STREAM: bool>(
     if STREAM {
         _mm_sfence();
     }
-    *ahead = fetch;
     blocks
 }
 
@@ -276,29 +271,19 @@ fn each(palette: &[u8; 8]) -> [__m256i; 7] {
 #[target_feature(enable = "avx2,popcnt")]
 pub(super) fn encode_first<const B: usize>(
     values: &[u8],
-    palette: &[u8; 8],
+    codes: &[u8; 8],
     low: &mut [[u8; 64]],
     planes: &mut [u8],
     out: &mut [u8],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let byte = _mm256_set1_epi16(255);
-    let (palette, mut position) = (each(palette), 0);
-    for ((block, low), planes) in values.chunks(128).zip(low).zip(planes.chunks_exact_mut(8 * B)) {
-        fetch.step();
-        let mut padded = [0u8; 128];
-        let whole: &[u8; 128] = match block.try_into() {
-            Ok(whole) => whole,
-            Err(_) => {
-                padded[..block.len()].copy_from_slice(block);
-                &padded
-            }
-        };
-        let count = block.len() / 2;
-        let valid = if count >= 64 { !0u64 } else { (1u64 << count) - 1 };
+    let (palette, mut position) = (each(codes), 0);
+    let (whole, rest) = values.as_chunks::<128>();
+    for ((block, low), planes) in whole.iter().zip(&mut *low).zip(planes.chunks_exact_mut(8 * B)) {
+        ahead.fetch();
         let mut halves = [_mm256_setzero_si256(); 2];
-        let quarters = whole.as_chunks::<64>().0;
+        let quarters = block.as_chunks::<64>().0;
         for ((half, from), low) in halves.iter_mut().zip(quarters).zip(low.as_chunks_mut::<32>().0) {
             let [a, b] = from.as_chunks::<32>().0 else { continue };
             let (a, b) = (load(a), load(b));
@@ -309,9 +294,12 @@ pub(super) fn encode_first<const B: usize>(
             store(low, _mm256_permute4x64_epi64::<0b11011000>(lows));
             *half = _mm256_permute4x64_epi64::<0b11011000>(highs);
         }
-        position += encode_block::<B, true>(halves, valid, &palette, planes, out, position);
+        position += encode_block::<B, true>(halves, !0, &palette, planes, out, position);
     }
-    *ahead = fetch;
+    if !rest.is_empty() {
+        let (low, planes) = (&mut low[whole.len()..], &mut planes[8 * B * whole.len()..]);
+        position += portable::encode_first::<B>(rest, codes, low, planes, &mut out[position..], ahead);
+    }
     position
 }
 
@@ -324,16 +312,14 @@ pub(super) fn encode_level<const B: usize>(
     out: &mut [u8],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let (palette, mut position) = (each(palette), 0);
     let blocks = source.as_chunks::<64>().0.iter().zip(planes.chunks_exact_mut(8 * B));
     for (i, (symbols, planes)) in blocks.take(count.div_ceil(64)).enumerate() {
-        fetch.step();
+        ahead.fetch();
         let left = count - 64 * i;
         let valid = if left >= 64 { !0u64 } else { (1u64 << left) - 1 };
         let [a, b] = symbols.as_chunks::<32>().0 else { continue };
         position += encode_block::<B, false>([load(a), load(b)], valid, &palette, planes, out, position);
     }
-    *ahead = fetch;
     position
 }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::ahead::Ahead;
+use super::portable;
 use std::arch::x86_64::*;
 
 #[inline]
@@ -87,16 +88,14 @@ pub(super) fn decode_level<const B: usize>(
     out: &mut [u8],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let (palette, mut position) = (splat(palette), 0);
     for (out, planes) in out.as_chunks_mut::<64>().0.iter_mut().zip(planes.chunks_exact(8 * B)) {
-        fetch.step();
+        ahead.fetch();
         let (symbols, escaped) = block::<B, false, false>(planes, &palette);
         let symbols = _mm512_mask_expand_epi8(symbols, escaped, next64(source, position));
         store(out, symbols);
         position += escaped.count_ones() as usize;
     }
-    *ahead = fetch;
     position
 }
 
@@ -122,11 +121,10 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     out: &mut [[u8; 128]],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let (palette, mut position) = (splat(palette), 0);
     let (first, second) = (load(&LOW), load(&HIGH));
     for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
-        fetch.step();
+        ahead.step();
         let (symbols, escaped) = block::<B, true, STREAM>(planes, &palette);
         let symbols = _mm512_mask_expand_epi8(symbols, escaped, next64(source, position));
         position += escaped.count_ones() as usize;
@@ -140,7 +138,6 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     if STREAM {
         _mm_sfence();
     }
-    *ahead = fetch;
     position
 }
 
@@ -153,9 +150,9 @@ pub(super) fn join<const STREAM: bool>(
     ahead: &mut Ahead,
 ) -> usize {
     let blocks = out.len().min(low.len()).min(high.len());
-    let (first, second, mut fetch) = (load(&LOW), load(&HIGH), *ahead);
+    let (first, second) = (load(&LOW), load(&HIGH));
     for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-        fetch.step();
+        ahead.step();
         let (low, high) = (load(low), load(high));
         let a = _mm512_permutex2var_epi8(low, first, high);
         let b = _mm512_permutex2var_epi8(low, second, high);
@@ -166,7 +163,6 @@ pub(super) fn join<const STREAM: bool>(
     if STREAM {
         _mm_sfence();
     }
-    *ahead = fetch;
     blocks
 }
 
@@ -250,35 +246,28 @@ static ODD: [u8; 64] = step_of_two(1);
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
 pub(super) fn encode_first<const B: usize>(
     values: &[u8],
-    palette: &[u8; 8],
+    codes: &[u8; 8],
     low: &mut [[u8; 64]],
     planes: &mut [u8],
     out: &mut [u8],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
-    let (even, odd, palette) = (load(&EVEN), load(&ODD), each(palette));
+    let (even, odd, palette) = (load(&EVEN), load(&ODD), each(codes));
+    let (whole, rest) = values.as_chunks::<128>();
     let mut position = 0;
-    for ((block, low), planes) in values.chunks(128).zip(low).zip(planes.chunks_exact_mut(8 * B)) {
-        fetch.step();
-        let mut padded = [0u8; 128];
-        let whole: &[u8; 128] = match block.try_into() {
-            Ok(whole) => whole,
-            Err(_) => {
-                padded[..block.len()].copy_from_slice(block);
-                &padded
-            }
-        };
-        let count = block.len() / 2;
-        let valid = if count >= 64 { !0u64 } else { (1u64 << count) - 1 };
-        let [a, b] = whole.as_chunks::<64>().0 else { continue };
+    for ((block, low), planes) in whole.iter().zip(&mut *low).zip(planes.chunks_exact_mut(8 * B)) {
+        ahead.fetch();
+        let [a, b] = block.as_chunks::<64>().0 else { continue };
         let (a, b) = (load(a), load(b));
         let (a, b) = (_mm512_shldi_epi16::<1>(a, a), _mm512_shldi_epi16::<1>(b, b));
         store(low, _mm512_permutex2var_epi8(a, even, b));
         let symbols = _mm512_permutex2var_epi8(a, odd, b);
-        position += encode_block::<B, true>(symbols, valid, &palette, planes, out, position);
+        position += encode_block::<B, true>(symbols, !0, &palette, planes, out, position);
     }
-    *ahead = fetch;
+    if !rest.is_empty() {
+        let (low, planes) = (&mut low[whole.len()..], &mut planes[8 * B * whole.len()..]);
+        position += portable::encode_first::<B>(rest, codes, low, planes, &mut out[position..], ahead);
+    }
     position
 }
 
@@ -291,15 +280,13 @@ pub(super) fn encode_level<const B: usize>(
     out: &mut [u8],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let (palette, mut position) = (each(palette), 0);
     let blocks = source.as_chunks::<64>().0.iter().zip(planes.chunks_exact_mut(8 * B));
     for (i, (symbols, planes)) in blocks.take(count.div_ceil(64)).enumerate() {
-        fetch.step();
+        ahead.fetch();
         let left = count - 64 * i;
         let valid = if left >= 64 { !0u64 } else { (1u64 << left) - 1 };
         position += encode_block::<B, false>(load(symbols), valid, &palette, planes, out, position);
     }
-    *ahead = fetch;
     position
 }

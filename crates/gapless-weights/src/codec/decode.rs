@@ -58,9 +58,11 @@ impl Decoder {
         self.any(bytes, out, true, &mut Ahead::new(&[]))
     }
 
-    /// As `chunk`, and brings `next` closer to the core while it decodes: bytes that are wanted after these.
-    pub fn chunk_before(&mut self, bytes: &[u8], out: &mut [u8], next: &[u8]) -> Result<()> {
-        self.any(bytes, out, true, &mut Ahead::new(next))
+    /// As `chunk`, and takes the checksum of `next` meanwhile: of the chunk that is wanted after this one.
+    pub fn chunk_and_sum(&mut self, bytes: &[u8], out: &mut [u8], next: &[u8]) -> Result<u64> {
+        let mut ahead = Ahead::summed(next);
+        self.any(bytes, out, true, &mut ahead)?;
+        Ok(ahead.finish())
     }
 
     fn any(&mut self, bytes: &[u8], out: &mut [u8], may_be_masked: bool, ahead: &mut Ahead) -> Result<()> {

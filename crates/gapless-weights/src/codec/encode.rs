@@ -423,16 +423,17 @@ fn period(values: &[u8], width: usize) -> Option<usize> {
     let first = values.first_chunk::<8>()?;
     let most = (values.len() / width / 2).min(PERIOD);
     // Eight bytes tell almost every chunk that does not repeat; the rest is compared whole.
-    let probed = &values[..(most * width + 8).min(values.len())];
-    let found =
-        probed.windows(8).enumerate().skip(width).step_by(width).filter(|(_, window)| window == first);
-    found.map(|(at, _)| at).find(|at| values[*at..] == values[..values.len() - at]).map(|at| at / width)
+    let may_repeat = |at: usize| values[at * width..].first_chunk::<8>() == Some(first);
+    (1..=most)
+        .filter(|at| may_repeat(*at))
+        .find(|at| values[at * width..] == values[..values.len() - at * width])
 }
 
 /// The share of zeros in a sample.
 fn zeros(values: &[u8], width: usize) -> f64 {
     fn count<const W: usize>(run: &[u8]) -> usize {
-        run.as_chunks::<W>().0.iter().filter(|value| **value == [0; W]).count()
+        let zero = |value: &[u8; W]| u32::from(*value == [0; W]);
+        run.as_chunks::<W>().0.iter().map(zero).sum::<u32>() as usize
     }
     let run = 512 * width;
     let step = if values.len() < 64 * run { 1 } else { 16 };

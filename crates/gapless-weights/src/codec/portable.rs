@@ -76,15 +76,13 @@ pub(super) fn decode_level<const B: usize>(
     out: &mut [u8],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let mut position = 0;
     for (out, planes) in out.as_chunks_mut::<64>().0.iter_mut().zip(planes.chunks_exact(8 * B)) {
-        fetch.step();
+        ahead.fetch();
         let (mut symbols, escaped) = block::<B>(planes, palette);
         fill(&mut symbols, escaped, source, &mut position);
         *out = symbols;
     }
-    *ahead = fetch;
     position
 }
 
@@ -96,17 +94,15 @@ pub(super) fn decode_first<const B: usize>(
     out: &mut [[u8; 128]],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let mut position = 0;
     for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
-        fetch.step();
+        ahead.step();
         let (mut symbols, escaped) = block::<B>(planes, palette);
         fill(&mut symbols, escaped, source, &mut position);
         for ((value, high), low) in out.as_chunks_mut::<2>().0.iter_mut().zip(symbols).zip(low) {
             *value = u16::from_be_bytes([high, *low]).rotate_right(1).to_le_bytes();
         }
     }
-    *ahead = fetch;
     position
 }
 
@@ -174,10 +170,9 @@ pub(super) fn encode_first<const B: usize>(
     out: &mut [u8],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let (codes, mut position) = (code_table::<B>(palette), 0);
     for ((block, low), planes) in values.chunks(128).zip(low).zip(planes.chunks_exact_mut(8 * B)) {
-        fetch.step();
+        ahead.fetch();
         let mut symbols = [0u8; 64];
         *low = [0; 64];
         for ((value, low), high) in block.as_chunks::<2>().0.iter().zip(low).zip(&mut symbols) {
@@ -185,7 +180,6 @@ pub(super) fn encode_first<const B: usize>(
         }
         encode_block::<B>(&symbols, block.len() / 2, &codes, planes, out, &mut position);
     }
-    *ahead = fetch;
     position
 }
 
@@ -197,13 +191,11 @@ pub(super) fn encode_level<const B: usize>(
     out: &mut [u8],
     ahead: &mut Ahead,
 ) -> usize {
-    let mut fetch = *ahead;
     let (codes, mut position) = (code_table::<B>(palette), 0);
     let blocks = source.as_chunks::<64>().0.iter().zip(planes.chunks_exact_mut(8 * B));
     for (i, (symbols, planes)) in blocks.take(count.div_ceil(64)).enumerate() {
-        fetch.step();
+        ahead.fetch();
         encode_block::<B>(symbols, (count - 64 * i).min(64), &codes, planes, out, &mut position);
     }
-    *ahead = fetch;
     position
 }

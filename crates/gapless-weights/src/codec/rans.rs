@@ -198,8 +198,8 @@ pub(super) fn encode(
     at + 2 * words.len()
 }
 
-/// A decoder's table: for each of 4096 slots the symbol (8 bits), its frequency (12) and the slot's distance from the
-/// symbol's first slot (12).
+/// A decoder's table: for each of 4096 slots the symbol (8 bits), the slot's distance from the symbol's first slot (12)
+/// and the symbol's frequency (12): a product waits for the frequency, and one shift gives it.
 pub(super) type Table = [u32; SUM as usize];
 
 /// Length of the section that begins `bytes`, or nothing where it does not fit.
@@ -234,7 +234,7 @@ pub(super) fn decode(
         for (item, state) in block.iter_mut().zip(&mut states) {
             let entry = table[(*state & (SUM - 1)) as usize];
             *item = entry as u8;
-            let x = ((entry >> 8) & (SUM - 1)) * (*state >> BITS) + (entry >> 20);
+            let x = (entry >> 20) * (*state >> BITS) + ((entry >> 8) & (SUM - 1));
             // Read always, used only where the state is too small: no branch to mispredict.
             let word = u32::from(u16::from_le_bytes(words.get(used).copied().unwrap_or_default()));
             let is_low = x < START;
@@ -288,7 +288,7 @@ fn fill(present: &[u8], packed: &[u8], table: &mut Table) -> bool {
         }
         let Some((own, rest)) = slots.split_at_mut_checked(frequency as usize) else { return false };
         for (slot, distance) in own.iter_mut().zip(0u32..) {
-            *slot = symbol | frequency << 8 | distance << 20;
+            *slot = symbol | distance << 8 | frequency << 20;
         }
         slots = rest;
     }
@@ -376,7 +376,6 @@ mod avx512 {
         out: &mut [u8],
         ahead: &mut Ahead,
     ) -> (usize, usize) {
-        let mut fetch = *ahead;
         let mut x = [_mm512_setzero_si512(); 4];
         for (x, states) in x.iter_mut().zip(states.as_chunks::<16>().0) {
             // SAFETY: the array has the 64 bytes that are read.
@@ -386,7 +385,7 @@ mod avx512 {
         let (mut done, mut used) = (0, 0);
         for block in out.as_chunks_mut::<LANES>().0 {
             let Some(next) = words.get(used..used + LANES) else { break };
-            fetch.step();
+            ahead.step();
             let mut taken = 0;
             // All gathers first: where a processor waits for a gather to end, the rest does not wait between them.
             let entries = x.map(|x| {
@@ -398,9 +397,10 @@ mod avx512 {
                 let symbols = _mm512_cvtepi32_epi8(entry);
                 // SAFETY: the array has the 16 bytes that are written.
                 unsafe { _mm_storeu_si128(items.as_mut_ptr().cast(), symbols) };
-                let frequency = _mm512_and_si512(_mm512_srli_epi32::<8>(entry), slot);
-                let product = _mm512_mullo_epi32(frequency, _mm512_srli_epi32::<BITS>(*x));
-                let y = _mm512_add_epi32(product, _mm512_srli_epi32::<20>(entry));
+                let distance = _mm512_and_si512(_mm512_srli_epi32::<8>(entry), slot);
+                let product =
+                    _mm512_mullo_epi32(_mm512_srli_epi32::<20>(entry), _mm512_srli_epi32::<BITS>(*x));
+                let y = _mm512_add_epi32(product, distance);
                 let low = _mm512_cmplt_epu32_mask(y, least);
                 // At most 48 words of the block's 64 were taken before its last 16 items.
                 let (window, _) =
@@ -418,7 +418,6 @@ mod avx512 {
             // SAFETY: the array has the 64 bytes that are written.
             unsafe { _mm512_storeu_si512(states.as_mut_ptr().cast(), *x) };
         }
-        *ahead = fetch;
         (done, used)
     }
 }
@@ -457,7 +456,6 @@ mod avx2 {
         out: &mut [u8],
         ahead: &mut Ahead,
     ) -> (usize, usize) {
-        let mut fetch = *ahead;
         let mut x = [_mm256_setzero_si256(); 8];
         for (x, states) in x.iter_mut().zip(states.as_chunks::<8>().0) {
             // SAFETY: the array has the 32 bytes that are read.
@@ -468,7 +466,7 @@ mod avx2 {
         let (mut done, mut used) = (0, 0);
         for block in out.as_chunks_mut::<LANES>().0 {
             let Some(next) = words.get(used..used + LANES) else { break };
-            fetch.step();
+            ahead.step();
             let mut taken = 0;
             for (x, items) in x.iter_mut().zip(block.as_chunks_mut::<8>().0) {
                 let index = _mm256_and_si256(*x, slot);
@@ -478,9 +476,12 @@ mod avx2 {
                 let pairs =
                     _mm_packus_epi32(_mm256_castsi256_si128(symbols), _mm256_extracti128_si256::<1>(symbols));
                 *items = _mm_cvtsi128_si64(_mm_packus_epi16(pairs, pairs)).to_le_bytes();
-                let frequency = _mm256_and_si256(_mm256_srli_epi32::<8>(entry), slot);
-                let product = _mm256_mullo_epi32(frequency, _mm256_srli_epi32::<{ BITS as i32 }>(*x));
-                let y = _mm256_add_epi32(product, _mm256_srli_epi32::<20>(entry));
+                let distance = _mm256_and_si256(_mm256_srli_epi32::<8>(entry), slot);
+                let product = _mm256_mullo_epi32(
+                    _mm256_srli_epi32::<20>(entry),
+                    _mm256_srli_epi32::<{ BITS as i32 }>(*x),
+                );
+                let y = _mm256_add_epi32(product, distance);
                 // Unsigned y <= least.
                 let low = _mm256_cmpeq_epi32(_mm256_min_epu32(y, least), y);
                 let mask = usize::from(_mm256_movemask_ps(_mm256_castsi256_ps(low)) as u8);
@@ -501,7 +502,6 @@ mod avx2 {
             // SAFETY: the array has the 32 bytes that are written.
             unsafe { _mm256_storeu_si256(states.as_mut_ptr().cast(), *x) };
         }
-        *ahead = fetch;
         (done, used)
     }
 }
