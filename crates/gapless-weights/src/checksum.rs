@@ -51,15 +51,10 @@ impl<'a> Sum<'a> {
         Sum { bytes, done: 0, sums: FIRST }
     }
 
-    /// Bytes that are not summed up yet.
-    pub fn left(&self) -> usize {
-        self.bytes.len() - self.done
-    }
-
     /// Sums up the next 1024 bytes, if they are not the last ones.
     pub fn step(&mut self) {
         // The last block is another matter, even where it is whole.
-        if self.left() > BLOCK {
+        if self.bytes.len() - self.done > BLOCK {
             let block = &self.bytes[self.done..self.done + BLOCK];
             whole_blocks(&mut self.sums, block.as_chunks::<BLOCK>().0);
             self.done += BLOCK;

@@ -201,7 +201,7 @@ impl Directory {
         }
     }
 
-    /// Checks a chunk and decodes it into `out`, which is as long as its `range`.
+    /// Checks a chunk and decodes it into `out`, which is as long as its `range`. After an error `out` holds anything.
     pub fn decode(
         &self,
         chunk: usize,
@@ -209,12 +209,22 @@ impl Directory {
         decoder: &mut Decoder,
         out: &mut [u8],
     ) -> Result<(), StreamError> {
-        self.check(chunk, bytes)?;
-        decoder.chunk(bytes, out).map_err(|damage| self.damaged(chunk, damage))
+        self.decode_before(chunk, bytes, decoder, out, &[])
     }
 
-    fn damaged(&self, chunk: usize, damage: Damage) -> StreamError {
-        StreamError::Chunk { chunk, bytes: self.range(chunk), damage }
+    /// As `decode`, where `next` is what is decoded after it.
+    fn decode_before(
+        &self,
+        chunk: usize,
+        bytes: &[u8],
+        decoder: &mut Decoder,
+        out: &mut [u8],
+        next: &[u8],
+    ) -> Result<(), StreamError> {
+        // A decoder believes nothing, so the checksum may be taken on the way: the bytes are read once.
+        let (result, sum) = decoder.chunk_and_sum(bytes, out, next);
+        self.compare(chunk, bytes, sum)?;
+        result.map_err(|damage| StreamError::Chunk { chunk, bytes: self.range(chunk), damage })
     }
 }
 
@@ -281,13 +291,10 @@ pub fn decode_into(stream: &[u8], out: &mut [u8], path: Path, past_caches: bool)
     let mut decoder = Decoder::new(directory.kind, path, past_caches);
     // `parse` saw that all ranges lie in the stream.
     let bytes_of = |entry: &Entry| &stream[entry.start as usize..entry.start as usize + entry.length];
-    let mut bytes = directory.entries.first().map(bytes_of).unwrap_or_default();
-    let mut sum = checksum(bytes);
-    for (chunk, part) in out.chunks_mut(directory.chunk * directory.kind.width()).enumerate() {
-        directory.compare(chunk, bytes, sum)?;
+    let parts = out.chunks_mut(directory.chunk * directory.kind.width());
+    for (chunk, (part, entry)) in parts.zip(&directory.entries).enumerate() {
         let next = directory.entries.get(chunk + 1).map(bytes_of).unwrap_or_default();
-        sum = decoder.chunk_and_sum(bytes, part, next).map_err(|damage| directory.damaged(chunk, damage))?;
-        bytes = next;
+        directory.decode_before(chunk, bytes_of(entry), &mut decoder, part, next)?;
     }
     Ok(())
 }

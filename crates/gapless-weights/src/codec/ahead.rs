@@ -1,20 +1,18 @@
-//! What is wanted next, done while something else is computed: its lines are asked for, and its checksum is taken.
+//! What is done besides decoding or encoding a chunk: lines of the next one are asked for, and a checksum is taken.
 //!
 //! A core waits for what stands beyond its second cache, and its own prefetching ends with each page of 4 KiB: reading
-//! a chunk took as long as decoding it. And a core that waits until its stores have left has time for a checksum. So
-//! the loops over one chunk ask for the lines of the next one, and sum up what has come.
+//! a chunk took as long as decoding it. So the loops over one chunk ask for the lines of the next one. And a core that
+//! waits until its stores have left has time to sum up the bytes that it has just decoded, which are in its first cache.
 
 use crate::checksum::Sum;
 
 const LINE: usize = 64;
-/// Blocks of 64 values to a block of 1 KiB of the checksum: a packed chunk of bf16 has two thirds of its values' bytes.
-const TURNS: u32 = 12;
-/// Lines that are asked for beyond one a block: together as much as is summed up.
-const MORE: usize = 4;
-/// A line is summed up when this many bytes were asked for after it.
-const LEAD: usize = 8 << 10;
+/// Blocks of 64 values to a block of 1 KiB of the checksum: low bytes come first in a chunk, one for each value.
+const TURNS: u32 = 16;
+/// Lines that are asked for in that time beyond one a block: a chunk is a third longer than its low bytes, or more.
+const MORE: usize = 6;
 
-/// What is left to do with the bytes that are wanted next.
+/// What is left to do.
 #[derive(Debug)]
 pub(super) struct Ahead<'a> {
     lines: &'a [u8],
@@ -23,14 +21,14 @@ pub(super) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// Bytes that are only asked for.
-    pub(super) fn new(bytes: &'a [u8]) -> Ahead<'a> {
-        Ahead { lines: bytes, sum: None, turn: 0 }
+    /// Asks for the lines of `next`.
+    pub(super) fn new(next: &'a [u8]) -> Ahead<'a> {
+        Ahead { lines: next, sum: None, turn: 0 }
     }
 
-    /// Bytes whose checksum is wanted, too.
-    pub(super) fn summed(bytes: &'a [u8]) -> Ahead<'a> {
-        Ahead { lines: bytes, sum: Some(Sum::new(bytes)), turn: 0 }
+    /// Asks for the lines of `next`, and takes the checksum of `bytes`.
+    pub(super) fn summing(bytes: &'a [u8], next: &'a [u8]) -> Ahead<'a> {
+        Ahead { lines: next, sum: Some(Sum::new(bytes)), turn: 0 }
     }
 
     /// Asks for a line into the second cache, which has room for chunks.
@@ -42,7 +40,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Asks for a line, and sums up what has come: once for each block of 64 values.
+    /// Asks for a line, and sums up what was decoded: once for each block of 64 values.
     #[inline(always)]
     pub(super) fn step(&mut self) {
         self.fetch();
@@ -58,9 +56,7 @@ impl<'a> Ahead<'a> {
         for _ in 0..MORE {
             self.fetch();
         }
-        if let Some(sum) = &mut self.sum
-            && (self.lines.len() < LINE || sum.left() >= self.lines.len() + LEAD)
-        {
+        if let Some(sum) = &mut self.sum {
             sum.step();
         }
     }

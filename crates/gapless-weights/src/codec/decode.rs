@@ -58,11 +58,12 @@ impl Decoder {
         self.any(bytes, out, true, &mut Ahead::new(&[]))
     }
 
-    /// As `chunk`, and takes the checksum of `next` meanwhile: of the chunk that is wanted after this one.
-    pub fn chunk_and_sum(&mut self, bytes: &[u8], out: &mut [u8], next: &[u8]) -> Result<u64> {
-        let mut ahead = Ahead::summed(next);
-        self.any(bytes, out, true, &mut ahead)?;
-        Ok(ahead.finish())
+    /// As `chunk`, of exactly one chunk; gives its checksum too, decoded or not. Asks for the lines of `next`
+    /// meanwhile: of what is decoded after it.
+    pub fn chunk_and_sum(&mut self, bytes: &[u8], out: &mut [u8], next: &[u8]) -> (Result<()>, u64) {
+        let mut ahead = Ahead::summing(bytes, next);
+        let result = self.any(bytes, out, true, &mut ahead);
+        (result, ahead.finish())
     }
 
     fn any(&mut self, bytes: &[u8], out: &mut [u8], may_be_masked: bool, ahead: &mut Ahead) -> Result<()> {
