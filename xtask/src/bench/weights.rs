@@ -2,9 +2,10 @@
 //!
 //! Then bit-exactness over 10^9 values (`VALUES=n`), and loads to host memory beside their peers.
 //!
-//! Data: Gaussian tensors, and trained weights that packages of the registry ship; some of them are set aside. `ROUNDS=n` changes the rounds (5).
-//! On each set ours runs first, then the peers: on a machine with other load the quotients are a hint at best. memcpy
-//! is measured twice, and the quotient of its two lines is noise.
+//! Data: Gaussian tensors, and trained weights that packages of the registry ship; some of them are set aside.
+//! `ROUNDS=n` changes the rounds (5), `ONLY=tables` leaves out what follows the tables. On each set ours runs first,
+//! then the peers: on a machine with other load the quotients are a hint at best. memcpy is measured twice, and the
+//! quotient of its two lines is noise.
 
 use crate::shell::{self, command};
 use crate::tools;
@@ -47,6 +48,9 @@ pub(crate) fn run() -> Result<()> {
     let rounds = std::env::var("ROUNDS").unwrap_or_else(|_| "5".to_owned());
     for (name, files) in [("made", &made), ("real", &real), ("set aside", &aside)] {
         table(name, &python, files, &rounds)?;
+    }
+    if std::env::var("ONLY").is_ok_and(|only| only == "tables") {
+        return Ok(());
     }
     exact()?;
     loads(&folder, &rounds)

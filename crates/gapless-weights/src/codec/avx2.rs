@@ -5,7 +5,7 @@
 //! each caller, though all are equal: a function with one caller is always inlined.
 #![allow(unsafe_code)]
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, SOON, TURNS, soon};
 use super::portable;
 use std::arch::x86_64::*;
 
@@ -169,18 +169,25 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
 ) -> usize {
     let mut position = 0;
     let palette = _mm256_broadcastsi128_si256(eight(palette));
-    for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
-        ahead.step();
-        let halves = block::<B, true, STREAM>(planes, palette, source, &mut position);
-        let outs = out.as_chunks_mut::<64>().0;
-        // Bytes are interleaved in each half of a vector, so the second and the third eight change places before: in
-        // the symbols they did already.
-        for ((out, low), high) in outs.iter_mut().zip(low.as_chunks::<32>().0).zip(halves) {
-            let low = _mm256_permute4x64_epi64::<0b11011000>(load(low));
-            let quarters = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
-            for (to, values) in out.as_chunks_mut::<32>().0.iter_mut().zip(quarters) {
-                let turned = _mm256_or_si256(_mm256_srli_epi16::<1>(values), _mm256_slli_epi16::<15>(values));
-                put::<STREAM>(to, turned);
+    let parts = out.chunks_mut(TURNS).zip(low.chunks(TURNS)).zip(planes.chunks(8 * B * TURNS));
+    for ((out, low), planes) in parts {
+        let lines = ahead.steps();
+        let blocks = out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)).enumerate();
+        for (number, ((out, low), planes)) in blocks {
+            lines.fetch(number);
+            soon(low, SOON);
+            let halves = block::<B, true, STREAM>(planes, palette, source, &mut position);
+            let outs = out.as_chunks_mut::<64>().0;
+            // Bytes are interleaved in each half of a vector, so the second and the third eight change places before:
+            // in the symbols they did already.
+            for ((out, low), high) in outs.iter_mut().zip(low.as_chunks::<32>().0).zip(halves) {
+                let low = _mm256_permute4x64_epi64::<0b11011000>(load(low));
+                let quarters = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
+                for (to, values) in out.as_chunks_mut::<32>().0.iter_mut().zip(quarters) {
+                    let turned =
+                        _mm256_or_si256(_mm256_srli_epi16::<1>(values), _mm256_slli_epi16::<15>(values));
+                    put::<STREAM>(to, turned);
+                }
             }
         }
     }

@@ -5,7 +5,7 @@
 //! equal: a function with one caller is always inlined.
 #![allow(unsafe_code)]
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, SOON, TURNS, soon};
 use super::portable;
 use std::arch::x86_64::*;
 
@@ -123,17 +123,25 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
 ) -> usize {
     let (palette, mut position) = (splat(palette), 0);
     let (first, second) = (load(&LOW), load(&HIGH));
-    for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
-        ahead.step();
-        let (symbols, escaped) = block::<B, true, STREAM>(planes, &palette);
-        let symbols = _mm512_mask_expand_epi8(symbols, escaped, next64(source, position));
-        position += escaped.count_ones() as usize;
-        let low = load(low);
-        let a = _mm512_permutex2var_epi8(low, first, symbols);
-        let b = _mm512_permutex2var_epi8(low, second, symbols);
-        let [to_a, to_b] = out.as_chunks_mut::<64>().0 else { continue };
-        put::<STREAM>(to_a, _mm512_shrdi_epi16::<1>(a, a));
-        put::<STREAM>(to_b, _mm512_shrdi_epi16::<1>(b, b));
+    let parts = out.chunks_mut(TURNS).zip(low.chunks(TURNS)).zip(planes.chunks(8 * B * TURNS));
+    for ((out, low), planes) in parts {
+        let lines = ahead.steps();
+        let blocks = out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)).enumerate();
+        for (number, ((out, low), planes)) in blocks {
+            lines.fetch(number);
+            soon(low, SOON);
+            soon(planes, SOON / 4);
+            soon(&source[position..], SOON / 4);
+            let (symbols, escaped) = block::<B, true, STREAM>(planes, &palette);
+            let symbols = _mm512_mask_expand_epi8(symbols, escaped, next64(source, position));
+            position += escaped.count_ones() as usize;
+            let low = load(low);
+            let a = _mm512_permutex2var_epi8(low, first, symbols);
+            let b = _mm512_permutex2var_epi8(low, second, symbols);
+            let [to_a, to_b] = out.as_chunks_mut::<64>().0 else { continue };
+            put::<STREAM>(to_a, _mm512_shrdi_epi16::<1>(a, a));
+            put::<STREAM>(to_b, _mm512_shrdi_epi16::<1>(b, b));
+        }
     }
     if STREAM {
         _mm_sfence();

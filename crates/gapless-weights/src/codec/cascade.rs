@@ -377,3 +377,50 @@ pub(super) fn join(
     };
     portable::join(&low.as_flattened()[64 * done..], &high[64 * done..], &mut out[128 * done..]);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symbols around a middle, and strays.
+    fn values(count: usize, seed: u32) -> Vec<u8> {
+        let mut state = seed | 1;
+        let mut next = move || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 16
+        };
+        let value = |_| {
+            let exponent = if next() % 50 == 0 { next() % 256 } else { 110 + (next() | 1).trailing_zeros() };
+            (exponent << 7 | next() & 0x807f) as u16
+        };
+        (0..count).map(value).flat_map(u16::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn the_planes_tell_how_often_each_symbol_occurs() {
+        for (count, seed) in [(1, 1), (63, 2), (64, 3), (65, 4), (1000, 5), (20_000, 6)] {
+            let values = values(count, seed);
+            let (high, _) = super::super::counts::of_pairs(&values);
+            // The cascade that suits them, and one for other symbols: everything is passed on.
+            let other = [(3, 1), (2, 2), (1, 3), (1, 4), (1, 5), (1, 6), (1, 7), (1, 8), (1, 9)];
+            for order in [by_count(&high), other.to_vec()] {
+                for path in Path::all() {
+                    let mut cascade = Cascade::choose(&order).0;
+                    let mut low = vec![[0; 64]; count.div_ceil(64)];
+                    let mut section = vec![0; most(count)];
+                    let mut tables = [const { Vec::new() }; 2];
+                    tables.iter_mut().for_each(|table| table.resize(count.next_multiple_of(64) + SLACK, 0));
+                    let ahead = &mut Ahead::new(&[]);
+                    let length =
+                        encode(&values, &mut cascade, &mut low, &mut section, &mut tables, (path, ahead));
+                    assert!(cascade.counts(count, &section[..length], path) == high, "{count}, {path:?}");
+                    let bytes = (cascade.bits_of(count) / 8) as usize;
+                    assert!(
+                        (bytes..bytes + 8 * 3 * LEVELS).contains(&length),
+                        "{count}: {length} for {bytes}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -70,3 +70,36 @@ fn put_of<const W: usize>(bits: &[u8], kept: &[u8], out: &mut [u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_takes_zeros_out_and_puts_them_back() {
+        for (width, count) in [(2, 0), (2, 1), (2, 31), (2, 32), (2, 33), (2, 1000), (4, 77), (8, 100)] {
+            for step in [1, 2, 3, 40] {
+                let value =
+                    |k: usize| if k.is_multiple_of(step) { 0u64 } else { k as u64 * 0x0101_0101_0101 };
+                let values: Vec<u8> =
+                    (0..count).flat_map(|k| value(k).to_le_bytes()[..width].to_vec()).collect();
+                let taken = |path: Path| {
+                    let (mut bits, mut kept) = (vec![0; count.div_ceil(8)], vec![0; values.len() + SLACK]);
+                    let number = take(&values, width, &mut bits, &mut kept, path);
+                    (bits, kept[..number * width].to_vec())
+                };
+                let (bits, kept) = taken(Path::Portable);
+                for path in Path::all() {
+                    assert!(
+                        taken(path) == (bits.clone(), kept.clone()),
+                        "{width}, {count}, {step}, {path:?}"
+                    );
+                    let mut out = vec![0xa5; values.len()];
+                    let room = [&kept[..], &[0xff; SLACK]].concat();
+                    put(&bits, &room, width, &mut out, path);
+                    assert!(out == values, "{width}, {count}, {step}, {path:?}");
+                }
+            }
+        }
+    }
+}

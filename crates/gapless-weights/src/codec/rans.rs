@@ -567,4 +567,42 @@ mod tests {
             }
         }
     }
+
+    /// States at both ends of what a frequency allows, and around multiples of it: where a quotient may go wrong.
+    #[cfg(target_arch = "x86_64")]
+    #[allow(unsafe_code)]
+    #[test]
+    fn quotients_of_every_frequency_are_exact() {
+        if !is_wide() {
+            return;
+        }
+        for f in 1..SUM {
+            let (limit, start) = (f << (32 - BITS), (SUM - f) / 2);
+            let mut symbols = [Symbol::default(); 256];
+            symbols[7] = Symbol {
+                inverse: (1u64 << 44).div_ceil(u64::from(f)),
+                limit,
+                complement: (SUM - f) as u16,
+                start: start as u16,
+            };
+            let mut table = [1; 256];
+            table[7] = f | start << 16;
+            let near = |k: u32| (limit / 64).wrapping_mul(k) / f * f;
+            let states: [u32; LANES] = std::array::from_fn(|k| match k {
+                0 => START,
+                1 => limit - 1,
+                2 => limit,
+                3 => u32::MAX,
+                _ if k % 2 == 0 => near(k as u32).max(START),
+                _ => near(k as u32).wrapping_sub(1).max(START),
+            });
+            let (mut ours, mut theirs) = (states, states);
+            let (mut our_words, mut their_words) = ([0u16; 2 * LANES], [0u16; 2 * LANES]);
+            // SAFETY: the processor has these instructions, as was just asked.
+            let first =
+                unsafe { avx512::encode(&[[7; LANES]], &table, &mut ours, &mut our_words, 2 * LANES) };
+            assert_eq!(take(&[7; LANES], &symbols, &mut theirs, &mut their_words, 2 * LANES), first);
+            assert!(ours == theirs && our_words[first..] == their_words[first..], "frequency {f}");
+        }
+    }
 }
